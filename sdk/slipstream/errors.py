@@ -1,10 +1,10 @@
 """What Slipstream raises.
 
-    SlipstreamError
-    ├── ConfigError          a setting is wrong: the command ends with exit code 2
-    ├── StartError           something outside is not as needed (port in use, no such model): exit code 2
-    └── ApiError             the control API answered with an error (``status``, ``field``, ``fix``)
-        └── Unavailable      it did not answer at all; worth another try
+SlipstreamError
+├── ConfigError          a setting is wrong: the command ends with exit code 2
+├── StartError           something outside is not as needed (port in use, no such model): exit code 2
+└── ApiError             the control API answered with an error (``status``, ``field``, ``fix``)
+└── Unavailable      it did not answer at all; worth another try
 """
 
 from __future__ import annotations
