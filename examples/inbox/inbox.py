@@ -14,11 +14,11 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
-NAMES = tuple("dana omar lucy ivan mei raj tom eva noah zoe liam ana hugo nina paul rosa sven tara umar vera".split())
+NAMES = tuple("dana omar lucy ivan mei raj tom eva noah zoe liam ana hugo nina paul rosa sven tara umar vera".split())  # noqa: SIM905
 THINGS = tuple(
-    "dentist flight invoice meeting parcel rent concert lease exam dinner course repair visa ticket order loan".split()
+    "dentist flight invoice meeting parcel rent concert lease exam dinner course repair visa ticket order loan".split()  # noqa: SIM905
 )
-DAYS = tuple("monday tuesday wednesday thursday friday saturday sunday".split())
+DAYS = tuple("monday tuesday wednesday thursday friday saturday sunday".split())  # noqa: SIM905
 QUESTIONS = (
     "when is the {thing} for {name}",
     "what day is the {thing} for {name}",

@@ -123,7 +123,10 @@ def train(
     rows, share = make_rows(tokenizer, mailboxes, seed)
     own = own_words(rows, tokenizer)
     rows, own, model = rows.to(device), own.to(device), model.to(device).train()
-    print(f"the clumsy searcher succeeds in {share:.3f} of {len(rows)} transcripts ({time.time() - began:.0f} s)", flush=True)
+    print(
+        f"the clumsy searcher succeeds in {share:.3f} of {len(rows)} transcripts ({time.time() - began:.0f} s)",
+        flush=True,
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / 50) * max(0.02, 1 - step / steps)

@@ -36,7 +36,7 @@ CHAT_TEMPLATE = (
     "{{- '. tools:' }}{% for t in tools %}{{ ' ' + t.function.name }}{% endfor %}"
     "{%- endif %}"
     "{%- for c in m.tool_calls or [] %}"
-    "{{- '<tool_call>\\n{\"name\": \"' + c.function.name + '\", \"arguments\": ' }}"
+    '{{- \'<tool_call>\\n{"name": "\' + c.function.name + \'", "arguments": \' }}'
     "{{- c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}"
     "{{- '}\\n</tool_call>' }}"
     "{%- endfor %}"

@@ -1,0 +1,79 @@
+"""The recipe of the small model, in short, and the quality of the one that lies in the repository."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import inbox
+import pretrain
+import pytest
+import torch
+from tokenizer import build_tokenizer
+
+MODEL = Path(inbox.__file__).parent / "model"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tests share the machine: one thread each."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_the_clumsy_searcher_is_as_clumsy_as_he_should_be() -> None:
+    rng = random.Random(0)
+    successes = [pretrain.transcript(task, rng)[1] for task in inbox.make_tasks("pretrain", 2000)]
+    assert 0.22 <= sum(successes) / len(successes) <= 0.33
+
+
+def test_only_the_assistants_tokens_are_its_own() -> None:
+    tokenizer = build_tokenizer()
+    rows, _ = pretrain.make_rows(tokenizer, 5, seed=0)
+    own = pretrain.own_words(rows, tokenizer)
+    for ids, mask in zip(rows.tolist(), own.tolist(), strict=True):
+        said = tokenizer.decode([i for i, mine in zip(ids, mask, strict=True) if mine])
+        assert said.startswith('<tool_call>\n{"name": "search"')
+        assert said.endswith('"}}\n</tool_call><|im_end|>')
+        assert "<|im_start|>" not in said
+        assert "mail" not in said
+        assert sum(mask) % 4 == 0
+
+
+def test_the_recipe_in_short() -> None:
+    """A few dozen small steps teach the format and most of the copying; the same seed gives the same losses."""
+
+    def curve(steps: int) -> list[float]:
+        torch.manual_seed(0)
+        tokenizer = build_tokenizer()
+        model = pretrain.make_model(tokenizer)
+        return pretrain.train(model, tokenizer, steps=steps, mailboxes=100, batch=16)
+
+    losses = curve(60)
+    assert losses[0] > 5.0
+    assert sum(losses[-5:]) / 5 < 0.25 * losses[0]
+    torch.testing.assert_close(curve(3)[0], losses[0], rtol=1e-3, atol=1e-3)
+
+
+def test_the_committed_model_starts_where_it_should() -> None:
+    """Success at the start, exact continuation, and that the right answer is within reach of sampling."""
+    from rollout import load, measure
+
+    figures = measure(str(MODEL), tasks=200, k=32, k_tasks=8, seed=1)
+    assert 0.2 <= figures["success"] <= 0.35
+    assert figures["pass@32"] >= 0.85
+    assert figures["exact_continuations"] == 1.0
+    assert figures["tokens_per_call"] < 4.5
+    assert figures["scripted_ceiling"] >= 0.98
+    model, tokenizer = load(str(MODEL))
+    assert model.config.model_type == "qwen3"
+    assert 2e6 < sum(p.numel() for p in model.parameters()) < 4e6
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert tokenizer.decode([tokenizer.eos_token_id]) == "<|im_end|>"
+
+
+def test_the_weights_are_small_enough_to_be_kept() -> None:
+    assert sum(f.stat().st_size for f in MODEL.glob("*.safetensors")) <= 8 * 2**20
