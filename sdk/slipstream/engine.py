@@ -1,0 +1,130 @@
+"""The vLLM that ``slipstream up`` starts: its command, its environment, and what must be true of it.
+
+Why each flag: exact capture needs ``--generation-config vllm`` (a model's own would silently set top_k and top_p) and
+``--logprobs-mode processed_logprobs`` (log-probabilities as sampled, after temperature); hot swaps need ``--enable-lora`` and runtime updating.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.config import Config
+from slipstream.errors import StartError
+
+TOOL_PARSERS = (
+    ("qwen3_coder", "qwen3_xml"), ("qwen3-coder", "qwen3_xml"), ("qwen", "hermes"), ("hermes", "hermes"), ("llama-4", "llama4_pythonic"),
+    ("llama", "llama3_json"), ("mistral", "mistral"), ("mixtral", "mistral"), ("deepseek_v3", "deepseek_v3"), ("granite", "granite"),
+    ("gpt_oss", "openai"), ("gpt-oss", "openai"), ("glm", "glm45"), ("kimi", "kimi_k2"), ("minimax", "minimax_m2"), ("gemma", "functiongemma"),
+    ("olmo3", "olmo3"), ("phi4", "phi4_mini_json"), ("phi-4", "phi4_mini_json"),
+)  # fmt: skip
+REASONING_PARSERS = (
+    ("qwen3", "qwen3"), ("deepseek_r1", "deepseek_r1"), ("deepseek-r1", "deepseek_r1"), ("gpt_oss", "openai_gptoss"), ("glm", "glm45"),
+    ("granite", "granite"), ("kimi", "kimi_k2"), ("minimax", "minimax_m2"), ("olmo3", "olmo3"),
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class EngineCommand:
+    argv: list[str]
+    env: dict[str, str]
+    url: str
+    says: list[str]
+    """What was chosen, for the person who started it."""
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.socket() as s:
+        s.bind((host, 0))
+        return int(s.getsockname()[1])
+
+
+def has_gpu() -> bool:
+    """True where NVIDIA's driver is; importing torch to ask would take seconds."""
+    return Path("/dev/nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+
+
+def model_config(model: str) -> dict[str, object]:
+    """The model's ``config.json`` where it is a folder. Raises ``StartError`` when no such model can exist."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        file = path / "config.json"
+        if not file.is_file():
+            raise StartError(f"--model {model}: the folder has no config.json, so it is no model")
+        config = json.loads(file.read_text())
+        return config if isinstance(config, dict) else {}
+    looks_local = model.startswith((".", "/", "~")) or model.count("/") != 1
+    if looks_local or os.environ.get("HF_HUB_OFFLINE") == "1":
+        why = "" if looks_local else " (HF_HUB_OFFLINE=1, so no hub is asked)"
+        raise StartError(f"--model {model}: no such folder{why}; give a folder or a hub name like Qwen/Qwen3-4B")
+    return {}
+
+
+def parsers(config: Config, described: dict[str, object]) -> tuple[str | None, str | None]:
+    """Tool and reasoning parser of the model's family: as configured, else by its architecture and name."""
+    name = f"{described.get('model_type', '')} {config.engine.model}".lower()
+    tool = config.engine.tool_parser or next((p for key, p in TOOL_PARSERS if key in name), None)
+    reasoning = config.engine.reasoning_parser or next((p for key, p in REASONING_PARSERS if key in name), None)
+    if config.engine.reasoning_parser is None and described and not _thinks(str(config.engine.model)):
+        reasoning = None
+    return (None if tool == "none" else tool), (None if reasoning == "none" else reasoning)
+
+
+def _thinks(model: str) -> bool:
+    """A folder whose chat template never says ``think`` has nothing for a reasoning parser to cut."""
+    folder = Path(model).expanduser()
+    for file in ("chat_template.jinja", "tokenizer_config.json"):
+        if (folder / file).is_file() and "think" in (folder / file).read_text(errors="replace"):
+            return True
+    return False
+
+
+def _cpu_env() -> dict[str, str]:
+    env = {"VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")}
+    omp = Path(sys.prefix) / "lib" / "libiomp5.so"
+    if omp.is_file() and "LD_PRELOAD" not in os.environ:
+        env["LD_PRELOAD"] = str(omp)
+    return env
+
+
+def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
+    """How vLLM is started for this configuration. Raises ``StartError`` for a model that cannot be."""
+    engine = config.engine
+    if engine.model is None:
+        raise StartError("no model: give --model PATH_OR_NAME, or --engine URL of a vLLM that already runs")
+    described = model_config(engine.model)
+    gpu = has_gpu() if gpu is None else gpu
+    port = engine.port or free_port(engine.host)
+    tool, reasoning = parsers(config, described)
+    argv = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", engine.model, "--served-model-name", config.model_name]
+    argv += ["--host", engine.host, "--port", str(port), "--dtype", engine.dtype]
+    argv += ["--enable-lora", "--max-loras", str(engine.max_loras), "--max-lora-rank", str(engine.max_lora_rank)]
+    argv += ["--max-cpu-loras", str(4 * engine.max_loras), "--generation-config", "vllm", "--logprobs-mode", "processed_logprobs"]
+    if engine.max_model_len:
+        argv += ["--max-model-len", str(engine.max_model_len)]
+    if tool:
+        argv += ["--enable-auto-tool-choice", "--tool-call-parser", tool]
+    if reasoning:
+        argv += ["--reasoning-parser", reasoning]
+    env = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
+    says = [f"tool parser: {tool or 'none'}", f"reasoning parser: {reasoning or 'none'}"]
+    if gpu:
+        memory = engine.gpu_memory or (0.45 if config.trainer.enabled and not engine.share else 0.9)
+        argv += ["--gpu-memory-utilization", str(memory)]
+        says.append(f"GPU memory for vLLM: {memory:.0%}" + ("" if memory > 0.5 else ", the rest for the trainer"))
+        if engine.share:
+            argv.append("--enable-sleep-mode")
+            env["VLLM_SERVER_DEV_MODE"] = "1"
+    else:
+        argv += ["--enforce-eager", "--block-size", "32"]
+        env |= _cpu_env()
+        says.append("no GPU: vLLM on the CPU")
+    if Path(engine.model).expanduser().is_dir():
+        env["HF_HUB_OFFLINE"] = "1"
+    if engine.api_key:
+        env["VLLM_API_KEY"] = engine.api_key
+    return EngineCommand(argv + engine.args, env, f"http://{engine.host}:{port}", says)

@@ -1,0 +1,63 @@
+"""``episode()``: the tags of one run, for those who would rather write Python than headers.
+
+    with slipstream.episode(task="find-invoice-17") as ep:
+        client = openai.OpenAI(base_url=ep.base_url, default_headers=ep.headers)
+        ...
+        ep.reward(1.0)
+
+At the end of the block the episode is said to be done; when the block raises, it is done too, without a reward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from slipstream.client import Client
+from slipstream.contract import TAG, Headers, RewardIn, Split
+from slipstream.errors import ApiError, ConfigError
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of an agent. ``headers`` tag its calls; ``base_url`` does too, for clients that can set nothing else."""
+
+    id: str
+    task: str | None
+    split: Split
+    tags: dict[str, str]
+    client: Client = field(repr=False)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        tags = {f"{Headers.TAG}{k}": v for k, v in self.tags.items()}
+        task = {Headers.TASK: self.task} if self.task else {}
+        return {Headers.EPISODE: self.id, Headers.SPLIT: str(self.split), **task, **tags}
+
+    @property
+    def base_url(self) -> str:
+        task = f"/t/{self.task}" if self.task else ""
+        return f"{self.client.url}{task}/e/{self.id}/v1"
+
+    def reward(self, value: float, *, name: str = "reward", source: str = "agent", reason: str | None = None) -> None:
+        self.client.add_reward(self.id, RewardIn(value=value, name=name, source=source, reason=reason))
+
+
+@contextlib.contextmanager
+def episode(
+    task: str | None = None, *, id: str | None = None, split: Split | str = Split.TRAIN, tags: dict[str, str] | None = None, url: str | None = None,
+    key: str | None = None,
+) -> Iterator[Run]:  # fmt: skip
+    """A new episode. ``task`` groups runs of the same thing; ``id`` is made up when not given. Raises ``ConfigError`` for names that no header can carry."""
+    for what, value in (("task", task), ("id", id)):
+        if value is not None and not TAG.match(value):
+            raise ConfigError(f"episode({what}={value!r}): 1 to 128 of A-Z a-z 0-9 . _ - are allowed")
+    with Client(url, key) as client:
+        run = Run(id or uuid.uuid4().hex, task, Split(split), tags or {}, client)
+        try:
+            yield run
+        finally:
+            with contextlib.suppress(ApiError):  # no call arrived, or the proxy is away: nothing to end
+                client.done(run.id)
