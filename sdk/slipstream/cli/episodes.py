@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from slipstream.cli.common import add_client, connect, number, table, when
+from slipstream.contract import EpisodeDetail
+
+FILTERS = ("task", "split", "adapter", "state", "model", "reward_min", "reward_max", "since", "until")
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    for name in FILTERS:
+        kind = float if name in {"reward_min", "reward_max", "since", "until"} else str
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind)
+    parser.add_argument("--tag", metavar="KEY=VALUE", action="append", default=[])
+
+
+def filters(args: argparse.Namespace) -> dict[str, Any]:
+    tags = dict(t.partition("=")[::2] for t in args.tag)
+    return {name: getattr(args, name) for name in FILTERS if getattr(args, name) is not None} | ({"tags": tags} if tags else {})
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_client(parser)
+    add_filters(parser)
+    parser.add_argument("id", nargs="?", help="show this one whole")
+    parser.add_argument("--delete", action="store_true", help="forget it: text and tokens")
+    parser.add_argument("--limit", type=int, default=30)
+
+
+def describe(episode: EpisodeDetail) -> str:
+    """A page for a terminal: who, rewards, and the conversation call by call."""
+    lines = [f"episode {episode.id}  task {episode.task or '-'}  {episode.split}  {episode.state}  adapter {episode.adapter or '-'}"]
+    lines += [f"  reward {r.name} = {r.value:g} by {r.source} at {when(r.at)}  {r.reason or ''}" for r in episode.rewards]
+    for call in episode.call_list:
+        why = "" if call.trainable else f"  not trained on: {call.untrainable_reason}"
+        lines.append(f"  call {call.number}  {call.outcome} {call.status}  {call.prompt_tokens}+{call.completion_tokens} tokens{why}")
+        lines += [f"    > {json.dumps(m, ensure_ascii=False)[:300]}" for m in call.messages[-2:]]
+        lines += [f"    < {json.dumps(m, ensure_ascii=False)[:300]}" for m in call.reply]
+    return "\n".join(lines)
+
+
+def run(args: argparse.Namespace) -> int:
+    with connect(args) as client:
+        if args.id and args.delete:
+            gone = client.delete(args.id)
+            print(gone.model_dump_json() if args.json else f"forgotten; trained on it: {', '.join(gone.adapters) or 'nothing'}")
+            return 0
+        if args.id:
+            episode = client.episode(args.id)
+            print(episode.model_dump_json(indent=2) if args.json else describe(episode))
+            return 0
+        page = client.episodes(limit=args.limit, **filters(args))
+    if args.json:
+        print(page.model_dump_json(indent=2))
+        return 0
+    rows = [
+        (e.id, e.task or "-", e.split, e.state, e.adapter or "-", e.arm, e.calls, number(e.reward), when(e.started)) for e in page.episodes
+    ]
+    print(table(("episode", "task", "split", "state", "adapter", "arm", "calls", "reward", "started"), rows))
+    return 0

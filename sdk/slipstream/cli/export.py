@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+from slipstream.cli.common import add_client, connect
+from slipstream.cli.episodes import add_filters, filters
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_client(parser)
+    add_filters(parser)
+    parser.add_argument("--format", choices=("jsonl", "parquet", "sft", "dpo"), default="jsonl")
+    parser.add_argument("--out", metavar="FILE", help="default: standard output")
+
+
+def run(args: argparse.Namespace) -> int:
+    part = Path(f"{args.out}.part") if args.out else None
+    with connect(args) as client, contextlib.ExitStack() as stack:
+        out: BinaryIO = stack.enter_context(part.open("wb")) if part else sys.stdout.buffer
+        for chunk in client.export(args.format, **filters(args)):
+            out.write(chunk)
+        out.flush()
+    if part:  # a whole file or none
+        part.rename(args.out)
+    return 0

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import argparse
+
+from slipstream.cli.common import add_config, need, read_config, table, when
+
+SCOPES = ("inference", "reward", "judge", "trainer", "admin")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    sub = parser.add_subparsers(dest="action", required=True)
+    new = sub.add_parser("add", help="make a key; it is shown once")
+    new.add_argument("name")
+    new.add_argument("--scopes", default="inference,reward", help=f"of {', '.join(SCOPES)}; default inference,reward")
+    new.add_argument("--rate", type=float, help="requests a second")
+    new.add_argument("--concurrency", type=int, help="requests at once")
+    sub.add_parser("list")
+    gone = sub.add_parser("revoke")
+    gone.add_argument("id")
+
+
+def run(args: argparse.Namespace) -> int:
+    config = read_config(args)
+    keys = need("slipstream_proxy.keys", "proxy").Keys(config.keys_file)
+    if args.action == "add":
+        scopes = [s.strip() for s in args.scopes.split(",") if s.strip()]
+        if unknown := [s for s in scopes if s not in SCOPES]:
+            print(f"slipstream keys: no such scope: {', '.join(unknown)}; there are {', '.join(SCOPES)}")
+            return 2
+        key_id, secret = keys.add(args.name, scopes, rate=args.rate, concurrency=args.concurrency)
+        print(f"{secret}\n(id {key_id}; only its hash is kept, so write it down now)")
+        return 0
+    if args.action == "revoke":
+        if not keys.revoke(args.id):
+            print(f"slipstream keys: no key with id {args.id}")
+            return 1
+        print(f"revoked {args.id}")
+        return 0
+    print(table(("id", "name", "scopes", "created"), [(k.id, k.name, ",".join(k.scopes), when(k.created)) for k in keys.list()]))
+    return 0

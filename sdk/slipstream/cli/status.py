@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import argparse
+
+from slipstream.cli.common import add_client, connect, when
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_client(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    with connect(args) as client:
+        status = client.status()
+    if args.json:
+        print(status.model_dump_json(indent=2))
+        return 0
+    counts = lambda d: ", ".join(f"{v} {k}" for k, v in d.items()) or "none"  # noqa: E731
+    print(f"slipstream {status.version}, up since {when(status.started)}")
+    for model, live in status.models.items():
+        print(f"  {model}: new episodes get {live}")
+    for engine in status.engines:
+        print(f"  engine {engine.get('url')}: {'ok' if engine.get('ok') else 'down'}")
+    print(f"  calls {status.calls} ({status.capture_lost} lost), episodes {counts(status.episodes)}")
+    print(f"  groups {counts(status.groups)}")
+    if status.untrainable:
+        print(f"  calls that can't be trained on: {counts(status.untrainable)}")
+    print(f"  steps {status.steps}, last {when(status.last_step)}; ingest is {status.ingest_lag_seconds:.1f} s behind")
+    for sentence in status.waiting:
+        print(f"  the next step waits: {sentence}")
+    return 0

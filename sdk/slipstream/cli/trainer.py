@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from slipstream.cli.common import add_client, add_config, child_env, need, read_config
+from slipstream.errors import StartError
+from slipstream.log import setup_logging
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    add_client(parser)
+    parser.add_argument("--model", help="folder or hub name of the base weights")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="data-parallel processes (torchrun)")
+
+
+def run(args: argparse.Namespace) -> int:
+    setup_logging()
+    config = read_config(args, [f"trainer.model={args.model}"] if args.model else [])
+    if (config.trainer.model or config.engine.model) is None:
+        raise StartError("no model: give --model, or trainer.model in the configuration")
+    if args.processes > 1 and "RANK" not in os.environ:
+        os.environ.update(child_env(config))
+        again = [a for a in sys.argv[2:] if not a.startswith("--processes")]
+        if "--processes" in sys.argv:
+            again.remove(str(args.processes))
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={args.processes}"]
+        os.execv(sys.executable, [*torchrun, "-m", "slipstream.cli", "trainer", *again])  # noqa: S606
+    return int(need("slipstream_trainer.worker", "trainer").main(config, args.url, args.key))
