@@ -1,6 +1,16 @@
 """The store: one protocol, two implementations (DuckDB, PostgreSQL), one conformance suite.
 
 All methods block and may be called from any thread. Times are seconds since the epoch and always come from the caller, so that tests can move the clock.
+
+``Mutation.data`` by ``op`` (key: the API key's id, episode: the client's id). All are idempotent, by mutation id and by what they say:
+
+- ``reward``  ``{"key", "episode", "reward": RewardIn}``
+- ``done``    ``{"key", "episode"}``
+- ``delete``  ``{"key": id | None, "episode"}``
+- ``scores``  ``{"group", "scores": ScoresIn, "key": optional}``: like ``post_scores``, which may have been called before (then it changes nothing)
+- ``ack``     ``{"batch", "ack": BatchAck, "members": batch_members(batch)}``: like ``ack_batch``, which may have been called before
+- ``adapter`` ``Adapter``;  ``event`` ``Event``;  ``cache`` ``CacheEntry``
+- ``pin``     ``{"key", "episode", "model", "adapter", "arm"}``
 """
 
 from __future__ import annotations
@@ -49,6 +59,8 @@ class Rules:
     window: int = 7
     key_share: float = 0.5
     """At most this share of a batch's groups is one key's, when there are others'."""
+    min_groups: int = 8
+    """What ``counts`` names as needed for a step (``trainer.min_groups``)."""
 
 
 @dataclass(slots=True)
@@ -85,6 +97,9 @@ class LeasedBatch:
 
 
 class Store(Protocol):
+    rebuilt: bool
+    """The file could not be opened and was set aside: this one is new, and the spool is to be replayed from its first segment kept."""
+
     # writing: the ingester alone calls this, in one transaction with the positions
     def ingest(self, items: Sequence[CallRow | Mutation], positions: dict[str, Position]) -> None:
         """Apply in order, exactly once: an item whose id is stored already changes nothing."""
@@ -121,6 +136,10 @@ class Store(Protocol):
         """``versions``: adapter → its version; ``live`` the live one's: what is more than ``max_staleness`` behind is left out and counted."""
 
     def ack_batch(self, batch: str, ack: BatchAck, now: float) -> bool: ...
+    def batch_members(self, batch: str) -> dict[str, Any]:
+        """``{"groups": [id], "episodes": [[key, episode, group]]}`` of a leased batch, for its ``ack`` mutation: with it a rebuilt store knows
+        what was trained on."""
+
     def release_leases(self, worker: str) -> int: ...
     def drop_adapter_batches(self, adapter: str, now: float) -> int:
         """Groups with episodes sampled from an adapter that was taken back never train."""
