@@ -15,9 +15,7 @@ from typing import Any
 from slipstream.client import Client
 from slipstream.config import Config, load_config
 from slipstream.errors import StartError
-
-CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
-"""The effective configuration as ``up`` hands it to its children."""
+from slipstream.stack import CONFIG_ENV
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

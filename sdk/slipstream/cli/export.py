@@ -21,8 +21,7 @@ def run(args: argparse.Namespace) -> int:
     part = Path(f"{args.out}.part") if args.out else None
     with connect(args) as client, contextlib.ExitStack() as stack:
         out: BinaryIO = stack.enter_context(part.open("wb")) if part else sys.stdout.buffer
-        for chunk in client.export(args.format, **filters(args)):
-            out.write(chunk)
+        out.writelines(client.export(args.format, **filters(args)))
         out.flush()
     if part:  # a whole file or none
         part.rename(args.out)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import argparse
+
+from slipstream.cli.common import add_client, add_config, connect, read_config, table, when
+from slipstream.contract import Adapter
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_client(parser)
+    add_config(parser)
+    sub = parser.add_subparsers(dest="action")
+    sub.add_parser("list")
+    for action, text in (("promote", "make it live"), ("rollback", "take it back")):
+        p = sub.add_parser(action, help=text)
+        p.add_argument("version")
+        p.add_argument("--reason")
+    push = sub.add_parser("push", help="copy an adapter out, with a card that says what it was trained on")
+    push.add_argument("version")
+    push.add_argument("--to", required=True, metavar="DIR|hf:NAME|s3://…")
+    push.add_argument("--merged", action="store_true", help="whole weights: the base model with the adapter merged in")
+
+
+def line(adapter: Adapter) -> tuple[object, ...]:
+    return (adapter.name, adapter.state, adapter.step or "-", adapter.episodes, when(adapter.created), adapter.reason or "")
+
+
+def run(args: argparse.Namespace) -> int:
+    with connect(args) as client:
+        if args.action == "push":
+            from slipstream.push import push
+
+            print(push(client, read_config(args), args.version, args.to, merged=args.merged))
+            return 0
+        if args.action in {"promote", "rollback"}:
+            adapter = getattr(client, args.action)(args.version, args.reason)
+            print(adapter.model_dump_json(indent=2) if args.json else f"{adapter.name}: {adapter.state}")
+            return 0
+        found = client.adapters()
+    if args.json:
+        print(found.model_dump_json(indent=2))
+        return 0
+    for model, live in found.live.items():
+        print(f"{model}: new episodes get {live}")
+    print(table(("adapter", "state", "step", "open episodes", "created", "reason"), [line(a) for a in found.adapters]))
+    return 0
