@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from slipstream.log import setup_logging
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", action="store_true", help="leave it running to play with")
+    parser.add_argument("--data-dir", type=Path, default=Path("slipstream-data/demo"))
+    parser.add_argument("--set", metavar="SECTION.NAME=VALUE", action="append", default=[], help="override one setting")
+    parser.add_argument("--time-limit", type=float, help="seconds of training after the first step")
+    parser.add_argument("--no-reward", action="store_true", help="the agent posts no reward: a judge (judge.model) has to score")
+    parser.add_argument("--verbose", action="store_true", help="the parts' logs on the terminal too")
+
+
+def run(args: argparse.Namespace) -> int:
+    from slipstream.demo import TIME_LIMIT, Options, demo
+
+    setup_logging("warning")
+    options = Options(
+        seed=args.seed, keep=args.keep, data_dir=args.data_dir, flags=args.set, time_limit=args.time_limit or TIME_LIMIT,
+        post_reward=not args.no_reward, verbose=args.verbose,
+    )  # fmt: skip
+    return asyncio.run(demo(options))

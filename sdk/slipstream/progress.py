@@ -1,0 +1,41 @@
+"""One line of live progress on a terminal; a line now and then where it is none."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+QUIET_SECONDS = 10.0
+BAR = 20
+
+
+class Progress:
+    """``update`` redraws the line, ``say`` prints above it. Everything goes to stderr."""
+
+    def __init__(self) -> None:
+        self.tty = sys.stderr.isatty()
+        self._last = 0.0
+        self._what = ""
+        self._began = time.monotonic()
+
+    def say(self, line: str) -> None:
+        sys.stderr.write(("\r\x1b[K" if self.tty else "") + line + "\n")
+        sys.stderr.flush()
+
+    def update(self, what: str, done: float, total: float, **figures: object) -> None:
+        """``done`` of ``total`` (any unit), with figures that are worth seeing. The ETA is by the pace so far."""
+        now = time.monotonic()
+        if what != self._what:
+            self._what, self._began, self._last = what, now, 0.0
+        if now - self._last < (0.1 if self.tty else QUIET_SECONDS) and done < total:
+            return
+        self._last = now
+        share = min(1.0, done / total) if total else 0.0
+        left = f"{(now - self._began) * (1 - share) / share:.0f} s" if share > 0.01 else "…"
+        bar = "█" * int(share * BAR) + "·" * (BAR - int(share * BAR))
+        shown = "  ".join(f"{k.replace('_', ' ')} {v:.0%}" if k == "success" else f"{k.replace('_', ' ')} {v}" for k, v in figures.items())
+        line = f"{what} {bar} {share:4.0%}  ETA {left}  {shown}"
+        sys.stderr.write(f"\r\x1b[K{line}" if self.tty else f"{line}\n")
+        sys.stderr.flush()
+        if self.tty and done >= total:
+            sys.stderr.write("\n")
