@@ -1,0 +1,254 @@
+"""``POST /v1/chat/completions``.
+
+Asked for: ``return_token_ids`` and ``logprobs`` (and reasoning where the client hides it, because vLLM hides the ids with it). vLLM writes
+``null`` where ids and log-probabilities are not asked for; events without anything but ids it does not send at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from slipstream_proxy.dialects.base import (
+    Hide, Injected, Turn, dumps, error_text, event_data, fail, loads, null_ids, null_logprobs, openai_error, stream_objects, why_not,
+)
+from slipstream_proxy.dialects.sampling import forces, sampling_of, untrainable
+from slipstream_proxy.records import CallHead, Choice, Parsed
+
+_EMPTY = (b'"delta":{},"logprobs":null,"finish_reason":null', b'"delta": {}, "logprobs": null, "finish_reason": null')
+
+
+class Chat:
+    name = "chat"
+    path = "/v1/chat/completions"
+
+    def inject(self, body: dict[str, Any]) -> Injected:
+        hide, note = Hide(), None
+        if body.get("return_token_ids") is not True:
+            hide.ids = True
+            body["return_token_ids"] = True
+        logprobs = body.get("logprobs")
+        if logprobs is None or logprobs is False:
+            if body.get("top_logprobs") or body.get("logprob_token_ids"):
+                note = "logprobs refused"  # the engine answers 400 to these without logprobs, and so must we
+            else:
+                hide.logprobs = True
+                body["logprobs"] = True
+        elif logprobs is not True:
+            note = "unreadable logprobs"
+        if body.get("include_reasoning") is False:
+            if forces(body) == "structured output":
+                note = "hidden reasoning with structured output"  # showing it would move where the grammar begins
+            else:
+                hide.reasoning = True
+                body["include_reasoning"] = True
+        return Injected(body, hide, note)
+
+    def whole(self, reply: bytes, hide: Hide) -> bytes:
+        if hide.reasoning:
+            return _whole_by_json(reply, hide)
+        if hide.logprobs:
+            cut = null_logprobs(reply)
+            if cut is None:
+                return _whole_by_json(reply, hide)
+            reply = cut
+        return null_ids(reply) if hide.ids else reply
+
+    def event(self, event: bytes, hide: Hide) -> bytes | None:
+        if hide.reasoning:
+            return _event_by_json(event, hide)
+        if hide.logprobs:
+            cut = null_logprobs(event)
+            if cut is None:
+                return _event_by_json(event, hide)
+            event = cut
+        if hide.ids:
+            event = null_ids(event)
+            if hide.logprobs and (_EMPTY[0] in event or _EMPTY[1] in event):
+                return None
+        return event
+
+    def terminal(self, event: bytes) -> bool:
+        return event.startswith((b"data: [DONE]", b"data:[DONE]"))
+
+    def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes:
+        return openai_error(status, message, kind, param)
+
+    def error_event(self, status: int, message: str, kind: str) -> bytes:
+        return b"data: " + openai_error(status, message, kind) + b"\n\n"
+
+    def parse(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
+        try:
+            body = loads(request)
+            if not isinstance(body, dict):
+                return fail("unreadable request")
+            prompt, choices, error = _read(reply, stream=head.stream) if reply else ([], [], None)
+        except (ValueError, TypeError, KeyError, AttributeError) as e:
+            return fail("unreadable", f"{type(e).__name__}: {e}")
+        reason = why_not(head, untrainable(body, trust=head.trust_sampling), prompt, choices)
+        if error is None and head.status >= 400:
+            error = error_text(reply)
+        return Parsed(_list(body.get("messages")), _list(body.get("tools")), sampling_of(body), prompt, choices, reason, error)
+
+    def turn(self, body: dict[str, Any]) -> Turn:
+        turn = Turn()
+        for message in _list(body.get("messages")):
+            if not isinstance(message, dict):
+                continue
+            turn.messages.append(canonical(message))
+            if message.get("role") == "assistant":
+                turn.has_reply = True
+                turn.tool_ids += _tool_ids(message)
+            elif isinstance(message.get("tool_call_id"), str):
+                turn.tool_ids.append(message["tool_call_id"])
+        return turn
+
+    def said(self, reply: bytes, *, stream: bool) -> Turn:
+        turn = Turn(has_reply=True)
+        try:
+            _, choices, _ = _read(reply, stream=stream)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return turn
+        for choice in choices:
+            turn.messages.append(canonical(choice.message))
+            turn.tool_ids += _tool_ids(choice.message)
+        return turn
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _tool_ids(message: dict[str, Any]) -> list[str]:
+    return [c["id"] for c in _list(message.get("tool_calls")) if isinstance(c, dict) and isinstance(c.get("id"), str)]
+
+
+def text_of(content: Any) -> Any:
+    """Content as text where it is text: clients send back a string as parts, and an empty one as null."""
+    if isinstance(content, list):
+        if all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
+            return "".join(p["text"] for p in content)
+        return content
+    return content or ""
+
+
+def canonical(message: dict[str, Any]) -> bytes:
+    """A digest of what a message says, whatever its client does to the fields around it."""
+    calls = []
+    for call in _list(message.get("tool_calls")):
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            arguments = function.get("arguments")
+            try:
+                arguments = loads(arguments.encode()) if isinstance(arguments, str) else arguments
+            except ValueError:
+                pass
+            calls.append([function.get("name"), arguments])
+    said = dumps([message.get("role"), text_of(message.get("content")), calls, message.get("tool_call_id")])
+    return hashlib.blake2b(said, digest_size=16).digest()
+
+
+def _read(reply: bytes, *, stream: bool) -> tuple[list[int], list[Choice], str | None]:
+    """Prompt ids, choices, error of a recorded reply."""
+    if stream:
+        return _read_stream(reply)
+    read = loads(reply)
+    if not isinstance(read, dict):
+        return [], [], None
+    choices = []
+    for choice in _list(read.get("choices")):
+        choices.append(Choice(choice.get("message"), choice.get("finish_reason"), choice.get("token_ids") or [], _logprobs(choice)))
+    return read.get("prompt_token_ids") or [], choices, None
+
+
+def _logprobs(choice: dict[str, Any]) -> list[float]:
+    content = (choice.get("logprobs") or {}).get("content")
+    return [float(t["logprob"]) for t in content] if content else []
+
+
+def _read_stream(reply: bytes) -> tuple[list[int], list[Choice], str | None]:
+    prompt: list[int] = []
+    found: dict[int, Choice] = {}
+    error = None
+    for event in stream_objects(reply):
+        if event.get("error"):
+            error = dumps(event["error"])[:4096].decode("utf-8", "replace")
+        if not prompt and event.get("prompt_token_ids"):
+            prompt = event["prompt_token_ids"]
+        for part in _list(event.get("choices")):
+            choice = found.setdefault(part.get("index", 0), Choice({"role": "assistant", "content": None}, None))
+            _add(choice.message, part.get("delta") or {})
+            choice.completion_ids += part.get("token_ids") or []
+            choice.logprobs += _logprobs(part)
+            choice.finish_reason = part.get("finish_reason") or choice.finish_reason
+    return prompt, [found[i] for i in sorted(found)], error
+
+
+def _add(message: dict[str, Any], delta: dict[str, Any]) -> None:
+    """Put a delta to the message it belongs to."""
+    for name, value in delta.items():
+        if name == "tool_calls":
+            for part in _list(value):
+                _add_tool(message.setdefault("tool_calls", []), part)
+        elif isinstance(value, str) and name != "role":
+            message[name] = (message.get(name) or "") + value
+        elif value is not None:
+            message[name] = value
+
+
+def _add_tool(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
+    index = part.get("index", len(calls))
+    while len(calls) <= index < 1024:
+        calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
+    call, function = calls[index], part.get("function") or {}
+    call["id"] = part.get("id") or call["id"]
+    call["function"]["name"] += function.get("name") or ""
+    call["function"]["arguments"] += function.get("arguments") or ""
+
+
+def _hide_in(choice: dict[str, Any], hide: Hide) -> None:
+    if (hide.logprobs or hide.reasoning) and "logprobs" in choice:
+        choice["logprobs"] = None
+    if (hide.ids or hide.reasoning) and "token_ids" in choice:
+        choice["token_ids"] = None
+
+
+def _whole_by_json(reply: bytes, hide: Hide) -> bytes:
+    """The same by reading and writing the reply: for hidden reasoning and engines that order their keys otherwise."""
+    try:
+        read = loads(reply)
+        for choice in read["choices"]:
+            _hide_in(choice, hide)
+            if hide.reasoning and choice["message"].get("reasoning") is not None:
+                choice["message"]["reasoning"] = None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return reply
+    if hide.ids and "prompt_token_ids" in read:
+        read["prompt_token_ids"] = None
+    return dumps(read)
+
+
+def _event_by_json(event: bytes, hide: Hide) -> bytes | None:
+    data = event_data(event)
+    if not data.startswith(b"{"):
+        return event
+    try:
+        read = loads(data)
+        for choice in read.get("choices", ()):
+            delta = choice["delta"]
+            _hide_in(choice, hide)
+            says = delta.get("content") or delta.get("tool_calls")
+            if hide.reasoning and "role" not in delta and not says:
+                if choice.get("finish_reason") is None:
+                    return None
+                choice["delta"] = {}
+            elif hide.reasoning and "role" not in delta:
+                order = ("content", "reasoning", "tool_calls")
+                choice["delta"] = {k: None if k == "reasoning" else delta[k] for k in order if k == "reasoning" or k in delta}
+            elif not delta and choice.get("finish_reason") is None and hide.ids and hide.logprobs:
+                return None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return event
+    if hide.ids and "prompt_token_ids" in read:
+        read["prompt_token_ids"] = None
+    return b"data: " + dumps(read) + b"\n\n"

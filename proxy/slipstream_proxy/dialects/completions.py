@@ -1,0 +1,104 @@
+"""``POST /v1/completions``: one prompt a call is captured; a list of prompts is relayed and recorded as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream_proxy.dialects.base import (
+    Hide, Injected, Turn, dumps, error_text, fail, loads, null_ids, null_logprobs, openai_error, stream_objects, why_not,
+)
+from slipstream_proxy.dialects.sampling import sampling_of, untrainable
+from slipstream_proxy.records import CallHead, Choice, Parsed
+
+
+class Completions:
+    name = "completions"
+    path = "/v1/completions"
+
+    def inject(self, body: dict[str, Any]) -> Injected:
+        if body.get("echo"):
+            return Injected(body, Hide(), "echo")  # ids asked for change the echoed text of a stream
+        hide, note = Hide(), None
+        prompt = body.get("prompt")
+        if isinstance(prompt, list) and len(prompt) != 1 and not all(isinstance(t, int) for t in prompt):
+            note = "several prompts in one call"
+        if body.get("return_token_ids") is not True:
+            hide.ids = True
+            body["return_token_ids"] = True
+        if body.get("logprobs") is None:
+            if body.get("logprob_token_ids"):
+                note = "logprobs refused"
+            else:
+                hide.logprobs = True
+                body["logprobs"] = 0
+        return Injected(body, hide, note)
+
+    def whole(self, reply: bytes, hide: Hide) -> bytes:
+        if hide.logprobs:
+            cut = null_logprobs(reply)
+            if cut is None:
+                return _by_json(reply, hide)
+            reply = cut
+        return null_ids(reply) if hide.ids else reply
+
+    def event(self, event: bytes, hide: Hide) -> bytes | None:
+        if not hide or not event.startswith(b"data: {"):
+            return event
+        return b"data: " + self.whole(event[6:-2], hide) + event[-2:]
+
+    def terminal(self, event: bytes) -> bool:
+        return event.startswith((b"data: [DONE]", b"data:[DONE]"))
+
+    def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes:
+        return openai_error(status, message, kind, param)
+
+    def error_event(self, status: int, message: str, kind: str) -> bytes:
+        return b"data: " + openai_error(status, message, kind) + b"\n\n"
+
+    def parse(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
+        try:
+            body = loads(request)
+            if not isinstance(body, dict):
+                return fail("unreadable request")
+            prompt, choices = _read(reply, stream=head.stream) if reply else ([], [])
+        except (ValueError, TypeError, KeyError, AttributeError) as e:
+            return fail("unreadable", f"{type(e).__name__}: {e}")
+        reason = why_not(head, untrainable(body, trust=head.trust_sampling), prompt, choices)
+        messages = [{"role": "user", "content": body.get("prompt")}]
+        error = error_text(reply) if head.status >= 400 else None
+        return Parsed(messages, [], sampling_of(body), prompt, choices, reason, error)
+
+    def turn(self, body: dict[str, Any]) -> Turn:
+        return Turn()
+
+    def said(self, reply: bytes, *, stream: bool) -> Turn:
+        return Turn()
+
+
+def _read(reply: bytes, *, stream: bool) -> tuple[list[int], list[Choice]]:
+    prompt: list[int] = []
+    found: dict[int, Choice] = {}
+    for read in stream_objects(reply) if stream else [loads(reply)]:
+        for part in read.get("choices") or ():
+            choice = found.setdefault(part.get("index", 0), Choice({"role": "assistant", "content": ""}, None))
+            choice.message["content"] += part.get("text") or ""
+            choice.completion_ids += part.get("token_ids") or []
+            choice.logprobs += [float(x) for x in (part.get("logprobs") or {}).get("token_logprobs") or ()]
+            choice.finish_reason = part.get("finish_reason") or choice.finish_reason
+            if not prompt and part.get("prompt_token_ids"):
+                prompt = part["prompt_token_ids"]
+    return prompt, [found[i] for i in sorted(found)]
+
+
+def _by_json(reply: bytes, hide: Hide) -> bytes:
+    try:
+        read = loads(reply)
+        for choice in read["choices"]:
+            if hide.logprobs and "logprobs" in choice:
+                choice["logprobs"] = None
+            for name in ("token_ids", "prompt_token_ids"):
+                if hide.ids and name in choice:
+                    choice[name] = None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return reply
+    return dumps(read)

@@ -1,0 +1,81 @@
+"""What a request says about how its reply is sampled, and whether a policy gradient may use such a reply.
+
+The engine starts with ``--generation-config vllm``, so that what a request leaves out has vLLM's neutral defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+DEFAULTS: dict[str, Any] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+_KEPT = ("n", "seed", "stop", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "stop_token_ids")
+_STRUCTURED = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
+
+
+def sampling_of(body: dict[str, Any]) -> dict[str, Any]:
+    """The effective parameters, and what forces the output."""
+    found = {name: default if body.get(name) is None else body[name] for name, default in DEFAULTS.items()}
+    found.update({name: body[name] for name in _KEPT if body.get(name) is not None})
+    if forced := forces(body):
+        found["forced"] = forced
+    return found
+
+
+def forces(body: dict[str, Any]) -> str | None:
+    """What of the request constrains the sampled tokens by a grammar, a choice or a bias."""
+    kind = body.get("response_format")
+    if isinstance(kind, dict) and kind.get("type") not in (None, "text"):
+        return "structured output"
+    text = body.get("text")
+    if isinstance(text, dict) and isinstance(text.get("format"), dict) and text["format"].get("type") not in (None, "text"):
+        return "structured output"
+    if any(body.get(name) is not None for name in _STRUCTURED):
+        return "structured output"
+    choice = body.get("tool_choice")
+    if choice in ("required", "any") or (isinstance(choice, dict) and choice.get("type") not in ("auto", "none")):
+        return "forced tool"
+    if body.get("use_beam_search"):
+        return "beam search"
+    if body.get("logit_bias"):
+        return "logit_bias"
+    if body.get("allowed_token_ids") or body.get("bad_words"):
+        return "restricted tokens"
+    if body.get("echo"):
+        return "echo"
+    return None
+
+
+def untrainable(body: dict[str, Any], *, trust: bool) -> str | None:
+    """The first reason why sampling was not the policy's own; ``trust`` overrides all but beam search and echo."""
+    forced = forces(body)
+    if trust:
+        return forced if forced in ("beam search", "echo") else None
+    if forced:
+        return forced
+    found = sampling_of(body)
+    try:
+        if not float(found["temperature"]) > 0:
+            return "temperature 0"
+        if float(found["top_p"]) < 1:
+            return "top_p"
+        if float(found["top_k"]) > 0:
+            return "top_k"
+        if float(found["min_p"]) > 0:
+            return "min_p"
+        if any(float(found[name]) != DEFAULTS[name] for name in ("presence_penalty", "frequency_penalty", "repetition_penalty")):
+            return "penalties"
+        if float(body.get("min_tokens") or 0) > 0:
+            return "min_tokens"
+        if body.get("ignore_eos"):
+            return "ignore_eos"
+    except (TypeError, ValueError):
+        return "unreadable sampling parameters"
+    return None

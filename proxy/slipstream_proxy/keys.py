@@ -1,0 +1,122 @@
+"""API keys: ``keys.json`` in the data folder, secrets as SHA-256 only (they have 192 random bits: nothing to guess, nothing to salt)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from slipstream.errors import SlipstreamError
+
+SCOPES = ("inference", "reward", "judge", "trainer", "admin")
+
+
+@dataclass(slots=True, frozen=True)
+class Key:
+    """``rate`` is requests a second (bursts of as many), ``concurrency`` requests at once; None: no limit."""
+
+    id: str
+    name: str
+    scopes: tuple[str, ...]
+    rate: float | None = None
+    concurrency: int | None = None
+    created: float = 0.0
+
+    def may(self, scope: str) -> bool:
+        return scope in self.scopes or "admin" in self.scopes
+
+
+ANYONE = Key("-", "-", SCOPES)
+"""Who calls when no keys are configured."""
+
+
+@dataclass(slots=True)
+class _File:
+    stamp: tuple[int, int] | None = None
+    by_hash: dict[str, Key] = field(default_factory=dict)
+
+
+class Keys:
+    """The keys in a file, which is read again when it changes (looked at once a second at most)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = _File()
+        self._looked = 0.0
+        self._load()
+
+    def __len__(self) -> int:
+        return len(self._file.by_hash)
+
+    def add(
+        self, name: str, scopes: tuple[str, ...] | list[str], rate: float | None = None, concurrency: int | None = None
+    ) -> tuple[str, str]:
+        """Make a key; returns its id and its secret, which is shown this once."""
+        if unknown := [s for s in scopes if s not in SCOPES]:
+            raise SlipstreamError(f"no such scope: {', '.join(unknown)} (there are {', '.join(SCOPES)})")
+        if not scopes:
+            raise SlipstreamError(f"a key needs a scope ({', '.join(SCOPES)})")
+        self._load()
+        secret = "sk-slip-" + secrets.token_urlsafe(24)
+        key = Key(secrets.token_hex(6), name, tuple(scopes), rate, concurrency, time.time())
+        self._save({**self._file.by_hash, _hash(secret): key})
+        return key.id, secret
+
+    def list(self) -> list[Key]:
+        self._load()
+        return sorted(self._file.by_hash.values(), key=lambda k: k.created)
+
+    def revoke(self, key_id: str) -> bool:
+        """Returns whether there was such a key. The proxy knows within a second."""
+        self._load()
+        left = {h: k for h, k in self._file.by_hash.items() if k.id != key_id}
+        found = len(left) < len(self._file.by_hash)
+        if found:
+            self._save(left)
+        return found
+
+    def check(self, secret: str) -> Key | None:
+        """The key of a secret. Compared by hash, so that time tells nothing about the secret."""
+        now = time.monotonic()
+        if now - self._looked > 1.0:
+            self._load()
+        return self._file.by_hash.get(_hash(secret))
+
+    def _load(self) -> None:
+        self._looked = time.monotonic()
+        try:
+            stat = self.path.stat()
+        except OSError:
+            self._file = _File()
+            return
+        stamp = (stat.st_mtime_ns, stat.st_ino)
+        if stamp == self._file.stamp:
+            return
+        try:
+            read = json.loads(self.path.read_text())
+            by_hash = {k.pop("hash"): Key(**{**k, "scopes": tuple(k["scopes"])}) for k in read["keys"]}
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            if self._file.stamp is not None:
+                return  # half-written by another hand: what was known stays valid
+            raise SlipstreamError(f"{self.path}: not a keys file: {e}") from e
+        self._file = _File(stamp, by_hash)
+
+    def _save(self, by_hash: dict[str, Key]) -> None:
+        text = json.dumps({"keys": [{"hash": h, **asdict(k)} for h, k in by_hash.items()]}, indent=1)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fd, temp = tempfile.mkstemp(dir=self.path.parent, prefix=".keys-")  # mkstemp makes it 0600
+        with os.fdopen(fd, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temp).replace(self.path)
+        self._load()
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()

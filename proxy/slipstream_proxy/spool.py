@@ -1,0 +1,280 @@
+"""The spool: append-only segment files that hold what was answered before the store does.
+
+A segment is a row of frames ``u32 length | u32 crc32c(payload) | payload`` (little-endian), a payload is
+``u8 kind | u32 head length | head (JSON) | request | reply``. What one event-loop tick collected leaves in one ``write``. A torn,
+zero-filled or flipped tail ends the segment at its last good frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mmap
+import os
+import re
+import struct
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from crc32c import crc32c
+
+from slipstream_proxy.records import CallHead, Kind
+
+log = logging.getLogger(__name__)
+
+Durability = Literal["power", "process", "none"]
+Done = Callable[[bool], None]
+
+_FRAME = struct.Struct("<II")
+_PAYLOAD = struct.Struct("<BI")
+_NAME = re.compile(r"^([A-Za-z0-9_.]+)-(\d{8})\.seg$")
+MAX_PAYLOAD = 2**31
+
+
+def encode(kind: Kind, head: dict[str, Any] | CallHead, request: bytes = b"", reply: bytes = b"") -> bytes:
+    """One frame. The head gets ``request_bytes``: where in the payload's rest the reply begins."""
+    if isinstance(head, dict):
+        head = {**head, "request_bytes": len(request)}
+    else:
+        head.request_bytes = len(request)
+    text = orjson.dumps(head, option=orjson.OPT_NON_STR_KEYS)
+    payload = b"".join((_PAYLOAD.pack(kind, len(text)), text, request, reply))
+    return _FRAME.pack(len(payload), crc32c(payload)) + payload
+
+
+@dataclass(slots=True, frozen=True)
+class Frame:
+    kind: Kind
+    head: dict[str, Any]
+    request: bytes
+    reply: bytes
+    end: int
+    """Offset in the segment at which the next frame begins."""
+
+
+class Segment(Iterator[Frame]):
+    """The good frames of a segment from ``offset`` on.
+
+    ``torn`` is None at a clean end, else why reading stopped at ``offset``: ``short`` (a frame is cut off, or still being written), ``bad``.
+    """
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self.path = path
+        self.offset = offset
+        self.torn: str | None = None
+        with path.open("rb") as file:
+            self._size = os.fstat(file.fileno()).st_size
+            self._map = mmap.mmap(file.fileno(), self._size, access=mmap.ACCESS_READ) if self._size else b""
+
+    def __next__(self) -> Frame:
+        start, left = self.offset, self._size - self.offset
+        if left <= 0:
+            raise StopIteration
+        if left < _FRAME.size:
+            return self._stop("short")
+        length, check = _FRAME.unpack_from(self._map, start)
+        begin = start + _FRAME.size
+        if not _PAYLOAD.size <= length <= MAX_PAYLOAD:
+            return self._stop("bad")
+        if length > left - _FRAME.size:
+            return self._stop("short")
+        payload = self._map[begin : begin + length]
+        if crc32c(payload) != check:
+            return self._stop("bad")
+        try:
+            kind, size = _PAYLOAD.unpack_from(payload)
+            head = orjson.loads(payload[_PAYLOAD.size : _PAYLOAD.size + size])
+            body = _PAYLOAD.size + size
+            cut = body + int(head.get("request_bytes", 0))
+            frame = Frame(Kind(kind), head, payload[body:cut], payload[cut:], begin + length)
+        except (ValueError, struct.error, AttributeError, TypeError):
+            return self._stop("bad")
+        self.offset = frame.end
+        return frame
+
+    def _stop(self, why: str) -> Frame:
+        self.torn = why
+        raise StopIteration
+
+
+def read_segment(path: Path, offset: int = 0) -> Segment:
+    """Iterate over a segment's good frames; what was left unread and why stands in ``.offset`` and ``.torn``."""
+    return Segment(path, offset)
+
+
+def list_segments(directory: Path) -> dict[str, list[tuple[int, Path]]]:
+    """Writer → its segments in order."""
+    found: dict[str, list[tuple[int, Path]]] = {}
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if m := _NAME.match(path.name):
+            found.setdefault(m[1], []).append((int(m[2]), path))
+    return {writer: sorted(segments) for writer, segments in sorted(found.items())}
+
+
+class SpoolWriter:
+    """Appends frames to ``<dir>/<writer>-<segment>.seg``, a new segment at each start. Belongs to one event loop.
+
+    A frame that cannot be written (disk full) is given up: ``on_lost(frames, error)`` counts it, ``done(False)`` tells its owner.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        writer: str,
+        *,
+        segment_bytes: int = 64 * 2**20,
+        durability: Durability = "power",
+        on_lost: Callable[[int, BaseException], None] | None = None,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.dir = directory
+        self.writer = writer
+        self.segment_bytes = segment_bytes
+        self.durability = durability
+        self.on_lost = on_lost
+        before = list_segments(directory).get(writer, [])
+        self.segment = before[-1][0] if before else 0
+        self.offset = 0
+        self.lost = 0
+        self._fd = -1
+        self._loop = asyncio.get_running_loop()
+        self._frames: list[bytes] = []
+        self._dones: list[Done | None] = []
+        self._scheduled = False
+        self._syncing = False
+        self._new_file = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"spool-{writer}")
+
+    def append(
+        self, kind: Kind, head: dict[str, Any] | CallHead, request: bytes = b"", reply: bytes = b"", done: Done | None = None
+    ) -> None:
+        """Queue a frame; ``done(ok)`` is called once it is as durable as asked for. Never raises."""
+        try:
+            frame = encode(kind, head, request, reply)
+        except Exception as e:  # a head that is no JSON must not cost the client its reply
+            self._give_up([done], e)
+            return
+        self._frames.append(frame)
+        if self.durability == "none":
+            self._dones.append(None)
+            if done:
+                done(True)
+        else:
+            self._dones.append(done)
+        if not self._scheduled and not self._syncing:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    async def put(self, kind: Kind, head: dict[str, Any] | CallHead, request: bytes = b"", reply: bytes = b"") -> bool:
+        """Append and wait until it is durable."""
+        future: asyncio.Future[bool] = self._loop.create_future()
+        self.append(kind, head, request, reply, lambda ok: None if future.done() else future.set_result(ok))
+        return await future
+
+    def position(self) -> tuple[int, int]:
+        """Segment and offset behind the last frame that was written."""
+        return self.segment, self.offset
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if not self._frames or self._syncing:
+            return
+        frames, dones = self._frames, self._dones
+        self._frames, self._dones = [], []
+        try:
+            self._write(frames[0] if len(frames) == 1 else b"".join(frames))
+        except OSError as e:
+            self._give_up(dones, e)
+            return
+        if self.durability == "power":
+            self._syncing = True
+            self._thread.submit(self._sync, self._fd, dones)
+        else:
+            _tell(dones, ok=True)
+
+    def _open(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self.segment += 1
+        path = self.dir / f"{self.writer}-{self.segment:08d}.seg"
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.offset = 0
+        self._new_file = True
+
+    def _write(self, data: bytes) -> None:
+        if self._fd < 0 or self.offset >= self.segment_bytes:
+            self._open()
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._fd, data[written:] if written else data)
+        except OSError:
+            if written:  # what is half there would hide what is written behind it
+                try:
+                    os.ftruncate(self._fd, self.offset)
+                except OSError:
+                    self._close_file()
+            raise
+        self.offset += written
+
+    def _sync(self, fd: int, dones: list[Done | None]) -> None:
+        error: BaseException | None = None
+        try:
+            os.fdatasync(fd)
+            if self._new_file:
+                self._new_file = False
+                directory = os.open(self.dir, os.O_RDONLY)
+                try:
+                    os.fsync(directory)
+                finally:
+                    os.close(directory)
+        except OSError as e:
+            error = e
+        try:
+            self._loop.call_soon_threadsafe(self._synced, dones, error)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            return
+
+    def _synced(self, dones: list[Done | None], error: BaseException | None) -> None:
+        self._syncing = False
+        if error is None:
+            _tell(dones, ok=True)
+        else:
+            self._close_file()  # after a failed sync its pages may be gone: go on in a new one
+            self._give_up(dones, error)
+        self._flush()
+
+    def _give_up(self, dones: list[Done | None], error: BaseException) -> None:
+        self.lost += len(dones)
+        if self.on_lost:
+            self.on_lost(len(dones), error)
+        _tell(dones, ok=False)
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    async def close(self) -> None:
+        """Write and sync what is queued."""
+        while self._frames or self._syncing or self._scheduled:
+            self._flush()
+            await asyncio.sleep(0.001)
+        if self._fd >= 0 and self.durability != "none":
+            await self._loop.run_in_executor(self._thread, os.fdatasync, self._fd)
+        self._close_file()
+        self._thread.shutdown(wait=False)
+
+
+def _tell(dones: list[Done | None], *, ok: bool) -> None:
+    for done in dones:
+        if done:
+            try:
+                done(ok)
+            except Exception:
+                log.exception("a spool callback failed")
