@@ -45,7 +45,11 @@ class _Ask:
         body = self.body.model_dump_json() if isinstance(self.body, BaseModel) else self.body
         if isinstance(body, str):
             return client.build_request(
-                self.method, c.API + self.path, content=body, headers={"content-type": "application/json"}, params=self.params
+                self.method,
+                c.API + self.path,
+                content=body,
+                headers={"content-type": "application/json"},
+                params=self.params,
             )
         return client.build_request(self.method, c.API + self.path, json=body, params=self.params)
 
@@ -56,7 +60,9 @@ def _raise(response: httpx.Response) -> None:
     try:
         detail = c.Error.model_validate_json(response.content).error
     except ValidationError:
-        raise ApiError(response.status_code, f"{response.status_code} from {response.url}: {response.text[:500]}") from None
+        raise ApiError(
+            response.status_code, f"{response.status_code} from {response.url}: {response.text[:500]}"
+        ) from None
     raise ApiError(response.status_code, detail.message, field=detail.field, fix=detail.fix)
 
 
@@ -64,7 +70,9 @@ def _model(kind: type[M], response: httpx.Response) -> M:
     try:
         return kind.model_validate_json(response.content)
     except ValidationError as e:
-        raise ApiError(response.status_code, f"{response.url} answered with something that is no {kind.__name__}: {e}") from e
+        raise ApiError(
+            response.status_code, f"{response.url} answered with something that is no {kind.__name__}: {e}"
+        ) from e
 
 
 def _batch(response: httpx.Response) -> LeasedBatch | None:
@@ -98,7 +106,11 @@ def _clean(params: dict[str, Any]) -> Params:
 
 
 def _settings(url: str | None, key: str | None) -> tuple[str, dict[str, str]]:
-    base = (url or os.environ.get("SLIPSTREAM_URL") or os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL).rstrip("/").removesuffix("/v1")
+    base = (
+        (url or os.environ.get("SLIPSTREAM_URL") or os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL)
+        .rstrip("/")
+        .removesuffix("/v1")
+    )
     key = key or os.environ.get("SLIPSTREAM_API_KEY")
     return base, {"authorization": f"Bearer {key}"} if key else {}
 
@@ -112,7 +124,9 @@ class Client:
     Raises ``ApiError`` for what the proxy refuses, ``Unavailable`` when it does not answer.
     """
 
-    def __init__(self, url: str | None = None, key: str | None = None, *, timeout: httpx.Timeout | float = LONG) -> None:
+    def __init__(
+        self, url: str | None = None, key: str | None = None, *, timeout: httpx.Timeout | float = LONG
+    ) -> None:
         self.url, headers = _settings(url, key)
         self.http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
 
@@ -234,7 +248,9 @@ class Client:
 class AsyncClient:
     """``Client``'s twin with ``await``."""
 
-    def __init__(self, url: str | None = None, key: str | None = None, *, timeout: httpx.Timeout | float = LONG) -> None:
+    def __init__(
+        self, url: str | None = None, key: str | None = None, *, timeout: httpx.Timeout | float = LONG
+    ) -> None:
         self.url, headers = _settings(url, key)
         self.http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
 

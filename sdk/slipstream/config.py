@@ -27,26 +27,41 @@ class Section(BaseModel):
 
 class Proxy(Section):
     host: str = Field("127.0.0.1", description="Address to bind. Anything but loopback needs keys.")
-    port: int = Field(8100, ge=0, le=65535, description="Port of the OpenAI-compatible API, control API and page; 0 picks one.")
+    port: int = Field(
+        8100, ge=0, le=65535, description="Port of the OpenAI-compatible API, control API and page; 0 picks one."
+    )
     workers: int = Field(1, ge=1, le=64, description="Data-plane processes on the one port.")
     durability: Literal["power", "process", "none"] = Field(
-        "power", description="A reply ends once its call is: on the disk (power), handed to the OS (process), or at once (none)."
+        "power",
+        description="A reply ends once its call is: on the disk (power), handed to the OS (process), or at once (none).",
     )
     drain_timeout: Positive = Field(30.0, description="Seconds that running streams get after SIGTERM.")
     body_limit: int = Field(32 * 2**20, ge=1024, description="Largest request body in bytes; more is a 413.")
     header_limit: int = Field(32 * 1024, ge=1024, description="Largest request head in bytes; more is a 431.")
-    header_timeout: Positive = Field(30.0, description="Seconds in which a request's head and body must have begun to arrive whole.")
-    upstream_timeout: Positive = Field(600.0, description="Seconds without a byte from the engine after which a call fails (504).")
+    header_timeout: Positive = Field(
+        30.0, description="Seconds in which a request's head and body must have begun to arrive whole."
+    )
+    upstream_timeout: Positive = Field(
+        600.0, description="Seconds without a byte from the engine after which a call fails (504)."
+    )
     connect_timeout: Positive = Field(5.0, description="Seconds to connect to an engine.")
     segment_bytes: int = Field(64 * 2**20, ge=4096, description="Spool segment size at which a new one is begun.")
-    redact: str | None = Field(None, description="module:function(record: dict) -> dict, run before anything is stored.")
-    allowed_hosts: list[str] = Field(default_factory=list, description="Extra Host names for the control API and page when no keys are set.")
+    redact: str | None = Field(
+        None, description="module:function(record: dict) -> dict, run before anything is stored."
+    )
+    allowed_hosts: list[str] = Field(
+        default_factory=list, description="Extra Host names for the control API and page when no keys are set."
+    )
 
 
 class Engine(Section):
-    urls: list[str] = Field(default_factory=list, description="vLLM servers that already run; empty: `slipstream up` starts one.")
+    urls: list[str] = Field(
+        default_factory=list, description="vLLM servers that already run; empty: `slipstream up` starts one."
+    )
     model: str | None = Field(None, description="Folder or hub name of the base model that `up` serves.")
-    name: str | None = Field(None, description="Name under which the base model is served; default: its last path part.")
+    name: str | None = Field(
+        None, description="Name under which the base model is served; default: its last path part."
+    )
     api_key: str | None = Field(None, description="Key sent to the engine. Clients' keys never go upstream.")
     host: str = Field("127.0.0.1", description="Where `up` binds vLLM.")
     port: int = Field(0, ge=0, le=65535, description="Port of the vLLM that `up` starts; 0 picks one.")
@@ -54,11 +69,15 @@ class Engine(Section):
     max_lora_rank: int = Field(16, ge=1, description="Largest rank that vLLM takes.")
     max_model_len: int | None = Field(None, ge=16, description="Context length; None: the model's own.")
     dtype: str = Field("auto", description="vLLM's dtype.")
-    gpu_memory: Share | None = Field(None, description="Share of the GPU's memory for vLLM; None: 0.9, or 0.5 when the trainer shares it.")
+    gpu_memory: Share | None = Field(
+        None, description="Share of the GPU's memory for vLLM; None: 0.9, or 0.5 when the trainer shares it."
+    )
     tool_parser: str | None = Field(None, description="vLLM tool-call parser; None: by the model's family.")
     reasoning_parser: str | None = Field(None, description="vLLM reasoning parser; None: by the model's family.")
     share: bool = Field(False, description="One GPU for engine and trainer: vLLM sleeps while the trainer steps.")
-    adapters_dir: str | None = Field(None, description="Where vLLM sees adapters.dir, if it is mounted elsewhere there.")
+    adapters_dir: str | None = Field(
+        None, description="Where vLLM sees adapters.dir, if it is mounted elsewhere there."
+    )
     args: list[str] = Field(default_factory=list, description="More vLLM flags.")
     start_timeout: Positive = Field(900.0, description="Seconds until a starting engine must answer.")
     health_interval: Positive = Field(2.0, description="Seconds between health checks.")
@@ -69,10 +88,14 @@ class ModelRoute(Section):
 
     trained: str | None = Field(None, description="A trained model's name: the live adapter answers.")
     base: str | None = Field(None, description="The base model, without adapter.")
-    upstream: str | None = Field(None, description="Base URL of an external OpenAI-compatible API; recorded as text only.")
+    upstream: str | None = Field(
+        None, description="Base URL of an external OpenAI-compatible API; recorded as text only."
+    )
     model: str | None = Field(None, description="Model name sent to the upstream; default: the client's.")
     api_key_env: str | None = Field(None, description="Environment variable with the upstream's key.")
-    sampling: Literal["strict", "trust"] = Field("strict", description="trust: top-k, penalties and so on do not make a call untrainable.")
+    sampling: Literal["strict", "trust"] = Field(
+        "strict", description="trust: top-k, penalties and so on do not make a call untrainable."
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -83,7 +106,9 @@ class ModelRoute(Section):
 
 class Identity(Section):
     traceparent: bool = Field(False, description="Take the episode from W3C traceparent when nothing else says it.")
-    continue_window: Positive = Field(1800.0, description="Seconds in which an untagged call may continue a conversation.")
+    continue_window: Positive = Field(
+        1800.0, description="Seconds in which an untagged call may continue a conversation."
+    )
 
 
 class Episodes(Section):
@@ -92,13 +117,19 @@ class Episodes(Section):
 
 class Groups(Section):
     size: int = Field(8, ge=2, description="Episodes at which a group is complete.")
-    max_age: Positive = Field(3600.0, description="Seconds after which a group with two or more episodes is complete anyway.")
+    max_age: Positive = Field(
+        3600.0, description="Seconds after which a group with two or more episodes is complete anyway."
+    )
     ungrouped: bool = Field(True, description="Untagged episodes form groups of likeness with a batch-level baseline.")
 
 
 class RewardConfig(Section):
-    weights: dict[str, float] = Field(default_factory=lambda: {"reward": 1.0}, description="What trains: reward name → weight.")
-    credit: Literal["episode", "call"] = Field("episode", description="call: a call's own reward counts for that call alone.")
+    weights: dict[str, float] = Field(
+        default_factory=lambda: {"reward": 1.0}, description="What trains: reward name → weight."
+    )
+    credit: Literal["episode", "call"] = Field(
+        "episode", description="call: a call's own reward counts for that call alone."
+    )
     orphan_ttl: Positive = Field(3600.0, description="Seconds that a reward waits for its episode's first call.")
 
 
@@ -154,12 +185,18 @@ class Judge(Section):
 class Trainer(Section):
     enabled: bool = Field(True, description="`up` starts a trainer.")
     model: str | None = Field(None, description="Folder or hub name of the base weights; None: engine.model.")
-    algorithm: Literal["grpo", "sft"] = Field("grpo", description="sft: imitate the chosen episodes (warm start, distillation).")
-    loss: Literal["cispo", "grpo", "bnpo", "dapo", "dr_grpo", "gspo", "sapo"] = Field("cispo", description="TRL's names.")
+    algorithm: Literal["grpo", "sft"] = Field(
+        "grpo", description="sft: imitate the chosen episodes (warm start, distillation)."
+    )
+    loss: Literal["cispo", "grpo", "bnpo", "dapo", "dr_grpo", "gspo", "sapo"] = Field(
+        "cispo", description="TRL's names."
+    )
     epsilon: Positive = Field(0.2, description="Lower clip.")
     epsilon_high: Positive | None = Field(None, description="Upper clip; None: 5.0 for cispo, epsilon for the others.")
     beta: Annotated[float, Field(ge=0)] = Field(0.0, description="KL weight to the base model (adapter off).")
-    advantage: Literal["std", "mean", "leave_one_out"] = Field("std", description="How a group's rewards become advantages.")
+    advantage: Literal["std", "mean", "leave_one_out"] = Field(
+        "std", description="How a group's rewards become advantages."
+    )
     learning_rate: Positive = Field(2e-5, description="AdamW's, constant after warm-up.")
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW's.")
@@ -178,15 +215,23 @@ class Trainer(Section):
     mode: Literal["auto", "merged", "tree", "frugal"] = Field("auto", description="How a batch is laid out.")
     token_budget: int = Field(16_384, ge=64, description="Tokens computed in one micro-batch.")
     checkpointing: Literal["auto", "on", "off"] = Field("auto", description="Gradient checkpointing.")
-    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="Of the base weights; auto: bf16 on GPU, fp32 on CPU.")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="Of the base weights; auto: bf16 on GPU, fp32 on CPU."
+    )
     threads: int | None = Field(None, ge=1, description="Torch threads; None: torch's choice.")
     seed: int = Field(0, description="Of LoRA's start and everything random.")
     init_adapter: str | None = Field(None, description="Folder of an adapter to start from.")
     report_to: list[str] = Field(default_factory=list, description="wandb, tensorboard, mlflow: TRL's report_to.")
-    max_kl: Positive = Field(1.0, description="A step whose KL to the adapter before (nats a token, on its batch) is above is undone.")
-    max_ratio: Positive = Field(4.0, description="A batch whose mean π_old / π_engine lies outside 1/this … this is not stepped on.")
+    max_kl: Positive = Field(
+        1.0, description="A step whose KL to the adapter before (nats a token, on its batch) is above is undone."
+    )
+    max_ratio: Positive = Field(
+        4.0, description="A batch whose mean π_old / π_engine lies outside 1/this … this is not stepped on."
+    )
     max_grad: Positive = Field(1000.0, description="A batch whose gradient norm is above is not stepped on.")
-    min_entropy: Annotated[float, Field(ge=0)] = Field(0.0, description="A step after which mean entropy is below is undone.")
+    min_entropy: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="A step after which mean entropy is below is undone."
+    )
     keep_checkpoints: int = Field(3, ge=1, description="Checkpoints kept.")
     metrics_port: int | None = Field(None, ge=0, le=65535, description="Prometheus port of the trainer; None: off.")
     max_steps: int | None = Field(None, ge=1, description="Steps after which the trainer ends; None: never.")
@@ -275,7 +320,10 @@ def _explain(error: ValidationError, source: str) -> str:
         name = ".".join(path) or "(whole)"
         if e["type"] == "extra_forbidden":
             near = difflib.get_close_matches(path[-1], _known(path[:-1]), 1, 0.5)
-            lines.append(f"{source}: unknown setting {name}" + (f"; did you mean {'.'.join((*path[:-1], near[0]))}?" if near else ""))
+            lines.append(
+                f"{source}: unknown setting {name}"
+                + (f"; did you mean {'.'.join((*path[:-1], near[0]))}?" if near else "")
+            )
         else:
             lines.append(f"{source}: {name}: {e['msg']} (got {e['input']!r})" if path else f"{source}: {e['msg']}")
     return "\n".join(lines)
@@ -298,7 +346,11 @@ def _value(text: str) -> Any:
 
 
 def load_config(
-    path: str | Path | None = None, *, env: Mapping[str, str] | None = None, flags: Iterable[str] = (), base: Mapping[str, Any] | None = None
+    path: str | Path | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    flags: Iterable[str] = (),
+    base: Mapping[str, Any] | None = None,
 ) -> Config:
     """Read the effective configuration. ``flags`` are ``section.name=value``. Raises ``ConfigError`` with a line per mistake."""
     tree: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in (base or {}).items()}
@@ -312,7 +364,9 @@ def load_config(
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
             raise ConfigError(f"{path}: not TOML: {e}") from e
         for name, part in read.items():
-            tree[name] = {**tree.get(name, {}), **part} if isinstance(part, dict) and isinstance(tree.get(name), dict) else part
+            tree[name] = (
+                {**tree.get(name, {}), **part} if isinstance(part, dict) and isinstance(tree.get(name), dict) else part
+            )
     for name, text in (os.environ if env is None else env).items():
         parts = name.removeprefix(ENV_PREFIX).lower().split("__")
         known = len(parts) > 1 or parts[0] in Config.model_fields

@@ -1,7 +1,7 @@
 """The demo: an unchanged agent gets better while it runs, on the real engine, proxy, store and trainer.
 
-    base success on held-out tasks → the agent works on training tasks, the trainer learns from its episodes, the proxy swaps
-    adapters in → held-out success of the last adapter, a plot, one line of JSON
+base success on held-out tasks → the agent works on training tasks, the trainer learns from its episodes, the proxy swaps
+adapters in → held-out success of the last adapter, a plot, one line of JSON
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ class Driver:
         """False: the agent posts no reward, a judge has to score."""
 
     async def episode(self, task: Any, episode_id: str, split: str) -> float:
-        result = await self.agent.run_episode(self.client, task, episode_id=episode_id, split=split, post_reward=self.reward)
+        result = await self.agent.run_episode(
+            self.client, task, episode_id=episode_id, split=split, post_reward=self.reward
+        )
         self.tally.calls += result.calls
         return float(result.reward)
 
@@ -130,7 +132,9 @@ class Driver:
                     rewards.append(await self.episode(task, f"{name}-{self.seed}-{index}", "eval"))
                 except Exception as e:
                     self._note(e)
-            progress.update(f"held-out tasks, {name}", len(rewards), HELD_OUT, success=sum(rewards) / max(1, len(rewards)))
+            progress.update(
+                f"held-out tasks, {name}", len(rewards), HELD_OUT, success=sum(rewards) / max(1, len(rewards))
+            )
 
         slots = asyncio.Semaphore(CONCURRENCY)
         tasks = self.agent.make_tasks("eval", HELD_OUT, self.seed)
@@ -140,7 +144,9 @@ class Driver:
     async def work(self, stop: asyncio.Event) -> None:
         """Training tasks, without end until ``stop``."""
         ids = itertools.takewhile(lambda _: not stop.is_set(), self.agent.schedule("train", self.seed, GROUP, None))
-        await self.agent.run_all(ids, lambda task, i: self.episode(task, i, "train"), concurrency=CONCURRENCY, on_result=self._note)
+        await self.agent.run_all(
+            ids, lambda task, i: self.episode(task, i, "train"), concurrency=CONCURRENCY, on_result=self._note
+        )
 
 
 async def _tokens(engine: str, http: httpx.AsyncClient) -> float | None:
@@ -176,7 +182,9 @@ async def learn(driver: Driver, stack: Stack, supervisor: Supervisor, progress: 
                         seen.steps += 1
                         # the step had begun before it was told
                         took = event.data.get("seconds", 0.0)
-                        first_step = first_step or time.monotonic() - (float(took) if isinstance(took, int | float) else 0.0)
+                        first_step = first_step or time.monotonic() - (
+                            float(took) if isinstance(took, int | float) else 0.0
+                        )
                 now, tokens = time.monotonic(), await _tokens(engine, http) or last_tokens
                 rate, last_tokens, last_time = (tokens - last_tokens) / (now - last_time), tokens, now
                 trained = now - first_step if first_step else 0.0
@@ -237,10 +245,24 @@ def plot(curve: list[tuple[str, str, float, int]], base: float, last: float, pat
     train = [(a, x, n) for a, s, x, n in curve if s == "train"]
     figure, axes = plt.subplots(figsize=(8, 4.5))
     names = [a for a, _, _ in train]
-    axes.plot(range(len(train)), [x for _, x, _ in train], "o-", color="#2563eb", label="training tasks, while it learned")
-    axes.plot([0, max(0, len(train) - 1)], [base, last], "D", color="#dc2626", markersize=9, label=f"held-out tasks ({HELD_OUT})")
+    axes.plot(
+        range(len(train)), [x for _, x, _ in train], "o-", color="#2563eb", label="training tasks, while it learned"
+    )
+    axes.plot(
+        [0, max(0, len(train) - 1)],
+        [base, last],
+        "D",
+        color="#dc2626",
+        markersize=9,
+        label=f"held-out tasks ({HELD_OUT})",
+    )
     axes.set_xticks(range(len(names)), [n.rpartition("@")[2] if "@" in n else "base" for n in names])
-    axes.set(ylim=(0, 1.02), xlabel="adapter version", ylabel="success", title="The inbox agent, by the adapter that served it")
+    axes.set(
+        ylim=(0, 1.02),
+        xlabel="adapter version",
+        ylabel="success",
+        title="The inbox agent, by the adapter that served it",
+    )
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.tight_layout()
@@ -294,7 +316,9 @@ async def demo(options: Options) -> int:
     return 0 if not any(c.gave_up for c in supervisor.children) else 1
 
 
-async def _run(options: Options, stack: Stack, supervisor: Supervisor, progress: Progress, folder: Path) -> dict[str, Any]:
+async def _run(
+    options: Options, stack: Stack, supervisor: Supervisor, progress: Progress, folder: Path
+) -> dict[str, Any]:
     driver = Driver(stack.url, options.seed)
     driver.reward = options.post_reward
     base = await driver.held_out("base", progress)

@@ -100,10 +100,25 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     gpu = has_gpu() if gpu is None else gpu
     port = engine.port or free_port(engine.host)
     tool, reasoning = parsers(config, described)
-    argv = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", engine.model, "--served-model-name", config.model_name]
+    argv = [
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        engine.model,
+        "--served-model-name",
+        config.model_name,
+    ]
     argv += ["--host", engine.host, "--port", str(port), "--dtype", engine.dtype]
     argv += ["--enable-lora", "--max-loras", str(engine.max_loras), "--max-lora-rank", str(engine.max_lora_rank)]
-    argv += ["--max-cpu-loras", str(4 * engine.max_loras), "--generation-config", "vllm", "--logprobs-mode", "processed_logprobs"]
+    argv += [
+        "--max-cpu-loras",
+        str(4 * engine.max_loras),
+        "--generation-config",
+        "vllm",
+        "--logprobs-mode",
+        "processed_logprobs",
+    ]
     if engine.max_model_len:
         argv += ["--max-model-len", str(engine.max_model_len)]
     if tool:

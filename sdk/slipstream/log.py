@@ -18,7 +18,11 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {"at": round(record.created, 3), "level": record.levelname.lower(), "part": record.name}
+        line: dict[str, object] = {
+            "at": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "part": record.name,
+        }
         line |= {"message": record.getMessage()} | _fields(record)
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)

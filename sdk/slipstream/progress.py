@@ -33,7 +33,10 @@ class Progress:
         share = min(1.0, done / total) if total else 0.0
         left = f"{(now - self._began) * (1 - share) / share:.0f} s" if share > 0.01 else "…"
         bar = "█" * int(share * BAR) + "·" * (BAR - int(share * BAR))
-        shown = "  ".join(f"{k.replace('_', ' ')} {v:.0%}" if k == "success" else f"{k.replace('_', ' ')} {v}" for k, v in figures.items())
+        shown = "  ".join(
+            f"{k.replace('_', ' ')} {v:.0%}" if k == "success" else f"{k.replace('_', ' ')} {v}"
+            for k, v in figures.items()
+        )
         line = f"{what} {bar} {share:4.0%}  ETA {left}  {shown}"
         sys.stderr.write(f"\r\x1b[K{line}" if self.tty else f"{line}\n")
         sys.stderr.flush()

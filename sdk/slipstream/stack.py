@@ -42,7 +42,9 @@ def check_port(host: str, port: int) -> None:
         try:
             s.bind((host, port))
         except OSError as e:
-            raise StartError(f"proxy.port: {host}:{port} can't be bound ({e.strerror}); set proxy.port or end what uses it") from e
+            raise StartError(
+                f"proxy.port: {host}:{port} can't be bound ({e.strerror}); set proxy.port or end what uses it"
+            ) from e
 
 
 async def _answers(url: str) -> bool:
@@ -93,7 +95,9 @@ async def _start_proxy(config: Config, supervisor: Supervisor) -> tuple[Child, s
         found["url"] = told["url"]
         return await _answers(told["url"] + "/readyz")
 
-    if not await supervisor.until(child, ready, PROXY_TIMEOUT_SECONDS) and not (supervisor.stopping.is_set() and not child.gave_up):
+    if not await supervisor.until(child, ready, PROXY_TIMEOUT_SECONDS) and not (
+        supervisor.stopping.is_set() and not child.gave_up
+    ):
         raise StartError(f"the proxy did not start: {_last_words(child)}")
     return child, found.get("url", "")
 
@@ -120,7 +124,9 @@ async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str
     if not config.engine.urls:
         say(f"starting vLLM with {config.engine.model} (a minute or so)")
         engine, url = await start_engine(config, supervisor, say)
-        config = config.model_copy(update={"engine": config.engine.model_copy(update={"urls": [url], "name": config.model_name})})
+        config = config.model_copy(
+            update={"engine": config.engine.model_copy(update={"urls": [url], "name": config.model_name})}
+        )
     proxy, url = await _start_proxy(config, supervisor)
     key = _own_key(config)
     trainer = judge = None

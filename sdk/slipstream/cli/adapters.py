@@ -22,7 +22,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def line(adapter: Adapter) -> tuple[object, ...]:
-    return (adapter.name, adapter.state, adapter.step or "-", adapter.episodes, when(adapter.created), adapter.reason or "")
+    return (
+        adapter.name,
+        adapter.state,
+        adapter.step or "-",
+        adapter.episodes,
+        when(adapter.created),
+        adapter.reason or "",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,7 +13,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", type=Path, default=Path("slipstream-data/demo"))
     parser.add_argument("--set", metavar="SECTION.NAME=VALUE", action="append", default=[], help="override one setting")
     parser.add_argument("--time-limit", type=float, help="seconds of training after the first step")
-    parser.add_argument("--no-reward", action="store_true", help="the agent posts no reward: a judge (judge.model) has to score")
+    parser.add_argument(
+        "--no-reward", action="store_true", help="the agent posts no reward: a judge (judge.model) has to score"
+    )
     parser.add_argument("--verbose", action="store_true", help="the parts' logs on the terminal too")
 
 

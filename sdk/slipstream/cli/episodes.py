@@ -19,7 +19,9 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 
 def filters(args: argparse.Namespace) -> dict[str, Any]:
     tags = dict(t.partition("=")[::2] for t in args.tag)
-    return {name: getattr(args, name) for name in FILTERS if getattr(args, name) is not None} | ({"tags": tags} if tags else {})
+    return {name: getattr(args, name) for name in FILTERS if getattr(args, name) is not None} | (
+        {"tags": tags} if tags else {}
+    )
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -32,11 +34,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def describe(episode: EpisodeDetail) -> str:
     """A page for a terminal: who, rewards, and the conversation call by call."""
-    lines = [f"episode {episode.id}  task {episode.task or '-'}  {episode.split}  {episode.state}  adapter {episode.adapter or '-'}"]
-    lines += [f"  reward {r.name} = {r.value:g} by {r.source} at {when(r.at)}  {r.reason or ''}" for r in episode.rewards]
+    lines = [
+        f"episode {episode.id}  task {episode.task or '-'}  {episode.split}  {episode.state}  adapter {episode.adapter or '-'}"
+    ]
+    lines += [
+        f"  reward {r.name} = {r.value:g} by {r.source} at {when(r.at)}  {r.reason or ''}" for r in episode.rewards
+    ]
     for call in episode.call_list:
         why = "" if call.trainable else f"  not trained on: {call.untrainable_reason}"
-        lines.append(f"  call {call.number}  {call.outcome} {call.status}  {call.prompt_tokens}+{call.completion_tokens} tokens{why}")
+        lines.append(
+            f"  call {call.number}  {call.outcome} {call.status}  {call.prompt_tokens}+{call.completion_tokens} tokens{why}"
+        )
         lines += [f"    > {json.dumps(m, ensure_ascii=False)[:300]}" for m in call.messages[-2:]]
         lines += [f"    < {json.dumps(m, ensure_ascii=False)[:300]}" for m in call.reply]
     return "\n".join(lines)
@@ -46,7 +54,11 @@ def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         if args.id and args.delete:
             gone = client.delete(args.id)
-            print(gone.model_dump_json() if args.json else f"forgotten; trained on it: {', '.join(gone.adapters) or 'nothing'}")
+            print(
+                gone.model_dump_json()
+                if args.json
+                else f"forgotten; trained on it: {', '.join(gone.adapters) or 'nothing'}"
+            )
             return 0
         if args.id:
             episode = client.episode(args.id)
@@ -57,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
         print(page.model_dump_json(indent=2))
         return 0
     rows = [
-        (e.id, e.task or "-", e.split, e.state, e.adapter or "-", e.arm, e.calls, number(e.reward), when(e.started)) for e in page.episodes
+        (e.id, e.task or "-", e.split, e.state, e.adapter or "-", e.arm, e.calls, number(e.reward), when(e.started))
+        for e in page.episodes
     ]
     print(table(("episode", "task", "split", "state", "adapter", "arm", "calls", "reward", "started"), rows))
     return 0

@@ -15,7 +15,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     evaluate = sub.add_parser("eval", help="measure a judge against episodes whose truth is known")
     evaluate.add_argument("file", help="JSONL (docs/judge.md)")
     evaluate.add_argument("--plot", metavar="PNG")
-    evaluate.add_argument("--repeats", type=int, default=2, help="times each group is judged, for the test-retest spread")
+    evaluate.add_argument(
+        "--repeats", type=int, default=2, help="times each group is judged, for the test-retest spread"
+    )
     rerun = sub.add_parser("rerun", help="score stored episodes anew, as new rows")
     rerun.add_argument("--since", default="24h", help="an age (90m, 24h, 7d) or seconds since the epoch")
     rerun.add_argument("--rubric", help="text or file")
@@ -29,8 +31,12 @@ def run(args: argparse.Namespace) -> int:
     if config.judge.model is None and config.judge.function is None:
         raise ConfigError("no judge: set judge.model (a LiteLLM name) or judge.function (module:function)")
     if args.action == "eval":
-        return int(need("slipstream_judge.evaluate", "judge").main(config, args.file, plot=args.plot, repeats=args.repeats))
+        return int(
+            need("slipstream_judge.evaluate", "judge").main(config, args.file, plot=args.plot, repeats=args.repeats)
+        )
     if args.action == "rerun":
         rerun = need("slipstream_judge.rerun", "judge").main
-        return int(rerun(config, args.url, args.key, since=args.since, rubric=args.rubric, task=args.task, name=args.name))
+        return int(
+            rerun(config, args.url, args.key, since=args.since, rubric=args.rubric, task=args.task, name=args.name)
+        )
     return int(need("slipstream_judge.worker", "judge").main(config, args.url, args.key))

@@ -37,5 +37,10 @@ def run(args: argparse.Namespace) -> int:
             return 1
         print(f"revoked {args.id}")
         return 0
-    print(table(("id", "name", "scopes", "created"), [(k.id, k.name, ",".join(k.scopes), when(k.created)) for k in keys.list()]))
+    print(
+        table(
+            ("id", "name", "scopes", "created"),
+            [(k.id, k.name, ",".join(k.scopes), when(k.created)) for k in keys.list()],
+        )
+    )
     return 0

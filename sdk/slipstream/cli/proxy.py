@@ -8,7 +8,9 @@ from slipstream.log import setup_logging
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--engine", metavar="URL", action="append", default=[], help="a vLLM that runs (again for more)")
+    parser.add_argument(
+        "--engine", metavar="URL", action="append", default=[], help="a vLLM that runs (again for more)"
+    )
     parser.add_argument("--name", help="the trained model's name (the base model's name in the engine)")
     parser.add_argument("--host")
     parser.add_argument("--port", type=int)

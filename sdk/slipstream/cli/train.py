@@ -22,4 +22,6 @@ def run(args: argparse.Namespace) -> int:
     config = read_config(args, [f"trainer.init_adapter={args.init_adapter}"] if args.init_adapter else [])
     train = need("slipstream_trainer.offline", "trainer").train
     export = Path(args.from_export) if args.from_export else None
-    return int(train(config, once=args.once, from_export=export, resume=args.resume, out=args.out, url=args.url, key=args.key))
+    return int(
+        train(config, once=args.once, from_export=export, resume=args.resume, out=args.out, url=args.url, key=args.key)
+    )

@@ -15,7 +15,9 @@ from slipstream.supervisor import Supervisor
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--model", metavar="PATH_OR_NAME", help="base model that vLLM serves and the trainer trains")
-    parser.add_argument("--engine", metavar="URL", action="append", default=[], help="use a vLLM that already runs (again for more)")
+    parser.add_argument(
+        "--engine", metavar="URL", action="append", default=[], help="use a vLLM that already runs (again for more)"
+    )
     parser.add_argument("--name", help="the model's name for clients; default: the last part of --model")
     parser.add_argument("--host")
     parser.add_argument("--port", type=int)

@@ -1,0 +1,50 @@
+# make demo    watch the inbox agent get better (SEED=n)
+# make test    set up, then all tests, real vLLM among them
+# make lint    ruff and mypy
+# make bench   the benchmarks that need no GPU
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SEED ?= 0
+ARGS ?=
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+export LITELLM_LOCAL_MODEL_COST_MAP ?= True
+
+.PHONY: demo test test-fast test-engine test-learning test-deploy lint setup services chaos bench bench-proxy bench-judge bench-ruler bench-trainer bench-store clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: requirements/lock.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -r requirements/lock.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: setup
+	$(BIN)/slipstream demo --seed $(SEED) $(ARGS)
+
+services:
+	sh scripts/services.sh
+
+test: test-fast test-engine
+
+test-fast: setup services
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not engine and not learning and not chaos" --reruns 1 $(ARGS)
+
+test-engine: setup services
+	$(BIN)/python -m pytest -q -m "engine and not learning and not chaos" --reruns 1 --reruns-delay 2 $(ARGS)
+
+test-learning: setup services
+	$(BIN)/python -m pytest -q -m "learning or chaos" $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) slipstream-data .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,85 @@
+"""What several test files share: free ports, waiting, processes that end with the test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+ROOT = Path(__file__).resolve().parents[1]
+MODEL = ROOT / "examples" / "inbox" / "model"
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def wait_for(what: Callable[[], T], timeout: float = 60.0, pause: float = 0.05, said: str = "") -> T:
+    """Poll until ``what()`` is truthy; its exceptions count as not yet. The last one is raised at the end."""
+    end = time.monotonic() + timeout
+    last: BaseException | None = None
+    while time.monotonic() < end:
+        try:
+            if value := what():
+                return value
+            last = None
+        except Exception as e:
+            last = e
+        time.sleep(pause)
+    raise AssertionError(f"{said or 'nothing'} within {timeout} s") from last
+
+
+@contextlib.contextmanager
+def process(
+    argv: list[str], log: Path, env: dict[str, str] | None = None, grace: float = 20.0
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a group of its own, which is gone afterwards whatever happens."""
+    with log.open("ab") as out:
+        p = subprocess.Popen(
+            argv,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+    try:
+        yield p
+    finally:
+        end_process(p, grace)
+
+
+def end_process(p: subprocess.Popen[bytes], grace: float = 20.0) -> None:
+    if p.poll() is None:
+        p.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            p.wait(grace)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(p.pid, signal.SIGKILL)
+    p.wait()
+
+
+def slipstream(*args: str) -> list[str]:
+    return [sys.executable, "-m", "slipstream.cli", *args]
+
+
+def toml(tree: dict[str, Any], path: str = "") -> str:
+    """A small TOML writer for configurations in tests."""
+    import json
+
+    lines = [f"{k} = {json.dumps(v)}" for k, v in tree.items() if not isinstance(v, dict)]
+    for k, v in tree.items():
+        if isinstance(v, dict):
+            name = k if k.replace("_", "").isalnum() else json.dumps(k)
+            lines += [f"[{path}{name}]", toml(v, f"{path}{name}.")]
+    return "\n".join(lines) + "\n"
