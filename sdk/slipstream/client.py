@@ -232,6 +232,10 @@ class Client:
     def sql(self, query: str, limit: int = 1000) -> c.SqlResult:
         return _model(c.SqlResult, self._do(_Ask("POST", "/sql", c.Sql(query=query, limit=limit))))
 
+    def import_episode(self, episode: dict[str, Any]) -> None:
+        """One conversation of a log: id, task, split, model, messages, tools, reward, tags. It has text and no tokens."""
+        self._do(_Ask("POST", "/import", episode))
+
     def export(self, format: str, **filters: Any) -> Iterator[bytes]:
         """The dataset's bytes, as they come."""
         request = _Ask("GET", "/export", params=_clean(filters) | {"format": format}).request(self.http)
@@ -356,6 +360,10 @@ class AsyncClient:
 
     async def sql(self, query: str, limit: int = 1000) -> c.SqlResult:
         return _model(c.SqlResult, await self._do(_Ask("POST", "/sql", c.Sql(query=query, limit=limit))))
+
+    async def import_episode(self, episode: dict[str, Any]) -> None:
+        """One conversation of a log: id, task, split, model, messages, tools, reward, tags. It has text and no tokens."""
+        await self._do(_Ask("POST", "/import", episode))
 
     async def export(self, format: str, **filters: Any) -> AsyncIterator[bytes]:
         """The dataset's bytes, as they come."""

@@ -223,6 +223,10 @@ async def _settle(stack: Stack, supervisor: Supervisor) -> str:
             await asyncio.sleep(0.2)
 
 
+def _version(adapter: str) -> int:
+    return int(adapter.rpartition("@")[2]) if "@" in adapter else 0
+
+
 async def _curve(url: str) -> list[tuple[str, str, float, int]]:
     """(adapter, split, success, episodes) in the adapters' order."""
     query = (
@@ -231,8 +235,7 @@ async def _curve(url: str) -> list[tuple[str, str, float, int]]:
     )
     async with AsyncClient(url) as client:
         rows = (await client.sql(query)).rows
-    version = lambda name: int(name.rpartition("@")[2]) if "@" in name else 0  # noqa: E731
-    return sorted(((str(a), str(s), float(x), int(n)) for a, s, x, n in rows), key=lambda r: (version(r[0]), r[1]))
+    return sorted(((str(a), str(s), float(x), int(n)) for a, s, x, n in rows), key=lambda r: (_version(r[0]), r[1]))
 
 
 def plot(curve: list[tuple[str, str, float, int]], base: float, last: float, path: Path) -> None:

@@ -9,13 +9,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
 
 
+def counts(by: dict[str, int]) -> str:
+    return ", ".join(f"{v} {k}" for k, v in by.items()) or "none"
+
+
 def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         status = client.status()
     if args.json:
         print(status.model_dump_json(indent=2))
         return 0
-    counts = lambda d: ", ".join(f"{v} {k}" for k, v in d.items()) or "none"  # noqa: E731
     print(f"slipstream {status.version}, up since {when(status.started)}")
     for model, live in status.models.items():
         print(f"  {model}: new episodes get {live}")

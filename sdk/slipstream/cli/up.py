@@ -29,10 +29,13 @@ def run(args: argparse.Namespace) -> int:
     return asyncio.run(up(read_config(args, flags)))
 
 
+def say(line: str) -> None:
+    print(f"slipstream: {line}", file=sys.stderr, flush=True)
+
+
 async def up(config: Config) -> int:
     supervisor = Supervisor()
     supervisor.handle_signals()
-    say = lambda line: print(f"slipstream: {line}", file=sys.stderr, flush=True)  # noqa: E731
     try:
         stack = await start_stack(config, supervisor, say)
         if not supervisor.stopping.is_set():

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import argparse
+import json
+
+from slipstream.cli.common import add_client, add_config, read_config
+from slipstream.cli.proxy import own_flags
+
+MARKS = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL"}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    add_client(parser)
+    parser.add_argument("--engine", metavar="URL", action="append", default=[])
+    parser.add_argument("--name", help="the model's name in the engine")
+    parser.set_defaults(host=None, port=None)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0: nothing fails (warnings are told); 1: something does."""
+    from slipstream.doctor import as_json, examine
+
+    findings = list(examine(read_config(args, own_flags(args)), args.url, args.key))
+    if args.json:
+        print(json.dumps(as_json(findings), indent=2))
+    else:
+        for f in findings:
+            print(f"{MARKS[f.level]}  {f.what}" + (f"\n      fix: {f.fix}" if f.fix else ""))
+    return 1 if any(f.level == "fail" for f in findings) else 0
