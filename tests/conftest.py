@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
-
 from tests.support import MODEL, process, wait_for
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-
 from tests.support import MODEL, process, slipstream, toml, wait_for
 
 
