@@ -1,0 +1,28 @@
+"""The store: ``open_store`` gives the one that a URL names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from slipstream_proxy.store.protocol import Rules, Store
+
+
+def open_store(url: str, rules: Rules, *, memory_limit: str = "1GB", threads: int = 1, instance: str = "local") -> Store:
+    """Open ``duckdb:///path`` or ``postgresql://…``. ``instance`` tells proxies that share a database apart.
+
+    Raises ``StoreError`` (one line) when it cannot be opened and ``ValueError`` for another kind of URL. A broken DuckDB file is set aside, and
+    the store that comes back says ``rebuilt``.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme == "duckdb":
+        from slipstream_proxy.store.duckdb import DuckStore
+
+        path = "/" + unquote(url.removeprefix("duckdb:")).lstrip("/")
+        return DuckStore(path, rules, memory_limit=memory_limit, threads=threads, instance=instance)
+    if scheme in ("postgresql", "postgres"):
+        from slipstream_proxy.store.postgres import PostgresStore
+
+        return PostgresStore(url, rules, instance=instance)
+    raise ValueError(f"store.url {url!r}: duckdb:///path or postgresql://…")

@@ -1,0 +1,67 @@
+"""What the shared SQL of ``SqlStore`` needs from a database: transactions, bulk writes, and the few things that differ.
+
+SQL is written once, with ``?`` for parameters and lists as ``IN (SELECT unnest(?::VARCHAR[]))``, in the part of the language that DuckDB and
+PostgreSQL share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from slipstream.contract import SqlResult
+
+Row = tuple[Any, ...]
+
+
+class StoreError(RuntimeError):
+    """The store cannot be opened or used, with the reason in one line."""
+
+
+class QueryError(ValueError):
+    """A user's query that is refused or fails, with the reason in one line."""
+
+
+class Tx(Protocol):
+    """One transaction (or one reading connection)."""
+
+    def all(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
+        """Every row of a query."""
+
+    def run(self, sql: str, params: Sequence[Any] = ()) -> int:
+        """Rows changed by a statement."""
+
+    def insert(self, table: str, rows: Sequence[Row]) -> None:
+        """Append rows in bulk; columns as ``schema.TABLES`` has them."""
+
+    def update(self, table: str, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]) -> None:
+        """Set ``columns`` in bulk; each row has the values of ``keys``, then of ``columns``."""
+
+
+class Driver(Protocol):
+    shared: bool
+    """Other processes write too, so that nothing may be remembered between calls."""
+    lock_rows: str
+    """Appended to a SELECT whose rows are to be leased: rows that another transaction is leasing are passed over."""
+    on_conflict: str
+    """Appended to an INSERT that may meet a row of its key that a concurrent writer put there."""
+    rebuilt: bool
+
+    def read(self) -> AbstractContextManager[Tx]: ...
+    def write(self, *, serial: bool = True) -> AbstractContextManager[Tx]:
+        """A transaction: committed at the end, rolled back by an exception. ``serial``: no other serial one runs meanwhile."""
+
+    def next_seq(self, tx: Tx, count: int) -> int:
+        """The first of ``count`` fresh ascending numbers."""
+
+    def settle(self) -> None:
+        """Bring what is committed into the file itself (after DDL, for a snapshot)."""
+
+    def rewrite(self, tables: Sequence[str]) -> None:
+        """Write tables anew, so that rows deleted from them are nowhere in the database's files."""
+
+    def sql(self, query: str, limit: int, timeout: float) -> SqlResult:
+        """A user's query, locked down. Raises ``QueryError``."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,251 @@
+"""The embedded store: one DuckDB file, written by this process alone."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from slipstream.contract import SqlResult
+from slipstream_proxy.store import schema
+from slipstream_proxy.store.driver import QueryError, Row, StoreError
+from slipstream_proxy.store.protocol import Rules
+from slipstream_proxy.store.queries import check, public
+from slipstream_proxy.store.sqlstore import SqlStore
+
+log = logging.getLogger("slipstream.store")
+
+ARROW = {
+    "TEXT": pa.string(), "FLOAT8": pa.float64(), "BIGINT": pa.int64(), "INTEGER": pa.int32(), "BOOLEAN": pa.bool_(), "BYTEA": pa.binary(),
+}  # fmt: skip
+BLOCKED = ("could not set lock", "permission denied", "no such file", "cannot open file", "no space left", "read-only file system")
+"""Why a good file cannot be opened just now: it is left where it is."""
+
+
+class DuckTx:
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._cursor = cursor
+
+    def all(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
+        return self._cursor.execute(sql, params).fetchall()
+
+    def run(self, sql: str, params: Sequence[Any] = ()) -> int:
+        rows = self._cursor.execute(sql, params).fetchall()
+        return int(rows[0][0]) if rows and isinstance(rows[0][0], int) else 0
+
+    def insert(self, table: str, rows: Sequence[Row]) -> None:
+        if rows:
+            self._stage(list(schema.columns_of(table).items()), rows)
+            try:
+                self._cursor.execute(f"INSERT INTO {table} SELECT * FROM stage").fetchall()
+            finally:
+                self._cursor.unregister("stage")
+
+    def update(self, table: str, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]) -> None:
+        if rows:
+            kinds = schema.columns_of(table)
+            self._stage([(c, kinds[c]) for c in (*keys, *columns)], rows)
+            sets = ", ".join(f"{c} = stage.{c}" for c in columns)
+            same = " AND ".join(f"{table}.{k} = stage.{k}" for k in keys)
+            try:
+                self._cursor.execute(f"UPDATE {table} SET {sets} FROM stage WHERE {same}").fetchall()
+            finally:
+                self._cursor.unregister("stage")
+
+    def _stage(self, columns: list[tuple[str, str]], rows: Sequence[Row]) -> None:
+        data = zip(*rows, strict=True)
+        table = {name: pa.array(values, ARROW[kind]) for (name, kind), values in zip(columns, data, strict=True)}
+        self._cursor.register("stage", pa.table(table))
+
+
+class DuckDriver:
+    shared = False
+    lock_rows = ""
+    on_conflict = ""
+
+    def __init__(self, path: str | Path, *, memory_limit: str = "1GB", threads: int = 1) -> None:
+        self.path = Path(path)
+        self.rebuilt = False
+        self._config = {
+            "memory_limit": memory_limit, "threads": str(threads), "checkpoint_threshold": "64MB", "python_enable_replacements": "false",
+            "autoinstall_known_extensions": "false", "autoload_known_extensions": "false", "preserve_insertion_order": "true",
+        }  # fmt: skip
+        self._writing = threading.Lock()
+        self._local = threading.local()
+        self._seq: int | None = None
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._con = self._open_or_set_aside()
+
+    # opening
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        con = duckdb.connect(str(self.path), config=self._config)
+        try:
+            # A query offered to users may run `read_text`: nothing outside the file can be reached, and nobody can change that.
+            con.execute("SET enable_external_access = false")
+            con.execute("SET lock_configuration = true")
+            for (table,) in con.execute("SELECT table_name FROM duckdb_tables() WHERE table_name IN ('t_meta', 't_positions')").fetchall():
+                con.execute(f"SELECT * FROM {table}").fetchall()
+        except BaseException:
+            con.close()
+            raise
+        return con
+
+    def _open_or_set_aside(self) -> duckdb.DuckDBPyConnection:
+        try:
+            return self._open()
+        except (duckdb.Error, RuntimeError, UnicodeDecodeError) as e:
+            said = str(e).splitlines()[0]
+            if any(b in said.lower() for b in BLOCKED):
+                raise StoreError(f"{self.path} cannot be opened: {said}") from e
+            aside = self.path.with_name(f"{self.path.name}.broken-{int(time.time() * 1000)}")
+            wal = Path(f"{self.path}.wal")
+            if self.path.exists():
+                self.path.rename(aside)
+            if wal.exists():
+                wal.rename(f"{aside}.wal")
+            log.critical("the store %s is broken (%s): set aside as %s, begun anew; the spool will be replayed", self.path, said, aside.name)
+            self.rebuilt = True
+            return self._open()
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        cursor = getattr(self._local, "cursor", None)
+        if cursor is None or self._local.con is not self._con:
+            cursor = self._local.cursor = self._con.cursor()
+            self._local.con = self._con
+        return cursor
+
+    # transactions
+
+    @contextmanager
+    def read(self) -> Iterator[DuckTx]:
+        """One snapshot for all queries of the block."""
+        cursor = self._cursor()
+        cursor.begin()
+        try:
+            yield DuckTx(cursor)
+        finally:
+            cursor.rollback()
+
+    @contextmanager
+    def write(self, *, serial: bool = True) -> Iterator[DuckTx]:
+        with self._writing:
+            cursor = self._cursor()
+            try:
+                cursor.begin()
+                yield DuckTx(cursor)
+                cursor.commit()
+            except duckdb.FatalException:
+                # The instance is invalid for good (the disk was full, for one): a fresh one reads what was committed.
+                self._seq = None
+                self._con.close()
+                self._con = self._open()
+                raise
+            except BaseException:
+                self._seq = None
+                try:
+                    cursor.rollback()
+                except duckdb.Error:
+                    log.debug("nothing to roll back")
+                raise
+
+    def next_seq(self, tx: Any, count: int) -> int:
+        if self._seq is None:
+            ((a, b),) = tx.all("SELECT (SELECT max(seq) FROM t_rewards), (SELECT max(id) FROM t_events)")
+            self._seq = max(a or 0, b or 0)
+        first = self._seq + 1
+        self._seq += count
+        return first
+
+    # files
+
+    def settle(self) -> None:
+        with self._writing:
+            self._cursor().execute("CHECKPOINT").fetchall()
+
+    def rewrite(self, tables: Sequence[str]) -> None:
+        with self._writing:
+            cursor = self._cursor()
+            for table in tables:
+                cursor.begin()
+                try:
+                    for statement in schema.create_sql(f"{table}_new", keyed=False) if table.startswith("t_calls_") else ():
+                        cursor.execute(statement)
+                    if not table.startswith("t_calls_"):
+                        cursor.execute(f"CREATE TABLE {table}_new AS SELECT * FROM {table} LIMIT 0")
+                    cursor.execute(f"INSERT INTO {table}_new SELECT * FROM {table}")
+                    cursor.execute(f"DROP TABLE {table}")
+                    cursor.execute(f"ALTER TABLE {table}_new RENAME TO {table}")
+                    cursor.commit()
+                except BaseException:
+                    cursor.rollback()
+                    raise
+            cursor.execute("CHECKPOINT").fetchall()
+            self._overwrite_free(cursor)
+
+    def _overwrite_free(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Freed blocks keep their bytes until they are used again: use them once, with random bytes."""
+        size, free = cursor.execute("SELECT block_size, free_blocks FROM pragma_database_size()").fetchall()[0]
+        if not free:
+            return
+        chunk = max(1, int(size) // 4)
+        cursor.execute("CREATE OR REPLACE TABLE t_filler (x BYTEA)")
+        import os
+
+        for _ in range(int(free) + 2):
+            cursor.register("stage", pa.table({"x": pa.array([os.urandom(chunk) for _ in range(4)], pa.binary())}))
+            cursor.execute("INSERT INTO t_filler SELECT * FROM stage").fetchall()
+            cursor.unregister("stage")
+        cursor.execute("CHECKPOINT").fetchall()
+        cursor.execute("DROP TABLE t_filler")
+        cursor.execute("CHECKPOINT").fetchall()
+
+    # users' queries
+
+    def sql(self, query: str, limit: int, timeout: float) -> SqlResult:
+        text = check(query)
+        cursor = self._con.cursor()
+        timer = threading.Timer(timeout, cursor.interrupt)
+        timer.daemon = True
+        try:
+            try:
+                statements = duckdb.extract_statements(text)
+                names = cursor.get_table_names(text) if len(statements) == 1 else set()
+            except duckdb.Error as e:
+                raise QueryError(str(e).splitlines()[0]) from e
+            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+                raise QueryError("one SELECT statement only")
+            if foreign := sorted(n for n in names if n not in schema.VIEW_NAMES):
+                raise QueryError(f"{foreign[0]}: no such view; there are {', '.join(schema.VIEW_NAMES)}")
+            timer.start()
+            try:
+                cursor.execute("BEGIN TRANSACTION READ ONLY")
+                done = cursor.execute(text)
+                columns = [str(d[0]) for d in done.description or ()]
+                rows = done.fetchmany(limit + 1)
+            except duckdb.InterruptException as e:
+                raise QueryError(f"stopped after {timeout:g} s") from e
+            except duckdb.Error as e:
+                raise QueryError(str(e).splitlines()[0]) from e
+            return SqlResult(columns=columns, rows=[[public(v) for v in r] for r in rows[:limit]], truncated=len(rows) > limit)
+        finally:
+            timer.cancel()
+            cursor.close()
+
+    def close(self) -> None:
+        with self._writing:
+            self._con.close()
+
+
+class DuckStore(SqlStore):
+    def __init__(
+        self, path: str | Path, rules: Rules | None = None, *, memory_limit: str = "1GB", threads: int = 1, instance: str = "local"
+    ) -> None:
+        super().__init__(DuckDriver(path, memory_limit=memory_limit, threads=threads), rules or Rules(), instance=instance)

@@ -1,0 +1,42 @@
+"""What is the same in users' queries, whatever answers them."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from slipstream_proxy.store.driver import QueryError
+
+HEAD = re.compile(r"^(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(select|with|values|from)\b", re.IGNORECASE | re.DOTALL)
+
+
+def check(query: str) -> str:
+    """The query without its last semicolon. Raises ``QueryError`` for what does not begin as a SELECT does."""
+    text = query.strip().rstrip(";").strip()
+    if "\0" in text or not HEAD.match(text):
+        raise QueryError("one SELECT statement only")
+    return text
+
+
+def public(value: Any) -> Any:
+    """A database's value as JSON takes it."""
+    match value:
+        case None | bool() | int() | float() | str():
+            if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124
+                return None
+            return value
+        case Decimal():
+            return float(value)
+        case bytes() | bytearray() | memoryview():
+            return bytes(value).hex()
+        case list() | tuple():
+            return [public(v) for v in value]
+        case dict():
+            return {str(k): public(v) for k, v in value.items()}
+        case datetime.datetime() | datetime.date() | datetime.time() | datetime.timedelta() | UUID():
+            return str(value)
+        case other:
+            return str(other)

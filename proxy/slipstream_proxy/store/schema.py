@@ -1,0 +1,150 @@
+"""Tables, in types that DuckDB and PostgreSQL share, and how an older schema becomes this one.
+
+No foreign keys; on DuckDB no indexes either (each commit would pay for them, and scans are fast). Token ids are BYTEA of little-endian int32,
+log-probabilities of float32, JSON is TEXT. Calls stand in one table per UTC day of the call's start, ``t_calls_YYYYMMDD``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from slipstream_proxy.store.driver import StoreError, Tx
+
+VERSION = 1
+
+CALLS: dict[str, str] = {
+    "id": "TEXT", "eid": "TEXT", "number": "INTEGER", "ts": "FLOAT8", "seconds": "FLOAT8", "dialect": "TEXT", "model": "TEXT",
+    "trained": "TEXT", "adapter": "TEXT", "status": "INTEGER", "outcome": "TEXT", "trainable": "BOOLEAN", "reason": "TEXT",
+    "sampling": "TEXT", "temperature": "FLOAT8", "parent": "TEXT", "keep_messages": "INTEGER", "keep_tokens": "INTEGER",
+    "messages": "TEXT", "tools": "TEXT", "reply": "TEXT", "finish": "TEXT", "prompt_tokens": "INTEGER", "completion_tokens": "INTEGER",
+    "prompt_ids": "BYTEA", "completion_ids": "BYTEA", "lengths": "BYTEA", "logprobs": "BYTEA", "error": "TEXT", "body_hash": "TEXT",
+    "attempt": "INTEGER", "extra": "TEXT",
+}  # fmt: skip
+"""``eid`` is key/episode. What is stored of messages, tools and prompt_ids is what the parent call does not have (``compact``)."""
+
+TABLES: dict[str, dict[str, str]] = {
+    "t_meta": {"name": "TEXT", "value": "TEXT"},
+    "t_days": {"day": "TEXT"},
+    "t_positions": {"instance": "TEXT", "writer": "TEXT", "segment": "BIGINT", "pos": "BIGINT"},
+    "t_seen": {"id": "TEXT", "ts": "FLOAT8"},
+    "t_episodes": {
+        "eid": "TEXT", "key": "TEXT", "id": "TEXT", "task": "TEXT", "split": "TEXT", "tags": "TEXT", "model": "TEXT", "adapter": "TEXT",
+        "arm": "TEXT", "state": "TEXT", "started": "FLOAT8", "last_at": "FLOAT8", "ended": "FLOAT8", "calls": "INTEGER",
+        "trained_calls": "INTEGER", "prompt_tokens": "BIGINT", "completion_tokens": "BIGINT", "reward": "FLOAT8", "grp": "TEXT",
+        "grouped": "BOOLEAN", "alike": "TEXT", "adapters": "TEXT", "retried": "BOOLEAN",
+    },
+    "t_early": {"eid": "TEXT", "ts": "FLOAT8"},
+    "t_rewards": {
+        "id": "TEXT", "seq": "BIGINT", "eid": "TEXT", "call": "TEXT", "name": "TEXT", "source": "TEXT", "value": "FLOAT8", "reason": "TEXT",
+        "idem": "TEXT", "meta": "TEXT", "ts": "FLOAT8",
+    },
+    "t_expired": {"eid": "TEXT", "ts": "FLOAT8"},
+    "t_pins": {"eid": "TEXT", "model": "TEXT", "adapter": "TEXT", "arm": "TEXT", "ts": "FLOAT8", "active": "BOOLEAN"},
+    "t_groups": {
+        "id": "TEXT", "bucket": "TEXT", "ordinal": "INTEGER", "kind": "TEXT", "key": "TEXT", "task": "TEXT", "model": "TEXT", "split": "TEXT",
+        "state": "TEXT", "n": "INTEGER", "created": "FLOAT8", "completed": "FLOAT8", "ready_at": "FLOAT8", "batch": "TEXT", "attempts": "INTEGER",
+        "parked": "BOOLEAN", "retry_at": "FLOAT8", "judge_lease": "TEXT", "judge_until": "FLOAT8", "judge_worker": "TEXT",
+        "judge_last": "TEXT", "single": "TEXT",
+    },
+    "t_batches": {
+        "id": "TEXT", "lease": "TEXT", "worker": "TEXT", "model": "TEXT", "state": "TEXT", "until": "FLOAT8", "created": "FLOAT8",
+        "adapter": "TEXT", "step": "INTEGER", "reason": "TEXT",
+    },
+    "t_members": {"batch": "TEXT", "grp": "TEXT", "eid": "TEXT", "reward": "FLOAT8", "advantage": "FLOAT8"},
+    "t_adapters": {
+        "name": "TEXT", "model": "TEXT", "version": "INTEGER", "state": "TEXT", "created": "FLOAT8", "decided": "FLOAT8", "body": "TEXT",
+    },
+    "t_events": {"id": "BIGINT", "ts": "FLOAT8", "kind": "TEXT", "data": "TEXT"},
+    "t_cache": {"id": "TEXT", "value": "TEXT", "ts": "FLOAT8"},
+    "t_rewrite": {"tab": "TEXT"},
+    "t_calls_none": CALLS,
+}  # fmt: skip
+
+PRIMARY: dict[str, str] = {
+    "t_meta": "name", "t_days": "day", "t_positions": "instance, writer", "t_seen": "id", "t_episodes": "eid", "t_early": "eid",
+    "t_rewards": "id", "t_expired": "eid", "t_pins": "eid", "t_groups": "id", "t_batches": "id", "t_members": "batch, eid",
+    "t_adapters": "name", "t_events": "id", "t_cache": "id", "t_rewrite": "tab",
+}  # fmt: skip
+"""Keys where the database wants indexes (PostgreSQL)."""
+
+INDEXES = (
+    "CREATE INDEX IF NOT EXISTS i_rewards_eid ON t_rewards (eid)",
+    "CREATE INDEX IF NOT EXISTS i_episodes_grp ON t_episodes (grp)",
+    "CREATE INDEX IF NOT EXISTS i_episodes_open ON t_episodes (last_at) WHERE state = 'open'",
+    "CREATE INDEX IF NOT EXISTS i_episodes_started ON t_episodes (started, eid)",
+    "CREATE INDEX IF NOT EXISTS i_episodes_id ON t_episodes (id)",
+    "CREATE INDEX IF NOT EXISTS i_groups_state ON t_groups (state, ready_at)",
+    "CREATE INDEX IF NOT EXISTS i_groups_bucket ON t_groups (bucket)",
+    "CREATE INDEX IF NOT EXISTS i_members_eid ON t_members (eid)",
+)
+
+VIEWS: dict[str, str] = {
+    "episodes": """SELECT id, key, task, split, tags, model, adapter, arm, state, started, ended, calls, prompt_tokens, completion_tokens,
+        reward, grp AS group_id FROM t_episodes WHERE state <> 'deleted'""",
+    "rewards": """SELECT r.id, split_part(r.eid, '/', 2) AS episode, split_part(r.eid, '/', 1) AS key, r.call, r.name, r.source, r.value,
+        r.reason, r.ts, e.adapter FROM t_rewards r LEFT JOIN t_episodes e ON e.eid = r.eid""",
+    "adapters": "SELECT name, model, version, state, created, decided FROM t_adapters",
+}
+CALLS_VIEW = """SELECT id, split_part(eid, '/', 2) AS episode, split_part(eid, '/', 1) AS key, number, ts, seconds, dialect, model, trained,
+    adapter, status, outcome, trainable, reason AS untrainable_reason, temperature, sampling, prompt_tokens, completion_tokens, finish,
+    reply, error, attempt FROM """
+VIEW_NAMES = ("episodes", "calls", "rewards", "adapters")
+
+
+def day_of(at: float) -> str:
+    """UTC day of a time, ``YYYY-MM-DD``. A clock that is out of all range counts as the epoch's or the last day."""
+    return datetime.fromtimestamp(min(max(at, 0.0), 253_402_300_799.0), UTC).strftime("%Y-%m-%d")
+
+
+def table_of(day: str) -> str:
+    """The table of a day's calls."""
+    return "t_calls_" + day.replace("-", "")
+
+
+def columns_of(table: str) -> dict[str, str]:
+    """Column → type of a table."""
+    return CALLS if table.startswith("t_calls_") else TABLES[table]
+
+
+def create_sql(table: str, *, keyed: bool) -> list[str]:
+    """DDL of one table. ``keyed``: with its primary key."""
+    body = ", ".join(f"{name} {kind}" for name, kind in columns_of(table).items())
+    calls = table.startswith("t_calls_")
+    key = ("id" if calls else PRIMARY.get(table)) if keyed else None
+    made = [f"CREATE TABLE IF NOT EXISTS {table} ({body}{f', PRIMARY KEY ({key})' if key else ''})"]
+    if calls and keyed:
+        made.append(f"CREATE INDEX IF NOT EXISTS i_{table}_eid ON {table} (eid)")
+    return made
+
+
+def view_sql(days: Iterable[str]) -> str:
+    """The ``calls`` view over all days' tables."""
+    tables = ["t_calls_none", *(table_of(d) for d in sorted(days))]
+    return "CREATE OR REPLACE VIEW calls AS " + " UNION ALL ".join(CALLS_VIEW + t for t in tables)
+
+
+MIGRATIONS: dict[int, Callable[[Tx], None]] = {}
+"""From version n to n + 1."""
+
+
+def prepare(tx: Tx, *, keyed: bool) -> None:
+    """Create what is missing and migrate what is older. Raises ``StoreError`` for a schema newer than this code."""
+    tx.run("CREATE TABLE IF NOT EXISTS t_meta (name TEXT, value TEXT" + (", PRIMARY KEY (name))" if keyed else ")"))
+    found = tx.all("SELECT value FROM t_meta WHERE name = 'schema'")
+    if found and int(found[0][0]) > VERSION:
+        raise StoreError(f"the store's schema is version {found[0][0]}, this program knows {VERSION}: use a newer slipstream")
+    for version in range(int(found[0][0]) if found else VERSION, VERSION):
+        MIGRATIONS[version](tx)
+    for table in TABLES:
+        for statement in create_sql(table, keyed=keyed):
+            tx.run(statement)
+    for statement in INDEXES if keyed else ():
+        tx.run(statement)
+    for name, body in VIEWS.items():
+        tx.run(f"CREATE OR REPLACE VIEW {name} AS {body}")
+    tx.run(view_sql(d for (d,) in tx.all("SELECT day FROM t_days")))
+    if not found:
+        tx.run("INSERT INTO t_meta VALUES ('schema', ?)", (str(VERSION),))
+    elif int(found[0][0]) != VERSION:
+        tx.run("UPDATE t_meta SET value = ? WHERE name = 'schema'", (str(VERSION),))

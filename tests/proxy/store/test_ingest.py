@@ -1,0 +1,118 @@
+"""Conformance: what is ingested is there once, whole, and in order."""
+
+from __future__ import annotations
+
+from slipstream.contract import EpisodeState
+from slipstream_proxy.store.protocol import EpisodeFilter, Position
+from tests.proxy.store.helpers import NOW, at, call, done, mutation, reward
+
+
+def test_a_call_comes_back_as_it_was(store):
+    one = call(
+        messages=[{"role": "user", "content": "häß \ud800 \x00 😀", "n": 2**70}], prompt=[5, 6], tools=[{"type": "function"}],
+        choices=[({"role": "assistant", "content": "a"}, [1, 2], [-0.5, -0.125]), ({"role": "assistant", "content": None}, [], [])],
+        sampling={"temperature": 0.5, "n": 2}, tags={"user": "x"}, error="bad \x00 \udfff",
+    )  # fmt: skip
+    store.ingest([one], at(0, 10))
+    found = store.episode("-", "e1", tokens=True)
+    assert found is not None
+    (got,) = found.call_list
+    assert got.messages == one.parsed.messages
+    assert got.tools == one.parsed.tools
+    assert got.reply == [c.message for c in one.parsed.choices]
+    assert (got.prompt_ids, got.completion_ids, got.logprobs) == ([5, 6], [[1, 2], []], [[-0.5, -0.125], []])
+    assert got.sampling == {"temperature": 0.5, "n": 2}
+    assert (found.tags, found.task, found.model, found.adapter, found.state) == ({"user": "x"}, "t1", "m", "m", EpisodeState.OPEN)
+    assert (found.calls, found.prompt_tokens, found.completion_tokens) == (1, 2, 2)
+    assert store.episode("-", "e1").call_list[0].prompt_ids is None
+    assert store.episode("other", "e1") is None
+
+
+def test_an_item_counts_once_wherever_it_is_repeated(store):
+    items = [call(), reward(), call(), done()]
+    store.ingest([*items, items[0]], at(0, 1))
+    store.ingest(items, at(0, 2))
+    found = store.episode("-", "e1")
+    assert found.calls == len(found.call_list) == 2
+    assert len(found.rewards) == 1
+    assert [c.number for c in found.call_list] == [0, 1]
+    assert store.positions() == {"data0": Position(0, 2)}
+
+
+def test_positions_and_items_are_one_transaction(store):
+    store.ingest([call()], at(0, 1))
+    bad = mutation("nonsense", {})
+    try:
+        store.ingest([call("e2"), bad], at(0, 2))
+    except ValueError:
+        pass
+    assert store.positions() == {"data0": Position(0, 1)}
+    assert store.episode("-", "e2") is None
+    store.ingest([call("e2")], {**at(0, 3), "control": Position(4, 5)})
+    assert store.positions() == {"data0": Position(0, 3), "control": Position(4, 5)}
+
+
+def test_it_is_all_there_after_opening_again(opened):
+    first = opened()
+    history = [{"role": "user", "content": "1"}]
+    one = call(messages=history, prompt=[1, 2])
+    first.ingest([one], at(0, 1))
+    first.close()
+    second = opened()
+    two = call(messages=[*history, one.parsed.choices[0].message, {"role": "user", "content": "2"}], prompt=[1, 2, 7, 8, 9, 3], at=NOW + 1)
+    second.ingest([two], at(0, 2))
+    got = second.episode("-", "e1", tokens=True).call_list
+    assert got[1].parent == one.head.id
+    assert (got[1].messages, got[1].prompt_ids) == (two.parsed.messages, two.parsed.prompt_ids)
+
+
+def test_a_later_attempt_supersedes_an_earlier_one_in_any_order(store):
+    first, again = call(body_hash="h"), call(body_hash="h", attempt=1)
+    store.ingest([first, again], {})
+    assert [c.outcome for c in store.episode("-", "e1").call_list] == ["superseded", "ok"]
+    store.ingest([call("e2", body_hash="h", attempt=1)], {})
+    store.ingest([call("e2", body_hash="h")], {})
+    assert [c.outcome for c in store.episode("-", "e2").call_list] == ["ok", "superseded"]
+    assert [c.trainable for c in store.episode("-", "e2").call_list] == [True, False]
+
+
+def test_why_a_call_is_not_trained_on(store):
+    store.ingest(
+        [
+            call(), call(untrainable="temperature 0"), call(outcome="aborted"), call(trained=None), call(external=True), call(prompt=[]),
+            call(choices=[("x", [1], [])]),
+        ],
+        {},
+    )  # fmt: skip
+    got = [c.untrainable_reason for c in store.episode("-", "e1").call_list]
+    assert got == [None, "temperature 0", "aborted", "not a trained model", "not a trained model", "no token ids", "no log-probabilities"]
+
+
+def test_done_by_header_by_word_and_before_its_calls(store):
+    store.ingest([call("a", done=True), call("b"), done("b"), done("c")], {})
+    store.ingest([call("c")], {})
+    store.ingest([call("d"), done("d"), call("d", at=NOW + 5)], {})
+    assert {e.id: (e.state, e.ended) for e in store.episodes(EpisodeFilter()).episodes} == {
+        "a": ("done", NOW), "b": ("done", NOW), "c": ("done", NOW), "d": ("done", NOW + 5),
+    }  # fmt: skip
+
+
+def test_calls_on_both_sides_of_midnight(store):
+    midnight = NOW - NOW % 86400
+    one = call(at=midnight - 1)
+    two = call(at=midnight + 1, messages=one.parsed.messages, prompt=[1, 2, 3, 4])
+    store.ingest([one, two], {})
+    assert len(store.days()) == 2
+    got = store.episode("-", "e1", tokens=True).call_list
+    assert got[1].parent is None
+    assert got[1].prompt_ids == [1, 2, 3, 4]
+    assert store.drop_day(store.days()[0]) == 1
+    assert [c.id for c in store.episode("-", "e1").call_list] == [two.head.id]
+    assert store.drop_day("2001-01-01") == 0
+
+
+def test_two_keys_with_one_episode_name_are_two(store):
+    store.ingest([call(key="k1"), call(key="k2", at=NOW + 1), reward(key="k1", value=3)], {})
+    assert store.episode("k1", "e1").reward == 3
+    assert store.episode("k2", "e1").reward is None
+    assert store.episode(None, "e1").key == "k2"
