@@ -180,6 +180,7 @@ class Judge(Section):
     audit_share: Share = Field(0.0, description="Share of groups that audit_model judges too.")
     audit_model: str | None = Field(None, description="The second judge.")
     metrics_port: int | None = Field(None, ge=0, le=65535, description="Prometheus port of the judge; None: off.")
+    metrics_host: str = Field("127.0.0.1", description="Address that the judge's Prometheus port is bound to.")
 
 
 class Trainer(Section):
@@ -234,6 +235,7 @@ class Trainer(Section):
     )
     keep_checkpoints: int = Field(3, ge=1, description="Checkpoints kept.")
     metrics_port: int | None = Field(None, ge=0, le=65535, description="Prometheus port of the trainer; None: off.")
+    metrics_host: str = Field("127.0.0.1", description="Address that the trainer's Prometheus port is bound to.")
     max_steps: int | None = Field(None, ge=1, description="Steps after which the trainer ends; None: never.")
 
 
