@@ -1,0 +1,114 @@
+"""The control plane's application: routes, errors in one shape, who may ask what."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from slipstream_proxy.control import internal, openapi, page, routes_adapters, routes_episodes, routes_look, routes_work
+from slipstream_proxy.control.deps import Deps
+from slipstream_proxy.control.http import Ctx, Problem, Route, caller_of, checked, problem_response
+
+__all__ = ["DEPS", "ROUTES", "Deps", "make_app"]
+
+log = logging.getLogger(__name__)
+DEPS: web.AppKey[Deps] = web.AppKey("deps", Deps)
+ROUTES: list[Route] = [*routes_episodes.ROUTES, *routes_work.ROUTES, *routes_adapters.ROUTES, *routes_look.ROUTES]
+BODY_LIMIT = 64 * 2**20
+LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host in LOOPBACK_NAMES
+
+
+def check_origin(deps: Deps, request: web.Request) -> None:
+    """Without keys a browser on this machine could be made to ask for a stranger's page: a foreign Origin, or a Host that is not this machine's
+    name (DNS rebinding), is refused."""
+    try:
+        host = urlsplit(f"//{request.headers.get('host', 'localhost')}").hostname or ""
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+            raise Problem(403, "this origin may not ask", field="header.origin", fix="open the page on the proxy's own address")
+    except ValueError as e:
+        raise Problem(403, "host or origin cannot be read", field="header.host") from e
+    if caller_of(request).key != "-":
+        return
+    allowed = {deps.config.proxy.host, *deps.config.proxy.allowed_hosts}
+    if not (_is_loopback(host) or host in allowed):
+        raise Problem(403, f"no keys are configured and {host!r} is no name of this machine", field="header.host", fix="add it to proxy.allowed_hosts")
+
+
+def _allowed(request: web.Request) -> str | None:
+    """Methods that exist for this path, for a 405."""
+    resource = request.app.router
+    methods = sorted({m for r in resource.resources() for m in _methods(r, request)})
+    return ", ".join(methods) or None
+
+
+def _methods(resource: web.AbstractResource, request: web.Request) -> set[str]:
+    match = resource._match(request.rel_url.raw_path) if isinstance(resource, web.Resource) else None
+    return {r.method for r in resource} if match is not None else set()
+
+
+@web.middleware
+async def shape(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every error in the contract's shape; nothing of ours leaks in an internal one."""
+    deps = request.app[DEPS]
+    started = time.monotonic()
+    response: web.StreamResponse
+    try:
+        if not request.path.startswith("/internal/"):
+            check_origin(deps, request)
+        response = await handler(request)
+    except Problem as p:
+        response = problem_response(p)
+    except web.HTTPMethodNotAllowed:
+        allow = _allowed(request) or ""
+        response = problem_response(Problem(405, f"{request.method} is not known here", fix=f"use {allow}", headers={"allow": allow}))
+    except web.HTTPNotFound:
+        response = problem_response(Problem(404, f"no such path: {request.path}", field="path", fix="see /slipstream/openapi.json"))
+    except web.HTTPRequestEntityTooLarge:
+        response = problem_response(Problem(413, "the body is too large", field="body"))
+    except web.HTTPException as e:
+        response = problem_response(Problem(e.status, e.reason))
+    except (ConnectionResetError, TimeoutError) as e:
+        response = problem_response(Problem(408, f"{type(e).__name__}"))
+    except Exception:
+        log.exception("%s %s failed", request.method, request.path)
+        response = problem_response(Problem(500, "this went wrong inside; the log says more"))
+    deps.metrics.request(request, response.status, time.monotonic() - started)
+    return response
+
+
+def _handler(deps: Deps, route: Route) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await checked(deps, request, route)
+
+    return handle
+
+
+def make_app(deps: Deps) -> web.Application:
+    app = web.Application(middlewares=[shape], client_max_size=BODY_LIMIT)
+    app[DEPS] = deps
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, _handler(deps, route))
+    document = openapi.document(ROUTES)
+    spec = Route("GET", "/slipstream/openapi.json", lambda ctx: _document(ctx, document), "This API, as OpenAPI")
+    app.router.add_route("GET", spec.path, _handler(deps, spec))
+    internal.add(app, deps)
+    page.add(app)
+    return app
+
+
+async def _document(_: Ctx, document: dict[str, object]) -> web.StreamResponse:
+    return web.json_response(document)

@@ -1,0 +1,162 @@
+"""The engines: health, and adapters in and out of them over vLLM's own routes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+log = logging.getLogger(__name__)
+LOAD_TIMEOUT = 120.0
+
+
+class Refused(Exception):
+    """The engine answered and said no (4xx)."""
+
+
+class Failed(Exception):
+    """The engine answered 5xx: worth another try while it is healthy."""
+
+
+class Away(Exception):
+    """It did not answer."""
+
+
+@dataclass(slots=True)
+class Engine:
+    """One vLLM server. ``ok``: it answers and has every adapter that may be sent to it."""
+
+    url: str
+    ok: bool = False
+    healthy: bool = False
+    loaded: set[str] = field(default_factory=set)
+    error: str | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One load at a time: the health loop and a swap may want the same adapter."""
+
+    def public(self) -> dict[str, Any]:
+        return {"url": self.url, "ok": self.ok, "loaded": sorted(self.loaded)}
+
+
+class Engines:
+    """``wanted()`` says which adapters (name → path as vLLM sees it) each engine must have before it is ``ok``; ``known()`` all names that are ours."""
+
+    def __init__(
+        self, urls: list[str], api_key: str | None, wanted: Callable[[], dict[str, str]], known: Callable[[], set[str]], interval: float
+    ) -> None:
+        self.engines = [Engine(u.rstrip("/").removesuffix("/v1")) for u in dict.fromkeys(urls)]
+        self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self.wanted = wanted
+        self.known = known
+        self.refused: dict[str, str] = {}
+        """Wanted adapters that an engine said no to when it was to load them again: name → why."""
+        self.interval = interval
+        self.session: aiohttp.ClientSession | None = None
+        self.restarts = 0
+
+    async def start(self) -> None:
+        self.session = aiohttp.ClientSession(headers=self.headers, connector=aiohttp.TCPConnector(limit=64), trust_env=False)
+
+    async def stop(self) -> None:
+        if self.session:
+            await self.session.close()
+
+    def healthy(self) -> list[Engine]:
+        return [e for e in self.engines if e.healthy]
+
+    async def _ask(self, method: str, url: str, body: dict[str, Any] | None = None, timeout: float = 10.0) -> tuple[int, Any, str]:
+        assert self.session is not None
+        try:
+            async with self.session.request(method, url, json=body, timeout=aiohttp.ClientTimeout(total=timeout)) as response:
+                text = await response.text(errors="replace")
+                try:
+                    read = await response.json(content_type=None) if text.strip() else None
+                except ValueError:
+                    read = None
+                return response.status, read, text
+        except (aiohttp.ClientError, TimeoutError, OSError) as e:
+            raise Away(f"{url}: {e!r}") from e
+
+    async def models(self, engine: Engine) -> set[str]:
+        status, read, text = await self._ask("GET", f"{engine.url}/v1/models")
+        if status != 200 or not isinstance(read, dict):
+            raise Failed(f"/v1/models answered {status}: {text[:200]}")
+        return {str(m["id"]) for m in read.get("data", []) if isinstance(m, dict) and "id" in m}
+
+    async def load(self, engine: Engine, name: str, path: str) -> None:
+        """Load and warm up. Raises ``Refused``, ``Failed`` or ``Away``."""
+        async with engine.lock:
+            if name not in engine.loaded:
+                body = {"lora_name": name, "lora_path": path}
+                status, _, text = await self._ask("POST", f"{engine.url}/v1/load_lora_adapter", body, LOAD_TIMEOUT)
+                if status != 200 and name not in await self.models(engine):  # a name is one adapter for ever: loaded before is loaded
+                    raise self._error(status, f"load_lora_adapter answered {status}: {text[:500]}")
+            await self.warm(engine, name)
+            engine.loaded.add(name)
+
+    async def warm(self, engine: Engine, name: str) -> None:
+        """One token: the first call with an adapter compiles and copies, which no agent should wait for."""
+        body = {"model": name, "prompt": "a", "max_tokens": 1, "temperature": 0}
+        status, _, text = await self._ask("POST", f"{engine.url}/v1/completions", body, LOAD_TIMEOUT)
+        if status != 200:
+            raise self._error(status, f"a call of it answered {status}: {text[:500]}")
+
+    @staticmethod
+    def _error(status: int, message: str) -> Exception:
+        return Refused(message) if 400 <= status < 500 and status not in (408, 429) else Failed(message)
+
+    async def unload(self, name: str) -> None:
+        for engine in self.engines:
+            if name not in engine.loaded:
+                continue
+            try:
+                status, _, text = await self._ask("POST", f"{engine.url}/v1/unload_lora_adapter", {"lora_name": name}, 30.0)
+            except Away:
+                status, text = 404, ""  # a dead engine has it no more
+            if status in (200, 404, 400):
+                engine.loaded.discard(name)
+            else:
+                log.warning("%s: %s stays loaded (%d): %s", engine.url, name, status, text[:200])
+
+    async def check(self, engine: Engine) -> None:
+        """Health and what is loaded. After a restart its adapters are loaded again before it is ``ok``."""
+        try:
+            status, _, text = await self._ask("GET", f"{engine.url}/health", timeout=max(5.0, self.interval))
+            if status != 200:
+                raise Failed(f"/health answered {status}: {text[:200]}")
+            there = await self.models(engine)
+        except (Away, Failed) as e:
+            if engine.healthy or engine.error is None:
+                log.warning("engine %s is down: %s", engine.url, e)
+            engine.ok = engine.healthy = False
+            engine.error = str(e)
+            return
+        if lost := engine.loaded - there:
+            self.restarts += 1
+            again = ", ".join(sorted(lost & set(self.wanted()))) or "none"
+            log.warning("engine %s has lost its adapters (restarted?): loading %s again", engine.url, again)
+        if not engine.healthy:
+            log.info("engine %s is up", engine.url)
+        engine.healthy, engine.error = True, None
+        if not engine.lock.locked():
+            engine.loaded = there & self.known()
+        missing = {n: p for n, p in self.wanted().items() if n not in engine.loaded}
+        if missing:
+            engine.ok = False
+        for name, path in missing.items():
+            try:
+                await self.load(engine, name, path)
+            except (Refused, Failed, Away) as e:
+                engine.error = f"{name}: {e}"
+                if isinstance(e, Refused):
+                    self.refused[name] = str(e)
+                log.error("engine %s: %s cannot be loaded again: %s", engine.url, name, e)
+                return
+        engine.ok = True
+
+    async def check_all(self) -> None:
+        await asyncio.gather(*(self.check(e) for e in self.engines))

@@ -1,0 +1,210 @@
+"""The control API's plumbing: routes as data, checked parameters and bodies, one error shape, who may do what.
+
+A ``Route`` says all that is to be known of a call; the same data make the handler's checks and ``/slipstream/openapi.json``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from slipstream.contract import Error
+
+if TYPE_CHECKING:
+    from slipstream_proxy.control.deps import Deps
+
+AUTH_HEADER = "x-slipstream-auth"
+"""Set by the data plane after it has checked the key; the socket is readable by its owner only, so it is trusted."""
+M = TypeVar("M", bound=BaseModel)
+JSON = "application/json"
+INFERENCE, REWARD, JUDGE, TRAINER, ADMIN = "inference", "reward", "judge", "trainer", "admin"
+EVERY_SCOPE = (INFERENCE, REWARD, JUDGE, TRAINER, ADMIN)
+
+
+class Problem(Exception):
+    """An answer that is an error. ``field`` names what is wrong in the request, ``fix`` what to do about it."""
+
+    def __init__(
+        self, status: int, message: str, *, type: str | None = None, field: str | None = None, fix: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.type = type or TYPES.get(status, "error")
+        self.message = message
+        self.field = field
+        self.fix = fix
+        self.headers = headers or {}
+
+
+TYPES = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "timeout",
+    409: "conflict",
+    413: "too_large",
+    415: "unsupported_media_type",
+    422: "invalid",
+    500: "internal",
+    503: "unavailable",
+}
+
+
+class Query(BaseModel):
+    """Base of query parameters: an unknown one is an error, as in bodies."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    key: str
+    scopes: frozenset[str]
+
+    @property
+    def admin(self) -> bool:
+        return ADMIN in self.scopes
+
+    def may(self, scopes: tuple[str, ...]) -> bool:
+        return self.admin or any(s in self.scopes for s in scopes)
+
+
+@dataclass(slots=True)
+class Ctx:
+    """What a handler gets: everything about the request has been checked by then."""
+
+    deps: Deps
+    request: web.Request
+    caller: Caller
+    query: Any = None
+    body: Any = None
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def path(self, name: str) -> str:
+        return self.request.match_info[name]
+
+    def owner(self, named: str | None) -> str:
+        """The key whose episode is meant: one's own; an admin may name another's."""
+        if named is None or named == self.caller.key:
+            return self.caller.key
+        if not self.caller.admin:
+            raise Problem(403, "only an admin key may name another key's episode", field="query.key", fix="leave ?key= out")
+        return named
+
+
+Handler = Callable[[Ctx], Awaitable[web.StreamResponse]]
+
+
+@dataclass(slots=True)
+class Route:
+    method: str
+    path: str
+    """aiohttp's form, with ``{name}`` or ``{name:pattern}``."""
+    handler: Handler
+    summary: str
+    scopes: tuple[str, ...] = EVERY_SCOPE
+    query: type[Query] | None = None
+    body: type[BaseModel] | None = None
+    body_required: bool = True
+    tags: bool = False
+    """Takes ``?tag.<name>=value`` filters."""
+    responses: dict[int, type[BaseModel] | str | None] = field(default_factory=dict)
+    """Status → model (JSON), a content type, or None (no body)."""
+    errors: tuple[int, ...] = ()
+    """More error statuses than every route has."""
+    multipart: bool = False
+
+
+def json_of(model: BaseModel) -> bytes:
+    try:
+        return model.model_dump_json().encode()
+    except Exception:
+        # a transcript may hold lone surrogates (a client's broken text), which UTF-8 has no bytes for; JSON escapes do
+        return json.dumps(model.model_dump(mode="python"), ensure_ascii=True, default=str).encode()
+
+
+def reply(model: BaseModel, status: int = 200) -> web.Response:
+    return web.Response(body=json_of(model), status=status, content_type=JSON)
+
+
+def problem_response(p: Problem) -> web.Response:
+    body = Error(error=Error.Detail(type=p.type, message=p.message, field=p.field, fix=p.fix))
+    return web.Response(body=json_of(body), status=p.status, content_type=JSON, headers=p.headers)
+
+
+def explain(error: ValidationError, place: str, kind: type[BaseModel]) -> Problem:
+    """The first mistake, with its field and, for a misspelt name, the nearest known one."""
+    e = error.errors(include_url=False, include_context=False)[0]
+    where = ".".join(str(p) for p in e["loc"])
+    name = f"{place}.{where}" if where else place
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if e["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(e["loc"][-1]), list(kind.model_fields), 1, 0.5)
+        fix = f"did you mean {near[0]}?" if near else f"known are: {', '.join(kind.model_fields) or 'none'}"
+        return Problem(422, f"{name} is not known{more}", field=name, fix=fix)
+    if e["type"] == "json_invalid":
+        return Problem(400, f"the body is not JSON: {e['msg']}", field=place, fix="send a JSON object")
+    fix = "it is required" if e["type"] == "missing" else f"see {kind.__name__} in /slipstream/openapi.json"
+    return Problem(422, f"{name}: {e['msg']}{more}", field=name, fix=fix)
+
+
+def caller_of(request: web.Request) -> Caller:
+    raw = request.headers.get(AUTH_HEADER)
+    if raw is None:
+        raise Problem(401, "no caller: the control plane is asked through the proxy", fix="send your request to the proxy's port, with its API key")
+    try:
+        read = json.loads(raw)
+        return Caller(str(read["key"]), frozenset(str(s) for s in read["scopes"]))
+    except (ValueError, KeyError, TypeError) as e:
+        raise Problem(401, f"the caller cannot be read: {e}", fix="send your request to the proxy's port") from e
+
+
+def _one_by_one(request: web.Request, route: Route) -> tuple[dict[str, str], dict[str, str]]:
+    """Query parameters, and the ``tag.…`` ones among them. A name given twice is refused: which one is meant?"""
+    plain: dict[str, str] = {}
+    tags: dict[str, str] = {}
+    for name, value in request.query.items():
+        into, short = (tags, name[4:]) if route.tags and name.startswith("tag.") and len(name) > 4 else (plain, name)
+        if short in into:
+            raise Problem(422, f"query.{name} is given twice", field=f"query.{name}", fix="give it once")
+        into[short] = value
+    return plain, tags
+
+
+async def read_body(request: web.Request, route: Route) -> BaseModel | None:
+    kind = route.body
+    if kind is None or (route.multipart and request.content_type.startswith("multipart/")):
+        return None
+    raw = await request.read()
+    if not raw.strip() and not route.body_required:
+        return kind()
+    if request.content_type not in (JSON, "application/octet-stream") and not request.content_type.endswith("+json"):
+        raise Problem(415, f"content-type {request.content_type} is not taken here", field="header.content-type", fix=f"send {JSON}")
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as e:
+        raise explain(e, "body", kind) from e
+
+
+async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamResponse:
+    """Run a route: scope, query, body, handler."""
+    caller = caller_of(request)
+    if not caller.may(route.scopes):
+        need = " or ".join(dict.fromkeys((*route.scopes, ADMIN)))
+        raise Problem(403, f"the key lacks the scope for {request.method} {request.path}", field="header.authorization", fix=f"use a key with {need}")
+    plain, tags = _one_by_one(request, route)
+    kind = route.query or Query
+    try:
+        query = kind.model_validate(plain)
+    except ValidationError as e:
+        raise explain(e, "query", kind) from e
+    body = await read_body(request, route)
+    return await route.handler(Ctx(deps, request, caller, query, body, tags))

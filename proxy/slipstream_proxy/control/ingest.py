@@ -1,0 +1,337 @@
+"""Spool → store, each record exactly once.
+
+A round reads what every writer has appended since ``store.positions()``, merges it by the time it happened, parses calls with their dialect and hands
+256–512 records to ``store.ingest`` together with the new positions: one transaction, so a kill at any point repeats or loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipstream_proxy.dialects import BY_NAME
+from slipstream_proxy.records import CallHead, Kind, Mutation, Parsed
+from slipstream_proxy.spool import Frame, SpoolWriter, list_segments, read_segment
+from slipstream_proxy.store.protocol import CallRow, Position, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+log = logging.getLogger(__name__)
+
+BATCH = 512
+POLL = 0.05
+SNAPSHOT_EVERY = 180.0
+CONTROL = "control"
+_HEAD_FIELDS = frozenset(f.name for f in fields(CallHead))
+Item = CallRow | Mutation
+
+
+@dataclass(slots=True)
+class Read:
+    """A record out of the spool, and where its writer stands after it."""
+
+    writer: str
+    position: Position
+    at: float
+    frame: Frame
+
+
+@dataclass(slots=True)
+class Stats:
+    records: int = 0
+    commits: int = 0
+    commit_seconds: float = 0.0
+    unreadable: int = 0
+    """Records of which only the head could be stored."""
+    skipped: int = 0
+    """Records that the store would not take in any form."""
+    torn: int = 0
+    lag_seconds: float = 0.0
+    spool_bytes: int = 0
+    broken: str | None = None
+    """Why the store takes nothing just now."""
+
+
+@dataclass(slots=True)
+class Seen:
+    torn: set[tuple[str, int]] = field(default_factory=set)
+
+
+def _time_of(frame: Frame) -> float:
+    at = float(frame.head.get("at") or 0.0)
+    return at + float(frame.head.get("seconds") or 0.0) if frame.kind is Kind.CALL else at
+
+
+def read_writer(writer: str, segments: list[tuple[int, Path]], start: Position | None, on_torn: Callable[[str, int, Path, str, int], None]) -> Iterator[Read]:
+    """A writer's records from ``start`` on, over all its segments. A damaged tail is passed by as soon as there is a later segment."""
+    for i, (number, path) in enumerate(segments):
+        if start and number < start.segment:
+            continue
+        offset = start.offset if start and number == start.segment else 0
+        try:
+            if path.stat().st_size <= offset:
+                continue
+            segment = read_segment(path, offset)
+        except FileNotFoundError:
+            continue
+        for frame in segment:
+            yield Read(writer, Position(number, frame.end), _time_of(frame), frame)
+        if segment.torn:
+            last = i == len(segments) - 1
+            if last:
+                return  # being written just now, or its writer died: the next one of its name says which
+            on_torn(writer, number, path, segment.torn, segment.offset)
+
+
+def parse(read: Read) -> tuple[Item, bool]:
+    """The record as the store takes it, and whether all of it could be read."""
+    frame = read.frame
+    if frame.kind is Kind.MUTATION:
+        h = frame.head
+        return Mutation(str(h["id"]), str(h["op"]), float(h["at"]), dict(h["data"])), True
+    head = CallHead(**{k: v for k, v in frame.head.items() if k in _HEAD_FIELDS})
+    try:
+        return CallRow(head, BY_NAME[head.dialect].parse(frame.request, frame.reply, head)), True
+    except Exception as e:
+        log.warning("call %s cannot be parsed (%s): kept without its text: %r", head.id, head.dialect, e)
+        return CallRow(head, textless(head, f"unreadable: {type(e).__name__}")), False
+
+
+def textless(head: CallHead, why: str) -> Parsed:
+    head.note = head.note or why
+    return Parsed([], [], {}, [], [], "unreadable", why)
+
+
+class Ingester:
+    """Runs in the control plane. ``on_commit(items)`` is called in the event loop after each commit."""
+
+    def __init__(self, spool_dir: Path, store: Store, *, on_commit: Callable[[Sequence[Item]], None] | None = None, snapshot_every: float = SNAPSHOT_EVERY) -> None:
+        self.dir = spool_dir
+        self.store = store
+        self.on_commit = on_commit
+        self.stats = Stats()
+        self.snapshot_every = snapshot_every
+        self._positions: dict[str, Position] = {}
+        self._seen = Seen()
+        self._wake = asyncio.Event()
+        self._snapshot_now = asyncio.Event()
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._lock = asyncio.Lock()
+
+    async def load_positions(self) -> None:
+        self._positions = await asyncio.to_thread(self.store.positions)
+
+    async def start(self) -> None:
+        with contextlib.suppress(Exception):
+            await self.load_positions()
+        self._tasks = [asyncio.create_task(self._run(), name="ingest"), asyncio.create_task(self._snapshots(), name="snapshots")]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for future in self._waiting.values():
+            future.cancel()
+        with contextlib.suppress(Exception):
+            while await self.round():
+                pass
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def snapshot_soon(self) -> None:
+        """A deletion: segments with its text should go without waiting for the next snapshot."""
+        self._snapshot_now.set()
+
+    def expect(self, id: str) -> asyncio.Future[None]:
+        """Done when the mutation of this id is in the store. Ask before it is spooled."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[id] = future
+        future.add_done_callback(lambda _: self._waiting.pop(id, None))
+        return future
+
+    async def _run(self) -> None:
+        pause = POLL
+        while True:
+            try:
+                done = await self.round()
+                self.stats.broken = None
+                pause = POLL
+            except Exception as e:
+                if self.stats.broken is None:
+                    log.exception("the store takes nothing; the spool keeps everything")
+                self.stats.broken = f"{type(e).__name__}: {e}"
+                done, pause = False, min(pause * 2, 5.0)
+            if done:
+                continue
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), pause)
+
+    async def round(self) -> bool:
+        """Ingest one batch. False: there was nothing."""
+        async with self._lock:
+            started = time.monotonic()
+            reads, items, positions = await asyncio.to_thread(self._read)
+            if not reads:
+                self.stats.lag_seconds = 0.0
+                return False
+            try:
+                await asyncio.to_thread(self._commit, reads, items, positions)
+            except BaseException:
+                self._positions = {**positions, **await asyncio.to_thread(self.store.positions)}
+                raise
+            self._positions = positions
+            self.stats.commits += 1
+            self.stats.records += len(reads)
+            self.stats.commit_seconds = time.monotonic() - started
+            self.stats.lag_seconds = max(0.0, time.time() - reads[-1].at)
+        for item in items:
+            if isinstance(item, Mutation) and (future := self._waiting.get(item.id)) and not future.done():
+                future.set_result(None)
+        if self.on_commit:
+            self.on_commit(items)
+        return True
+
+    def _read(self) -> tuple[list[Read], list[Item], dict[str, Position]]:
+        # the control writer's end is looked at first: a done mark or reward accepted after a reply left must not be taken before that call
+        control = list_segments(self.dir).get(CONTROL, [])
+        limit = {n: path.stat().st_size for n, path in control[-1:]}
+        streams = []
+        for writer, segments in list_segments(self.dir).items():
+            if writer == CONTROL:
+                segments = [s for s in segments if not control or s[0] <= control[-1][0]]
+            stream = read_writer(writer, segments, self._positions.get(writer), self._torn)
+            if writer == CONTROL:
+                stream = (r for r in stream if r.position.offset <= limit.get(r.position.segment, r.position.offset))
+            streams.append(stream)
+        reads: list[Read] = []
+        size = 0
+        for read in heapq.merge(*streams, key=lambda r: r.at):
+            reads.append(read)
+            size += len(read.frame.request) + len(read.frame.reply)
+            if len(reads) >= BATCH or size > 64 * 2**20:
+                break
+        positions = dict(self._positions)
+        items: list[Item] = []
+        for read in reads:
+            positions[read.writer] = read.position
+            try:
+                item, whole = parse(read)
+            except Exception:
+                log.exception("a record of %s at %s is no record: left out", read.writer, read.position)
+                self.stats.skipped += 1
+                continue
+            self.stats.unreadable += not whole
+            items.append(item)
+        return reads, items, positions
+
+    def _torn(self, writer: str, number: int, path: Path, why: str, offset: int) -> None:
+        if (writer, number) not in self._seen.torn:
+            self._seen.torn.add((writer, number))
+            self.stats.torn += 1
+            log.error("spool: %s is damaged (%s) from byte %d of %d on: what stands before is kept", path.name, why, offset, path.stat().st_size)
+
+    def _commit(self, reads: list[Read], items: list[Item], positions: dict[str, Position]) -> None:
+        try:
+            self.store.ingest(items, positions)
+            return
+        except Exception:
+            # one record that the store cannot take must not stop the rest; a store that takes nothing at all is another matter
+            self.store.ingest([], self.store.positions())
+            log.exception("a batch of %d records was refused: trying them one by one", len(items))
+        so_far = dict(self.store.positions())
+        by_read = iter(items)
+        for read in reads:
+            so_far[read.writer] = read.position
+            with contextlib.suppress(Exception):
+                parse(read)
+                self._one(next(by_read), so_far)
+                continue
+            self.store.ingest([], so_far)
+
+    def _one(self, item: Item, positions: dict[str, Position]) -> None:
+        try:
+            self.store.ingest([item], positions)
+            return
+        except Exception as e:
+            log.exception("the store refuses a record")
+            if not isinstance(item, CallRow):
+                self.stats.skipped += 1
+                raise
+            stripped = CallRow(item.head, textless(item.head, f"refused by the store: {type(e).__name__}"))
+        try:
+            self.store.ingest([stripped], positions)
+            self.stats.unreadable += 1
+        except Exception:
+            self.stats.skipped += 1
+            raise
+
+    async def _snapshots(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._snapshot_now.wait(), self.snapshot_every)
+            self._snapshot_now.clear()
+            try:
+                await asyncio.to_thread(self.tidy)
+            except Exception:
+                log.exception("snapshot failed: segments are kept")
+
+    def tidy(self) -> int:
+        """Snapshot the store, then delete the segments that it holds wholly. Returns how many went."""
+        before = self.store.positions()
+        self.store.snapshot()
+        gone = 0
+        for writer, segments in list_segments(self.dir).items():
+            reached = before.get(writer)
+            for number, path in segments:
+                if reached and number < reached.segment:
+                    path.unlink(missing_ok=True)
+                    gone += 1
+        self.stats.spool_bytes = spool_bytes(self.dir)
+        return gone
+
+
+def spool_bytes(directory: Path) -> int:
+    total = 0
+    for segments in list_segments(directory).values():
+        for _, path in segments:
+            with contextlib.suppress(OSError):
+                total += path.stat().st_size
+    return total
+
+
+class Mutations:
+    """Changes that the control API accepts: durable first (spool), then in the store, in the order they came."""
+
+    def __init__(self, writer: SpoolWriter, ingester: Ingester | None, new_id: Callable[[], str]) -> None:
+        self.writer = writer
+        self.ingester = ingester
+        self.new_id = new_id
+
+    async def put(self, op: str, data: dict[str, Any], *, wait: float = 10.0) -> bool | None:
+        """None: it could not be made durable (disk full). True: it is in the store already; False: it will be."""
+        mutation = Mutation(self.new_id(), op, time.time(), data)
+        applied = self.ingester.expect(mutation.id) if self.ingester and wait else None
+        if not await self.writer.put(Kind.MUTATION, asdict(mutation)):
+            if applied:
+                applied.cancel()
+            return None
+        if self.ingester is None:
+            return False
+        self.ingester.wake()
+        if applied is None:
+            return False
+        done, _ = await asyncio.wait({applied}, timeout=0.2 if self.ingester.stats.broken else wait)
+        if not done:
+            applied.cancel()
+        return bool(done) and not applied.cancelled()

@@ -1,0 +1,85 @@
+"""What is live, for the data plane: one object, streamed as NDJSON and kept in ``live.json`` for workers that start while the control plane is away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+HEARTBEAT = 5.0
+
+
+@dataclass(slots=True)
+class ModelLive:
+    """One trained model's part. ``arms``: (adapter, arm, share of new episodes)."""
+
+    base: str
+    live: str
+    arms: list[tuple[str, str, float]] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
+    """Adapters that may be sent to the engine. A pin to another one has been given up: its episode moves to ``live``."""
+
+
+class Live:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.value: dict[str, Any] = {"models": {}, "engines": []}
+        self.version = 0
+        self._told: asyncio.Event = asyncio.Event()
+
+    def read(self) -> dict[str, Any]:
+        """What was live before, from the file; empty when there is none."""
+        try:
+            read = json.loads(self.path.read_text())
+            return read if isinstance(read, dict) else {}
+        except (OSError, ValueError):
+            return {}
+
+    def set(self, models: dict[str, ModelLive], engines: list[dict[str, Any]]) -> bool:
+        """Publish. Returns whether anything is different."""
+        value = {
+            "models": {
+                name: {"base": m.base, "live": m.live, "arms": [list(a) for a in m.arms], "loaded": sorted(m.loaded)}
+                for name, m in sorted(models.items())
+            },
+            "engines": engines,
+        }
+        if value == self.value and self.version:
+            return False
+        self.value = value
+        self.version += 1
+        self._save()
+        told, self._told = self._told, asyncio.Event()
+        told.set()
+        return True
+
+    def _save(self) -> None:
+        try:
+            fd, temp = tempfile.mkstemp(dir=self.path.parent, prefix=".live-")
+            with os.fdopen(fd, "w") as file:
+                json.dump(self.value, file)
+            Path(temp).replace(self.path)
+        except OSError as e:
+            log.error("live.json cannot be written: %s", e)
+
+    async def lines(self, heartbeat: float = HEARTBEAT) -> AsyncIterator[bytes]:
+        """The object now and at each change, ``{}`` in between."""
+        sent = -1
+        while True:
+            told = self._told
+            if sent != self.version:
+                sent = self.version
+                yield json.dumps(self.value).encode() + b"\n"
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(told.wait(), heartbeat)
+                continue
+            yield b"{}\n"
