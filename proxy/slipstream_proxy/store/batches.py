@@ -24,7 +24,7 @@ def share_out(groups: Sequence[tuple[str, str]], most: int, share: float) -> lis
     keys = {key for _, key in groups}
     cap = most if len(keys) < 2 else max(1, int(share * most))
     taken: dict[str, int] = defaultdict(int)
-    chosen = []
+    chosen: list[str] = []
     for group, key in groups:
         if len(chosen) < most and taken[key] < cap:
             taken[key] += 1
@@ -162,9 +162,9 @@ class Batches(Groups):
             (ack.outcome, ack.adapter, ack.step, ack.reason, batch),
         )
         if ack.advantages:
-            eids = tx.all("SELECT eid FROM t_members WHERE batch = ?", (batch,))
-            rows = [(batch, e, ack.advantages[e.split("/", 1)[1]]) for (e,) in eids if e.split("/", 1)[1] in ack.advantages]
-            tx.update("t_members", ("batch", "eid"), ("advantage",), rows)
+            ids = {eid: eid.split("/", 1)[1] for (eid,) in tx.all("SELECT eid FROM t_members WHERE batch = ?", (batch,))}
+            found = [(batch, eid, ack.advantages[name]) for eid, name in ids.items() if name in ack.advantages]
+            tx.update("t_members", ("batch", "eid"), ("advantage",), found)
         return True
 
     def drop_adapter_batches(self, adapter: str, now: float) -> int:

@@ -22,7 +22,7 @@ class Counting(Base):
                 "rewards": "SELECT source, count(*) FROM t_rewards GROUP BY source",
                 "batches": "SELECT state, count(*) FROM t_batches GROUP BY state",
             }
-            found: dict[str, Any] = {name: dict(tx.all(sql)) for name, sql in pairs.items()}  # type: ignore[arg-type]
+            found: dict[str, Any] = {name: dict(tx.all(sql)) for name, sql in pairs.items()}
             found["calls"] = int(tx.all("SELECT coalesce(sum(calls), 0) FROM t_episodes")[0][0])
             found["untrainable"] = self._untrainable(tx)
             found["missing"] = self._missing(tx)

@@ -34,7 +34,8 @@ class DuckTx:
         self._cursor = cursor
 
     def all(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
-        return self._cursor.execute(sql, params).fetchall()
+        rows: list[Row] = self._cursor.execute(sql, params).fetchall()
+        return rows
 
     def run(self, sql: str, params: Sequence[Any] = ()) -> int:
         rows = self._cursor.execute(sql, params).fetchall()

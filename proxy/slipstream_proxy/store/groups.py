@@ -45,7 +45,7 @@ class Groups(Scoring):
         ):
             forming.setdefault(bucket, []).append((group, n))
         sql = f"SELECT bucket, max(ordinal) FROM t_groups WHERE bucket {IN} GROUP BY bucket"
-        last: dict[str, int] = dict(tx.all(sql, (list(lines),)))  # type: ignore[arg-type]
+        last: dict[str, int] = dict(tx.all(sql, (list(lines),)))
         new: dict[str, Row] = {}
         sizes: dict[str, int] = {}
         for bucket, eps in lines.items():

@@ -90,9 +90,9 @@ class Ingest(Judging, Lifecycle, Registry):
         work.eps = self._load(tx, touched)
         self._idem(tx, work, mutations.values())
         for item in items:
-            if isinstance(item, CallRow) and calls.pop(item.head.id, None):
+            if isinstance(item, CallRow) and calls.pop(item.head.id, None) is not None:
                 self._call(tx, work, item)
-            elif isinstance(item, Mutation) and mutations.pop(item.id, None):
+            elif isinstance(item, Mutation) and mutations.pop(item.id, None) is not None:
                 work.now = max(work.now, item.at)
                 self._mutation(tx, work, item)
         self._write(tx, work)
@@ -105,15 +105,20 @@ class Ingest(Judging, Lifecycle, Registry):
         for call in calls.values():
             by_day[schema.day_of(call.head.at)].append(call.head.id)
         for day, ids in by_day.items():
-            sql = f"SELECT id FROM {schema.table_of(day)} WHERE id >= ? AND id <= ? AND id {IN}"
-            for (known,) in tx.all(sql, (min(ids), max(ids), ids)):
+            for known in self._stored(tx, schema.table_of(day), ids):
                 del calls[known]
         if mutations:
-            ids = list(mutations)
-            for (known,) in tx.all(f"SELECT id FROM t_seen WHERE id >= ? AND id <= ? AND id {IN}", (min(ids), max(ids), ids)):
+            for known in self._stored(tx, "t_seen", list(mutations)):
                 del mutations[known]
             tx.insert("t_seen", [(m.id, m.at) for m in mutations.values()])
         return calls, mutations
+
+    def _stored(self, tx: Tx, table: str, ids: list[str]) -> list[str]:
+        if self.db.shared:
+            return [i for (i,) in tx.all(f"SELECT id FROM {table} WHERE id {IN}", (ids,))]
+        # Ids sort by time, so that the range passes nearly all of a table over. (Another database may sort text in another order.)
+        sql = f"SELECT id FROM {table} WHERE id >= ? AND id <= ? AND id {IN}"
+        return [i for (i,) in tx.all(sql, (min(ids), max(ids), ids))]
 
     # calls
 

@@ -59,7 +59,7 @@ class Lifecycle(Batches):
     def open_pins(self) -> dict[str, int]:
         """Adapter → open episodes."""
         with self.db.read() as tx:
-            return {a: n for a, n in tx.all("SELECT adapter, count(*) FROM t_pins WHERE active GROUP BY adapter")}
+            return dict(tx.all("SELECT adapter, count(*) FROM t_pins WHERE active GROUP BY adapter"))
 
     def move_pins(self, old: str, new: str) -> int:
         with self.db.write() as tx:
@@ -145,7 +145,8 @@ class Lifecycle(Batches):
             tx.run(f"DELETE FROM {table} WHERE eid {IN}", (list(eids),))
         tombs = []
         for eid in dict.fromkeys(eids):
-            ep = known.get(eid) or Ep(eid, *eid.split("/", 1), started=now, last_at=now)
+            key, name = eid.split("/", 1)
+            ep = known.get(eid) or Ep(eid, key, name, started=now, last_at=now)
             tombs.append(Ep(eid, ep.key, ep.id, split=ep.split, state="deleted", started=ep.started, last_at=ep.last_at, ended=now).row())
         tx.insert("t_episodes", tombs)
         self.parents.clear()

@@ -97,8 +97,9 @@ class LeasedBatch:
 
 
 class Store(Protocol):
-    rebuilt: bool
-    """The file could not be opened and was set aside: this one is new, and the spool is to be replayed from its first segment kept."""
+    @property
+    def rebuilt(self) -> bool:
+        """The file could not be opened and was set aside: this one is new, and the spool is to be replayed from its first segment kept."""
 
     # writing: the ingester alone calls this, in one transaction with the positions
     def ingest(self, items: Sequence[CallRow | Mutation], positions: dict[str, Position]) -> None:

@@ -27,7 +27,7 @@ class Registry(Base):
         """All that ever were, oldest first; ``episodes`` is counted anew."""
         with self.db.read() as tx:
             rows = tx.all("SELECT body FROM t_adapters ORDER BY model, version")
-            pins: dict[str, int] = dict(tx.all("SELECT adapter, count(*) FROM t_pins WHERE active GROUP BY adapter"))  # type: ignore[arg-type]
+            pins: dict[str, int] = dict(tx.all("SELECT adapter, count(*) FROM t_pins WHERE active GROUP BY adapter"))
         found = [Adapter.model_validate(load(body)) for (body,) in rows]
         return [a.model_copy(update={"episodes": pins.get(a.name, 0)}) for a in found]
 

@@ -91,7 +91,7 @@ class Ep:
     def public(self) -> Episode:
         return Episode(
             id=self.id, key=self.key, task=self.task, split=Split(self.split), tags=load(self.tags, {}), model=self.model, adapter=self.adapter,
-            arm=self.arm if self.arm in ("control", "candidate") else "live", state=EpisodeState(self.state), started=self.started,  # type: ignore[arg-type]
+            arm=self.arm if self.arm in ("control", "candidate") else "live", state=EpisodeState(self.state), started=self.started,
             ended=self.ended, calls=self.calls, prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens,
             reward=self.reward, group=self.grp,
         )  # fmt: skip

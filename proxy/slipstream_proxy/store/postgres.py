@@ -1,0 +1,169 @@
+"""The shared store: PostgreSQL, for several proxies of one fleet."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, LiteralString, cast
+
+import psycopg
+from psycopg import sql as pgsql
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from slipstream.contract import SqlResult
+from slipstream_proxy.store import schema
+from slipstream_proxy.store.driver import QueryError, Row, StoreError
+from slipstream_proxy.store.protocol import Rules
+from slipstream_proxy.store.queries import check, public
+from slipstream_proxy.store.sqlstore import SqlStore
+
+log = logging.getLogger("slipstream.store")
+
+SERIAL = 0x511B57EA
+"""Advisory lock of transactions that run one at a time over all proxies."""
+READER = "slipstream_reader"
+"""Role that users' queries run as where we may make one: it sees the views and nothing else."""
+FORBIDDEN = re.compile(
+    r"\b(pg_read\w*|pg_ls\w*|pg_stat_file|pg_file\w*|lo_\w+|dblink\w*|set_config|pg_terminate\w*|pg_cancel\w*|pg_reload\w*|pg_rotate\w*|"
+    r"pg_switch\w*|pg_advisory\w*|pg_try_advisory\w*|query_to_\w+|table_to_\w+|cursor_to_\w+|database_to_\w+|schema_to_\w+|nextval|setval|"
+    r"pg_sleep\w*|pg_notify|into|t_\w+|pg_\w+|information_schema)\b",
+    re.IGNORECASE,
+)
+KINDS = {"TEXT": "text", "FLOAT8": "float8", "BIGINT": "int8", "INTEGER": "int4", "BOOLEAN": "bool", "BYTEA": "bytea"}
+
+
+@lru_cache(maxsize=1024)
+def translate(statement: str) -> bytes:
+    """Our ``?`` as psycopg's ``%s``."""
+    return statement.replace("%", "%%").replace("?", "%s").encode()
+
+
+class PostgresTx:
+    def __init__(self, cursor: psycopg.Cursor[Row]) -> None:
+        self._cursor = cursor
+
+    def all(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
+        return self._cursor.execute(translate(sql), params).fetchall()
+
+    def run(self, sql: str, params: Sequence[Any] = ()) -> int:
+        return max(0, self._cursor.execute(translate(sql), params).rowcount)
+
+    def insert(self, table: str, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        columns = schema.columns_of(table)
+        with self._cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN".encode()) as copy:
+            for row in rows:
+                copy.write_row(row)
+
+    def update(self, table: str, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        kinds = schema.columns_of(table)
+        names = (*keys, *columns)
+        arrays = ", ".join(f"%s::{KINDS[kinds[c]]}[]" for c in names)
+        sets = ", ".join(f"{c} = s.{c}" for c in columns)
+        same = " AND ".join(f"{table}.{k} = s.{k}" for k in keys)
+        statement = f"UPDATE {table} SET {sets} FROM unnest({arrays}) AS s({', '.join(names)}) WHERE {same}"
+        self._cursor.execute(statement.encode(), [list(column) for column in zip(*rows, strict=True)])
+
+
+class PostgresDriver:
+    shared = True
+    lock_rows = " FOR UPDATE SKIP LOCKED"
+    on_conflict = " ON CONFLICT DO NOTHING"
+    rebuilt = False
+
+    def __init__(self, url: str, *, connections: int = 8, timeout: float = 30.0) -> None:
+        self._pool = ConnectionPool(
+            url, min_size=1, max_size=connections, open=False, kwargs={"autocommit": True}, check=ConnectionPool.check_connection, timeout=timeout
+        )  # fmt: skip
+        try:
+            # One plain connection first: the pool would try again and again, and say less.
+            psycopg.connect(url, connect_timeout=10).close()
+            self._pool.open(wait=True)
+        except (psycopg.Error, PoolTimeout) as e:
+            self._pool.close()
+            raise StoreError(f"PostgreSQL cannot be reached: {str(e).strip().splitlines()[0]}") from e
+        self._reader = False
+        with self.write() as tx:
+            tx.run("CREATE SEQUENCE IF NOT EXISTS slipstream_seq")
+
+    @contextmanager
+    def read(self) -> Iterator[PostgresTx]:
+        with self._pool.connection() as con, con.transaction(), con.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            yield PostgresTx(cursor)
+
+    @contextmanager
+    def write(self, *, serial: bool = True) -> Iterator[PostgresTx]:
+        with self._pool.connection() as con, con.transaction(), con.cursor() as cursor:
+            if serial:
+                cursor.execute("SELECT pg_advisory_xact_lock(%s)", (SERIAL,))
+            yield PostgresTx(cursor)
+
+    def next_seq(self, tx: Any, count: int) -> int:
+        return min(n for (n,) in tx.all("SELECT nextval('slipstream_seq') FROM generate_series(1, ?)", (count,)))
+
+    def settle(self) -> None:
+        """PostgreSQL's own WAL has it."""
+        self._grant()
+
+    def rewrite(self, tables: Sequence[str]) -> None:
+        with self._pool.connection() as con:
+            for table in tables:
+                con.execute(pgsql.SQL("VACUUM FULL {}").format(pgsql.Identifier(table)))
+            # Pages of the old files may still stand in the log: the oldest segments are used again from here on.
+            try:
+                con.execute("CHECKPOINT")
+            except psycopg.errors.InsufficientPrivilege:
+                log.debug("not allowed to CHECKPOINT: the server will in its own time")
+
+    def _grant(self) -> None:
+        """Make the reading role, where we may; views that were made anew keep their grants, new ones need them."""
+        try:
+            with self.write() as tx:
+                if not tx.all("SELECT 1 FROM pg_roles WHERE rolname = ?", (READER,)):
+                    tx.run(f"CREATE ROLE {READER} NOLOGIN")
+                    tx.run(f"GRANT {READER} TO CURRENT_USER")
+                ((namespace,),) = tx.all("SELECT quote_ident(current_schema())")
+                tx.run(f"GRANT USAGE ON SCHEMA {namespace} TO {READER}")
+                tx.run(f"GRANT SELECT ON {', '.join(schema.VIEW_NAMES)} TO {READER}")
+            self._reader = True
+        except psycopg.Error as e:
+            self._reader = False
+            log.debug("no reading role of its own for queries: %s", e)
+
+    def sql(self, query: str, limit: int, timeout: float) -> SqlResult:
+        text = check(query)
+        # Literals and quoted names apart, so that a word in a text is no reason to refuse it.
+        bare = re.sub(r"'(?:[^']|'')*'", "''", text)
+        if found := FORBIDDEN.search(bare):
+            raise QueryError(f"{found.group(0)}: not in a query here; there are the views {', '.join(schema.VIEW_NAMES)}")
+        try:
+            with self._pool.connection() as con, con.transaction(force_rollback=True), con.cursor() as cursor:
+                cursor.execute("SET TRANSACTION READ ONLY")
+                cursor.execute(f"SET LOCAL statement_timeout = {max(1, int(timeout * 1000))}".encode())
+                if self._reader:
+                    cursor.execute(f"SET LOCAL ROLE {READER}".encode())
+                # The subquery and the binary protocol each take one statement only, and a SELECT at that.
+                wrapped = f"SELECT * FROM ({text}\n) AS q LIMIT {limit + 1}"
+                cursor.execute(cast(LiteralString, wrapped), prepare=True)
+                columns = [d.name for d in cursor.description or ()]
+                rows = cursor.fetchall()
+        except psycopg.errors.QueryCanceled as e:
+            raise QueryError(f"stopped after {timeout:g} s") from e
+        except psycopg.Error as e:
+            raise QueryError((str(e).strip() or type(e).__name__).splitlines()[0]) from e
+        return SqlResult(columns=columns, rows=[[public(v) for v in r] for r in rows[:limit]], truncated=len(rows) > limit)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class PostgresStore(SqlStore):
+    def __init__(self, url: str, rules: Rules | None = None, *, instance: str = "local") -> None:
+        super().__init__(PostgresDriver(url), rules or Rules(), instance=instance)
