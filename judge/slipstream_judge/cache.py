@@ -1,0 +1,49 @@
+"""The judge's cache: one vote on one set of transcripts, kept in the store through the control API.
+
+The key is a hash of everything that the answer depends on. Episodes are named by their content, so that equal runs find each other whatever their
+ids are. A cache that fails is no cache: the judge is asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from typing import Any
+
+from slipstream.client import AsyncClient
+from slipstream.errors import ApiError
+from slipstream_judge.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+def cache_key(**inputs: Any) -> str:
+    return "judge-" + hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+class Cache:
+    """``client`` None: no cache. ``read`` False: answers are kept but not used (a re-judging that must be anew)."""
+
+    def __init__(self, client: AsyncClient | None, metrics: Metrics, *, read: bool = True) -> None:
+        self.client, self.metrics, self.read = client, metrics, read
+
+    async def get(self, key: str) -> dict[str, Any] | None:
+        if self.client is None or not self.read:
+            return None
+        try:
+            value = await self.client.cache_get(key)
+        except ApiError as e:
+            log.debug("the cache does not answer: %s", e)
+            self.metrics.looked_up("error")
+            return None
+        self.metrics.looked_up("miss" if value is None else "hit")
+        return value
+
+    async def put(self, key: str, value: dict[str, Any]) -> None:
+        if self.client is None:
+            return
+        try:
+            await self.client.cache_put(key, value)
+        except ApiError as e:
+            log.debug("the cache did not take an entry: %s", e)

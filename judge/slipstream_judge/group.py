@@ -1,0 +1,224 @@
+"""A group → its scores: which runs are distinct, how they are compared, votes, cache, and what is stored with each score."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import JsonValue
+
+from slipstream.config import Judge
+from slipstream.contract import Group, GroupKind, Score
+from slipstream_judge.budget import OverBudget
+from slipstream_judge.cache import Cache, cache_key
+from slipstream_judge.llm import JudgeFailed, TooLong, Usage
+from slipstream_judge.metrics import Metrics
+from slipstream_judge.prompt import PROMPT_VERSION, Mode, Verdict
+from slipstream_judge.render import RESULT_LEVELS, fit, force
+from slipstream_judge.rubric import Rubrics, rubric_hash
+from slipstream_judge.ruler import Asked, Ruler, Vote, gather
+from slipstream_judge.transcript import Transcript, of_episode
+from slipstream_judge.votes import Tally, orders, tally
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Judged:
+    """``votes``: what each vote said, runs named by digest. ``runs``: digest → ids of the episodes that it stands for."""
+
+    scores: list[Score]
+    votes: list[Vote]
+    runs: dict[str, list[str]]
+    mode: Mode
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(slots=True)
+class _Work:
+    runs: dict[str, Transcript]
+    """To be scored."""
+    context: dict[str, Transcript]
+    known: dict[str, float]
+    """Scores of ``context``, newest or most alike first."""
+    rubric: str
+    mode: Mode
+    deadline: float
+
+
+class GroupJudge:
+    """Scores groups with one model. ``name``: the reward name that its scores get."""
+
+    def __init__(
+        self, judge: Judge, ruler: Ruler, rubrics: Rubrics, cache: Cache, metrics: Metrics, *, name: str | None = None
+    ) -> None:
+        self.judge, self.ruler, self.rubrics, self.cache, self.metrics = judge, ruler, rubrics, cache, metrics
+        self.name = name or judge.name
+
+    async def score(self, group: Group, deadline: float, votes: Sequence[int] | None = None) -> Judged:
+        """Score what is not context. ``deadline``: seconds since the epoch. Raises ``JudgeFailed``, ``OverBudget``."""
+        votes = range(self.judge.votes) if votes is None else votes
+        runs: dict[str, list[str]] = {}
+        transcripts: dict[str, Transcript] = {}
+        for episode in group.episodes:
+            if not episode.context:
+                transcript = (
+                    await asyncio.to_thread(of_episode, episode) if len(episode.calls) > 50 else of_episode(episode)
+                )
+                transcripts.setdefault(transcript.digest, transcript)
+                runs.setdefault(transcript.digest, []).append(episode.episode.id)
+        if not transcripts:
+            return Judged([], [], {}, "absolute")
+        context, known = self._context(group, transcripts)
+        work = _Work(
+            transcripts, context, known, self.rubrics.of(group.task), self._mode(group, transcripts, known), deadline
+        )
+        if work.mode == "absolute":
+            jobs = [
+                self._votes(_Work({d: t}, {}, {}, work.rubric, "absolute", deadline), votes)
+                for d, t in transcripts.items()
+            ]
+            judged = [await job for job in jobs] if len(jobs) == 1 else await _all(jobs)
+            return self._scores(judged, runs, work)
+        return self._scores([await self._votes(work, votes)], runs, work)
+
+    def _mode(self, group: Group, transcripts: dict[str, Transcript], known: dict[str, float]) -> Mode:
+        if group.kind is GroupKind.WINDOW or len(transcripts) == 1:
+            return "window" if known and self.judge.singles != "absolute" and len(transcripts) == 1 else "absolute"
+        if group.kind is GroupKind.LIKE:
+            return "absolute" if self.judge.singles == "absolute" else "alike"
+        return "group"
+
+    def _context(self, group: Group, subjects: dict[str, Transcript]) -> tuple[dict[str, Transcript], dict[str, float]]:
+        """The scored neighbours of a single episode. One that did just the same is no help to compare with, but its score is: it is kept too."""
+        context: dict[str, Transcript] = {}
+        known: dict[str, float] = {}
+        for episode in group.episodes:
+            latest = [r.value for r in episode.rewards if r.name == self.name and 0 <= r.value <= 1]
+            if not episode.context or not latest or len(known) >= self.judge.window:
+                continue
+            transcript = of_episode(episode)
+            if transcript.digest not in subjects:
+                context.setdefault(transcript.digest, transcript)
+                known.setdefault(transcript.digest, latest[-1])
+        return context, known
+
+    async def _votes(self, work: _Work, votes: Sequence[int]) -> tuple[list[Vote], int]:
+        """Every vote, and how many came from the cache. A minority of votes may fail."""
+        shown = orders([*work.runs], votes)
+        jobs = [self._cached(work, order, number) for number, order in zip(votes, shown, strict=True)]
+        done = await asyncio.gather(*jobs, return_exceptions=True)
+        good = [d for d in done if not isinstance(d, BaseException)]
+        bad = [d for d in done if isinstance(d, BaseException)]
+        for error in bad:
+            if not isinstance(error, JudgeFailed) or error.retry_after is not None or 2 * len(good) <= len(done):
+                raise error
+            log.warning("one vote of %s is left out: %s", len(done), error)
+        return [v for v, _ in good], sum(hit for _, hit in good)
+
+    async def _cached(self, work: _Work, order: list[str], number: int) -> tuple[Vote, bool]:
+        j = self.judge
+        key = cache_key(
+            prompt=PROMPT_VERSION,
+            model=self.ruler.llm.model,
+            base=j.api_base,
+            rubric=work.rubric,
+            mode=work.mode,
+            temperature=j.temperature,
+            max_tokens=j.max_tokens,
+            context=self.judge.context,
+            vote=number,
+            runs=sorted(order),
+            known=sorted(work.known.items()),
+        )
+        if (kept := _unpack(await self.cache.get(key), order)) is not None:
+            return kept, True
+        vote = await self._ask(work, order, number)
+        await self.cache.put(key, _pack(vote))
+        return vote, False
+
+    async def _ask(self, work: _Work, order: list[str], number: int) -> Vote:
+        if work.mode != "window":
+            return await self.ruler.vote(work.runs, order, number, Asked(work.rubric, work.mode), work.deadline)
+        known = dict(work.known)
+        runs = work.context | work.runs
+        while known:
+            shown_order = orders([*known, *order], [number])[0]
+            shown = fit([runs[r] for r in shown_order], self.ruler.room, RESULT_LEVELS)
+            if shown is None and len(known) > 1:
+                known.popitem()  # the least alike goes first
+                continue
+            shown = shown or force([runs[r] for r in shown_order], self.ruler.room)
+            try:
+                return await self.ruler.part(
+                    shown, shown_order, number, Asked(work.rubric, "window", dict(known)), work.deadline
+                )
+            except TooLong:
+                self.ruler.shrink(self.ruler.room)
+                known.popitem()
+        raise JudgeFailed("beyond the judge's context, even beside a single scored episode")
+
+    def _scores(self, judged: Sequence[tuple[list[Vote], int]], runs: dict[str, list[str]], work: _Work) -> Judged:
+        usage = Usage()
+        tallies: dict[str, Tally] = {}
+        votes: list[Vote] = []
+        hits = 0
+        for found, cached in judged:
+            for vote in found:
+                usage.add(vote.usage)
+            tallies |= tally([v.verdicts for v in found])
+            votes += found
+            hits += cached
+        meta: dict[str, JsonValue] = {
+            "model": self.ruler.llm.model,
+            "prompt": PROMPT_VERSION,
+            "rubric": rubric_hash(work.rubric),
+            "mode": work.mode,
+            "votes": len(judged[0][0]),
+            "tokens": usage.tokens,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "cost": usage.cost,
+            "latency": round(usage.seconds, 3),
+            "calls": usage.calls,
+            "cached": hits == len(votes),
+            "parts": max(v.parts for v in votes),
+            "judged_with": sum(len(ids) for ids in runs.values()),
+        }
+        if work.mode == "window":
+            meta["compared_with"] = len(work.known)
+        scores = []
+        for digest, ids in runs.items():
+            t = tallies[digest]
+            for episode in ids:
+                own = dict(meta) | {"spread": t.spread} | ({"same_as": ids[0]} if episode != ids[0] else {})
+                scores.append(
+                    Score(episode=episode, name=self.name, value=t.value, reason=t.reason, values=[*t.values], meta=own)
+                )
+                if len(t.values) > 1:
+                    self.metrics.spread.observe(t.spread)
+        self.metrics.episodes.labels(work.mode).inc(len(scores))
+        return Judged(scores, votes, runs, work.mode, usage)
+
+
+async def _all(jobs: Sequence[Any]) -> list[Any]:
+    return list(await gather(jobs))
+
+
+def _pack(vote: Vote) -> dict[str, Any]:
+    return {"verdicts": {r: [v.score, v.reason] for r, v in vote.verdicts.items()}, "parts": vote.parts}
+
+
+def _unpack(value: dict[str, Any] | None, order: Sequence[str]) -> Vote | None:
+    """A kept vote; nothing was spent on it this time. None for what is not one."""
+    try:
+        verdicts = {r: Verdict(float(v[0]), str(v[1])) for r, v in (value or {})["verdicts"].items()}
+        return Vote(verdicts, Usage(), int((value or {})["parts"])) if set(verdicts) == set(order) else None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return None
+
+
+__all__ = ["GroupJudge", "Judged", "OverBudget"]

@@ -1,0 +1,58 @@
+"""The judge's Prometheus metrics, in a registry of their own (``slipstream_judge_…``), served on ``judge.metrics_port``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+SECONDS = (0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 240)
+
+
+class Metrics:
+    def __init__(self) -> None:
+        r = self.registry = CollectorRegistry()
+        p = "slipstream_judge_"
+        self.groups = Counter(p + "groups", "Groups, by how it went", ["outcome"], registry=r)
+        self.episodes = Counter(p + "episodes", "Episodes scored, by mode", ["mode"], registry=r)
+        self.working = Gauge(p + "groups_in_progress", "Groups being judged", registry=r)
+        self.calls = Counter(p + "calls", "Calls of the judge's model, by how they went", ["outcome"], registry=r)
+        self.call_seconds = Histogram(
+            p + "call_seconds", "Seconds of a call that was answered", registry=r, buckets=SECONDS
+        )
+        self.tokens = Counter(p + "tokens", "Tokens, by kind", ["kind"], registry=r)
+        self.cost = Counter(p + "cost_dollars", "Dollars, as far as LiteLLM knows the price", registry=r)
+        self.repairs = Counter(p + "repairs", "Answers that had to be asked for again", registry=r)
+        self.cache = Counter(p + "cache", "Look-ups in the cache", ["result"], registry=r)
+        self.hit_rate = Gauge(p + "cache_hit_rate", "Hits ÷ look-ups since the start", registry=r)
+        self.waiting = Gauge(p + "budget_waiting", "1 while a budget makes the judge wait", ["budget"], registry=r)
+        self.spread = Histogram(
+            p + "vote_spread",
+            "Standard deviation of an episode's votes",
+            registry=r,
+            buckets=(0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5),
+        )
+        self.audits = Counter(p + "audits", "Groups judged by the second model too", ["outcome"], registry=r)
+        self.agreement = Gauge(
+            p + "audit_agreement", "Mean rank correlation with the second model, last 200 audits", registry=r
+        )
+        self.agent_correlation = Gauge(
+            p + "agent_correlation",
+            "Within-group correlation with the agent's own reward, last 1000 episodes",
+            registry=r,
+        )
+        self.agent_pairs = Gauge(p + "agent_correlation_episodes", "Episodes that the correlation is over", registry=r)
+        for name in ("scored", "failed", "postponed", "lost"):
+            self.groups.labels(name)
+        for name in ("hit", "miss", "error"):
+            self.cache.labels(name)
+
+    def looked_up(self, result: str) -> None:
+        self.cache.labels(result).inc()
+        hits, misses = (self.cache.labels(x)._value.get() for x in ("hit", "miss"))
+        self.hit_rate.set(hits / (hits + misses) if hits + misses else 0.0)
+
+    def serve(self, port: int, host: str = "127.0.0.1") -> tuple[int, Any]:
+        """Start the exporter's thread. Returns its port and what ends it (``shutdown()``)."""
+        server, _thread = start_http_server(port, host, self.registry)
+        return server.server_port, server

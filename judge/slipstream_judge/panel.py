@@ -1,0 +1,98 @@
+"""All judges of a configuration: the model, the function, or both, each under a reward name of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from slipstream.client import AsyncClient
+from slipstream.config import Config
+from slipstream.contract import Group, Score
+from slipstream.errors import ConfigError
+from slipstream_judge.budget import Budget
+from slipstream_judge.cache import Cache
+from slipstream_judge.function import FunctionJudge
+from slipstream_judge.group import GroupJudge, Judged
+from slipstream_judge.llm import Llm
+from slipstream_judge.metrics import Metrics
+from slipstream_judge.rubric import Rubrics
+from slipstream_judge.ruler import Ruler
+
+FUNCTION = "function"
+"""Reward name of the function's scores where a model judges too."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    scores: list[Score]
+    judged: Judged | None = None
+    """The model's, with its votes."""
+    function: list[Score] = field(default_factory=list)
+
+
+class Panel:
+    """Raises ``ConfigError`` at the start: no judge, no such function, no such rubric file, two judges with one name."""
+
+    def __init__(
+        self,
+        config: Config,
+        metrics: Metrics,
+        client: AsyncClient | None = None,
+        *,
+        rubric: str | None = None,
+        name: str | None = None,
+        fresh: bool = False,
+    ) -> None:
+        judge = config.judge
+        own = name or judge.name
+        if judge.model is None and judge.function is None:
+            raise ConfigError("no judge: set judge.model (a LiteLLM name) or judge.function (module:function)")
+        self.metrics = metrics
+        self.budget = Budget(judge, metrics, client)
+        self.model: GroupJudge | None = None
+        self.audit: GroupJudge | None = None
+        self.function: FunctionJudge | None = None
+        cache = Cache(client, metrics, read=not fresh)
+        rubrics = Rubrics(judge, rubric)
+        if judge.model is not None:
+            ruler = Ruler(judge, Llm(judge, self.budget, metrics), metrics)
+            self.model = GroupJudge(judge, ruler, rubrics, cache, metrics, name=own)
+        if judge.audit_model is not None and judge.audit_share > 0 and judge.model is not None:
+            second = Ruler(judge, Llm(judge, self.budget, metrics, judge.audit_model), metrics)
+            self.audit = GroupJudge(judge, second, rubrics, cache, metrics, name=own)
+        if judge.function is not None:
+            function_name = own if judge.model is None else FUNCTION
+            if judge.model is not None and own == FUNCTION:
+                raise ConfigError(
+                    f"judge.name = {own!r}: the function's scores have that name where a model judges too"
+                )
+            self.function = FunctionJudge(judge.function, function_name)
+
+    @property
+    def names(self) -> list[str]:
+        """Reward names that are written."""
+        return [j.name for j in (self.model, self.function) if j is not None]
+
+    async def score(self, group: Group, deadline: float) -> Outcome:
+        """Raises ``JudgeFailed``, ``OverBudget``: a group is scored by all or by none."""
+
+        async def function() -> list[Score]:
+            return await self.function.score(group) if self.function else []
+
+        async def model() -> Judged | None:
+            return await self.model.score(group, deadline) if self.model else None
+
+        if self.function is None:
+            judged, scores = await model(), []
+        elif self.model is None:
+            judged, scores = None, await function()
+        else:
+            scores = await function()
+            judged = await model()
+        return Outcome([*(judged.scores if judged else []), *scores], judged, scores)
+
+
+async def within(panel: Panel, group: Group, seconds: float, deadline: float) -> Outcome:
+    """``score``, for ``seconds`` at most. Raises ``TimeoutError`` too."""
+    async with asyncio.timeout(seconds):
+        return await panel.score(group, deadline)

@@ -1,0 +1,167 @@
+"""``slipstream judge rerun``: score stored episodes anew. New rows are added; none is changed, and the latest of a name counts."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import json
+import logging
+import re
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+
+from slipstream.client import AsyncClient
+from slipstream.config import Config
+from slipstream.contract import Episode, EpisodeState, Group, GroupEpisode, GroupKind, RewardIn, Score
+from slipstream.errors import ApiError, ConfigError
+from slipstream_judge.budget import OverBudget
+from slipstream_judge.llm import JudgeFailed
+from slipstream_judge.metrics import Metrics
+from slipstream_judge.panel import Panel
+from slipstream_judge.worker import lease_seconds
+
+log = logging.getLogger(__name__)
+AGES = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def parse_since(text: str, now: float | None = None) -> float:
+    """``90m``, ``24h``, ``7d``: that long ago; a number: seconds since the epoch. Raises ``ConfigError``."""
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip()):
+        return (time.time() if now is None else now) - float(match[1]) * AGES[match[2]]
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"--since {text}: write an age (90m, 24h, 7d) or seconds since the epoch") from None
+
+
+async def _listed(client: AsyncClient, since: float, task: str | None) -> list[list[Episode]]:
+    """Done episodes, together as they were grouped. An episode without a task stands alone."""
+    groups: dict[tuple[str, ...], list[Episode]] = {}
+    async for e in client.all_episodes(since=since, limit=500):
+        if e.state != EpisodeState.DONE or (task is not None and not fnmatch.fnmatchcase(e.task or "", task)):
+            continue
+        if e.task is None:
+            groups["alone", e.key, e.id] = [e]
+        else:
+            name = ("group", e.group) if e.group else ("task", e.key, e.model, e.task, e.split)
+            groups.setdefault(name, []).append(e)
+    return list(groups.values())
+
+
+async def _fetched(client: AsyncClient, episodes: Sequence[Episode], number: int) -> Group:
+    found = []
+    for e in episodes:
+        detail = await client.episode(e.id)
+        plain = Episode.model_validate({k: getattr(detail, k) for k in Episode.model_fields})
+        found.append(GroupEpisode(episode=plain, calls=detail.call_list, rewards=detail.rewards))
+    first = episodes[0]
+    kind = GroupKind.TASK if first.task is not None else GroupKind.WINDOW
+    return Group(
+        id=first.group or f"rerun-{number}",
+        kind=kind,
+        key=first.key,
+        task=first.task,
+        split=first.split,
+        model=first.model,
+        episodes=found,
+    )
+
+
+class Rerun:
+    """``id`` makes each row's idempotency key: posting again after a broken connection adds nothing, another run does."""
+
+    def __init__(self, config: Config, client: AsyncClient, panel: Panel) -> None:
+        self.config, self.client, self.panel = config, client, panel
+        self.id = uuid.uuid4().hex[:12]
+        self.scored = self.failed = self.groups = 0
+
+    async def run(self, since: float, task: str | None) -> None:
+        todo = await _listed(self.client, since, task)
+        slots = asyncio.Semaphore(self.config.judge.concurrency)
+
+        async def one(number: int, episodes: list[Episode]) -> None:
+            async with slots:
+                await self._group(number, episodes)
+                self.groups += 1
+                if sys.stderr.isatty():
+                    print(f"\r{self.groups}/{len(todo)} groups", end="", file=sys.stderr, flush=True)
+
+        await asyncio.gather(*(one(n, e) for n, e in enumerate(todo)))
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
+
+    async def _group(self, number: int, episodes: list[Episode]) -> None:
+        try:
+            group = await _fetched(self.client, episodes, number)
+            outcome = await self._scored(group)
+            for score in outcome:
+                await self._store(score)
+            self.scored += len(outcome)
+        except (JudgeFailed, ApiError) as e:
+            self.failed += 1
+            log.warning("%s and %s more were not judged: %s", episodes[0].id, len(episodes) - 1, e)
+
+    async def _scored(self, group: Group) -> list[Score]:
+        """Over budget: waits (there is no lease to lose)."""
+        while True:
+            try:
+                outcome = await self.panel.score(group, time.time() + lease_seconds(self.config))
+                return outcome.scores
+            except OverBudget as e:
+                await asyncio.sleep(min(e.seconds, 60.0))
+
+    async def _store(self, score: Score) -> None:
+        meta = score.meta | {"values": [*score.values], "rerun": self.id}
+        reward = RewardIn(
+            name=score.name,
+            value=score.value,
+            source=score.source,
+            reason=score.reason or None,
+            key=f"rerun-{self.id}-{score.name}-{score.episode}"[:200],
+            meta=meta,
+        )
+        await self.client.add_reward(score.episode, reward)
+
+
+async def rerun(
+    config: Config,
+    client: AsyncClient,
+    since: float,
+    *,
+    rubric: str | None = None,
+    task: str | None = None,
+    name: str | None = None,
+) -> dict[str, object]:
+    """Judge all done episodes since then. The cache is not read: they are judged anew, even by the same rubric."""
+    panel = Panel(config, Metrics(), client, rubric=rubric, name=name, fresh=True)
+    await panel.budget.sync()
+    work = Rerun(config, client, panel)
+    try:
+        await work.run(since, task)
+    finally:
+        await panel.budget.sync()
+    return {"groups": work.groups, "scored": work.scored, "failed": work.failed, "names": panel.names, "rerun": work.id}
+
+
+def main(
+    config: Config,
+    url: str | None,
+    key: str | None,
+    *,
+    since: str = "24h",
+    rubric: str | None = None,
+    task: str | None = None,
+    name: str | None = None,
+) -> int:
+    """The command. The last line on stdout is JSON. Exit code 1 when a group could not be judged."""
+    start = parse_since(since)
+
+    async def go() -> dict[str, object]:
+        async with AsyncClient(url, key) as client:
+            return await rerun(config, client, start, rubric=rubric, task=task, name=name)
+
+    result = asyncio.run(go())
+    print(json.dumps(result))
+    return 1 if result["failed"] else 0

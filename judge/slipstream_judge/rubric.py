@@ -1,0 +1,52 @@
+"""What good means: the default rubric, the user's own, and which one a task gets."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+from pathlib import Path
+
+from slipstream.config import Judge
+from slipstream.errors import ConfigError
+
+DEFAULT = """\
+1. Did it reach the goal that its task states? A run that does is better than any run that does not. What counts is what the record shows: a
+   claim of success that the tool results do not bear out is no success.
+2. Of runs that do not reach it: how much real progress did they make towards it?
+3. Of runs that are equal in that: the one with fewer wasted steps, repeated or pointless calls and errors is better, by a small margin."""
+
+
+def text_of(value: str) -> str:
+    """A rubric's text: the file's, where ``value`` names one, else ``value`` itself.
+
+    Raises ``ConfigError`` when a value that can only be a path (one line, ending in .txt or .md) is not there, or is empty.
+    """
+    one_line = "\n" not in value and len(value) < 1024
+    path = Path(value).expanduser()
+    if one_line and value.strip():
+        try:
+            if path.is_file():
+                value = path.read_text()
+            elif path.suffix in {".txt", ".md"} and " " not in value.strip():
+                raise ConfigError(f"judge.rubric: no file {value}")
+        except (OSError, UnicodeDecodeError) as e:
+            raise ConfigError(f"judge.rubric: {value}: {e}") from e
+    if not value.strip():
+        raise ConfigError("judge.rubric is empty")
+    return value.strip()
+
+
+def rubric_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Rubrics:
+    """Read once, at the start. The first pattern of ``judge.rubrics`` that matches a task wins, then ``judge.rubric``, then the default."""
+
+    def __init__(self, judge: Judge, override: str | None = None) -> None:
+        self.patterns = [] if override else [(pattern, text_of(value)) for pattern, value in judge.rubrics.items()]
+        value = override or judge.rubric
+        self.default = DEFAULT if value is None else text_of(value)
+
+    def of(self, task: str | None) -> str:
+        return next((text for pattern, text in self.patterns if fnmatch.fnmatchcase(task or "", pattern)), self.default)

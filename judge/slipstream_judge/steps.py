@@ -1,0 +1,233 @@
+"""Messages of every wire format → steps: what was said or done, in words that a judge can read.
+
+Chat Completions, Responses items, Anthropic blocks and plain prompts all end in the same few kinds of step. What differs between two runs
+only by chance (ids of tool calls, the order of JSON keys, white space at the ends) is left out of a step's ``key``, so that equal behaviour
+compares equal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from slipstream.contract import Call
+
+RESULT = "tool result"
+CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+
+
+@dataclass(slots=True)
+class Step:
+    """``kind`` and ``text`` are its identity; ``aside`` (reasoning) is shown with it, and need not be sent again by the client."""
+
+    kind: str
+    text: str
+    aside: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.kind, self.text.strip()
+
+    @property
+    def shortenable(self) -> bool:
+        return self.kind.startswith(RESULT)
+
+
+def clean(text: str) -> str:
+    """Text that any API takes: no lone surrogates, no control characters besides tab and line ends."""
+    return CONTROL.sub("\ufffd", text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+
+def canonical(arguments: Any) -> str:
+    """JSON in one form where it is JSON, else the text as it is."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return arguments
+    return json.dumps(arguments, ensure_ascii=False, sort_keys=True, default=str)
+
+
+def plain(content: Any) -> str:
+    """The text of a content field: a string, a list of parts, or nothing. Pictures and sounds are named, not shown."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        if content and all(isinstance(part, int) for part in content):
+            return f"({len(content)} token ids)"
+        return "\n".join(t for t in (plain(part) for part in content) if t)
+    if isinstance(content, dict):
+        for name in ("text", "refusal"):
+            if isinstance(content.get(name), str):
+                return str(content[name])
+        kind = str(content.get("type", ""))
+        if any(word in kind for word in ("image", "audio", "file", "document", "video")):
+            return f"({kind}, not shown)"
+        if "content" in content:
+            return plain(content["content"])
+        return canonical(content)
+    return str(content)
+
+
+class Reader:
+    """Reads one list of messages. Tool calls are numbered within it, so that a result finds its call whatever the ids were."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._calls: dict[str, str] = {}
+        self._aside = ""
+
+    def say(self, kind: str, text: str) -> None:
+        if text.strip():
+            self.steps.append(Step(kind, clean(text), self._aside))
+            self._aside = ""
+
+    def think(self, text: Any) -> None:
+        words = clean(plain(text)).strip()
+        if words:
+            self._aside = f"{self._aside}\n{words}".strip()
+
+    def tool_call(self, id: Any, name: Any, arguments: Any) -> None:
+        label = f"{clean(str(name or '?'))[:80]} #{len(self._calls) + 1}"
+        self._calls[str(id) if id else f"?{len(self._calls)}"] = label
+        self.steps.append(Step("assistant calls tool", clean(f"{label} {canonical(arguments)}"), self._aside))
+        self._aside = ""
+
+    def result(self, id: Any, content: Any) -> None:
+        text = clean(plain(content))
+        self.steps.append(Step(f"{RESULT} of {self._calls.get(str(id), 'an unknown call')}", text or "(empty)"))
+
+    def end(self, note: str = "") -> list[Step]:
+        if self._aside:
+            self.steps.append(Step("assistant thinks", self._aside))
+            self._aside = ""
+        if note:
+            self.steps.append(Step("note", note))
+        return self.steps
+
+    def read(self, messages: Iterable[Any]) -> None:
+        for message in messages:
+            if isinstance(message, dict):
+                self.message(message)
+            else:
+                self.say("prompt", plain(message))
+
+    def message(self, m: dict[str, Any]) -> None:
+        kind = m.get("type")
+        if kind in {"function_call", "custom_tool_call"}:
+            self.tool_call(m.get("call_id") or m.get("id"), m.get("name"), m.get("arguments", m.get("input")))
+        elif kind in {"function_call_output", "custom_tool_call_output"}:
+            self.result(m.get("call_id"), m.get("output"))
+        elif kind == "reasoning":
+            self.think(m.get("content") or m.get("summary"))
+        elif m.get("role") == "tool":
+            self.result(m.get("tool_call_id"), m.get("content"))
+        elif m.get("role") == "function":
+            self.result(m.get("name"), m.get("content"))
+        else:
+            self.spoken(m)
+
+    def spoken(self, m: dict[str, Any]) -> None:
+        """A message with a role: its reasoning, its parts in order, its tool calls."""
+        role = {"developer": "system", "model": "assistant"}.get(
+            str(m.get("role", "user")), clean(str(m.get("role", "user")))[:40]
+        )
+        if role == "assistant":
+            self.think(m.get("reasoning_content") or m.get("reasoning"))
+        content = m.get("content", m.get("text"))
+        words: list[str] = []
+        for part in content if isinstance(content, list) else [content]:
+            kind = part.get("type") if isinstance(part, dict) else None
+            if kind in {"tool_use", "tool_result", "thinking", "redacted_thinking"}:
+                self.say(role, "\n".join(words))
+                words = []
+                self.block(part)
+            else:
+                words.append(plain(part))
+        self.say(role, "\n".join(w for w in words if w))
+        if isinstance(m.get("refusal"), str):
+            self.say(role, m["refusal"])
+        for call in m.get("tool_calls") or []:
+            if isinstance(call, dict):
+                function = call.get("function") or call.get("custom") or {}
+                self.tool_call(call.get("id"), function.get("name"), function.get("arguments", function.get("input")))
+        if isinstance(old := m.get("function_call"), dict):
+            self.tool_call(old.get("name"), old.get("name"), old.get("arguments"))
+
+    def block(self, part: dict[str, Any]) -> None:
+        """Anthropic's blocks."""
+        if part["type"] == "tool_use":
+            self.tool_call(part.get("id"), part.get("name"), part.get("input"))
+        elif part["type"] == "tool_result":
+            self.result(part.get("tool_use_id"), part.get("content"))
+        else:
+            self.think(part.get("thinking"))
+
+
+def request_steps(call: Call) -> list[Step]:
+    """What the request said."""
+    reader = Reader()
+    reader.read(call.messages)
+    return reader.end()
+
+
+def call_steps(call: Call, choice: int) -> list[Step]:
+    """The request and one of its replies, as one path. What ended a call badly is said in a note at its end."""
+    reader = Reader()
+    reader.read(call.messages)
+    reader.end()  # reasoning that stood alone is closed before the reply begins
+    found = replies(call)
+    for message in found[choice] if choice < len(found) else []:
+        reader.message(
+            {"role": "assistant", **message} if isinstance(message, dict) else {"role": "assistant", "content": message}
+        )
+    return reader.end(_note(call))
+
+
+def replies(call: Call) -> list[list[Any]]:
+    """The messages of each choice. A reply of the Responses format is a list of items, and one choice."""
+    if call.dialect == "responses" and all(isinstance(r, dict) and "type" in r for r in call.reply):
+        return [call.reply] if call.reply else []
+    found: list[list[Any]] = []
+    for reply in call.reply:
+        output = reply.get("output") if isinstance(reply, dict) else reply
+        found.append(output if isinstance(output, list) else [reply])
+    return found
+
+
+def plain_prompt(call: Call) -> str | None:
+    """The prompt of a call that has no messages but a text."""
+    if call.dialect != "completions" or len(call.messages) != 1:
+        return None
+    only = call.messages[0]
+    text = only.get("content") if isinstance(only, dict) else only
+    return text if isinstance(text, str) else None
+
+
+def _note(call: Call) -> str:
+    if call.outcome == "aborted":
+        return "(the client broke this reply off)"
+    if call.outcome == "error":
+        return f"(the call failed: {call.status} {clean(call.error or '')[:300]})"
+    if call.finish_reason in {"length", "max_tokens", "max_output_tokens"}:
+        return "(the reply was cut at its token limit)"
+    return ""
+
+
+def tool_lines(tools: Iterable[Any]) -> list[str]:
+    """A line for each tool definition, of any format: name, parameters, description."""
+    lines = []
+    for tool in tools:
+        if not isinstance(tool, dict):
+            continue
+        function = tool.get("function") if isinstance(tool.get("function"), dict) else tool
+        assert isinstance(function, dict)
+        schema = function.get("parameters") or function.get("input_schema") or {}
+        name = function.get("name") or tool.get("type") or "?"
+        lines.append(clean(f"{name} {canonical(schema)}: {function.get('description') or ''}".strip(": ")))
+    return lines

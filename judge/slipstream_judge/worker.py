@@ -1,0 +1,227 @@
+"""``slipstream judge``: leases groups, scores them, posts the scores. As many copies as wanted, anywhere.
+
+A group is leased for longer than judging it can take, so no lease is renewed: a judge that dies leaves groups that come back by themselves. A
+judge that fails says so (``ScoresIn.failed``), and the proxy hands the group out again later or parks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+
+from slipstream.client import AsyncClient
+from slipstream.config import Config
+from slipstream.contract import TAG, Event, Group, GroupLeaseIn, ScoresIn
+from slipstream.errors import ApiError, Unavailable
+from slipstream_judge.audit import Auditor
+from slipstream_judge.budget import OverBudget
+from slipstream_judge.llm import JudgeFailed, litellm
+from slipstream_judge.metrics import Metrics
+from slipstream_judge.panel import Outcome, Panel, within
+
+log = logging.getLogger(__name__)
+IDLE = (0.1, 2.0)
+"""Seconds between looks for work: at first, and after many looks in vain."""
+SYNC = 5.0
+GRACE = 10.0
+"""Seconds that running groups get when the judge is told to stop."""
+
+
+def lease_seconds(config: Config) -> float:
+    """Long enough for an answer, its repair, and retries of each, whatever the votes (they run side by side)."""
+    judge = config.judge
+    return min(3600.0, max(60.0, judge.timeout * (judge.votes + 5) + 30))
+
+
+def worker_name() -> str:
+    host = "".join(c if TAG.match(c) else "-" for c in socket.gethostname())[:60]
+    return f"judge-{host}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+class Worker:
+    def __init__(
+        self, config: Config, client: AsyncClient, name: str | None = None, metrics: Metrics | None = None
+    ) -> None:
+        self.config, self.client = config, client
+        self.name = name or worker_name()
+        self.metrics = metrics or Metrics()
+        self.panel = Panel(config, self.metrics, client)
+        self.auditor = Auditor(config.judge, self.panel.audit, self.metrics)
+        self.seconds = lease_seconds(config)
+        self.slots = asyncio.Semaphore(config.judge.concurrency)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.ahead = max(1, config.judge.concurrency // 8)
+        self._away = False
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Judge until ``stop`` is set. Returns the exit code."""
+        sync = asyncio.create_task(self._sync())
+        idle = IDLE[0]
+        await self.panel.budget.sync()
+        try:
+            while not stop.is_set():
+                pause = await self._round(idle)
+                idle = IDLE[0] if pause == 0 else min(IDLE[1], idle * 1.5)
+                if pause:
+                    await _pause(stop, pause)
+            return 0
+        finally:
+            sync.cancel()
+            await self._finish()
+
+    async def _round(self, idle: float) -> float:
+        """Lease what there is room for. Returns the seconds to wait until the next look; 0 after work was found."""
+        blocked = self.panel.budget.wait() if self.panel.model else None
+        self.panel.budget.say(blocked)
+        if blocked is not None:
+            return min(1.0, blocked[1])
+        room = self.config.judge.concurrency + self.ahead - len(self.tasks)
+        if room <= self.ahead // 2:
+            await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0.5)
+            return 0.0
+        singles = self.config.judge.singles != "off"
+        wanted = GroupLeaseIn(
+            worker=self.name, names=self.panel.names, seconds=self.seconds, limit=min(64, room), singles=singles
+        )
+        began = time.time()
+        try:
+            lease = await self.client.lease_groups(wanted)
+        except ApiError as e:
+            if not self._away:
+                log.warning("no work from the proxy: %s", e)
+            self._away = True
+            return idle if isinstance(e, Unavailable) else IDLE[1]
+        if self._away:
+            log.info("the proxy answers again")
+            self._away = False
+        if lease is None or not lease.groups:
+            return idle
+        for group in lease.groups:
+            task = asyncio.create_task(self._judge(lease.lease, group, began + self.seconds * 0.95))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+        return 0.0
+
+    async def _judge(self, lease: str, group: Group, deadline: float) -> None:
+        async with self.slots:
+            with self.metrics.working.track_inprogress():
+                outcome, answer = await self._score(lease, group, deadline)
+                kept = await self._post(group, answer, deadline)
+                self._count(group, answer, kept=kept)
+                if outcome is not None and outcome.judged is not None and kept:
+                    self.auditor.compare(group, outcome.judged.scores)
+                    await self._audit(group, outcome, deadline)
+
+    async def _score(self, lease: str, group: Group, deadline: float) -> tuple[Outcome | None, ScoresIn]:
+        left = deadline - time.time()
+        try:
+            outcome = await within(self.panel, group, left, deadline - 1)
+            return outcome, ScoresIn(lease=lease, scores=outcome.scores)
+        except OverBudget as e:
+            return None, ScoresIn(lease=lease, failed=str(e), retry_after=min(e.seconds, 3600.0))
+        except JudgeFailed as e:
+            return None, ScoresIn(lease=lease, failed=str(e)[:2000], retry_after=e.retry_after)
+        except TimeoutError:
+            return None, ScoresIn(lease=lease, failed=f"judging took longer than {left:.0f} s")
+        except Exception as e:
+            log.exception("judging group %s failed", group.id)
+            return None, ScoresIn(lease=lease, failed=f"{type(e).__name__}: {e}"[:2000])
+
+    async def _post(self, group: Group, answer: ScoresIn, deadline: float) -> bool:
+        """Posting is idempotent under its lease: tried until the proxy answers or the lease is over."""
+        pause = 0.2
+        while True:
+            try:
+                await self.client.post_scores(group.id, answer)
+                return True
+            except Unavailable as e:
+                if time.time() + pause > deadline:
+                    log.warning("scores of group %s are lost: %s", group.id, e)
+                    return False
+            except ApiError as e:
+                if e.status < 500 or time.time() + pause > deadline:
+                    log.warning("the proxy did not take the scores of group %s: %s", group.id, e)
+                    return False
+            await asyncio.sleep(pause)
+            pause = min(5.0, pause * 2)
+
+    def _count(self, group: Group, answer: ScoresIn, *, kept: bool) -> None:
+        if answer.failed is None:
+            self.metrics.groups.labels("scored" if kept else "lost").inc()
+            log.info("scored group %s: %s episodes", group.id, len(answer.scores))
+        else:
+            self.metrics.groups.labels("failed" if answer.retry_after is None else "postponed").inc()
+            log.warning("group %s is not scored (attempt %s): %s", group.id, group.attempts + 1, answer.failed)
+
+    async def _audit(self, group: Group, outcome: Outcome, deadline: float) -> None:
+        assert outcome.judged is not None
+        found = await self.auditor.audit(group, outcome.judged.scores, deadline)
+        if found is not None:
+            data = {
+                "group": group.id,
+                "agreement": found,
+                "model": self.config.judge.model,
+                "audit_model": self.config.judge.audit_model,
+            }
+            with contextlib.suppress(ApiError):
+                await self.client.post_event(Event(kind="judge", data=data))
+
+    async def _sync(self) -> None:
+        while True:
+            await asyncio.sleep(SYNC)
+            await self.panel.budget.sync()
+
+    async def _finish(self) -> None:
+        """Let running groups end for a moment; what is not done by then goes back at once."""
+        if self.tasks:
+            _, late = await asyncio.wait(self.tasks, timeout=GRACE)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+            if late:
+                with contextlib.suppress(ApiError):
+                    await self.client.release(self.name)
+        await self.panel.budget.sync()
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
+
+
+async def run(config: Config, client: AsyncClient, stop: asyncio.Event) -> int:
+    """Judge with this configuration until ``stop`` is set. Raises ``ConfigError`` at the start."""
+    worker = Worker(config, client)
+    server = None
+    if config.judge.metrics_port is not None:
+        port, server = worker.metrics.serve(config.judge.metrics_port)
+        log.info("metrics on http://127.0.0.1:%s/metrics", port)
+    if config.judge.model is not None:
+        await asyncio.to_thread(litellm)
+    who = " and ".join(x for x in (config.judge.model, config.judge.function) if x)
+    log.info("judging with %s, %s groups at once, as %s", who, config.judge.concurrency, worker.name)
+    try:
+        return await worker.run(stop)
+    finally:
+        if server is not None:
+            server.shutdown()
+
+
+def main(config: Config, url: str | None, key: str | None) -> int:
+    """The command. Ends well on SIGTERM and SIGINT."""
+
+    async def go() -> int:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with AsyncClient(url, key) as client:
+            return await run(config, client, stop)
+
+    return asyncio.run(go())
