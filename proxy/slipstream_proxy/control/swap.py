@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 GRACE = 3.0
 """Seconds between an adapter's last pin (or its being taken out of the live state) and its unloading: a worker may still hold it."""
 TICK = 0.5
+FIRST_CHECK = 5.0
 S = AdapterState
 
 
@@ -48,6 +49,9 @@ class Swapper:
     async def start(self) -> None:
         await self.engines.start()
         await self._pins()
+        # before anybody is told: a control plane that restarts must not say that a healthy engine is down
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.engines.check_all(), FIRST_CHECK)
         self.publish()
         self._tasks = [asyncio.create_task(self._health(), name="health"), asyncio.create_task(self._run(), name="swap"),
                        asyncio.create_task(self._gate(), name="gate")]  # fmt: skip

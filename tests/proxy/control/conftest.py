@@ -96,10 +96,10 @@ class Plane:
         return await until(look)
 
 
-def make_config(tmp_path: Path, engine: FakeEngine, **sections) -> Config:
+def make_config(tmp_path: Path, fake: FakeEngine, **sections) -> Config:
     tree = {
         "data_dir": str(tmp_path / "data"),
-        "engine": {"urls": [engine.url], "name": "tiny", "health_interval": 0.1},
+        "engine": {"urls": [fake.url], "name": "tiny", "health_interval": 0.1},
         "gate": {"holdout": 0.0},
         "proxy": {"durability": "process"},
     }
