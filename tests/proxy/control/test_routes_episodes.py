@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from tests.proxy.control.conftest import until
+
 
 async def test_a_call_becomes_an_episode(plane):
     await plane.call("e1")
@@ -14,3 +16,100 @@ async def test_tokens_on_demand(plane):
     body = await plane.seen("e1", tokens=1)
     call = body["call_list"][0]
     assert (call["prompt_ids"], call["completion_ids"], call["logprobs"]) == ([1, 2, 3], [[4, 5]], [[-0.5, -0.25]])
+
+
+async def test_a_reward_is_in_the_store_when_the_post_returns(plane):
+    await plane.call("e1")
+    await plane.seen("e1")
+    status, ack = await plane.ask("POST", "/episodes/e1/rewards", {"value": 0.5, "key": "k"})
+    assert (status, ack) == (200, {"stored": True, "known": True})
+    assert (await plane.seen("e1"))["reward"] == 0.5
+    assert (await plane.ask("POST", "/episodes/e1/rewards", {"value": 0.9, "key": "k"}))[1]["stored"] is False
+    assert (await plane.seen("e1"))["reward"] == 0.5
+
+
+async def test_a_reward_may_come_before_its_episode(plane):
+    status, ack = await plane.ask("POST", "/episodes/early/rewards", {"value": 1.0})
+    assert (status, ack["known"]) == (200, False)
+    await plane.call("early")
+    await until(lambda: _reward(plane, "early", 1.0))
+
+
+async def _reward(plane, episode, value):
+    return (await plane.seen(episode))["reward"] == value
+
+
+async def test_an_orphan_is_refused_after_its_time(plane):
+    await plane.ask("POST", "/episodes/never/rewards", {"value": 1.0})
+    now = plane.deps.now()
+    plane.deps.now = lambda: now + 4000
+    status, body = await plane.ask("POST", "/episodes/never/rewards", {"value": 1.0})
+    assert (status, body["error"]["field"]) == (404, "path.episode")
+
+
+async def test_done(plane):
+    await plane.call("e1")
+    await plane.seen("e1")
+    assert (await plane.ask("POST", "/episodes/e1/done"))[0] == 200
+    assert (await plane.seen("e1"))["state"] == "done"
+
+
+async def test_list_and_filter(plane):
+    for i in range(5):
+        await plane.call(f"e{i}", task=f"t{i % 2}", tags={"env": "a" if i else "b"})
+    await plane.seen("e4")
+    _, page = await plane.ask("GET", "/episodes", params={"limit": 2})
+    seen = [e["id"] for e in page["episodes"]]
+    while page["next"]:
+        _, page = await plane.ask("GET", "/episodes", params={"limit": 2, "cursor": page["next"]})
+        seen += [e["id"] for e in page["episodes"]]
+    assert sorted(seen) == [f"e{i}" for i in range(5)]
+    assert {e["id"] for e in (await plane.ask("GET", "/episodes?task=t1"))[1]["episodes"]} == {"e1", "e3"}
+    assert [e["id"] for e in (await plane.ask("GET", "/episodes?tag.env=b"))[1]["episodes"]] == ["e0"]
+
+
+async def test_keys_see_their_own_episodes_only(plane):
+    await plane.call("mine", key="k1")
+    await plane.call("mine", key="k2", text="other")
+    await until(lambda: _two(plane))
+    _, page = await plane.ask("GET", "/episodes", key="k1", scopes=["inference"])
+    assert [e["key"] for e in page["episodes"]] == ["k1"]
+    assert (await plane.ask("GET", "/episodes?key=k2", key="k1", scopes=["inference"]))[0] == 403
+    assert (await plane.ask("POST", "/episodes/mine/rewards", {"value": 1.0}, key="k1", scopes=["inference"]))[0] == 200
+    assert (await plane.ask("GET", "/episodes/mine?key=k2"))[1]["reward"] is None
+    assert (await plane.ask("GET", "/episodes/mine?key=k1"))[1]["reward"] == 1.0
+    assert (await plane.ask("POST", "/episodes/mine/rewards?key=k2", {"value": 0.0}))[0] == 200
+    assert (await plane.ask("POST", "/episodes/mine/rewards", {"value": 1.0}, key="k1", scopes=["judge"]))[0] == 403
+
+
+async def _two(plane):
+    return len((await plane.ask("GET", "/episodes"))[1]["episodes"]) == 2
+
+
+async def test_forgetting(plane):
+    await plane.call("e1", text="secret words")
+    await plane.seen("e1")
+    status, body = await plane.ask("DELETE", "/episodes/e1")
+    assert (status, body) == (200, {"id": "e1", "adapters": []})
+    assert (await plane.ask("DELETE", "/episodes/e1"))[0] == 404
+    assert "secret" not in str(await plane.ask("GET", "/episodes/e1"))
+
+
+async def test_datasets(plane):
+    import json
+
+    for name, reward in (("a", 1.0), ("b", 0.0)):
+        await plane.call(name, text="same question", task="t")
+        await plane.seen(name)
+        await plane.ask("POST", f"/episodes/{name}/rewards", {"value": reward})
+    lines = (await plane.ask("GET", "/export?format=sft"))[1].splitlines()
+    assert json.loads(lines[0])["messages"] == [{"role": "user", "content": "same question"}, {"role": "assistant", "content": "hi"}]
+    pair = json.loads((await plane.ask("GET", "/export?format=dpo"))[1].splitlines()[0])
+    assert (pair["prompt"][0]["content"], pair["chosen_reward"], pair["rejected_reward"]) == ("same question", 1.0, 0.0)
+    assert len((await plane.ask("GET", "/export?format=jsonl&reward_min=0.5"))[1].splitlines()) == 1
+    r = await plane.client.get("/slipstream/v1/export?format=parquet", headers=plane.as_())
+    import io
+
+    import pyarrow.parquet as pq
+
+    assert pq.read_table(io.BytesIO(await r.read())).num_rows == 2

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tests.proxy.control.conftest import until
+
+LEASE = {"worker": "w1", "min_groups": 1, "max_groups": 4, "max_wait": 0}
+
+
+async def group_of(plane, task: str, rewards: list[float | None], adapter: str = "tiny") -> list[str]:
+    names = [f"{task}-{i}" for i in range(len(rewards))]
+    for name, reward in zip(names, rewards, strict=True):
+        await plane.call(name, task=task, adapter=adapter, done=True)
+        if reward is not None:
+            assert (await plane.ask("POST", f"/episodes/{name}/rewards", {"value": reward}))[0] == 200
+    for name in names:
+        await until(lambda name=name: _state(plane, name, "done"))
+    return names
+
+
+async def _state(plane, name: str, state: str) -> bool:
+    return (await plane.seen(name))["state"] == state
+
+
+async def lease(plane, **more):
+    return await plane.client.post("/slipstream/v1/batches/lease", json={**LEASE, **more}, headers=plane.as_())
+
+
+async def test_a_batch_is_arrow_and_acked_once(make_plane):
+    plane = await make_plane(groups={"size": 2})
+    await group_of(plane, "t", [0.0, 1.0])
+
+    async def get():
+        r = await lease(plane)
+        return r if r.status == 200 else None
+
+    r = await until(get)
+    table = pa.ipc.open_stream(await r.read()).read_all()
+    assert table.num_rows == 2
+    assert sorted(table["reward"].to_pylist()) == [0.0, 1.0]
+    assert table["completion_ids"].to_pylist() == [[4, 5], [4, 5]]
+    batch, held = r.headers["x-slipstream-batch"], r.headers["x-slipstream-lease"]
+    assert float(r.headers["x-slipstream-until"]) > plane.deps.now()
+    assert (await lease(plane)).status == 204
+    ack = {"lease": held, "outcome": "trained", "adapter": "tiny@1", "step": 1, "advantages": {"t-0": -1.0, "t-1": 1.0}}
+    assert (await plane.ask("POST", f"/batches/{batch}/ack", {**ack, "lease": "other"}))[0] == 409
+    assert (await plane.ask("POST", f"/batches/{batch}/ack", ack))[0] == 200
+    assert (await lease(plane)).status == 204
+    detail = await plane.seen("t-1")
+    assert detail["advantage"] == 1.0
+    assert detail["batches"] == [batch]
+
+
+async def test_a_released_batch_comes_back(make_plane):
+    plane = await make_plane(groups={"size": 2})
+    await group_of(plane, "t", [0.0, 1.0])
+
+    async def get():
+        r = await lease(plane)
+        return r if r.status == 200 else None
+
+    await until(get)
+    status, body = await plane.ask("POST", "/leases/release", {"worker": "w1"})
+    assert (status, body["released"]) == (200, 1)
+    assert (await lease(plane)).status == 200
+
+
+async def test_the_judge_scores_a_group(make_plane):
+    plane = await make_plane(groups={"size": 2}, reward={"weights": {"judge": 1.0}})
+    names = await group_of(plane, "t", [None, None])
+
+    async def get():
+        status, body = await plane.ask("POST", "/groups/lease", {"worker": "j1"})
+        return body if status == 200 else None
+
+    leased = await until(get)
+    group = leased["groups"][0]
+    assert [e["episode"]["id"] for e in group["episodes"]] == names
+    scores = [{"episode": n, "value": i * 1.0, "reason": "so"} for i, n in enumerate(names)]
+    body = {"lease": leased["lease"], "scores": scores}
+    assert (await plane.ask("POST", f"/groups/{group['id']}/scores", {**body, "lease": "stale"}))[0] == 409
+    assert (await plane.ask("POST", f"/groups/{group['id']}/scores", body))[0] == 200
+    assert (await plane.ask("POST", "/groups/lease", {"worker": "j1"}))[0] == 204
+    assert (await plane.seen(names[1]))["reward"] == 1.0
+
+
+async def test_a_group_that_fails_too_often_is_parked_and_can_be_tried_again(make_plane):
+    plane = await make_plane(groups={"size": 2}, judge={"max_attempts": 1}, reward={"weights": {"judge": 1.0}})
+    await group_of(plane, "t", [None, None])
+
+    async def get():
+        status, body = await plane.ask("POST", "/groups/lease", {"worker": "j1"})
+        return body if status == 200 else None
+
+    leased = await until(get)
+    group = leased["groups"][0]["id"]
+    assert (await plane.ask("POST", f"/groups/{group}/scores", {"lease": leased["lease"], "failed": "refused"}))[0] == 200
+    _, parked = await plane.ask("GET", "/groups/parked")
+    assert [g["id"] for g in parked["groups"]] == [group]
+    assert (await plane.ask("POST", f"/groups/{group}/retry"))[0] == 200
+    assert (await plane.ask("GET", "/groups/parked"))[1]["groups"] == []
+    assert (await plane.ask("POST", "/groups/nothing/retry"))[0] == 404
+
+
+async def test_the_judges_cache(plane):
+    assert (await plane.ask("GET", "/judge/cache/k1"))[0] == 404
+    assert (await plane.ask("PUT", "/judge/cache/k1", {"key": "k1", "value": {"a": 1}}))[0] == 200
+    status, body = await plane.ask("GET", "/judge/cache/k1")
+    assert (status, body["value"]) == (200, {"a": 1})
+
+
+async def test_scopes_of_the_workers(plane):
+    assert (await plane.ask("POST", "/batches/lease", LEASE, scopes=["judge"]))[0] == 403
+    assert (await plane.ask("POST", "/groups/lease", {"worker": "j"}, scopes=["trainer"]))[0] == 403
+    assert (await plane.ask("POST", "/batches/lease", LEASE, scopes=["trainer"]))[0] == 204
