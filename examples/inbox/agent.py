@@ -22,8 +22,10 @@ from typing import Any
 
 import httpx
 import openai
-from inbox import SYSTEM, TOOLS, Mailbox, Task, make_task, reward, task_seed
+from inbox import SYSTEM, TOOLS, Mailbox, Task, make_task, make_tasks, reward, task_seed
 from openai import AsyncOpenAI
+
+__all__ = ["Result", "Task", "finish", "make_client", "make_tasks", "run_all", "run_episode", "schedule"]
 
 MAX_CALLS = 4
 MAX_TOKENS = 24
@@ -65,12 +67,19 @@ async def post(client: AsyncOpenAI, path: str, body: dict[str, Any]) -> bool:
     return True
 
 
-async def finish(client: AsyncOpenAI, episode_id: str, value: float) -> bool:
-    """Post the episode's reward and that it has ended. False where nobody wants to know."""
+async def finish(client: AsyncOpenAI, episode_id: str, value: float | None) -> bool:
+    """Post the episode's reward (None: a judge scores it) and that it has ended.
+
+    Returns whether a reward was taken; False where nobody wants to know.
+    """
     path = f"/slipstream/v1/episodes/{episode_id}"
-    if not await post(client, f"{path}/rewards", {"name": "reward", "value": value, "source": "agent"}):
-        return False
-    return await post(client, f"{path}/done", {})
+    taken = False
+    if value is not None:
+        taken = await post(client, f"{path}/rewards", {"name": "reward", "value": value, "source": "agent"})
+        if not taken:
+            return False
+    await post(client, f"{path}/done", {})
+    return taken
 
 
 async def run_episode(
@@ -84,8 +93,9 @@ async def run_episode(
     max_calls: int = MAX_CALLS,
     extra_body: dict[str, Any] | None = None,
     keep_replies: bool = False,
+    post_reward: bool = True,
 ) -> Result:
-    """Answer one task with at most `max_calls` model calls, and post the reward.
+    """Answer one task with at most `max_calls` model calls, and post the reward (or only that it is done).
 
     The episode ends with the tool `answer`, with a reply without a tool call, or with the last call. Errors of the API
     are raised, and no reward is posted then.
@@ -121,7 +131,7 @@ async def run_episode(
     finally:
         box.close()
     result.reward = reward(task, result.answer)
-    result.reward_posted = await finish(client, episode_id, result.reward)
+    result.reward_posted = await finish(client, episode_id, result.reward if post_reward else None)
     return result
 
 
