@@ -1,8 +1,8 @@
 """A mailbox in SQLite FTS5 and questions about it: the world of the inbox agent.
 
-Each task is made from one integer seed: twelve mails ("the dentist for dana is monday") with names that are distinct
+Each task is made from one integer seed: twelve mails ("the dentist for dana: monday") with names that are distinct
 within the mailbox, and a question that one of them answers. The agent has three tools, `search`, `read` and `answer`.
-Searching for the name always finds the one mail; a common word such as "the" finds all twelve, and only two are listed.
+Searching for the name always finds the one mail; a common word such as "the" finds all twelve, of which only two are listed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ THINGS = tuple(
 )
 DAYS = tuple("monday tuesday wednesday thursday friday saturday sunday".split())  # noqa: SIM905
 QUESTIONS = (
-    "when is the {thing} for {name}",
     "what day is the {thing} for {name}",
     "tell me when the {thing} for {name} is",
+    "do you know when the {thing} for {name} is",
     "please tell me what day the {thing} for {name} is",
 )
 MAILS = 12
@@ -63,7 +63,7 @@ class Mail:
     @property
     def body(self) -> str:
         """The text that is searched and read."""
-        return f"the {self.thing} for {self.name} is {self.day}"
+        return f"the {self.thing} for {self.name}: {self.day}"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Make the small model: a Qwen3-shaped one that has read the transcripts of a clumsy searcher.
 
-    python examples/inbox/pretrain.py OUT --steps 1200 --seed 0
+    python examples/inbox/pretrain.py OUT --steps 1000 --seed 0
 
 The clumsy searcher searches for one random word of the question, reads a random one of the mails listed and answers the
 day in it. The same seed and number of threads make the same model. `--device cuda` uses a GPU.
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from inbox import SYSTEM, TOOLS, Mailbox, Task, make_task, task_seed
-from tokenizer import END, ROLES, UNKNOWN, build_tokenizer, spelling_pairs, tool_call
+from tokenizer import END, ROLES, SEARCH, UNKNOWN, build_tokenizer, spelling_pairs, tool_call
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 BATCH = 128
@@ -96,12 +96,37 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     return model
 
 
-def weighted_loss(model: Any, ids: torch.Tensor, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The training loss (0-d) and the mean loss on the assistant's own tokens (0-d). `ids`, `own`: [rows, length]."""
+def keyword_targets(ids: torch.Tensor, tokenizer: PreTrainedTokenizerFast) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where each row's keyword stands, int64 [rows], and what the searcher picks it from, float [rows, vocabulary].
+
+    The second is uniform over the words of the question: all of his choices at once teach more than the one he made.
+    """
+    spaced_to_bare = {spaced: bare for bare, spaced in spelling_pairs(tokenizer)}
+    bare = set(spaced_to_bare.values())
+    user, end, search = (tokenizer.convert_tokens_to_ids(token) for token in (ROLES["user"], END, SEARCH))
+    places = (ids == search).long().argmax(1) + 1
+    targets = torch.zeros(len(ids), len(tokenizer))
+    for row, tokens in enumerate(ids.tolist()):
+        first = tokens.index(user) + 1
+        for token in tokens[first : tokens.index(end, first)]:
+            targets[row, token if token in bare else spaced_to_bare[token]] += 1
+    return places, targets / targets.sum(1, keepdim=True)
+
+
+def weighted_loss(
+    model: Any, ids: torch.Tensor, own: torch.Tensor, places: torch.Tensor, targets: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The training loss (0-d) and the mean loss on the assistant's own tokens (0-d), in nats.
+
+    `ids`, `own`: [rows, length]; `places`, `targets`: of `keyword_targets`.
+    """
     logits = model(input_ids=ids, attention_mask=(ids != 0).long()).logits[:, :-1].float()
-    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-    mine = own[:, 1:].flatten().float()
-    context = (ids[:, 1:] != 0).flatten().float() - mine
+    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
+    every = torch.arange(len(ids), device=ids.device)
+    keyword = torch.nn.functional.cross_entropy(logits[every, places - 1], targets, reduction="none")
+    losses = losses.index_put((every, places - 1), keyword)
+    mine = own[:, 1:].float()
+    context = (ids[:, 1:] != 0).float() - mine
     own_loss = (losses * mine).sum() / mine.sum()
     return own_loss + CONTEXT_WEIGHT * (losses * context).sum() / context.sum(), own_loss
 
@@ -122,7 +147,8 @@ def train(
     began = time.time()
     rows, share = make_rows(tokenizer, mailboxes, seed)
     own = own_words(rows, tokenizer)
-    rows, own, model = rows.to(device), own.to(device), model.to(device).train()
+    data = [x.to(device) for x in (rows, own, *keyword_targets(rows, tokenizer))]
+    model.to(device).train()
     print(
         f"the clumsy searcher succeeds in {share:.3f} of {len(rows)} transcripts ({time.time() - began:.0f} s)",
         flush=True,
@@ -136,7 +162,7 @@ def train(
     for step in range(steps):
         pick = torch.randint(len(rows), (batch,), generator=order).to(device)
         with torch.autocast(torch.device(device).type, torch.bfloat16):
-            loss, own_loss = weighted_loss(model, rows[pick], own[pick])
+            loss, own_loss = weighted_loss(model, *(x[pick] for x in data))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -152,7 +178,7 @@ def main() -> None:
     """Command line: train, then write the model in bf16 with its tokenizer to OUT."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--lr", type=float, default=2e-3)

@@ -140,6 +140,12 @@ def test_the_reward_is_posted_and_then_done(endpoint: Endpoint) -> None:
     ]
 
 
+def test_without_a_reward_only_the_end_is_told(endpoint: Endpoint) -> None:
+    result = play(endpoint, inbox.make_task(4), post_reward=False)
+    assert (result.reward, result.reward_posted) == (1.0, False)
+    assert endpoint.posts == [("/slipstream/v1/episodes/ep-1/done", {})]
+
+
 def test_an_endpoint_without_rewards_is_fine(endpoint: Endpoint) -> None:
     endpoint.with_rewards = False
     result = play(endpoint, inbox.make_task(4))
