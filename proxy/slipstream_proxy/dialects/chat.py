@@ -10,7 +10,19 @@ import hashlib
 from typing import Any
 
 from slipstream_proxy.dialects.base import (
-    Hide, Injected, Turn, dumps, error_text, event_data, fail, loads, null_ids, null_logprobs, openai_error, stream_objects, why_not,
+    Hide,
+    Injected,
+    Turn,
+    dumps,
+    error_text,
+    event_data,
+    fail,
+    loads,
+    null_ids,
+    null_logprobs,
+    openai_error,
+    stream_objects,
+    why_not,
 )
 from slipstream_proxy.dialects.sampling import forces, sampling_of, untrainable
 from slipstream_proxy.records import CallHead, Choice, Parsed

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream_proxy.dialects.base import Hide, Injected, Turn, dumps, error_text, fail, loads, openai_error, stream_objects, why_not
+from slipstream_proxy.dialects.base import (
+    Hide,
+    Injected,
+    Turn,
+    dumps,
+    error_text,
+    fail,
+    loads,
+    openai_error,
+    stream_objects,
+    why_not,
+)
 from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.sampling import sampling_of
 from slipstream_proxy.records import CallHead, Choice, Parsed

@@ -1,0 +1,84 @@
+"""Who may call, and how often. Rates and concurrency are counted in each worker for its share."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slipstream_proxy.data.refused import Refused
+from slipstream_proxy.keys import ANYONE, Key, Keys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(slots=True)
+class _Usage:
+    tokens: float
+    at: float
+    running: int = 0
+
+
+class Admission:
+    """Keys from the keys file; with none there everyone is ``ANYONE`` (the parent then binds to loopback only)."""
+
+    def __init__(self, keys: Keys, workers: int = 1) -> None:
+        self.keys = keys
+        self.workers = workers
+        self.open = len(keys) == 0
+        """Stays what it was at the start: revoking the last key must not open the door."""
+        self._usage: dict[str, _Usage] = {}
+
+    def who(self, headers: Mapping[bytes, bytes]) -> tuple[Key, str | None]:
+        """The key, and what stands behind its first colon. Raises ``Refused``."""
+        secret, suffix = credential(headers)
+        if self.open:
+            return ANYONE, suffix
+        if secret is None:
+            raise Refused(401, "no API key: send it as a bearer token")
+        key = self.keys.check(secret)
+        if key is None:
+            raise Refused(401, "this API key is not known")
+        return key, suffix
+
+    def enter(self, key: Key, scope: str = "inference") -> None:
+        """Let a request of this key in, or raise ``Refused``; ``leave`` must follow."""
+        if not key.may(scope):
+            raise Refused(403, f"this API key has no scope {scope!r}")
+        if key.rate is None and key.concurrency is None:
+            return
+        now = time.monotonic()
+        usage = self._usage.get(key.id)
+        if usage is None:
+            usage = self._usage[key.id] = _Usage(max(1.0, (key.rate or 0) / self.workers), now)
+        if key.concurrency is not None and usage.running >= max(1, key.concurrency // self.workers):
+            raise Refused(429, "too many requests of this API key at once", retry_after=1.0)
+        if key.rate is not None:
+            rate = key.rate / self.workers
+            usage.tokens = min(max(1.0, rate), usage.tokens + (now - usage.at) * rate)
+            usage.at = now
+            if usage.tokens < 1.0:
+                raise Refused(429, "the request rate of this API key is used up", retry_after=(1.0 - usage.tokens) / rate)
+            usage.tokens -= 1.0
+        usage.running += 1
+
+    def leave(self, key: Key) -> None:
+        usage = self._usage.get(key.id)
+        if usage is not None and usage.running:
+            usage.running -= 1
+
+
+def credential(headers: Mapping[bytes, bytes]) -> tuple[str | None, str | None]:
+    """Secret and suffix of ``Authorization: Bearer``, ``x-api-key`` or ``api-key``."""
+    value = headers.get(b"authorization")
+    if value is not None:
+        scheme, _, value = value.strip().partition(b" ")
+        if scheme.lower() != b"bearer":
+            return None, None
+    else:
+        value = headers.get(b"x-api-key") or headers.get(b"api-key")
+        if value is None:
+            return None, None
+    secret, colon, suffix = value.strip().decode("latin-1").partition(":")
+    return secret, suffix if colon else None

@@ -1,0 +1,111 @@
+"""The control API and the page: forwarded to the control plane's Unix socket as they are, with who is asking."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+from slipstream_proxy.data.admission import credential
+from slipstream_proxy.data.refused import Refused
+from slipstream_proxy.keys import ANYONE
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.plane import Plane
+
+_HOP = frozenset((
+    "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
+    "upgrade", "content-length", "expect",
+))
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_DONE = re.compile(r"^/slipstream/v1/episodes/([^/]+)/done$")
+_PAGE = ("/", "/favicon.ico")
+
+
+def is_control(path: str) -> bool:
+    return path in _PAGE or path.startswith(("/slipstream/", "/static/"))
+
+
+def check_host(plane: Plane, request: web.BaseRequest) -> None:
+    """Without keys anybody on this machine may ask, but no web page in its browser: DNS rebinding shows in Host, cross-site requests in
+    Origin. Raises ``Refused`` (403).
+    """
+    if not plane.admission.open:
+        return
+    allowed = {*_LOOPBACK, plane.config.proxy.host, *plane.config.proxy.allowed_hosts}
+    host = _hostname(f"//{request.headers.get('Host', '')}")
+    if host not in allowed:
+        raise Refused(403, "Host: this name is not served (proxy.allowed_hosts adds one)", param="host")
+    origin = request.headers.get("Origin")
+    if origin is not None and (origin == "null" or _hostname(origin) not in allowed):
+        raise Refused(403, "Origin: another site's page may not ask this", param="origin")
+
+
+def _hostname(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def _auth(plane: Plane, request: web.BaseRequest, path: str) -> str:
+    """Who asks, for the control plane. The page itself needs no key: it asks for one."""
+    headers = {n.lower(): v for n, v in request.raw_headers}
+    if plane.admission.open:
+        key = ANYONE
+    elif credential(headers)[0] is None and (path in _PAGE or path.startswith("/static/")):
+        return json.dumps({"key": "-", "scopes": []})
+    else:
+        key, _ = plane.admission.who(headers)
+    return json.dumps({"key": key.id, "scopes": list(key.scopes)})
+
+
+async def forward_to_control(plane: Plane, request: web.BaseRequest) -> web.StreamResponse:
+    """Raises ``Refused``; bodies are streamed both ways (adapter uploads, NDJSON that never ends)."""
+    path = request.rel_url.raw_path
+    try:
+        check_host(plane, request)
+        auth = _auth(plane, request, path)
+    except Refused as e:
+        return _refused(e)
+    headers = CIMultiDict((k, v) for k, v in request.headers.items() if k.lower() not in _HOP and not k.lower().startswith("x-slipstream-"))
+    for name in ("Authorization", "X-Api-Key", "Api-Key"):
+        headers.popall(name, None)
+    headers["x-slipstream-auth"] = auth
+    from yarl import URL
+
+    url = URL(f"http://control{request.rel_url.raw_path_qs}", encoded=True)
+    try:
+        reply = await plane.link.session.request(
+            request.method, url, headers=headers, data=request.content if request.can_read_body else None, allow_redirects=False
+        )
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return _refused(Refused(503, "the control plane does not answer; calls are served and recorded meanwhile", retry_after=1.0))
+    async with reply:
+        if request.method == "POST" and reply.status < 300 and (m := _DONE.match(path)):
+            plane.episodes.finish(json.loads(auth)["key"], m[1])
+        response = web.StreamResponse(status=reply.status)
+        for name, value in reply.headers.items():
+            if name.lower() not in _HOP:
+                response.headers.add(name, value)
+        if request.version >= (1, 1):
+            response.enable_chunked_encoding()
+        await response.prepare(request)
+        async for data in reply.content.iter_any():
+            await response.write(data)
+        await response.write_eof()
+        return response
+
+
+def _refused(e: Refused) -> web.Response:
+    """In the control API's shape."""
+    detail = {"type": e.kind, "message": e.message, "field": e.param, "fix": None}
+    response = web.json_response({"error": detail}, status=e.status)
+    if e.retry_after is not None:
+        response.headers["retry-after"] = "1"
+    return response

@@ -1,0 +1,172 @@
+"""The worker's memory of running episodes: their pins, and which conversation an untagged call continues.
+
+It is a cache: the control plane's pins are the truth, and what is forgotten here starts a new episode.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from slipstream_proxy.data.identity import Tags
+from slipstream_proxy.dialects.base import Turn
+
+Name = tuple[str, str]
+"""(key's id, episode as the client names it)."""
+
+
+@dataclass(slots=True)
+class Pinned:
+    adapter: str
+    arm: str
+    how: str
+    """``control``, ``local`` or ``moved``."""
+
+
+@dataclass(slots=True)
+class Episode:
+    id: str
+    """As stored: with ``~2`` after the first of the name was done."""
+    name: Name
+    task: str | None
+    split: str
+    tags: dict[str, str]
+    origin: str
+    seen: float
+    done: bool = False
+    generation: int = 1
+    pins: dict[str, Pinned] = field(default_factory=dict)
+    waiting: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
+    """Model → who waits for its pin."""
+
+
+@dataclass(slots=True)
+class _Tip:
+    """The end of a conversation, and the episodes that stand there."""
+
+    episodes: list[Name]
+    used: int = 0
+    at: float = 0.0
+
+
+_node = os.urandom(3).hex()
+_count = 0
+
+
+def new_id() -> str:
+    """26 characters that sort by time: microseconds (14), process (6), count (6)."""
+    global _count
+    _count = (_count + 1) & 0xFFFFFF
+    return f"{time.time_ns() // 1000:014x}{_node}{_count:06x}"
+
+
+class Episodes:
+    def __init__(self, *, window: float = 1800.0, limit: int = 100_000) -> None:
+        self.window = window
+        self.limit = limit
+        self._known: OrderedDict[Name, Episode] = OrderedDict()
+        self._tools: OrderedDict[tuple[str, str], Name | None] = OrderedDict()
+        self._tips: OrderedDict[tuple[str, bytes], _Tip] = OrderedDict()
+
+    def of(self, key: str, tags: Tags, turn: Turn | None) -> Episode:
+        """The episode of a call: the named one, the one it continues, or a new one."""
+        name = tags.episode
+        origin = tags.origin
+        if name is None and turn is not None:
+            found = self._continued(key, turn)
+            if found is not None:
+                name, origin = found[1], "continued"
+        if name is None:
+            name, origin = f"ep-{new_id()}", "new"
+        tags.origin = origin
+        return self._get((key, name), tags, origin)
+
+    def _get(self, name: Name, tags: Tags, origin: str) -> Episode:
+        now = time.monotonic()
+        episode = self._known.get(name)
+        if episode is None or episode.done:
+            generation = episode.generation + 1 if episode is not None else 1
+            stored = name[1] if generation == 1 else f"{name[1]}~{generation}"
+            episode = Episode(stored, name, tags.task, tags.split or "train", tags.tags, origin, now, generation=generation)
+            self._known[name] = episode
+            if len(self._known) > self.limit:
+                self._known.popitem(last=False)
+        self._known.move_to_end(name)
+        episode.seen = now
+        if tags.task is not None:
+            episode.task = tags.task
+        if tags.split is not None:
+            episode.split = tags.split
+        if tags.tags:
+            episode.tags = {**episode.tags, **tags.tags}
+        return episode
+
+    def finish(self, key: str, episode: str) -> None:
+        """It was told that the episode (by its stored id) is done: its name's next call starts another one."""
+        known = self._known.get((key, episode.partition("~")[0]))
+        if known is not None and known.id == episode:
+            known.done = True
+
+    # --- continuation -----------------------------------------------------------------------------------------------
+
+    def _alive(self, name: Name | None, now: float) -> bool:
+        episode = self._known.get(name) if name is not None else None
+        return episode is not None and not episode.done and now - episode.seen <= self.window
+
+    def _continued(self, key: str, turn: Turn) -> Name | None:
+        if not turn.has_reply:
+            return None
+        now = time.monotonic()
+        for tool in reversed(turn.tool_ids):
+            name = self._tools.get((key, tool))
+            if name is not None and self._alive(name, now):
+                return name
+        chain = _chain(turn.messages)
+        for digest in reversed(chain[:-1]):  # something must have been added to what was said
+            tip = self._tips.get((key, digest))
+            if tip is None or now - tip.at > self.window:
+                continue
+            # Runs that said the same so far are interchangeable: each continues one of them.
+            for _ in range(len(tip.episodes)):
+                name = tip.episodes[min(tip.used, len(tip.episodes) - 1)]
+                tip.used += 1
+                if self._alive(name, now):
+                    return name
+        return None
+
+    def remember(self, episode: Episode, asked: Turn, said: Turn) -> None:
+        """After a reply: the next call of this conversation will begin with these messages."""
+        key = episode.name[0]
+        for tool in said.tool_ids:
+            other = self._tools.get((key, tool), episode.name)
+            # an id that two episodes were given (parsers that count from 0) says nothing
+            self._tools[(key, tool)] = episode.name if other == episode.name else None
+        base = _chain(asked.messages)
+        last = base[-1] if base else b""
+        for message in said.messages:
+            digest = _link(last, message)
+            tip = self._tips.setdefault((key, digest), _Tip([]))
+            tip.episodes.append(episode.name)
+            tip.at = time.monotonic()
+            self._tips.move_to_end((key, digest))
+        while len(self._tools) > self.limit:
+            self._tools.popitem(last=False)
+        while len(self._tips) > self.limit:
+            self._tips.popitem(last=False)
+
+
+def _link(before: bytes, message: bytes) -> bytes:
+    return hashlib.blake2b(before + message, digest_size=16).digest()
+
+
+def _chain(messages: list[bytes]) -> list[bytes]:
+    """Digest of each prefix of the conversation."""
+    chain, last = [], b""
+    for message in messages:
+        last = _link(last, message)
+        chain.append(last)
+    return chain

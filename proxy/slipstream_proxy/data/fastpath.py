@@ -1,0 +1,286 @@
+"""The fast way in: a whole ``POST`` of a captured format, with a plain head and a Content-Length, never meets aiohttp's parser.
+
+Everything else (chunked bodies, Expect, Upgrade, HTTP/1.0, ``Connection: close``, content codings, other routes, anything malformed) goes
+to aiohttp's own parser with all of its bytes, and the connection stays there. Both ways end in the same ``Call``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.web_protocol import RequestHandler
+
+from slipstream_proxy.data.exchange import Call
+from slipstream_proxy.data.http1 import LAST_CHUNK
+from slipstream_proxy.data.identity import split_path
+from slipstream_proxy.data.refused import Refused
+from slipstream_proxy.data.request import Request, parse_fields
+from slipstream_proxy.dialects import BY_PATH
+from slipstream_proxy.dialects.base import Dialect, openai_error
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.identity import Prefix
+    from slipstream_proxy.data.plane import Plane
+
+_LINE = re.compile(rb"POST (/[!-~]*) HTTP/1\.1\r\n")
+_SLOW = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"content-encoding"))
+_PIPELINED = 256 * 1024
+"""Bytes that a client may send ahead while its call runs; then its socket is not read until the call ends."""
+
+REASONS = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
+
+
+def status_line(status: int) -> bytes:
+    return REASONS.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
+
+
+class Handler(RequestHandler):
+    """One client connection, and the ``Sink`` of its fast calls."""
+
+    __slots__ = ("_ahead", "_call", "_dialect", "_have", "_need", "_pieces", "_plane", "_prefix", "_request", "_since", "_slow", "_throttled")
+
+    def __init__(self, manager: Server, **kwargs: Any) -> None:
+        super().__init__(manager, **kwargs)
+        self._plane: Plane = manager.plane
+        self._slow = False
+        self._call: Call | None = None
+        self._ahead = b""
+        self._request: Request | None = None
+        self._pieces: list[bytes] = []
+        self._have = self._need = 0
+        self._since = 0.0
+        self._throttled = False
+
+    # --- the client's bytes -----------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._slow:
+            self._slow_data(data)
+        elif self._call is not None:
+            self._ahead += data
+            if len(self._ahead) > _PIPELINED and not self._throttled and self.transport is not None:
+                self._throttled = True
+                self.transport.pause_reading()  # type: ignore[attr-defined]
+        elif self._request is not None:
+            self._body(data)
+        else:
+            self._head(self._ahead + data if self._ahead else data)
+
+    def _head(self, data: bytes) -> None:
+        end = data.find(b"\r\n\r\n")
+        limit = self._plane.config.proxy.header_limit
+        if end < 0 or end > limit:
+            if not data.startswith(b"POST /"[: len(data)]):
+                self._go_slow(data)
+            elif end > limit or len(data) > limit:
+                self._turn_away(Refused(431, "the request's head is too large"))
+            else:
+                self._ahead = data
+                self._since = self._since or self._loop.time()
+            return
+        self._ahead = b""
+        line = _LINE.match(data)
+        if line is None:
+            self._go_slow(data)
+            return
+        prefix = split_path(line[1].decode())
+        path = prefix.path
+        dialect = BY_PATH.get(path if "?" not in path else path.partition("?")[0])
+        parsed = parse_fields(data[line.end() : end + 2]) if dialect is not None else None
+        if parsed is None or dialect is None:
+            self._go_slow(data)
+            return
+        headers, lines = parsed
+        length = headers.get(b"content-length", b"")
+        if not length.isdigit() or b"host" not in headers or not _SLOW.isdisjoint(headers) or not _kept_alive(headers):
+            self._go_slow(data)
+            return
+        need = int(length)
+        if need > self._plane.config.proxy.body_limit:
+            self._turn_away(Refused(413, f"the request's body is larger than {self._plane.config.proxy.body_limit} bytes"), dialect)
+            return
+        self._start(Request(path, headers, lines, b""), prefix, dialect, need, data[end + 4 :])
+
+    def _start(self, request: Request, prefix: Prefix, dialect: Dialect, need: int, rest: bytes) -> None:
+        self._request, self._prefix, self._dialect, self._need, self._have = request, prefix, dialect, need, 0
+        self._body(rest)
+
+    def _body(self, data: bytes) -> None:
+        missing = self._need - self._have
+        if len(data) < missing:
+            self._pieces.append(data)
+            self._have += len(data)
+            self._since = self._loop.time()
+            return
+        request = self._request
+        assert request is not None
+        if len(data) > missing:
+            self._ahead = data[missing:]
+            data = data[:missing]
+        if self._pieces:
+            self._pieces.append(data)
+            data = b"".join(self._pieces)
+            self._pieces = []
+        request.body = data
+        self._since = 0.0
+        self._request = None
+        call = self._call = Call(self._plane, request, self._prefix, self._dialect, self)
+        call.begin()
+
+    def _go_slow(self, data: bytes) -> None:
+        self._slow = True
+        self._ahead = b""
+        self._since = 0.0
+        self._slow_data(data)
+
+    def _slow_data(self, data: bytes) -> None:
+        super().data_received(data)
+        waiting = not self._messages and self._current_request is None and not self._request_in_progress
+        self._since = (self._since or self._loop.time()) if waiting and not self._force_close else 0.0
+
+    def _turn_away(self, e: Refused, dialect: Dialect | None = None) -> None:
+        """Answer and close: what follows on this connection cannot be trusted to be a request."""
+        self._plane.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
+        body = (dialect.error if dialect else openai_error)(e.status, e.message, e.kind)
+        self.whole(e.status, [b"content-type: application/json", *e.fields], body, close=True)
+
+    def check(self, now: float, timeout: float) -> None:
+        """Once a second: a head that does not end, or a body that does not go on, costs its connection."""
+        if self._since and now - self._since > timeout and self._call is None and self.transport is not None:
+            self._since = 0.0
+            self._turn_away(Refused(408, "the request did not arrive in time"))
+
+    # --- the sink ---------------------------------------------------------------------------------------------------
+
+    def whole(self, status: int, fields: list[bytes], body: bytes, *, close: bool = False) -> None:
+        transport = self.transport
+        if transport is not None:
+            close = close or self._plane.draining
+            end = b"\r\nconnection: close\r\n\r\n" if close else b"\r\n\r\n"
+            head = b"%b%b\r\ncontent-length: %d%b" % (status_line(status), b"\r\n".join(fields), len(body), end)
+            transport.write(head + body)  # type: ignore[attr-defined]
+            if close:
+                self._close = True
+                transport.close()
+                return
+        self._next()
+
+    def start(self, status: int, fields: list[bytes]) -> None:
+        if self.transport is not None:
+            last = b"\r\nconnection: close" if self._plane.draining else b""
+            head = b"%b%b%b\r\ntransfer-encoding: chunked\r\n\r\n" % (status_line(status), b"\r\n".join(fields), last)
+            self.transport.write(head)  # type: ignore[attr-defined]
+
+    def write(self, data: bytes) -> None:
+        if self.transport is not None:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))  # type: ignore[attr-defined]
+
+    def finish(self) -> None:
+        if self.transport is not None:
+            self.transport.write(LAST_CHUNK)  # type: ignore[attr-defined]
+            if self._plane.draining:
+                self.transport.close()
+                return
+        self._next()
+
+    def abort(self) -> None:
+        self._call = None
+        self._close = True
+        if self.transport is not None:
+            self.transport.close()
+
+    def _next(self) -> None:
+        """The call is over: go on with what its client sent ahead."""
+        self._call = None
+        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        if self._throttled:
+            self._throttled = False
+            if self.transport is not None:
+                self.transport.resume_reading()  # type: ignore[attr-defined]
+        if self._ahead:
+            self._loop.call_soon(self._take_ahead)
+
+    def _take_ahead(self) -> None:
+        if self._call is None and self._request is None and not self._slow and self._ahead and self.transport is not None:
+            data, self._ahead = self._ahead, b""
+            self._head(data)
+
+    # --- the connection ---------------------------------------------------------------------------------------------
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.client_gone()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._call is not None:
+            self._call.pause()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._call is not None:
+            self._call.resume()
+
+    def _process_keepalive(self) -> None:
+        if self._call is not None or self._request is not None:
+            self._keepalive_handle = self._loop.call_later(self._keepalive_timeout, self._process_keepalive)
+            return
+        super()._process_keepalive()
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Aiohttp's parser refused the request: JSON like all our errors, and a closed connection."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the response is sent already")
+        if isinstance(exc, LineTooLong):
+            status = 431
+        if status >= 500:
+            self.log_exception("Error handling request", exc_info=exc)
+        text = "the request is malformed" if status < 500 else "the proxy failed at this request"
+        response = web.Response(status=status, body=openai_error(status, text, Refused(status, text).kind), content_type="application/json")
+        response.force_close()
+        return response
+
+
+class Server(web.Server):
+    """Makes a ``Handler`` for each connection."""
+
+    def __init__(self, plane: Plane, handler: Any, **kwargs: Any) -> None:
+        super().__init__(handler, **kwargs)
+        self.plane = plane
+
+    def __call__(self) -> RequestHandler:
+        return Handler(self, loop=self._loop, **self._kwargs)
+
+    def check(self, now: float) -> None:
+        for connection in list(self.connections):
+            if isinstance(connection, Handler):
+                connection.check(now, self.plane.config.proxy.header_timeout)
+
+
+def _kept_alive(headers: dict[bytes, bytes]) -> bool:
+    value = headers.get(b"connection")
+    return value is None or value.lower() == b"keep-alive"
+
+
+async def sweep(server: Server) -> None:
+    """Each second: time-outs, and how late this very loop runs."""
+    plane = server.plane
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + 1.0
+        await asyncio.sleep(1.0)
+        now = loop.time()
+        plane.metrics.set("slipstream_event_loop_lag_seconds", max(0.0, now - due))
+        plane.metrics.set("slipstream_connections", len(server.connections))
+        plane.metrics.set("slipstream_in_flight", len(plane.in_flight))
+        server.check(now)
+        plane.sweep()

@@ -1,0 +1,144 @@
+"""HTTP/1.1 framing (RFC 9112): the head's fields and the chunked body. Shared by the fast path and the upstream connections."""
+
+from __future__ import annotations
+
+import re
+
+HOP = frozenset((
+    b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer",
+    b"transfer-encoding", b"upgrade", b"content-length",
+))
+"""Fields that belong to one connection; content-length is written anew."""
+
+
+class Malformed(ValueError):
+    """The peer does not speak HTTP/1.1 as it should."""
+
+
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
+_MAX_LINE = 4096
+_MAX_TRAILERS = 16384
+
+
+class ChunkedBody:
+    """Walks a chunked body. ``feed`` gives the payload pieces of what arrived; ``done`` and ``rest`` say where the body ended."""
+
+    __slots__ = ("_buffer", "_left", "_state", "done", "rest")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._left = 0
+        self._state = 0  # 0: a size line is due, 1: inside a chunk, 2: the line end behind a chunk, 3: trailers
+        self.done = False
+        self.rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Raises ``Malformed``; after that the connection is of no use."""
+        if self._buffer:
+            data = self._buffer + data
+            self._buffer = b""
+        pieces: list[bytes] = []
+        at, size = 0, len(data)
+        while True:
+            if self._state == 1:
+                take = min(self._left, size - at)
+                if take:
+                    pieces.append(data[at : at + take])
+                    at += take
+                    self._left -= take
+                if self._left:
+                    return pieces
+                self._state = 2
+            if self._state == 2:
+                if size - at < 2:
+                    return self._keep(data, at, pieces)
+                if data[at : at + 2] != b"\r\n":
+                    raise Malformed("a chunk is longer than it says")
+                at += 2
+                self._state = 0
+            if self._state == 0:
+                m = _SIZE.match(data, at)
+                if m is None:
+                    if size - at > _MAX_LINE or b"\n" in data[at:]:
+                        raise Malformed("no chunk size")
+                    return self._keep(data, at, pieces)
+                at = m.end()
+                self._left = int(m[1], 16)
+                self._state = 1 if self._left else 3
+            if self._state == 3:
+                return self._trailers(data, at, pieces)
+
+    def _keep(self, data: bytes, at: int, pieces: list[bytes]) -> list[bytes]:
+        self._buffer = data[at:]
+        return pieces
+
+    def _trailers(self, data: bytes, at: int, pieces: list[bytes]) -> list[bytes]:
+        if data.startswith(b"\r\n", at):
+            at += 2
+        else:
+            end = data.find(b"\r\n\r\n", at)
+            if end < 0:
+                if len(data) - at > _MAX_TRAILERS:
+                    raise Malformed("trailers without end")
+                return self._keep(data, at, pieces)
+            at = end + 4
+        self.done = True
+        self.rest = data[at:]
+        return pieces
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+LAST_CHUNK = b"0\r\n\r\n"
+
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n]*)?\r\n")
+
+
+class ResponseHead:
+    """Status line and fields of a response. ``length`` is None for chunked bodies and those that end with the connection."""
+
+    __slots__ = ("chunked", "content_type", "fields", "keep_alive", "length", "status")
+
+    def __init__(self, head: bytes) -> None:
+        """``head`` with its status line, without the blank line's own CRLF. Raises ``Malformed``."""
+        m = _STATUS.match(head)
+        if m is None:
+            raise Malformed("no HTTP status line")
+        self.status = int(m[2])
+        self.keep_alive = m[1] == b"1"
+        self.length: int | None = None
+        self.chunked = False
+        self.content_type = b""
+        fields = []
+        for line in head[m.end() :].split(b"\r\n"):
+            name, colon, value = line.partition(b":")
+            low = name.lower()
+            if low not in HOP:
+                if colon:
+                    fields.append(line)
+                    if low == b"content-type":
+                        self.content_type = value.strip()
+                elif line:
+                    raise Malformed("a header line without a colon")
+            elif low == b"content-length":
+                self._length(value.strip())
+            elif low == b"transfer-encoding":
+                if value.strip().lower() != b"chunked":
+                    raise Malformed("a transfer coding other than chunked")
+                self.chunked = True
+            elif low == b"connection":
+                self.keep_alive = b"close" not in value.lower()
+        if self.chunked:
+            self.length = None
+        elif self.status in (204, 304) or self.status < 200:
+            self.length = 0
+        elif self.length is None:
+            self.keep_alive = False
+        self.fields = fields
+
+    def _length(self, value: bytes) -> None:
+        if not value.isdigit() or (self.length is not None and self.length != int(value)):
+            raise Malformed("a bad content-length")
+        self.length = int(value)

@@ -1,0 +1,146 @@
+"""Inference routes that are relayed without being captured: an allow-list, so that the engine's admin routes stay closed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from slipstream_proxy.data.refused import Refused
+from slipstream_proxy.data.request import forwardable
+from slipstream_proxy.dialects.base import dumps, loads
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.identity import Prefix
+    from slipstream_proxy.data.plane import Plane
+
+_ALLOWED = re.compile(
+    r"^(?:GET /(?:v1/models/[^/]+|version|ping|health|load|v1/responses/[^/]+|v1/responses/[^/]+/input_items|v1/files.*|v1/batches.*)"
+    r"|POST /(?:v1/embeddings|embeddings|v2/embed|v1/audio/(?:transcriptions|translations|speech)|v1/images/(?:generations|edits|variations)"
+    r"|v1/moderations|tokenize|detokenize|v1/rerank|v2/rerank|rerank|score|v1/score|pooling|classify|v1/messages/count_tokens"
+    r"|v1/responses/[^/]+/cancel|v1/files|v1/batches|v1/batches/[^/]+/cancel)"
+    r"|DELETE /(?:v1/files/[^/]+|v1/responses/[^/]+))$"
+)
+_HOP = frozenset((
+    "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length",
+))
+
+
+def is_allowed(method: str, path: str) -> bool:
+    return _ALLOWED.match(f"{method} {path}") is not None
+
+
+def _headers(plane: Plane, request: web.BaseRequest) -> CIMultiDict[str]:
+    _, lines = forwardable(list(request.raw_headers))
+    found: CIMultiDict[str] = CIMultiDict()
+    for line in lines:
+        name, _, value = line.partition(b": ")
+        found.add(name.decode("latin-1"), value.decode("latin-1"))
+    if plane.config.engine.api_key:
+        found["Authorization"] = f"Bearer {plane.config.engine.api_key}"
+    return found
+
+
+def _engine(plane: Plane) -> str:
+    servers = plane.live.servers(plane.routes.default, "")
+    if not servers:
+        raise Refused(503, "no engine is configured", retry_after=1.0)
+    return servers[0]
+
+
+def _session(plane: Plane) -> aiohttp.ClientSession:
+    if plane.session is None:
+        proxy = plane.config.proxy
+        plane.session = aiohttp.ClientSession(
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=proxy.connect_timeout, sock_read=proxy.upstream_timeout),
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        )
+    return plane.session
+
+
+async def _mapped(plane: Plane, request: web.BaseRequest) -> tuple[Any, tuple[bytes, bytes] | None]:
+    """The body with the engine's model name, and (engine's, client's) name as JSON. What is no JSON goes on as it comes."""
+    from slipstream_proxy.data.server import read_body
+
+    if not request.can_read_body:
+        return None, None
+    if "json" not in request.headers.get("Content-Type", "").lower():
+        return request.content, None
+    body = await read_body(request, plane.config.proxy.body_limit, plane.config.proxy.header_timeout)
+    try:
+        read = loads(body)
+    except ValueError:
+        return body, None
+    if not isinstance(read, dict) or not isinstance(read.get("model"), str):
+        return body, None
+    asked = read["model"]
+    route = plane.routes.of(asked)
+    if route.kind == "upstream":
+        raise Refused(404, f"model {asked!r} is an external upstream, which serves the captured routes only", param="model")
+    model = plane.live.models[route.model].base if route.kind == "trained" and route.model in plane.live.models else route.model
+    if model == asked:
+        return body, None
+    read["model"] = model
+    return dumps(read), (dumps(model), dumps(asked))
+
+
+async def pass_through(plane: Plane, request: web.BaseRequest, prefix: Prefix) -> web.StreamResponse:
+    key, _ = plane.admission.who({n.lower(): v for n, v in request.raw_headers})
+    plane.admission.enter(key)
+    try:
+        data, names = await _mapped(plane, request)
+        url = URL(_engine(plane) + prefix.path, encoded=True)
+        try:
+            reply = await _session(plane).request(
+                request.method, url, headers=_headers(plane, request), data=data, allow_redirects=False
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as e:
+            raise Refused(503, f"the model's server cannot answer: {type(e).__name__}", retry_after=1.0) from e
+        async with reply:
+            return await _relay(request, reply, names)
+    finally:
+        plane.admission.leave(key)
+
+
+async def _relay(request: web.BaseRequest, reply: aiohttp.ClientResponse, names: tuple[bytes, bytes] | None) -> web.StreamResponse:
+    headers = CIMultiDict((k, v) for k, v in reply.headers.items() if k.lower() not in _HOP)
+    if names is not None or reply.content_length is not None:
+        body = await reply.read()
+        if names is not None:
+            body = body.replace(b'"model":' + names[0], b'"model":' + names[1], 1)
+        return web.Response(status=reply.status, headers=headers, body=body)
+    response = web.StreamResponse(status=reply.status, headers=headers)
+    if request.version >= (1, 1):
+        response.enable_chunked_encoding()
+    await response.prepare(request)
+    async for data in reply.content.iter_any():
+        await response.write(data)
+    await response.write_eof()
+    return response
+
+
+async def list_models(plane: Plane, request: web.BaseRequest) -> web.Response:
+    """The names that clients may use, as copies of the base model's card."""
+    key, _ = plane.admission.who({n.lower(): v for n, v in request.raw_headers})
+    plane.admission.enter(key)
+    try:
+        url = URL(f"{_engine(plane)}/v1/models", encoded=True)
+        async with _session(plane).get(url, headers=_headers(plane, request)) as reply:
+            body = await reply.read()
+            headers = CIMultiDict((k, v) for k, v in reply.headers.items() if k.lower() not in _HOP)
+            if reply.status != 200:
+                return web.Response(status=reply.status, headers=headers, body=body)
+            read = loads(body)
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as e:
+        raise Refused(503, f"the model's server cannot answer: {type(e).__name__}", retry_after=1.0) from e
+    finally:
+        plane.admission.leave(key)
+    bases = {m.base for m in plane.live.models.values()}
+    card = next((c for c in read.get("data", ()) if c.get("id") in bases), None) or {"object": "model", "created": 0, "owned_by": "vllm"}
+    read["data"] = [{**card, "id": name} for name in plane.routes.names()]
+    return web.Response(status=200, headers=headers, body=dumps(read))

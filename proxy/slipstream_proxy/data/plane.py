@@ -1,0 +1,174 @@
+"""What a worker's calls share: configuration, keys, episodes, engines, spool and counters."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from slipstream.config import Config
+from slipstream.errors import ConfigError
+from slipstream_proxy.data.admission import Admission
+from slipstream_proxy.data.episodes import Episode, Episodes, Pinned
+from slipstream_proxy.data.link import ControlLink
+from slipstream_proxy.data.live import Live
+from slipstream_proxy.data.metrics import Metrics
+from slipstream_proxy.data.routing import Routes
+from slipstream_proxy.data.upstream import Pool
+from slipstream_proxy.keys import Keys
+from slipstream_proxy.spool import SpoolWriter
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, frozen=True)
+class Replay:
+    """A completed reply under an idempotency key."""
+
+    body_hash: str
+    status: int
+    fields: list[bytes]
+    body: bytes
+    stream: bool
+
+
+class Replays:
+    """The latest completed replies, up to ``limit`` bytes in all."""
+
+    def __init__(self, limit: int = 32 * 2**20) -> None:
+        self._limit = limit
+        self._bytes = 0
+        self._kept: OrderedDict[tuple[str, bytes], Replay] = OrderedDict()
+
+    def get(self, key: str, idempotency: bytes, body_hash: str) -> Replay | None:
+        found = self._kept.get((key, idempotency))
+        return found if found is not None and found.body_hash == body_hash else None
+
+    def put(self, key: str, idempotency: bytes, replay: Replay) -> None:
+        if len(replay.body) > self._limit // 8:
+            return
+        before = self._kept.pop((key, idempotency), None)
+        self._bytes += len(replay.body) - (len(before.body) if before else 0)
+        self._kept[(key, idempotency)] = replay
+        while self._bytes > self._limit:
+            self._bytes -= len(self._kept.popitem(last=False)[1].body)
+
+
+class Plane:
+    def __init__(self, config: Config, number: int = 0) -> None:
+        self.config = config
+        self.number = number
+        self.loop = asyncio.get_running_loop()
+        self.metrics = Metrics()
+        self.admission = Admission(Keys(config.keys_file), config.proxy.workers)
+        self.routes = Routes(config)
+        self.live = Live(config)
+        self.link = ControlLink(config.socket, self.live)
+        self.episodes = Episodes(window=config.identity.continue_window)
+        self.spool = SpoolWriter(
+            config.spool_dir,
+            f"data{number}",
+            segment_bytes=config.proxy.segment_bytes,
+            durability=config.proxy.durability,
+            on_lost=self._lost,
+        )
+        self.replays = Replays()
+        self.redact = load_function(config.proxy.redact) if config.proxy.redact else None
+        self.engine_key = f"authorization: Bearer {config.engine.api_key}".encode() if config.engine.api_key else None
+        self.pools: dict[str, Pool] = {}
+        self.session: aiohttp.ClientSession | None = None
+        """For routes that are passed through."""
+        self.in_flight: set[Any] = set()
+        self.draining = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._last_loss = 0.0
+
+    def _lost(self, count: int, error: BaseException) -> None:
+        self.metrics.add("slipstream_capture_lost_total", amount=count)
+        now = self.loop.time()
+        if now - self._last_loss > 1.0:
+            self._last_loss = now
+            log.error("capture lost: %d call(s) could not be written to the spool: %s", count, error)
+
+    def pool(self, url: str) -> Pool:
+        found = self.pools.get(url)
+        if found is None:
+            proxy = self.config.proxy
+            found = self.pools[url] = Pool(url, connect_timeout=proxy.connect_timeout, timeout=proxy.upstream_timeout)
+        return found
+
+    def pinned(self, episode: Episode, model: str, then: Callable[[], None]) -> Pinned | None:
+        """The episode's pin; None: ``then`` is called once it is there."""
+        pin = episode.pins.get(model)
+        if pin is not None:
+            return self._checked(episode, model, pin)
+        if not self.live.connected:
+            return self._pin_alone(episode, model)
+        waiting = episode.waiting.get(model)
+        if waiting is not None:
+            waiting.append(then)
+            return None
+        episode.waiting[model] = [then]
+        task = self.loop.create_task(self._ask(episode, model))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return None
+
+    def _checked(self, episode: Episode, model: str, pin: Pinned) -> Pinned:
+        if not self.live.servers(pin.adapter, episode.id):
+            pin = episode.pins[model] = Pinned(self.live.replacement(model, pin.adapter), "live", "moved")
+        return pin
+
+    def _pin_alone(self, episode: Episode, model: str) -> Pinned:
+        adapter, arm = self.live.decide(model, episode.name[0], episode.id)
+        self.metrics.add("slipstream_pins_total", 'by="worker"')
+        pin = episode.pins[model] = Pinned(adapter, arm, "local")
+        return self._checked(episode, model, pin)
+
+    async def _ask(self, episode: Episode, model: str) -> None:
+        answer = await self.link.pin(episode.name[0], episode.id, model, episode.task, episode.split)
+        if answer is None:
+            self._pin_alone(episode, model)
+        else:
+            episode.pins[model] = Pinned(answer["adapter"], str(answer.get("arm", "live")), "control")
+            if isinstance(answer.get("episode"), str):
+                episode.id = answer["episode"]
+            self.metrics.add("slipstream_pins_total", 'by="control"')
+        for then in episode.waiting.pop(model, ()):
+            try:
+                then()
+            except Exception:
+                log.exception("a call failed after its pin")
+
+    def sweep(self) -> None:
+        now = self.loop.time()
+        for pool in self.pools.values():
+            pool.sweep(now)
+
+    async def close(self) -> None:
+        for pool in self.pools.values():
+            pool.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await self.spool.close()
+        if self.session is not None:
+            await self.session.close()
+        await self.link.close()
+
+
+def load_function(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """``module:function``. Raises ``ConfigError``."""
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as e:
+        raise ConfigError(f"proxy.redact = {name!r}: {e}") from e
+    if not callable(found):
+        raise ConfigError(f"proxy.redact = {name!r}: not a function")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,195 @@
+"""aiohttp's own way through the proxy: unusual requests of captured formats, other routes, the control plane's routes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from slipstream_proxy.data.control_forward import forward_to_control, is_control
+from slipstream_proxy.data.exchange import Call
+from slipstream_proxy.data.fastpath import Server
+from slipstream_proxy.data.health import answer_health
+from slipstream_proxy.data.identity import Prefix, split_path
+from slipstream_proxy.data.passthrough import is_allowed, list_models, pass_through
+from slipstream_proxy.data.refused import Refused
+from slipstream_proxy.data.request import Request, forwardable
+from slipstream_proxy.dialects import BY_PATH
+from slipstream_proxy.dialects.base import Dialect, openai_error
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.plane import Plane
+
+log = logging.getLogger(__name__)
+
+_HIGH = 256 * 1024
+_END, _ABORT = object(), object()
+
+
+class QueueSink:
+    """Hands a call's reply to the coroutine that writes it through aiohttp."""
+
+    def __init__(self) -> None:
+        self.call: Call | None = None
+        self.reply: tuple[int, list[bytes], bytes | None, bool] | None = None
+        self._queue: deque[object] = deque()
+        self._bytes = 0
+        self._event = asyncio.Event()
+
+    def whole(self, status: int, fields: list[bytes], body: bytes, *, close: bool = False) -> None:
+        self.reply = (status, fields, body, close)
+        self._event.set()
+
+    def start(self, status: int, fields: list[bytes]) -> None:
+        self.reply = (status, fields, None, False)
+        self._event.set()
+
+    def write(self, data: bytes) -> None:
+        self._queue.append(data)
+        self._bytes += len(data)
+        if self._bytes > _HIGH and self.call is not None:
+            self.call.pause()
+        self._event.set()
+
+    def finish(self) -> None:
+        self._queue.append(_END)
+        self._event.set()
+
+    def abort(self) -> None:
+        self._queue.append(_ABORT)
+        self._event.set()
+
+    async def head(self) -> tuple[int, list[bytes], bytes | None, bool]:
+        while self.reply is None:
+            await self._event.wait()
+        self._event.clear()
+        if self._queue:
+            self._event.set()
+        return self.reply
+
+    async def take(self) -> object:
+        while not self._queue:
+            self._event.clear()
+            await self._event.wait()
+        item = self._queue.popleft()
+        if isinstance(item, bytes):
+            self._bytes -= len(item)
+            if not self._bytes and self.call is not None:
+                self.call.resume()
+        return item
+
+
+async def read_body(request: web.BaseRequest, limit: int, timeout: float) -> bytes:
+    """The whole body, unpacked. Raises ``Refused``: too large, too slow, malformed."""
+    parts, size = [], 0
+    while True:
+        try:
+            async with asyncio.timeout(timeout):
+                part = await request.content.readany()
+        except TimeoutError:
+            raise Refused(408, "the request's body did not arrive in time") from None
+        except web.RequestPayloadError as e:
+            raise Refused(400, "the request's body is malformed") from e
+        if not part:
+            return b"".join(parts)
+        size += len(part)
+        if size > limit:
+            raise Refused(413, f"the request's body is larger than {limit} bytes")
+        parts.append(part)
+
+
+def header_map(fields: list[bytes]) -> CIMultiDict[str]:
+    found: CIMultiDict[str] = CIMultiDict()
+    for line in fields:
+        name, _, value = line.partition(b":")
+        found.add(name.decode("latin-1"), value.strip().decode("latin-1"))
+    return found
+
+
+async def captured(plane: Plane, request: web.BaseRequest, prefix: Prefix, dialect: Dialect) -> web.StreamResponse:
+    """A call of a captured format. The relay is the fast path's; only reading and writing differ."""
+    body = await read_body(request, plane.config.proxy.body_limit, plane.config.proxy.header_timeout)
+    headers, lines = forwardable(list(request.raw_headers))
+    sink = QueueSink()
+    call = sink.call = Call(plane, Request(prefix.path, headers, lines, body), prefix, dialect, sink)
+    try:
+        call.begin()
+        status, fields, whole, close = await sink.head()
+        if whole is not None:
+            response = web.Response(status=status, headers=header_map(fields), body=whole)
+            if close or plane.draining:
+                response.force_close()
+            return response
+        stream = web.StreamResponse(status=status, headers=header_map(fields))
+        if request.version >= (1, 1):
+            stream.enable_chunked_encoding()
+        if plane.draining:
+            stream.force_close()
+        await stream.prepare(request)
+        while (item := await sink.take()) is not _END:
+            if item is _ABORT:
+                if request.transport is not None:
+                    request.transport.close()
+                return stream
+            assert isinstance(item, bytes)
+            await stream.write(item)
+        await stream.write_eof()
+        return stream
+    except (asyncio.CancelledError, ConnectionError):
+        call.client_gone()
+        raise
+
+
+def error_response(e: Refused, dialect: Dialect | None = None) -> web.Response:
+    body = (dialect.error if dialect else openai_error)(e.status, e.message, e.kind, e.param)
+    response = web.Response(status=e.status, headers=header_map([b"content-type: application/json", *e.fields]), body=body)
+    if e.status in (408, 413):
+        response.force_close()  # what is left of the body would be read as a request
+    return response
+
+
+def make_handler(plane: Plane):  # type: ignore[no-untyped-def]
+    """The low-level server's one handler."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        target = request.rel_url.raw_path
+        dialect = None
+        try:
+            if (health := await answer_health(plane, request, target)) is not None:
+                return health
+            if is_control(target):
+                return await forward_to_control(plane, request)
+            query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
+            prefix = split_path(target)
+            dialect = BY_PATH.get(prefix.path) if request.method == "POST" else None
+            full = Prefix(prefix.path + query, prefix.episode, prefix.task)
+            if dialect is not None:
+                return await captured(plane, request, full, dialect)
+            if prefix.path == "/v1/models" and request.method == "GET":
+                return await list_models(plane, request)
+            if is_allowed(request.method, prefix.path):
+                return await pass_through(plane, request, full)
+        except Refused as e:
+            plane.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
+            return error_response(e, dialect)
+        return web.json_response({"detail": "Not Found"}, status=404)
+
+    return handle
+
+
+def make_server(plane: Plane) -> Server:
+    proxy = plane.config.proxy
+    return Server(
+        plane,
+        make_handler(plane),
+        access_log=None,
+        handler_cancellation=True,
+        keepalive_timeout=300.0,
+        max_line_size=proxy.header_limit,
+        max_field_size=proxy.header_limit,
+        read_bufsize=256 * 1024,
+    )

@@ -1,0 +1,85 @@
+"""A data-plane worker: ``python -m slipstream_proxy.data.worker NUMBER FD`` with the configuration in ``SLIPSTREAM_CONFIG_JSON``.
+
+``FD`` is the listening socket that the parent bound; without it the worker binds by itself (for tests).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from slipstream.config import Config
+from slipstream_proxy.data.fastpath import sweep
+from slipstream_proxy.data.plane import Plane
+from slipstream_proxy.data.server import make_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+
+async def _save_metrics(plane: Plane) -> None:
+    """For the scrape that another worker answers."""
+    path = plane.config.root / "metrics" / f"data{plane.number}.json"
+    while plane.config.proxy.workers > 1:
+        await asyncio.to_thread(plane.metrics.save, path)
+        await asyncio.sleep(2.0)
+
+
+async def drain(plane: Plane) -> None:
+    """Until nothing runs any more, or ``drain_timeout`` is over. New requests are still answered, on connections that close then."""
+    plane.draining = True
+    until = plane.loop.time() + plane.config.proxy.drain_timeout
+    while plane.in_flight and plane.loop.time() < until:
+        await asyncio.sleep(0.02)
+
+
+async def serve(config: Config, number: int, sock: socket.socket, *, started: Callable[[Plane], None] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, then drain and flush the spool."""
+    plane = Plane(config, number)
+    server = make_server(plane)
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop.set)
+    listener = await loop.create_server(server, sock=sock, backlog=4096)
+    tasks = [loop.create_task(t) for t in (plane.link.follow(), sweep(server), _save_metrics(plane))]
+    if started:
+        started(plane)
+    log.info("worker %d is up", number)
+    await stop.wait()
+    log.info("worker %d drains", number)
+    await drain(plane)
+    listener.close()
+    for call in list(plane.in_flight):
+        call.client_gone()
+        call.sink.abort()
+    await server.shutdown(2.0)
+    for task in tasks:
+        task.cancel()
+    await plane.close()
+
+
+def main() -> int:
+    import uvloop
+
+    from slipstream_proxy.parent import die_with_parent
+
+    die_with_parent()
+    logging.basicConfig(level=os.environ.get("SLIPSTREAM_LOG", "INFO").upper(), format="%(levelname)s data: %(message)s", stream=sys.stderr)
+    config = Config.model_validate_json(os.environ["SLIPSTREAM_CONFIG_JSON"])
+    number, fd = int(sys.argv[1]), int(sys.argv[2])
+    sock = socket.socket(fileno=fd)
+    sock.setblocking(False)
+    uvloop.run(serve(config, number, sock))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
