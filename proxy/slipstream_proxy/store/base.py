@@ -10,6 +10,7 @@ from slipstream.contract import EpisodeDetail, Reward
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.compact import Parents, Whole
 from slipstream_proxy.store.driver import Driver, Row, Tx
+from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rows import EP_COLUMNS, REWARD_COLUMNS, Ep, call_public, dump, load, reward_public, whole
 
@@ -26,6 +27,7 @@ class Base:
         self.rules = rules
         self.instance = instance
         self.parents = Parents()
+        self.memory = Memory()
         self._days: set[str] = set()
         with db.write() as tx:
             schema.prepare(tx, keyed=db.shared)

@@ -39,29 +39,26 @@ class Groups(Scoring):
                 lines[bucket_of(ep)].append(ep)
         if not lines:
             return []
-        forming: dict[str, list[tuple[str, int]]] = {}
-        for bucket, group, n in tx.all(
-            f"SELECT bucket, id, n FROM t_groups WHERE state = 'forming' AND bucket {IN} ORDER BY ordinal", (list(lines),)
-        ):
-            forming.setdefault(bucket, []).append((group, n))
-        sql = f"SELECT bucket, max(ordinal) FROM t_groups WHERE bucket {IN} GROUP BY bucket"
-        last: dict[str, int] = dict(tx.all(sql, (list(lines),)))
+        # There is at most one forming group of a bucket: the last one.
+        sql = f"""SELECT bucket, max(ordinal), max(CASE WHEN state = 'forming' THEN id END), max(CASE WHEN state = 'forming' THEN n END)
+            FROM t_groups WHERE bucket {IN} GROUP BY bucket"""
+        last = {bucket: (ordinal, group, n) for bucket, ordinal, group, n in tx.all(sql, (list(lines),))}
         new: dict[str, Row] = {}
         sizes: dict[str, int] = {}
         for bucket, eps in lines.items():
-            places = forming.get(bucket, [])
+            ordinal, group, n = last.get(bucket, (-1, None, 0))
             for ep in eps:
-                if not places:
-                    ordinal = last[bucket] = last.get(bucket, -1) + 1
+                if group is None:
+                    ordinal, n = ordinal + 1, 0
                     group = f"g{bucket}-{ordinal}"
                     new[group] = group_row(group, bucket, ordinal, "task" if ep.grouped else "like", ep, "forming", ep.ended or now)
-                    places = [(group, 0)]
-                group, n = places[0]
                 ep.grp = group
-                sizes[group] = n + 1
-                places = places[1:] if n + 1 >= self.rules.group_size else [(group, n + 1), *places[1:]]
-        tx.insert("t_groups", list(new.values()))
-        tx.update("t_groups", ("id",), ("n",), list(sizes.items()))
+                n = sizes[group] = n + 1
+                if n >= self.rules.group_size:
+                    group = None
+        at = GROUP_COLUMNS.index("n")
+        tx.insert("t_groups", [(*row[:at], sizes[group], *row[at + 1 :]) for group, row in new.items()])
+        tx.update("t_groups", ("id",), ("n",), [item for item in sizes.items() if item[0] not in new])
         return [group for group, n in sizes.items() if n >= self.rules.group_size]
 
     def _complete(self, tx: Tx, groups: Collection[str], now: float) -> None:
@@ -73,7 +70,7 @@ class Groups(Scoring):
 
     def _ready(self, tx: Tx, groups: Collection[str], now: float) -> None:
         """Of these groups the complete ones whose every episode has its reward are ready for the trainer."""
-        if groups:
+        if groups and tx.all(f"SELECT 1 FROM t_groups WHERE state = 'waiting_reward' AND id {IN} LIMIT 1", (list(groups),)):
             sql = f"""UPDATE t_groups SET state = 'ready', ready_at = ? WHERE state = 'waiting_reward' AND n > 0 AND id {IN}
                 AND id NOT IN (SELECT grp FROM t_episodes WHERE reward IS NULL AND grp {IN})"""
             if not tx.run(sql, (now, list(groups), list(groups))):

@@ -65,6 +65,7 @@ class Ingest(Judging, Lifecycle, Registry):
         except BaseException:
             # What was remembered of this batch's calls is not in the store.
             self.parents.clear()
+            self.memory.clear()
             raise
 
     def positions(self) -> dict[str, Position]:
@@ -75,10 +76,16 @@ class Ingest(Judging, Lifecycle, Registry):
     def _move(self, tx: Tx, positions: dict[str, Position]) -> None:
         if not positions:
             return
-        known = {w for (w,) in tx.all("SELECT writer FROM t_positions WHERE instance = ?", (self.instance,))}
-        rows = [(self.instance, w, p.segment, p.offset) for w, p in positions.items()]
-        tx.insert("t_positions", [r for r in rows if r[1] not in known])
-        tx.update("t_positions", ("instance", "writer"), ("segment", "pos"), [r for r in rows if r[1] in known])
+        known = self.memory.writers
+        if not known.issuperset(positions):
+            known |= {w for (w,) in tx.all("SELECT writer FROM t_positions WHERE instance = ?", (self.instance,))}
+        for writer, p in positions.items():
+            if writer in known:
+                sql = "UPDATE t_positions SET segment = ?, pos = ? WHERE instance = ? AND writer = ?"
+                tx.run(sql, (p.segment, p.offset, self.instance, writer))
+            else:
+                tx.insert("t_positions", [(self.instance, writer, p.segment, p.offset)])
+                known.add(writer)
 
     def _apply(self, tx: Tx, items: Sequence[CallRow | Mutation]) -> None:
         calls, mutations = self._fresh(tx, items)
@@ -87,7 +94,7 @@ class Ingest(Judging, Lifecycle, Registry):
         work = Work()
         touched = {eid_of(c.head.key, c.head.episode) for c in calls.values()}
         touched |= {eid_of(m.data["key"], m.data["episode"]) for m in mutations.values() if m.op in ("reward", "done")}
-        work.eps = self._load(tx, touched)
+        work.eps = self._known_eps(tx, touched)
         self._idem(tx, work, mutations.values())
         for item in items:
             if isinstance(item, CallRow) and calls.pop(item.head.id, None) is not None:
@@ -101,19 +108,48 @@ class Ingest(Judging, Lifecycle, Registry):
         """The items that are not stored yet, by id; mutations are noted as seen."""
         calls = {i.head.id: i for i in reversed(items) if isinstance(i, CallRow)}
         mutations = {i.id: i for i in reversed(items) if isinstance(i, Mutation)}
+        self._remember(tx)
+        fresh = self.memory.calls
         by_day: dict[str, list[str]] = defaultdict(list)
-        for call in calls.values():
-            by_day[schema.day_of(call.head.at)].append(call.head.id)
+        known = fresh.stored(calls)
+        for call_id in fresh.unsure(calls):
+            by_day[schema.day_of(calls[call_id].head.at)].append(call_id)
         for day, ids in by_day.items():
-            for known in self._stored(tx, schema.table_of(day), ids):
-                del calls[known]
-        if mutations:
-            for known in self._stored(tx, "t_seen", list(mutations)):
-                del mutations[known]
-            tx.insert("t_seen", [(m.id, m.at) for m in mutations.values()])
+            known += self._stored(tx, schema.table_of(day), ids)
+        for call_id in known:
+            del calls[call_id]
+        fresh.add(calls)
+        fresh = self.memory.mutations
+        for known_id in {*fresh.stored(mutations), *self._stored(tx, "t_seen", fresh.unsure(mutations))}:
+            del mutations[known_id]
+        tx.insert("t_seen", [(m.id, m.at) for m in mutations.values()])
+        fresh.add(mutations)
         return calls, mutations
 
+    def _remember(self, tx: Tx) -> None:
+        """Learn what is stored, where nobody else writes."""
+        memory = self.memory
+        if self.db.shared or memory.calls.ready:
+            return
+        highest = [r[0] for table in self._day_tables(tx) for r in tx.all(f"SELECT max(id) FROM {table}") if r[0]]
+        memory.calls.begin(max(highest, default=None))
+        memory.mutations.begin(tx.all("SELECT max(id) FROM t_seen")[0][0])
+        sql = "SELECT DISTINCT eid FROM t_rewards WHERE eid NOT IN (SELECT eid FROM t_episodes)"
+        memory.orphans = {eid for (eid,) in tx.all(sql)}
+
+    def _known_eps(self, tx: Tx, eids: Collection[str]) -> dict[str, Ep]:
+        """The episodes that there are of these."""
+        hot = self.memory.episodes
+        found = {eid: hot[eid] for eid in eids if eid in hot}
+        rest = [eid for eid in eids if eid not in hot]
+        if rest and not self.db.shared:
+            # Most are new: the one narrow column says so faster than all of them.
+            rest = [eid for (eid,) in tx.all(f"SELECT eid FROM t_episodes WHERE eid {IN}", (rest,))]
+        return found | self._load(tx, rest)
+
     def _stored(self, tx: Tx, table: str, ids: list[str]) -> list[str]:
+        if not ids:
+            return []
         if self.db.shared:
             return [i for (i,) in tx.all(f"SELECT id FROM {table} WHERE id {IN}", (ids,))]
         # Ids sort by time, so that the range passes nearly all of a table over. (Another database may sort text in another order.)
@@ -245,9 +281,12 @@ class Ingest(Judging, Lifecycle, Registry):
         self._insert_rewards(tx, work.rewards)
         self._early(tx, work)
         self._supersede(tx, work.retried)
-        missing = [eid for eid in work.rewarded if eid not in work.eps]
-        work.eps |= self._load(tx, missing)
-        scored = {eid for eid in work.rewarded if eid in work.eps} | work.new
+        work.eps |= self._known_eps(tx, [eid for eid in work.rewarded if eid not in work.eps])
+        orphans = self.memory.orphans
+        scored = {eid for eid in work.rewarded if eid in work.eps} | (work.new if orphans is None else work.new & orphans)
+        if orphans is not None:
+            orphans -= work.new
+            orphans |= work.rewarded - work.eps.keys()
         for eid, reward in self._combined(tx, scored).items():
             work.eps[eid].reward = reward
             work.changed.add(eid)
@@ -264,6 +303,8 @@ class Ingest(Judging, Lifecycle, Registry):
         self._unpin(tx, [ep.eid for ep in ended])
         self._complete(tx, full, work.now)
         self._ready(tx, {*full, *(g for eid in scored if (g := work.eps[eid].grp))}, work.now)
+        if not self.db.shared:
+            self.memory.keep(work.eps.values())
         self._forget(tx, work.delete, work.now)
 
     def _write_eps(self, tx: Tx, work: Work) -> None:

@@ -103,6 +103,7 @@ class Judging(Lifecycle):
             if rows is None:
                 return False
             self._insert_rewards(tx, rows)
+            self.memory.drop({r[2] for r in rows})
             eps = self._load(tx, {r[2] for r in rows})
             combined = self._combined(tx, list(eps))
             tx.update("t_episodes", ("eid",), ("reward",), list(combined.items()))

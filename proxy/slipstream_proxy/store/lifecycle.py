@@ -90,6 +90,7 @@ class Lifecycle(Batches):
             full = self._join(tx, ended, now)
             tx.update("t_episodes", ("eid",), ("state", "ended", "grp"), [(e.eid, e.state, e.ended, e.grp) for e in ended])
             self._unpin(tx, [e.eid for e in ended])
+            self.memory.drop([e.eid for e in ended])
             tx.run("UPDATE t_pins SET active = FALSE WHERE active AND ts < ? AND eid NOT IN (SELECT eid FROM t_episodes)", (idle,))
             aged = tx.all("SELECT id FROM t_groups WHERE state = 'forming' AND n >= 2 AND created < ?", (now - self.rules.group_max_age,))
             complete = {*full, *(g for (g,) in aged)}
@@ -106,6 +107,7 @@ class Lifecycle(Batches):
             eids = [eid for (eid,) in rows]
             known = {e for (e,) in tx.all(f"SELECT eid FROM t_expired WHERE eid {IN}", (eids,))}
             tx.insert("t_expired", [(e, now) for e in eids if e not in known])
+            self.memory.orphans = None if self.memory.orphans is None else self.memory.orphans - set(eids)
             tx.run(f"DELETE FROM t_rewards WHERE eid {IN}", (eids,))
         tx.run("DELETE FROM t_early WHERE ts < ?", (old,))
 
@@ -150,6 +152,7 @@ class Lifecycle(Batches):
             tombs.append(Ep(eid, ep.key, ep.id, split=ep.split, state="deleted", started=ep.started, last_at=ep.last_at, ended=now).row())
         tx.insert("t_episodes", tombs)
         self.parents.clear()
+        self.memory.drop(eids)
 
     def _tables_of(self, tx: Tx, eps: Collection[Ep]) -> list[str]:
         return self._day_tables(tx, min(e.started for e in eps), max(e.last_at for e in eps)) if eps else []
