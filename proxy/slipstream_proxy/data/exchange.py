@@ -150,13 +150,13 @@ class Call:
         if found is None:
             return False
         if found.stream:
-            self.sink.start(found.status, found.fields)
-            self.sink.write(found.body)
+            self.sink.send_head(found.status, found.fields)
+            self.sink.send_part(found.body)
             self._end()
-            self.sink.finish()
+            self.sink.send_end()
         else:
             self._end()
-            self.sink.whole(found.status, found.fields, found.body)
+            self.sink.send_whole(found.status, found.fields, found.body)
         return True
 
     def _choose(self) -> None:
@@ -232,7 +232,7 @@ class Call:
         if self.stream:
             self.events = Events()
             self.relayed = True
-            self.sink.start(head.status, self._fields())
+            self.sink.send_head(head.status, self._fields())
 
     def up_body(self, data: bytes) -> None:
         self.parts.append(data)
@@ -245,7 +245,7 @@ class Call:
             log.exception("an event could not be read; relayed as it came")
             out = [data]
         if out and not self.ended:
-            self.sink.write(out[0] if len(out) == 1 else b"".join(out))
+            self.sink.send_part(out[0] if len(out) == 1 else b"".join(out))
 
     def _shown(self, event: bytes) -> bytes | None:
         dialect = self.dialect
@@ -311,10 +311,10 @@ class Call:
         self._end()
         if self.stream:
             if shown:
-                self.sink.write(shown)
-            self.sink.finish()
+                self.sink.send_part(shown)
+            self.sink.send_end()
         else:
-            self.sink.whole(head.status, fields, shown)
+            self.sink.send_whole(head.status, fields, shown)
 
     def up_failed(self, why: str, *, kind: str) -> None:
         self.sent = None
@@ -352,8 +352,8 @@ class Call:
         self._record(b"".join(self.parts), 200, "error", None)
         self._count(502, "error")
         self._end()
-        self.sink.write(self.dialect.error_event(502, message, "upstream_error"))
-        self.sink.abort()
+        self.sink.send_part(self.dialect.error_event(502, message, "upstream_error"))
+        self.sink.break_off()
 
     def client_gone(self) -> None:
         """The client closed: the engine stops, what there is of the call is recorded."""
@@ -386,7 +386,7 @@ class Call:
         self._end()
         self.head = None
         fields = [*(self._fields() if self.tries else [b"content-type: application/json"]), *e.fields]
-        self.sink.whole(e.status, fields, self.dialect.error(e.status, e.message, e.kind, e.param))
+        self.sink.send_whole(e.status, fields, self.dialect.error(e.status, e.message, e.kind, e.param))
 
     def _remember(self, reply: bytes, outcome: str) -> None:
         if self.turn is not None and outcome == "ok" and self.episode is not None and not self.episode.done:

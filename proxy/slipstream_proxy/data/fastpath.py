@@ -147,7 +147,7 @@ class Handler(RequestHandler):
         """Answer and close: what follows on this connection cannot be trusted to be a request."""
         self._plane.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
         body = (dialect.error if dialect else openai_error)(e.status, e.message, e.kind)
-        self.whole(e.status, [b"content-type: application/json", *e.fields], body, close=True)
+        self.send_whole(e.status, [b"content-type: application/json", *e.fields], body, close=True)
 
     def check(self, now: float, timeout: float) -> None:
         """Once a second: a head that does not end, or a body that does not go on, costs its connection."""
@@ -157,7 +157,7 @@ class Handler(RequestHandler):
 
     # --- the sink ---------------------------------------------------------------------------------------------------
 
-    def whole(self, status: int, fields: list[bytes], body: bytes, *, close: bool = False) -> None:
+    def send_whole(self, status: int, fields: list[bytes], body: bytes, *, close: bool = False) -> None:
         transport = self.transport
         if transport is not None:
             close = close or self._plane.draining
@@ -170,17 +170,17 @@ class Handler(RequestHandler):
                 return
         self._next()
 
-    def start(self, status: int, fields: list[bytes]) -> None:
+    def send_head(self, status: int, fields: list[bytes]) -> None:
         if self.transport is not None:
             last = b"\r\nconnection: close" if self._plane.draining else b""
             head = b"%b%b%b\r\ntransfer-encoding: chunked\r\n\r\n" % (status_line(status), b"\r\n".join(fields), last)
             self.transport.write(head)  # type: ignore[attr-defined]
 
-    def write(self, data: bytes) -> None:
+    def send_part(self, data: bytes) -> None:
         if self.transport is not None:
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))  # type: ignore[attr-defined]
 
-    def finish(self) -> None:
+    def send_end(self) -> None:
         if self.transport is not None:
             self.transport.write(LAST_CHUNK)  # type: ignore[attr-defined]
             if self._plane.draining:
@@ -188,7 +188,7 @@ class Handler(RequestHandler):
                 return
         self._next()
 
-    def abort(self) -> None:
+    def break_off(self) -> None:
         self._call = None
         self._close = True
         if self.transport is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -40,26 +41,26 @@ class QueueSink:
         self._bytes = 0
         self._event = asyncio.Event()
 
-    def whole(self, status: int, fields: list[bytes], body: bytes, *, close: bool = False) -> None:
+    def send_whole(self, status: int, fields: list[bytes], body: bytes, *, close: bool = False) -> None:
         self.reply = (status, fields, body, close)
         self._event.set()
 
-    def start(self, status: int, fields: list[bytes]) -> None:
+    def send_head(self, status: int, fields: list[bytes]) -> None:
         self.reply = (status, fields, None, False)
         self._event.set()
 
-    def write(self, data: bytes) -> None:
+    def send_part(self, data: bytes) -> None:
         self._queue.append(data)
         self._bytes += len(data)
         if self._bytes > _HIGH and self.call is not None:
             self.call.pause()
         self._event.set()
 
-    def finish(self) -> None:
+    def send_end(self) -> None:
         self._queue.append(_END)
         self._event.set()
 
-    def abort(self) -> None:
+    def break_off(self) -> None:
         self._queue.append(_ABORT)
         self._event.set()
 
@@ -152,7 +153,7 @@ def error_response(e: Refused, dialect: Dialect | None = None) -> web.Response:
     return response
 
 
-def make_handler(plane: Plane):  # type: ignore[no-untyped-def]
+def make_handler(plane: Plane) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
     """The low-level server's one handler."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:

@@ -59,7 +59,7 @@ async def serve(config: Config, number: int, sock: socket.socket, *, started: Ca
     listener.close()
     for call in list(plane.in_flight):
         call.client_gone()
-        call.sink.abort()
+        call.sink.break_off()
     await server.shutdown(2.0)
     for task in tasks:
         task.cancel()

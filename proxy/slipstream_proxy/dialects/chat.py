@@ -167,9 +167,7 @@ def _read(reply: bytes, *, stream: bool) -> tuple[list[int], list[Choice], str |
     read = loads(reply)
     if not isinstance(read, dict):
         return [], [], None
-    choices = []
-    for choice in _list(read.get("choices")):
-        choices.append(Choice(choice.get("message"), choice.get("finish_reason"), choice.get("token_ids") or [], _logprobs(choice)))
+    choices = [Choice(c.get("message"), c.get("finish_reason"), c.get("token_ids") or [], _logprobs(c)) for c in _list(read.get("choices"))]
     return read.get("prompt_token_ids") or [], choices, None
 
 
