@@ -50,13 +50,22 @@ class _Work:
 
 
 class GroupJudge:
-    """Scores groups with one model. ``name``: the reward name that its scores get."""
+    """Scores groups with one model. ``name``: the reward name that its scores get; ``slots``: as many groups as ask the model at once."""
 
     def __init__(
-        self, judge: Judge, ruler: Ruler, rubrics: Rubrics, cache: Cache, metrics: Metrics, *, name: str | None = None
+        self,
+        judge: Judge,
+        ruler: Ruler,
+        rubrics: Rubrics,
+        cache: Cache,
+        metrics: Metrics,
+        *,
+        name: str | None = None,
+        slots: asyncio.Semaphore | None = None,
     ) -> None:
         self.judge, self.ruler, self.rubrics, self.cache, self.metrics = judge, ruler, rubrics, cache, metrics
         self.name = name or judge.name
+        self.slots = slots or asyncio.Semaphore(judge.concurrency)
 
     async def score(self, group: Group, deadline: float, votes: Sequence[int] | None = None) -> Judged:
         """Score what is not context. ``deadline``: seconds since the epoch. Raises ``JudgeFailed``, ``OverBudget``."""
@@ -81,7 +90,7 @@ class GroupJudge:
                 self._votes(_Work({d: t}, {}, {}, work.rubric, "absolute", deadline), votes)
                 for d, t in transcripts.items()
             ]
-            judged = [await job for job in jobs] if len(jobs) == 1 else await _all(jobs)
+            judged = await gather(jobs)
             return self._scores(judged, runs, work)
         return self._scores([await self._votes(work, votes)], runs, work)
 
@@ -106,22 +115,31 @@ class GroupJudge:
                 known.setdefault(transcript.digest, latest[-1])
         return context, known
 
-    async def _votes(self, work: _Work, votes: Sequence[int]) -> tuple[list[Vote], int]:
+    async def _votes(self, work: _Work, numbers: Sequence[int]) -> tuple[list[Vote], int]:
         """Every vote, and how many came from the cache. A minority of votes may fail."""
-        shown = orders([*work.runs], votes)
-        jobs = [self._cached(work, order, number) for number, order in zip(votes, shown, strict=True)]
-        done = await asyncio.gather(*jobs, return_exceptions=True)
-        good = [d for d in done if not isinstance(d, BaseException)]
-        bad = [d for d in done if isinstance(d, BaseException)]
+        shown = dict(zip(numbers, orders([*work.runs], numbers), strict=True))
+        keys = {n: self._key(work, shown[n], n) for n in numbers}
+        kept = {n: _unpack(await self.cache.get(keys[n]), shown[n]) for n in numbers}
+        todo = [n for n in numbers if kept[n] is None]
+        if not todo:
+            return [v for v in kept.values() if v is not None], len(numbers)
+        async with self.slots:
+            answers = await asyncio.gather(*(self._ask(work, shown[n], n) for n in todo), return_exceptions=True)
+        made = {n: a for n, a in zip(todo, answers, strict=True) if not isinstance(a, BaseException)}
+        bad = [a for a in answers if isinstance(a, BaseException)]
+        good = len(numbers) - len(bad)
         for error in bad:
-            if not isinstance(error, JudgeFailed) or error.retry_after is not None or 2 * len(good) <= len(done):
+            if not isinstance(error, JudgeFailed) or error.retry_after is not None or 2 * good <= len(numbers):
                 raise error
-            log.warning("one vote of %s is left out: %s", len(done), error)
-        return [v for v, _ in good], sum(hit for _, hit in good)
+            log.warning("one vote of %s is left out: %s", len(numbers), error)
+        for n, vote in made.items():
+            await self.cache.put(keys[n], _pack(vote))
+        votes = {n: v for n, v in (kept | made).items() if v is not None}
+        return list(votes.values()), len(votes) - len(made)
 
-    async def _cached(self, work: _Work, order: list[str], number: int) -> tuple[Vote, bool]:
+    def _key(self, work: _Work, order: Sequence[str], number: int) -> str:
         j = self.judge
-        key = cache_key(
+        return cache_key(
             prompt=PROMPT_VERSION,
             model=self.ruler.llm.model,
             base=j.api_base,
@@ -129,16 +147,11 @@ class GroupJudge:
             mode=work.mode,
             temperature=j.temperature,
             max_tokens=j.max_tokens,
-            context=self.judge.context,
+            context=j.context,
             vote=number,
             runs=sorted(order),
             known=sorted(work.known.items()),
         )
-        if (kept := _unpack(await self.cache.get(key), order)) is not None:
-            return kept, True
-        vote = await self._ask(work, order, number)
-        await self.cache.put(key, _pack(vote))
-        return vote, False
 
     async def _ask(self, work: _Work, order: list[str], number: int) -> Vote:
         if work.mode != "window":
@@ -202,10 +215,6 @@ class GroupJudge:
                     self.metrics.spread.observe(t.spread)
         self.metrics.episodes.labels(work.mode).inc(len(scores))
         return Judged(scores, votes, runs, work.mode, usage)
-
-
-async def _all(jobs: Sequence[Any]) -> list[Any]:
-    return list(await gather(jobs))
 
 
 def _pack(vote: Vote) -> dict[str, Any]:

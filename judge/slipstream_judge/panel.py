@@ -48,6 +48,7 @@ class Panel:
         if judge.model is None and judge.function is None:
             raise ConfigError("no judge: set judge.model (a LiteLLM name) or judge.function (module:function)")
         self.metrics = metrics
+        self.slots = asyncio.Semaphore(judge.concurrency)
         self.budget = Budget(judge, metrics, client)
         self.model: GroupJudge | None = None
         self.audit: GroupJudge | None = None
@@ -56,10 +57,10 @@ class Panel:
         rubrics = Rubrics(judge, rubric)
         if judge.model is not None:
             ruler = Ruler(judge, Llm(judge, self.budget, metrics), metrics)
-            self.model = GroupJudge(judge, ruler, rubrics, cache, metrics, name=own)
+            self.model = GroupJudge(judge, ruler, rubrics, cache, metrics, name=own, slots=self.slots)
         if judge.audit_model is not None and judge.audit_share > 0 and judge.model is not None:
             second = Ruler(judge, Llm(judge, self.budget, metrics, judge.audit_model), metrics)
-            self.audit = GroupJudge(judge, second, rubrics, cache, metrics, name=own)
+            self.audit = GroupJudge(judge, second, rubrics, cache, metrics, name=own, slots=self.slots)
         if judge.function is not None:
             function_name = own if judge.model is None else FUNCTION
             if judge.model is not None and own == FUNCTION:
@@ -75,20 +76,11 @@ class Panel:
 
     async def score(self, group: Group, deadline: float) -> Outcome:
         """Raises ``JudgeFailed``, ``OverBudget``: a group is scored by all or by none."""
-
-        async def function() -> list[Score]:
-            return await self.function.score(group) if self.function else []
-
-        async def model() -> Judged | None:
-            return await self.model.score(group, deadline) if self.model else None
-
-        if self.function is None:
-            judged, scores = await model(), []
-        elif self.model is None:
-            judged, scores = None, await function()
-        else:
-            scores = await function()
-            judged = await model()
+        scores: list[Score] = []
+        if self.function is not None:
+            async with self.slots:
+                scores = await self.function.score(group)
+        judged = await self.model.score(group, deadline) if self.model else None
         return Outcome([*(judged.scores if judged else []), *scores], judged, scores)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from slipstream.config import Judge
 from slipstream_judge.llm import JudgeFailed, Llm, TooLong, Usage
@@ -17,6 +18,7 @@ from slipstream_judge.transcript import Transcript
 from slipstream_judge.votes import labels, rng_of
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 HALVINGS = 3
 """How often the room for transcripts is halved when the model says that its context is smaller than ``judge.context``."""
 
@@ -141,11 +143,11 @@ class Ruler:
         )
 
 
-async def gather(jobs: Sequence[object]) -> list[Vote]:
+async def gather(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """All of them, or the first error with the others cancelled."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(job) for job in jobs]  # type: ignore[arg-type]
+            tasks = [group.create_task(job) for job in jobs]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [t.result() for t in tasks]

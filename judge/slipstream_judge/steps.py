@@ -38,17 +38,19 @@ class Step:
 
 def clean(text: str) -> str:
     """Text that any API takes: no lone surrogates, no control characters besides tab and line ends."""
-    return CONTROL.sub("\ufffd", text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    read: str = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return CONTROL.sub("\ufffd", read)
 
 
 def canonical(arguments: Any) -> str:
     """JSON in one form where it is JSON, else the text as it is."""
+    value = arguments
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
+            value = json.loads(arguments)
         except (ValueError, RecursionError):
             return arguments
-    return json.dumps(arguments, ensure_ascii=False, sort_keys=True, default=str)
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
 
 
 def plain(content: Any) -> str:
@@ -142,8 +144,12 @@ class Reader:
         content = m.get("content", m.get("text"))
         words: list[str] = []
         for part in content if isinstance(content, list) else [content]:
-            kind = part.get("type") if isinstance(part, dict) else None
-            if kind in {"tool_use", "tool_result", "thinking", "redacted_thinking"}:
+            if isinstance(part, dict) and part.get("type") in {
+                "tool_use",
+                "tool_result",
+                "thinking",
+                "redacted_thinking",
+            }:
                 self.say(role, "\n".join(words))
                 words = []
                 self.block(part)
@@ -169,24 +175,17 @@ class Reader:
             self.think(part.get("thinking"))
 
 
-def request_steps(call: Call) -> list[Step]:
-    """What the request said."""
+def call_steps(call: Call, choice: int) -> tuple[list[Step], int]:
+    """The request and one of its replies, as one path, and how many of its steps are the request's. What ended badly is said in a last note."""
     reader = Reader()
     reader.read(call.messages)
-    return reader.end()
-
-
-def call_steps(call: Call, choice: int) -> list[Step]:
-    """The request and one of its replies, as one path. What ended a call badly is said in a note at its end."""
-    reader = Reader()
-    reader.read(call.messages)
-    reader.end()  # reasoning that stood alone is closed before the reply begins
+    asked = len(reader.end())  # reasoning that stood alone is closed before the reply begins
     found = replies(call)
     for message in found[choice] if choice < len(found) else []:
         reader.message(
             {"role": "assistant", **message} if isinstance(message, dict) else {"role": "assistant", "content": message}
         )
-    return reader.end(_note(call))
+    return reader.end(_note(call)), asked
 
 
 def replies(call: Call) -> list[list[Any]]:

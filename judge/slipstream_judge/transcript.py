@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slipstream.contract import Call, GroupEpisode
-from slipstream_judge.steps import Step, call_steps, clean, plain, plain_prompt, replies, request_steps, tool_lines
+from slipstream_judge.steps import Step, call_steps, clean, plain, plain_prompt, replies, tool_lines
 
 ALONE = "a conversation of its own (a sub-agent, or a fresh start)"
 UNDER = "another conversation under the same instructions (a sub-agent, or a compacted history)"
@@ -120,12 +120,11 @@ def read(calls: Sequence[Call]) -> Transcript:
             continue
         tools |= dict.fromkeys(tool_lines(call.tools))
         before = tree.continued(call)
-        asked_steps = before if before is not None else request_steps(call)
         for choice in range(max(1, len(found := replies(call)))):
-            path = call_steps(call, choice)
+            path, asked = call_steps(call, choice)
             if before is not None:
-                path = [*before, *path[len(request_steps(call)) :]]
-            tree.insert(path, len(asked_steps), call.number, choice)
+                path, asked = [*before, *path[asked:]], len(before)
+            tree.insert(path, asked, call.number, choice)
             if (prompt := plain_prompt(call)) is not None and choice < len(found):
                 tree.texts.append((prompt + "".join(plain(m) for m in found[choice]), path))
     made = Transcript(tree.branches, list(tools))

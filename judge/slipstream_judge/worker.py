@@ -14,6 +14,8 @@ import secrets
 import signal
 import socket
 import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from slipstream.client import AsyncClient
 from slipstream.config import Config
@@ -21,11 +23,13 @@ from slipstream.contract import TAG, Event, Group, GroupLeaseIn, ScoresIn
 from slipstream.errors import ApiError, Unavailable
 from slipstream_judge.audit import Auditor
 from slipstream_judge.budget import OverBudget
+from slipstream_judge.cache import LANES
 from slipstream_judge.llm import JudgeFailed, litellm
 from slipstream_judge.metrics import Metrics
 from slipstream_judge.panel import Outcome, Panel, within
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 IDLE = (0.1, 2.0)
 """Seconds between looks for work: at first, and after many looks in vain."""
 SYNC = 5.0
@@ -36,7 +40,7 @@ GRACE = 10.0
 def lease_seconds(config: Config) -> float:
     """Long enough for an answer, its repair, and retries of each, whatever the votes (they run side by side)."""
     judge = config.judge
-    return min(3600.0, max(60.0, judge.timeout * (judge.votes + 5) + 30))
+    return min(3600.0, max(60.0, judge.timeout * (judge.votes + 7) + 30))
 
 
 def worker_name() -> str:
@@ -54,9 +58,9 @@ class Worker:
         self.panel = Panel(config, self.metrics, client)
         self.auditor = Auditor(config.judge, self.panel.audit, self.metrics)
         self.seconds = lease_seconds(config)
-        self.slots = asyncio.Semaphore(config.judge.concurrency)
+        self.lane = asyncio.Semaphore(LANES)
         self.tasks: set[asyncio.Task[None]] = set()
-        self.ahead = max(1, config.judge.concurrency // 8)
+        self.ahead = max(1, min(32, config.judge.concurrency // 2))
         self._away = False
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -82,7 +86,7 @@ class Worker:
         if blocked is not None:
             return min(1.0, blocked[1])
         room = self.config.judge.concurrency + self.ahead - len(self.tasks)
-        if room <= self.ahead // 2:
+        if room <= self.ahead // 4:
             await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0.5)
             return 0.0
         singles = self.config.judge.singles != "off"
@@ -109,14 +113,13 @@ class Worker:
         return 0.0
 
     async def _judge(self, lease: str, group: Group, deadline: float) -> None:
-        async with self.slots:
-            with self.metrics.working.track_inprogress():
-                outcome, answer = await self._score(lease, group, deadline)
-                kept = await self._post(group, answer, deadline)
-                self._count(group, answer, kept=kept)
-                if outcome is not None and outcome.judged is not None and kept:
-                    self.auditor.compare(group, outcome.judged.scores)
-                    await self._audit(group, outcome, deadline)
+        with self.metrics.working.track_inprogress():
+            outcome, answer = await self._score(lease, group, deadline)
+            kept = await self._post(group, answer, deadline)
+            self._count(group, answer, kept=kept)
+            if outcome is not None and outcome.judged is not None and kept:
+                self.auditor.compare(group, outcome.judged.scores)
+                await self._audit(group, outcome, deadline)
 
     async def _score(self, lease: str, group: Group, deadline: float) -> tuple[Outcome | None, ScoresIn]:
         left = deadline - time.time()
@@ -138,7 +141,8 @@ class Worker:
         pause = 0.2
         while True:
             try:
-                await self.client.post_scores(group.id, answer)
+                async with self.lane:
+                    await self.client.post_scores(group.id, answer)
                 return True
             except Unavailable as e:
                 if time.time() + pause > deadline:
@@ -213,6 +217,17 @@ async def run(config: Config, client: AsyncClient, stop: asyncio.Event) -> int:
             server.shutdown()
 
 
+def run_loop(work: Coroutine[Any, Any, T]) -> T:
+    """``asyncio.run``, on uvloop where it is installed."""
+    factory = None
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(work)
+
+
 def main(config: Config, url: str | None, key: str | None) -> int:
     """The command. Ends well on SIGTERM and SIGINT."""
 
@@ -224,4 +239,4 @@ def main(config: Config, url: str | None, key: str | None) -> int:
         async with AsyncClient(url, key) as client:
             return await run(config, client, stop)
 
-    return asyncio.run(go())
+    return run_loop(go())
