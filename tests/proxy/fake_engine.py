@@ -41,6 +41,7 @@ class FakeEngine:
         app.router.add_post("/v1/embeddings", self.embeddings)
         app.router.add_get("/v1/models", self.list_models)
         app.router.add_post("/v1/load_lora_adapter", self.admin)
+        app.router.add_get("/health", self.health)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port)
@@ -52,6 +53,9 @@ class FakeEngine:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    async def health(self, request: web.Request) -> web.Response:
+        return web.Response()
 
     async def admin(self, request: web.Request) -> web.Response:
         raise AssertionError("an admin route was reached")

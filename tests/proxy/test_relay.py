@@ -13,6 +13,15 @@ from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.records import CallHead
 from tests.proxy.conftest import eventually
 
+@pytest.fixture(scope="module", params=["uvloop", "asyncio"])
+def event_loop_policy(request):
+    import asyncio
+
+    import uvloop
+
+    return uvloop.EventLoopPolicy() if request.param == "uvloop" else asyncio.DefaultEventLoopPolicy()
+
+
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hi ✓"}]}
 
 

@@ -65,7 +65,7 @@ class Handler(RequestHandler):
             self._ahead += data
             if len(self._ahead) > _PIPELINED and not self._throttled and self.transport is not None:
                 self._throttled = True
-                self.transport.pause_reading()  # type: ignore[attr-defined]
+                self.transport.pause_reading()
         elif self._request is not None:
             self._body(data)
         else:
@@ -163,7 +163,7 @@ class Handler(RequestHandler):
             close = close or self._plane.draining
             end = b"\r\nconnection: close\r\n\r\n" if close else b"\r\n\r\n"
             head = b"%b%b\r\ncontent-length: %d%b" % (status_line(status), b"\r\n".join(fields), len(body), end)
-            transport.write(head + body)  # type: ignore[attr-defined]
+            transport.write(head + body)
             if close:
                 self._close = True
                 transport.close()
@@ -174,15 +174,15 @@ class Handler(RequestHandler):
         if self.transport is not None:
             last = b"\r\nconnection: close" if self._plane.draining else b""
             head = b"%b%b%b\r\ntransfer-encoding: chunked\r\n\r\n" % (status_line(status), b"\r\n".join(fields), last)
-            self.transport.write(head)  # type: ignore[attr-defined]
+            self.transport.write(head)
 
     def send_part(self, data: bytes) -> None:
         if self.transport is not None:
-            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))  # type: ignore[attr-defined]
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def send_end(self) -> None:
         if self.transport is not None:
-            self.transport.write(LAST_CHUNK)  # type: ignore[attr-defined]
+            self.transport.write(LAST_CHUNK)
             if self._plane.draining:
                 self.transport.close()
                 return
@@ -201,7 +201,7 @@ class Handler(RequestHandler):
         if self._throttled:
             self._throttled = False
             if self.transport is not None:
-                self.transport.resume_reading()  # type: ignore[attr-defined]
+                self.transport.resume_reading()
         if self._ahead:
             self._loop.call_soon(self._take_ahead)
 

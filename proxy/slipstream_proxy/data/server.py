@@ -86,7 +86,8 @@ class QueueSink:
 
 async def read_body(request: web.BaseRequest, limit: int, timeout: float) -> bytes:
     """The whole body, unpacked. Raises ``Refused``: too large, too slow, malformed."""
-    parts, size = [], 0
+    parts: list[bytes] = []
+    size = 0
     while True:
         try:
             async with asyncio.timeout(timeout):

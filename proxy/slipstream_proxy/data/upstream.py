@@ -10,7 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from typing import Protocol
+from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 from slipstream_proxy.data.http1 import ChunkedBody, Malformed, ResponseHead
@@ -44,8 +44,7 @@ class Upstream(asyncio.Protocol):
         self.last = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -166,7 +166,8 @@ def null_logprobs(text: bytes) -> bytes | None:
     m = _LOGPROBS.search(text)
     if m is None:
         return text
-    parts, start = [], 0
+    parts: list[bytes] = []
+    start = 0
     while m:
         end = _FINISH.search(text, m.end())
         if end is None or text[end.start() - 1] != 0x7D:
