@@ -46,7 +46,8 @@ class Work:
         self.rewards: list[Row] = []
         self.idem: set[tuple[str, str]] = set()
         self.rewarded: set[str] = set()
-        self.done: set[str] = set()
+        self.done: dict[str, None] = {}
+        """In the order told, for the groups."""
         self.early: dict[str, float] = {}
         self.delete: list[str] = []
         self.retried: set[str] = set()
@@ -199,7 +200,7 @@ class Ingest(Judging, Lifecycle, Registry):
         if ep.retried:
             work.retried.add(eid)
         if head.done:
-            work.done.add(eid)
+            work.done[eid] = None
         if head.adapter and (head.pin == "moved" or eid in work.new):
             work.pins[eid] = (eid, model, head.adapter, head.arm, head.at, True)
         work.now = max(work.now, head.at + head.seconds)
@@ -235,7 +236,7 @@ class Ingest(Judging, Lifecycle, Registry):
             case "done":
                 eid = eid_of(data["key"], data["episode"])
                 if eid in work.eps:
-                    work.done.add(eid)
+                    work.done[eid] = None
                 else:
                     work.early.setdefault(eid, item.at)
             case "delete":
@@ -314,10 +315,10 @@ class Ingest(Judging, Lifecycle, Registry):
     def _early(self, tx: Tx, work: Work) -> None:
         """An episode may be told to be done before its calls are read."""
         late = [eid for eid in work.early if eid in work.new]
-        work.done.update(late)
+        work.done |= dict.fromkeys(late)
         if work.new:
             for (eid,) in tx.all(f"SELECT eid FROM t_early WHERE eid {IN}", (list(work.new),)):
-                work.done.add(eid)
+                work.done[eid] = None
                 tx.run("DELETE FROM t_early WHERE eid = ?", (eid,))
         early = {eid: at for eid, at in work.early.items() if eid not in work.new}
         if early:

@@ -151,6 +151,7 @@ class Lifecycle(Batches):
             ep = known.get(eid) or Ep(eid, key, name, started=now, last_at=now)
             tombs.append(Ep(eid, ep.key, ep.id, split=ep.split, state="deleted", started=ep.started, last_at=ep.last_at, ended=now).row())
         tx.insert("t_episodes", tombs)
+        self._ready(tx, {ep.grp for ep in known.values() if ep.grp}, now)
         self.parents.clear()
         self.memory.drop(eids)
 

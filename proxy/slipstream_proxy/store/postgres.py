@@ -110,7 +110,6 @@ class PostgresDriver:
 
     def settle(self) -> None:
         """PostgreSQL's own WAL has it."""
-        self._grant()
 
     def rewrite(self, tables: Sequence[str]) -> None:
         with self._pool.connection() as con:
@@ -122,8 +121,8 @@ class PostgresDriver:
             except psycopg.errors.InsufficientPrivilege:
                 log.debug("not allowed to CHECKPOINT: the server will in its own time")
 
-    def _grant(self) -> None:
-        """Make the reading role, where we may; views that were made anew keep their grants, new ones need them."""
+    def grant(self) -> None:
+        """Make the role that users' queries run as, where we may."""
         try:
             with self.write() as tx:
                 if not tx.all("SELECT 1 FROM pg_roles WHERE rolname = ?", (READER,)):
@@ -166,4 +165,6 @@ class PostgresDriver:
 
 class PostgresStore(SqlStore):
     def __init__(self, url: str, rules: Rules | None = None, *, instance: str = "local") -> None:
-        super().__init__(PostgresDriver(url), rules or Rules(), instance=instance)
+        driver = PostgresDriver(url)
+        super().__init__(driver, rules or Rules(), instance=instance)
+        driver.grant()

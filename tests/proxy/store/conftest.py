@@ -4,6 +4,7 @@ import itertools
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -53,7 +54,7 @@ def postgres() -> Iterator[str]:
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     said = (folder / "log").open("wb")
-    settings = {"listen_addresses": "", "unix_socket_directories": str(folder), "fsync": "off", "max_connections": "200", "shared_buffers": "64MB"}
+    settings = {"listen_addresses": "", "unix_socket_directories": str(folder), "fsync": "off", "max_connections": "200", "shared_buffers": "64MB", "synchronous_commit": "off"}
     server = subprocess.Popen(
         [binaries / "postgres", "-D", data, *(f"--{k}={v}" for k, v in settings.items())],
         cwd=folder, env=env, stdout=said, stderr=said, **user,
@@ -70,7 +71,7 @@ def postgres() -> Iterator[str]:
                 time.sleep(0.1)
         yield url
     finally:
-        server.terminate()
+        server.send_signal(signal.SIGINT)  # at once, whoever is connected
         server.wait(60)
         said.close()
         shutil.rmtree(folder, ignore_errors=True)
@@ -84,8 +85,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     server = request.getfixturevalue("postgres")
     name = f"s{next(_numbers)}"
     with psycopg.connect(server, autocommit=True) as con:
-        con.execute(f"CREATE DATABASE {name}")
-    return server.replace("///postgres?", f"///{name}?")
+        con.execute(f"CREATE SCHEMA {name}")
+    return f"{server}&options=-csearch_path%3D{name}"
 
 
 @pytest.fixture

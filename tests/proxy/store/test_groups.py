@@ -1,0 +1,82 @@
+"""Conformance: which episodes are compared."""
+
+from __future__ import annotations
+
+from tests.proxy.store.helpers import NOW, call, done, group, reward, want
+
+
+def groups_of(store, *episodes):
+    return [store.episode("-", e).group for e in episodes]
+
+
+def test_a_full_group_is_closed_and_the_next_episode_starts_another(opened):
+    store = opened(group_size=3)
+    store.ingest(group("t1", 4), {})
+    a, b, c, d = groups_of(store, *(f"t1-{i}" for i in range(4)))
+    assert a == b == c != d
+    store.ingest([call("x", done=True), call("y", done=True)], {})
+    assert groups_of(store, "x", "y") == [d, d]
+    assert store.counts(NOW)["groups"] == {"ready": 1, "waiting_reward": 1}
+
+
+def test_one_batch_may_fill_several_groups(store):
+    store.ingest(group("t1", 5), {})
+    assert len(set(groups_of(store, *(f"t1-{i}" for i in range(5))))) == 3
+    assert store.counts(NOW)["groups"] == {"ready": 2, "forming": 1}
+
+
+def test_what_keeps_episodes_apart(store):
+    kinds = [{}, {"key": "k2"}, {"trained": "other"}, {"task": "t2"}, {"split": "eval"}]
+    store.ingest([call(f"e{i}", done=True, **kw) for i, kw in enumerate(kinds)], {})
+    assert store.counts(NOW)["groups"] == {"forming": 5}
+
+
+def test_only_done_episodes_with_a_trained_models_call(store):
+    store.ingest([call("open"), call("base", done=True, trained=None)], {})
+    assert groups_of(store, "open", "base") == [None, None]
+    store.ingest([done("open")], {})
+    assert groups_of(store, "open") != [None]
+
+
+def test_ungrouped_episodes_go_by_likeness(store):
+    system = {"role": "system", "content": "agent"}
+    for i, first in enumerate([system, system, {"role": "system", "content": "another"}]):
+        store.ingest([call(f"e{i}", task=None, done=True, messages=[first, {"role": "user", "content": f"{i}"}]), reward(f"e{i}")], {})
+    a, b, c = groups_of(store, "e0", "e1", "e2")
+    assert a == b != c
+    got = store.lease_batch(want(), {}, 0, NOW + 9)
+    assert set(got.table["kind"].to_pylist()) == {"like"}
+    assert set(got.table["task"].to_pylist()) == {None}
+
+
+def test_ungrouped_episodes_stay_alone_where_the_rules_say_so(opened):
+    store = opened(ungrouped=False)
+    store.ingest([call("a", task=None, done=True), call("b", task=None, done=True)], {})
+    assert groups_of(store, "a", "b") == [None, None]
+
+
+def test_an_old_group_of_two_is_complete(opened):
+    store = opened(group_size=8, group_max_age=100)
+    store.ingest([*group("t1", 2), *group("t2", 1)], {})
+    store.sweep(NOW + 50)
+    assert store.counts(NOW)["groups"] == {"forming": 2}
+    store.sweep(NOW + 200)
+    assert store.counts(NOW)["groups"] == {"forming": 1, "ready": 1}
+
+
+def test_a_deleted_episode_leaves_its_group(opened):
+    store = opened(group_size=2)
+    store.ingest(group("t1", 1), {})
+    store.delete("-", "t1-0", NOW)
+    assert store.counts(NOW)["groups"] == {"dropped": 1}
+    store.ingest([*group("t2", 2, value=None), reward("t2-0")], {})
+    assert store.counts(NOW)["groups"].get("waiting_reward") == 1
+    store.delete("-", "t2-1", NOW)
+    got = store.lease_batch(want(), {}, 0, NOW + 9)
+    assert got is not None, "the one that had no reward is gone"
+    assert set(got.table["episode"].to_pylist()) == {"t2-0"}
+
+
+def test_eval_groups_are_for_the_judge(store):
+    store.ingest(group("t1", split="eval"), {})
+    assert store.counts(NOW)["groups"] == {"eval": 1}

@@ -1,0 +1,74 @@
+"""Conformance: lists, filters, exports, and what the gate compares."""
+
+from __future__ import annotations
+
+import pytest
+
+from slipstream_proxy.store.protocol import EpisodeFilter
+from tests.proxy.store.helpers import NOW, call, group, reward
+
+
+@pytest.fixture
+def filled(store):
+    store.ingest(
+        [
+            call("a", tags={"user": "ann", "x": "1"}, adapter="m@1"), call("b", at=NOW + 10, tags={"user": "bob"}, task="t2", key="k2"),
+            call("c", at=NOW + 20, split="eval", done=True), call("d", at=NOW + 30, trained="other", tags={"user": 'a"n%n_'}),
+            reward("a", 0.25), reward("c", 0.75),
+        ],
+        {},
+    )  # fmt: skip
+    return store
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ids"),
+    [
+        ({}, "dcba"), ({"key": "k2"}, "b"), ({"task": "t2"}, "b"), ({"split": "eval"}, "c"), ({"adapter": "m@1"}, "a"), ({"state": "done"}, "c"),
+        ({"model": "other"}, "d"), ({"tags": {"user": "ann"}}, "a"), ({"tags": {"user": "ann", "x": "2"}}, ""), ({"tags": {"user": 'a"n%n_'}}, "d"),
+        ({"tags": {"user": "an"}}, ""), ({"reward_min": 0.5}, "c"), ({"reward_max": 0.5}, "a"), ({"since": NOW + 10, "until": NOW + 30}, "cb"),
+    ],
+)  # fmt: skip
+def test_filters(filled, wanted, ids):
+    assert "".join(e.id for e in filled.episodes(EpisodeFilter(**wanted)).episodes) == ids
+
+
+def test_pages(store):
+    store.ingest([call(f"e{i:02d}", at=NOW + i // 2) for i in range(7)], {})
+    seen, cursor = [], None
+    while True:
+        page = store.episodes(EpisodeFilter(limit=3, cursor=cursor))
+        seen.append([e.id for e in page.episodes])
+        cursor = page.next
+        if cursor is None:
+            break
+    assert seen == [["e06", "e05", "e04"], ["e03", "e02", "e01"], ["e00"]]
+    with pytest.raises(ValueError):
+        store.episodes(EpisodeFilter(cursor="!!nonsense"))
+
+
+def test_export_gives_everything_with_tokens(filled):
+    batches = list(filled.export(EpisodeFilter(), batch=3))
+    assert [[e.id for e in b] for b in batches] == [["d", "c", "b"], ["a"]]
+    assert batches[1][0].call_list[0].prompt_ids == [1, 2, 3]
+    assert batches[1][0].rewards[0].adapter == "m@1"
+    assert list(filled.export(EpisodeFilter(key="nobody"))) == []
+
+
+def test_what_the_gate_compares(store):
+    store.ingest([*group("t1", adapter="m@1"), *group("t2", adapter="m@2", value=0.0, start=NOW + 5), *group("e", adapter="m@1", split="eval")], {})
+    assert store.arm_rewards("m@2", "m@1") == [("t1", "m@1", 1.0), ("t1", "m@1", 2.0), ("t2", "m@2", 0.0), ("t2", "m@2", 1.0)]
+    rows = store.success_by_adapter()
+    assert [(r["adapter"], r["split"], r["episodes"], r["mean"]) for r in rows] == [
+        ("m@1", "eval", 2, 1.5), ("m@1", "train", 2, 1.5), ("m@2", "train", 2, 0.5),
+    ]  # fmt: skip
+    assert rows[0]["std"] == pytest.approx(0.5**0.5)
+
+
+def test_a_dropped_day_keeps_its_episodes(store):
+    store.ingest([call("a", done=True), reward("a")], {})
+    assert store.drop_day(store.days()[0]) == 1
+    found = store.episode("-", "a")
+    assert (found.calls, found.call_list, found.reward) == (1, [], 1.0)
+    store.ingest([call("a", at=NOW + 1)], {})
+    assert len(store.episode("-", "a").call_list) == 1
