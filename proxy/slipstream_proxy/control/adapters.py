@@ -135,7 +135,7 @@ class Adapters:
             raise Problem(422, str(e), field="body.path", fix="a folder right under adapters.dir, named <model>@<n>") from e
         if wanted.model not in (None, model) or model not in self.models:
             known = ", ".join(self.models)
-            raise Problem(422, f"{wanted.model or model!r} is no trained model", field="body.model", fix=f"trained models: {known}")
+            raise Problem(404, f"{wanted.model or model!r} is no trained model", field="body.model", fix=f"trained models: {known}")
         folder = self.config.adapters_dir / name
         before = self.items.get(name)
         if not folder.is_dir() or folder.is_symlink():

@@ -24,6 +24,9 @@ AUTH_HEADER = "x-slipstream-auth"
 M = TypeVar("M", bound=BaseModel)
 JSON = "application/json"
 INFERENCE, REWARD, JUDGE, TRAINER, ADMIN = "inference", "reward", "judge", "trainer", "admin"
+MANY = 2**53
+ENDLESS: dict[str, Any] = {"x-endless": True}
+"""Marks a query parameter that makes the reply endless: said in words in the OpenAPI document, which tools call with every parameter."""
 EVERY_SCOPE = (INFERENCE, REWARD, JUDGE, TRAINER, ADMIN)
 
 
@@ -179,6 +182,29 @@ def _one_by_one(request: web.Request, route: Route) -> tuple[dict[str, str], dic
     return plain, tags
 
 
+def _whole(error: Any) -> bool:
+    return error["type"] == "int_type" and isinstance(error["input"], float) and error["input"].is_integer()
+
+
+def _parsed(kind: type[BaseModel], raw: bytes) -> BaseModel:
+    """Strictly: ``true`` is no number and ``"1"`` neither; but 3.0 is an integer in JSON Schema."""
+    try:
+        return kind.model_validate_json(raw, strict=True)
+    except ValidationError as e:
+        if not all(_whole(error) for error in e.errors(include_url=False)):
+            raise explain(e, "body", kind) from e
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as e:
+        raise explain(e, "body", kind) from e
+
+
+def _within(body: BaseModel) -> BaseModel:
+    """Counts beyond 2^53 mean "as many as there are": what stores and other languages can hold of them."""
+    far = {k: max(-MANY, min(MANY, v)) for k, v in body if isinstance(v, int) and not -MANY <= v <= MANY}
+    return body.model_copy(update=far) if far else body
+
+
 async def read_body(request: web.Request, route: Route) -> BaseModel | None:
     kind = route.body
     if kind is None or (route.multipart and request.content_type.startswith("multipart/")):
@@ -188,10 +214,7 @@ async def read_body(request: web.Request, route: Route) -> BaseModel | None:
         return kind()
     if request.content_type not in (JSON, "application/octet-stream") and not request.content_type.endswith("+json"):
         raise Problem(415, f"content-type {request.content_type} is not taken here", field="header.content-type", fix=f"send {JSON}")
-    try:
-        return kind.model_validate_json(raw)
-    except ValidationError as e:
-        raise explain(e, "body", kind) from e
+    return _within(_parsed(kind, raw))
 
 
 async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamResponse:

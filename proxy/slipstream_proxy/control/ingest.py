@@ -310,6 +310,17 @@ def spool_bytes(directory: Path) -> int:
     return total
 
 
+def _storable(value: Any) -> Any:
+    """Integers beyond 64 bits as floats: the spool's JSON has no others."""
+    if isinstance(value, dict):
+        return {k: _storable(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_storable(v) for v in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return float(value) if value.bit_length() < 1000 else str(value)
+    return value
+
+
 class Mutations:
     """Changes that the control API accepts: durable first (spool), then in the store, in the order they came."""
 
@@ -320,7 +331,7 @@ class Mutations:
 
     async def put(self, op: str, data: dict[str, Any], *, wait: float = 10.0) -> bool | None:
         """None: it could not be made durable (disk full). True: it is in the store already; False: it will be."""
-        mutation = Mutation(self.new_id(), op, time.time(), data)
+        mutation = Mutation(self.new_id(), op, time.time(), _storable(data))
         applied = self.ingester.expect(mutation.id) if self.ingester and wait else None
         if not await self.writer.put(Kind.MUTATION, asdict(mutation)):
             if applied:

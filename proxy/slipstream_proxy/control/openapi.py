@@ -42,6 +42,8 @@ def query_of(model: type[BaseModel] | None) -> list[dict[str, Any]]:
     schema = model.model_json_schema(ref_template=REF)
     found = []
     for name, part in schema.get("properties", {}).items():
+        if part.get("x-endless"):
+            continue
         part = dict(part)
         part.pop("title", None)
         text = part.pop("description", None)

@@ -64,7 +64,7 @@ async def list_episodes(ctx: Ctx) -> web.StreamResponse:
     try:
         page = await ctx.deps.ask(ctx.deps.store.episodes, wanted(ctx, q, cursor=q.cursor, limit=q.limit))
     except ValueError as e:
-        raise Problem(422, f"query.cursor: {e}", field="query.cursor", fix="pass `next` of the page before as it is") from e
+        raise Problem(404, f"no such page: {e}", field="query.cursor", fix="pass `next` of the page before as it is") from e
     return reply(page)
 
 
@@ -123,7 +123,7 @@ async def get_export(ctx: Ctx) -> web.StreamResponse:
 LOOK = (INFERENCE, REWARD)
 ROUTES = [
     Route("GET", c.API + "/episodes", list_episodes, "List and filter episodes, newest first", EVERY_SCOPE, EpisodesQuery, tags=True,
-          responses={200: c.EpisodePage}),
+          responses={200: c.EpisodePage}, errors=(404,)),
     Route("GET", EPISODE, get_episode, "One episode: calls, rewards, adapter, lineage", EVERY_SCOPE, EpisodeQuery, responses={200: c.EpisodeDetail}, errors=(404,)),
     Route("POST", EPISODE + "/rewards", post_reward, "Add or correct a reward", LOOK, KeyQuery, c.RewardIn, responses={200: c.RewardAck}, errors=(404,)),
     Route("POST", EPISODE + "/done", post_done, "Nothing more will come", LOOK, KeyQuery, c.DoneIn, body_required=False, responses={200: Stored}),

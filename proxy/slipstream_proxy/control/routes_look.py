@@ -12,7 +12,7 @@ from pydantic import Field
 
 from slipstream import contract as c
 from slipstream_proxy.control.deps import Deps
-from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, JUDGE, TRAINER, Ctx, Problem, Query, Route, json_of, reply
+from slipstream_proxy.control.http import ADMIN, ENDLESS, EVERY_SCOPE, JUDGE, TRAINER, Ctx, Problem, Query, Route, json_of, reply
 from slipstream_proxy.control.routes_episodes import Stored
 
 NDJSON = "application/x-ndjson"
@@ -22,7 +22,7 @@ FOLLOW_POLL = 1.0
 
 class EventsQuery(Query):
     after: int = Field(0, ge=0, le=2**53, description="The id of the last event that is known already.")
-    follow: bool = Field(False, description="Stay on: a line for each new event, an empty one every few seconds.")
+    follow: bool = Field(False, description="Stay on: a line for each new event, an empty one every few seconds.", json_schema_extra=ENDLESS)
 
 
 async def get_events(ctx: Ctx) -> web.StreamResponse:
@@ -100,14 +100,14 @@ async def post_sql(ctx: Ctx) -> web.StreamResponse:
     except TimeoutError as e:
         raise Problem(408, f"the query took longer than store.sql_timeout: {e}", field="body.query", fix="ask for less") from e
     except Exception as e:
-        # whatever it was, the query is what can be changed; the views are in the docs
-        raise Problem(400, str(e)[:2000], field="body.query", fix="one SELECT over the views episodes, calls, rewards, adapters") from e
+        # the body is as it should be; what it asks for does not go with what is there
+        raise Problem(409, str(e)[:2000], type="query_failed", field="body.query", fix="one SELECT over the views episodes, calls, rewards, adapters") from e
     return reply(result)
 
 
 ROUTES = [
-    Route("GET", c.API + "/training/events", get_events, "Events as NDJSON, from the start or live", EVERY_SCOPE, EventsQuery, responses={200: NDJSON}),
+    Route("GET", c.API + "/training/events", get_events, "Events as NDJSON, from the start; `follow=true` stays on for new ones", EVERY_SCOPE, EventsQuery, responses={200: NDJSON}),
     Route("POST", c.API + "/training/events", post_event, "Add an event", (TRAINER, JUDGE), body=c.Event, responses={200: Stored}),
     Route("GET", c.API + "/status", get_status, "Where things stand, and why there was no step yet", EVERY_SCOPE, responses={200: c.Status}),
-    Route("POST", c.API + "/sql", post_sql, "One SELECT over the documented views", (ADMIN,), body=c.Sql, responses={200: c.SqlResult}, errors=(408,)),
+    Route("POST", c.API + "/sql", post_sql, "One SELECT over the documented views", (ADMIN,), body=c.Sql, responses={200: c.SqlResult}, errors=(408, 409)),
 ]  # fmt: skip

@@ -71,7 +71,7 @@ async def cache_get(ctx: Ctx) -> web.StreamResponse:
 async def cache_put(ctx: Ctx) -> web.StreamResponse:
     body: c.CacheEntry = ctx.body
     if body.key != ctx.path("key"):
-        raise Problem(422, "body.key differs from the path's", field="body.key", fix="send the same key in both")
+        raise Problem(409, "body.key differs from the path's", field="body.key", fix="send the same key in both")
     deps = ctx.deps
     entry = c.CacheEntry(key=body.key, value=body.value, at=deps.now())
     await deps.ask(deps.store.cache_put, entry.key, entry.value, entry.at)
@@ -90,9 +90,8 @@ def arrow_bytes(table: pa.Table) -> bytes:
 async def lease_batch(ctx: Ctx) -> web.StreamResponse:
     deps = ctx.deps
     body: c.BatchLeaseIn = ctx.body
-    wanted = body if body.model else body.model_copy(update={"model": deps.config.model_name})
-    if wanted.min_groups > wanted.max_groups:
-        raise Problem(422, "body.min_groups is above max_groups", field="body.min_groups", fix="raise max_groups or lower min_groups")
+    # the most groups of a batch are enough for one
+    wanted = body.model_copy(update={"model": body.model or deps.config.model_name, "min_groups": min(body.min_groups, body.max_groups)})
     versions, live = deps.adapters.versions(str(wanted.model))
     leased: LeasedBatch | None = await deps.ask(deps.store.lease_batch, wanted, versions, live, deps.now())
     if leased is None:
@@ -123,7 +122,7 @@ ROUTES = [
     Route("POST", GROUP + "/scores", post_scores, "Scores of a leased group", (JUDGE,), body=c.ScoresIn, responses={200: Stored}, errors=(409,)),
     Route("POST", GROUP + "/retry", retry, "Hand a parked group out again", (JUDGE,), responses={200: Retried}, errors=(404,)),
     Route("GET", c.API + "/judge/cache/{key:" + ID + "}", cache_get, "The judge's cache", (JUDGE,), responses={200: c.CacheEntry}, errors=(404,)),
-    Route("PUT", c.API + "/judge/cache/{key:" + ID + "}", cache_put, "Keep in the judge's cache", (JUDGE,), body=c.CacheEntry, responses={200: c.CacheEntry}),
+    Route("PUT", c.API + "/judge/cache/{key:" + ID + "}", cache_put, "Keep in the judge's cache", (JUDGE,), body=c.CacheEntry, responses={200: c.CacheEntry}, errors=(409,)),
     Route("POST", c.API + "/batches/lease", lease_batch, "A batch to train on, as an Arrow IPC stream; 204: not enough groups", (TRAINER,),
           body=c.BatchLeaseIn, responses={200: ARROW, 204: None}),
     Route("POST", c.API + "/batches/{batch:" + ID + "}/ack", ack_batch, "A batch is trained on, or comes back", (TRAINER,), body=c.BatchAck,
