@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from slipstream_proxy.data.episodes import Episodes
+from slipstream_proxy.data.identity import Prefix, Tags, read_tags, split_path
+from slipstream_proxy.data.refused import Refused
+from slipstream_proxy.dialects import BY_NAME
+from tests.proxy.test_relay import ASK, post
+
+CHAT = BY_NAME["chat"]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/v1/chat/completions", Prefix("/v1/chat/completions")),
+        ("/e/a/v1/x", Prefix("/v1/x", "a")),
+        ("/t/q/e/a/v1/x?y=1", Prefix("/v1/x?y=1", "a", "q")),
+        ("/t/q/v1/x", Prefix("/v1/x", None, "q")),
+        ("/e//v1/x", Prefix("/v1/x", "")),
+        ("/e/a", Prefix("/e/a")),
+    ],
+)
+def test_path(path, expected):
+    assert split_path(path) == expected
+
+
+def test_order_of_sources():
+    prefix = Prefix("/v1/x", "p", "pt")
+    body = {"metadata": {"slipstream_episode": "m", "slipstream_task": "mt", "slipstream_tag_a": "b", "mine": 1}}
+    trace = {b"traceparent": b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"}
+    tags = read_tags({b"x-slipstream-episode": b"h"}, prefix, "kt:k", body)
+    assert (tags.episode, tags.origin, tags.task, tags.tags) == ("h", "header", "pt", {"a": "b"}) and body == {"metadata": {"mine": 1}}
+    assert read_tags({}, prefix, "kt:k", None).origin == "path"
+    found = read_tags({}, Prefix("/"), "kt:k", {"metadata": {"slipstream_episode": "m"}})
+    assert (found.episode, found.task, found.origin) == ("k", "kt", "key")
+    body = {"metadata": {"slipstream_episode": "m", "slipstream_split": "eval", "slipstream_done": True}}
+    found = read_tags(trace, Prefix("/"), None, body, traceparent=True)
+    assert (found.episode, found.split, found.done, found.origin) == ("m", "eval", True, "metadata") and body == {}
+    assert read_tags(trace, Prefix("/"), None, None).episode is None
+    assert read_tags(trace, Prefix("/"), None, None, traceparent=True).episode == "a" * 32
+
+
+@pytest.mark.parametrize(
+    ("headers", "prefix", "suffix", "names"),
+    [
+        ({b"x-slipstream-episode": b"a b"}, Prefix("/"), None, "x-slipstream-episode"),
+        ({b"x-slipstream-episode": b""}, Prefix("/"), None, "x-slipstream-episode"),
+        ({b"x-slipstream-task": b"x" * 129}, Prefix("/"), None, "x-slipstream-task"),
+        ({b"x-slipstream-split": b"test"}, Prefix("/"), None, "x-slipstream-split"),
+        ({b"x-slipstream-done": b"maybe"}, Prefix("/"), None, "x-slipstream-done"),
+        ({b"x-slipstream-tag-a": b"x" * 300}, Prefix("/"), None, "x-slipstream-tag-a"),
+        ({}, Prefix("/", "a%20b"), None, "path"),
+        ({}, Prefix("/"), "a:b c", "key"),
+        ({}, Prefix("/"), "", "key"),
+    ],
+)
+def test_bad_tags_name_their_source(headers, prefix, suffix, names):
+    with pytest.raises(Refused, match=names) as e:
+        read_tags(headers, prefix, suffix, None)
+    assert e.value.status == 400
+
+
+def turn(*messages):
+    return CHAT.turn({"messages": list(messages)})
+
+
+def reply(text, tools=()):
+    message = {"role": "assistant", "content": text, "tool_calls": [{"id": t, "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}} for t in tools]}
+    return CHAT.said(json.dumps({"choices": [{"index": 0, "message": message}]}).encode(), stream=False)
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def test_parallel_runs_of_one_prompt_stay_apart():
+    episodes = Episodes()
+    runs = [episodes.of("-", Tags(), turn(user("go"))) for _ in range(8)]
+    assert len({e.id for e in runs}) == 8
+    for i, episode in enumerate(runs):
+        episodes.remember(episode, turn(user("go")), reply(f"answer {i % 4}"))  # some say the same
+    found = [episodes.of("-", Tags(), turn(user("go"), {"role": "assistant", "content": [{"type": "text", "text": f"answer {i % 4}"}]}, user("on"))) for i in range(8)]
+    assert {e.id for e in found} == {e.id for e in runs}
+    assert all(int(e is runs[i]) or found[i].id in {runs[i].id, runs[(i + 4) % 8].id} for i, e in enumerate(found))
+
+
+def test_tool_call_ids_continue_and_ambiguous_ones_do_not():
+    episodes = Episodes()
+    one, two = (episodes.of("-", Tags(), turn(user(t))) for t in "ab")
+    episodes.remember(one, turn(user("a")), reply(None, ["call_x", "0"]))
+    episodes.remember(two, turn(user("b")), reply(None, ["call_y", "0"]))
+    # the client rewrote its history: only the tool's id says whose it is
+    back = turn(user("compacted"), {"role": "assistant", "tool_calls": [{"id": "call_y"}]}, {"role": "tool", "tool_call_id": "call_y", "content": "r"})
+    assert episodes.of("-", Tags(), back) is two
+    back = turn(user("other"), {"role": "assistant", "tool_calls": [{"id": "0"}]}, {"role": "tool", "tool_call_id": "0", "content": "r"})
+    assert episodes.of("-", Tags(), back) not in (one, two)
+    assert episodes.of("other-key", Tags(), turn(user("a"), {"role": "tool", "tool_call_id": "call_x", "content": ""})) is not one
+
+
+def test_reworded_arguments_and_empty_content_still_match():
+    episodes = Episodes()
+    one = episodes.of("-", Tags(), turn(user("a")))
+    episodes.remember(one, turn(user("a")), reply(None, ["z"]))
+    said = {"role": "assistant", "content": "", "tool_calls": [{"id": "w", "function": {"name": "f", "arguments": '{"a":1}'}}]}
+    assert episodes.of("-", Tags(), turn(user("a"), said, user("go on"))) is one
+
+
+def test_done_starts_the_next_generation():
+    episodes = Episodes()
+    first = episodes.of("-", Tags(episode="e", task="t"), None)
+    first.done = True
+    second = episodes.of("-", Tags(episode="e"), None)
+    assert (first.id, second.id, second.task) == ("e", "e~2", None)
+    episodes.finish("-", "e~2")
+    assert episodes.of("-", Tags(episode="e"), None).id == "e~3"
+    assert episodes.of("k2", Tags(episode="e"), None).id == "e"
+
+
+async def test_tags_reach_the_record(start, fake):
+    proxy = await start()
+    await post(proxy.url, ASK, path="/t/q1/e/run-7/v1/chat/completions")
+    await post(proxy.url, ASK, headers={"authorization": "Bearer EMPTY:q2:run-8"})
+    await post(proxy.url, {**ASK, "metadata": {"slipstream_episode": "run-9"}})
+    frames = await proxy.record(3)
+    assert [(f.head["episode"], f.head["task"], f.head["origin"]) for f in frames] == [("run-7", "q1", "path"), ("run-8", "q2", "key"), ("run-9", None, "metadata")]
+    assert "metadata" not in fake.seen[-1][0]
+
+
+async def test_done_header(start, fake):
+    proxy = await start()
+    ids = []
+    for done in ("false", "true", "false"):
+        _, headers, _ = await post(proxy.url, ASK, headers={"x-slipstream-episode": "e", "x-slipstream-done": done})
+        ids.append(headers["x-slipstream-episode"])
+    assert ids == ["e", "e", "e~2"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_bad_tag_is_a_400_in_the_callers_shape(start, fake, path):
+    proxy = await start()
+    status, _, body = await post(proxy.url, ASK, path=path, headers={"x-slipstream-episode": "no spaces!"})
+    error = json.loads(body)["error"]
+    assert status == 400 and "x-slipstream-episode" in error["message"] and not fake.seen
+    assert ("type" in json.loads(body)) == (path == "/v1/messages")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_untagged_conversations(start, fake, stream):
+    proxy = await start()
+    runs = await asyncio.gather(*(post(proxy.url, {**ASK, "stream": stream}) for _ in range(8)))
+    first = [r[1]["x-slipstream-episode"] for r in runs]
+    assert len(set(first)) == 8
+    text = "".join(["Hello", " wor", "ld", ' "]},', '"finish_reason":', " ünï", " ✓", " 1"])
+    if stream:
+        text = text.replace(" wor", "")
+    more = {**ASK, "stream": stream, "messages": [*ASK["messages"], {"role": "assistant", "content": text}, user("more")]}
+    runs = await asyncio.gather(*(post(proxy.url, more) for _ in range(8)))
+    assert {r[1]["x-slipstream-episode"] for r in runs} == set(first)
+    assert [f.head["origin"] for f in await proxy.record(16)] == ["new"] * 8 + ["continued"] * 8

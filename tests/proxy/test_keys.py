@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from slipstream.errors import SlipstreamError
+from slipstream_proxy.data.admission import Admission
+from slipstream_proxy.data.refused import Refused
+from slipstream_proxy.keys import Keys
+
+
+def bearer(secret):
+    return {b"authorization": f"Bearer {secret}".encode()}
+
+
+def test_add_list_check_revoke(tmp_path):
+    path = tmp_path / "keys.json"
+    keys = Keys(path)
+    key_id, secret = keys.add("ci", ["inference", "reward"], rate=5, concurrency=2)
+    assert oct(path.stat().st_mode)[-3:] == "600" and secret not in path.read_text()
+    key = keys.check(secret)
+    assert key is not None and (key.id, key.name, key.rate, key.concurrency) == (key_id, "ci", 5, 2)
+    assert key.may("reward") and not key.may("admin") and keys.check("sk-slip-other") is None
+    assert [k.id for k in keys.list()] == [key_id]
+    assert keys.revoke(key_id) and not keys.revoke(key_id) and keys.check(secret) is None
+
+
+def test_the_file_is_read_again_when_it_changes(tmp_path):
+    here, there = Keys(tmp_path / "k"), Keys(tmp_path / "k")
+    _, secret = there.add("a", ["inference"])
+    here._looked = 0.0
+    assert here.check(secret) is not None
+
+
+@pytest.mark.parametrize("scopes", [[], ["nope"]])
+def test_bad_scopes(tmp_path, scopes):
+    with pytest.raises(SlipstreamError):
+        Keys(tmp_path / "k").add("a", scopes)
+
+
+def test_a_broken_file_is_said_at_the_start_and_survived_later(tmp_path):
+    path = tmp_path / "k"
+    keys = Keys(path)
+    _, secret = keys.add("a", ["inference"])
+    path.write_text("{")
+    os.utime(path, (time.time() + 5, time.time() + 5))
+    keys._looked = 0.0
+    assert keys.check(secret) is not None
+    with pytest.raises(SlipstreamError):
+        Keys(path)
+
+
+def test_admission(tmp_path):
+    keys = Keys(tmp_path / "k")
+    _, secret = keys.add("a", ["inference"], rate=2, concurrency=1)
+    _, judge = keys.add("j", ["judge"])
+    admission = Admission(keys)
+    key, suffix = admission.who(bearer(f"{secret}:task:ep"))
+    assert suffix == "task:ep"
+    assert admission.who({b"x-api-key": secret.encode()})[0] == key
+    for headers, status in (({}, 401), (bearer("x"), 401), ({b"authorization": b"Basic abc"}, 401)):
+        with pytest.raises(Refused) as e:
+            admission.who(headers)
+        assert e.value.status == status
+    with pytest.raises(Refused) as e:
+        admission.enter(admission.who(bearer(judge))[0])
+    assert e.value.status == 403
+    admission.enter(key)
+    with pytest.raises(Refused) as e:
+        admission.enter(key)
+    assert e.value.status == 429 and b"retry-after: 1" in e.value.fields
+    admission.leave(key)
+    admission.enter(key)
+    admission.leave(key)
+    with pytest.raises(Refused) as e:
+        admission.enter(key)
+    assert "rate" in e.value.message
+
+
+def test_revoking_the_last_key_opens_no_door(tmp_path):
+    keys = Keys(tmp_path / "k")
+    key_id, secret = keys.add("a", ["inference"])
+    admission = Admission(keys)
+    keys.revoke(key_id)
+    with pytest.raises(Refused):
+        admission.who(bearer(secret))
+
+
+def test_without_keys_anyone_is_let_in(tmp_path):
+    key, suffix = Admission(Keys(tmp_path / "k")).who(bearer("EMPTY:ep1"))
+    assert key.id == "-" and suffix == "ep1"

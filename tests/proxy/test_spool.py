@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipstream_proxy.records import Kind
+from slipstream_proxy.spool import SpoolWriter, encode, list_segments, read_segment
+
+RECORDS = st.lists(st.tuples(st.dictionaries(st.text(max_size=5), st.integers(0, 9), max_size=2), st.binary(max_size=60), st.binary(max_size=60)), max_size=6)
+
+
+def write(path: Path, records) -> list[int]:
+    ends, data = [], b""
+    for head, request, reply in records:
+        data += encode(Kind.CALL, head, request, reply)
+        ends.append(len(data))
+    path.write_bytes(data)
+    return ends
+
+
+def check(path: Path, records, whole: int) -> None:
+    reader = read_segment(path)
+    found = list(reader)
+    assert [(f.request, f.reply) for f in found] == [(q, r) for _, q, r in records[:whole]]
+    for frame, (head, request, _) in zip(found, records, strict=False):
+        assert frame.head == {**head, "request_bytes": len(request)}
+
+
+@settings(max_examples=100, deadline=None)
+@given(RECORDS, st.data())
+def test_torn_zeroed_and_flipped_tails_are_cut_at_the_last_good_frame(records, data):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "w-00000001.seg"
+        ends = write(path, records)
+        check(path, records, len(records))
+        assert read_segment(path).torn is None
+        text = path.read_bytes()
+        if not text:
+            return
+        at = data.draw(st.integers(0, len(text) - 1))
+        whole = sum(e <= at for e in ends)
+        path.write_bytes(text[:at])
+        reader = read_segment(path)
+        assert len(list(reader)) == whole and reader.offset == (ends[whole - 1] if whole else 0)
+        assert reader.torn == (None if reader.offset == at else "short")
+        path.write_bytes(text[:at] + bytes(len(text) - at + 50))
+        reader = read_segment(path)
+        assert len(list(reader)) in (whole, whole + (not any(text[at : ends[whole]]))) and reader.torn
+        flipped = bytearray(text)
+        flipped[at] ^= 1 << data.draw(st.integers(0, 7))
+        path.write_bytes(bytes(flipped))
+        reader = read_segment(path)
+        assert len(list(reader)) == whole and reader.torn
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=200))
+def test_rubbish_never_raises(rubbish):
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(rubbish)
+        file.flush()
+        list(read_segment(Path(file.name)))
+
+
+@pytest.mark.parametrize("durability", ["power", "process", "none"])
+async def test_write_and_read_back(tmp_path, durability):
+    spool = SpoolWriter(tmp_path, "data0", durability=durability, segment_bytes=500)
+    results = await asyncio.gather(*(spool.put(Kind.MUTATION, {"i": i}, b"q" * i, b"r") for i in range(50)))
+    assert all(results)
+    for i in range(50, 60):
+        assert await spool.put(Kind.CALL, {"i": i})
+    await spool.close()
+    segments = list_segments(tmp_path)["data0"]
+    assert [n for n, _ in segments] == list(range(1, len(segments) + 1)) and len(segments) > 1
+    frames = [f for _, path in segments for f in read_segment(path)]
+    assert [f.head["i"] for f in frames] == list(range(60)) and frames[3].request == b"qqq" and frames[3].kind is Kind.MUTATION
+    assert oct(segments[0][1].stat().st_mode)[-3:] == "600"
+    again = SpoolWriter(tmp_path, "data0", durability=durability)
+    await again.put(Kind.CALL, {"i": 60})
+    await again.close()
+    assert list_segments(tmp_path)["data0"][-1][0] == len(segments) + 1
+
+
+async def test_one_write_a_tick(tmp_path, monkeypatch):
+    spool = SpoolWriter(tmp_path, "w", durability="process")
+    writes, real = [], os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: writes.append(len(data)) or real(fd, data))
+    await asyncio.gather(*(spool.put(Kind.CALL, {"i": i}) for i in range(20)))
+    monkeypatch.undo()
+    assert len(writes) == 1
+    await spool.close()
+
+
+async def test_a_full_disk_costs_the_record_and_not_the_caller(tmp_path, monkeypatch):
+    lost = []
+    spool = SpoolWriter(tmp_path, "w", durability="process", on_lost=lambda n, e: lost.append((n, e.errno)))
+    assert await spool.put(Kind.CALL, {"i": 1}, b"x" * 100)
+    real = os.write
+
+    def full(fd, data):
+        if len(data) > 10:
+            return real(fd, data[:10])  # a part of it still fits
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", lambda fd, data: full(fd, data[:11]) if len(data) > 11 else full(fd, b""))
+    assert not await spool.put(Kind.CALL, {"i": 2}, b"y" * 100)
+    monkeypatch.undo()
+    assert lost == [(1, 28)] and spool.lost == 1
+    assert await spool.put(Kind.CALL, {"i": 3})
+    await spool.close()
+    frames = [f for _, path in list_segments(tmp_path)["w"] for f in read_segment(path)]
+    assert [f.head["i"] for f in frames] == [1, 3]
+
+
+async def test_a_failed_sync_is_told_and_survived(tmp_path, monkeypatch):
+    lost = []
+    spool = SpoolWriter(tmp_path, "w", durability="power", on_lost=lambda n, e: lost.append(n))
+
+    def broken(fd):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", broken)
+    assert not await spool.put(Kind.CALL, {"i": 1})
+    monkeypatch.undo()
+    assert lost == [1] and await spool.put(Kind.CALL, {"i": 2})
+    await spool.close()
+    assert len(list_segments(tmp_path)["w"]) == 2
+
+
+async def test_a_head_that_is_no_json_is_lost_and_said(tmp_path):
+    lost = []
+    spool = SpoolWriter(tmp_path, "w", durability="process", on_lost=lambda n, e: lost.append(n))
+    assert not await spool.put(Kind.CALL, {"x": object()})
+    assert lost == [1]
+    await spool.close()
