@@ -9,12 +9,13 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
 from slipstream import contract as c
-from slipstream.errors import ApiError, Unavailable
+from slipstream.errors import ApiError, ConfigError, Unavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +85,7 @@ def _batch(response: httpx.Response) -> LeasedBatch | None:
         table = pa.ipc.open_stream(response.content).read_all()
         h = response.headers
         return LeasedBatch(h["x-slipstream-batch"], h["x-slipstream-lease"], float(h["x-slipstream-until"]), table)
-    except (KeyError, ValueError, IndexError, OSError) as e:  # pa.ArrowInvalid is a ValueError
+    except (KeyError, ValueError, IndexError, OSError, pa.ArrowException) as e:
         raise Unavailable(f"{response.url} answered with a broken batch: {e!r}") from e
 
 
@@ -92,12 +93,25 @@ def _lease(response: httpx.Response) -> c.GroupLease | None:
     return None if response.status_code == httpx.codes.NO_CONTENT else _model(c.GroupLease, response)
 
 
+class _Parked(BaseModel):
+    groups: list[c.Group]
+
+
 def _parked(response: httpx.Response) -> list[c.Group]:
-    return [c.Group.model_validate(g) for g in response.json()["groups"]]
+    return _model(_Parked, response).groups
 
 
 def _events(response: httpx.Response) -> list[c.Event]:
-    return [c.Event.model_validate_json(line) for line in response.text.splitlines() if line.strip()]
+    try:
+        # only \n ends a line of NDJSON: U+2028 and such may stand in a string
+        return [c.Event.model_validate_json(line) for line in response.content.split(b"\n") if line.strip()]
+    except ValidationError as e:
+        raise ApiError(response.status_code, f"{response.url} answered with something that is no event: {e}") from e
+
+
+def _part(id: str) -> str:
+    """An id as one part of a path, whatever is in it."""
+    return quote(id, safe="@~")
 
 
 def _clean(params: dict[str, Any]) -> Params:
@@ -111,7 +125,11 @@ def _settings(url: str | None, key: str | None) -> tuple[str, dict[str, str]]:
         .rstrip("/")
         .removesuffix("/v1")
     )
-    key = key or os.environ.get("SLIPSTREAM_API_KEY")
+    try:
+        httpx.URL(base)
+    except httpx.InvalidURL as e:
+        raise ConfigError(f"{base} is no URL: {e}") from e
+    key = (key or os.environ.get("SLIPSTREAM_API_KEY") or "").strip()
     return base, {"authorization": f"Bearer {key}"} if key else {}
 
 
@@ -121,7 +139,7 @@ LONG = httpx.Timeout(60.0, connect=10.0)
 class Client:
     """Sync. ``url`` is the proxy's (``SLIPSTREAM_URL``, ``OPENAI_BASE_URL``), ``key`` an API key with the needed scope (``SLIPSTREAM_API_KEY``).
 
-    Raises ``ApiError`` for what the proxy refuses, ``Unavailable`` when it does not answer.
+    Raises ``ApiError`` for what the proxy refuses, ``Unavailable`` when it does not answer, ``ConfigError`` for a ``url`` that is none.
     """
 
     def __init__(
@@ -133,7 +151,7 @@ class Client:
     def _do(self, ask: _Ask) -> httpx.Response:
         try:
             response = self.http.send(ask.request(self.http))
-        except (httpx.TransportError, httpx.InvalidURL) as e:
+        except (httpx.RequestError, httpx.InvalidURL) as e:
             raise Unavailable(f"{self.url} does not answer: {e!r}") from e
         _raise(response)
         return response
@@ -161,47 +179,47 @@ class Client:
             filters["cursor"] = page.next
 
     def episode(self, id: str, *, tokens: bool = False) -> c.EpisodeDetail:
-        return _model(c.EpisodeDetail, self._do(_Ask("GET", f"/episodes/{id}", params={"tokens": int(tokens)})))
+        return _model(c.EpisodeDetail, self._do(_Ask("GET", f"/episodes/{_part(id)}", params={"tokens": int(tokens)})))
 
     def add_reward(self, episode: str, reward: c.RewardIn) -> c.RewardAck:
-        return _model(c.RewardAck, self._do(_Ask("POST", f"/episodes/{episode}/rewards", reward)))
+        return _model(c.RewardAck, self._do(_Ask("POST", f"/episodes/{_part(episode)}/rewards", reward)))
 
     def done(self, episode: str) -> None:
-        self._do(_Ask("POST", f"/episodes/{episode}/done", c.DoneIn()))
+        self._do(_Ask("POST", f"/episodes/{_part(episode)}/done", c.DoneIn()))
 
     def delete(self, episode: str) -> c.Deleted:
-        return _model(c.Deleted, self._do(_Ask("DELETE", f"/episodes/{episode}")))
+        return _model(c.Deleted, self._do(_Ask("DELETE", f"/episodes/{_part(episode)}")))
 
     # the judge's work
     def lease_groups(self, wanted: c.GroupLeaseIn) -> c.GroupLease | None:
         return _lease(self._do(_Ask("POST", "/groups/lease", wanted)))
 
     def post_scores(self, group: str, scores: c.ScoresIn) -> None:
-        self._do(_Ask("POST", f"/groups/{group}/scores", scores))
+        self._do(_Ask("POST", f"/groups/{_part(group)}/scores", scores))
 
     def parked(self) -> list[c.Group]:
         return _parked(self._do(_Ask("GET", "/groups/parked")))
 
     def retry_group(self, group: str) -> None:
-        self._do(_Ask("POST", f"/groups/{group}/retry"))
+        self._do(_Ask("POST", f"/groups/{_part(group)}/retry"))
 
     def cache_get(self, key: str) -> dict[str, Any] | None:
         try:
-            return _model(c.CacheEntry, self._do(_Ask("GET", f"/judge/cache/{key}"))).value
+            return _model(c.CacheEntry, self._do(_Ask("GET", f"/judge/cache/{_part(key)}"))).value
         except ApiError as e:
             if e.status == httpx.codes.NOT_FOUND:
                 return None
             raise
 
     def cache_put(self, key: str, value: dict[str, Any]) -> None:
-        self._do(_Ask("PUT", f"/judge/cache/{key}", c.CacheEntry(key=key, value=value)))
+        self._do(_Ask("PUT", f"/judge/cache/{_part(key)}", c.CacheEntry(key=key, value=value)))
 
     # the trainer's work
     def lease_batch(self, wanted: c.BatchLeaseIn) -> LeasedBatch | None:
         return _batch(self._do(_Ask("POST", "/batches/lease", wanted)))
 
     def ack_batch(self, batch: str, ack: c.BatchAck) -> None:
-        self._do(_Ask("POST", f"/batches/{batch}/ack", ack))
+        self._do(_Ask("POST", f"/batches/{_part(batch)}/ack", ack))
 
     def release(self, worker: str) -> None:
         self._do(_Ask("POST", "/leases/release", {"worker": worker}))
@@ -214,10 +232,12 @@ class Client:
         return _model(c.Adapters, self._do(_Ask("GET", "/adapters")))
 
     def promote(self, adapter: str, reason: str | None = None) -> c.Adapter:
-        return _model(c.Adapter, self._do(_Ask("POST", f"/adapters/{adapter}/promote", c.GateIn(reason=reason))))
+        return _model(c.Adapter, self._do(_Ask("POST", f"/adapters/{_part(adapter)}/promote", c.GateIn(reason=reason))))
 
     def rollback(self, adapter: str, reason: str | None = None) -> c.Adapter:
-        return _model(c.Adapter, self._do(_Ask("POST", f"/adapters/{adapter}/rollback", c.GateIn(reason=reason))))
+        return _model(
+            c.Adapter, self._do(_Ask("POST", f"/adapters/{_part(adapter)}/rollback", c.GateIn(reason=reason)))
+        )
 
     # events and looking
     def post_event(self, event: c.Event) -> None:
@@ -245,7 +265,7 @@ class Client:
                 response.read()
             _raise(response)
             yield from response.iter_bytes()
-        except httpx.TransportError as e:
+        except httpx.RequestError as e:
             raise Unavailable(f"{self.url} broke off: {e!r}") from e
 
 
@@ -261,7 +281,7 @@ class AsyncClient:
     async def _do(self, ask: _Ask) -> httpx.Response:
         try:
             response = await self.http.send(ask.request(self.http))
-        except (httpx.TransportError, httpx.InvalidURL) as e:
+        except (httpx.RequestError, httpx.InvalidURL) as e:
             raise Unavailable(f"{self.url} does not answer: {e!r}") from e
         _raise(response)
         return response
@@ -290,47 +310,49 @@ class AsyncClient:
             filters["cursor"] = page.next
 
     async def episode(self, id: str, *, tokens: bool = False) -> c.EpisodeDetail:
-        return _model(c.EpisodeDetail, await self._do(_Ask("GET", f"/episodes/{id}", params={"tokens": int(tokens)})))
+        return _model(
+            c.EpisodeDetail, await self._do(_Ask("GET", f"/episodes/{_part(id)}", params={"tokens": int(tokens)}))
+        )
 
     async def add_reward(self, episode: str, reward: c.RewardIn) -> c.RewardAck:
-        return _model(c.RewardAck, await self._do(_Ask("POST", f"/episodes/{episode}/rewards", reward)))
+        return _model(c.RewardAck, await self._do(_Ask("POST", f"/episodes/{_part(episode)}/rewards", reward)))
 
     async def done(self, episode: str) -> None:
-        await self._do(_Ask("POST", f"/episodes/{episode}/done", c.DoneIn()))
+        await self._do(_Ask("POST", f"/episodes/{_part(episode)}/done", c.DoneIn()))
 
     async def delete(self, episode: str) -> c.Deleted:
-        return _model(c.Deleted, await self._do(_Ask("DELETE", f"/episodes/{episode}")))
+        return _model(c.Deleted, await self._do(_Ask("DELETE", f"/episodes/{_part(episode)}")))
 
     # the judge's work
     async def lease_groups(self, wanted: c.GroupLeaseIn) -> c.GroupLease | None:
         return _lease(await self._do(_Ask("POST", "/groups/lease", wanted)))
 
     async def post_scores(self, group: str, scores: c.ScoresIn) -> None:
-        await self._do(_Ask("POST", f"/groups/{group}/scores", scores))
+        await self._do(_Ask("POST", f"/groups/{_part(group)}/scores", scores))
 
     async def parked(self) -> list[c.Group]:
         return _parked(await self._do(_Ask("GET", "/groups/parked")))
 
     async def retry_group(self, group: str) -> None:
-        await self._do(_Ask("POST", f"/groups/{group}/retry"))
+        await self._do(_Ask("POST", f"/groups/{_part(group)}/retry"))
 
     async def cache_get(self, key: str) -> dict[str, Any] | None:
         try:
-            return _model(c.CacheEntry, await self._do(_Ask("GET", f"/judge/cache/{key}"))).value
+            return _model(c.CacheEntry, await self._do(_Ask("GET", f"/judge/cache/{_part(key)}"))).value
         except ApiError as e:
             if e.status == httpx.codes.NOT_FOUND:
                 return None
             raise
 
     async def cache_put(self, key: str, value: dict[str, Any]) -> None:
-        await self._do(_Ask("PUT", f"/judge/cache/{key}", c.CacheEntry(key=key, value=value)))
+        await self._do(_Ask("PUT", f"/judge/cache/{_part(key)}", c.CacheEntry(key=key, value=value)))
 
     # the trainer's work
     async def lease_batch(self, wanted: c.BatchLeaseIn) -> LeasedBatch | None:
         return _batch(await self._do(_Ask("POST", "/batches/lease", wanted)))
 
     async def ack_batch(self, batch: str, ack: c.BatchAck) -> None:
-        await self._do(_Ask("POST", f"/batches/{batch}/ack", ack))
+        await self._do(_Ask("POST", f"/batches/{_part(batch)}/ack", ack))
 
     async def release(self, worker: str) -> None:
         await self._do(_Ask("POST", "/leases/release", {"worker": worker}))
@@ -343,10 +365,14 @@ class AsyncClient:
         return _model(c.Adapters, await self._do(_Ask("GET", "/adapters")))
 
     async def promote(self, adapter: str, reason: str | None = None) -> c.Adapter:
-        return _model(c.Adapter, await self._do(_Ask("POST", f"/adapters/{adapter}/promote", c.GateIn(reason=reason))))
+        return _model(
+            c.Adapter, await self._do(_Ask("POST", f"/adapters/{_part(adapter)}/promote", c.GateIn(reason=reason)))
+        )
 
     async def rollback(self, adapter: str, reason: str | None = None) -> c.Adapter:
-        return _model(c.Adapter, await self._do(_Ask("POST", f"/adapters/{adapter}/rollback", c.GateIn(reason=reason))))
+        return _model(
+            c.Adapter, await self._do(_Ask("POST", f"/adapters/{_part(adapter)}/rollback", c.GateIn(reason=reason)))
+        )
 
     # events and looking
     async def post_event(self, event: c.Event) -> None:
@@ -375,5 +401,5 @@ class AsyncClient:
             _raise(response)
             async for part in response.aiter_bytes():
                 yield part
-        except httpx.TransportError as e:
+        except httpx.RequestError as e:
             raise Unavailable(f"{self.url} broke off: {e!r}") from e

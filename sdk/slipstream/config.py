@@ -6,12 +6,13 @@ the nearest known name.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -22,7 +23,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
 
 class Proxy(Section):
@@ -70,7 +71,7 @@ class Engine(Section):
     max_model_len: int | None = Field(None, ge=16, description="Context length; None: the model's own.")
     dtype: str = Field("auto", description="vLLM's dtype.")
     gpu_memory: Share | None = Field(
-        None, description="Share of the GPU's memory for vLLM; None: 0.9, or 0.5 when the trainer shares it."
+        None, description="Share of the GPU's memory for vLLM; None: 0.9, or 0.45 beside a trainer."
     )
     tool_parser: str | None = Field(None, description="vLLM tool-call parser; None: by the model's family.")
     reasoning_parser: str | None = Field(None, description="vLLM reasoning parser; None: by the model's family.")
@@ -296,42 +297,60 @@ class Config(Section):
     @property
     def model_name(self) -> str:
         """Name of the trained model (and of the base model in the engine)."""
-        return self.engine.name or (Path(self.engine.model).name if self.engine.model else "default")
+        if self.engine.name or not self.engine.model:
+            return self.engine.name or "default"
+        path = Path(self.engine.model).expanduser()
+        return (path.resolve() if path.is_dir() else path).name or "default"
 
 
 ENV_PREFIX = "SLIPSTREAM_"
 
 
-def _known(path: tuple[str, ...]) -> list[str]:
-    """Names that stand in the section at ``path``."""
-    section: Any = Config
+def _at(path: Sequence[str]) -> Any:
+    """The type of what stands at ``path``; None where nothing does."""
+    kind: Any = Config
     for part in path:
-        if not (isinstance(section, type) and issubclass(section, BaseModel)):
-            return []
-        if section is Config and part == "models":
-            return list(ModelRoute.model_fields)
-        field = section.model_fields.get(part)
-        section = field.annotation if field else None
-    return list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            field = kind.model_fields.get(part)
+            kind = field.annotation if field else None
+        elif get_origin(kind) is dict:
+            kind = get_args(kind)[1]
+        else:
+            return None
+    return kind
 
 
-def _explain(error: ValidationError, source: str) -> str:
-    lines = []
+def _unknown(path: tuple[str, ...]) -> str:
+    """Says so, with the nearest name of the same section, else the same name in another section."""
+    section = _at(path[:-1])
+    names = list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
+    near = [".".join((*path[:-1], n)) for n in difflib.get_close_matches(path[-1], names, 1, 0.6)]
+    near = near or [
+        f"{s}.{path[-1]}" for s in Config.model_fields if path[-1] in getattr(_at((s,)), "model_fields", ())
+    ]
+    return f"unknown setting {'.'.join(path)}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+
+
+def _explain(error: ValidationError, source: str, sources: dict[tuple[str, ...], str]) -> str:
+    """A line per setting: where it was said, its name, what is wrong with it."""
+    lines: dict[tuple[str, ...], str] = {}
     for e in error.errors():
         path = tuple(str(p) for p in e["loc"])
-        name = ".".join(path) or "(whole)"
+        while path and e["type"] != "extra_forbidden" and _at(path) is None:
+            path = path[:-1]  # pydantic adds the names of a union's members
+        where = next((sources[path[:n]] for n in range(len(path), 0, -1) if path[:n] in sources), source)
+        message = e["msg"].removeprefix("Value error, ")
         if e["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(path[-1], _known(path[:-1]), 1, 0.5)
-            lines.append(
-                f"{source}: unknown setting {name}"
-                + (f"; did you mean {'.'.join((*path[:-1], near[0]))}?" if near else "")
-            )
+            lines[path] = f"{where}: {_unknown(path)}"
+        elif not path:
+            lines[path] = f"{where}: {message}"
         else:
-            lines.append(f"{source}: {name}: {e['msg']} (got {e['input']!r})" if path else f"{source}: {e['msg']}")
-    return "\n".join(lines)
+            got = "" if path[-1] == "api_key" or isinstance(e["input"], dict) else f" (got {e['input']!r})"
+            lines.setdefault(path, f"{where}: {'.'.join(path)}: {message}{got}")
+    return "\n".join(lines.values())
 
 
-def _put(tree: dict[str, Any], path: list[str], value: Any, source: str) -> None:
+def _put(tree: dict[str, Any], path: Sequence[str], value: Any, source: str) -> None:
     for part in path[:-1]:
         tree = tree.setdefault(part, {})
         if not isinstance(tree, dict):
@@ -339,12 +358,29 @@ def _put(tree: dict[str, Any], path: list[str], value: Any, source: str) -> None
     tree[path[-1]] = value
 
 
-def _value(text: str) -> Any:
-    """A TOML value where the text is one (``0.5``, ``true``, ``["a"]``), else the text itself."""
+def _value(path: Sequence[str], text: str) -> Any:
+    """A TOML value where the text is one (``0.5``, ``true``, ``["a"]``), else the text itself.
+
+    Where only text can stand, ``12345`` is text too: a key of digits needs no quotes.
+    """
+    only_text = _at(path) in (str, str | None) and text[:1] not in {'"', "'"}
     try:
-        return tomllib.loads(f"x = {text}")["x"]
+        return text if only_text else tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def _keys(name: str) -> tuple[str, ...]:
+    """``models."gpt-4.1".base`` → its three parts, as TOML reads a dotted key."""
+    try:
+        tree: Any = tomllib.loads(f"{name} = 0")
+    except tomllib.TOMLDecodeError:
+        return tuple(name.split("."))
+    path: list[str] = []
+    while isinstance(tree, dict):
+        key, tree = next(iter(tree.items()))
+        path.append(key)
+    return tuple(path)
 
 
 def load_config(
@@ -355,7 +391,8 @@ def load_config(
     base: Mapping[str, Any] | None = None,
 ) -> Config:
     """Read the effective configuration. ``flags`` are ``section.name=value``. Raises ``ConfigError`` with a line per mistake."""
-    tree: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in (base or {}).items()}
+    tree: dict[str, Any] = copy.deepcopy(dict(base or {}))
+    sources: dict[tuple[str, ...], str] = {}
     source = "config"
     if path is not None:
         source = str(path)
@@ -370,16 +407,19 @@ def load_config(
                 {**tree.get(name, {}), **part} if isinstance(part, dict) and isinstance(tree.get(name), dict) else part
             )
     for name, text in (os.environ if env is None else env).items():
-        parts = name.removeprefix(ENV_PREFIX).lower().split("__")
+        parts = tuple(name.removeprefix(ENV_PREFIX).lower().split("__"))
         known = len(parts) > 1 or parts[0] in Config.model_fields
         if name.startswith(ENV_PREFIX) and known:
-            _put(tree, parts, _value(text), f"environment {name}")
+            sources[parts] = f"environment {name}"
+            _put(tree, parts, _value(parts, text), sources[parts])
     for flag in flags:
         name, eq, text = flag.partition("=")
         if not eq or not name:
             raise ConfigError(f"--set {flag}: write section.name=value")
-        _put(tree, name.split("."), _value(text), f"--set {flag}")
+        parts = _keys(name)
+        sources[parts] = f"--set {name}"
+        _put(tree, parts, _value(parts, text), sources[parts])
     try:
         return Config.model_validate(tree)
     except ValidationError as e:
-        raise ConfigError(_explain(e, source)) from e
+        raise ConfigError(_explain(e, source, sources)) from e

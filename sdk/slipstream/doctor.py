@@ -22,7 +22,8 @@ from slipstream.engine import has_gpu
 from slipstream.errors import ApiError
 
 LOW_DISK_BYTES = 2 * 2**30
-ROUTE_OFF = (403, 404, 405)
+ROUTE_OFF = (404, 405)
+NO_RIGHT = (401, 403)
 
 
 @dataclass(slots=True)
@@ -43,7 +44,12 @@ def check_engine(url: str, config: Config) -> Iterator[Finding]:
         try:
             models = http.get("/v1/models").raise_for_status().json()["data"]
         except (httpx.HTTPError, ValueError, KeyError) as e:
-            yield Finding("fail", f"engine {url} does not answer: {e!r}", "start vLLM there, or correct engine.urls")
+            if isinstance(e, httpx.HTTPStatusError) and e.response.status_code in NO_RIGHT:
+                yield Finding("fail", f"engine {url} refuses the key", "set engine.api_key to the engine's own")
+            else:
+                yield Finding(
+                    "fail", f"engine {url} does not answer: {e!r}", "start vLLM there, or correct engine.urls"
+                )
             return
         names = [m["id"] for m in models]
         yield ok(f"engine {url} serves {', '.join(names)}")
@@ -64,7 +70,7 @@ def _lora(http: httpx.Client) -> Finding:
         "/v1/load_lora_adapter", json={"lora_name": "slipstream-doctor", "lora_path": "/nonexistent/slipstream-doctor"}
     )
     text = r.text.lower()
-    if r.status_code == httpx.codes.NOT_FOUND and "not found" in text and "detail" in text:
+    if r.status_code in ROUTE_OFF and "slipstream-doctor" not in text:
         return Finding(
             "fail",
             "the engine takes no adapters at run time",
@@ -73,6 +79,10 @@ def _lora(http: httpx.Client) -> Finding:
     if "enable_lora" in text or "lora is not enabled" in text or "--enable-lora" in text:
         return Finding(
             "fail", "LoRA is off in the engine", "start it with --enable-lora --max-lora-rank 16 --max-loras 4"
+        )
+    if r.status_code in NO_RIGHT:
+        return Finding(
+            "fail", f"the engine refuses the key ({r.status_code})", "set engine.api_key to the engine's own"
         )
     return ok("the engine takes adapters at run time")
 

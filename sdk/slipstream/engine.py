@@ -55,7 +55,10 @@ def model_config(model: str) -> dict[str, object]:
         file = path / "config.json"
         if not file.is_file():
             raise StartError(f"--model {model}: the folder has no config.json, so it is no model")
-        config = json.loads(file.read_text())
+        try:
+            config = json.loads(file.read_text())
+        except (OSError, ValueError) as e:
+            raise StartError(f"--model {model}: its config.json can't be read: {e}") from e
         return config if isinstance(config, dict) else {}
     looks_local = model.startswith((".", "/", "~")) or model.count("/") != 1
     if looks_local or os.environ.get("HF_HUB_OFFLINE") == "1":
@@ -66,10 +69,12 @@ def model_config(model: str) -> dict[str, object]:
 
 def parsers(config: Config, described: dict[str, object]) -> tuple[str | None, str | None]:
     """Tool and reasoning parser of the model's family: as configured, else by its architecture and name."""
-    name = f"{described.get('model_type', '')} {config.engine.model}".lower()
+    model = str(config.engine.model)
+    path = Path(model).expanduser()  # of a folder only its own name: where it lies says nothing
+    name = f"{described.get('model_type', '')} {path.resolve().name if path.is_dir() else model}".lower()
     tool = config.engine.tool_parser or next((p for key, p in TOOL_PARSERS if key in name), None)
     reasoning = config.engine.reasoning_parser or next((p for key, p in REASONING_PARSERS if key in name), None)
-    if config.engine.reasoning_parser is None and described and not _thinks(str(config.engine.model)):
+    if config.engine.reasoning_parser is None and described and not _thinks(model):
         reasoning = None
     return (None if tool == "none" else tool), (None if reasoning == "none" else reasoning)
 

@@ -52,12 +52,18 @@ def episode(
 ) -> Iterator[Run]:  # fmt: skip
     """A new episode. ``task`` groups runs of the same thing; ``id`` is made up when not given. Raises ``ConfigError`` for names that no header can carry."""
     for what, value in (("task", task), ("id", id)):
-        if value is not None and not TAG.match(value):
+        if value is not None and not TAG.fullmatch(value):
             raise ConfigError(f"episode({what}={value!r}): 1 to 128 of A-Z a-z 0-9 . _ - are allowed")
+    if split not in set(Split):
+        raise ConfigError(f"episode(split={split!r}): one of {', '.join(Split)}")
+    for name, value in (tags or {}).items():
+        if not TAG.fullmatch(name) or not (value.isascii() and value.isprintable()):
+            raise ConfigError(f"episode(tags={{{name!r}: {value!r}}}): no header can carry that")
     with Client(url, key) as client:
         run = Run(id or uuid.uuid4().hex, task, Split(split), tags or {}, client)
         try:
             yield run
         finally:
-            with contextlib.suppress(ApiError):  # no call arrived, or the proxy is away: nothing to end
-                client.done(run.id)
+            if run.split != Split.OFF:
+                with contextlib.suppress(ApiError):  # no call arrived, or the proxy is away: nothing to end
+                    client.done(run.id)

@@ -8,6 +8,8 @@ import os
 import sys
 import time
 
+from slipstream.errors import ConfigError
+
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -38,11 +40,17 @@ class _Console(logging.Formatter):
 
 
 def setup_logging(level: str | None = None) -> None:
-    """``SLIPSTREAM_LOG_LEVEL`` (info), ``SLIPSTREAM_LOG_FORMAT`` (console or json); to stderr."""
+    """``SLIPSTREAM_LOG_LEVEL`` (info), ``SLIPSTREAM_LOG_FORMAT`` (console or json); to stderr. Raises ``ConfigError`` for a level that there is not."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if os.environ.get("SLIPSTREAM_LOG_FORMAT") == "json" else _Console())
     root = logging.getLogger()
+    wanted = level or os.environ.get("SLIPSTREAM_LOG_LEVEL", "info")
+    try:
+        root.setLevel(wanted.upper())
+    except ValueError:
+        raise ConfigError(
+            f"SLIPSTREAM_LOG_LEVEL={wanted}: there are debug, info, warning, error and critical"
+        ) from None
     root.handlers[:] = [handler]
-    root.setLevel((level or os.environ.get("SLIPSTREAM_LOG_LEVEL", "info")).upper())
     for noisy in ("httpx", "httpcore", "asyncio", "urllib3", "LiteLLM", "aiohttp.access", "matplotlib", "filelock"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

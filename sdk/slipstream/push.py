@@ -39,6 +39,8 @@ def push(client: Client, config: Config, version: str, to: str, *, merged: bool 
     found = [a for a in client.adapters().adapters if version in {a.name, str(a.version)}]
     if not found:
         raise SlipstreamError(f"no adapter {version}: `slipstream adapters` lists them")
+    if len(found) > 1:
+        raise SlipstreamError(f"{version} is {' and '.join(a.name for a in found)}: give the full name")
     adapter, base = found[0], config.trainer.model or config.engine.model or found[0].model
     source = config.adapters_dir / adapter.name
     if not (source / "adapter_config.json").is_file():
@@ -57,7 +59,8 @@ def _send(ready: Path, to: str) -> str:
     if to.startswith("s3://"):
         if shutil.which("aws") is None:
             raise StartError("--to s3://…: the `aws` command is not installed")
-        subprocess.run(["aws", "s3", "cp", "--recursive", str(ready), to], check=True)
+        if code := subprocess.run(["aws", "s3", "cp", "--recursive", str(ready), to], check=False).returncode:
+            raise SlipstreamError(f"`aws s3 cp` to {to} ended with exit code {code}")
         return to
     if to.startswith("hf:"):
         from huggingface_hub import HfApi

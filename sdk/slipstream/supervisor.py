@@ -19,8 +19,11 @@ from dataclasses import dataclass, field
 
 PR_SET_PDEATHSIG = 1
 BACKOFF_SECONDS = (0.5, 1, 2, 5, 10, 30)
+LINE_BYTES = 2**20
 STEADY_SECONDS = 60.0
 """A child that ran this long starts with a fresh backoff."""
+HOPELESS = (2, 127)
+"""Exit codes that another start does not better: what was asked for cannot be; there is no such program."""
 
 
 def die_with_parent() -> None:
@@ -91,7 +94,11 @@ class Supervisor:
         self.stopping.set()
         for child in reversed(self.children):
             await self._end(child)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while waiting := [t for t in self._tasks if not t.done()]:
+            # a child that was just being started when the signal came was not there to be ended yet
+            await asyncio.wait(waiting, timeout=0.2)
+            for child in reversed(self.children):
+                await self._end(child)
 
     async def _keep(self, child: Child) -> None:
         failures = 0
@@ -103,8 +110,9 @@ class Supervisor:
             failures = 0 if time.monotonic() - began > STEADY_SECONDS else failures + 1
             if child.exit_code == 0:
                 return
-            if failures >= child.max_failures or child.exit_code == 2:
-                self._echo(child.name, f"given up: exit code {child.exit_code} after {failures} failed starts")
+            if failures >= child.max_failures or child.exit_code in HOPELESS:
+                times = "1 failed start" if failures == 1 else f"{failures} failed starts"
+                self._echo(child.name, f"given up: exit code {child.exit_code} after {times}")
                 child.gave_up = True
                 self.stopping.set()
                 return
@@ -116,24 +124,38 @@ class Supervisor:
     async def _run_once(self, child: Child) -> None:
         child.starts += 1
         child.exit_code = None
-        process = await asyncio.create_subprocess_exec(
-            *child.argv, env={**os.environ, **child.env}, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT, start_new_session=True, preexec_fn=die_with_parent, limit=2**20,
-        )  # fmt: skip
+        # a pipe of our own: with asyncio's, wait() would last until every process that inherited it has ended
+        ours, theirs = os.pipe()
+        output = asyncio.StreamReader(limit=LINE_BYTES)
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(output), os.fdopen(ours, "rb", 0)
+        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *child.argv, env={**os.environ, **child.env}, stdin=asyncio.subprocess.DEVNULL, stdout=theirs,
+                stderr=asyncio.subprocess.STDOUT, start_new_session=True, preexec_fn=die_with_parent,
+            )  # fmt: skip
+        except OSError as e:
+            pipe.close()
+            self._echo(child.name, f"{child.argv[0]} can't be run: {e.strerror}")
+            child.exit_code = 127
+            return
+        finally:
+            os.close(theirs)
         child.process = process
-        reading = asyncio.create_task(self._read(child, process))
-        child.exit_code = await process.wait()
+        reading = asyncio.create_task(self._read(child, output))
+        code = await process.wait()
         reap_group(process.pid, signal.SIGKILL)  # what it left behind holds ports and memory
         # an orphan outside the group may hold the pipe open for ever: what is there already is read, no more
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(reading, 1.0)
+        pipe.close()
+        child.exit_code = code  # last, so that who sees it sees the last words too
 
-    async def _read(self, child: Child, process: asyncio.subprocess.Process) -> None:
-        if process.stdout is None:
-            return
+    async def _read(self, child: Child, output: asyncio.StreamReader) -> None:
         while True:
             try:
-                raw = await process.stdout.readline()
+                raw = await output.readline()
             except ValueError:  # a line over the limit: its first part is dropped
                 continue
             if not raw:

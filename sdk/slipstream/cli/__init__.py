@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 
 from slipstream.errors import ApiError, ConfigError, SlipstreamError, StartError
@@ -54,7 +55,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     module = importlib.import_module(f"slipstream.cli.{args.command.replace('import', 'import_')}")
     try:
-        return int(module.run(args))
+        code = int(module.run(args))
+        sys.stdout.flush()
+        return code
     except (ConfigError, StartError) as e:
         print(f"slipstream {args.command}: {e}", file=sys.stderr)
         return 2
@@ -68,7 +71,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        sys.stderr.close()
+        # who read our output has gone; what Python still flushes at the end goes nowhere, without a complaint
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 

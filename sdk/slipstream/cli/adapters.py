@@ -25,7 +25,7 @@ def line(adapter: Adapter) -> tuple[object, ...]:
     return (
         adapter.name,
         adapter.state,
-        adapter.step or "-",
+        "-" if adapter.step is None else adapter.step,
         adapter.episodes,
         when(adapter.created),
         adapter.reason or "",

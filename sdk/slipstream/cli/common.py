@@ -14,7 +14,7 @@ from typing import Any
 
 from slipstream.client import Client
 from slipstream.config import Config, load_config
-from slipstream.errors import StartError
+from slipstream.errors import ConfigError, StartError
 from slipstream.stack import CONFIG_ENV
 
 
@@ -27,7 +27,10 @@ def read_config(args: argparse.Namespace, flags: Iterable[str] = ()) -> Config:
     """File, environment and flags; ``flags`` are what the command's own options stand for."""
     base: dict[str, Any] | None = None
     if handed := os.environ.get(CONFIG_ENV):
-        base = json.loads(handed)
+        try:
+            base = json.loads(handed)
+        except ValueError as e:
+            raise ConfigError(f"environment {CONFIG_ENV}: not JSON: {e}") from e
     path = args.config or ("slipstream.toml" if Path("slipstream.toml").is_file() and base is None else None)
     return load_config(path, flags=[*flags, *args.set], base=base)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from typing import Any
 
 from pydantic import BaseModel
@@ -9,6 +10,7 @@ from pydantic import BaseModel
 from slipstream.cli.common import add_config, read_config
 
 SECRETS = {"api_key"}
+PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +22,12 @@ def toml(value: Any) -> str:
     """A TOML value; JSON's form is one for strings, numbers, booleans and lists of them."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{json.dumps(k)} = {toml(v)}" for k, v in value.items()) + " }" if value else "{}"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def secret(name: str, value: object) -> bool:
+    """A key, or a URL with a password in it: a comment says that it is there."""
+    return bool(value) and (name in SECRETS or (isinstance(value, str) and PASSWORD.search(value) is not None))
 
 
 def show(model: BaseModel, *, plain: bool, path: str = "") -> list[str]:
@@ -37,8 +44,12 @@ def show(model: BaseModel, *, plain: bool, path: str = "") -> list[str]:
             continue
         if field.description and not plain:
             lines.append(f"# {field.description}")
-        text = '"(set)"' if name in SECRETS and value else toml(value)
-        lines.append(f"# {name} is not set" if value is None else f"{name} = {text}")
+        if value is None:
+            lines.append(f"# {name} is not set")
+        elif secret(name, value):
+            lines.append(f"# {name} is set, and secret")
+        else:
+            lines.append(f"{name} = {toml(value)}")
     for name, section in later:
         lines += ["", f"[{path}{name}]", *show(section, plain=plain, path=f"{path}{name}.")]
     return lines

@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 from slipstream.cli.common import add_client, connect
 from slipstream.cli.episodes import add_filters, filters
+from slipstream.errors import SlipstreamError
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -19,10 +20,18 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     part = Path(f"{args.out}.part") if args.out else None
-    with connect(args) as client, contextlib.ExitStack() as stack:
-        out: BinaryIO = stack.enter_context(part.open("wb")) if part else sys.stdout.buffer
-        out.writelines(client.export(args.format, **filters(args)))
-        out.flush()
-    if part:  # a whole file or none
-        part.rename(args.out)
+    try:
+        with connect(args) as client, contextlib.ExitStack() as stack:
+            out: BinaryIO = stack.enter_context(part.open("wb")) if part else sys.stdout.buffer
+            out.writelines(client.export(args.format, **filters(args)))
+            out.flush()
+        if part:  # a whole file or none
+            part.rename(args.out)
+    except BrokenPipeError:
+        raise
+    except OSError as e:
+        raise SlipstreamError(f"{args.out or 'standard output'}: {e.strerror}") from e
+    finally:
+        if part:
+            part.unlink(missing_ok=True)
     return 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slipstream.cli.common import add_client, connect
+from slipstream.cli.common import add_client, connect, need
 from slipstream.errors import SlipstreamError
 
 
@@ -21,12 +21,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 try:
                     row = json.loads(line)
-                except ValueError as e:
+                except ValueError as e:  # broken UTF-8 among them
                     raise SlipstreamError(f"{path}:{number}: not JSON: {e}") from e
                 if not isinstance(row, dict):
                     raise SlipstreamError(
@@ -36,31 +36,43 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    import pyarrow.parquet as pq
-
+    pa, pq = need("pyarrow", "proxy"), need("pyarrow.parquet", "proxy")
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as e:
+        raise SlipstreamError(f"{path}: not Parquet: {e}") from e
     number = 0
-    for batch in pq.ParquetFile(path).iter_batches(256):
+    for batch in file.iter_batches(256):
         for row in batch.to_pylist():
             number += 1
             yield number, row
 
 
+def _json(value: Any, where: str) -> Any:
+    """What is written as JSON in a text column, read; the rest as it is."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError as e:
+        raise SlipstreamError(f"{where}: not JSON: {e}") from e
+
+
 def episode_of(row: dict[str, Any], task: str | None, where: str) -> dict[str, Any]:
     """A row in any of the known shapes → the import route's body. Raises ``SlipstreamError`` naming what is missing."""
     messages = row.get("messages") or row.get("messages_and_choices")
-    if isinstance(messages, str):
-        messages = json.loads(messages)
     if messages is None and "request" in row and "response" in row:
-        request, response = row["request"], row["response"]
-        messages = [*request.get("messages", []), response["choices"][0]["message"]]
+        request, response = _json(row["request"], where), _json(row["response"], where)
+        try:
+            messages = [*request.get("messages", []), response["choices"][0]["message"]]
+        except (KeyError, IndexError, TypeError, AttributeError) as e:
+            raise SlipstreamError(f"{where}: request and response are no chat completion: {e!r}") from e
         row = {**row, "tools": request.get("tools"), "model": request.get("model")}
-    if not messages:
+    messages, tools = _json(messages, where), _json(row.get("tools"), where)
+    if not isinstance(messages, list) or not messages:
         raise SlipstreamError(f"{where}: no messages (nor request and response)")
-    tools = row.get("tools")
     return {
         "id": row.get("id") or row.get("episode"), "task": row.get("task") or row.get("scenario_id") or task, "split": row.get("split") or "train",
         "model": row.get("model"), "messages": [m.get("message", m) if isinstance(m, dict) else m for m in messages],
-        "tools": json.loads(tools) if isinstance(tools, str) else tools, "reward": row.get("reward"), "tags": row.get("tags") or {},
+        "tools": tools, "reward": row.get("reward"), "tags": row.get("tags") or {},
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 
 from slipstream.cli.common import add_config, need, read_config, table, when
+from slipstream.errors import ConfigError, SlipstreamError
 
 SCOPES = ("inference", "reward", "judge", "trainer", "admin")
 
@@ -26,15 +27,13 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "add":
         scopes = [s.strip() for s in args.scopes.split(",") if s.strip()]
         if unknown := [s for s in scopes if s not in SCOPES]:
-            print(f"slipstream keys: no such scope: {', '.join(unknown)}; there are {', '.join(SCOPES)}")
-            return 2
+            raise ConfigError(f"no such scope: {', '.join(unknown)}; there are {', '.join(SCOPES)}")
         key_id, secret = keys.add(args.name, scopes, rate=args.rate, concurrency=args.concurrency)
         print(f"{secret}\n(id {key_id}; only its hash is kept, so write it down now)")
         return 0
     if args.action == "revoke":
         if not keys.revoke(args.id):
-            print(f"slipstream keys: no key with id {args.id}")
-            return 1
+            raise SlipstreamError(f"no key with id {args.id}: `slipstream keys list` shows them")
         print(f"revoked {args.id}")
         return 0
     print(

@@ -16,6 +16,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="data-parallel processes (torchrun)")
 
 
+def torchrun(processes: int, url: str | None) -> list[str]:
+    """The same command again, ``processes`` times side by side; the configuration goes by environment."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return [*launcher, "-m", "slipstream.cli", "trainer", *(["--url", url] if url else [])]
+
+
 def run(args: argparse.Namespace) -> int:
     setup_logging()
     config = read_config(args, [f"trainer.model={args.model}"] if args.model else [])
@@ -23,9 +29,7 @@ def run(args: argparse.Namespace) -> int:
         raise StartError("no model: give --model, or trainer.model in the configuration")
     if args.processes > 1 and "RANK" not in os.environ:
         os.environ.update(child_env(config))
-        again = [a for a in sys.argv[2:] if not a.startswith("--processes")]
-        if "--processes" in sys.argv:
-            again.remove(str(args.processes))
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={args.processes}"]
-        os.execv(sys.executable, [*torchrun, "-m", "slipstream.cli", "trainer", *again])  # noqa: S606
+        if args.key:  # not in argv, where every user of the machine sees it
+            os.environ["SLIPSTREAM_API_KEY"] = args.key
+        os.execv(sys.executable, torchrun(args.processes, args.url))  # noqa: S606
     return int(need("slipstream_trainer.worker", "trainer").main(config, args.url, args.key))

@@ -1,0 +1,29 @@
+"""Every test here sees an empty folder and none of the developer's own settings."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+
+import pytest
+from tests.sdk.server import Server, serve
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    for name in list(os.environ):
+        if name.startswith("SLIPSTREAM_") or name in {"OPENAI_BASE_URL", "OPENAI_API_KEY"}:
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serve() as s:
+        yield s

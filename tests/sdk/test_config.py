@@ -1,0 +1,170 @@
+"""The configuration: where values come from, what is refused and how that reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from tests.support import MODEL, toml
+
+from slipstream.config import Config, ModelRoute, Section, load_config
+from slipstream.errors import ConfigError
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "slipstream.toml"
+    file.write_text(text)
+    return file
+
+
+def sections() -> list[type[BaseModel]]:
+    return [s for s in Section.__subclasses__() if s.__module__.startswith("slipstream.")]
+
+
+@pytest.mark.parametrize("section", sections(), ids=lambda s: s.__name__)
+def test_every_field_says_what_it_is(section: type[BaseModel]) -> None:
+    for name, field in section.model_fields.items():
+        is_section = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        assert is_section or (field.description and field.description.strip()), f"{section.__name__}.{name}"
+
+
+def test_flag_beats_environment_beats_file_beats_base_beats_default(tmp_path: Path) -> None:
+    file = write(tmp_path, "[proxy]\nport = 3\nhost = '3.3.3.3'\ndrain_timeout = 3\n")
+    base = {"proxy": {"port": 2, "host": "2.2.2.2", "drain_timeout": 2, "workers": 2}, "groups": {"size": 2}}
+    env = {"SLIPSTREAM_PROXY__PORT": "4", "SLIPSTREAM_PROXY__HOST": "4.4.4.4"}
+    config = load_config(file, env=env, flags=["proxy.port=5"], base=base)
+    assert (config.proxy.port, config.proxy.host) == (5, "4.4.4.4")
+    assert (config.proxy.drain_timeout, config.proxy.workers) == (3, 2)
+    assert (config.groups.size, config.gate.alpha) == (2, Config().gate.alpha)
+
+
+def test_the_base_is_not_changed() -> None:
+    base = {"reward": {"weights": {"a": 1.0}}}
+    load_config(env={}, flags=["reward.weights.b=2"], base=base)
+    assert base == {"reward": {"weights": {"a": 1.0}}}
+
+
+def test_other_variables_of_ours_are_no_settings() -> None:
+    env = {"SLIPSTREAM_URL": "http://x", "SLIPSTREAM_LOG_LEVEL": "debug", "HOME__X": "1", "PROXY__PORT": "1"}
+    assert load_config(env=env) == Config()
+
+
+@pytest.mark.parametrize(
+    ("flag", "path", "value"),
+    [
+        ("trainer.learning_rate=1e-3", "trainer.learning_rate", 1e-3),
+        ("trainer.enabled=false", "trainer.enabled", False),
+        ('engine.args=["--a", "b"]', "engine.args", ["--a", "b"]),
+        ("engine.name=inbox", "engine.name", "inbox"),
+        ("engine.api_key=0123", "engine.api_key", "0123"),
+        ("engine.name=2026-01-01", "engine.name", "2026-01-01"),
+        ('engine.name="true"', "engine.name", "true"),
+        ("engine.model=C=D", "engine.model", "C=D"),
+        ("reward.weights={ judge = 0.5 }", "reward.weights", {"judge": 0.5}),
+        ("trainer.lora_targets=all-linear", "trainer.lora_targets", "all-linear"),
+        ('trainer.lora_targets=["q_proj"]', "trainer.lora_targets", ["q_proj"]),
+        ("data_dir=/d", "data_dir", "/d"),
+    ],
+)
+def test_a_flags_value_is_toml_or_the_text_itself(flag: str, path: str, value: object) -> None:
+    found: object = load_config(env={}, flags=[flag])
+    for part in path.split("."):
+        found = getattr(found, part)
+    assert found == value
+
+
+def test_a_flag_names_a_model_with_dots_in_quotes() -> None:
+    config = load_config(env={}, flags=['models."gpt-4.1*".trained=inbox', "models.o3.base=inbox"])
+    assert config.models == {"gpt-4.1*": ModelRoute(trained="inbox"), "o3": ModelRoute(base="inbox")}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[proxy]\nprot = 1", "unknown setting proxy.prot; did you mean proxy.port?"),
+        ("[proxxy]\nport = 1", "unknown setting proxxy; did you mean proxy?"),
+        ("port = 1", "unknown setting port; did you mean proxy.port or engine.port?"),
+        ("[models.x]\ntraind = 'a'\nbase='b'", "unknown setting models.x.traind; did you mean models.x.trained?"),
+        ("[gate]\nzzz = 1", "unknown setting gate.zzz"),
+        ("[proxy]\nport = 70000", "proxy.port: Input should be less than or equal to 65535 (got 70000)"),
+        ("[proxy]\nport = 'x'", "proxy.port: Input should be a valid integer"),
+        ("[trainer]\nloss = 'ppo'", "trainer.loss: Input should be 'cispo', 'grpo'"),
+        ("[trainer]\nlora_rank = 64", "trainer.lora_rank 64 is above engine.max_lora_rank 16: vLLM would refuse"),
+        ("[trainer]\nmin_groups = 64", "trainer.min_groups is above trainer.max_groups"),
+        ("[trainer]\nlora_targets = 3", "trainer.lora_targets: "),
+        ("[models.x]\ntrained='a'\nbase='b'", "models.x: name exactly one of trained, base, upstream"),
+        ("[reward.weights]\nreward = nan", "reward.weights.reward: Input should be a finite number (got nan)"),
+        ("proxy = 3", "proxy: "),
+    ],
+)
+def test_what_is_wrong_is_one_line_with_file_and_name(tmp_path: Path, text: str, message: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(ConfigError) as e:
+        load_config(file, env={})
+    assert str(e.value).startswith(f"{file}: {message}")
+    if message.endswith(("?", "zzz", "refuse")):
+        assert str(e.value) == f"{file}: {message}"
+    assert "\n" not in str(e.value)
+
+
+def test_several_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    file = write(tmp_path, "[proxy]\nprot = 1\nworkers = 0\n")
+    with pytest.raises(ConfigError) as e:
+        load_config(file, env={}, flags=["gate.alfa=0.1"])
+    lines = str(e.value).splitlines()
+    assert len(lines) == 3
+    assert f"{file}: proxy.workers: " in str(e.value)
+    assert "--set gate.alfa: unknown setting gate.alfa; did you mean gate.alpha?" in lines
+
+
+def test_the_place_where_it_was_said_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^environment SLIPSTREAM_PROXY__PROT: unknown .* did you mean proxy\.port\?$"):
+        load_config(env={"SLIPSTREAM_PROXY__PROT": "1"})
+    with pytest.raises(ConfigError, match=r"^--set proxy\.port: proxy\.port: .*got 'x'"):
+        load_config(env={}, flags=["proxy.port=x"])
+    with pytest.raises(ConfigError, match=r"write section\.name=value"):
+        load_config(env={}, flags=["proxy.port"])
+    with pytest.raises(ConfigError, match="data_dir is a value, not a section"):
+        load_config(env={}, flags=["data_dir=x", "data_dir.y=1"])
+
+
+def test_a_wrong_secret_is_not_shown() -> None:
+    with pytest.raises(ConfigError) as e:
+        load_config(env={}, base={"engine": {"api_key": ["sk-secret"]}})
+    assert "engine.api_key" in str(e.value)
+    assert "sk-secret" not in str(e.value)
+
+
+def test_files_that_are_not_there_or_no_toml(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: No such file"):
+        load_config(tmp_path / "none.toml", env={})
+    with pytest.raises(ConfigError, match="not TOML"):
+        load_config(write(tmp_path, "[proxy\n"), env={})
+    (tmp_path / "slipstream.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not TOML"):
+        load_config(tmp_path / "slipstream.toml", env={})
+
+
+def test_paths_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(env={}, flags=[f"data_dir={tmp_path}/d"])
+    assert config.spool_dir == tmp_path / "d/spool"
+    assert config.adapters_dir == tmp_path / "d/adapters"
+    assert config.store_url == f"duckdb:///{tmp_path}/d/slipstream.duckdb"
+    assert config.socket.parent == config.keys_file.parent == config.checkpoints_dir.parent == tmp_path / "d"
+    elsewhere = load_config(env={}, flags=[f"adapters.dir={tmp_path}/a", "store.url=postgresql://h/d"])
+    assert elsewhere.adapters_dir == tmp_path / "a"
+    assert elsewhere.store_url == "postgresql://h/d"
+    assert config.model_name == "default"
+    assert load_config(env={}, flags=["engine.model=Qwen/Qwen3-4B"]).model_name == "Qwen3-4B"
+    assert load_config(env={}, flags=["engine.model=Qwen/Qwen3-4B", "engine.name=mine"]).model_name == "mine"
+    monkeypatch.chdir(MODEL)
+    assert load_config(env={}, flags=["engine.model=."]).model_name == MODEL.name
+
+
+def test_it_travels_as_json_and_as_toml(tmp_path: Path) -> None:
+    config = load_config(env={}, flags=['models."a b*".trained=inbox', "reward.weights={ judge = 1 }", "proxy.port=0"])
+    assert load_config(env={}, base=json.loads(config.model_dump_json())) == config
+    tree = config.model_dump(exclude_none=True)
+    assert load_config(write(tmp_path, toml(tree)), env={}) == config
