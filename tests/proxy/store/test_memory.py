@@ -1,0 +1,46 @@
+"""What the only writer remembers is what is stored."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream_proxy.store.memory import Fresh, Memory
+from slipstream_proxy.store.rows import Ep
+
+
+@given(st.lists(st.lists(st.integers(0, 60).map(lambda n: f"{n:03d}"), max_size=8), max_size=20), st.integers(2, 10))
+def test_it_never_errs(batches, most):
+    stored = {"010", "020"}
+    fresh = Fresh(most)
+    fresh.begin(max(stored))
+    for batch in batches:
+        unsure = fresh.unsure(batch)
+        known = {i for i in unsure if i in stored} | set(fresh.stored(batch))
+        assert known == {i for i in batch if i in stored}
+        stored.update(batch)
+        fresh.add(batch)
+
+
+def test_before_it_begins_it_knows_nothing():
+    fresh = Fresh()
+    assert not fresh.ready
+    fresh.add(["a"])
+    assert fresh.unsure(["a", "b"]) == ["a", "b"]
+    fresh.begin(None)
+    assert fresh.ready
+    assert fresh.unsure(["a"]) == []
+    fresh.forget()
+    assert not fresh.ready
+
+
+def test_episodes_are_forgotten_in_order():
+    memory = Memory(most=2)
+    eps = [Ep(f"-/{i}", "-", str(i)) for i in range(3)]
+    memory.keep(eps)
+    memory.keep(eps[1:2])
+    assert list(memory.episodes) == ["-/2", "-/1"]
+    memory.drop(["-/2", "-/9"])
+    assert list(memory.episodes) == ["-/1"]
+    memory.clear()
+    assert memory.episodes == {}
