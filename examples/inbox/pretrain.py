@@ -3,7 +3,7 @@
     python examples/inbox/pretrain.py OUT --steps 1000 --seed 0
 
 The clumsy searcher searches for one random word of the question, reads a random one of the mails listed and answers the
-day in it. The same seed and number of threads make the same model. `--device cuda` uses a GPU.
+day in it. Data, weights and their order come from the seed. `--device cuda` uses a GPU.
 """
 
 from __future__ import annotations
