@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from slipstream.config import Config
 from slipstream_proxy.data.fastpath import sweep
@@ -14,6 +15,9 @@ from slipstream_proxy.data.plane import Plane
 from slipstream_proxy.data.server import make_server
 from slipstream_proxy.spool import list_segments, read_segment
 from tests.proxy.fake_engine import FakeEngine
+
+settings.register_profile("proxy", derandomize=True, deadline=None)
+settings.load_profile("proxy")
 
 
 class Proxy:

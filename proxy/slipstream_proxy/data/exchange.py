@@ -17,7 +17,7 @@ from slipstream_proxy.data.plane import Plane, Replay
 from slipstream_proxy.data.record import make_head, make_texts
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import Request, Sink
-from slipstream_proxy.dialects.base import Dialect, Events, Hide, dumps, loads
+from slipstream_proxy.dialects.base import Dialect, Events, Hide, Turn, dumps, loads
 from slipstream_proxy.records import Kind
 
 if TYPE_CHECKING:
@@ -120,13 +120,20 @@ class Call:
             body = None  # the engine says what is wrong with it
         headers = request.headers
         tags = self.tags = read_tags(headers, self.prefix, suffix, body, traceparent=plane.config.identity.traceparent)
-        self.turn = self.dialect.turn(body) if tags.episode is None and body is not None else None
+        self.turn = self._turn(body) if tags.episode is None and body is not None else None
         self.episode = plane.episodes.of(key.id, tags, self.turn)
         retry = headers.get(b"x-stainless-retry-count", b"0")
         self.attempt = int(retry) if retry.isdigit() and len(retry) < 4 else 0
         self.idempotency = headers.get(b"idempotency-key")
         self.bodyhash = hashlib.blake2b(request.body, digest_size=12).hexdigest()
         self._inject(body)
+
+    def _turn(self, body: dict[str, Any]) -> Turn:
+        try:
+            return self.dialect.turn(body)
+        except Exception as e:  # a body that the engine will refuse, too
+            log.debug("no conversation can be read: %s", e)
+            return Turn()
 
     def _inject(self, body: dict[str, Any] | None) -> None:
         """Model map, then what exact capture needs."""

@@ -158,6 +158,9 @@ def make_handler(plane: Plane) -> Callable[[web.BaseRequest], Awaitable[web.Stre
     """The low-level server's one handler."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        if request.version >= (1, 1) and request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0
         target = request.rel_url.raw_path
         dialect = None
         try:
@@ -191,6 +194,7 @@ def make_server(plane: Plane) -> Server:
         access_log=None,
         handler_cancellation=True,
         keepalive_timeout=300.0,
+        lingering_time=2.0,
         max_line_size=proxy.header_limit,
         max_field_size=proxy.header_limit,
         read_bufsize=256 * 1024,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import orjson
 
 from slipstream_proxy.records import CallHead, Choice, Parsed
+
+T = TypeVar("T")
+Parse = Callable[[Any, bytes, bytes, CallHead], Parsed]
 
 
 @dataclass(slots=True)
@@ -185,6 +189,29 @@ def openai_error(status: int, message: str, kind: str, param: str | None = None)
 
 def fail(reason: str, error: str | None = None) -> Parsed:
     return Parsed([], [], {}, [], [], reason, error)
+
+
+def readable(parse: Parse) -> Parse:
+    """A reader of strangers' bytes that answers instead of raising: what it cannot read cannot be trained on."""
+
+    @functools.wraps(parse)
+    def safe(self: Any, request: bytes, reply: bytes, head: CallHead) -> Parsed:
+        try:
+            return parse(self, request, reply, head)
+        except Exception as e:
+            return fail("unreadable", f"{type(e).__name__}: {e}"[:4096])
+
+    return safe
+
+
+def attempt(read: Callable[..., T], reply: bytes, *, stream: bool) -> tuple[T | None, str | None]:
+    """What a reply says, and ``unreadable`` where it cannot be read (an aborted call's is cut off somewhere)."""
+    if not reply:
+        return None, None
+    try:
+        return read(reply, stream=stream), None
+    except Exception:
+        return None, "unreadable"
 
 
 def error_text(reply: bytes) -> str:

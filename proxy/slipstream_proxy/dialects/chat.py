@@ -13,6 +13,7 @@ from slipstream_proxy.dialects.base import (
     Hide,
     Injected,
     Turn,
+    attempt,
     dumps,
     error_text,
     event_data,
@@ -21,6 +22,7 @@ from slipstream_proxy.dialects.base import (
     null_ids,
     null_logprobs,
     openai_error,
+    readable,
     stream_objects,
     why_not,
 )
@@ -89,15 +91,14 @@ class Chat:
     def error_event(self, status: int, message: str, kind: str) -> bytes:
         return b"data: " + openai_error(status, message, kind) + b"\n\n"
 
+    @readable
     def parse(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
-        try:
-            body = loads(request)
-            if not isinstance(body, dict):
-                return fail("unreadable request")
-            prompt, choices, error = _read(reply, stream=head.stream) if reply else ([], [], None)
-        except (ValueError, TypeError, KeyError, AttributeError) as e:
-            return fail("unreadable", f"{type(e).__name__}: {e}")
-        reason = why_not(head, untrainable(body, trust=head.trust_sampling), prompt, choices)
+        body = loads(request)
+        if not isinstance(body, dict):
+            return fail("unreadable request")
+        read, bad = attempt(_read, reply, stream=head.stream)
+        prompt, choices, error = read or ([], [], None)
+        reason = why_not(head, bad or untrainable(body, trust=head.trust_sampling), prompt, choices)
         if error is None and head.status >= 400:
             error = error_text(reply)
         return Parsed(_list(body.get("messages")), _list(body.get("tools")), sampling_of(body), prompt, choices, reason, error)
@@ -119,7 +120,7 @@ class Chat:
         turn = Turn(has_reply=True)
         try:
             _, choices, _ = _read(reply, stream=stream)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except Exception:
             return turn
         for choice in choices:
             turn.messages.append(canonical(choice.message))

@@ -8,6 +8,7 @@ from slipstream_proxy.dialects.base import (
     Hide,
     Injected,
     Turn,
+    attempt,
     dumps,
     error_text,
     fail,
@@ -15,6 +16,7 @@ from slipstream_proxy.dialects.base import (
     null_ids,
     null_logprobs,
     openai_error,
+    readable,
     stream_objects,
     why_not,
 )
@@ -66,15 +68,14 @@ class Completions:
     def error_event(self, status: int, message: str, kind: str) -> bytes:
         return b"data: " + openai_error(status, message, kind) + b"\n\n"
 
+    @readable
     def parse(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
-        try:
-            body = loads(request)
-            if not isinstance(body, dict):
-                return fail("unreadable request")
-            prompt, choices = _read(reply, stream=head.stream) if reply else ([], [])
-        except (ValueError, TypeError, KeyError, AttributeError) as e:
-            return fail("unreadable", f"{type(e).__name__}: {e}")
-        reason = why_not(head, untrainable(body, trust=head.trust_sampling), prompt, choices)
+        body = loads(request)
+        if not isinstance(body, dict):
+            return fail("unreadable request")
+        read, bad = attempt(_read, reply, stream=head.stream)
+        prompt, choices = read or ([], [])
+        reason = why_not(head, bad or untrainable(body, trust=head.trust_sampling), prompt, choices)
         messages = [{"role": "user", "content": body.get("prompt")}]
         error = error_text(reply) if head.status >= 400 else None
         return Parsed(messages, [], sampling_of(body), prompt, choices, reason, error)

@@ -8,11 +8,12 @@ from slipstream_proxy.dialects.base import (
     Hide,
     Injected,
     Turn,
+    attempt,
     dumps,
     error_text,
-    fail,
     loads,
     openai_error,
+    readable,
     stream_objects,
     why_not,
 )
@@ -54,18 +55,17 @@ class Responses:
         body = {"type": "error", "code": kind, "message": message, "param": None, "sequence_number": 0}
         return b"event: error\ndata: " + dumps(body) + b"\n\n"
 
+    @readable
     def parse(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
-        try:
-            body = loads(request)
-            choices, error = self._read(reply, stream=head.stream) if reply else ([], None)
-        except (ValueError, TypeError, KeyError, AttributeError) as e:
-            return fail("unreadable", f"{type(e).__name__}: {e}")
+        body = loads(request)
+        read, bad = attempt(self._read, reply, stream=head.stream)
+        choices, error = read or ([], None)
         messages = _items(body.get("input"))
         if isinstance(body.get("instructions"), str):
             messages = [{"role": "system", "content": body["instructions"]}, *messages]
         if error is None and head.status >= 400:
             error = error_text(reply)
-        reason = why_not(head, None, [], [])
+        reason = why_not(head, bad, [], [])
         return Parsed(messages, _items(body.get("tools")), sampling_of(body), [], choices, reason, error)
 
     def _read(self, reply: bytes, *, stream: bool) -> tuple[list[Choice], str | None]:
@@ -93,7 +93,7 @@ class Responses:
         turn = Turn(has_reply=True)
         try:
             choices, _ = self._read(reply, stream=stream)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except Exception:
             return turn
         for item in choices[0].message if choices else ():
             if isinstance(item, dict):
@@ -135,18 +135,17 @@ class Messages:
     def error_event(self, status: int, message: str, kind: str) -> bytes:
         return b"event: error\ndata: " + self.error(status, message, kind) + b"\n\n"
 
+    @readable
     def parse(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
-        try:
-            body = loads(request)
-            choices, error = self._read(reply, stream=head.stream) if reply else ([], None)
-        except (ValueError, TypeError, KeyError, AttributeError) as e:
-            return fail("unreadable", f"{type(e).__name__}: {e}")
+        body = loads(request)
+        read, bad = attempt(self._read, reply, stream=head.stream)
+        choices, error = read or ([], None)
         messages = _items(body.get("messages"))
         if body.get("system") is not None:
             messages = [{"role": "system", "content": body["system"]}, *messages]
         if error is None and head.status >= 400:
             error = error_text(reply)
-        return Parsed(messages, _items(body.get("tools")), sampling_of(body), [], choices, why_not(head, None, [], []), error)
+        return Parsed(messages, _items(body.get("tools")), sampling_of(body), [], choices, why_not(head, bad, [], []), error)
 
     def _read(self, reply: bytes, *, stream: bool) -> tuple[list[Choice], str | None]:
         if not stream:
@@ -184,7 +183,7 @@ class Messages:
         turn = Turn(has_reply=True)
         try:
             choices, _ = self._read(reply, stream=stream)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except Exception:
             return turn
         for choice in choices:
             _add_message(turn, choice.message)

@@ -1,0 +1,218 @@
+"""What does not come as it should: unusual but right, and wrong on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+
+import aiohttp
+import pytest
+
+from slipstream_proxy.keys import Keys
+from tests.proxy.test_relay import ASK, post
+
+BODY = json.dumps(ASK).encode()
+LINE = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+async def send(port: int, *parts: bytes, eof: bool = False) -> bytes:
+    """Everything that comes back until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for part in parts:
+        writer.write(part)
+        await asyncio.sleep(0)
+    if eof:
+        writer.write_eof()
+    async with asyncio.timeout(30):
+        got = await reader.read()
+    writer.close()
+    return got
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        LINE + b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" % len(BODY),
+        LINE + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        LINE + b"Content-Length: 5\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY,
+        LINE + b"Content-Length: %d\r\n folded: yes\r\n\r\n" % len(BODY) + BODY,
+        LINE + b"Content-Length: +%d\r\n\r\n" % len(BODY) + BODY,
+        LINE + b"Content-Length : %d\r\n\r\n" % len(BODY) + BODY,
+        LINE + b"Content-Length: %d\r\nX-A: b\0c\r\n\r\n" % len(BODY) + BODY,
+        LINE + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n0\r\n\r\n",
+        LINE + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n0\r\n\r\n",
+        LINE + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nno colon here\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 rubbish\r\n\r\n",
+    ],
+    ids=lambda r: r[100:150].decode("latin-1").strip(),
+)
+async def test_smuggling_gets_400_and_a_closed_connection(start, fake, request_):
+    proxy = await start()
+    got = await send(proxy.port, request_)
+    assert got.startswith(b"HTTP/1.1 400") or got.startswith(b"HTTP/1.0 400")
+    assert got.count(b"HTTP/1.") == 1 and b'"error"' in got
+    assert not fake.seen
+
+
+async def test_chunked_gzip_and_expect_bodies(start, fake):
+    proxy = await start()
+    expected = (await post(proxy.url, ASK))[2]
+    chunked = LINE + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n" + b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+    assert (await send(proxy.port, chunked)).endswith(expected)
+    packed = gzip.compress(BODY)
+    zipped = LINE + b"Content-Encoding: gzip\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(packed) + packed
+    assert (await send(proxy.port, zipped)).endswith(expected)
+    expect = LINE + b"Expect: 100-continue\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(BODY)
+    got = await send(proxy.port, expect, BODY)
+    assert got.startswith(b"HTTP/1.1 100") and got.endswith(expected)
+    assert [json.loads(r)["messages"] for r in fake.raw] == [ASK["messages"]] * 4
+
+
+async def test_http_1_0(start, fake):
+    proxy = await start()
+    old = b"POST /v1/chat/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    assert (await send(proxy.port, old % len(BODY) + BODY)).startswith(b"HTTP/1.0 200")
+    stream = json.dumps({**ASK, "stream": True}).encode()
+    got = await send(proxy.port, old % len(stream) + stream)
+    assert b"transfer-encoding" not in got.lower() and got.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_head_in_single_bytes(start, fake):
+    proxy = await start()
+    request = LINE + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
+    got = await send(proxy.port, *(request[i : i + 1] for i in range(len(request))))
+    assert got.startswith(b"HTTP/1.1 200")
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    for byte in LINE + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY:
+        writer.write(bytes((byte,)))
+        await asyncio.sleep(0)
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+async def test_too_large(start, fake):
+    proxy = await start(proxy={"body_limit": 2000, "header_limit": 2048})
+    got = await send(proxy.port, LINE + b"Content-Length: 3000\r\n\r\n")
+    assert got.startswith(b"HTTP/1.1 413") and b"connection: close" in got.lower()
+    got = await send(proxy.port, LINE + b"Transfer-Encoding: chunked\r\n\r\n" + b"bb8\r\n" + b"x" * 3000 + b"\r\n0\r\n\r\n")
+    assert got.startswith(b"HTTP/1.1 413")
+    bomb = gzip.compress(b"x" * 100_000)
+    got = await send(proxy.port, LINE + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb) + bomb)
+    assert got.startswith(b"HTTP/1.1 413")
+    got = await send(proxy.port, LINE + b"X-A: " + b"y" * 4000)
+    assert got.startswith(b"HTTP/1.1 431")
+    got = await send(proxy.port, b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-A: " + b"y" * 4000 + b"\r\n\r\n")
+    assert got.startswith((b"HTTP/1.1 431", b"HTTP/1.0 431", b"HTTP/1.1 400", b"HTTP/1.0 400"))
+    assert not fake.seen
+
+
+@pytest.mark.parametrize("part", [b"POST /v1/ch", LINE + b"Content-Length: 100\r\n\r\nabc", b"GET / HT", LINE + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab"])
+async def test_slow_requests_are_ended(start, fake, part):
+    proxy = await start(proxy={"header_timeout": 0.2})
+    got = await send(proxy.port, part)
+    assert got.startswith(b"HTTP/1.1 408") and not fake.seen
+
+
+async def test_keys_scopes_and_limits(start, fake, tmp_path):
+    _, secret = Keys(tmp_path / "data" / "keys.json").add("a", ["inference"], rate=1000, concurrency=1)
+    _, judge = Keys(tmp_path / "data" / "keys.json").add("j", ["judge"])
+    proxy = await start()
+    assert (await post(proxy.url, ASK))[0] == 401
+    assert (await post(proxy.url, ASK, headers={"authorization": "Bearer nope"}))[0] == 401
+    assert (await post(proxy.url, ASK, headers={"authorization": f"Bearer {judge}"}))[0] == 403
+    status, headers, _ = await post(proxy.url, ASK, headers={"x-api-key": f"{secret}:e9"})
+    assert status == 200 and headers["x-slipstream-episode"] == "e9"
+    fake.hold = asyncio.Event()
+    running = asyncio.create_task(post(proxy.url, ASK, headers={"authorization": f"Bearer {secret}"}))
+    while len(fake.seen) < 2:
+        await asyncio.sleep(0.01)
+    status, headers, _ = await post(proxy.url, ASK, headers={"authorization": f"Bearer {secret}"})
+    assert status == 429 and headers["retry-after"] == "1"
+    fake.hold.set()
+    assert (await running)[0] == 200
+    frames = await proxy.record(2)
+    assert {f.head["key"] for f in frames} == {proxy.plane.admission.keys.list()[0].id}
+    assert secret.encode() not in b"".join(p.read_bytes() for p in proxy.config.spool_dir.iterdir())
+    async with aiohttp.ClientSession() as session:
+        for path in ("/v1/models", "/slipstream/v1/status"):
+            async with session.get(proxy.url + path) as reply:
+                assert reply.status == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 503), ({"Host": "evil.example"}, 403), ({"Origin": "http://evil.example"}, 403), ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:8100"}, 503), ({"Host": "proxy.lan:8100"}, 503), ({"Host": "[bad"}, 403),
+    ],
+)
+async def test_host_and_origin_of_the_control_api(start, fake, headers, status):
+    proxy = await start(proxy={"allowed_hosts": ["proxy.lan"]})
+    async with aiohttp.ClientSession() as session, session.get(proxy.url + "/slipstream/v1/status", headers=headers) as reply:
+        assert reply.status == status and "error" in await reply.json()
+
+
+async def test_a_client_that_sends_ahead_without_reading(start, fake):
+    """Its socket is not read while a call runs, so that it cannot fill the proxy's memory."""
+    proxy = await start()
+    fake.hold = asyncio.Event()
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(LINE + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+    while not fake.seen:
+        await asyncio.sleep(0.01)
+    more = LINE + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+    writer.write(more * 4000)
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+    (connection,) = proxy.server.connections
+    assert len(connection._ahead) < 1_000_000
+    fake.hold.set()
+    fake.hold = None
+    for _ in range(10):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        await reader.readexactly(length)
+    writer.close()
+
+
+async def test_a_reader_that_stops_holds_the_engine_back(start, fake):
+    """Backpressure: what a client does not read stays in the engine's socket and not in ours."""
+    from aiohttp import web
+
+    sent = 0
+
+    async def flood(request):
+        nonlocal sent
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for _ in range(4000):
+            await response.write(b"data: " + b"x" * 10_000 + b"\n\n")
+            sent += 10_000
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", flood)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        proxy = await start(engine={"urls": [f"http://127.0.0.1:{runner.addresses[0][1]}"]}, proxy={"durability": "none"})
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1024)
+        body = json.dumps({**ASK, "stream": True}).encode()
+        writer.write(LINE + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await reader.readuntil(b"\r\n\r\n")
+        before = -1
+        while before != sent:
+            before = sent
+            await asyncio.sleep(0.3)
+        assert sent < 35_000_000
+        got = 0
+        async with asyncio.timeout(60):
+            while got < 40_000_000:
+                got += len(await reader.read(1 << 20))
+        writer.close()
+    finally:
+        await runner.cleanup()

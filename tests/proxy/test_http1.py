@@ -1,0 +1,118 @@
+"""Framing: whatever way the bytes are cut, the same comes out; rubbish raises Malformed and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipstream_proxy.data.http1 import ChunkedBody, Malformed, ResponseHead, chunk
+from slipstream_proxy.data.request import parse_fields
+from slipstream_proxy.dialects.base import Events, event_data, stream_objects
+
+
+def cut(data: bytes, at: list[int]) -> list[bytes]:
+    points = [0, *sorted(a % (len(data) + 1) for a in at), len(data)]
+    return [data[a:b] for a, b in zip(points, points[1:], strict=False)]
+
+
+CUTS = st.lists(st.integers(0, 10_000), max_size=12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), CUTS, st.booleans(), st.binary(max_size=10), st.booleans())
+def test_chunked_body(parts, cuts, trailers, rest, extension):
+    text = b"".join(b"%X;a=b\r\n%b\r\n" % (len(p), p) if extension else chunk(p) for p in parts)
+    text += b"0\r\n" + (b"x-sum: 1\r\n" if trailers else b"") + b"\r\n"
+    body, got = ChunkedBody(), []
+    pieces = cut(text, cuts)
+    for i, piece in enumerate(pieces):
+        got += body.feed(piece + (rest if i == len(pieces) - 1 else b""))
+        assert body.done == (i == len(pieces) - 1) or not b"".join(pieces[i + 1 :])
+        if body.done:
+            break
+    assert b"".join(got) == b"".join(parts) and body.done
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.one_of(st.binary(max_size=30), st.sampled_from([b"5\r\nhello\r\n", b"0\r\n", b"\r\n", b"-1\r\n", b"ffffffffffffffffff\r\n", b"1 \r\n", b"\n"])), max_size=8))
+def test_chunked_rubbish(pieces):
+    body = ChunkedBody()
+    try:
+        for piece in pieces:
+            body.feed(piece)
+            if body.done:
+                break
+    except Malformed:
+        pass
+
+
+@pytest.mark.parametrize("text", [b"x\r\n", b"-1\r\na\r\n", b"+1\r\na\r\n", b"0x1\r\na\r\n", b"1\r\nab\r\n", b"1\na\n", b"\r\n\r\n", b"10000000000000000\r\n", b"1_0\r\n"])
+def test_bad_chunks(text):
+    with pytest.raises(Malformed):
+        ChunkedBody().feed(text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.text(alphabet=st.characters(exclude_characters="\r\n"), max_size=12), max_size=6), CUTS, st.sampled_from([b"\n", b"\r\n"]))
+def test_events_whatever_the_cuts(texts, cuts, end):
+    events = [b"data: " + t.encode("utf-8", "surrogatepass") + end + end for t in texts]
+    reader, got = Events(), []
+    for piece in cut(b"".join(events) + b"data: tail", cuts):
+        got += reader.feed(piece)
+    if end == b"\n":
+        assert got == events and reader.tail == b"data: tail"
+    else:  # where \r and \n arrive apart a blank line is seen early; nothing is lost
+        assert b"".join(got) + reader.tail == b"".join(events) + b"data: tail"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(st.binary(max_size=20), st.sampled_from([b"data: {", b"}\n\n", b"\r", b"\n", b"\n\n\n", b'data: {"choices":[{"delta":1}]}\n\n'])), max_size=10))
+def test_event_rubbish(pieces):
+    reader, got = Events(), b""
+    for piece in pieces:
+        for event in reader.feed(piece):
+            got += event
+            event_data(event)
+    assert got + reader.tail == b"".join(pieces)
+    list(stream_objects(b"".join(pieces)))
+
+
+def test_data_lines_are_joined():
+    assert event_data(b"event: x\ndata: a\ndata:b\n\n") == b"a\nb"
+    assert list(stream_objects(b'event: x\r\ndata: {"a":\r\ndata: 1}\r\n\r\ndata: [DONE]\r\n\r\n')) == [{"a": 1}]
+
+
+def test_response_heads():
+    head = ResponseHead(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n")
+    assert (head.status, head.chunked, head.length, head.keep_alive, head.fields) == (200, True, None, False, [b"Content-Type: text/event-stream"])
+    head = ResponseHead(b"HTTP/1.1 204 No Content\r\n")
+    assert head.length == 0 and head.keep_alive
+    assert not ResponseHead(b"HTTP/1.0 200 OK\r\n").keep_alive
+    for bad in (b"HTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nno colon\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n"):
+        with pytest.raises(Malformed):
+            ResponseHead(bad)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"a: b\r\n c: d\r\n", b"a : b\r\n", b"a\r\n", b": b\r\n", b"a: b\nc: d\r\n", b"a: b\rc\r\n", b"a: \0\r\n", b"content-length: 1\r\ncontent-length: 2\r\n",
+        b"Host: a\r\nhost: b\r\n", b"a\xff: b\r\n",
+    ],
+)
+def test_odd_heads_are_not_for_the_fast_path(text):
+    assert parse_fields(text) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=80))
+def test_fields_rubbish(text):
+    parsed = parse_fields(text)
+    if parsed is not None:
+        assert all(b"\r" not in line and b"\n" not in line for line in parsed[1])
+
+
+def test_plain_head():
+    headers, lines = parse_fields(b"Host: a\r\nAuthorization: Bearer x\r\nX-Slipstream-Task: t\r\nX-Y:  z \r\n")
+    assert headers[b"x-y"] == b"z" and headers[b"x-slipstream-task"] == b"t" and lines == [b"X-Y: z "]
