@@ -1,0 +1,289 @@
+"""Write Grafana's dashboards from what stands here: ``python deploy/grafana/build.py`` (``--check``: exit 1 when a file is not current).
+
+Every query aggregates over ``instance``, so that the panels mean the same with one proxy or with many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent / "dashboards"
+SOURCE = {"type": "prometheus", "uid": "prometheus"}
+WIDTH = 24
+
+
+@dataclass(frozen=True)
+class Panel:
+    """``queries`` are (PromQL, legend). ``width`` is in Grafana's 24 columns."""
+
+    title: str
+    queries: list[tuple[str, str]]
+    unit: str = "short"
+    text: str = ""
+    kind: str = "timeseries"
+    width: int = 8
+    height: int = 8
+    red_above: float | None = None
+    red_below: float | None = None
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    name: str
+    title: str
+    rows: list[tuple[str, list[Panel]]] = field(default_factory=list)
+
+
+def rate(metric: str, by: str = "", where: str = "") -> str:
+    group = f" by ({by})" if by else ""
+    return f"sum{group} (rate({metric}{where}[$__rate_interval]))"
+
+
+def quantile(q: float, metric: str, by: str = "") -> str:
+    labels = f"le, {by}" if by else "le"
+    return f"histogram_quantile({q}, sum by ({labels}) (rate({metric}_bucket[$__rate_interval])))"
+
+
+def quantiles(metric: str) -> list[tuple[str, str]]:
+    return [(quantile(q, metric), f"p{q * 100:g}") for q in (0.5, 0.95, 0.99)]
+
+
+def stat(title: str, query: str, **more: Any) -> Panel:
+    return Panel(title, [(query, "")], kind="stat", width=4, height=4, **more)
+
+
+FAILED = '{status="5xx"}'
+REWARD = 'max by (adapter, arm) (slipstream_reward_mean{split="%s"})'
+SHARE_5XX = f"({rate('slipstream_calls_total', where=FAILED)} or vector(0)) / {rate('slipstream_calls_total')}"
+EVERY_REWARD = [(REWARD % "train", "{{adapter}} {{arm}}")]
+
+OVERVIEW = Dashboard("overview", "Slipstream: overview", [
+    ("Is the agent getting better?", [
+        Panel("Mean reward by adapter and arm (train)", EVERY_REWARD, width=12,
+              text="An adapter and its control arm (the last accepted one, on the same tasks) belong side by side."),
+        Panel("Mean reward by adapter (eval)", [(REWARD % "eval", "{{adapter}}")], width=12, text="Episodes with x-slipstream-split: eval."),
+        stat("Live version", "max by (model) (slipstream_adapter_live_version)"),
+        stat("Training steps", "sum(slipstream_training_steps_total)"),
+        stat("Rolled back, 24 h", "sum(increase(slipstream_adapter_rollbacks_total[1d]))", red_above=1),
+        stat("Groups ready to train on", 'max(slipstream_groups{state="ready"})'),
+        stat("Groups parked", 'max(slipstream_groups{state="parked"})', red_above=1),
+        stat("Calls lost to capture, 24 h", "sum(increase(slipstream_capture_lost_total[1d]))", red_above=1),
+    ]),
+    ("Is traffic healthy?", [
+        Panel("Calls by outcome", [(rate("slipstream_calls_total", "outcome"), "{{outcome}}")], "reqps"),
+        Panel("Time of a call", quantiles("slipstream_call_seconds"), "s"),
+        Panel("Time to the first byte", quantiles("slipstream_first_byte_seconds"), "s"),
+        stat("Engines up", "sum(max by (engine) (slipstream_engine_up))", red_below=1),
+        stat("Store up", "min(slipstream_store_up)", red_below=1),
+        stat("In flight", "sum(slipstream_in_flight)"),
+        stat("Ingest lag", "max(slipstream_ingest_lag_seconds)", unit="s", red_above=60),
+        stat("Share of 5xx", SHARE_5XX, unit="percentunit", red_above=0.05),
+        stat("Judge's cost, 24 h", "sum(increase(slipstream_judge_cost_dollars_total[1d]))", unit="currencyUSD"),
+    ]),
+    ("Where episodes are", [
+        Panel("Episodes by state", [("max by (state) (slipstream_episodes)", "{{state}}")]),
+        Panel("Groups by state", [("max by (state) (slipstream_groups)", "{{state}}")]),
+        Panel("Calls that can't be trained on, by reason", [("max by (reason) (slipstream_untrainable_calls)", "{{reason}}")]),
+    ]),
+])  # fmt: skip
+
+PROXY = Dashboard("proxy", "Slipstream: proxy", [
+    ("Data plane", [
+        Panel("Calls by format and status", [(rate("slipstream_calls_total", "format, status"), "{{format}} {{status}}")], "reqps"),
+        Panel("Calls by outcome", [(rate("slipstream_calls_total", "outcome"), "{{outcome}}")], "reqps"),
+        Panel("Refused by the proxy, by status", [(rate("slipstream_requests_refused_total", "status"), "{{status}}")], "reqps"),
+        Panel("Time of a call", quantiles("slipstream_call_seconds"), "s"),
+        Panel("Time to the first byte", quantiles("slipstream_first_byte_seconds"), "s"),
+        Panel("In flight and connections", [("sum(slipstream_in_flight)", "calls in flight"), ("sum(slipstream_connections)", "connections")]),
+        Panel("Sent again to another connection or engine", [(rate("slipstream_upstream_retries_total"), "retries")], "reqps"),
+        Panel("Episodes pinned, by who decided", [(rate("slipstream_pins_total", "by"), "{{by}}")], "reqps",
+              text="worker: the control plane was away, or slow."),
+        Panel("Event loop lag", [("max(slipstream_event_loop_lag_seconds)", "worst worker")], "s"),
+    ]),
+    ("Capture and store", [
+        Panel("Calls lost to capture", [("sum(increase(slipstream_capture_lost_total[5m]))", "lost")], text="Must stay 0."),
+        Panel("Ingest lag", [("max(slipstream_ingest_lag_seconds)", "lag")], "s"),
+        Panel("Spool", [("sum(slipstream_spool_bytes)", "bytes")], "bytes"),
+        Panel("Records into the store", [(rate("slipstream_ingest_records_total"), "records")], "ops"),
+        Panel("Time of a commit", quantiles("slipstream_commit_seconds"), "s"),
+        Panel("Not stored whole", [
+            ("sum(slipstream_ingest_skipped_records)", "skipped"), ("sum(slipstream_ingest_unreadable_records)", "head only"),
+            ("sum(slipstream_spool_damaged_segments)", "damaged segments"),
+        ]),
+        Panel("Stored calls", [("max(slipstream_stored_calls)", "calls")]),
+        Panel("Rewards by source", [("max by (source) (slipstream_rewards)", "{{source}}")]),
+        Panel("Store up", [("min(slipstream_store_up)", "up")]),
+    ]),
+    ("Control API", [
+        Panel("Requests by route", [(rate("slipstream_control_requests_total", "route"), "{{route}}")], "reqps", width=12),
+        Panel("p95 by route", [(quantile(0.95, "slipstream_control_request_seconds", "route"), "{{route}}")], "s", width=12),
+    ]),
+])  # fmt: skip
+
+JUDGE = Dashboard("judge", "Slipstream: judge", [
+    ("Work", [
+        Panel("Groups by how it went", [(rate("slipstream_judge_groups_total", "outcome"), "{{outcome}}")], "ops"),
+        Panel("Groups in progress, parked", [
+            ("sum(slipstream_judge_groups_in_progress)", "in progress"), ('max(slipstream_groups{state="parked"})', "parked"),
+            ('max(slipstream_groups{state="waiting_reward"})', "waiting for rewards"),
+        ]),
+        Panel("Episodes scored, by mode", [(rate("slipstream_judge_episodes_total", "mode"), "{{mode}}")], "ops"),
+        Panel("Calls of the model, by how they went", [(rate("slipstream_judge_calls_total", "outcome"), "{{outcome}}")], "reqps"),
+        Panel("Time of a call", quantiles("slipstream_judge_call_seconds"), "s"),
+        Panel("Asked for again", [(rate("slipstream_judge_repairs_total"), "repairs")], "ops"),
+    ]),
+    ("Cost", [
+        Panel("Dollars in 24 hours", [("sum(increase(slipstream_judge_cost_dollars_total[1d]))", "dollars")], "currencyUSD"),
+        Panel("Tokens by kind", [(rate("slipstream_judge_tokens_total", "kind"), "{{kind}}")], "ops"),
+        Panel("Waiting for a budget", [("max by (budget) (slipstream_judge_budget_waiting)", "{{budget}}")]),
+        Panel("Cache", [(rate("slipstream_judge_cache_total", "result"), "{{result}}")], "ops", width=12),
+        Panel("Cache hit rate since the start", [("avg(slipstream_judge_cache_hit_rate)", "hits")], "percentunit", width=12),
+    ]),
+    ("Quality", [
+        Panel("Spread of votes", quantiles("slipstream_judge_vote_spread")),
+        Panel("Agreement with the second model", [("avg(slipstream_judge_audit_agreement)", "rank correlation")]),
+        Panel("Correlation with the agent's own reward", [("avg(slipstream_judge_agent_correlation)", "within groups")]),
+    ]),
+])  # fmt: skip
+
+
+def training(name: str, unit: str = "short", title: str = "") -> Panel:
+    return Panel(title or name, [(f"max(slipstream_training_{name})", name)], unit)
+
+
+TRAINER = Dashboard("trainer", "Slipstream: trainer", [
+    ("Steps, as the trainer told the proxy", [
+        Panel("Steps", [("sum(slipstream_training_steps_total)", "steps")]),
+        training("reward", title="Mean reward of the batch"), training("loss", title="Loss"),
+        training("kl", title="KL to the adapter before, nats a token"), training("entropy", title="Entropy, nats a token"),
+        training("clip_ratio", "percentunit", "Share of clipped tokens"), training("grad_norm", title="Gradient norm"),
+        training("staleness", title="Versions behind"), training("logprob_gap", title="Gap of log-probabilities, engine against trainer"),
+        training("tokens_per_second", "ops", "Tokens a second"),
+        Panel("Events", [(rate("slipstream_events_total", "kind"), "{{kind}}")], "ops"),
+        Panel("Groups by state", [("max by (state) (slipstream_groups)", "{{state}}")]),
+    ]),
+])  # fmt: skip
+
+ADAPTERS = Dashboard("adapters", "Slipstream: adapters compared", [
+    ("Reward", [
+        Panel("Mean reward by adapter and arm (train)", EVERY_REWARD, width=12),
+        Panel("Mean reward by adapter (eval)", [(REWARD % "eval", "{{adapter}}")], width=12),
+        Panel("Live against control", [
+            ('max by (adapter) (slipstream_reward_mean{split="train", arm="live"})', "live {{adapter}}"),
+            ('max by (adapter) (slipstream_reward_mean{split="train", arm="control"})', "control {{adapter}}"),
+        ], width=12),
+        Panel("Spread of rewards", [('max by (adapter, arm) (slipstream_reward_std{split="train"})', "{{adapter}} {{arm}}")], width=12),
+        Panel("Episodes with a reward", [("max by (adapter, split, arm) (slipstream_rewarded_episodes)", "{{adapter}} {{split}} {{arm}}")], width=12),
+        Panel("Open episodes pinned to an adapter", [("max by (adapter) (slipstream_adapter_pinned_episodes)", "{{adapter}}")], width=12),
+    ]),
+    ("Swaps", [
+        Panel("Live version", [("max by (model) (slipstream_adapter_live_version)", "{{model}}")]),
+        Panel("Adapters by state", [("max by (state) (slipstream_adapters)", "{{state}}")]),
+        Panel("Adapters in every engine", [("min(slipstream_adapters_loaded)", "loaded")]),
+        Panel("Swaps and rollbacks in an hour", [
+            ("sum(increase(slipstream_adapter_swaps_total[1h]))", "swaps"), ("sum(increase(slipstream_adapter_rollbacks_total[1h]))", "rollbacks"),
+        ]),
+        Panel("From registration until it serves", quantiles("slipstream_adapter_swap_seconds"), "s"),
+        Panel("Engines that lost their adapters", [("sum(increase(slipstream_engine_adapter_losses_total[1h]))", "times in an hour")]),
+        Panel("Engines", [("max by (engine) (slipstream_engine_up)", "{{engine}}")], width=24, height=5),
+    ]),
+])  # fmt: skip
+
+DASHBOARDS = [OVERVIEW, PROXY, JUDGE, TRAINER, ADAPTERS]
+
+
+def thresholds(panel: Panel) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
+    if panel.red_above is not None:
+        steps.append({"color": "red", "value": panel.red_above})
+    if panel.red_below is not None:
+        steps = [{"color": "red", "value": None}, {"color": "green", "value": panel.red_below}]
+    return {"mode": "absolute", "steps": steps}
+
+
+def render_panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
+    targets = [
+        {"refId": chr(65 + i), "datasource": SOURCE, "expr": expr, "legendFormat": legend or "__auto", "range": True}
+        for i, (expr, legend) in enumerate(panel.queries)
+    ]
+    found: dict[str, Any] = {
+        "id": number, "type": panel.kind, "title": panel.title, "description": panel.text, "datasource": SOURCE,
+        "gridPos": {"x": x, "y": y, "w": panel.width, "h": panel.height}, "targets": targets,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "thresholds": thresholds(panel)}, "overrides": []},
+    }  # fmt: skip
+    if panel.kind == "stat":
+        found["options"] = {
+            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+            "colorMode": "value",
+            "graphMode": "area",
+        }
+    else:
+        found["fieldConfig"]["defaults"]["custom"] = {"fillOpacity": 8, "showPoints": "never", "spanNulls": True}
+        found["options"] = {
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        }
+    return found
+
+
+def render(dashboard: Dashboard) -> dict[str, Any]:
+    panels: list[dict[str, Any]] = []
+    y = 0
+    for title, row in dashboard.rows:
+        panels.append(
+            {
+                "id": len(panels) + 1,
+                "type": "row",
+                "title": title,
+                "collapsed": False,
+                "gridPos": {"x": 0, "y": y, "w": WIDTH, "h": 1},
+                "panels": [],
+            }
+        )
+        y += 1
+        x = height = 0
+        for panel in row:
+            if x + panel.width > WIDTH:
+                x, y, height = 0, y + height, 0
+            panels.append(render_panel(panel, len(panels) + 1, x, y))
+            x, height = x + panel.width, max(height, panel.height)
+        y += height
+    others = {
+        "type": "dashboards",
+        "title": "Slipstream",
+        "tags": ["slipstream"],
+        "asDropdown": True,
+        "includeVars": False,
+        "keepTime": True,
+    }
+    return {
+        "uid": f"slipstream-{dashboard.name}", "title": dashboard.title, "tags": ["slipstream"], "schemaVersion": 39, "version": 1, "editable": True,
+        "timezone": "browser", "refresh": "30s", "time": {"from": "now-6h", "to": "now"}, "templating": {"list": []}, "annotations": {"list": []},
+        "links": [{**others, "icon": "external link", "targetBlank": False, "tooltip": "", "url": ""}], "panels": panels,
+    }  # fmt: skip
+
+
+def files() -> dict[Path, str]:
+    return {FOLDER / f"{d.name}.json": json.dumps(render(d), indent=1) + "\n" for d in DASHBOARDS}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write Grafana's dashboards.")
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    stale = [(path, text) for path, text in files().items() if not path.is_file() or path.read_text() != text]
+    for path, text in stale:
+        if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        print(f"{'stale' if check else 'written'}: {path.name}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
