@@ -1,0 +1,216 @@
+"""Whole processes: what a worker and the parent do when they are killed, told to end, or started wrongly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from slipstream.config import Config
+from slipstream.errors import ConfigError, StartError
+from slipstream_proxy.keys import Keys
+from slipstream_proxy.main import run
+from slipstream_proxy.parent import bind, is_loopback, lock
+from slipstream_proxy.spool import list_segments, read_segment
+from tests.proxy.conftest import eventually
+from tests.proxy.test_relay import ASK, post
+
+
+class Worker:
+    """A data-plane process."""
+
+    def __init__(self, config: Config) -> None:
+        self.sock = bind("127.0.0.1", 0)
+        self.url = "http://127.0.0.1:%d" % self.sock.getsockname()[1]
+        self.config = config
+        fd = self.sock.fileno()
+        env = {**os.environ, "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(), "SLIPSTREAM_PARENT": str(os.getpid())}
+        self.process = subprocess.Popen([sys.executable, "-m", "slipstream_proxy.data.worker", "0", str(fd)], env=env, pass_fds=(fd,))
+
+    async def up(self):
+        async def answers():
+            try:
+                async with aiohttp.ClientSession() as session, session.get(self.url + "/healthz", timeout=aiohttp.ClientTimeout(total=5)) as r:
+                    return r.status == 200
+            except (OSError, aiohttp.ClientError, TimeoutError):
+                return False
+
+        async with asyncio.timeout(60):
+            while not await answers():
+                assert self.process.poll() is None
+                await asyncio.sleep(0.05)
+        return self
+
+    async def ended(self) -> int:
+        await eventually(lambda: self.process.poll() is not None)
+        return self.process.returncode
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.sock.close()
+
+    def calls(self):
+        return [f.head["id"] for segments in list_segments(self.config.spool_dir).values() for _, path in segments for f in read_segment(path)]
+
+
+@pytest.fixture
+async def worker(tmp_path, fake):
+    made = []
+
+    async def make(**proxy):
+        config = Config(data_dir=str(tmp_path / "data"), engine={"urls": [fake.url], "name": "tiny"}, proxy=proxy)
+        made.append(Worker(config))
+        return await made[-1].up()
+
+    yield make
+    for w in made:
+        w.close()
+
+
+@pytest.mark.parametrize("durability", ["power", "process"])
+async def test_kill_9_loses_no_acknowledged_call(worker, durability):
+    proc = await worker(durability=durability)
+    got = []
+
+    async def agent(n):
+        async with aiohttp.ClientSession() as session:
+            for i in range(10_000):
+                try:
+                    async with session.post(proc.url + "/v1/chat/completions", json={**ASK, "stream": bool(i % 2)}) as reply:
+                        body = await reply.read()
+                        if reply.status == 200 and (b"[DONE]" in body or not i % 2):
+                            got.append(reply.headers["x-slipstream-call"])
+                except (aiohttp.ClientError, OSError):
+                    return
+
+    agents = [asyncio.create_task(agent(n)) for n in range(8)]
+    await eventually(lambda: len(got) > 100)
+    proc.process.kill()
+    await asyncio.gather(*agents)
+    stored = proc.calls()
+    assert set(got) <= set(stored) and len(stored) == len(set(stored))
+    again = await worker(durability=durability)
+    assert (await post(again.url, ASK))[0] == 200
+    assert len(list_segments(again.config.spool_dir)["data0"]) == 2
+
+
+async def test_sigterm_drains(worker, fake):
+    proc = await worker()
+    fake.hold = asyncio.Event()
+    async with aiohttp.ClientSession() as session:
+        async with session.post(proc.url + "/v1/chat/completions", json={**ASK, "stream": True}) as reply:
+            proc.process.send_signal(signal.SIGTERM)
+
+            async def draining():
+                async with aiohttp.ClientSession() as other, other.get(proc.url + "/readyz") as r:
+                    return r.status == 503 and (await r.json())["status"] == "draining"
+
+            async with asyncio.timeout(60):
+                while not await draining():
+                    await asyncio.sleep(0.02)
+            fake.hold.set()
+            body = await reply.read()
+    assert body.endswith(b"data: [DONE]\n\n")
+    assert await proc.ended() == 0
+    assert len(proc.calls()) == 1
+
+
+async def test_a_stream_that_outlasts_the_drain_is_ended(worker, fake):
+    proc = await worker(drain_timeout=0.2)
+    fake.hold = asyncio.Event()
+    async with aiohttp.ClientSession() as session:
+        async with session.post(proc.url + "/v1/chat/completions", json={**ASK, "stream": True}) as reply:
+            proc.process.send_signal(signal.SIGTERM)
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await reply.read()
+    assert await proc.ended() == 0
+    (segments,) = list_segments(proc.config.spool_dir).values()
+    assert [f.head["outcome"] for _, p in segments for f in read_segment(p)] == ["aborted"]
+
+
+def test_one_clear_line_for_a_wrong_start(tmp_path):
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+    with pytest.raises(StartError, match=f"{port}"):
+        run(Config(data_dir=str(tmp_path), proxy={"port": port}))
+    taken.close()
+    with pytest.raises(StartError, match="keys add"):
+        run(Config(data_dir=str(tmp_path), proxy={"host": "0.0.0.0", "port": 0}))
+    with pytest.raises(ConfigError, match="redact"):
+        run(Config(data_dir=str(tmp_path), proxy={"redact": "no_such_module:f"}))
+    held = lock(tmp_path)
+    with pytest.raises(StartError, match="another proxy"):
+        run(Config(data_dir=str(tmp_path), proxy={"port": 0}))
+    os.close(held)
+    with pytest.raises(StartError, match="data_dir"):
+        lock(tmp_path / "lock" / "x")
+
+
+def test_loopback():
+    assert is_loopback("localhost") and is_loopback("127.0.0.9") and is_loopback("::1") and not is_loopback("0.0.0.0") and not is_loopback("host.lan")
+
+
+PARENT = "import sys; from slipstream.config import load_config; from slipstream_proxy.main import run; sys.exit(run(load_config(flags=sys.argv[1:])))"
+
+
+async def test_the_parent_keeps_its_children_alive_and_ends_them(tmp_path, fake):
+    data = tmp_path / "d"
+    Keys(data / "keys.json").add("a", ["admin"])
+    flags = [f"data_dir={data}", "proxy.port=0", "proxy.workers=2", "engine.name=tiny", f'engine.urls=["{fake.url}"]']
+    process = subprocess.Popen([sys.executable, "-c", PARENT, *flags], stdout=subprocess.PIPE, text=True)
+    try:
+        found = data / "proxy.json"
+        await eventually(lambda: found.exists() or process.poll() is not None)
+        url = json.loads(found.read_text())["url"]
+        assert (await post(url, ASK))[0] == 401
+
+        def workers():
+            found = []
+            for folder in Path("/proc").glob("[0-9]*"):
+                try:
+                    parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                    if parent == process.pid and b"data.worker" in (folder / "cmdline").read_bytes():
+                        found.append(int(folder.name))
+                except OSError:
+                    continue
+            return found
+
+        await eventually(lambda: len(workers()) == 2)
+        victim = workers()[0]
+        os.kill(victim, signal.SIGKILL)
+        await eventually(lambda: len(workers()) == 2 and victim not in workers())
+        process.send_signal(signal.SIGTERM)
+        await eventually(lambda: process.poll() is not None)
+        assert process.returncode == 0 and not found.exists()
+        assert f"slipstream proxy on {url}" in process.stdout.read()
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_children_die_with_a_killed_parent(tmp_path, fake):
+    flags = [f"data_dir={tmp_path / 'd'}", "proxy.port=0", "engine.name=tiny", f'engine.urls=["{fake.url}"]']
+    process = subprocess.Popen([sys.executable, "-c", PARENT, *flags], stdout=subprocess.DEVNULL)
+    found = tmp_path / "d" / "proxy.json"
+    await eventually(lambda: found.exists() or process.poll() is not None)
+    url = json.loads(found.read_text())["url"]
+    process.kill()
+    process.wait()
+    until = time.monotonic() + 60
+    while True:
+        try:
+            await post(url, ASK)
+        except (aiohttp.ClientError, OSError):
+            break
+        assert time.monotonic() < until
+        await asyncio.sleep(0.1)
