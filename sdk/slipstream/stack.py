@@ -68,6 +68,7 @@ def _last_words(child: Child) -> str:
 async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[str], None]) -> tuple[Child, str]:
     """vLLM, up and answering. Raises ``StartError`` with its last words when it ends before."""
     command = engine_command(config)
+    say(f"starting vLLM with {config.engine.model} (a minute or so)")
     for line in command.says:
         say(line)
     child = Child("engine", command.argv, command.env)
@@ -122,7 +123,6 @@ async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str
     check_port(config.proxy.host, config.proxy.port)
     engine = None
     if not config.engine.urls:
-        say(f"starting vLLM with {config.engine.model} (a minute or so)")
         engine, url = await start_engine(config, supervisor, say)
         config = config.model_copy(
             update={"engine": config.engine.model_copy(update={"urls": [url], "name": config.model_name})}

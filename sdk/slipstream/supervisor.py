@@ -61,7 +61,7 @@ class Supervisor:
         self.children: list[Child] = []
         self.stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._echo = echo or _to_stderr
+        self._echo = _to_stderr if echo is None else echo
 
     def handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -173,7 +173,7 @@ class Supervisor:
         try:
             await asyncio.wait_for(process.wait(), child.grace)
         except TimeoutError:
-            self._echo(child.name, f"did not end within {child.grace:.0f} s: killed")
+            self._echo(child.name, f"did not end within {child.grace:g} s: killed")
         reap_group(process.pid, signal.SIGKILL)
 
 

@@ -62,13 +62,16 @@ def _answer(server: Server, seen: Seen) -> Reply:
     for path in (seen.path, short):
         if (found := server.routes.get((seen.method, path))) is not None:
             return found if isinstance(found, Reply) else found(seen)
-    return Reply({"error": {"type": "not_found", "message": f"no {seen.method} {short} here", "fix": "look again"}}, 404)
+    return Reply(
+        {"error": {"type": "not_found", "message": f"no {seen.method} {short} here", "fix": "look again"}}, 404
+    )
 
 
 @contextlib.contextmanager
 def serve() -> Iterator[Server]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def handle_one_request(self) -> None:
             with contextlib.suppress(ConnectionError):

@@ -120,7 +120,9 @@ def test_several_mistakes_are_told_at_once(tmp_path: Path) -> None:
 
 
 def test_the_place_where_it_was_said_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"^environment SLIPSTREAM_PROXY__PROT: unknown .* did you mean proxy\.port\?$"):
+    with pytest.raises(
+        ConfigError, match=r"^environment SLIPSTREAM_PROXY__PROT: unknown .* did you mean proxy\.port\?$"
+    ):
         load_config(env={"SLIPSTREAM_PROXY__PROT": "1"})
     with pytest.raises(ConfigError, match=r"^--set proxy\.port: proxy\.port: .*got 'x'"):
         load_config(env={}, flags=["proxy.port=x"])

@@ -1,0 +1,292 @@
+"""The client, sync and async, against a server that speaks the control API."""
+
+from __future__ import annotations
+
+import inspect
+import io
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+from tests.sdk.server import Reply, Seen, Server
+from tests.support import free_port
+
+from slipstream import contract as c
+from slipstream.client import AsyncClient, Client, LeasedBatch
+from slipstream.errors import ApiError, ConfigError, Unavailable
+
+EPISODE = {
+    "id": "e1", "key": "-", "task": "t", "split": "train", "model": "inbox", "adapter": "inbox@1", "state": "done", "started": 1.0,
+    "ended": 2.0, "calls": 3, "reward": 0.5,
+}  # fmt: skip
+ADAPTER = {"name": "inbox@1", "model": "inbox", "version": 1, "state": "live", "created": 1.0, "path": "inbox@1"}
+GROUP = {"id": "g1", "kind": "task", "key": "-", "task": "t", "split": "train", "model": "inbox", "episodes": []}
+
+
+def public(kind: type) -> dict[str, Any]:
+    return {n: f for n, f in vars(kind).items() if inspect.isfunction(f) and not n.startswith("_")}
+
+
+def test_the_twins_have_the_same_methods() -> None:
+    sync, twin = public(Client), public(AsyncClient)
+    assert list(sync) == list(twin)
+    for name, method in sync.items():
+        ours, theirs = inspect.signature(method), inspect.signature(twin[name])
+        assert ours.parameters == theirs.parameters, name
+        assert inspect.iscoroutinefunction(twin[name]) or inspect.isasyncgenfunction(twin[name]), name
+        returns = str(ours.return_annotation).replace("Iterator", "AsyncIterator")
+        assert returns == str(theirs.return_annotation), name
+        assert inspect.isgeneratorfunction(method) == inspect.isasyncgenfunction(twin[name]), name
+    assert inspect.signature(Client.__init__).parameters == inspect.signature(AsyncClient.__init__).parameters
+
+
+def arrow() -> bytes:
+    sink = io.BytesIO()
+    table = pa.table({"call": ["c1"], "prompt_ids": pa.array([[1, 2]], pa.list_(pa.int32()))})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def fill(server: Server) -> None:
+    """An answer for everything that the client can ask."""
+    server.on("GET", "/episodes", {"episodes": [EPISODE], "next": None})
+    server.on("GET", "/episodes/e1", EPISODE)
+    server.on("POST", "/episodes/e1/rewards", {"stored": True, "known": False})
+    server.on("POST", "/episodes/e1/done", {})
+    server.on("DELETE", "/episodes/e1", {"id": "e1", "adapters": ["inbox@1"]})
+    server.on("POST", "/groups/lease", {"lease": "l1", "until": 9.0, "groups": [GROUP]})
+    server.on("POST", "/groups/g1/scores", {})
+    server.on("GET", "/groups/parked", {"groups": [GROUP]})
+    server.on("POST", "/groups/g1/retry", {})
+    server.on("GET", "/judge/cache/k1", {"key": "k1", "value": {"a": 1}, "at": 1.0})
+    server.on("PUT", "/judge/cache/k1", {})
+    server.on(
+        "POST", "/batches/lease", arrow(), x_slipstream_batch="b1", x_slipstream_lease="l1", x_slipstream_until="9.5"
+    )
+    server.on("POST", "/batches/b1/ack", {})
+    server.on("POST", "/leases/release", {})
+    server.on("POST", "/adapters", ADAPTER)
+    server.on("GET", "/adapters", {"adapters": [ADAPTER], "live": {"inbox": "inbox@1"}})
+    server.on("POST", "/adapters/inbox@1/promote", ADAPTER)
+    server.on("POST", "/adapters/inbox@1/rollback", ADAPTER)
+    server.on("POST", "/training/events", {})
+    server.on(
+        "GET", "/training/events", '{"id": 1, "kind": "step", "data": {"a": "x\u2028y"}}\n\n{"id": 2, "kind": "step"}\n'
+    )
+    server.on("GET", "/status", {"version": "1", "started": 1.0, "models": {"inbox": "inbox@1"}})
+    server.on("POST", "/sql", {"columns": ["n"], "rows": [[1]]})
+    server.on("POST", "/import", {})
+    server.on("GET", "/export", b"one\ntwo\n")
+
+
+ASKS: dict[str, tuple[Any, ...]] = {
+    "episodes": (), "all_episodes": (), "episode": ("e1",), "add_reward": ("e1", c.RewardIn(value=1, key="k")), "done": ("e1",), "delete": ("e1",),
+    "lease_groups": (c.GroupLeaseIn(worker="w"),), "post_scores": ("g1", c.ScoresIn(lease="l1", scores=[c.Score(episode="e1", value=1)])),
+    "parked": (), "retry_group": ("g1",), "cache_get": ("k1",), "cache_put": ("k1", {"a": 1}), "lease_batch": (c.BatchLeaseIn(worker="w"),),
+    "ack_batch": ("b1", c.BatchAck(lease="l1", outcome="trained")), "release": ("w",), "add_adapter": (c.AdapterIn(path="inbox@1"),), "adapters": (),
+    "promote": ("inbox@1", "why"), "rollback": ("inbox@1",), "post_event": (c.Event(kind="step"),), "events": (3,), "status": (),
+    "sql": ("select 1", 5), "import_episode": ({"messages": []},), "export": ("sft",),
+}  # fmt: skip
+
+
+async def result(value: Any) -> Any:
+    """What a method of either twin comes to; an iterator becomes a list."""
+    if inspect.isawaitable(value):
+        value = await value
+    if inspect.isasyncgen(value):
+        return [x async for x in value]
+    return list(value) if inspect.isgenerator(value) else value
+
+
+async def test_the_twins_ask_the_same_and_understand_the_same(server: Server) -> None:
+    fill(server)
+    assert set(ASKS) | {"close"} == set(public(Client))
+    async with AsyncClient(server.url, "k") as twin:
+        with Client(server.url, "k") as client:
+            for name, args in ASKS.items():
+                server.seen.clear()
+                first = await result(getattr(client, name)(*args))
+                second = await result(getattr(twin, name)(*args))
+                assert first == second, name
+                a, b = server.seen
+                assert (a.method, a.path, a.query, a.body) == (b.method, b.path, b.query, b.body), name
+                assert a.path.startswith("/slipstream/v1/")
+                assert a.headers["authorization"] == b.headers["authorization"] == "Bearer k"
+                if a.body:
+                    assert a.headers["content-type"] == "application/json"
+                    a.json
+
+
+def test_what_comes_back(server: Server) -> None:
+    fill(server)
+    with Client(server.url) as client:
+        assert client.episode("e1").adapter == "inbox@1"
+        assert client.add_reward("e1", c.RewardIn(value=1)) == c.RewardAck(stored=True, known=False)
+        assert client.delete("e1").adapters == ["inbox@1"]
+        batch = client.lease_batch(c.BatchLeaseIn(worker="w"))
+        assert isinstance(batch, LeasedBatch)
+        assert (batch.id, batch.lease, batch.until) == ("b1", "l1", 9.5)
+        assert batch.table.to_pydict() == {"call": ["c1"], "prompt_ids": [[1, 2]]}
+        assert [e.id for e in client.events()] == [1, 2]
+        assert client.cache_get("k1") == {"a": 1}
+        assert b"".join(client.export("jsonl")) == b"one\ntwo\n"
+    assert "authorization" not in server.seen[0].headers
+
+
+def test_nothing_to_do_is_none(server: Server) -> None:
+    server.on("POST", "/groups/lease", status=204)
+    server.on("POST", "/batches/lease", status=204)
+    with Client(server.url) as client:
+        assert client.lease_groups(c.GroupLeaseIn(worker="w")) is None
+        assert client.lease_batch(c.BatchLeaseIn(worker="w")) is None
+        assert client.cache_get("unknown") is None
+
+
+async def test_all_pages(server: Server) -> None:
+    def page(seen: Seen) -> Reply:
+        n = int(seen.query.get("cursor", ["0"])[0])
+        return Reply({"episodes": [EPISODE | {"id": f"e{n}"}], "next": str(n + 1) if n < 2 else None})
+
+    server.routes["GET", "/episodes"] = page
+    with Client(server.url) as client:
+        assert [e.id for e in client.all_episodes(task="t")] == ["e0", "e1", "e2"]
+    async with AsyncClient(server.url) as twin:
+        assert [e.id async for e in twin.all_episodes(task="t")] == ["e0", "e1", "e2"]
+    assert all(s.query["task"] == ["t"] for s in server.seen)
+
+
+def test_filters_and_ids_arrive_as_they_are(server: Server) -> None:
+    fill(server)
+    with Client(server.url) as client:
+        client.episodes(task="a b", split=None, reward_min=0.0, tags={"user": "x&y"})
+        assert server.seen[-1].query == {"task": ["a b"], "reward_min": ["0.0"], "tag.user": ["x&y"]}
+        for odd in ("a/b", "a?b=c", "a#b", "ä"):
+            with pytest.raises(ApiError):
+                client.done(odd)
+            seen = server.seen[-1]
+            assert seen.query == {}
+            assert seen.path.startswith("/slipstream/v1/episodes/")
+            assert seen.path.endswith("/done")
+            assert seen.path.count("/") == 5
+
+
+def test_a_refusal_carries_field_and_fix(server: Server) -> None:
+    detail = {"type": "invalid", "message": "value is no number", "field": "value", "fix": "send one"}
+    server.on("POST", "/episodes/e1/rewards", {"error": detail}, 422)
+    with Client(server.url) as client, pytest.raises(ApiError) as e:
+        client.add_reward("e1", c.RewardIn(value=1))
+    assert (e.value.status, str(e.value), e.value.field, e.value.fix) == (
+        422,
+        "value is no number",
+        "value",
+        "send one",
+    )
+    assert not isinstance(e.value, Unavailable)
+
+
+@pytest.mark.parametrize("body", [b"<html>bad gateway", b'{"detail": "x"}', b"\xff\x00", b""])
+def test_an_error_of_another_shape_still_says_something(server: Server, body: bytes) -> None:
+    server.on("GET", "/status", body, 502)
+    server.on("GET", "/export", body, 502)
+    with Client(server.url) as client:
+        with pytest.raises(ApiError, match="502 from http") as e:
+            client.status()
+        assert e.value.status == 502
+        with pytest.raises(ApiError, match="502 from http"):
+            list(client.export("sft"))
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b'{"new": 1}', b"\xff", b'{"groups": 3}'])
+def test_an_answer_that_is_none_is_an_api_error(server: Server, body: bytes) -> None:
+    server.on("GET", "/status", body)
+    server.on("GET", "/groups/parked", body)
+    server.on("GET", "/training/events", body or b"x")
+    with Client(server.url) as client:
+        for ask in (client.status, client.parked, client.events):
+            with pytest.raises(ApiError, match="answered with something that is no"):
+                ask()
+
+
+@pytest.mark.parametrize("cut", [0, 4, 40, -20])
+def test_a_broken_batch_is_worth_another_try(server: Server, cut: int) -> None:
+    headers = {"x_slipstream_batch": "b1", "x_slipstream_lease": "l1", "x_slipstream_until": "9"}
+    server.on("POST", "/batches/lease", arrow()[:cut], **headers)
+    with Client(server.url) as client, pytest.raises(Unavailable, match="broken batch"):
+        client.lease_batch(c.BatchLeaseIn(worker="w"))
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"x_slipstream_batch": "b1", "x_slipstream_lease": "l", "x_slipstream_until": "soon"}]
+)
+def test_a_batch_without_its_lease_is_broken_too(server: Server, headers: dict[str, str]) -> None:
+    server.on("POST", "/batches/lease", arrow(), **headers)
+    with Client(server.url) as client, pytest.raises(Unavailable, match="broken batch"):
+        client.lease_batch(c.BatchLeaseIn(worker="w"))
+
+
+async def test_nobody_there() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with Client(url) as client, pytest.raises(Unavailable, match="does not answer"):
+        client.status()
+    with Client(url) as client, pytest.raises(Unavailable):
+        list(client.export("sft"))
+    async with AsyncClient(url) as twin:
+        with pytest.raises(Unavailable, match="does not answer"):
+            await twin.status()
+        with pytest.raises(Unavailable):
+            _ = [x async for x in twin.export("sft")]
+
+
+async def test_a_connection_that_breaks_off(server: Server) -> None:
+    server.routes["GET", "/status"] = Reply(b"{", truncated=True)
+    server.routes["GET", "/export"] = Reply(b"half", truncated=True)
+    with Client(server.url) as client:
+        with pytest.raises(Unavailable):
+            client.status()
+        with pytest.raises(Unavailable, match="broke off"):
+            list(client.export("sft"))
+    async with AsyncClient(server.url) as twin:
+        with pytest.raises(Unavailable):
+            await twin.status()
+        with pytest.raises(Unavailable, match="broke off"):
+            _ = [x async for x in twin.export("sft")]
+
+
+@pytest.mark.parametrize(
+    ("given", "env", "url"),
+    [
+        (None, {}, "http://127.0.0.1:8100"),
+        ("http://h:1/v1/", {"SLIPSTREAM_URL": "http://no"}, "http://h:1"),
+        (None, {"SLIPSTREAM_URL": "http://a", "OPENAI_BASE_URL": "http://b/v1"}, "http://a"),
+        (None, {"OPENAI_BASE_URL": "http://b/v1"}, "http://b"),
+    ],
+)
+def test_the_address(monkeypatch: pytest.MonkeyPatch, given: str | None, env: dict[str, str], url: str) -> None:
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    with Client(given) as client:
+        assert client.url == url
+
+
+def test_the_key_by_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(server)
+    monkeypatch.setenv("SLIPSTREAM_API_KEY", "sk-1\n")
+    with Client(server.url) as client:
+        client.status()
+    assert server.seen[-1].headers["authorization"] == "Bearer sk-1"
+
+
+def test_what_is_no_address() -> None:
+    with pytest.raises(ConfigError, match="is no URL"):
+        Client("http://h:port")
+    with Client("localhost:1") as client, pytest.raises(Unavailable):
+        client.status()
+
+
+def test_proxies_of_the_environment_are_not_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(server)
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+    with Client(server.url, timeout=httpx.Timeout(30)) as client:
+        assert client.status().version == "1"
