@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Linux: the kernel sends SIGTERM when the parent dies, however it dies."""
+def die_with_parent(sent: signal.Signals = signal.SIGTERM) -> None:
+    """Linux: the kernel sends ``sent`` when the parent dies, however it dies."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, sent)
         if os.environ.get("SLIPSTREAM_PARENT") not in (None, str(os.getppid())):
             sys.exit(1)  # it died before we asked
 

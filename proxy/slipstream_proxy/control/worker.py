@@ -26,6 +26,7 @@ from slipstream_proxy.control.ingest import CONTROL, Ingester, Item, Mutations
 from slipstream_proxy.control.live import Live
 from slipstream_proxy.control.metrics import ControlMetrics
 from slipstream_proxy.control.swap import Swapper
+from slipstream_proxy.parent import die_with_parent
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.spool import SpoolWriter
 from slipstream_proxy.store import open_store
@@ -208,6 +209,8 @@ async def run(config: Config) -> None:
 
 
 def main() -> None:
+    # at once, not politely: the store's file is locked as long as this lives, and a new proxy may be waiting for it
+    die_with_parent(signal.SIGKILL)
     setup_logging()
     config = Config.model_validate_json(os.environ[CONFIG_ENV])
     Path(config.root).mkdir(parents=True, exist_ok=True)
