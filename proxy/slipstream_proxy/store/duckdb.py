@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -79,6 +80,10 @@ class DuckDriver:
             "autoinstall_known_extensions": "false", "autoload_known_extensions": "false", "preserve_insertion_order": "true",
         }  # fmt: skip
         self._writing = threading.Lock()
+        self._idle = threading.Condition()
+        self._users = 0
+        self._closing = False
+        self._cursors: list[duckdb.DuckDBPyConnection] = []
         self._local = threading.local()
         self._seq: int | None = None
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,45 +122,90 @@ class DuckDriver:
             return self._open()
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
+        """This thread's own connection to the open file."""
         cursor = getattr(self._local, "cursor", None)
         if cursor is None or self._local.con is not self._con:
             cursor = self._local.cursor = self._con.cursor()
             self._local.con = self._con
+            with self._idle:
+                self._cursors.append(cursor)
         return cursor
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """The file stays open meanwhile."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._closing)
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._users -= 1
+                self._idle.notify_all()
+
+    @contextmanager
+    def _closed(self) -> Iterator[None]:
+        """Nobody has the file open meanwhile; then it is open again. ``_writing`` is held."""
+        with self._idle:
+            self._closing = True
+            self._idle.wait_for(lambda: self._users == 0)
+        try:
+            self._close()
+            yield
+        finally:
+            try:
+                self._con = self._open()
+            finally:
+                with self._idle:
+                    self._closing = False
+                    self._idle.notify_all()
+
+    def _close(self) -> None:
+        for cursor in self._cursors:
+            cursor.close()
+        self._cursors.clear()
+        self._con.close()
 
     # transactions
 
     @contextmanager
     def read(self) -> Iterator[DuckTx]:
         """One snapshot for all queries of the block."""
-        cursor = self._cursor()
-        cursor.begin()
-        try:
-            yield DuckTx(cursor)
-        finally:
-            cursor.rollback()
+        with self._using():
+            cursor = self._cursor()
+            cursor.begin()
+            try:
+                yield DuckTx(cursor)
+            finally:
+                cursor.rollback()
 
     @contextmanager
     def write(self, *, serial: bool = True) -> Iterator[DuckTx]:
         with self._writing:
-            cursor = self._cursor()
             try:
-                cursor.begin()
-                yield DuckTx(cursor)
-                cursor.commit()
+                with self._using():
+                    cursor = self._cursor()
+                    cursor.begin()
+                    try:
+                        yield DuckTx(cursor)
+                        cursor.commit()
+                    except BaseException:
+                        self._seq = None
+                        self._roll_back(cursor)
+                        raise
             except duckdb.FatalException:
                 # The instance is invalid for good (the disk was full, for one): a fresh one reads what was committed.
-                self._seq = None
-                self._con.close()
-                self._con = self._open()
+                with self._closed():
+                    log.error("the store had to be opened again")
                 raise
-            except BaseException:
-                self._seq = None
-                try:
-                    cursor.rollback()
-                except duckdb.Error:
-                    log.debug("nothing to roll back")
-                raise
+
+    @staticmethod
+    def _roll_back(cursor: duckdb.DuckDBPyConnection) -> None:
+        try:
+            cursor.rollback()
+        except duckdb.Error:
+            log.debug("nothing to roll back")
 
     def next_seq(self, tx: Any, count: int) -> int:
         if self._seq is None:
@@ -168,50 +218,36 @@ class DuckDriver:
     # files
 
     def settle(self) -> None:
-        with self._writing:
+        with self._writing, self._using():
             self._cursor().execute("CHECKPOINT").fetchall()
 
     def rewrite(self, tables: Sequence[str]) -> None:
+        """Copy what is there to a new file that takes the old one's place: freed blocks of a DuckDB file keep their bytes."""
+        new = Path(f"{self.path}.rewrite")
         with self._writing:
-            cursor = self._cursor()
-            for table in tables:
-                cursor.begin()
-                try:
-                    for statement in schema.create_sql(f"{table}_new", keyed=False) if table.startswith("t_calls_") else ():
-                        cursor.execute(statement)
-                    if not table.startswith("t_calls_"):
-                        cursor.execute(f"CREATE TABLE {table}_new AS SELECT * FROM {table} LIMIT 0")
-                    cursor.execute(f"INSERT INTO {table}_new SELECT * FROM {table}")
-                    cursor.execute(f"DROP TABLE {table}")
-                    cursor.execute(f"ALTER TABLE {table}_new RENAME TO {table}")
-                    cursor.commit()
-                except BaseException:
-                    cursor.rollback()
-                    raise
-            cursor.execute("CHECKPOINT").fetchall()
-            self._overwrite_free(cursor)
-
-    def _overwrite_free(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        """Freed blocks keep their bytes until they are used again: use them once, with random bytes."""
-        size, free = cursor.execute("SELECT block_size, free_blocks FROM pragma_database_size()").fetchall()[0]
-        if not free:
-            return
-        chunk = max(1, int(size) // 4)
-        cursor.execute("CREATE OR REPLACE TABLE t_filler (x BYTEA)")
-        import os
-
-        for _ in range(int(free) + 2):
-            cursor.register("stage", pa.table({"x": pa.array([os.urandom(chunk) for _ in range(4)], pa.binary())}))
-            cursor.execute("INSERT INTO t_filler SELECT * FROM stage").fetchall()
-            cursor.unregister("stage")
-        cursor.execute("CHECKPOINT").fetchall()
-        cursor.execute("DROP TABLE t_filler")
-        cursor.execute("CHECKPOINT").fetchall()
+            with self._using():
+                self._cursor().execute("CHECKPOINT").fetchall()
+            with self._closed():
+                new.unlink(missing_ok=True)
+                with duckdb.connect(":memory:", config=self._config) as con:
+                    for path, name, mode in ((self.path, "old", " (READ_ONLY)"), (new, "new", "")):
+                        quoted = str(path).replace("'", "''")
+                        con.execute(f"ATTACH '{quoted}' AS {name}{mode}")
+                    con.execute("COPY FROM DATABASE old TO new")
+                    con.execute("CHECKPOINT new")
+                os.replace(new, self.path)
+                folder = os.open(self.path.parent, os.O_RDONLY)
+                os.fsync(folder)
+                os.close(folder)
 
     # users' queries
 
     def sql(self, query: str, limit: int, timeout: float) -> SqlResult:
         text = check(query)
+        with self._using():
+            return self._sql(text, limit, timeout)
+
+    def _sql(self, text: str, limit: int, timeout: float) -> SqlResult:
         cursor = self._con.cursor()
         timer = threading.Timer(timeout, cursor.interrupt)
         timer.daemon = True
@@ -242,7 +278,7 @@ class DuckDriver:
 
     def close(self) -> None:
         with self._writing:
-            self._con.close()
+            self._close()
 
 
 class DuckStore(SqlStore):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from slipstream.contract import Deleted, RewardAck
-from slipstream_proxy.store.base import IN
+from slipstream_proxy.store.base import IN, log
 from slipstream_proxy.store.batches import Batches
 from slipstream_proxy.store.driver import Row, Tx
 from slipstream_proxy.store.protocol import Pin
@@ -98,7 +98,11 @@ class Lifecycle(Batches):
             self._ready(tx, complete, now)
             self._expire(tx, now)
             self._orphans(tx, now)
-        self._scrub()
+        try:
+            self._scrub()
+        except Exception:
+            # It stays noted, and the next sweep tries again: there may be no room for the copy.
+            log.exception("what was deleted could not be written over yet")
 
     def _orphans(self, tx: Tx, now: float) -> None:
         old = now - self.rules.orphan_ttl

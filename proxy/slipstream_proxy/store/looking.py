@@ -74,7 +74,8 @@ class Looking(Base):
             eps, after = self._page(wanted)
             if eps:
                 with self.db.read() as tx:
-                    yield list(self._details(tx, eps, tokens=True).values())
+                    details = list(self._details(tx, eps, tokens=True).values())
+                yield details
             if after is None:
                 return
             wanted = replace(wanted, cursor=after)

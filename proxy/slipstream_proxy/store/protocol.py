@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -167,6 +168,9 @@ class Store(Protocol):
     def export(self, wanted: EpisodeFilter, batch: int = 100) -> Iterator[list[EpisodeDetail]]: ...
     def days(self) -> list[str]: ...
     def drop_day(self, day: str) -> int: ...
+    def archive_day(self, day: str, folder: Path, batch: int = 200) -> Path | None:
+        """Write the day's calls, whole, to a Parquet file in the folder. None: there is no such day."""
+
     def snapshot(self) -> None:
         """Make what is ingested safe in the file itself and verify it; segments before ``positions()`` may go after."""
 

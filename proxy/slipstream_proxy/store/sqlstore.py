@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.contract import SqlResult
+from slipstream_proxy.store.archive import Archive
 from slipstream_proxy.store.counting import Counting
 from slipstream_proxy.store.driver import Driver
 from slipstream_proxy.store.ingest import Ingest
@@ -12,7 +13,7 @@ from slipstream_proxy.store.looking import Looking
 from slipstream_proxy.store.protocol import Rules, Store
 
 
-class SqlStore(Ingest, Looking, Counting):
+class SqlStore(Ingest, Looking, Counting, Archive):
     """``instance``: which proxy this is, where several share one database; spool positions are its own."""
 
     def __init__(self, db: Driver, rules: Rules, *, instance: str = "local") -> None:

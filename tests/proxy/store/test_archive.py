@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+
+from tests.proxy.store.helpers import call, reward
+
+
+def test_a_day_is_written_whole(store, tmp_path):
+    one = call("a", messages=["x"], prompt=[1, 2], tags={"u": "1"})
+    two = call("a", messages=["x", one.parsed.choices[0].message, "y"], prompt=[1, 2, 7, 8, 9, 5])
+    store.ingest([one, call("b"), two, reward("a", 0.5)], {})
+    (day,) = store.days()
+    path = store.archive_day(day, tmp_path / "cold", batch=1)
+    rows = pq.read_table(path).to_pylist()
+    assert [(r["episode"], r["number"], r["reward"]) for r in rows] == [("a", 0, 0.5), ("a", 1, 0.5), ("b", 0, None)]
+    assert rows[1]["prompt_ids"] == two.parsed.prompt_ids
+    assert json.loads(rows[1]["messages"]) == two.parsed.messages
+    assert rows[1]["completion_ids"] == [[7, 8, 9]]
+    assert rows[1]["logprobs"] == [[-0.5, -0.25, -1.0]]
+    assert json.loads(rows[0]["tags"]) == {"u": "1"}
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert store.archive_day("2001-01-01", tmp_path) is None
