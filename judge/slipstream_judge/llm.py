@@ -13,7 +13,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +104,27 @@ def _headers(error: Exception) -> Mapping[str, str] | None:
         getattr(error, "response", None), "headers", None
     )
     return found if isinstance(found, Mapping) or found is None else dict(found)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def _no_connection(error: BaseException) -> bool:
+    """LiteLLM calls a refused connection a server error; what it was stands further down its chain."""
+    return any(
+        isinstance(e, ConnectionError) or type(e).__name__ in {"APIConnectionError", "ConnectError"}
+        for e in _chain(error)
+    )
+
+
+def _status(error: BaseException) -> int:
+    """The HTTP status that the API answered with, whatever LiteLLM made of it (it goes by words); 0: none."""
+    found = [s for e in _chain(error) if isinstance(s := getattr(e, "status_code", None), int)]
+    return found[-1] if found else 0
 
 
 class Llm:
@@ -205,13 +226,14 @@ class Llm:
         m = litellm()
         text = f"{type(error).__name__}: {error}"[:500]
         count = self.metrics.calls.labels
+        status = _status(error)
         if isinstance(error, m.ContextWindowExceededError):
             count("too_long").inc()
             return TooLong(text)
         if isinstance(error, m.ContentPolicyViolationError):
             count("refused").inc()
             return Refused(text)
-        if isinstance(error, m.RateLimitError) or getattr(error, "status_code", 0) in {429, 529}:
+        if isinstance(error, m.RateLimitError) or status in {429, 529}:
             count("rate_limited").inc()
             return self._slow_down(_headers(error), text)
         if isinstance(error, m.Timeout | TimeoutError):
@@ -222,13 +244,13 @@ class Llm:
             self._dropped.add(name)
             return _Again(text)
         count("error").inc()
-        if isinstance(error, m.AuthenticationError | m.PermissionDeniedError | m.NotFoundError):
+        if status in {401, 403, 404} or isinstance(error, m.AuthenticationError):
             return JudgeFailed(text, NOT_THE_GROUP)
-        if isinstance(error, m.APIConnectionError) and not isinstance(error, m.InternalServerError):
+        if _no_connection(error):
             return _Again(text, wait=0.5, counts=True, retry_after=10.0)
-        if isinstance(error, m.ServiceUnavailableError) and retry_after(_headers(error)) is not None:
+        if status == 503 and retry_after(_headers(error)) is not None:
             return self._slow_down(_headers(error), text)
-        if isinstance(error, m.BadRequestError):
+        if status < 500 and isinstance(error, m.BadRequestError):
             return JudgeFailed(text)
         return _Again(text, wait=0.5, counts=True)
 

@@ -19,7 +19,7 @@ from slipstream_judge.votes import labels, rng_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-HALVINGS = 3
+HALVINGS = 8
 """How often the room for transcripts is halved when the model says that its context is smaller than ``judge.context``."""
 
 

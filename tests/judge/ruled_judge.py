@@ -158,14 +158,17 @@ class RuledJudge:
         else:
             scores = self.rule(read.runs, read.shared)
         last = max(1, len(read.runs) - 1)
+        shift = self.part_bias(read.runs) if self.part_bias else 0.0
         for place, run in enumerate(read.runs):
-            bias = self.place_bias * place / last + (self.part_bias(read.runs) if self.part_bias else 0.0)
+            bias = self.place_bias * place / last + shift
             scores[run] = min(1.0, max(0.0, scores[run] + bias + random.uniform(-self.noise, self.noise)))
         return {"scores": [{"id": i, "reason": f"ruled {scores[i]:.3f}", "score": scores[i]} for i in read.asked]}
 
 
 def _error(status: int, text: Any, extra: dict[str, Any], headers: dict[str, str] | None = None) -> web.Response:
-    return web.json_response({"error": {"message": text, "type": "error", **extra}}, status=status, headers=headers)
+    return web.json_response(
+        {"error": {"message": text, "type": "invalid_request_error", **extra}}, status=status, headers=headers
+    )
 
 
 def _spoil(text: str, fault: str | None, read: Read) -> tuple[str | None, dict[str, Any], str]:

@@ -66,7 +66,9 @@ def test_merged_scores_are_in_range_and_ordered_within_a_part(truth, shift, rng)
     names = [f"r{i}" for i in range(len(truth))]
     first = {n: Verdict(t, "") for n, t in zip(names[:3], truth, strict=False)}
     anchors = choose_anchors(first, dict.fromkeys(names, 1), 100)
-    second = {n: Verdict(min(1, max(0, dict(zip(names, truth, strict=True))[n] + shift)), "") for n in {*anchors, *names[3:]}}
+    second = {
+        n: Verdict(min(1, max(0, dict(zip(names, truth, strict=True))[n] + shift)), "") for n in {*anchors, *names[3:]}
+    }
     merged = values(merge([first, second], anchors))
     assert set(merged) == set(names)
     assert all(0 <= v <= 1 for v in merged.values())

@@ -65,32 +65,37 @@ def test_scores_are_matched_by_id():
     assert found["e1"].reason == "r"
 
 
-@pytest.mark.parametrize("wrap", ["{}", "```json\n{}\n```", "```\n{}\n```", '<think>{{"scores": 1}} hm</think>\n{}', "\n {} \n"])
+@pytest.mark.parametrize(
+    "wrap", ["{}", "```json\n{}\n```", "```\n{}\n```", '<think>{{"scores": 1}} hm</think>\n{}', "\n {} \n"]
+)
 def test_thoughts_and_fences_are_forgiven(wrap):
     assert parse(wrap.format(answer(("e1", 0.5))), ["e1"])["e1"].score == 0.5
 
 
-@pytest.mark.parametrize("text, problem", [
-    ("", "whole JSON"),
-    (answer(("e1", 0.5), ("e2", 0.5))[:30], "whole JSON"),
-    ("Here you are: " + answer(("e1", 0.5), ("e2", 0.5)), "whole JSON"),
-    ("[]", "no list"),
-    ('{"scores": {"e1": 0.5, "e2": 0.1}}', "no list"),
-    ("[" * 100_000, "whole JSON"),
-    (answer(("e1", 0.5)), "id e2 was missing"),
-    (answer(("e1", 0.5), ("e2", 0.5), ("e3", 0.5)), "entry 3 has an id that was not asked for"),
-    (answer(("e1", 0.5), ("e2", 0.5), ("e1", 0.5)), "id e1 stood more than once"),
-    (answer(("e1", 1.01), ("e2", 0.5)), "id e1 has a score outside 0 to 1"),
-    (answer(("e1", -0.01), ("e2", 0.5)), "outside"),
-    (answer(("e1", 10**400), ("e2", 0.5)), "outside"),
-    (answer(("e1", 0.5), ("e2", 0.5)).replace("0.5", "1e999", 1), "outside"),
-    (answer(("e1", True), ("e2", 0.5)), "no number"),
-    (answer(("e1", "0.5"), ("e2", 0.5)), "no number"),
-    (answer(("e1", None), ("e2", 0.5)), "no number"),
-    (answer(("e1", 0.5), ("e2", 0.5)).replace("0.5", "NaN", 1), "whole JSON"),
-    (answer(("e1", 0.5), ("e2", 0.5)).replace('"score": 0.5', '"score": 0.5, "score": 1', 1), "whole JSON"),
-    ('{"scores": ["e1", "e2"]}', "entry 1"),
-])
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("", "whole JSON"),
+        (answer(("e1", 0.5), ("e2", 0.5))[:30], "whole JSON"),
+        ("Here you are: " + answer(("e1", 0.5), ("e2", 0.5)), "whole JSON"),
+        ("[]", "no list"),
+        ('{"scores": {"e1": 0.5, "e2": 0.1}}', "no list"),
+        ("[" * 100_000, "whole JSON"),
+        (answer(("e1", 0.5)), "id e2 was missing"),
+        (answer(("e1", 0.5), ("e2", 0.5), ("e3", 0.5)), "entry 3 has an id that was not asked for"),
+        (answer(("e1", 0.5), ("e2", 0.5), ("e1", 0.5)), "id e1 stood more than once"),
+        (answer(("e1", 1.01), ("e2", 0.5)), "id e1 has a score outside 0 to 1"),
+        (answer(("e1", -0.01), ("e2", 0.5)), "outside"),
+        (answer(("e1", 10**400), ("e2", 0.5)), "outside"),
+        (answer(("e1", 0.5), ("e2", 0.5)).replace("0.5", "1e999", 1), "outside"),
+        (answer(("e1", True), ("e2", 0.5)), "no number"),
+        (answer(("e1", "0.5"), ("e2", 0.5)), "no number"),
+        (answer(("e1", None), ("e2", 0.5)), "no number"),
+        (answer(("e1", 0.5), ("e2", 0.5)).replace("0.5", "NaN", 1), "whole JSON"),
+        (answer(("e1", 0.5), ("e2", 0.5)).replace('"score": 0.5', '"score": 0.5, "score": 1', 1), "whole JSON"),
+        ('{"scores": ["e1", "e2"]}', "entry 1"),
+    ],
+)
 def test_what_is_wrong_is_said(text, problem):
     with pytest.raises(BadAnswer, match=problem):
         parse(text, ["e1", "e2"])

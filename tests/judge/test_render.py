@@ -39,7 +39,10 @@ def test_a_run_that_ends_within_the_shared_beginning_says_so():
 def test_branches_say_where_they_leave():
     t = read([{"messages": [said("user", "task")], "reply": [said("assistant", "one"), said("assistant", "two")]}])
     text = show([t]).episodes[0]
-    assert "-- branch, from call 0, leaves after step 1: another reply that was sampled for the same request\n[3] assistant\n| two" in text
+    assert (
+        "-- branch, from call 0, leaves after step 1: another reply that was sampled for the same request\n[3] assistant\n| two"
+        in text
+    )
 
 
 def test_tools_that_only_one_run_had():
@@ -52,7 +55,18 @@ def test_tools_that_only_one_run_had():
 @settings(max_examples=60, deadline=None)
 @given(st.text(st.characters(blacklist_categories=("Cs",)), max_size=80))
 def test_no_text_of_a_transcript_can_make_a_line_of_its_own(text):
-    shown = show([read([{"messages": [said("user", text), said("user", "u")], "reply": [{"role": "assistant", "content": text, "reasoning": text}]}])])
+    shown = show(
+        [
+            read(
+                [
+                    {
+                        "messages": [said("user", text), said("user", "u")],
+                        "reply": [{"role": "assistant", "content": text, "reasoning": text}],
+                    }
+                ]
+            )
+        ]
+    )
     for line in shown.episodes[0].splitlines():
         assert line.startswith(("| ", "~ ")) or re.fullmatch(r"\[\d+\] [a-z ]+", line)
 
@@ -68,7 +82,9 @@ def test_tool_results_are_shortened_first_and_it_is_said():
     assert shown is not None and shown.tokens <= 1500
     assert shown.cut.steps is None
     text = shown.episodes[0]
-    said_it = re.findall(r"^\(… (\d+) characters of this tool result were left out to shorten it …\)$", text, re.MULTILINE)
+    said_it = re.findall(
+        r"^\(… (\d+) characters of this tool result were left out to shorten it …\)$", text, re.MULTILINE
+    )
     assert len(said_it) == 4 and int(said_it[0]) > 1000
     assert "begin0" in text and "end3" in text and "| done" in text
 
@@ -79,7 +95,15 @@ def test_nothing_is_shortened_that_fits():
 
 
 def test_fit_says_no_and_force_finds_a_way():
-    t = read([{"messages": [said("user", "y" * 5000)] + [said("assistant" if i % 2 else "user", f"step {i} " + "z" * 400) for i in range(100)], "reply": []}])
+    t = read(
+        [
+            {
+                "messages": [said("user", "y" * 5000)]
+                + [said("assistant" if i % 2 else "user", f"step {i} " + "z" * 400) for i in range(100)],
+                "reply": [],
+            }
+        ]
+    )
     assert fit([t], 1000, RESULT_LEVELS) is None
     shown = force([t], 1000)
     assert shown.tokens <= 1000

@@ -15,7 +15,11 @@ def test_the_default_is_goal_progress_efficiency():
 def test_the_first_matching_pattern_wins(tmp_path):
     file = tmp_path / "mail.md"
     file.write_text("Mail rubric.\n")
-    rubrics = Rubrics(Judge(rubric="General rubric.", rubrics={"mail-*": str(file), "mail-urgent*": "never", "*code*": "Code rubric."}))
+    rubrics = Rubrics(
+        Judge(
+            rubric="General rubric.", rubrics={"mail-*": str(file), "mail-urgent*": "never", "*code*": "Code rubric."}
+        )
+    )
     assert rubrics.of("mail-urgent-1") == "Mail rubric."
     assert rubrics.of("my-code-2") == "Code rubric."
     assert rubrics.of("other") == rubrics.of(None) == "General rubric."

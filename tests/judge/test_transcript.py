@@ -19,7 +19,13 @@ S, U = said("system", "sys"), said("user", "task")
 def test_a_conversation_is_one_line_of_steps():
     t = read(run(0.5))
     assert len(t.branches) == 1
-    assert [n.step.kind for n in t.main] == ["system", "user", "assistant calls tool", "tool result of search #1", "assistant"]
+    assert [n.step.kind for n in t.main] == [
+        "system",
+        "user",
+        "assistant calls tool",
+        "tool result of search #1",
+        "assistant",
+    ]
     assert [n.number for n in t.main] == [1, 2, 3, 4, 5]
     assert t.tools == ['search {"type": "object"}: Look.']
 
@@ -36,7 +42,10 @@ def test_a_sub_agent_is_a_branch_of_its_own_and_the_main_line_goes_on():
     ask = calls_tool("a", "delegate", "{}")
     calls = [
         {"messages": [S, U], "reply": [ask]},
-        {"messages": [said("system", "you are the helper"), said("user", "sub task")], "reply": [said("assistant", "sub answer")]},
+        {
+            "messages": [said("system", "you are the helper"), said("user", "sub task")],
+            "reply": [said("assistant", "sub answer")],
+        },
         {"messages": [S, U, ask, result("a", "sub answer")], "reply": [said("assistant", "done")]},
     ]
     t = read(calls)
@@ -46,7 +55,12 @@ def test_a_sub_agent_is_a_branch_of_its_own_and_the_main_line_goes_on():
 
 
 def test_a_sub_agent_under_the_same_system_prompt():
-    t = read([{"messages": [S, U], "reply": [said("assistant", "a")]}, {"messages": [S, said("user", "other")], "reply": [said("assistant", "b")]}])
+    t = read(
+        [
+            {"messages": [S, U], "reply": [said("assistant", "a")]},
+            {"messages": [S, said("user", "other")], "reply": [said("assistant", "b")]},
+        ]
+    )
     assert (t.branches[1].why, t.branches[1].source) == (UNDER, 1)
 
 
@@ -64,21 +78,41 @@ def test_a_compacted_history_is_a_branch():
 
 
 def test_retries_and_choices():
-    t = read([{"messages": [U], "reply": [said("assistant", "one"), said("assistant", "two")]}, {"messages": [U], "reply": [said("assistant", "three")]}])
-    assert [(b.why, b.source, texts(b)[-1]) for b in t.branches] == [("", 0, "one"), (CHOICE, 1, "two"), (AGAIN, 1, "three")]
+    t = read(
+        [
+            {"messages": [U], "reply": [said("assistant", "one"), said("assistant", "two")]},
+            {"messages": [U], "reply": [said("assistant", "three")]},
+        ]
+    )
+    assert [(b.why, b.source, texts(b)[-1]) for b in t.branches] == [
+        ("", 0, "one"),
+        (CHOICE, 1, "two"),
+        (AGAIN, 1, "three"),
+    ]
 
 
 def test_superseded_calls_are_left_out():
-    t = read([{"messages": [U], "reply": [said("assistant", "lost")], "outcome": "superseded"}, {"messages": [U], "reply": [said("assistant", "kept")]}])
+    t = read(
+        [
+            {"messages": [U], "reply": [said("assistant", "lost")], "outcome": "superseded"},
+            {"messages": [U], "reply": [said("assistant", "kept")]},
+        ]
+    )
     assert texts(t.branches[0]) == ["task", "kept"]
     assert len(t.branches) == 1
 
 
 def test_growing_prompts_of_the_completions_format_are_one_line():
     def call(prompt, reply):
-        return {"dialect": "completions", "messages": [{"role": "user", "content": prompt}], "reply": [{"role": "assistant", "content": reply}]}
+        return {
+            "dialect": "completions",
+            "messages": [{"role": "user", "content": prompt}],
+            "reply": [{"role": "assistant", "content": reply}],
+        }
 
-    t = read([call("Q: a\n", "A: b\n"), call("Q: a\nA: b\nQ: c\n", "A: d\n"), call("Q: a\nA: b\nQ: c\nA: d\nQ: e\n", "A: f")])
+    t = read(
+        [call("Q: a\n", "A: b\n"), call("Q: a\nA: b\nQ: c\n", "A: d\n"), call("Q: a\nA: b\nQ: c\nA: d\nQ: e\n", "A: f")]
+    )
     assert len(t.branches) == 1
     assert [x.strip() for x in texts(t.branches[0])] == ["Q: a", "A: b", "Q: c", "A: d", "Q: e", "A: f"]
 
@@ -86,7 +120,9 @@ def test_growing_prompts_of_the_completions_format_are_one_line():
 def test_digest_is_of_the_content_not_of_ids():
     assert read(run(0.5, id="p")).digest == read(run(0.5, id="q")).digest
     assert read(run(0.5)).digest != read(run(0.6)).digest
-    reasoned = [{"messages": [U], "reply": [{"role": "assistant", "content": "x", "reasoning": r}]} for r in ("one", "two")]
+    reasoned = [
+        {"messages": [U], "reply": [{"role": "assistant", "content": "x", "reasoning": r}]} for r in ("one", "two")
+    ]
     assert read(reasoned[:1]).digest != read(reasoned[1:]).digest
 
 

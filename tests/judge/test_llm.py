@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import email.utils
+import time
+
+import pytest
+
+from slipstream.config import Judge
+from slipstream_judge.budget import Budget, OverBudget
+from slipstream_judge.llm import JudgeFailed, Llm, Refused, TooLong, Usage, retry_after
+from slipstream_judge.metrics import Metrics
+from slipstream_judge.prompt import build
+from slipstream_judge.render import Cut, Shown
+from tests.judge.ruled_judge import Served
+
+PROMPT = build(Shown("", ["| QUALITY 0.5"], 5, Cut()), ["e1"], "r", "absolute")
+
+
+def make(ruled, model="openai/gpt-4o-mini", **more):
+    judge = Judge(model=model, api_base=ruled.url, **more)
+    metrics = Metrics()
+    return Llm(judge, Budget(judge, metrics), metrics)
+
+
+async def ask(llm, seconds=60.0):
+    return await llm.ask(PROMPT.messages, PROMPT.schema, time.time() + seconds)
+
+
+def counted(llm, outcome):
+    return llm.metrics.calls.labels(outcome)._value.get()
+
+
+async def test_a_call_with_a_schema_its_tokens_and_its_cost(ruled):
+    llm = make(ruled, max_tokens=500)
+    answer = await ask(llm)
+    sent = ruled.requests[0]
+    assert sent["response_format"]["json_schema"]["schema"]["properties"]["scores"]
+    assert (sent["temperature"], sent["model"]) == (0.0, "gpt-4o-mini")
+    assert sent.get("max_tokens", sent.get("max_completion_tokens")) == 500
+    assert '"e1"' in answer.text and answer.refusal is None
+    assert answer.usage.prompt_tokens > 0 and answer.usage.completion_tokens == 20
+    assert answer.usage.cost > 0 and answer.usage.seconds > 0
+    assert llm.budget.spent.tokens == answer.usage.tokens
+
+
+async def test_a_model_without_schemas_is_asked_in_words_and_has_no_known_price(ruled):
+    answer = await ask(make(ruled, "openai/some-local-model"))
+    assert "response_format" not in ruled.requests[0]
+    assert answer.usage.cost is None
+
+
+async def test_no_temperature_is_sent_when_none_is_set(ruled):
+    await ask(make(ruled, temperature=None))
+    assert "temperature" not in ruled.requests[0]
+
+
+@pytest.mark.parametrize("name", ["temperature", "response_format"])
+async def test_a_parameter_that_the_model_refuses_is_dropped_for_good(ruled, name):
+    ruled.refuses = {name}
+    llm = make(ruled)
+    await ask(llm)
+    await ask(llm)
+    assert [name in r for r in ruled.requests] == [True, False, False]
+
+
+async def test_retry_after_is_waited_for(ruled):
+    ruled.faults.append({"status": 429, "headers": {"Retry-After": "1"}})
+    llm = make(ruled)
+    began = time.monotonic()
+    await ask(llm)
+    assert time.monotonic() - began >= 0.99
+    assert len(ruled.requests) == 2 and counted(llm, "rate_limited") == 1
+
+
+async def test_a_retry_after_beyond_the_deadline_gives_the_group_back(ruled):
+    ruled.always = {"status": 429, "headers": {"Retry-After": "500"}}
+    llm = make(ruled)
+    with pytest.raises(JudgeFailed) as caught:
+        await ask(llm)
+    assert 490 < caught.value.retry_after <= 500
+    with pytest.raises(JudgeFailed):  # the next one is not even sent
+        await ask(llm)
+    assert len(ruled.requests) == 1
+
+
+async def test_rate_limits_without_a_time_are_tried_again(ruled):
+    ruled.faults.append({"status": 429})
+    assert (await ask(make(ruled))).text
+    assert len(ruled.requests) == 2
+
+
+async def test_server_errors_and_timeouts_are_tried_twice_more(ruled):
+    ruled.faults.extend([{"status": 500}, {"sleep": 2.0}])
+    llm = make(ruled, timeout=0.3)
+    assert (await ask(llm)).text
+    assert len(ruled.requests) == 3 and counted(llm, "timeout") == 1 and counted(llm, "error") == 1
+
+
+async def test_a_judge_that_only_fails_fails(ruled):
+    ruled.always = {"status": 500}
+    with pytest.raises(JudgeFailed) as caught:
+        await ask(make(ruled))
+    assert caught.value.retry_after is None
+    assert len(ruled.requests) == 3
+
+
+async def test_an_overloaded_server_that_says_when_is_waited_for(ruled):
+    ruled.faults.append({"status": 503, "headers": {"Retry-After": "0.2"}})
+    llm = make(ruled)
+    assert (await ask(llm)).text
+    assert len(ruled.requests) == 2
+
+
+async def test_a_wrong_key_is_not_the_group_s_fault(ruled):
+    ruled.always = {"status": 401}
+    with pytest.raises(JudgeFailed) as caught:
+        await ask(make(ruled))
+    assert caught.value.retry_after and len(ruled.requests) == 1
+
+
+async def test_no_connection_is_not_the_group_s_fault(ruled):
+    with Served(ruled.app().__class__()) as gone:
+        pass
+    ruled.url = gone + "/v1"
+    with pytest.raises(JudgeFailed) as caught:
+        await ask(make(ruled))
+    assert caught.value.retry_after
+
+
+async def test_a_prompt_beyond_the_context(ruled):
+    ruled.context = 10
+    with pytest.raises(TooLong):
+        await ask(make(ruled))
+
+
+async def test_a_content_policy_is_a_refusal(ruled):
+    ruled.always = {"status": 400, "body": "rejected: content_policy_violation"}
+    with pytest.raises(Refused):
+        await ask(make(ruled))
+
+
+async def test_refusals_in_the_answer(ruled):
+    ruled.faults.extend(["refusal", "filter"])
+    llm = make(ruled)
+    assert (await ask(llm)).refusal == "I cannot help with that."
+    assert (await ask(llm)).refusal
+
+
+async def test_the_key_comes_from_the_environment(ruled, monkeypatch):
+    monkeypatch.setenv("THE_KEY", "secret")
+    assert make(ruled, api_key_env="THE_KEY")._arguments([], {})["api_key"] == "secret"
+
+
+async def test_budgets_are_asked_before_each_call(ruled):
+    llm = make(ruled, calls_per_minute=1)
+    await ask(llm)
+    with pytest.raises(OverBudget):
+        await ask(llm, seconds=1)
+    assert len(ruled.requests) == 1
+
+
+def test_no_model():
+    with pytest.raises(JudgeFailed):
+        Llm(Judge(), Budget(Judge(), Metrics()), Metrics())
+
+
+def test_retry_after_is_read_in_all_its_forms():
+    assert retry_after({"Retry-After": "3"}) == 3
+    assert retry_after({"retry-after": "1.5"}) == 1.5
+    assert retry_after({"retry-after-ms": "250", "retry-after": "1"}) == 0.25
+    later = email.utils.formatdate(time.time() + 100, usegmt=True)
+    assert 95 < retry_after({"Retry-After": later}) <= 100
+    assert retry_after({"Retry-After": email.utils.formatdate(0, usegmt=True)}) == 0
+    assert retry_after({"Retry-After": "soon"}) is None
+    assert retry_after({}) is None and retry_after(None) is None
+
+
+def test_usage_adds_up_and_an_unknown_price_stays_unknown():
+    total = Usage()
+    total.add(Usage(1, 2, 0.5, 1.0, 1))
+    assert (total.tokens, total.cost, total.calls) == (3, 0.5, 1)
+    total.add(Usage(1, 2, None, 1.0, 1))
+    assert total.cost is None and total.seconds == 2.0
