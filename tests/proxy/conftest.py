@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.proxy.fake_engine import FakeEngine
 
 from slipstream.config import Config
 from slipstream_proxy.data.fastpath import sweep
 from slipstream_proxy.data.plane import Plane
 from slipstream_proxy.data.server import make_server
 from slipstream_proxy.spool import list_segments, read_segment
-from tests.proxy.fake_engine import FakeEngine
 
 settings.register_profile("proxy", derandomize=True, deadline=None)
 settings.load_profile("proxy")

@@ -5,12 +5,12 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.proxy.fake_engine import dump, sse
 
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.dialects.base import Hide, loads
 from slipstream_proxy.dialects.sampling import sampling_of, untrainable
 from slipstream_proxy.records import CallHead
-from tests.proxy.fake_engine import dump, sse
 
 CHAT = BY_NAME["chat"]
 ALL = Hide(ids=True, logprobs=True)

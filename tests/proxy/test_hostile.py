@@ -8,9 +8,9 @@ import json
 
 import aiohttp
 import pytest
+from tests.proxy.test_relay import ASK, post
 
 from slipstream_proxy.keys import Keys
-from tests.proxy.test_relay import ASK, post
 
 BODY = json.dumps(ASK).encode()
 LINE = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -5,13 +5,13 @@ import json
 
 import pytest
 from aiohttp import web
+from tests.proxy.conftest import eventually
+from tests.proxy.test_relay import ASK, post
 
 from slipstream.config import Config
 from slipstream_proxy.data.live import Live
 from slipstream_proxy.data.metrics import Metrics, gather
 from slipstream_proxy.data.routing import Routes
-from tests.proxy.conftest import eventually
-from tests.proxy.test_relay import ASK, post
 
 STATE = {
     "models": {"tiny": {"base": "tiny", "live": "tiny@2", "arms": [["tiny@1", "control", 0.25]], "loaded": ["tiny@1", "tiny@2"]}},

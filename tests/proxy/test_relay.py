@@ -7,11 +7,12 @@ import json
 
 import aiohttp
 import pytest
+from tests.proxy.conftest import eventually
 
 from slipstream_proxy.data.record import make_texts
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.records import CallHead
-from tests.proxy.conftest import eventually
+
 
 @pytest.fixture(scope="module", params=["uvloop", "asyncio"])
 def event_loop_policy(request):

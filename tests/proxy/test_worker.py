@@ -14,6 +14,8 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from tests.proxy.conftest import eventually
+from tests.proxy.test_relay import ASK, post
 
 from slipstream.config import Config
 from slipstream.errors import ConfigError, StartError
@@ -21,8 +23,6 @@ from slipstream_proxy.keys import Keys
 from slipstream_proxy.main import run
 from slipstream_proxy.parent import bind, is_loopback, lock
 from slipstream_proxy.spool import list_segments, read_segment
-from tests.proxy.conftest import eventually
-from tests.proxy.test_relay import ASK, post
 
 
 class Worker:

@@ -1,0 +1,210 @@
+"""Nothing added, nothing lost: the same requests straight to vLLM and through the proxy, compared in status, headers, body and events.
+
+Ids and times are made equal first. vLLM merges tokens into one event when its reader is slow, as it likes: a stream has to be equal event
+by event in one of a few tries, or at least in all that it says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.engine
+
+TOOL = {"type": "function", "function": {"name": "search", "description": "find mails", "parameters": {"type": "object", "properties": {"keywords": {"type": "string"}}, "required": ["keywords"]}}}
+USER = {"role": "user", "content": "When is the meeting? ünï ✓ \U0001f600"}
+CHAT: dict[str, Any] = {"messages": [USER], "temperature": 0, "max_tokens": 24, "seed": 1}
+TOOLS = {**CHAT, "tools": [TOOL], "max_tokens": 48}
+
+CHATS: dict[str, dict[str, Any]] = {
+    "plain": CHAT,
+    "n": {**CHAT, "n": 2, "temperature": 0.5},
+    "logprobs": {**CHAT, "logprobs": True},
+    "top_logprobs": {**CHAT, "logprobs": True, "top_logprobs": 3},
+    "top_logprobs alone": {**CHAT, "top_logprobs": 3},
+    "ids": {**CHAT, "return_token_ids": True},
+    "ids and logprobs": {**CHAT, "return_token_ids": True, "logprobs": True, "top_logprobs": 1},
+    "ids refused": {**CHAT, "return_token_ids": False, "logprobs": False},
+    "prompt logprobs": {**CHAT, "prompt_logprobs": 1},
+    "tools": TOOLS,
+    "tools, serial": {**TOOLS, "parallel_tool_calls": False},
+    "tools, none": {**TOOLS, "tool_choice": "none"},
+    "tools, required": {**TOOLS, "tool_choice": "required", "max_tokens": 200},
+    "tools, named": {**TOOLS, "tool_choice": {"type": "function", "function": {"name": "search"}}, "max_tokens": 200},
+    "json": {**CHAT, "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object", "properties": {"day": {"enum": ["Mon", "Tue"]}}, "required": ["day"]}}}},
+    "stop": {**CHAT, "stop": ["e"], "include_stop_str_in_output": True},
+    "no reasoning": {**CHAT, "include_reasoning": False},
+    "no reasoning, logprobs": {**CHAT, "include_reasoning": False, "logprobs": True},
+    "unknown field": {**CHAT, "x_vendor": {"a": [1, None]}},
+    "parts": {**CHAT, "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": "there"}]}]},
+    "image": {**CHAT, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]}]},
+    "echo": {**CHAT, "messages": [USER, {"role": "assistant", "content": "It is"}], "add_generation_prompt": False, "continue_final_message": True, "echo": True},
+    "history": {**TOOLS, "messages": [USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"keywords": "a"}'}}]}, {"role": "tool", "tool_call_id": "c1", "content": "mail 1"}]},
+    "bad temperature": {**CHAT, "temperature": -1},
+    "bad messages": {**CHAT, "messages": "hi"},
+    "too long": {**CHAT, "messages": [{"role": "user", "content": "word " * 2000}]},
+    "surrogate": {**CHAT, "messages": [{"role": "user", "content": "a\ud800b"}]},
+}  # fmt: skip
+COMPLETIONS: dict[str, dict[str, Any]] = {
+    "plain": {"prompt": "The meeting is", "temperature": 0, "max_tokens": 8},
+    "logprobs": {"prompt": "The meeting is", "temperature": 0, "max_tokens": 8, "logprobs": 2},
+    "ids": {"prompt": "The meeting is", "temperature": 0, "max_tokens": 8, "return_token_ids": True},
+    "echo": {"prompt": "The meeting is", "temperature": 0, "max_tokens": 8, "echo": True},
+    "two prompts": {"prompt": ["a", "b"], "temperature": 0, "max_tokens": 4},
+    "token prompt": {"prompt": [5, 6, 7], "temperature": 0, "max_tokens": 4},
+}
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/responses", {"input": "hi", "temperature": 0, "max_output_tokens": 8}),
+    ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "temperature": 0, "max_tokens": 8}),
+    ("/v1/messages", {"messages": "bad", "max_tokens": 8}),
+]
+
+_ID = re.compile(r"\b(chatcmpl-tool|chatcmpl|cmpl|resp|msg|rs|fc|call|toolu)[-_][A-Za-z0-9-]{6,}")
+_TIMES = ("created", "created_at", "completed_at")
+_HOP = {"date", "content-length", "transfer-encoding", "connection", "x-request-id"}
+
+
+@pytest.fixture(scope="module")
+def proxy(engine, tmp_path_factory):
+    from tests.integration.conftest import run_proxy
+
+    with run_proxy(tmp_path_factory.mktemp("conformance"), engine.url, proxy={"durability": "process"}) as running:
+        yield running
+
+
+def level(value: Any) -> Any:
+    """Ids and times made equal; the order of keys is kept."""
+    if isinstance(value, dict):
+        return {k: 0 if k in _TIMES else level(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [level(v) for v in value]
+    return _ID.sub(r"\1-ID", value) if isinstance(value, str) else value
+
+
+def events(body: str) -> list[str]:
+    """The events as text."""
+    found = []
+    for event in body.split("\n\n"):
+        name, _, data = event.rpartition("data: ")
+        found.append(name + json.dumps(level(json.loads(data))) if data.startswith("{") else event)
+    return found
+
+
+def joined(body: str) -> list[Any]:
+    """What the events say, wherever their tokens were cut: text, ids and log-probabilities of each choice, and the rest of each event once."""
+    rest: list[Any] = []
+    said: dict[int, dict[str, Any]] = {}
+    for event in body.split("\n\n"):
+        data = event.rpartition("data: ")[2]
+        read = level(json.loads(data)) if data.startswith("{") else event
+        for part in read.get("choices", ()) if isinstance(read, dict) else ():
+            mine = said.setdefault(part["index"], {"content": "", "text": "", "ids": [], "logprobs": [], "calls": ""})
+            delta = part.get("delta", {})
+            mine["content"] += delta.pop("content", None) or ""
+            mine["text"] += part.pop("text", None) or ""
+            mine["ids"] += part.pop("token_ids", None) or []
+            mine["logprobs"].append(json.dumps(part.pop("logprobs", None)))
+            for call in delta.pop("tool_calls", ()):
+                mine["calls"] += (call["function"].get("name") or "") + (call["function"].get("arguments") or "")
+        if read not in rest:
+            rest.append(read)
+    for mine in said.values():
+        mine["logprobs"] = "".join(x for x in mine["logprobs"] if x != "null").replace("]}{\"content\": [", ", ")
+    return [said, rest]
+
+
+def ask(url: str, path: str, body: dict[str, Any]) -> httpx.Response:
+    data = json.dumps({"model": "inbox", **body}).encode()
+    headers = {"content-type": "application/json", "authorization": "Bearer EMPTY"}
+    return httpx.post(url + path, content=data, headers=headers, timeout=120, trust_env=False)
+
+
+def same(engine: Any, proxy: Any, path: str, body: dict[str, Any]) -> httpx.Response:
+    direct, through = ask(engine.url, path, body), ask(proxy.url, path, body)
+    assert through.status_code == direct.status_code
+    fields = [{k: v for k, v in r.headers.items() if k not in _HOP and not k.startswith("x-slipstream-")} for r in (direct, through)]
+    assert fields[1] == fields[0]
+    if direct.headers.get("content-type", "").startswith("text/event-stream"):
+        for _ in range(3):
+            if events(through.text) == events(direct.text):
+                return through
+            direct, through = ask(engine.url, path, body), ask(proxy.url, path, body)
+        assert joined(through.text) == joined(direct.text)
+    elif direct.content:
+        assert json.dumps(level(through.json())) == json.dumps(level(direct.json()))
+    return through
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("name", CHATS)
+def test_chat(engine, proxy, name, stream):
+    body = {**CHATS[name], "stream": True, "stream_options": {"include_usage": True}} if stream else CHATS[name]
+    if stream and name == "n":
+        pytest.skip("the choices' events interleave as they come")
+    same(engine, proxy, "/v1/chat/completions", body)
+
+
+def test_stream_without_usage_and_with_continuous_usage(engine, proxy):
+    same(engine, proxy, "/v1/chat/completions", {**TOOLS, "stream": True})
+    body = {**CHAT, "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}, "max_tokens": 1}
+    same(engine, proxy, "/v1/chat/completions", body)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("name", COMPLETIONS)
+def test_completions(engine, proxy, name, stream):
+    if stream and name == "two prompts":
+        pytest.skip("the prompts' events interleave as they come")
+    same(engine, proxy, "/v1/completions", {**COMPLETIONS[name], "stream": stream})
+
+
+@pytest.mark.parametrize(("path", "body"), OTHERS)
+def test_other_formats(engine, proxy, path, body):
+    same(engine, proxy, path, body)
+
+
+def test_unknown_model_and_no_model(engine, proxy):
+    same(engine, proxy, "/v1/chat/completions", {**CHAT, "model": "nobody"})
+    direct, through = (httpx.post(u + "/v1/chat/completions", json=CHAT, timeout=60, trust_env=False) for u in (engine.url, proxy.url))
+    assert (through.status_code, level(through.json())) == (direct.status_code, level(direct.json()))
+
+
+def test_routes_that_are_passed_through(engine, proxy):
+    for path, body in (("/tokenize", {"prompt": "hi there"}), ("/detokenize", {"tokens": [5, 6]}), ("/v1/embeddings", {"input": "x"})):
+        same(engine, proxy, path, body)
+    direct, through = (httpx.get(u + "/version", timeout=60, trust_env=False) for u in (engine.url, proxy.url))
+    assert through.json() == direct.json()
+    listed = httpx.get(proxy.url + "/v1/models", timeout=60, trust_env=False).json()["data"]
+    assert [m["id"] for m in listed] == ["inbox"]
+
+
+@pytest.mark.parametrize("path", ["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/sleep", "/v1/chat/completions/render", "/inference/v1/generate"])
+def test_the_engines_admin_routes_are_closed(proxy, path):
+    assert httpx.post(proxy.url + path, json={}, timeout=60, trust_env=False).status_code == 404
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_was_recorded_is_what_was_sampled(engine, proxy, stream):
+    """The record's ids are the engine's own, and detokenised they are the reply."""
+    from slipstream_proxy.dialects import BY_NAME
+    from slipstream_proxy.records import CallHead
+    from slipstream_proxy.spool import list_segments, read_segment
+
+    body = {**CHAT, "temperature": 1.0, "stream": stream}
+    reply = ask(proxy.url, "/v1/chat/completions", body)
+    call = reply.headers["x-slipstream-call"]
+    frames = [f for _, p in list_segments(proxy.data_dir / "spool")["data0"] for f in read_segment(p) if f.head["id"] == call]
+    (frame,) = frames
+    head = CallHead(**frame.head)
+    read = BY_NAME["chat"].parse(frame.request, frame.reply, head)
+    assert read.untrainable is None
+    (choice,) = read.choices
+    text = httpx.post(engine.url + "/detokenize", json={"model": "inbox", "tokens": choice.completion_ids}, timeout=60, trust_env=False).json()["prompt"]
+    assert text.startswith(choice.message["content"] or "") and len(choice.logprobs) == len(choice.completion_ids)
+    asked = {"model": "inbox", "messages": CHAT["messages"], "add_generation_prompt": True}
+    prompt = httpx.post(engine.url + "/tokenize", json=asked, timeout=60, trust_env=False).json()["tokens"]
+    assert read.prompt_ids == prompt
