@@ -52,7 +52,6 @@ async def answer(request: Any) -> Any:
 
 def serve_model(pipe: Connection) -> None:
     from aiohttp import web
-
     from tests.judge.ruled_judge import Served
 
     app = web.Application(client_max_size=2**28)

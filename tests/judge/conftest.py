@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.judge.fake_control import FakeControl
 from tests.judge.ruled_judge import RuledJudge, Served
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import sys
 
 import pytest
+from tests.judge.made import quality_group
 
 from slipstream.errors import ConfigError
 from slipstream_judge.function import FunctionJudge, load
 from slipstream_judge.llm import JudgeFailed
-from tests.judge.made import quality_group
 
 CODE = """
 import asyncio

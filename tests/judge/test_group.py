@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from tests.judge.made import calls_tool, episode, group, quality_group, result, run, said
 
 from slipstream.client import AsyncClient
 from slipstream.config import Judge
@@ -15,7 +16,6 @@ from slipstream_judge.metrics import Metrics
 from slipstream_judge.prompt import PROMPT_VERSION
 from slipstream_judge.rubric import DEFAULT, Rubrics, rubric_hash
 from slipstream_judge.ruler import Ruler
-from tests.judge.made import calls_tool, episode, group, quality_group, result, run, said
 
 
 def make(ruled, client=None, model="openai/gpt-4o-mini", **more):

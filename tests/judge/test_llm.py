@@ -4,6 +4,7 @@ import email.utils
 import time
 
 import pytest
+from tests.judge.ruled_judge import Served
 
 from slipstream.config import Judge
 from slipstream_judge.budget import Budget, OverBudget
@@ -11,7 +12,6 @@ from slipstream_judge.llm import JudgeFailed, Llm, Refused, TooLong, Usage, retr
 from slipstream_judge.metrics import Metrics
 from slipstream_judge.prompt import build
 from slipstream_judge.render import Cut, Shown
-from tests.judge.ruled_judge import Served
 
 PROMPT = build(Shown("", ["| QUALITY 0.5"], 5, Cut()), ["e1"], "r", "absolute")
 
@@ -90,8 +90,8 @@ async def test_rate_limits_without_a_time_are_tried_again(ruled):
 
 
 async def test_server_errors_and_timeouts_are_tried_twice_more(ruled):
-    ruled.faults.extend([{"status": 500}, {"sleep": 2.0}])
-    llm = make(ruled, timeout=0.3)
+    ruled.faults.extend([{"status": 500}, {"sleep": 15.0}])
+    llm = make(ruled, timeout=3.0)
     assert (await ask(llm)).text
     assert len(ruled.requests) == 3 and counted(llm, "timeout") == 1 and counted(llm, "error") == 1
 

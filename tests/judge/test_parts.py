@@ -44,8 +44,8 @@ def test_a_part_with_another_scale_is_mapped_back():
     order = sorted(truth, key=truth.__getitem__)
     assert sorted(merged, key=merged.__getitem__) == order
     a, b = merged["a"], merged["b"]
-    for k in truth:
-        assert (merged[k] - a) / (b - a) == pytest.approx((truth[k] - 0.2) / 0.6)
+    for k, true in truth.items():
+        assert (merged[k] - a) / (b - a) == pytest.approx((true - 0.2) / 0.6)
 
 
 def test_one_anchor_shifts():

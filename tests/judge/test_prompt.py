@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.judge.ruled_judge import understand
 
 from slipstream_judge.prompt import BadAnswer, build, parse, schema_of
 from slipstream_judge.render import Cut, Shown
-from tests.judge.ruled_judge import understand
 
 SHOWN = Shown("[1] user\n| task", ["[2] assistant\n| one", "[2] assistant\n| two"], 10, Cut())
 

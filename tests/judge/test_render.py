@@ -4,11 +4,11 @@ import re
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.judge.made import calls_tool, result, run, said
 
 from slipstream_judge.cases import make_episode
 from slipstream_judge.render import LEVELS, RESULT_LEVELS, Cut, estimate, fit, force, quoted, show
 from slipstream_judge.transcript import of_episode
-from tests.judge.made import calls_tool, result, run, said
 
 
 def read(calls):

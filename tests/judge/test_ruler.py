@@ -4,6 +4,7 @@ import re
 import time
 
 import pytest
+from tests.judge.made import calls_tool, result, run, said
 
 from slipstream.config import Judge
 from slipstream_judge.budget import Budget
@@ -12,7 +13,6 @@ from slipstream_judge.llm import JudgeFailed, Llm
 from slipstream_judge.metrics import Metrics
 from slipstream_judge.ruler import Asked, Ruler, gather
 from slipstream_judge.transcript import of_episode
-from tests.judge.made import calls_tool, result, run, said
 
 GROUP = Asked("the rubric", "group")
 
