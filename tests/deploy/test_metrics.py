@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 
@@ -19,6 +20,7 @@ DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
 BUILT_IN = {"le", "job", "instance"}
 
 
+@functools.cache
 def families():
     return {f.name: f for part in docs.parts() for f in part.families}
 
