@@ -287,9 +287,9 @@ class Options:
 async def demo(options: Options) -> int:
     """The whole of it. Returns the exit code; the last line on stdout is one JSON object."""
     folder = options.data_dir.resolve() / f"seed-{options.seed}"
+    config = demo_config(options.seed, folder, options.flags)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    config = demo_config(options.seed, folder, options.flags)
     progress = Progress()
     log = (folder / "demo.log").open("w", buffering=1)
 

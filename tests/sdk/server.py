@@ -84,7 +84,9 @@ def serve() -> Iterator[Server]:
             seen = Seen(self.command, parts.path, parse_qs(parts.query), headers, self.rfile.read(length))
             server.seen.append(seen)
             reply = _answer(server, seen)
-            self.send_response(reply.status)
+            self.send_response_only(reply.status)
+            if "date" not in reply.headers:
+                self.send_header("date", self.date_time_string())
             for name, value in reply.headers.items():
                 self.send_header(name, value)
             if reply.status != 204:

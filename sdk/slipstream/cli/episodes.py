@@ -6,6 +6,7 @@ from typing import Any
 
 from slipstream.cli.common import add_client, connect, number, table, when
 from slipstream.contract import EpisodeDetail
+from slipstream.errors import ConfigError
 
 FILTERS = ("task", "split", "adapter", "state", "model", "reward_min", "reward_max", "since", "until")
 
@@ -18,7 +19,9 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def filters(args: argparse.Namespace) -> dict[str, Any]:
-    tags = dict(t.partition("=")[::2] for t in args.tag)
+    if wrong := next((t for t in args.tag if "=" not in t), None):
+        raise ConfigError(f"--tag {wrong}: write KEY=VALUE")
+    tags = dict(t.split("=", 1) for t in args.tag)
     return {name: getattr(args, name) for name in FILTERS if getattr(args, name) is not None} | (
         {"tags": tags} if tags else {}
     )
@@ -51,6 +54,8 @@ def describe(episode: EpisodeDetail) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.delete and not args.id:
+        raise ConfigError("--delete: which episode? give its id")
     with connect(args) as client:
         if args.id and args.delete:
             gone = client.delete(args.id)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.sdk.server import Server
+
+from slipstream.cli import main
+
+EPISODE = {
+    "id": "e1", "key": "-", "task": "t1", "split": "train", "model": "inbox", "adapter": "inbox@2", "state": "done", "started": 1e9, "ended": 1e9,
+    "calls": 2, "reward": 0.5,
+}  # fmt: skip
+CALL = {
+    "id": "c1", "episode": "e1", "number": 0, "at": 1e9, "seconds": 0.1, "dialect": "chat", "model": "inbox", "adapter": "inbox@2", "status": 200,
+    "outcome": "ok", "trainable": False, "untrainable_reason": "top_k", "prompt_tokens": 12, "completion_tokens": 3,
+    "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "wo ist Grüße?"}, {"role": "tool", "content": "x" * 1000}],
+    "reply": [{"role": "assistant", "content": "hier"}],
+}  # fmt: skip
+
+
+def test_a_list(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on(
+        "GET", "/episodes", {"episodes": [EPISODE, EPISODE | {"id": "e2", "task": None, "reward": None}], "next": None}
+    )
+    assert (
+        main(["episodes", "--url", server.url, "--task", "t1", "--reward-min", "0", "--tag", "user=7", "--limit", "2"])
+        == 0
+    )
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert header.split() == ["episode", "task", "split", "state", "adapter", "arm", "calls", "reward", "started"]
+    assert first.split()[:8] == ["e1", "t1", "train", "done", "inbox@2", "live", "2", "0.500"]
+    assert second.split()[:2] == ["e2", "-"]
+    assert server.seen[0].query == {"limit": ["2"], "task": ["t1"], "reward_min": ["0.0"], "tag.user": ["7"]}
+    assert main(["episodes", "--url", server.url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"][0]["id"] == "e1"
+
+
+def test_one_whole(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    reward = {"episode": "e1", "name": "judge", "value": 0.25, "source": "judge", "at": 1e9, "reason": "vague"}
+    server.on("GET", "/episodes/e1", EPISODE | {"call_list": [CALL], "rewards": [reward]})
+    assert main(["episodes", "e1", "--url", server.url]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("episode e1  task t1  train  done  adapter inbox@2\n")
+    assert "  reward judge = 0.25 by judge at " in out
+    assert "vague" in out
+    assert "  call 0  ok 200  12+3 tokens  not trained on: top_k\n" in out
+    assert '    > {"role": "user", "content": "wo ist Grüße?"}' in out
+    assert '    < {"role": "assistant", "content": "hier"}' in out
+    assert max(map(len, out.splitlines())) < 320
+    assert main(["episodes", "e1", "--url", server.url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["call_list"][0]["id"] == "c1"
+
+
+def test_forgetting(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("DELETE", "/episodes/e1", {"id": "e1", "adapters": ["inbox@1", "inbox@2"]})
+    server.on("DELETE", "/episodes/e2", {"id": "e2", "adapters": []})
+    assert main(["episodes", "e1", "--delete", "--url", server.url]) == 0
+    assert main(["episodes", "e2", "--delete", "--url", server.url]) == 0
+    assert capsys.readouterr().out == "forgotten; trained on it: inbox@1, inbox@2\nforgotten; trained on it: nothing\n"
+    assert main(["episodes", "e1", "--delete", "--json", "--url", server.url]) == 0
+    assert json.loads(capsys.readouterr().out) == {"id": "e1", "adapters": ["inbox@1", "inbox@2"]}
+    server.seen.clear()
+    assert main(["episodes", "--delete", "--url", server.url]) == 2
+    assert server.seen == []
+    assert "which" in capsys.readouterr().err
+
+
+def test_a_tag_without_a_value_is_refused(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["episodes", "--tag", "user", "--url", server.url]) == 2
+    assert capsys.readouterr().err == "slipstream episodes: --tag user: write KEY=VALUE\n"

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.sdk.server import Server
+
+from slipstream.cli import main
+from slipstream.cli.import_ import episode_of
+from slipstream.errors import SlipstreamError
+
+USER, REPLY = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}
+
+
+def jsonl(*rows: Any) -> Path:
+    path = Path("log.jsonl")
+    path.write_text("\n\n".join(json.dumps(r) for r in rows))
+    return path
+
+
+def test_conversations(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("POST", "/import", {})
+    path = jsonl(
+        {
+            "messages": [USER, REPLY],
+            "id": "e1",
+            "task": "t",
+            "reward": 1.0,
+            "model": "gpt",
+            "tags": {"a": "b"},
+            "split": "eval",
+        },
+        {"messages": [USER, REPLY]},
+    )
+    assert main(["import", str(path), "--task", "other", "--url", server.url]) == 0
+    assert capsys.readouterr().out == "2 episodes\n"
+    first, second = (s.json for s in server.seen)
+    assert first == {
+        "id": "e1", "task": "t", "split": "eval", "model": "gpt", "messages": [USER, REPLY], "tools": None, "reward": 1.0, "tags": {"a": "b"},
+    }  # fmt: skip
+    assert (second["task"], second["split"], second["id"]) == ("other", "train", None)
+
+
+def test_request_and_response(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("POST", "/import", {})
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    row = {
+        "request": {"messages": [USER], "model": "gpt", "tools": tools},
+        "response": {"choices": [{"message": REPLY}]},
+    }
+    texts = {k: json.dumps(v) for k, v in row.items()}
+    assert main(["import", str(jsonl(row, texts)), "--json", "--url", server.url]) == 0
+    assert json.loads(capsys.readouterr().out) == {"episodes": 2}
+    for seen in server.seen:
+        assert seen.json["messages"] == [USER, REPLY]
+        assert (seen.json["model"], seen.json["tools"]) == ("gpt", tools)
+
+
+def test_trajectory_parquet(server: Server) -> None:
+    server.on("POST", "/import", {})
+    rows = [
+        {
+            "messages": json.dumps([USER, REPLY]),
+            "tools": json.dumps([{"type": "function"}]),
+            "reward": 0.5,
+            "scenario_id": f"s{i}",
+        }
+        for i in range(300)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), "log.parquet")
+    assert main(["import", "log.parquet", "--url", server.url]) == 0
+    assert len(server.seen) == 300
+    assert server.seen[-1].json["task"] == "s299"
+    assert server.seen[-1].json["messages"] == [USER, REPLY]
+    assert server.seen[-1].json["tools"] == [{"type": "function"}]
+
+
+def test_choices_among_messages() -> None:
+    row = {"messages_and_choices": [USER, {"finish_reason": "stop", "message": REPLY}]}
+    assert episode_of(row, None, "here")["messages"] == [USER, REPLY]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"{", "log.jsonl:2: not JSON"),
+        (b"[1]", "log.jsonl:2: an object is needed"),
+        (b'{"a": "\xff"}', "log.jsonl:2: not JSON"),
+        (b"{}", "log.jsonl:2: no messages (nor request and response)"),
+        (b'{"messages": []}', "log.jsonl:2: no messages"),
+        (b'{"messages": "["}', "log.jsonl:2: not JSON"),
+        (b'{"messages": {"role": "user"}}', "log.jsonl:2: no messages"),
+        (b'{"request": {}, "response": {"choices": []}}', "log.jsonl:2: request and response are no chat completion"),
+        (b'{"request": [], "response": {}}', "log.jsonl:2: request and response are no chat completion"),
+    ],
+)
+def test_a_bad_line_is_named(server: Server, capsys: pytest.CaptureFixture[str], line: bytes, message: str) -> None:
+    server.on("POST", "/import", {})
+    Path("log.jsonl").write_bytes(json.dumps({"messages": [USER]}).encode() + b"\n" + line + b"\n")
+    assert main(["import", "log.jsonl", "--url", server.url]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"slipstream import: {message}")
+    assert err.count("\n") == 1
+
+
+def test_files_that_are_none(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "none.jsonl", "--url", server.url]) == 1
+    assert capsys.readouterr().err == "slipstream import: none.jsonl: no such file\n"
+    Path("bad.parquet").write_bytes(b"PAR1 no")
+    assert main(["import", "bad.parquet", "--url", server.url]) == 1
+    assert capsys.readouterr().err.startswith("slipstream import: bad.parquet: not Parquet: ")
+
+
+def test_what_is_missing_says_where() -> None:
+    with pytest.raises(SlipstreamError, match="^there: no messages"):
+        episode_of({"id": "x"}, None, "there")

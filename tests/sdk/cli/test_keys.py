@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from slipstream.cli import main
+from slipstream.cli.keys import SCOPES
+
+
+def keys(*args: str) -> int:
+    return main(["keys", "--set", f"data_dir={Path.cwd()}/data", *args])
+
+
+def test_add_list_revoke(capsys: pytest.CaptureFixture[str]) -> None:
+    assert keys("add", "ci", "--scopes", "inference, admin", "--rate", "5", "--concurrency", "2") == 0
+    secret, note = capsys.readouterr().out.splitlines()
+    key_id = note.split()[1].rstrip(";")
+    assert "only its hash is kept" in note
+    file = Path("data/keys.json")
+    assert secret not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert keys("list") == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["id", "name", "scopes", "created"]
+    assert row.split()[:3] == [key_id, "ci", "inference,admin"]
+    assert keys("revoke", key_id) == 0
+    assert capsys.readouterr().out == f"revoked {key_id}\n"
+    assert keys("revoke", key_id) == 1
+    assert capsys.readouterr().err == f"slipstream keys: no key with id {key_id}: `slipstream keys list` shows them\n"
+    assert keys("list") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_an_unknown_scope(capsys: pytest.CaptureFixture[str]) -> None:
+    assert keys("add", "ci", "--scopes", "inference,root") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "slipstream keys: no such scope: root; there are inference, reward, judge, trainer, admin\n"
+    assert not Path("data/keys.json").exists()
+
+
+def test_no_scope(capsys: pytest.CaptureFixture[str]) -> None:
+    assert keys("add", "ci", "--scopes", "") == 1
+    assert capsys.readouterr().err.startswith("slipstream keys: a key needs a scope")
+
+
+def test_the_scopes_are_the_proxys() -> None:
+    from slipstream_proxy.keys import SCOPES as THEIRS
+
+    assert SCOPES == THEIRS
+
+
+def test_an_action_is_needed() -> None:
+    with pytest.raises(SystemExit) as e:
+        keys()
+    assert e.value.code == 2
