@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 
 def wrong_shape(folder: Path) -> None:
-    """Weights of another model: only the engine can tell."""
+    """Weights of another model."""
     from safetensors.torch import load_file, save_file
 
     make_adapter(folder, 1)
@@ -45,6 +45,15 @@ def dora(folder: Path) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), "use_dora": True}))
 
 
+def unknown_module(folder: Path) -> None:
+    """A layer that the model does not have: the engine says so."""
+    from safetensors.torch import load_file, save_file
+
+    make_adapter(folder, 1)
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_file({k.replace("q_proj", "nope_proj"): v for k, v in weights.items()}, folder / "adapter_model.safetensors")
+
+
 def test_refused_adapters_stay_out_and_traffic_goes_on(engine, start_proxy) -> None:
     proxy = start_proxy(engine.url, adapters={"patience": 5.0})
     folder = proxy.data_dir / "adapters"
@@ -55,7 +64,7 @@ def test_refused_adapters_stay_out_and_traffic_goes_on(engine, start_proxy) -> N
         stop = asyncio.Event()
         running = asyncio.create_task(streams(load, proxy.url, 8, stop))
         with Client(proxy.url) as client:
-            for n, spoil in enumerate((too_big, garbage, dora, wrong_shape), 1):
+            for n, spoil in enumerate((too_big, garbage, dora, wrong_shape, unknown_module), 1):
                 name = f"inbox@{n}"
                 await asyncio.to_thread(spoil, folder / name)
                 await asyncio.to_thread(offered, client, name)

@@ -7,6 +7,7 @@ out of the engines by it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterIn, AdapterState, Event
 from slipstream_proxy.control.http import Problem
-from slipstream_proxy.control.validate import BadAdapter, check_folder, split_name
+from slipstream_proxy.control.validate import BadAdapter, base_shapes, check_folder, split_name
 
 if TYPE_CHECKING:
     from slipstream_proxy.store.protocol import Store
@@ -55,6 +56,14 @@ class Adapters:
     def base(self) -> str:
         """The engine's own model: what answers while there is no adapter."""
         return self.config.model_name
+
+    @functools.cached_property
+    def base_shapes(self) -> dict[str, list[int]]:
+        try:
+            return base_shapes(self.config.engine.model)
+        except (BadAdapter, OSError) as e:
+            log.warning("the base model's shapes cannot be read, adapters are not compared with them: %s", e)
+            return {}
 
     def restore(self, store: Store | None) -> None:
         """At start: where the last process left off."""
@@ -143,7 +152,7 @@ class Adapters:
                 raise Problem(409, f"{name} is there already", field="body.path", fix="names are never used again: take the next number")
             raise Problem(404, f"no folder {name} in adapters.dir", field="body.path", fix="write the files first, then register")
         try:
-            digest = await asyncio.to_thread(check_folder, folder, self.config.engine.max_lora_rank)
+            digest = await asyncio.to_thread(check_folder, folder, self.config.engine.max_lora_rank, self.base_shapes)
         except BadAdapter as e:
             if before is None:
                 bad = self._new(wanted, name, model, version, S.REFUSED, None)

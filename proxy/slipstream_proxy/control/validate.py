@@ -81,8 +81,36 @@ def check_finite(path: Path, tensors: dict[str, dict[str, object]]) -> None:
             raise BadAdapter(f"{path.name}: tensor {name} holds NaN or infinity")
 
 
-def check_folder(folder: Path, max_rank: int) -> str:
-    """Raises ``BadAdapter``; returns the weights' SHA-256."""
+_PART = re.compile(r"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight$")
+
+
+def base_shapes(model: str | None) -> dict[str, list[int]]:
+    """Module → shape of its weight, where the base model is a folder of safetensors; else nothing to compare with."""
+    folder = Path(model).expanduser() if model else None
+    if folder is None or not folder.is_dir():
+        return {}
+    shapes: dict[str, list[int]] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        for name, entry in safetensors_header(file).items():
+            if name.endswith(".weight"):
+                shapes[name.removesuffix(".weight")] = [int(n) for n in entry["shape"]]  # type: ignore[attr-defined]
+    return shapes
+
+
+def check_shapes(tensors: dict[str, dict[str, object]], base: dict[str, list[int]]) -> None:
+    """A is [rank, in] and B [out, rank] of a module that the base model has. vLLM 0.32 takes smaller ones without a word and computes nonsense."""
+    for name, entry in tensors.items():
+        part = _PART.match(name)
+        weight = base.get(part["module"]) if part else None
+        if not part or weight is None or len(weight) != 2:
+            continue  # saved names differ from module names in some families: those are for the engine to judge
+        shape, outer = [int(n) for n in entry["shape"]], weight[1] if part["side"] == "A" else weight[0]  # type: ignore[attr-defined]
+        if len(shape) != 2 or shape[1 if part["side"] == "A" else 0] != outer:
+            raise BadAdapter(f"{WEIGHTS}: {name} has shape {shape}, the base model's layer has {weight}: an adapter of another model?")
+
+
+def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None = None) -> str:
+    """Raises ``BadAdapter``; returns the weights' SHA-256. ``base``: see ``base_shapes``."""
     config_path, weights = folder / CONFIG, folder / WEIGHTS
     for path in (config_path, weights):
         if not path.is_file():
@@ -105,6 +133,8 @@ def check_folder(folder: Path, max_rank: int) -> str:
         raise BadAdapter(f"{CONFIG}: bias: vLLM takes none")
     tensors = safetensors_header(weights)
     check_finite(weights, tensors)
+    if base:
+        check_shapes(tensors, base)
     digest = hashlib.sha256()
     with weights.open("rb") as file:
         while part := file.read(2**20):
