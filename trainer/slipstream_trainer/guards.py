@@ -1,0 +1,99 @@
+"""What keeps a step from wrecking the policy: bounds before it, bounds after it, and the way back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from slipstream.config import Trainer
+
+HALVE_AFTER = 2
+"""Undone steps in a row after which the learning rate halves."""
+EXTREME = 100.0
+"""Cap of one token's ratio in the mean, so that a single token does not decide."""
+
+
+def mean_ratio(log_ratio_T: torch.Tensor) -> float:
+    """Mean of π_old / π_engine over tokens."""
+    return float(log_ratio_T.double().exp().clamp(max=EXTREME).mean()) if len(log_ratio_T) else 1.0
+
+
+def k3(old_T: torch.Tensor, new_T: torch.Tensor) -> torch.Tensor:
+    """KL(old ‖ new) a token, from samples of old: exp(d) - d - 1 ≥ 0, d = new - old (http://joschu.net/blog/kl-approx.html)."""
+    d = (new_T - old_T).double()
+    return d.exp() - d - 1
+
+
+def before_step(t: Trainer, *, loss: float, ratio: float, grad_norm: float) -> str | None:
+    """Why the batch must not be stepped on, or None."""
+    if not math.isfinite(loss):
+        return f"the loss is {loss}"
+    if not math.isfinite(grad_norm):
+        return f"the gradient's norm is {grad_norm}"
+    if not 1 / t.max_ratio <= ratio <= t.max_ratio:
+        return f"mean π_old / π_engine {ratio:.3g} lies outside 1/{t.max_ratio:g} … {t.max_ratio:g}"
+    if grad_norm > t.max_grad:
+        return f"the gradient's norm {grad_norm:.3g} is above {t.max_grad:g}"
+    return None
+
+
+def after_step(t: Trainer, *, kl: float, entropy: float) -> str | None:
+    """Why the step must be undone, or None."""
+    if not math.isfinite(kl) or kl > t.max_kl:
+        return f"KL to the adapter before {kl:.3g} is above {t.max_kl:g}"
+    if not math.isfinite(entropy) or entropy < t.min_entropy:
+        return f"the entropy {entropy:.3g} is below {t.min_entropy:g}"
+    return None
+
+
+@dataclass(slots=True)
+class Pace:
+    """The learning rate's state: warm-up by applied steps, halved when steps had to be undone again and again."""
+
+    scale: float = 1.0
+    undone: int = 0
+    """In a row."""
+
+    def rate(self, t: Trainer, applied: int) -> float:
+        warm = min(1.0, (applied + 1) / t.warmup_steps) if t.warmup_steps else 1.0
+        return t.learning_rate * self.scale * warm
+
+    def note(self, *, undone: bool) -> bool:
+        """Returns True when this halved the rate."""
+        self.undone = self.undone + 1 if undone else 0
+        if self.undone < HALVE_AFTER:
+            return False
+        self.scale, self.undone = self.scale / 2, 0
+        return True
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """Trainable weights and optimiser state, as they were."""
+
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    optimizer: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def take(cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Snapshot:
+        weights = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+        return cls(weights, copy_tree(optimizer.state_dict()))
+
+    def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        with torch.no_grad():
+            for n, p in model.named_parameters():
+                if p.requires_grad:
+                    p.copy_(self.weights[n])
+        optimizer.load_state_dict(copy_tree(self.optimizer))
+
+
+def copy_tree(x: Any) -> Any:
+    """Nested dicts and lists with their tensors cloned."""
+    if isinstance(x, torch.Tensor):
+        return x.detach().clone()
+    if isinstance(x, dict):
+        return {k: copy_tree(v) for k, v in x.items()}
+    return [copy_tree(v) for v in x] if isinstance(x, list) else x

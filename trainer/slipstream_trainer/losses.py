@@ -1,0 +1,53 @@
+"""Which of TRL's losses is meant, with which settings, and how a part of a batch is normalised so that parts add up to the whole.
+
+T are all trained tokens of a batch, i an episode (its tokens are the loss's sequence), r_t = π_θ / π_old of a token, A its advantage,
+w_t = min(π_old / π_engine, is_max) its importance weight (truncated importance sampling, https://fengyao.notion.site/off-policy-rl):
+
+    grpo     mean_i 1/|i| Σ_t  w_t · -min(r_t A, clip(r_t, 1-ε, 1+ε_high) A)      https://arxiv.org/abs/2402.03300
+    bnpo     the same terms, 1/|T| Σ_t                                           https://arxiv.org/abs/2506.02355
+    dapo     the same terms, 1/|T| Σ_t (T of all ranks and micro-batches)        https://arxiv.org/abs/2503.14476
+    dr_grpo  the same terms, 1/(N · LENGTH) Σ_t, N episodes                       https://arxiv.org/abs/2503.20783
+    cispo    1/|T| Σ_t  w_t · -min(r_t, ε_high).detach() A log π_θ               https://arxiv.org/abs/2506.13585
+    gspo     grpo's with r_i = exp(mean_t log r_t) in place of r_t                https://arxiv.org/abs/2507.18071
+    sapo     mean_i 1/|i| Σ_t  w_t · -4/τ σ(τ (r_t - 1)) A, τ by A's sign         https://arxiv.org/abs/2511.20347
+
+With β, each term gains β · r_t · (exp(d) - d - 1), d = log π_base - log π_θ (k3 with bias correction, https://arxiv.org/abs/2512.02556).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream.config import Trainer
+
+SEQUENCE = ("grpo", "gspo", "sapo")
+"""Losses that need an episode's tokens together."""
+LENGTH = 256
+"""dr_grpo's constant: TRL's default ``max_completion_length``. A factor on the loss, nothing else."""
+CISPO_HIGH = 5.0
+
+
+def trl_settings(t: Trainer) -> dict[str, Any]:
+    """Arguments of ``GRPOConfig`` that make the loss."""
+    high = t.epsilon_high or (CISPO_HIGH if t.loss == "cispo" else t.epsilon)
+    return {
+        "loss_type": "grpo" if t.loss == "gspo" else t.loss,
+        "importance_sampling_level": "sequence" if t.loss == "gspo" else "token",
+        "epsilon": t.epsilon,
+        "epsilon_high": high,
+        "max_completion_length": LENGTH,
+        "use_bias_correction_kl": True,
+        "vllm_importance_sampling_correction": True,
+        "vllm_importance_sampling_mode": "token_truncate",
+        "vllm_importance_sampling_clip_max": t.is_max,
+    }
+
+
+def part_factor(loss: str, part_tokens: int, tokens: int, units: int) -> float:
+    """By what TRL's loss of a part (one row of ``part_tokens``) is multiplied so that the parts' sum is the batch's loss.
+
+    ``cispo`` and ``dapo`` divide by the batch's tokens themselves. Not for the losses in ``SEQUENCE``.
+    """
+    if loss == "bnpo":
+        return part_tokens / tokens
+    return 1 / units if loss == "dr_grpo" else 1.0

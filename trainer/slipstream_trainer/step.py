@@ -1,0 +1,147 @@
+"""One batch, from samples to a stepped (or refused, or undone) policy, with the figures of its event."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import JsonValue
+
+from slipstream.config import Trainer
+from slipstream_trainer.advantage import assign
+from slipstream_trainer.guards import Pace, Snapshot, after_step, before_step, k3, mean_ratio
+from slipstream_trainer.memory import choose_checkpointing
+from slipstream_trainer.plan import Layout, Plan, make_plan
+from slipstream_trainer.rows import Sample, exact_continuations, untrainable
+from slipstream_trainer.trainer import CPU_MICRO, CapturedGRPOTrainer, Work
+
+CHECK_TOKENS = 2048
+"""Computed tokens on which a step's KL and entropy are looked at again, at least a micro-batch of each process."""
+LAYOUTS: dict[str, Layout] = {"auto": "auto", "merged": "merged", "frugal": "merged", "tree": "tree"}
+
+
+@dataclass(slots=True)
+class Result:
+    """``outcome``: ``step``, ``skipped`` (nothing was changed) or ``undone`` (everything was put back)."""
+
+    outcome: str
+    reason: str | None = None
+    figures: dict[str, JsonValue] = field(default_factory=dict)
+    advantages: dict[str, float] = field(default_factory=dict)
+
+
+def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
+    """Laid out for this device; on several processes there is work for each."""
+    t = trainer.config.trainer
+    cpu = trainer.device.type == "cpu"
+    micro = min(t.token_budget, CPU_MICRO) if cpu else t.token_budget
+    if trainer.world > 1:
+        total = sum(len(s.prompt_P) + len(s.completion_C) for s in samples if s.trainable)
+        micro = min(micro, -(-total // (2 * trainer.world)))
+    layout = LAYOUTS[t.mode] if trainer.trees else "merged"
+    return make_plan(samples, layout=layout, budget=t.token_budget, micro=max(1, micro), costs=trainer.costs(), multiple=1 if cpu else 128)
+
+
+def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: Pace, applied: int) -> Result:
+    """A GRPO step (``inner_steps`` of them) on leased samples. ``applied``: steps taken so far, for the warm-up."""
+    t, began = trainer.config.trainer, time.perf_counter()
+    advantages = assign(samples, t.advantage)
+    exact, later = exact_continuations(samples)
+    figures: dict[str, JsonValue] = {
+        "groups": advantages.groups, "groups_dropped": advantages.dropped, "episodes": len({s.episode for s in samples}),
+        "calls": len({(s.episode, s.call) for s in samples}), "reward": advantages.reward_mean, "reward_std": advantages.reward_std,
+        "continuations": exact / later if later else 1.0,
+    }  # fmt: skip
+    plan = plan_batch(trainer, samples)
+    figures["untrainable"] = dict(untrainable(samples))
+    result = Result("skipped", None, figures, advantages.episodes)
+    if not plan.scored.tokens:
+        dropped = advantages.dropped == advantages.groups
+        result.reason = "no group has episodes of different reward" if dropped else "no call can be trained on"
+    else:
+        figures |= _layout(plan, samples)
+        choose_checkpointing(trainer, plan)
+        _steps(trainer, plan, pace, applied, result)
+    seconds = time.perf_counter() - began
+    figures["seconds"] = seconds
+    figures["tokens_per_second"] = plan.tokens / seconds
+    figures["memory_mib"] = memory_mib(trainer.device)
+    return result
+
+
+def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: Pace, applied: int, result: Result) -> None:
+    t = trainer.config.trainer
+    before = Snapshot.take(trainer.model, trainer.optimizer)
+    work = trainer.start(plan)
+    trainer.reference(work)
+    rate = pace.rate(t, applied)
+    for inner in range(t.inner_steps):
+        loss = trainer.backward(work)
+        norm = trainer.clip()
+        ratio = mean_ratio(work.old_T - work.engine_T)
+        if why := before_step(t, loss=loss, ratio=ratio, grad_norm=norm):
+            trainer.model.zero_grad(set_to_none=True)
+            result.outcome, result.reason = ("undone" if inner else "skipped"), why
+            break
+        if inner == 0:
+            result.figures |= {"loss": loss, "grad_norm": norm, "ratio": ratio}
+        trainer.optimize(rate)
+        result.outcome = "step"
+    result.figures |= _policy(t, work) | {"learning_rate": rate}
+    if result.outcome == "step":
+        kl, entropy = _look_again(trainer, work)
+        result.figures |= {"kl": kl, "entropy_after": entropy}
+        if why := after_step(t, kl=kl, entropy=entropy):
+            result.outcome, result.reason = "undone", why
+    if result.outcome == "undone":
+        before.restore(trainer.model, trainer.optimizer)
+    if result.outcome != "skipped" and pace.note(undone=result.outcome == "undone"):
+        result.figures["learning_rate_scale"] = pace.scale
+    result.figures = {k: v for k, v in result.figures.items() if not (isinstance(v, float) and not np.isfinite(v))}
+
+
+def _look_again(trainer: CapturedGRPOTrainer, work: Work) -> tuple[float, float]:
+    """(KL(before ‖ after) a token, mean entropy after)."""
+    old, new, entropy = trainer.again(work, CHECK_TOKENS)
+    sums = torch.stack([k3(old, new).sum(), entropy.double().sum(), torch.tensor(float(len(old)), dtype=torch.float64, device=old.device)])
+    trainer._sum(sums)
+    return float(sums[0] / sums[2].clamp(min=1)), float(sums[1] / sums[2].clamp(min=1))
+
+
+def _layout(plan: Plan, samples: Sequence[Sample]) -> dict[str, JsonValue]:
+    used = [s for s in samples if s.trainable]
+    return {
+        "tokens": plan.scored.tokens, "tokens_computed": plan.tokens, "padding": plan.padding, "micro_batches": len(plan.micro),
+        "layout": "tree" if any(m.ends_RN is not None for m in plan.micro) else "merged",
+        "saving": 1 - plan.tokens / max(1, plan.tokens_per_call), "saving_merged": 1 - plan.tokens_merged / max(1, plan.tokens_per_call),
+        "staleness": float(np.mean([s.staleness for s in used])), "advantage_std": float(plan.scored.advantage_T.std()),
+    }  # fmt: skip
+
+
+def _policy(t: Trainer, work: Work) -> dict[str, JsonValue]:
+    """What the tokens say about policy and engine."""
+    gap = (work.old_T - work.engine_T).abs()
+    ratio = (work.now_T - work.old_T).exp()
+    high = t.epsilon_high or (5.0 if t.loss == "cispo" else t.epsilon)
+    up = work.advantage_T > 0
+    if t.loss == "cispo":
+        clipped = (ratio > high) & up
+    else:
+        clipped = ((ratio > 1 + high) & up) | ((ratio < 1 - t.epsilon) & ~up)
+    return {
+        "logprob_gap": float(gap.mean()), "logprob_gap_max": float(gap.max()), "entropy": float(work.entropy_T.mean()),
+        "clipped": float(clipped.float().mean()), "truncated": float((work.old_T - work.engine_T).exp().gt(t.is_max).float().mean()),
+        "guarded_episodes": work.guarded,
+    } | ({"kl_base": float(k3(work.now_T, work.ref_T).mean())} if work.ref_T is not None else {})  # fmt: skip
+
+
+def memory_mib(device: Any) -> float:
+    """Peak memory: the GPU's, or the process's."""
+    if torch.device(device).type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device)) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

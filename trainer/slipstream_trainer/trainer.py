@@ -1,0 +1,305 @@
+"""TRL's GRPOTrainer, fed with captured tokens.
+
+TRL keeps the loss, accelerate and the loggers; ours are where the log-probabilities come from (chains and trees, scored positions only, each call's
+temperature) and the order of a step, because guards stand between its parts.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from slipstream.config import Config
+from slipstream_trainer.attention import tree_mask
+from slipstream_trainer.head import Score, add_scored_head
+from slipstream_trainer.losses import SEQUENCE, part_factor, trl_settings
+from slipstream_trainer.plan import Costs, MicroBatch, Plan
+from slipstream_trainer.policy import takes_trees
+
+log = logging.getLogger(__name__)
+
+CPU_MICRO = 2048
+"""Tokens of a micro-batch on a CPU: what stays in its caches, and the activations of one at a time."""
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A plan's tokens on the device (T), filled while it is computed."""
+
+    plan: Plan
+    engine_T: torch.Tensor
+    cold_T: torch.Tensor | None
+    advantage_T: torch.Tensor
+    unit_T: torch.Tensor
+    column_T: torch.Tensor
+    now_T: torch.Tensor
+    entropy_T: torch.Tensor
+    old_T: torch.Tensor
+    weight_T: torch.Tensor
+    ref_T: torch.Tensor | None = None
+    fresh: bool = True
+    """No pass is complete yet: π_old and the weights are being written."""
+    guarded: int = 0
+    """Episodes whose mean ratio was out of bounds: their tokens weigh nothing."""
+
+
+def grpo_config(config: Config, output: Path) -> Any:
+    t = config.trainer
+    gpu = torch.cuda.is_available()
+    return GRPOConfig(
+        output_dir=str(output), report_to=t.report_to or "none", per_device_train_batch_size=8, num_generations=8, learning_rate=t.learning_rate,
+        weight_decay=t.weight_decay, max_grad_norm=t.max_grad_norm, beta=0.0, seed=t.seed, bf16=gpu and t.dtype != "float32", use_cpu=not gpu,
+        gradient_checkpointing=False, disable_tqdm=True, logging_strategy="no", save_strategy="no", disable_dropout=True, temperature=1.0,
+        optim="adamw_torch", lr_scheduler_type="constant", dataloader_pin_memory=False, remove_unused_columns=False, **trl_settings(t),
+    )  # fmt: skip
+
+
+def _no_reward(**_: Any) -> list[float]:
+    """TRL wants one; rewards came with the episodes."""
+    raise RuntimeError("captured episodes have their rewards")
+
+
+class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
+    """``backward`` a plan, then ``optimize``. On several processes each takes its share of the micro-batches and gradients are summed."""
+
+    def __init__(self, model: Any, tokenizer: Any, config: Config, output: Path) -> None:
+        empty = Dataset.from_dict({"prompt": [""]})
+        super().__init__(model=model, reward_funcs=_no_reward, args=grpo_config(config, output), train_dataset=empty, processing_class=tokenizer)
+        self.config = config
+        self.beta = config.trainer.beta  # not in the arguments: TRL would keep a second adapter, ours is the base model
+        self.use_vllm = True  # the log-probabilities are an engine's: TRL's loss takes the importance weights
+        self.vllm_importance_sampling_correction = True
+        self.current_gradient_accumulation_steps = 1
+        self.args.steps_per_generation = 1
+        base = self.model.get_base_model()
+        add_scored_head(base)
+        self.attention = base.config._attn_implementation
+        self.trees = takes_trees(base.config)
+        self.vocab = int(base.get_input_embeddings().weight.shape[0])
+        self.device = self.accelerator.device
+        self.create_optimizer()
+        self.net = self.model
+        if self.is_fsdp_enabled:
+            self.net, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
+        self.trained = [p for p in self.model.parameters() if p.requires_grad]
+        self._given: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.model.train()
+
+    @property
+    def world(self) -> int:
+        return int(self.accelerator.num_processes)
+
+    @property
+    def rank(self) -> int:
+        return int(self.accelerator.process_index)
+
+    def costs(self) -> Costs:
+        """By the base model's shape: multiply-adds of a token's weights against those of a (query, key) pair."""
+        c = self.model.get_base_model().config.get_text_config()
+        heads, layers = c.num_attention_heads, c.num_hidden_layers
+        size = getattr(c, "head_dim", None) or c.hidden_size // heads
+        weights = sum(p.numel() for n, p in self.model.named_parameters() if p.dim() == 2 and "embed_tokens" not in n)
+        return Costs(float(weights), 2.0 * heads * size * layers, self.attention != "flex_attention")
+
+    # what TRL asks for
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """Our batches are ready: no generation."""
+        return generation_batch
+
+    def _get_per_token_logps_and_entropies(self, *_: Any, **__: Any) -> Any:
+        """What ``_loss`` has just computed, in the loss's shape."""
+        if self._given is None:
+            raise RuntimeError("log-probabilities are asked for outside of a loss")
+        return *self._given, None
+
+    # a batch
+
+    def start(self, plan: Plan) -> Work:
+        s = plan.scored
+        cold = None if (s.temperature_T == 1.0).all() else 1.0 / torch.from_numpy(s.temperature_T).to(self.device)
+        zeros = torch.zeros(s.tokens, device=self.device)
+        engine, advantage, unit, column = (
+            torch.from_numpy(x).to(self.device) for x in (s.logprob_T, s.advantage_T, s.unit_T, s.column_T)
+        )
+        return Work(plan, engine, cold, advantage, unit, column, zeros, zeros.clone(), zeros.clone(), torch.ones_like(zeros))
+
+    def mine(self, plan: Plan) -> list[MicroBatch]:
+        return plan.micro[self.rank :: self.world]
+
+    def forward(self, micro: MicroBatch, work: Work) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """→ log-probabilities (with gradient), entropies, and which tokens of the batch they are, all (S)."""
+        d = self.device
+        inputs: dict[str, Any] = {"input_ids": torch.from_numpy(micro.ids_RN).to(d)}
+        if micro.ends_RN is not None and micro.positions_RN is not None:
+            inputs["position_ids"] = torch.from_numpy(micro.positions_RN).to(d)
+            inputs["attention_mask"] = tree_mask(torch.from_numpy(micro.ends_RN).to(d), self.attention)
+        source, target, token = (torch.from_numpy(x).to(d) for x in (micro.slots.source_S, micro.slots.target_S, micro.slots.token_S))
+        score = Score(source, target, None if work.cold_T is None else work.cold_T[token])
+        with self.accelerator.autocast():
+            logps, entropy = self.net(**inputs, score=score)
+        return logps, entropy, token
+
+    def _note(self, work: Work, logps: torch.Tensor, entropy: torch.Tensor, token: torch.Tensor) -> None:
+        now = logps.detach()
+        work.now_T[token], work.entropy_T[token] = now, entropy
+        if work.fresh:
+            work.old_T[token] = now
+            log_ratio = now - work.engine_T[token]
+            unit = work.unit_T[token]
+            sums = torch.zeros(work.plan.scored.units, device=self.device)
+            mean = sums.index_add(0, unit, log_ratio) / sums.index_add(0, unit, torch.ones_like(log_ratio)).clamp(min=1)
+            off = mean.abs() > torch.tensor(self.config.trainer.max_ratio).log()
+            work.guarded += int(off.sum())
+            work.weight_T[token] = log_ratio.exp().clamp(max=self.config.trainer.is_max).masked_fill(off[unit], 0.0)
+
+    def reference(self, work: Work) -> None:
+        """The base model's log-probabilities, where β asks for them."""
+        if not self.beta:
+            return
+        work.ref_T = torch.zeros_like(work.engine_T)
+        with torch.no_grad(), self.accelerator.unwrap_model(self.model).disable_adapter():
+            for micro in self.mine(work.plan):
+                logps, _, token = self.forward(micro, work)
+                work.ref_T[token] = logps
+        self._sum(work.ref_T)
+
+    def _sum(self, *tensors: torch.Tensor) -> None:
+        """Over processes, in place."""
+        if self.world > 1:
+            for t in tensors:
+                torch.distributed.all_reduce(t)
+
+    def _loss(self, work: Work, logps: torch.Tensor, entropy: torch.Tensor, token: torch.Tensor | None) -> torch.Tensor:
+        """TRL's loss of some tokens as one row (``token``), or of all in a row for each episode (None; then everything is (T))."""
+        scored = work.plan.scored
+        if token is None:
+            shape = (scored.units, int(work.column_T.max()) + 1)
+            place = (work.unit_T, work.column_T)
+
+            def view(x: torch.Tensor) -> torch.Tensor:
+                return x.new_zeros(shape).index_put(place, x)
+
+            token = torch.arange(scored.tokens, device=self.device)
+        else:
+
+            def view(x: torch.Tensor) -> torch.Tensor:
+                return x[None]
+
+        mask = view(torch.ones(len(token), device=self.device))
+        ids = torch.zeros(mask.shape, dtype=torch.long, device=self.device)
+        inputs = {
+            "prompt_ids": ids[:, :0], "prompt_mask": mask[:, :0], "completion_ids": ids, "completion_mask": mask,
+            "advantages": view(work.advantage_T[token]), "old_per_token_logps": view(work.old_T[token]),
+            "importance_sampling_ratio": view(work.weight_T[token]),
+            "num_items_in_batch": torch.tensor(float(scored.tokens * self.world), device=self.device),
+        }  # fmt: skip
+        if work.ref_T is not None:
+            inputs["ref_per_token_logps"] = view(work.ref_T[token])
+        self._given = view(logps), view(entropy)
+        try:
+            return self.compute_loss(self.net, inputs)
+        finally:
+            self._given = None
+
+    def backward(self, work: Work) -> float:
+        """Gradients of the whole batch, summed over micro-batches and processes, into ``.grad``. → The loss. Does not step."""
+        self.model.zero_grad(set_to_none=True)
+        parts = self._by_sequence if self.config.trainer.loss in SEQUENCE else self._by_token
+        loss = parts(work)
+        if self.world > 1 and not self.is_fsdp_enabled:
+            grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.trained]
+            flat = torch.cat([g.reshape(-1) for g in grads])
+            self._sum(flat)
+            for p, g in zip(self.trained, torch.split(flat, [g.numel() for g in grads]), strict=True):
+                p.grad = g.view_as(p)
+        work.fresh = False
+        return loss
+
+    def _passes(self, plan: Plan) -> list[MicroBatch | None]:
+        """This process's micro-batches; None where others still have one (the losses and sharded layers talk to each other)."""
+        own: list[MicroBatch | None] = [*self.mine(plan)]
+        return own + [None] * (-(-len(plan.micro) // self.world) - len(own))
+
+    def _by_token(self, work: Work) -> float:
+        scored, kind = work.plan.scored, self.config.trainer.loss
+        total = torch.zeros((), device=self.device)
+        for micro in self._passes(work.plan):
+            logps, entropy, token = self.forward(micro or work.plan.micro[0], work)
+            if micro is None:  # keeps step with the others, adds nothing
+                (0.0 * self._loss(work, logps, entropy, token)).backward()
+                continue
+            self._note(work, logps, entropy, token)
+            loss = self._loss(work, logps, entropy, token) * part_factor(kind, len(token), scored.tokens, scored.units)
+            (loss * self.world if self.is_fsdp_enabled else loss).backward()
+            total += loss.detach()
+        self._share(work, total)
+        return float(total)
+
+    def _share(self, work: Work, *more: torch.Tensor) -> None:
+        """Each process has written its own tokens; zeros are elsewhere."""
+        if self.world == 1:
+            return
+        own = torch.zeros_like(work.engine_T)
+        for micro in self.mine(work.plan):
+            own[torch.from_numpy(micro.slots.token_S).to(self.device)] = 1.0
+        for t in (work.now_T, work.entropy_T, *((work.old_T, work.weight_T) if work.fresh else ())):
+            t.mul_(own)
+            self._sum(t)
+        self._sum(*more)
+
+    def _by_sequence(self, work: Work) -> float:
+        """The loss once, over all tokens; its gradient of each log-probability then goes back through the micro-batches."""
+        if self.world == 1 and len(work.plan.micro) == 1:
+            logps, entropy, token = self.forward(work.plan.micro[0], work)
+            self._note(work, logps, entropy, token)
+            back = torch.argsort(token)
+            loss = self._loss(work, logps[back], entropy[back], None)
+            loss.backward()
+            return float(loss.detach())
+        with torch.no_grad():
+            for micro in self._passes(work.plan):
+                found = self.forward(micro or work.plan.micro[0], work)
+                if micro is not None:
+                    self._note(work, *found)
+        self._share(work)
+        leaf = work.now_T.clone().requires_grad_()
+        loss = self._loss(work, leaf, work.entropy_T, None)
+        (slope_T,) = torch.autograd.grad(loss, leaf)
+        for micro in self._passes(work.plan):
+            logps, _, token = self.forward(micro or work.plan.micro[0], work)
+            part = (logps * slope_T[token]).sum() * (1.0 if micro is not None else 0.0)
+            (part * self.world if self.is_fsdp_enabled else part).backward()
+        return float(loss.detach())
+
+    def clip(self) -> float:
+        """Clip the gradients. → Their norm before."""
+        return float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm))
+
+    def optimize(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.model.zero_grad(set_to_none=True)
+
+    def again(self, work: Work, most: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """After a step: (old, new log-probabilities, entropies) of this process's first micro-batches, up to ``most`` computed tokens."""
+        found, computed = [], 0
+        with torch.no_grad():
+            for micro in self.mine(work.plan):
+                if found and computed + micro.computed > most:
+                    break
+                computed += micro.computed
+                logps, entropy, token = self.forward(micro, work)
+                found.append((work.old_T[token], logps, entropy))
+        if not found:
+            empty = torch.zeros(0, device=self.device)
+            return empty, empty, empty
+        old, new, entropy = (torch.cat(x) for x in zip(*found, strict=True))
+        return old, new, entropy
