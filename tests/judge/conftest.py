@@ -1,8 +1,22 @@
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from tests.judge.fake_control import FakeControl
 from tests.judge.ruled_judge import RuledJudge, Served
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm():
+    """LiteLLM's import takes seconds, on a busy machine many, and so does its first call: no test's time-outs are about that."""
+    from slipstream_judge.llm import litellm
+
+    module = litellm()
+    with Served(RuledJudge().app()) as url:
+        for model in ("openai/gpt-4o-mini", "openai/ruled"):
+            with contextlib.suppress(Exception):
+                module.completion(model=model, messages=[], api_base=url, api_key="none", max_retries=0, num_retries=0)
 
 
 @pytest.fixture

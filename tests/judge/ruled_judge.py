@@ -50,8 +50,8 @@ def inbox_rule(runs: dict[str, str], shared: str) -> dict[str, float]:
 def quality_rule(runs: dict[str, str], shared: str) -> dict[str, float]:
     """The number after the word QUALITY in the run's text."""
     return {
-        id: float(found[1]) if (found := re.search(r"QUALITY (\d(?:\.\d+)?)", text)) else 0.0
-        for id, text in runs.items()
+        run: float(found[1]) if (found := re.search(r"QUALITY (\d(?:\.\d+)?)", text)) else 0.0
+        for run, text in runs.items()
     }
 
 
