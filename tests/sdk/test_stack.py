@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from pathlib import Path
 
 import pytest
+from tests.sdk.server import Server
 from tests.support import MODEL, free_port
 
+from slipstream.client import Client
 from slipstream.config import Config, load_config
 from slipstream.errors import StartError
 from slipstream.stack import CONFIG_ENV, _answers, _last_words, _own_key, _self, check_port, start_engine, start_stack
@@ -152,3 +155,31 @@ def test_judge_and_trainer_get_a_key_where_keys_are(tmp_path: Path) -> None:
     assert set(key.scopes) == {"judge", "trainer", "reward"}
     assert [k.id for k in after.list() if not k.name.startswith("up-")] == [mine]
     assert os.path.exists(wanted.keys_file)
+
+
+async def test_the_real_proxy_beside_an_engine_that_runs(server: Server, tmp_path: Path) -> None:
+    server.on("GET", "/health")
+    server.on("GET", "/v1/models", {"object": "list", "data": [{"id": "inbox", "object": "model", "max_model_len": 512}]})
+    lines = Said()
+    supervisor = Supervisor(lines)
+    wanted = config(tmp_path, f'engine.urls=["{server.url}"]', "trainer.enabled=false")
+    try:
+        stack = await start_stack(wanted, supervisor, Said())
+        assert (stack.engine, stack.trainer, stack.judge) == (None, None, None)
+        with Client(stack.url) as client:
+            status = await asyncio.to_thread(client.status)
+        assert status.models == {"inbox": "inbox"}
+        assert [e["url"] for e in status.engines] == [server.url]
+    finally:
+        await supervisor.stop()
+    assert stack.proxy.exit_code == 0, lines
+
+
+async def test_a_proxy_that_can_not_start_says_why(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file, where a folder is needed")
+    supervisor = Supervisor(Said())
+    wanted = config(tmp_path, f'engine.urls=["{server.url}"]', "trainer.enabled=false")
+    with pytest.raises(StartError, match="^the proxy did not start: "):
+        await start_stack(wanted, supervisor, Said())
+    await supervisor.stop()
+    assert supervisor.children[0].gave_up
