@@ -70,8 +70,8 @@ OVERVIEW = Dashboard("overview", "Slipstream: overview", [
         stat("Live version", "max by (model) (slipstream_adapter_live_version)"),
         stat("Training steps", "sum(slipstream_training_steps_total)"),
         stat("Rolled back, 24 h", "sum(increase(slipstream_adapter_rollbacks_total[1d]))", red_above=1),
-        stat("Groups ready to train on", 'max(slipstream_groups{state="ready"})'),
-        stat("Groups parked", 'max(slipstream_groups{state="parked"})', red_above=1),
+        stat("Groups ready to train on", 'max(slipstream_groups{state="ready"}) or vector(0)'),
+        stat("Groups parked", 'max(slipstream_groups{state="parked"}) or vector(0)', red_above=1),
         stat("Calls lost to capture, 24 h", "sum(increase(slipstream_capture_lost_total[1d]))", red_above=1),
     ]),
     ("Is traffic healthy?", [
@@ -129,8 +129,8 @@ JUDGE = Dashboard("judge", "Slipstream: judge", [
     ("Work", [
         Panel("Groups by how it went", [(rate("slipstream_judge_groups_total", "outcome"), "{{outcome}}")], "ops"),
         Panel("Groups in progress, parked", [
-            ("sum(slipstream_judge_groups_in_progress)", "in progress"), ('max(slipstream_groups{state="parked"})', "parked"),
-            ('max(slipstream_groups{state="waiting_reward"})', "waiting for rewards"),
+            ("sum(slipstream_judge_groups_in_progress)", "in progress"), ('max(slipstream_groups{state="parked"}) or vector(0)', "parked"),
+            ('max(slipstream_groups{state="waiting_reward"}) or vector(0)', "waiting for rewards"),
         ]),
         Panel("Episodes scored, by mode", [(rate("slipstream_judge_episodes_total", "mode"), "{{mode}}")], "ops"),
         Panel("Calls of the model, by how they went", [(rate("slipstream_judge_calls_total", "outcome"), "{{outcome}}")], "reqps"),
@@ -156,16 +156,40 @@ def training(name: str, unit: str = "short", title: str = "") -> Panel:
     return Panel(title or name, [(f"max(slipstream_training_{name})", name)], unit)
 
 
+def own(name: str, title: str, unit: str = "short") -> Panel:
+    return Panel(title, [(f"max(slipstream_trainer_{name})", name)], unit)
+
+
 TRAINER = Dashboard("trainer", "Slipstream: trainer", [
-    ("Steps, as the trainer told the proxy", [
-        Panel("Steps", [("sum(slipstream_training_steps_total)", "steps")]),
+    ("Learning", [
+        Panel("Steps", [("sum(slipstream_training_steps_total)", "told to the proxy"), ("max(slipstream_trainer_step)", "kept by the trainer")]),
+        Panel("Batches by outcome", [(rate("slipstream_trainer_batches_total", "outcome"), "{{outcome}}")], "ops",
+              text="skipped and undone: a guard was against it, and the event says why."),
+        Panel("Reward of the batch", [("max(slipstream_trainer_reward)", "mean"), ("max(slipstream_trainer_reward_std)", "standard deviation")]),
+        own("loss", "Loss"), own("kl", "KL to the adapter before, nats a token"), own("entropy", "Entropy, nats"),
+        own("grad_norm", "Gradient norm before clipping"), own("learning_rate", "Learning rate"),
+        Panel("Clipped and truncated tokens", [("max(slipstream_trainer_clipped)", "clipped"), ("max(slipstream_trainer_truncated)", "weight capped")], "percentunit"),
+    ]),
+    ("Is what it trains on what was sampled?", [
+        own("ratio", "Mean ratio, trainer to engine"), own("logprob_gap", "Gap of log-probabilities, engine against trainer"),
+        own("staleness", "Versions behind the live adapter"),
+        Panel("Choices left out, by reason", [(rate("slipstream_trainer_untrainable_total", "reason"), "{{reason}}")], "ops"),
+        own("continuations", "Calls that continue an earlier one token by token", "percentunit"),
+        Panel("Requests that the proxy did not answer", [(rate("slipstream_trainer_proxy_unavailable_total"), "requests")], "reqps"),
+    ]),
+    ("Speed", [
+        own("tokens_per_second", "Computed tokens a second", "ops"), Panel("Tokens trained on", [(rate("slipstream_trainer_tokens_total"), "tokens")], "ops"),
+        Panel("Time of a batch", quantiles("slipstream_trainer_step_seconds"), "s"),
+        own("padding", "Padding", "percentunit"), own("saving", "Tokens spared by merging and trees", "percentunit"), own("memory_mib", "Peak memory", "mbytes"),
+    ]),
+    ("As the trainer told the proxy", [
         training("reward", title="Mean reward of the batch"), training("loss", title="Loss"),
         training("kl", title="KL to the adapter before, nats a token"), training("entropy", title="Entropy, nats a token"),
         training("clip_ratio", "percentunit", "Share of clipped tokens"), training("grad_norm", title="Gradient norm"),
-        training("staleness", title="Versions behind"), training("logprob_gap", title="Gap of log-probabilities, engine against trainer"),
+        training("staleness", title="Versions behind"), training("logprob_gap", title="Gap of log-probabilities"),
         training("tokens_per_second", "ops", "Tokens a second"),
-        Panel("Events", [(rate("slipstream_events_total", "kind"), "{{kind}}")], "ops"),
-        Panel("Groups by state", [("max by (state) (slipstream_groups)", "{{state}}")]),
+        Panel("Events", [(rate("slipstream_events_total", "kind"), "{{kind}}")], "ops", width=12),
+        Panel("Groups by state", [("max by (state) (slipstream_groups)", "{{state}}")], width=12),
     ]),
 ])  # fmt: skip
 
