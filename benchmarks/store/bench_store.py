@@ -19,7 +19,12 @@ from slipstream_proxy.store import compact, ingest, open_store
 from slipstream_proxy.store.protocol import CallRow, Position, Rules, Store
 
 NOW = 1_800_000_000.0
-WORDS = [f"{a}{b}{c}" for a in ("ka", "le", "mi", "no", "ru") for b in ("sta", "pel", "ron", "dim") for c in ("", "s", "ing", "ed")]
+WORDS = [
+    f"{a}{b}{c}"
+    for a in ("ka", "le", "mi", "no", "ru")
+    for b in ("sta", "pel", "ron", "dim")
+    for c in ("", "s", "ing", "ed")
+]
 
 
 def say(rng: random.Random, words: int) -> str:
@@ -35,7 +40,9 @@ class Numbers:
         return f"{self.n:026d}"
 
 
-def episodes(count: int, turns: int, ids: Numbers, *, seed: int = 0, words: int = 60, task_of: int = 8) -> list[list[Any]]:
+def episodes(
+    count: int, turns: int, ids: Numbers, *, seed: int = 0, words: int = 60, task_of: int = 8
+) -> list[list[Any]]:
     """Conversations of ``turns`` calls, each a list of records in order; the last call ends it and a reward follows."""
     rng = random.Random(seed)
     made = []
@@ -73,7 +80,11 @@ def feed(store: Store, records: list[Any], size: int) -> dict[str, float]:
     for i in range(0, len(records), size):
         store.ingest(records[i : i + size], {"data0": Position(0, i + size)})
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    return {"records": len(records), "per_second": round(len(records) / wall), "cpu_us": round(1e6 * cpu / len(records))}
+    return {
+        "records": len(records),
+        "per_second": round(len(records) / wall),
+        "cpu_us": round(1e6 * cpu / len(records)),
+    }
 
 
 def sizes(folder: Path, *, whole: bool) -> dict[str, float]:
@@ -94,7 +105,10 @@ def sizes(folder: Path, *, whole: bool) -> dict[str, float]:
         store.close()
     finally:
         ingest.cut = cut
-    return {"file_mb": round((folder / f"size{whole}.duckdb").stat().st_size / 2**20, 2), "wal_mb": round(logged / 2**20, 2)}
+    return {
+        "file_mb": round((folder / f"size{whole}.duckdb").stat().st_size / 2**20, 2),
+        "wal_mb": round(logged / 2**20, 2),
+    }
 
 
 def main() -> None:
@@ -114,7 +128,11 @@ def main() -> None:
         got = store.lease_batch(wanted, {}, 0, NOW + 1000)
         assert got is not None
         lease = time.perf_counter() - wall
-        found["lease"] = {"episodes": len(set(got.table["episode"].to_pylist())), "rows": got.table.num_rows, "seconds": round(lease, 3)}
+        found["lease"] = {
+            "episodes": len(set(got.table["episode"].to_pylist())),
+            "rows": got.table.num_rows,
+            "seconds": round(lease, 3),
+        }
         wall = time.perf_counter()
         for i in range(100):
             store.pin("-", f"p{i}", "m", "m", "live", NOW)
@@ -126,7 +144,10 @@ def main() -> None:
         if not args.url:
             small, large = sizes(folder, whole=False), sizes(folder, whole=True)
             found["compact"], found["whole"] = small, large
-            found["wal_ratio"], found["file_ratio"] = round(large["wal_mb"] / small["wal_mb"], 2), round(large["file_mb"] / small["file_mb"], 2)
+            found["wal_ratio"], found["file_ratio"] = (
+                round(large["wal_mb"] / small["wal_mb"], 2),
+                round(large["file_mb"] / small["file_mb"], 2),
+            )
     print(json.dumps(found))
 
 

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from slipstream_proxy.store.protocol import Rules, Store
 
 
-def open_store(url: str, rules: Rules, *, memory_limit: str = "1GB", threads: int = 1, instance: str = "local") -> Store:
+def open_store(
+    url: str, rules: Rules, *, memory_limit: str = "1GB", threads: int = 1, instance: str = "local"
+) -> Store:
     """Open ``duckdb:///path`` or ``postgresql://…``. ``instance`` tells proxies that share a database apart.
 
     Raises ``StoreError`` (one line) when it cannot be opened and ``ValueError`` for another kind of URL. A broken DuckDB file is set aside, and

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.base import CALL_COLUMNS, IN, Base
 from slipstream_proxy.store.compact import Whole
-from slipstream_proxy.store.rows import C, Ep, call_public, dump, whole
+from slipstream_proxy.store.rows import C, call_public, dump, whole
 
 SCHEMA = pa.schema(
     {

@@ -18,7 +18,9 @@ log = logging.getLogger("slipstream.store")
 
 IN = "IN (SELECT unnest(?::VARCHAR[]))"
 CALL_COLUMNS = ", ".join(schema.CALLS)
-TOKEN_COLUMNS = ", ".join("NULL AS " + c if c in ("messages", "tools", "reply", "sampling", "extra", "error") else c for c in schema.CALLS)
+TOKEN_COLUMNS = ", ".join(
+    "NULL AS " + c if c in ("messages", "tools", "reply", "sampling", "extra", "error") else c for c in schema.CALLS
+)
 
 
 class Base:
@@ -68,7 +70,9 @@ class Base:
     def _load(self, tx: Tx, eids: Collection[str]) -> dict[str, Ep]:
         if not eids:
             return {}
-        return {row[0]: Ep(*row) for row in tx.all(f"SELECT {EP_COLUMNS} FROM t_episodes WHERE eid {IN}", (list(eids),))}
+        return {
+            row[0]: Ep(*row) for row in tx.all(f"SELECT {EP_COLUMNS} FROM t_episodes WHERE eid {IN}", (list(eids),))
+        }
 
     def _call_rows(self, tx: Tx, eps: Collection[Ep], columns: str = CALL_COLUMNS) -> dict[str, list[Row]]:
         """Rows of the episodes' calls, in order of their numbers."""
@@ -118,7 +122,11 @@ class Base:
         """Adapters that were trained on one of these batches: what the ack said, and what the adapters themselves say."""
         if not batches:
             return set()
-        found = {a for (a,) in tx.all(f"SELECT adapter FROM t_batches WHERE state = 'trained' AND id {IN}", (list(batches),)) if a}
+        found = {
+            a
+            for (a,) in tx.all(f"SELECT adapter FROM t_batches WHERE state = 'trained' AND id {IN}", (list(batches),))
+            if a
+        }
         for name, body in tx.all("SELECT name, body FROM t_adapters"):
             if not set(batches).isdisjoint(load(body)["batches"]):
                 found.add(name)

@@ -73,7 +73,9 @@ class Batches(Groups):
     def _members(self, tx: Tx, groups: Collection[str]) -> dict[str, list[Ep]]:
         found: dict[str, list[Ep]] = defaultdict(list)
         if groups:
-            for row in tx.all(f"SELECT {EP_COLUMNS} FROM t_episodes WHERE grp {IN} ORDER BY started, eid", (list(groups),)):
+            for row in tx.all(
+                f"SELECT {EP_COLUMNS} FROM t_episodes WHERE grp {IN} ORDER BY started, eid", (list(groups),)
+            ):
                 ep = Ep(*row)
                 found[ep.grp or ""].append(ep)
         return found
@@ -82,7 +84,9 @@ class Batches(Groups):
         self, tx: Tx, rows: list[Row], members: dict[str, list[Ep]], versions: dict[str, int], oldest: int
     ) -> list[Row]:
         """Groups with a call of a version below ``oldest`` are stale, those of an adapter that was taken back are dropped. → The others."""
-        taken_back = {name for (name,) in tx.all("SELECT name FROM t_adapters WHERE state IN ('rolled_back', 'refused')")}
+        taken_back = {
+            name for (name,) in tx.all("SELECT name FROM t_adapters WHERE state IN ('rolled_back', 'refused')")
+        }
         states: dict[str, str] = {}
         for row in rows:
             used = {a for ep in members[row[0]] for a in load(ep.adapters)}
@@ -112,14 +116,19 @@ class Batches(Groups):
         with self.db.write() as tx:
             count = tx.run("UPDATE t_batches SET state = 'expired' WHERE state = 'leased' AND worker = ?", (worker,))
             self._return(tx, "b.state = 'expired'", ())
-            sql = "UPDATE t_groups SET judge_lease = NULL, judge_until = NULL, judge_worker = NULL WHERE judge_worker = ?"
+            sql = (
+                "UPDATE t_groups SET judge_lease = NULL, judge_until = NULL, judge_worker = NULL WHERE judge_worker = ?"
+            )
             return count + tx.run(sql, (worker,))
 
     def batch_members(self, batch: str) -> dict[str, Any]:
         """``{"groups": [id], "episodes": [[key, episode, group]]}`` of a leased batch, for its ``ack`` mutation."""
         with self.db.read() as tx:
             rows = tx.all("SELECT grp, eid FROM t_members WHERE batch = ? ORDER BY grp, eid", (batch,))
-        return {"groups": list(dict.fromkeys(g for g, _ in rows)), "episodes": [[*eid.split("/", 1), g] for g, eid in rows]}
+        return {
+            "groups": list(dict.fromkeys(g for g, _ in rows)),
+            "episodes": [[*eid.split("/", 1), g] for g, eid in rows],
+        }
 
     def ack_batch(self, batch: str, ack: BatchAck, now: float) -> bool:
         """False: the lease is not this worker's any more (409). The same ack twice changes nothing."""
@@ -127,7 +136,14 @@ class Batches(Groups):
             return self._ack(tx, batch, ack, now)
 
     def _ack(
-        self, tx: Tx, batch: str, ack: BatchAck, now: float, *, members: dict[str, Any] | None = None, force: bool = False
+        self,
+        tx: Tx,
+        batch: str,
+        ack: BatchAck,
+        now: float,
+        *,
+        members: dict[str, Any] | None = None,
+        force: bool = False,
     ) -> bool:
         """``force``: a mutation that was accepted; what the batch was comes from ``members`` when the store has been rebuilt since."""
         found = tx.all("SELECT lease, state FROM t_batches WHERE id = ?", (batch,))
@@ -135,7 +151,10 @@ class Batches(Groups):
             if not force:
                 return False
             tx.insert("t_batches", [(batch, ack.lease, "", "", "expired", now, now, None, None, None)])
-            rows = [(batch, group, f"{key}/{episode}", None, None) for key, episode, group in (members or {}).get("episodes", ())]
+            rows = [
+                (batch, group, f"{key}/{episode}", None, None)
+                for key, episode, group in (members or {}).get("episodes", ())
+            ]
             tx.insert("t_members", rows)
             eids = [r[2] for r in rows]
             if eids:
@@ -151,7 +170,9 @@ class Batches(Groups):
                 return False
             if state in OUTCOMES:
                 return bool(state == ack.outcome)
-            again = "SELECT 1 FROM t_groups WHERE batch <> ? AND id IN (SELECT grp FROM t_members WHERE batch = ?) LIMIT 1"
+            again = (
+                "SELECT 1 FROM t_groups WHERE batch <> ? AND id IN (SELECT grp FROM t_members WHERE batch = ?) LIMIT 1"
+            )
             if tx.all(again, (batch, batch)):
                 return False
         after = {"trained": "trained", "skipped": "skipped", "released": "ready"}[ack.outcome]
@@ -162,7 +183,9 @@ class Batches(Groups):
             (ack.outcome, ack.adapter, ack.step, ack.reason, batch),
         )
         if ack.advantages:
-            ids = {eid: eid.split("/", 1)[1] for (eid,) in tx.all("SELECT eid FROM t_members WHERE batch = ?", (batch,))}
+            ids = {
+                eid: eid.split("/", 1)[1] for (eid,) in tx.all("SELECT eid FROM t_members WHERE batch = ?", (batch,))
+            }
             found = [(batch, eid, ack.advantages[name]) for eid, name in ids.items() if name in ack.advantages]
             tx.update("t_members", ("batch", "eid"), ("advantage",), found)
         return True

@@ -103,7 +103,9 @@ def cut(texts: list[str], digests: list[bytes], ids: Ids, tools: str, known: Seq
     return Cut(best.id, kept[0], kept[1], texts[kept[0] :], ids[kept[1] :], None if tools == best.tools else tools)
 
 
-def join(parent: Whole | None, keep_messages: int, keep_tokens: int, messages: list[Any], ids: Ids, tools: list[Any] | None) -> Whole:
+def join(
+    parent: Whole | None, keep_messages: int, keep_tokens: int, messages: list[Any], ids: Ids, tools: list[Any] | None
+) -> Whole:
     """The inverse of ``cut``, on values. A parent that is gone leaves only what the call itself stored."""
     if parent is None:
         return Whole(messages, ids, tools or [])

@@ -14,7 +14,7 @@ def plural(count: int, one: str, many: str) -> str:
 
 class Counting(Base):
     def counts(self, now: float) -> dict[str, Any]:
-        """episodes and groups by state, calls, untrainable by reason, reward rows by source, missing rewards by name, ``waiting`` sentences."""
+        """Episodes and groups by state, calls, untrainable by reason, reward rows by source, missing rewards by name, ``waiting`` sentences."""
         with self.db.read() as tx:
             pairs = {
                 "episodes": "SELECT state, count(*) FROM t_episodes GROUP BY state",
@@ -35,7 +35,9 @@ class Counting(Base):
         """Reason → calls of trained models that cannot be trained on, the most frequent first."""
         found: dict[str, int] = {}
         for table in self._day_tables(tx):
-            for reason, count in tx.all(f"SELECT reason, count(*) FROM {table} WHERE NOT trainable AND trained IS NOT NULL GROUP BY reason"):
+            for reason, count in tx.all(
+                f"SELECT reason, count(*) FROM {table} WHERE NOT trainable AND trained IS NOT NULL GROUP BY reason"
+            ):
                 found[reason or "unknown"] = found.get(reason or "unknown", 0) + count
         return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
@@ -73,7 +75,11 @@ class Counting(Base):
         for state, one, many in (
             ("parked", "group is parked: the judge failed too often", "groups are parked: the judge failed too often"),
             ("stale", "group is too stale to train on", "groups are too stale to train on"),
-            ("dropped", "group was dropped with its adapter or episodes", "groups were dropped with their adapter or episodes"),
+            (
+                "dropped",
+                "group was dropped with its adapter or episodes",
+                "groups were dropped with their adapter or episodes",
+            ),
             ("leased", "group is being trained on", "groups are being trained on"),
         ):
             if count := groups.get(state, 0):

@@ -26,7 +26,14 @@ log = logging.getLogger("slipstream.store")
 ARROW = {
     "TEXT": pa.string(), "FLOAT8": pa.float64(), "BIGINT": pa.int64(), "INTEGER": pa.int32(), "BOOLEAN": pa.bool_(), "BYTEA": pa.binary(),
 }  # fmt: skip
-BLOCKED = ("could not set lock", "permission denied", "no such file", "cannot open file", "no space left", "read-only file system")
+BLOCKED = (
+    "could not set lock",
+    "permission denied",
+    "no such file",
+    "cannot open file",
+    "no space left",
+    "read-only file system",
+)
 """Why a good file cannot be opened just now: it is left where it is."""
 
 
@@ -97,7 +104,9 @@ class DuckDriver:
             # A query offered to users may run `read_text`: nothing outside the file can be reached, and nobody can change that.
             con.execute("SET enable_external_access = false")
             con.execute("SET lock_configuration = true")
-            for (table,) in con.execute("SELECT table_name FROM duckdb_tables() WHERE table_name IN ('t_meta', 't_positions')").fetchall():
+            for (table,) in con.execute(
+                "SELECT table_name FROM duckdb_tables() WHERE table_name IN ('t_meta', 't_positions')"
+            ).fetchall():
                 con.execute(f"SELECT * FROM {table}").fetchall()
         except BaseException:
             con.close()
@@ -117,7 +126,12 @@ class DuckDriver:
                 self.path.rename(aside)
             if wal.exists():
                 wal.rename(f"{aside}.wal")
-            log.critical("the store %s is broken (%s): set aside as %s, begun anew; the spool will be replayed", self.path, said, aside.name)
+            log.critical(
+                "the store %s is broken (%s): set aside as %s, begun anew; the spool will be replayed",
+                self.path,
+                said,
+                aside.name,
+            )
             self.rebuilt = True
             return self._open()
 
@@ -219,26 +233,32 @@ class DuckDriver:
 
     def settle(self) -> None:
         with self._writing, self._using():
-            self._cursor().execute("CHECKPOINT").fetchall()
+            try:
+                self._cursor().execute("CHECKPOINT").fetchall()
+            except duckdb.TransactionException:
+                # Somebody reads: this one waits until they have done, as no new transaction writes meanwhile.
+                self._cursor().execute("FORCE CHECKPOINT").fetchall()
 
     def rewrite(self, tables: Sequence[str]) -> None:
         """Copy what is there to a new file that takes the old one's place: freed blocks of a DuckDB file keep their bytes."""
         new = Path(f"{self.path}.rewrite")
-        with self._writing:
-            with self._using():
-                self._cursor().execute("CHECKPOINT").fetchall()
-            with self._closed():
-                new.unlink(missing_ok=True)
-                with duckdb.connect(":memory:", config=self._config) as con:
-                    for path, name, mode in ((self.path, "old", " (READ_ONLY)"), (new, "new", "")):
-                        quoted = str(path).replace("'", "''")
-                        con.execute(f"ATTACH '{quoted}' AS {name}{mode}")
-                    con.execute("COPY FROM DATABASE old TO new")
-                    con.execute("CHECKPOINT new")
-                os.replace(new, self.path)
-                folder = os.open(self.path.parent, os.O_RDONLY)
-                os.fsync(folder)
-                os.close(folder)
+        with self._writing, self._closed():
+            # The last connection that closes writes the log into the file; a log that stays would be the old file's.
+            if Path(f"{self.path}.wal").exists():
+                duckdb.connect(str(self.path), config=self._config).close()
+            new.unlink(missing_ok=True)
+            with duckdb.connect(":memory:", config=self._config) as con:
+                for path, name, mode in ((self.path, "old", " (READ_ONLY)"), (new, "new", "")):
+                    quoted = str(path).replace("'", "''")
+                    con.execute(f"ATTACH '{quoted}' AS {name}{mode}")
+                con.execute("COPY FROM DATABASE old TO new")
+                con.execute("CHECKPOINT new")
+            if Path(f"{self.path}.wal").exists():
+                raise StoreError(f"{self.path}.wal is still there: the file was not written anew")
+            new.replace(self.path)
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
 
     # users' queries
 
@@ -254,13 +274,10 @@ class DuckDriver:
         try:
             try:
                 statements = duckdb.extract_statements(text)
-                names = cursor.get_table_names(text) if len(statements) == 1 else set()
             except duckdb.Error as e:
                 raise QueryError(str(e).splitlines()[0]) from e
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise QueryError("one SELECT statement only")
-            if foreign := sorted(n for n in names if n not in schema.VIEW_NAMES):
-                raise QueryError(f"{foreign[0]}: no such view; there are {', '.join(schema.VIEW_NAMES)}")
             timer.start()
             try:
                 cursor.execute("BEGIN TRANSACTION READ ONLY")
@@ -271,7 +288,9 @@ class DuckDriver:
                 raise QueryError(f"stopped after {timeout:g} s") from e
             except duckdb.Error as e:
                 raise QueryError(str(e).splitlines()[0]) from e
-            return SqlResult(columns=columns, rows=[[public(v) for v in r] for r in rows[:limit]], truncated=len(rows) > limit)
+            return SqlResult(
+                columns=columns, rows=[[public(v) for v in r] for r in rows[:limit]], truncated=len(rows) > limit
+            )
         finally:
             timer.cancel()
             cursor.close()
@@ -283,6 +302,14 @@ class DuckDriver:
 
 class DuckStore(SqlStore):
     def __init__(
-        self, path: str | Path, rules: Rules | None = None, *, memory_limit: str = "1GB", threads: int = 1, instance: str = "local"
+        self,
+        path: str | Path,
+        rules: Rules | None = None,
+        *,
+        memory_limit: str = "1GB",
+        threads: int = 1,
+        instance: str = "local",
     ) -> None:
-        super().__init__(DuckDriver(path, memory_limit=memory_limit, threads=threads), rules or Rules(), instance=instance)
+        super().__init__(
+            DuckDriver(path, memory_limit=memory_limit, threads=threads), rules or Rules(), instance=instance
+        )

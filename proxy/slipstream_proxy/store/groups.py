@@ -17,11 +17,17 @@ GROUP_COLUMNS = tuple(TABLES["t_groups"])
 
 def bucket_of(ep: Ep) -> str:
     """Stable name of the line of groups that an episode joins."""
-    what = ("task", ep.key, ep.model, ep.task or "", ep.split) if ep.grouped else ("like", ep.key, ep.model, ep.alike, ep.split)
+    what = (
+        ("task", ep.key, ep.model, ep.task or "", ep.split)
+        if ep.grouped
+        else ("like", ep.key, ep.model, ep.alike, ep.split)
+    )
     return blake2b("\0".join(what).encode(), digest_size=8).hexdigest()
 
 
-def group_row(group: str, bucket: str, ordinal: int, kind: str, ep: Ep, state: str, created: float, *, single: str | None = None) -> Row:
+def group_row(
+    group: str, bucket: str, ordinal: int, kind: str, ep: Ep, state: str, created: float, *, single: str | None = None
+) -> Row:
     values = {
         "id": group, "bucket": bucket, "ordinal": ordinal, "kind": kind, "key": ep.key, "task": ep.task if kind == "task" else None,
         "model": ep.model, "split": ep.split, "state": state, "n": 0, "created": created, "attempts": 0, "parked": False, "retry_at": 0.0,
@@ -51,7 +57,9 @@ class Groups(Scoring):
                 if group is None:
                     ordinal, n = ordinal + 1, 0
                     group = f"g{bucket}-{ordinal}"
-                    new[group] = group_row(group, bucket, ordinal, "task" if ep.grouped else "like", ep, "forming", ep.ended or now)
+                    new[group] = group_row(
+                        group, bucket, ordinal, "task" if ep.grouped else "like", ep, "forming", ep.ended or now
+                    )
                 ep.grp = group
                 n = sizes[group] = n + 1
                 if n >= self.rules.group_size:
@@ -70,7 +78,9 @@ class Groups(Scoring):
 
     def _ready(self, tx: Tx, groups: Collection[str], now: float) -> None:
         """Of these groups the complete ones whose every episode has its reward are ready for the trainer."""
-        if groups and tx.all(f"SELECT 1 FROM t_groups WHERE state = 'waiting_reward' AND id {IN} LIMIT 1", (list(groups),)):
+        if groups and tx.all(
+            f"SELECT 1 FROM t_groups WHERE state = 'waiting_reward' AND id {IN} LIMIT 1", (list(groups),)
+        ):
             sql = f"""UPDATE t_groups SET state = 'ready', ready_at = ? WHERE state = 'waiting_reward' AND n > 0 AND id {IN}
                 AND id NOT IN (SELECT grp FROM t_episodes WHERE reward IS NULL AND grp {IN})"""
             if not tx.run(sql, (now, list(groups), list(groups))):

@@ -50,7 +50,8 @@ class Work:
         self.done: dict[str, None] = {}
         """In the order told, for the groups."""
         self.early: dict[str, float] = {}
-        self.delete: list[str] = []
+        self.gone: dict[str, None] = {}
+        """Deleted in this batch: nothing that comes after counts."""
         self.retried: set[str] = set()
         self.pins: dict[str, Row] = {}
         self.now = 0.0
@@ -112,7 +113,7 @@ class Ingest(Recall, Judging, Lifecycle, Registry):
         head = call.head
         eid = eid_of(head.key, head.episode)
         ep = work.eps.get(eid)
-        if ep is not None and ep.state == "deleted":
+        if (ep is not None and ep.state == "deleted") or eid in work.gone:
             return
         model = head.trained or clean(head.model) or ""
         if ep is None:
@@ -143,7 +144,7 @@ class Ingest(Recall, Judging, Lifecycle, Registry):
         ep.completion_tokens += packed.completion.size
         ep.started, ep.last_at = min(ep.started, head.at), max(ep.last_at, head.at)
         if ep.ended is not None:
-            ep.ended = max(ep.ended, head.at + head.seconds)
+            ep.ended = max(ep.ended, head.at)
         if head.attempt:
             ep.retried = True
         if ep.retried:
@@ -158,9 +159,16 @@ class Ingest(Recall, Judging, Lifecycle, Registry):
 
     def _idem(self, tx: Tx, work: Work, mutations: Collection[Mutation]) -> None:
         """Load the idempotency keys that this batch's rewards may meet."""
-        eids = [eid_of(m.data["key"], m.data["episode"]) for m in mutations if m.op == "reward" and m.data["reward"].get("key")]
+        eids = [
+            eid_of(m.data["key"], m.data["episode"])
+            for m in mutations
+            if m.op == "reward" and m.data["reward"].get("key")
+        ]
         if eids:
-            work.idem = {(e, i) for e, i in tx.all(f"SELECT eid, idem FROM t_rewards WHERE idem IS NOT NULL AND eid {IN}", (eids,))}
+            work.idem = {
+                (e, i)
+                for e, i in tx.all(f"SELECT eid, idem FROM t_rewards WHERE idem IS NOT NULL AND eid {IN}", (eids,))
+            }
 
     def _mutation(self, tx: Tx, work: Work, item: Mutation) -> None:
         data: dict[str, Any] = item.data
@@ -169,19 +177,31 @@ class Ingest(Recall, Judging, Lifecycle, Registry):
                 self._reward(work, item, eid_of(data["key"], data["episode"]), RewardIn.model_validate(data["reward"]))
             case "done":
                 eid = eid_of(data["key"], data["episode"])
-                if eid in work.eps:
+                if eid in work.gone:
+                    pass
+                elif eid in work.eps:
                     work.done[eid] = None
                 else:
                     work.early.setdefault(eid, item.at)
             case "delete":
-                work.delete += self._eids(tx, data["key"], data["episode"])
+                eids = self._eids(tx, data["key"], data["episode"])
+                work.gone.update(dict.fromkeys(eids))
             case "scores":
-                rows = self._score(tx, data["group"], ScoresIn.model_validate(data["scores"]), item.at, key=data.get("key"), force=True)
+                rows = self._score(
+                    tx, data["group"], ScoresIn.model_validate(data["scores"]), item.at, key=data.get("key"), force=True
+                )
                 for row in rows or ():
                     work.rewards.append(row)
                     work.rewarded.add(row[2])
             case "ack":
-                self._ack(tx, data["batch"], BatchAck.model_validate(data["ack"]), item.at, members=data.get("members"), force=True)
+                self._ack(
+                    tx,
+                    data["batch"],
+                    BatchAck.model_validate(data["ack"]),
+                    item.at,
+                    members=data.get("members"),
+                    force=True,
+                )
             case "adapter":
                 self._put_adapter(tx, Adapter.model_validate(data))
             case "event":
@@ -197,14 +217,26 @@ class Ingest(Recall, Judging, Lifecycle, Registry):
 
     def _reward(self, work: Work, item: Mutation, eid: str, given: RewardIn) -> None:
         ep = work.eps.get(eid)
-        if ep is not None and ep.state == "deleted":
+        if (ep is not None and ep.state == "deleted") or eid in work.gone:
             return
         if given.key is not None:
             if (eid, given.key) in work.idem:
                 return
             work.idem.add((eid, given.key))
         work.rewards.append(
-            (item.id, 0, eid, given.call, given.name, given.source, given.value, clean(given.reason), clean(given.key), dump(given.meta), item.at)
+            (
+                item.id,
+                0,
+                eid,
+                given.call,
+                given.name,
+                given.source,
+                given.value,
+                clean(given.reason),
+                clean(given.key),
+                dump(given.meta),
+                item.at,
+            )
         )
         work.rewarded.add(eid)
 
@@ -218,7 +250,9 @@ class Ingest(Recall, Judging, Lifecycle, Registry):
         self._supersede(tx, work.retried)
         work.eps |= self._known_eps(tx, [eid for eid in work.rewarded if eid not in work.eps])
         orphans = self.memory.orphans
-        scored = {eid for eid in work.rewarded if eid in work.eps} | (work.new if orphans is None else work.new & orphans)
+        scored = {eid for eid in work.rewarded if eid in work.eps} | (
+            work.new if orphans is None else work.new & orphans
+        )
         if orphans is not None:
             orphans -= work.new
             orphans |= work.rewarded - work.eps.keys()
@@ -240,7 +274,7 @@ class Ingest(Recall, Judging, Lifecycle, Registry):
         self._ready(tx, {*full, *(g for eid in scored if (g := work.eps[eid].grp))}, work.now)
         if not self.db.shared:
             self.memory.keep(work.eps.values())
-        self._forget(tx, work.delete, work.now)
+        self._forget(tx, list(work.gone), work.now)
 
     def _write_eps(self, tx: Tx, work: Work) -> None:
         tx.insert("t_episodes", [work.eps[eid].row() for eid in work.new])

@@ -54,7 +54,13 @@ class Judging(Lifecycle):
         rows = []
         for row in tx.all(sql, (list(names), len(names), limit)):
             ep = Ep(*row)
-            made = dict(zip(GROUP_COLUMNS, group_row(f"w-{ep.eid.replace('/', '-')}"[:160], "", 0, "window", ep, "window", now, single=ep.eid), strict=True))
+            made = dict(
+                zip(
+                    GROUP_COLUMNS,
+                    group_row(f"w-{ep.eid.replace('/', '-')}"[:160], "", 0, "window", ep, "window", now, single=ep.eid),
+                    strict=True,
+                )
+            )
             made |= {"completed": ep.ended, "n": 1}
             rows.append(tuple(made.values()))
         tx.insert("t_groups", rows)
@@ -92,7 +98,10 @@ class Judging(Lifecycle):
         """The most recent scored episodes with the same system prompt and tools."""
         sql = f"""SELECT {EP_COLUMNS} FROM t_episodes e WHERE state = 'done' AND NOT grouped AND key = ? AND model = ? AND alike = ? AND eid <> ?
             AND NOT {self._lacks("e.eid")} ORDER BY ended DESC, eid LIMIT ?"""
-        return [Ep(*r) for r in tx.all(sql, (ep.key, ep.model, ep.alike, ep.eid, list(names), len(names), self.rules.window))]
+        return [
+            Ep(*r)
+            for r in tx.all(sql, (ep.key, ep.model, ep.alike, ep.eid, list(names), len(names), self.rules.window))
+        ]
 
     # scores
 
@@ -135,7 +144,21 @@ class Judging(Lifecycle):
                 # The id makes a second post under one lease, and the mutation after the post, change nothing.
                 name = f"{scores.lease}/{group}/{score.episode}/{score.name}"
                 meta: dict[str, Any] = {**score.meta, "values": score.values} if score.values else dict(score.meta)
-                rows.append((name, 0, eid, None, score.name, score.source, score.value, clean(score.reason), None, dump(meta), now))
+                rows.append(
+                    (
+                        name,
+                        0,
+                        eid,
+                        None,
+                        score.name,
+                        score.source,
+                        score.value,
+                        clean(score.reason),
+                        None,
+                        dump(meta),
+                        now,
+                    )
+                )
         return rows
 
     def _settle(self, tx: Tx, group: str, scores: ScoresIn, now: float, attempts: int) -> None:
@@ -153,7 +176,10 @@ class Judging(Lifecycle):
     def parked(self) -> list[Group]:
         """Groups that the judge failed at too often, with their episodes."""
         with self.db.read() as tx:
-            groups = [g for (g,) in tx.all("SELECT id FROM t_groups WHERE parked AND state <> 'dropped' ORDER BY completed, id")]
+            groups = [
+                g
+                for (g,) in tx.all("SELECT id FROM t_groups WHERE parked AND state <> 'dropped' ORDER BY completed, id")
+            ]
             return self._groups(tx, groups, []) if groups else []
 
     def unpark(self, group: str | None) -> int:

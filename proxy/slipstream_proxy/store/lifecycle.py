@@ -52,7 +52,10 @@ class Lifecycle(Batches):
             with self.db.write(serial=False) as tx:
                 rows = tx.all(found, (eid,))
                 if not rows:
-                    tx.run(f"INSERT INTO t_pins VALUES (?, ?, ?, ?, ?, TRUE){self.db.on_conflict}", (eid, model, adapter, arm, now))
+                    tx.run(
+                        f"INSERT INTO t_pins VALUES (?, ?, ?, ?, ?, TRUE){self.db.on_conflict}",
+                        (eid, model, adapter, arm, now),
+                    )
                     rows = tx.all(found, (eid,))
         return Pin(*rows[0])
 
@@ -69,7 +72,9 @@ class Lifecycle(Batches):
         """What the calls say: absent pins are put, a moved one is changed."""
         if not pins:
             return
-        known = {e: (a, arm) for e, a, arm in tx.all(f"SELECT eid, adapter, arm FROM t_pins WHERE eid {IN}", (list(pins),))}
+        known = {
+            e: (a, arm) for e, a, arm in tx.all(f"SELECT eid, adapter, arm FROM t_pins WHERE eid {IN}", (list(pins),))
+        }
         tx.insert("t_pins", [row for eid, row in pins.items() if eid not in known])
         moved = [(e, r[2], r[3]) for e, r in pins.items() if e in known and known[e] != (r[2], r[3])]
         tx.update("t_pins", ("eid",), ("adapter", "arm"), moved)
@@ -84,15 +89,26 @@ class Lifecycle(Batches):
         """Idle episodes become done, groups complete by age, leases run out, orphans expire, what was deleted is written over."""
         with self.db.write() as tx:
             idle = now - self.rules.idle_timeout
-            ended = [Ep(*r) for r in tx.all(f"SELECT {EP_COLUMNS} FROM t_episodes WHERE state = 'open' AND last_at < ?", (idle,))]
+            ended = [
+                Ep(*r)
+                for r in tx.all(f"SELECT {EP_COLUMNS} FROM t_episodes WHERE state = 'open' AND last_at < ?", (idle,))
+            ]
             for ep in ended:
                 ep.state, ep.ended = "done", ep.last_at
             full = self._join(tx, ended, now)
-            tx.update("t_episodes", ("eid",), ("state", "ended", "grp"), [(e.eid, e.state, e.ended, e.grp) for e in ended])
+            tx.update(
+                "t_episodes", ("eid",), ("state", "ended", "grp"), [(e.eid, e.state, e.ended, e.grp) for e in ended]
+            )
             self._unpin(tx, [e.eid for e in ended])
             self.memory.drop([e.eid for e in ended])
-            tx.run("UPDATE t_pins SET active = FALSE WHERE active AND ts < ? AND eid NOT IN (SELECT eid FROM t_episodes)", (idle,))
-            aged = tx.all("SELECT id FROM t_groups WHERE state = 'forming' AND n >= 2 AND created < ?", (now - self.rules.group_max_age,))
+            tx.run(
+                "UPDATE t_pins SET active = FALSE WHERE active AND ts < ? AND eid NOT IN (SELECT eid FROM t_episodes)",
+                (idle,),
+            )
+            aged = tx.all(
+                "SELECT id FROM t_groups WHERE state = 'forming' AND n >= 2 AND created < ?",
+                (now - self.rules.group_max_age,),
+            )
             complete = {*full, *(g for (g,) in aged)}
             self._complete(tx, complete, now)
             self._ready(tx, complete, now)
@@ -106,7 +122,9 @@ class Lifecycle(Batches):
 
     def _orphans(self, tx: Tx, now: float) -> None:
         old = now - self.rules.orphan_ttl
-        rows = tx.all("SELECT DISTINCT eid FROM t_rewards WHERE ts < ? AND eid NOT IN (SELECT eid FROM t_episodes)", (old,))
+        rows = tx.all(
+            "SELECT DISTINCT eid FROM t_rewards WHERE ts < ? AND eid NOT IN (SELECT eid FROM t_episodes)", (old,)
+        )
         if rows:
             eids = [eid for (eid,) in rows]
             known = {e for (e,) in tx.all(f"SELECT eid FROM t_expired WHERE eid {IN}", (eids,))}
@@ -130,7 +148,11 @@ class Lifecycle(Batches):
             if not eids:
                 return None
             batches = [b for (b,) in tx.all(f"SELECT DISTINCT batch FROM t_members WHERE eid {IN}", (eids,))]
-            state = [b for (b,) in tx.all(f"SELECT id FROM t_batches WHERE state = 'trained' AND id {IN}", (batches,))] if batches else []
+            state = (
+                [b for (b,) in tx.all(f"SELECT id FROM t_batches WHERE state = 'trained' AND id {IN}", (batches,))]
+                if batches
+                else []
+            )
             adapters = sorted(self._adapters_of(tx, state))
             self._forget(tx, eids, now)
         self._scrub()
@@ -153,7 +175,18 @@ class Lifecycle(Batches):
         for eid in dict.fromkeys(eids):
             key, name = eid.split("/", 1)
             ep = known.get(eid) or Ep(eid, key, name, started=now, last_at=now)
-            tombs.append(Ep(eid, ep.key, ep.id, split=ep.split, state="deleted", started=ep.started, last_at=ep.last_at, ended=now).row())
+            tombs.append(
+                Ep(
+                    eid,
+                    ep.key,
+                    ep.id,
+                    split=ep.split,
+                    state="deleted",
+                    started=ep.started,
+                    last_at=ep.last_at,
+                    ended=now,
+                ).row()
+            )
         tx.insert("t_episodes", tombs)
         self._ready(tx, {ep.grp for ep in known.values() if ep.grp}, now)
         self.parents.clear()

@@ -23,8 +23,20 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from slipstream.contract import (
-    Adapter, BatchAck, BatchLeaseIn, Deleted, Episode, EpisodeDetail, EpisodePage, Event, Group, GroupLease, GroupLeaseIn, RewardAck,
-    ScoresIn, SqlResult,
+    Adapter,
+    BatchAck,
+    BatchLeaseIn,
+    Deleted,
+    Episode,
+    EpisodeDetail,
+    EpisodePage,
+    Event,
+    Group,
+    GroupLease,
+    GroupLeaseIn,
+    RewardAck,
+    ScoresIn,
+    SqlResult,
 )
 from slipstream_proxy.records import CallHead, Mutation, Parsed
 
@@ -140,7 +152,8 @@ class Store(Protocol):
     def ack_batch(self, batch: str, ack: BatchAck, now: float) -> bool: ...
     def batch_members(self, batch: str) -> dict[str, Any]:
         """``{"groups": [id], "episodes": [[key, episode, group]]}`` of a leased batch, for its ``ack`` mutation: with it a rebuilt store knows
-        what was trained on."""
+        what was trained on.
+        """
 
     def release_leases(self, worker: str) -> int: ...
     def drop_adapter_batches(self, adapter: str, now: float) -> int:
@@ -162,7 +175,7 @@ class Store(Protocol):
         """For the page: adapter, split, arm, episodes, mean reward, std."""
 
     def counts(self, now: float) -> dict[str, Any]:
-        """episodes by state, groups by state, calls, untrainable by reason, waiting reasons, rewards by source."""
+        """Episodes by state, groups by state, calls, untrainable by reason, waiting reasons, rewards by source."""
 
     def sql(self, query: str, limit: int, timeout: float) -> SqlResult: ...
     def export(self, wanted: EpisodeFilter, batch: int = 100) -> Iterator[list[EpisodeDetail]]: ...

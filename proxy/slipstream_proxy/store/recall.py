@@ -78,6 +78,13 @@ class Recall(Base):
                     made = whole(row, parents)
                     if schema.day_of(row[C["ts"]]) == day:
                         texts = [dump(m) for m in made.sequence]
-                        known.append(Known(row[C["id"]], [digest(t) for t in texts], ids_of(made.sequence_ids.tobytes()), dump(made.tools)))
+                        known.append(
+                            Known(
+                                row[C["id"]],
+                                [digest(t) for t in texts],
+                                ids_of(made.sequence_ids.tobytes()),
+                                dump(made.tools),
+                            )
+                        )
             self.parents.put(day, ep.eid, known)
         return self.parents.get(day, ep.eid) or []

@@ -19,7 +19,9 @@ class Registry(Base):
     def _put_adapter(self, tx: Tx, adapter: Adapter) -> None:
         body = dump(adapter.model_dump(mode="json"))
         values = (adapter.model, adapter.version, str(adapter.state), adapter.created, adapter.decided, body)
-        sql = "UPDATE t_adapters SET model = ?, version = ?, state = ?, created = ?, decided = ?, body = ? WHERE name = ?"
+        sql = (
+            "UPDATE t_adapters SET model = ?, version = ?, state = ?, created = ?, decided = ?, body = ? WHERE name = ?"
+        )
         if not tx.run(sql, (*values, adapter.name)):
             tx.insert("t_adapters", [(adapter.name, *values)])
 

@@ -157,7 +157,13 @@ def call_row(call: CallRow, eid: str, number: int, packed: Packed, cut: Cut) -> 
     reason = untrainable(call)
     temperature = parsed.sampling.get("temperature", 1.0)
     lengths = np.asarray([(len(c.completion_ids), len(c.logprobs)) for c in parsed.choices], "<i4")
-    extra = {"stream": head.stream, "first_byte": head.first_byte, "upstream": head.upstream, "origin": head.origin, "pin": head.pin}
+    extra = {
+        "stream": head.stream,
+        "first_byte": head.first_byte,
+        "upstream": head.upstream,
+        "origin": head.origin,
+        "pin": head.pin,
+    }
     if head.note:
         extra["note"] = head.note
     if head.idempotency_key:

@@ -133,7 +133,9 @@ def prepare(tx: Tx, *, keyed: bool) -> None:
     tx.run("CREATE TABLE IF NOT EXISTS t_meta (name TEXT, value TEXT" + (", PRIMARY KEY (name))" if keyed else ")"))
     found = tx.all("SELECT value FROM t_meta WHERE name = 'schema'")
     if found and int(found[0][0]) > VERSION:
-        raise StoreError(f"the store's schema is version {found[0][0]}, this program knows {VERSION}: use a newer slipstream")
+        raise StoreError(
+            f"the store's schema is version {found[0][0]}, this program knows {VERSION}: use a newer slipstream"
+        )
     for version in range(int(found[0][0]) if found else VERSION, VERSION):
         MIGRATIONS[version](tx)
     for table in TABLES:

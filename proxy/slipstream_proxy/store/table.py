@@ -63,7 +63,9 @@ def batch_table(members: list[Member], versions: dict[str, int], live: int) -> p
     arrays = []
     for column in SCHEMA:
         if pa.types.is_list(column.type):
-            arrays.append(_lists(columns[column.name], column.type.value_type, "<f4" if column.name == "logprobs" else "<i4"))
+            arrays.append(
+                _lists(columns[column.name], column.type.value_type, "<f4" if column.name == "logprobs" else "<i4")
+            )
         else:
             arrays.append(pa.array(columns[column.name], column.type))
     return pa.Table.from_arrays(arrays, schema=SCHEMA)

@@ -14,10 +14,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.proxy.store.helpers import rules
 
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.protocol import Store
-from tests.proxy.store.helpers import rules
 
 _numbers = itertools.count()
 
@@ -54,7 +54,14 @@ def postgres() -> Iterator[str]:
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     said = (folder / "log").open("wb")
-    settings = {"listen_addresses": "", "unix_socket_directories": str(folder), "fsync": "off", "max_connections": "200", "shared_buffers": "64MB", "synchronous_commit": "off"}
+    settings = {
+        "listen_addresses": "",
+        "unix_socket_directories": str(folder),
+        "fsync": "off",
+        "max_connections": "200",
+        "shared_buffers": "64MB",
+        "synchronous_commit": "off",
+    }
     server = subprocess.Popen(
         [binaries / "postgres", "-D", data, *(f"--{k}={v}" for k, v in settings.items())],
         cwd=folder, env=env, stdout=said, stderr=said, **user,

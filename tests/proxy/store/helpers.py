@@ -17,12 +17,21 @@ def new_id(prefix: str = "c") -> str:
     return f"{prefix}{next(_ids):025d}"
 
 
-def call(episode: str = "e1", *, at: float = NOW, messages: list[Any] | None = None, prompt: list[int] | None = None, **kw: Any) -> CallRow:
+def call(
+    episode: str = "e1",
+    *,
+    at: float = NOW,
+    messages: list[Any] | None = None,
+    prompt: list[int] | None = None,
+    **kw: Any,
+) -> CallRow:
     """A call of model ``m``; ``choices`` as [(message, ids, logprobs)]; anything else is a field of the head or of what was parsed."""
     choices = kw.pop("choices", None) or [({"role": "assistant", "content": "yes"}, [7, 8, 9], [-0.5, -0.25, -1.0])]
     task = kw.pop("task", "t1")
     parsed: dict[str, Any] = {
-        "messages": messages if messages is not None else [{"role": "system", "content": "be good"}, {"role": "user", "content": "hello"}],
+        "messages": messages
+        if messages is not None
+        else [{"role": "system", "content": "be good"}, {"role": "user", "content": "hello"}],
         "tools": kw.pop("tools", []),
         "sampling": kw.pop("sampling", {"temperature": 1.0}),
         "prompt_ids": prompt if prompt is not None else [1, 2, 3],
@@ -38,7 +47,9 @@ def call(episode: str = "e1", *, at: float = NOW, messages: list[Any] | None = N
     return CallRow(CallHead(**head), Parsed(**parsed))
 
 
-def reward(episode: str = "e1", value: float = 1.0, *, at: float = NOW, key: str = "-", id: str | None = None, **kw: Any) -> Mutation:
+def reward(
+    episode: str = "e1", value: float = 1.0, *, at: float = NOW, key: str = "-", id: str | None = None, **kw: Any
+) -> Mutation:
     given = RewardIn(value=value, **kw).model_dump()
     return Mutation(id or new_id("m"), "reward", at, {"key": key, "episode": episode, "reward": given})
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 
 import pyarrow.parquet as pq
-
 from tests.proxy.store.helpers import call, reward
 
 

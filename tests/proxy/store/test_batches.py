@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from tests.proxy.store.helpers import NOW, call, group, mutation, reward, rules, want
+
 from slipstream.contract import BATCH_COLUMNS, BatchAck
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.batches import share_out
-from tests.proxy.store.helpers import NOW, call, group, mutation, reward, rules, want
 
 
 def ack(batch, outcome="trained", **kw):
@@ -13,7 +14,10 @@ def ack(batch, outcome="trained", **kw):
 
 
 def test_a_batch_has_the_sampled_tokens_of_each_choice(store):
-    two = [({"role": "assistant", "content": "a"}, [4], [-0.5]), ({"role": "assistant", "content": "b"}, [5, 6], [-1.0, -2.0])]
+    two = [
+        ({"role": "assistant", "content": "a"}, [4], [-0.5]),
+        ({"role": "assistant", "content": "b"}, [5, 6], [-1.0, -2.0]),
+    ]
     store.ingest(
         [
             call("a", choices=two, adapter="m@3"), call("a", at=NOW + 1, prompt=[1, 2, 3, 4, 9], untrainable="temperature 0", adapter="m@3"),
@@ -24,7 +28,13 @@ def test_a_batch_has_the_sampled_tokens_of_each_choice(store):
     got = store.lease_batch(want(), {"m@3": 3}, 4, NOW + 20)
     assert tuple(got.table.column_names) == BATCH_COLUMNS
     rows = got.table.to_pylist()
-    assert [(r["episode"], r["number"], r["choice"]) for r in rows] == [("a", 0, 0), ("a", 0, 1), ("a", 1, 0), ("a", 3, 0), ("t1-0", 0, 0)]
+    assert [(r["episode"], r["number"], r["choice"]) for r in rows] == [
+        ("a", 0, 0),
+        ("a", 0, 1),
+        ("a", 1, 0),
+        ("a", 3, 0),
+        ("t1-0", 0, 0),
+    ]
     assert [r["completion_ids"] for r in rows[:2]] == [[4], [5, 6]]
     assert [r["logprobs"] for r in rows[:2]] == [[-0.5], [-1.0, -2.0]]
     assert rows[2]["prompt_ids"] == [1, 2, 3, 4, 9]
@@ -142,7 +152,11 @@ def test_a_rebuilt_store_does_not_train_twice(opened, tmp_path):
     records = group("t1")
     store.ingest(records, {})
     got = store.lease_batch(want(), {}, 0, NOW + 5)
-    data = {"batch": got.id, "ack": ack(got, adapter="m@1").model_dump(mode="json"), "members": store.batch_members(got.id)}
+    data = {
+        "batch": got.id,
+        "ack": ack(got, adapter="m@1").model_dump(mode="json"),
+        "members": store.batch_members(got.id),
+    }
     for order in ([*records, mutation("ack", data)], [mutation("ack", data), *records]):
         new = open_store(f"duckdb:///{tmp_path}/new{len(order[0].__slots__)}.duckdb", rules())
         new.ingest(order, {})

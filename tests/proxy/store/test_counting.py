@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from slipstream_proxy.store.counting import plural
 from tests.proxy.store.helpers import NOW, call, group, reward
+
+from slipstream_proxy.store.counting import plural
 
 
 def test_an_empty_store_says_what_is_needed(store):

@@ -41,7 +41,13 @@ def test_only_done_episodes_with_a_trained_models_call(store):
 def test_ungrouped_episodes_go_by_likeness(store):
     system = {"role": "system", "content": "agent"}
     for i, first in enumerate([system, system, {"role": "system", "content": "another"}]):
-        store.ingest([call(f"e{i}", task=None, done=True, messages=[first, {"role": "user", "content": f"{i}"}]), reward(f"e{i}")], {})
+        store.ingest(
+            [
+                call(f"e{i}", task=None, done=True, messages=[first, {"role": "user", "content": f"{i}"}]),
+                reward(f"e{i}"),
+            ],
+            {},
+        )
     a, b, c = groups_of(store, "e0", "e1", "e2")
     assert a == b != c
     got = store.lease_batch(want(), {}, 0, NOW + 9)

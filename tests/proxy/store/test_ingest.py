@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tests.proxy.store.helpers import NOW, at, call, done, mutation, reward
+
 from slipstream.contract import EpisodeState
 from slipstream_proxy.store.protocol import EpisodeFilter, Position
-from tests.proxy.store.helpers import NOW, at, call, done, mutation, reward
 
 
 def test_a_call_comes_back_as_it_was(store):
@@ -22,7 +23,13 @@ def test_a_call_comes_back_as_it_was(store):
     assert got.reply == [c.message for c in one.parsed.choices]
     assert (got.prompt_ids, got.completion_ids, got.logprobs) == ([5, 6], [[1, 2], []], [[-0.5, -0.125], []])
     assert got.sampling == {"temperature": 0.5, "n": 2}
-    assert (found.tags, found.task, found.model, found.adapter, found.state) == ({"user": "x"}, "t1", "m", "m", EpisodeState.OPEN)
+    assert (found.tags, found.task, found.model, found.adapter, found.state) == (
+        {"user": "x"},
+        "t1",
+        "m",
+        "m",
+        EpisodeState.OPEN,
+    )
     assert (found.calls, found.prompt_tokens, found.completion_tokens) == (1, 2, 2)
     assert store.episode("-", "e1").call_list[0].prompt_ids is None
     assert store.episode("other", "e1") is None
@@ -59,7 +66,11 @@ def test_it_is_all_there_after_opening_again(opened):
     first.ingest([one], at(0, 1))
     first.close()
     second = opened()
-    two = call(messages=[*history, one.parsed.choices[0].message, {"role": "user", "content": "2"}], prompt=[1, 2, 7, 8, 9, 3], at=NOW + 1)
+    two = call(
+        messages=[*history, one.parsed.choices[0].message, {"role": "user", "content": "2"}],
+        prompt=[1, 2, 7, 8, 9, 3],
+        at=NOW + 1,
+    )
     second.ingest([two], at(0, 2))
     got = second.episode("-", "e1", tokens=True).call_list
     assert got[1].parent == one.head.id
@@ -85,7 +96,15 @@ def test_why_a_call_is_not_trained_on(store):
         {},
     )  # fmt: skip
     got = [c.untrainable_reason for c in store.episode("-", "e1").call_list]
-    assert got == [None, "temperature 0", "aborted", "not a trained model", "not a trained model", "no token ids", "no log-probabilities"]
+    assert got == [
+        None,
+        "temperature 0",
+        "aborted",
+        "not a trained model",
+        "not a trained model",
+        "no token ids",
+        "no log-probabilities",
+    ]
 
 
 def test_done_by_header_by_word_and_before_its_calls(store):

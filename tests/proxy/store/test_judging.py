@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from slipstream.contract import GroupKind, GroupLeaseIn, Score, ScoresIn
 from tests.proxy.store.helpers import NOW, call, group, mutation, reward
+
+from slipstream.contract import GroupKind, GroupLeaseIn, Score, ScoresIn
 
 
 def ask(**kw):
@@ -11,7 +12,13 @@ def ask(**kw):
 
 
 def scores(lease, *episodes, value=0.5, **kw):
-    return ScoresIn(lease=lease, scores=[Score(episode=e, value=value, reason="because", values=[0.4, 0.6], meta={"model": "x"}) for e in episodes], **kw)
+    return ScoresIn(
+        lease=lease,
+        scores=[
+            Score(episode=e, value=value, reason="because", values=[0.4, 0.6], meta={"model": "x"}) for e in episodes
+        ],
+        **kw,
+    )
 
 
 def test_a_complete_group_is_judged_once(opened):
@@ -19,14 +26,32 @@ def test_a_complete_group_is_judged_once(opened):
     store.ingest([*group("t1", value=None), *group("half", 1, value=None)], {})
     got = store.lease_groups(ask(limit=9), NOW + 5)
     (one,) = got.groups
-    assert (one.kind, one.task, one.model, one.split, one.attempts, got.until) == (GroupKind.TASK, "t1", "m", "train", 0, NOW + 65)
-    assert [(e.episode.id, e.calls[0].messages[1]["content"], e.context) for e in one.episodes] == [("t1-0", "hello", False), ("t1-1", "hello", False)]
+    assert (one.kind, one.task, one.model, one.split, one.attempts, got.until) == (
+        GroupKind.TASK,
+        "t1",
+        "m",
+        "train",
+        0,
+        NOW + 65,
+    )
+    assert [(e.episode.id, e.calls[0].messages[1]["content"], e.context) for e in one.episodes] == [
+        ("t1-0", "hello", False),
+        ("t1-1", "hello", False),
+    ]
     assert store.lease_groups(ask(), NOW + 6) is None
     assert store.post_scores(one.id, scores(got.lease, "t1-0", "t1-1"), NOW + 7)
-    assert store.post_scores(one.id, scores(got.lease, "t1-0", "t1-1", value=0.9), NOW + 8), "the same again changes nothing"
+    assert store.post_scores(one.id, scores(got.lease, "t1-0", "t1-1", value=0.9), NOW + 8), (
+        "the same again changes nothing"
+    )
     found = store.episode("-", "t1-0")
     (row,) = found.rewards
-    assert (row.name, row.source, row.value, row.reason, row.meta) == ("judge", "judge", 0.5, "because", {"model": "x", "values": [0.4, 0.6]})
+    assert (row.name, row.source, row.value, row.reason, row.meta) == (
+        "judge",
+        "judge",
+        0.5,
+        "because",
+        {"model": "x", "values": [0.4, 0.6]},
+    )
     assert found.reward == 0.5
     assert store.counts(NOW)["groups"]["ready"] == 1
     assert store.lease_groups(ask(), NOW + 99) is None
@@ -45,7 +70,13 @@ def test_scores_from_the_spool_are_the_same_scores(store):
 
 def test_scores_only_from_the_spool(opened):
     store = opened(weights={"judge": 1.0})
-    store.ingest([*group("t1", value=None), mutation("scores", {"group": "gone", "scores": scores("l", "t1-0").model_dump(mode="json"), "key": "-"})], {})
+    store.ingest(
+        [
+            *group("t1", value=None),
+            mutation("scores", {"group": "gone", "scores": scores("l", "t1-0").model_dump(mode="json"), "key": "-"}),
+        ],
+        {},
+    )
     assert store.episode("-", "t1-0").reward == 0.5
 
 
@@ -73,7 +104,9 @@ def test_failures_park_a_group(opened):
             store.release_leases("j1")
             store.ingest([], {})
             got = store.lease_groups(ask(), NOW + 31)
-            assert store.post_scores(got.groups[0].id, ScoresIn(lease=got.lease, failed="no answer", retry_after=0.0), NOW)
+            assert store.post_scores(
+                got.groups[0].id, ScoresIn(lease=got.lease, failed="no answer", retry_after=0.0), NOW
+            )
     assert store.lease_groups(ask(), NOW + 99) is None
     (parked,) = store.parked()
     assert (parked.attempts, len(parked.episodes)) == (2, 2)

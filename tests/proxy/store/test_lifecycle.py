@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 
+from tests.proxy.store.helpers import NOW, at, call, done, group, mutation, reward, want
+
 from slipstream.contract import BatchAck
 from slipstream_proxy.store.protocol import EpisodeFilter, Pin
-from tests.proxy.store.helpers import NOW, at, call, done, group, mutation, reward, want
 
 
 def test_an_idle_episode_is_done(opened):
@@ -18,7 +19,7 @@ def test_an_idle_episode_is_done(opened):
     assert store.counts(NOW)["groups"] == {"ready": 1}
     store.ingest([call("a", at=NOW + 600)], {})
     found = store.episode("-", "a")
-    assert (found.calls, found.state, found.ended) == (2, "done", NOW + 600.5)
+    assert (found.calls, found.state, found.ended) == (2, "done", NOW + 600)
 
 
 def test_the_first_pin_stays(store):
@@ -33,7 +34,13 @@ def test_the_first_pin_stays(store):
 
 
 def test_pins_that_a_worker_decided_alone_are_kept(store):
-    store.ingest([call("a", adapter="m@1", pin="local"), mutation("pin", {"key": "-", "episode": "b", "model": "m", "adapter": "m@2", "arm": "live"})], {})
+    store.ingest(
+        [
+            call("a", adapter="m@1", pin="local"),
+            mutation("pin", {"key": "-", "episode": "b", "model": "m", "adapter": "m@2", "arm": "live"}),
+        ],
+        {},
+    )
     assert store.open_pins() == {"m@1": 1, "m@2": 1}
     store.ingest([call("a", adapter="m@2", pin="moved", at=NOW + 1)], {})
     assert store.open_pins() == {"m@2": 2}
@@ -88,7 +95,15 @@ def test_an_episode_deleted_while_it_is_trained_on(store):
 
 
 def test_a_delete_from_the_spool(store):
-    store.ingest([call("a"), mutation("delete", {"key": "-", "episode": "a"}), mutation("delete", {"key": "-", "episode": "b"}), reward("b")], {})
+    store.ingest(
+        [
+            call("a"),
+            mutation("delete", {"key": "-", "episode": "a"}),
+            mutation("delete", {"key": "-", "episode": "b"}),
+            reward("b"),
+        ],
+        {},
+    )
     store.ingest([call("b"), call("c")], {})
     store.ingest([mutation("delete", {"key": None, "episode": "c"})], {})
     store.sweep(NOW)
@@ -99,7 +114,11 @@ def test_a_delete_from_the_spool(store):
 def test_the_other_calls_of_that_day_stay_whole(store):
     history = [{"role": "user", "content": "1"}]
     one = call("keep", messages=history, prompt=[1, 2])
-    two = call("keep", messages=[*history, one.parsed.choices[0].message, {"role": "user", "content": "2"}], prompt=[1, 2, 7, 8, 9, 3])
+    two = call(
+        "keep",
+        messages=[*history, one.parsed.choices[0].message, {"role": "user", "content": "2"}],
+        prompt=[1, 2, 7, 8, 9, 3],
+    )
     store.ingest([call("gone"), one, call("gone"), two], {})
     store.delete("-", "gone", NOW)
     three = call("keep", messages=two.parsed.messages[:1], prompt=[1, 2, 7])

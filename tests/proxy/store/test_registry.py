@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from slipstream.contract import Adapter, Event
 from tests.proxy.store.helpers import NOW, call, mutation
+
+from slipstream.contract import Adapter, Event
 
 
 def adapter(n, state="candidate", **kw):
-    return Adapter(**({"name": f"m@{n}", "model": "m", "version": n, "state": state, "created": NOW + n, "path": f"m@{n}"} | kw))
+    return Adapter(
+        **({"name": f"m@{n}", "model": "m", "version": n, "state": state, "created": NOW + n, "path": f"m@{n}"} | kw)
+    )
 
 
 def test_adapters_are_kept_and_changed(store):
     store.put_adapter(adapter(2))
-    store.ingest([mutation("adapter", adapter(1, "live", numbers={"p": 0.5}, batches=["b1"]).model_dump(mode="json")), call("a", adapter="m@1")], {})
+    store.ingest(
+        [
+            mutation("adapter", adapter(1, "live", numbers={"p": 0.5}, batches=["b1"]).model_dump(mode="json")),
+            call("a", adapter="m@1"),
+        ],
+        {},
+    )
     store.put_adapter(adapter(2, "rolled_back", reason="worse"))
     one, two = store.adapters()
     assert (one.name, one.state, one.numbers, one.batches, one.episodes) == ("m@1", "live", {"p": 0.5}, ["b1"], 1)

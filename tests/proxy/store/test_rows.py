@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import pytest
-
-from slipstream_proxy.store.rows import clean, cursor_of, dump, dump_list, floats_of, ids_of, load, parse_cursor, untrainable
 from tests.proxy.store.helpers import call
+
+from slipstream_proxy.store.rows import (
+    clean,
+    cursor_of,
+    dump,
+    dump_list,
+    floats_of,
+    ids_of,
+    load,
+    parse_cursor,
+    untrainable,
+)
 
 
 def test_what_orjson_cannot_write():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.proxy.store.helpers import NOW, call, done, group, reward, want
 
 from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.scoring import combine, combine_calls
-from tests.proxy.store.helpers import NOW, call, done, group, reward, want
 
 
 def test_a_missing_reward_is_not_zero(store):
@@ -19,7 +19,9 @@ def test_a_missing_reward_is_not_zero(store):
 
 
 def test_the_latest_wins_of_any_source(store):
-    store.ingest([call(), reward(value=1, source="agent"), reward(value=2, source="user"), reward(value=3, source="agent")], {})
+    store.ingest(
+        [call(), reward(value=1, source="agent"), reward(value=2, source="user"), reward(value=3, source="agent")], {}
+    )
     assert store.episode("-", "e1").reward == 3
     store.ingest([reward(value=4, source="user")], {})
     found = store.episode("-", "e1")

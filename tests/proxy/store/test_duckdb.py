@@ -1,0 +1,243 @@
+"""The embedded store: its file broken, locked, hurt in mid-flight, used from many threads."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from tests.proxy.store.helpers import NOW, at, call, done, group, mutation, reward, rules, want
+
+from slipstream_proxy.store import open_store
+from slipstream_proxy.store.driver import StoreError
+from slipstream_proxy.store.duckdb import DuckStore
+from slipstream_proxy.store.protocol import EpisodeFilter, Position, Store
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "a.duckdb"
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """A store's file and log as a killed process leaves them: 8 transactions of an episode of two calls each."""
+    folder = tmp_path_factory.mktemp("killed")
+    store = DuckStore(folder / "source.duckdb", rules())
+    for i in range(8):
+        store.ingest([call(f"e{i}"), call(f"e{i}", done=True), reward(f"e{i}")], at(0, i + 1))
+    shutil.copy(folder / "source.duckdb", folder / "a.duckdb")
+    shutil.copy(folder / "source.duckdb.wal", folder / "a.duckdb.wal")
+    store.close()
+    return folder / "a.duckdb"
+
+
+def hurt(log, how, share):
+    data = bytearray(log.read_bytes())
+    place = int(len(data) * share)
+    match how:
+        case "torn":
+            del data[place:]
+        case "zeroed":
+            data[place : place + 512] = bytes(min(512, len(data) - place))
+        case "flipped":
+            data[place] ^= 4
+    log.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["torn", "zeroed", "flipped"])
+@pytest.mark.parametrize("share", [0.01, 0.6, 0.999])
+def test_a_broken_log_never_keeps_it_from_opening(killed, path, how, share, caplog):
+    shutil.copy(killed, path)
+    log = shutil.copy(f"{killed}.wal", f"{path}.wal")
+    hurt(Path(log), how, share)
+    with caplog.at_level(logging.CRITICAL):
+        store = DuckStore(path, rules())
+    found = store.positions()
+    count = found["data0"].offset if found else 0
+    episodes = store.episodes(EpisodeFilter(limit=50)).episodes
+    assert len(episodes) == count, "what is there goes with the positions"
+    assert all(len(store.episode("-", e.id).call_list) == 2 for e in episodes)
+    aside = sorted(p.name for p in path.parent.glob("a.duckdb.broken-*"))
+    if store.rebuilt:
+        assert found == {}
+        assert len(aside) == 2
+        assert aside[1] == aside[0] + ".wal"
+        assert "set aside" in caplog.text
+    else:
+        assert aside == []
+    store.ingest([call("new")], at(1, 1))
+    store.close()
+    assert DuckStore(path, rules()).episode("-", "new") is not None
+
+
+def test_a_file_that_is_no_database(path):
+    path.write_bytes(b"not a database at all" * 1000)
+    store = DuckStore(path, rules())
+    assert store.rebuilt
+    store.close()
+
+
+def test_a_file_that_another_process_has_open_stays(path):
+    code = f"import duckdb, sys; c = duckdb.connect({str(path)!r}); print('open', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(StoreError, match="cannot be opened"):
+            DuckStore(path, rules())
+        other.communicate("")
+    store = DuckStore(path, rules())
+    assert not store.rebuilt
+    store.close()
+
+
+def test_a_schema_of_the_future_is_refused_and_stays(path):
+    DuckStore(path, rules()).close()
+    with duckdb.connect(str(path)) as con:
+        con.execute("UPDATE t_meta SET value = '999' WHERE name = 'schema'")
+    with pytest.raises(StoreError, match="999"):
+        DuckStore(path, rules())
+    assert list(path.parent.glob("*broken*")) == []
+
+
+def test_deleted_text_and_tokens_are_nowhere_in_the_files(path):
+    secret = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=400))
+    tokens = [random.Random(i).randrange(150_000) for i in range(300)]
+    blob = np.asarray(tokens, "<i4").tobytes()[400:440]
+    store = DuckStore(path, rules())
+    said = [{"role": "user", "content": secret}]
+    store.ingest(
+        [
+            call("gone", messages=said, prompt=tokens),
+            reward("gone", reason=secret),
+            *(call(f"e{i}") for i in range(50)),
+        ],
+        {},
+    )
+    store.snapshot()
+
+    def there():
+        data = b"".join(p.read_bytes() for p in path.parent.iterdir())
+        return any(secret[i : i + 24].encode() in data for i in range(0, 376, 24)), blob in data
+
+    assert there() == (True, True), "the test would see it"
+    store.delete("-", "gone", NOW)
+    assert there() == (False, False)
+    assert len(store.episodes(EpisodeFilter(limit=99)).episodes) == 50
+    store.ingest(
+        [call("gone2", messages=said, prompt=tokens), mutation("delete", {"key": "-", "episode": "gone2"})], {}
+    )
+    store.sweep(NOW)
+    assert there() == (False, False)
+    store.close()
+
+
+def test_many_threads_at_once(path):
+    store = DuckStore(path, rules())
+    store.ingest([r for i in range(20) for r in group(f"t{i}")], {})
+    failed, leased, stop = [], [], threading.Event()
+
+    def run(work):
+        try:
+            for _ in range(200):
+                if stop.is_set():
+                    break
+                work()
+        except BaseException as e:
+            failed.append(e)
+
+    def lease():
+        got = store.lease_batch(want(max_groups=1), {}, 0, NOW + 50)
+        if got is not None:
+            leased.append(got.table["group"][0].as_py())
+
+    readers = [
+        lambda: store.episodes(EpisodeFilter(limit=5)), lambda: store.counts(NOW), lambda: store.episode("-", "t1-0", tokens=True),
+        lambda: store.sql("select count(*) from calls", 5, 30), lease, lease,
+    ]  # fmt: skip
+    threads = [threading.Thread(target=run, args=(r,)) for r in readers]
+    for t in threads:
+        t.start()
+    for i in range(20):
+        store.ingest([call(f"x{i}", done=True), call(f"gone{i}")], at(0, i))
+        if i % 10 == 0:
+            store.delete("-", f"gone{i}", NOW)
+        store.sweep(NOW)
+    stop.set()
+    for t in threads:
+        t.join()
+    assert failed == []
+    assert len(leased) == len(set(leased)), "no group is handed out twice"
+    assert len(store.episodes(EpisodeFilter(limit=99)).episodes) == 40 + 20 + 18
+    store.close()
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from(["call", "call", "call", "reward", "done", "delete"])),
+    min_size=1,
+    max_size=10,
+)
+
+
+def records(events):
+    made, prompt = [], [1, 2]
+    for n, (episode, what) in enumerate(events):
+        now = NOW + n
+        if what == "call":
+            made.append(call(episode, at=now, prompt=list(prompt), messages=[{"n": i} for i in range(n)]))
+            prompt += [7, 8, 9, n]
+        elif what == "reward":
+            made.append(reward(episode, n, at=now))
+        else:
+            made.append(
+                done(episode, at=now)
+                if what == "done"
+                else mutation("delete", {"key": "-", "episode": episode}, at=now)
+            )
+    return made
+
+
+def everything(store: Store):
+    found = [e for batch in store.export(EpisodeFilter()) for e in batch]
+    return sorted((e.model_dump_json() for e in found)), store.counts(NOW)["groups"]
+
+
+@settings(
+    max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+@given(EVENTS, st.data())
+def test_whatever_is_read_again_counts_once(tmp_path_factory, events, data):
+    """A crash is a batch that was not committed, or an ingester that begins again at a position before what is stored."""
+    items = records(events)
+    folder = tmp_path_factory.mktemp("replay")
+    plain, crashed = (open_store(f"duckdb:///{folder}/{n}.duckdb", rules()) for n in ("plain", "crashed"))
+    for i, item in enumerate(items):
+        plain.ingest([item], at(0, i + 1))
+    position = 0
+    while position < len(items):
+        begin = data.draw(st.integers(max(0, position - 3), position))
+        end = data.draw(st.integers(position + 1, len(items)))
+        batch = items[begin:end]
+        if data.draw(st.booleans()):
+            with pytest.raises(ValueError):
+                crashed.ingest([*batch, mutation("nonsense", {})], at(0, end))
+            assert crashed.positions().get("data0", Position(0, 0)).offset == position
+            if data.draw(st.booleans()):
+                crashed.close()
+                crashed = open_store(f"duckdb:///{folder}/crashed.duckdb", rules())
+        crashed.ingest(batch, at(0, end))
+        position = end
+    assert everything(crashed) == everything(plain)
+    plain.close()
+    crashed.close()
+    shutil.rmtree(folder)

@@ -1,0 +1,99 @@
+"""The shared store: several proxies on one database."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+from tests.proxy.store.helpers import NOW, at, call, group, reward, rules, want
+
+from slipstream_proxy.store import open_store
+from slipstream_proxy.store.driver import StoreError
+from slipstream_proxy.store.postgres import PostgresStore, translate
+from slipstream_proxy.store.protocol import EpisodeFilter, Position
+
+
+@pytest.fixture
+def two(postgres):
+    """Two proxies' stores on one database."""
+    with psycopg.connect(postgres, autocommit=True) as con:
+        con.execute("DROP SCHEMA IF EXISTS fleet CASCADE; CREATE SCHEMA fleet")
+    stores = [PostgresStore(f"{postgres}&options=-csearch_path%3Dfleet", rules(), instance=f"p{i}") for i in range(2)]
+    yield stores
+    for store in stores:
+        store.close()
+
+
+def test_one_fleet(two):
+    a, b = two
+    one = call("e", messages=["x"], prompt=[1, 2])
+    a.ingest([one], at(0, 1))
+    more = call("e", messages=["x", one.parsed.choices[0].message, "y"], prompt=[1, 2, 7, 8, 9, 4], at=NOW + 1)
+    b.ingest([more], at(0, 5))
+    a.ingest([call("e", at=NOW + 2, messages=[*more.parsed.messages, "z"], done=True), reward("e")], at(0, 2))
+    found = b.episode("-", "e", tokens=True)
+    assert [c.number for c in found.call_list] == [0, 1, 2]
+    assert found.call_list[1].parent == one.head.id
+    assert found.call_list[2].messages == [*more.parsed.messages, "z"]
+    assert (found.reward, found.state) == (1.0, "done")
+    assert (a.positions(), b.positions()) == ({"data0": Position(0, 2)}, {"data0": Position(0, 5)})
+    assert a.pin("-", "n", "m", "m@1", "live", NOW) == b.pin("-", "n", "m", "m@2", "live", NOW)
+
+
+def test_leases_are_never_handed_out_twice(two):
+    two[0].ingest([r for i in range(24) for r in group(f"t{i}", start=NOW + i)], {})
+    got, failed = [], []
+
+    def lease(store):
+        try:
+            while (batch := store.lease_batch(want(max_groups=2), {}, 0, NOW + 99)) is not None:
+                got.extend(set(batch.table["group"].to_pylist()))
+        except BaseException as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=lease, args=(s,)) for s in two * 3]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert failed == []
+    assert len(got) == len(set(got)) == 24
+
+
+def test_both_ingest_at_once(two):
+    failed = []
+
+    def feed(store, name):
+        try:
+            for i in range(15):
+                store.ingest(
+                    [call(f"{name}{i}", done=True, key="k"), reward(f"{name}{i}", key="k"), call("shared", at=NOW + i)],
+                    at(0, i + 1),
+                )
+        except BaseException as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=feed, args=(s, n)) for s, n in zip(two, "ab", strict=True)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert failed == []
+    assert sorted(c.number for c in two[0].episode("-", "shared").call_list) == list(range(30))
+    assert two[1].counts(NOW)["groups"] == {"ready": 15}
+    assert len(two[0].episodes(EpisodeFilter(limit=99)).episodes) == 31
+
+
+def test_a_server_that_is_not_there():
+    with pytest.raises(StoreError, match="cannot be reached"):
+        open_store("postgresql://nobody@127.0.0.1:1/none", rules())
+
+
+def test_another_kind_of_url():
+    with pytest.raises(ValueError, match="duckdb:///path"):
+        open_store("sqlite:///x", rules())
+
+
+def test_translate():
+    assert translate("SELECT '%' WHERE a = ?") == b"SELECT '%%' WHERE a = %s"

@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+from slipstream.contract import BATCH_COLUMNS
+from slipstream_proxy.store.table import SCHEMA, batch_table
+
+
+def test_an_empty_batch_has_its_columns():
+    made = batch_table([], {}, 0)
+    assert (made.num_rows, made.schema) == (0, SCHEMA)
+    assert tuple(made.column_names) == BATCH_COLUMNS
