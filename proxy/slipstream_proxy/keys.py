@@ -48,7 +48,14 @@ class Keys:
         self.path = path
         self._file = _File()
         self._looked = 0.0
+        self._generation = 0
         self._load()
+
+    def generation(self) -> int:
+        """Changes when the file has changed (looked at once a second at most)."""
+        if time.monotonic() - self._looked > 1.0:
+            self._load()
+        return self._generation
 
     def __len__(self) -> int:
         return len(self._file.by_hash)
@@ -93,6 +100,7 @@ class Keys:
             stat = self.path.stat()
         except OSError:
             self._file = _File()
+            self._generation += 1
             return
         stamp = (stat.st_mtime_ns, stat.st_ino)
         if stamp == self._file.stamp:
@@ -105,6 +113,7 @@ class Keys:
                 return  # half-written by another hand: what was known stays valid
             raise SlipstreamError(f"{self.path}: not a keys file: {e}") from e
         self._file = _File(stamp, by_hash)
+        self._generation += 1
 
     def _save(self, by_hash: dict[str, Key]) -> None:
         text = json.dumps({"keys": [{"hash": h, **asdict(k)} for h, k in by_hash.items()]}, indent=1)

@@ -38,10 +38,10 @@ MAX_PAYLOAD = 2**31
 def encode(kind: Kind, head: dict[str, Any] | CallHead, request: bytes = b"", reply: bytes = b"") -> bytes:
     """One frame. The head gets ``request_bytes``: where in the payload's rest the reply begins."""
     if isinstance(head, dict):
-        head = {**head, "request_bytes": len(request)}
+        head["request_bytes"] = len(request)
     else:
         head.request_bytes = len(request)
-    text = orjson.dumps(head, option=orjson.OPT_NON_STR_KEYS)
+    text = orjson.dumps(head)
     payload = b"".join((_PAYLOAD.pack(kind, len(text)), text, request, reply))
     return _FRAME.pack(len(payload), crc32c(payload)) + payload
 

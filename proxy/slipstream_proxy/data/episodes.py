@@ -25,6 +25,8 @@ class Pinned:
     arm: str
     how: str
     """``control``, ``local`` or ``moved``."""
+    checked: int = -1
+    """The state of ``Live`` under which its adapter was found to be loaded."""
 
 
 @dataclass(slots=True)

@@ -30,6 +30,14 @@ log = logging.getLogger(__name__)
 MAX_TRIES = 3
 
 
+_labels: dict[tuple[str, str, int], str] = {}
+
+
+def _label(label: tuple[str, str, int]) -> str:
+    _labels[label] = 'format="{}",outcome="{}",status="{}xx"'.format(*label)
+    return _labels[label]
+
+
 class Call:
     """A ``Receiver`` of the engine's reply; what the client shall get goes to its ``Sink``."""
 
@@ -119,7 +127,7 @@ class Call:
         if not isinstance(body, dict):
             body = None  # the engine says what is wrong with it
         headers = request.headers
-        tags = self.tags = read_tags(headers, self.prefix, suffix, body, traceparent=plane.config.identity.traceparent)
+        tags = self.tags = read_tags(request.ours, self.prefix, suffix, body, traceparent=plane.config.identity.traceparent)
         self.turn = self._turn(body) if tags.episode is None and body is not None else None
         self.episode = plane.episodes.of(key.id, tags, self.turn)
         retry = headers.get(b"x-stainless-retry-count", b"0")
@@ -418,7 +426,8 @@ class Call:
 
     def _count(self, status: int, outcome: str) -> None:
         metrics = self.plane.metrics
-        metrics.add("slipstream_calls_total", f'format="{self.dialect.name}",outcome="{outcome}",status="{status // 100}xx"')
+        label = (self.dialect.name, outcome, status // 100)
+        metrics.add("slipstream_calls_total", _labels.get(label) or _label(label))
         metrics.call_seconds.observe(time.time() - self.started)
         if self.first is not None:
             metrics.first_byte.observe(self.first - self.started)

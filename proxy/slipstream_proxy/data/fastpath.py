@@ -95,7 +95,7 @@ class Handler(RequestHandler):
         if parsed is None or dialect is None:
             self._go_slow(data)
             return
-        headers, lines = parsed
+        headers = parsed[0]
         length = headers.get(b"content-length", b"")
         if not length.isdigit() or b"host" not in headers or not _SLOW.isdisjoint(headers) or not _kept_alive(headers):
             self._go_slow(data)
@@ -104,7 +104,7 @@ class Handler(RequestHandler):
         if need > self._plane.config.proxy.body_limit:
             self._turn_away(Refused(413, f"the request's body is larger than {self._plane.config.proxy.body_limit} bytes"), dialect)
             return
-        self._start(Request(path, headers, lines, b""), prefix, dialect, need, data[end + 4 :])
+        self._start(Request(path, parsed, b""), prefix, dialect, need, data[end + 4 :])
 
     def _start(self, request: Request, prefix: Prefix, dialect: Dialect, need: int, rest: bytes) -> None:
         self._request, self._prefix, self._dialect, self._need, self._have = request, prefix, dialect, need, 0

@@ -96,6 +96,10 @@ LAST_CHUNK = b"0\r\n\r\n"
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n]*)?\r\n")
 
 
+_plain: dict[bytes, bytes] = {}
+"""Response lines that come again and again → their content type, if they are one."""
+
+
 class ResponseHead:
     """Status line and fields of a response. ``length`` is None for chunked bodies and those that end with the connection."""
 
@@ -113,13 +117,20 @@ class ResponseHead:
         self.content_type = b""
         fields = []
         for line in head[m.end() :].split(b"\r\n"):
+            content_type = _plain.get(line)
+            if content_type is not None:
+                fields.append(line)
+                self.content_type = content_type or self.content_type
+                continue
             name, colon, value = line.partition(b":")
             low = name.lower()
             if low not in HOP:
                 if colon:
                     fields.append(line)
-                    if low == b"content-type":
-                        self.content_type = value.strip()
+                    kind = value.strip() if low == b"content-type" else b""
+                    self.content_type = kind or self.content_type
+                    if len(_plain) < 256 and low in (b"content-type", b"server"):
+                        _plain[line] = kind
                 elif line:
                     raise Malformed("a header line without a colon")
             elif low == b"content-length":

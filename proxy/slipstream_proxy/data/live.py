@@ -37,6 +37,7 @@ class Live:
         self.models: dict[str, ModelLive] = {name: ModelLive(name, name)}
         self.connected = False
         self.known = False
+        self.version = 0
         self._down: dict[str, float] = {}
         self._file = config.root / "live.json"
         self._read_file()
@@ -64,6 +65,7 @@ class Live:
         if models:
             self.models = models
         self.known = True
+        self.version += 1
 
     @property
     def ready(self) -> bool:
@@ -100,6 +102,8 @@ class Live:
 
     def servers(self, adapter: str, episode: str) -> list[str]:
         """Engines that can serve this now, the episode's own first; empty: none has the adapter."""
+        if len(self.engines) == 1 and not (self.known and "@" in adapter):
+            return [self.engines[0].url]
         need = self._needs(adapter)
         able = [e for e in self.engines if not need or adapter in e.loaded]
         if len(able) == 1:

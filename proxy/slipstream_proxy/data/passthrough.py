@@ -35,7 +35,7 @@ def is_allowed(method: str, path: str) -> bool:
 
 
 def _headers(plane: Plane, request: web.BaseRequest) -> CIMultiDict[str]:
-    _, lines = forwardable(list(request.raw_headers))
+    _, _, lines = forwardable(list(request.raw_headers))
     found: CIMultiDict[str] = CIMultiDict()
     for line in lines:
         name, _, value = line.partition(b": ")

@@ -107,7 +107,7 @@ class Plane:
         """The episode's pin; None: ``then`` is called once it is there."""
         pin = episode.pins.get(model)
         if pin is not None:
-            return self._checked(episode, model, pin)
+            return pin if pin.checked == self.live.version else self._checked(episode, model, pin)
         if not self.live.connected:
             return self._pin_alone(episode, model)
         waiting = episode.waiting.get(model)
@@ -123,6 +123,7 @@ class Plane:
     def _checked(self, episode: Episode, model: str, pin: Pinned) -> Pinned:
         if not self.live.servers(pin.adapter, episode.id):
             pin = episode.pins[model] = Pinned(self.live.replacement(model, pin.adapter), "live", "moved")
+        pin.checked = self.live.version
         return pin
 
     def _pin_alone(self, episode: Episode, model: str) -> Pinned:

@@ -115,9 +115,9 @@ def header_map(fields: list[bytes]) -> CIMultiDict[str]:
 async def captured(plane: Plane, request: web.BaseRequest, prefix: Prefix, dialect: Dialect) -> web.StreamResponse:
     """A call of a captured format. The relay is the fast path's; only reading and writing differ."""
     body = await read_body(request, plane.config.proxy.body_limit, plane.config.proxy.header_timeout)
-    headers, lines = forwardable(list(request.raw_headers))
+    fields_in = forwardable(list(request.raw_headers))
     sink = QueueSink()
-    call = sink.call = Call(plane, Request(prefix.path, headers, lines, body), prefix, dialect, sink)
+    call = sink.call = Call(plane, Request(prefix.path, fields_in, body), prefix, dialect, sink)
     try:
         call.begin()
         status, fields, whole, close = await sink.head()

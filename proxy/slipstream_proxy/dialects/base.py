@@ -153,32 +153,45 @@ def stream_objects(reply: bytes) -> Iterator[dict[str, Any]]:
 
 def null_ids(text: bytes) -> bytes:
     """Token-id arrays become null, as vLLM writes them when they are not asked for. Inside JSON strings quotes are escaped, so the keys
-    found here are keys.
-    """
-    if b'token_ids"' not in text:
+    found here are keys."""
+    at = text.find(b'token_ids":')
+    if at < 0:
         return text
-    return _IDS.sub(rb"\1null", text)
-
-
-_IDS = re.compile(rb'("(?:prompt_)?token_ids":\s?)\[[0-9,\s]*\]')
-_LOGPROBS = re.compile(rb'"logprobs":\s?\{')
-_FINISH = re.compile(rb',\s?"finish_reason":')
+    parts: list[bytes] = []
+    start = 0
+    while at >= 0:
+        begin = at + 11
+        if text[begin : begin + 1] == b" ":
+            begin += 1
+        if text[begin : begin + 1] == b"[":
+            end = text.find(b"]", begin)
+            if end < 0:
+                break
+            parts += (text[start:begin], b"null")
+            start = begin = end + 1
+        at = text.find(b'token_ids":', begin)
+    parts.append(text[start:])
+    return b"".join(parts)
 
 
 def null_logprobs(text: bytes) -> bytes | None:
     """Objects under ``logprobs`` become null; None: they do not stand where vLLM writes them (before finish_reason)."""
-    m = _LOGPROBS.search(text)
-    if m is None:
-        return text
+    key, after = b'"logprobs":{', b',"finish_reason":'
+    at = text.find(key)
+    if at < 0:
+        key, after = b'"logprobs": {', b', "finish_reason":'
+        at = text.find(key)
+        if at < 0:
+            return text
     parts: list[bytes] = []
     start = 0
-    while m:
-        end = _FINISH.search(text, m.end())
-        if end is None or text[end.start() - 1] != 0x7D:
+    while at >= 0:
+        end = text.find(after, at)
+        if end < 0 or text[end - 1] != 0x7D:
             return None
-        parts += (text[start : m.end() - 1], b"null")
-        start = end.start()
-        m = _LOGPROBS.search(text, start)
+        parts += (text[start : at + len(key) - 1], b"null")
+        start = end
+        at = text.find(key, end)
     parts.append(text[start:])
     return b"".join(parts)
 
