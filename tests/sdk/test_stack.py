@@ -159,7 +159,9 @@ def test_judge_and_trainer_get_a_key_where_keys_are(tmp_path: Path) -> None:
 
 async def test_the_real_proxy_beside_an_engine_that_runs(server: Server, tmp_path: Path) -> None:
     server.on("GET", "/health")
-    server.on("GET", "/v1/models", {"object": "list", "data": [{"id": "inbox", "object": "model", "max_model_len": 512}]})
+    server.on(
+        "GET", "/v1/models", {"object": "list", "data": [{"id": "inbox", "object": "model", "max_model_len": 512}]}
+    )
     lines = Said()
     supervisor = Supervisor(lines)
     wanted = config(tmp_path, f'engine.urls=["{server.url}"]', "trainer.enabled=false")
