@@ -1,0 +1,192 @@
+"""The worker against a control API: batches are trained on once, whatever ends it when."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support import process, wait_for
+from tests.trainer.control import Control, serve
+from tests.trainer.tiny import conversation, make_config, make_trainer, table
+
+from slipstream.client import Client
+from slipstream.errors import StartError
+from slipstream_trainer.worker import Worker, only_one
+
+
+def make_worker(tiny: Path, data: Path, control: Control, **settings):
+    config = make_config(tiny, data, **settings)
+    return Worker(config, Client(control.url), make_trainer(config, warm=False))
+
+
+def test_batches_become_adapters_events_and_acks_in_order(tiny, tmp_path) -> None:
+    with serve(Control()) as control:
+        for i in range(3):
+            control.add(f"b{i}", table(conversation(i)))
+        assert make_worker(tiny, tmp_path, control, max_steps=3).run() == 0
+        assert [a["step"] for a in control.adapters.values()] == [1, 2, 3]
+        assert [d["batch"] for d in control.of_kind("step")] == ["b0", "b1", "b2"]
+        assert [d["step"] for d in control.of_kind("step")] == [1, 2, 3]
+        assert [(i, a["outcome"], a["adapter"]) for i, a in control.acks] == [(f"b{i}", "trained", f"tiny@{i + 1}") for i in range(3)]
+        assert control.adapters["tiny@2"]["parent"] == "tiny@1"
+        found = tmp_path / "adapters" / "tiny@3"
+        assert json.loads((found / "adapter_config.json").read_text())["r"] == 8
+        assert (found / "adapter_model.safetensors").is_file()
+        assert set(control.acks[0][1]["advantages"]) == {"g0e0", "g0e1", "g0e2", "g1e0", "g1e1", "g1e2"}
+        assert not list((tmp_path / "adapters").glob(".tmp*"))
+
+
+def test_a_proxy_that_is_away_is_waited_for(tiny, tmp_path) -> None:
+    with serve(Control()) as control:
+        control.add("b0", table(conversation(0)))
+        control.broken = 3
+        assert make_worker(tiny, tmp_path, control, max_steps=1).run() == 0
+        assert control.done == {"b0": "trained"}
+
+
+def test_a_batch_without_differences_is_skipped_and_said(tiny, tmp_path) -> None:
+    with serve(Control()) as control:
+        same = conversation(0)
+        for s in same:
+            s.reward = 1.0
+        control.add("b0", table(same))
+        control.add("b1", table(conversation(1)))
+        assert make_worker(tiny, tmp_path, control, max_steps=1).run() == 0
+        assert control.done == {"b0": "skipped", "b1": "trained"}
+        assert "different reward" in control.of_kind("skipped")[0]["reason"]
+
+
+@pytest.mark.parametrize("where", ["adapter", "event", "ack", "mark"])
+def test_killed_between_checkpoint_and_telling_it_tells_the_rest_once(tiny, tmp_path, where: str) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    with serve(Control()) as control:
+        control.add("b0", table(conversation(0)))
+        control.add("b1", table(conversation(1)))
+        worker = make_worker(tiny, tmp_path, control, max_steps=2)
+        target, name = {
+            "adapter": (worker.client, "add_adapter"), "event": (worker.client, "post_event"), "ack": (worker.client, "ack_batch"),
+            "mark": (worker.checkpoints, "set_told"),
+        }[where]  # fmt: skip
+        worker.recover()
+        setattr(target, name, die)
+        with pytest.raises(Killed):
+            worker.once()
+        assert make_worker(tiny, tmp_path, control, max_steps=2).run() == 0
+        assert control.done == {"b0": "trained", "b1": "trained"}
+        assert [d["batch"] for d in control.of_kind("step")] == ["b0", "b1"]
+        assert sorted(control.adapters) == ["tiny@1", "tiny@2"]
+
+
+def test_killed_while_training_the_batch_comes_back_and_nothing_of_it_remains(tiny, tmp_path) -> None:
+    with serve(Control()) as control:
+        control.add("b0", table(conversation(0)))
+        worker = make_worker(tiny, tmp_path, control)
+        worker.recover()
+        worker._train(worker.client.lease_batch(_wanted(worker)))  # and no more
+        assert control.leased
+        assert make_worker(tiny, tmp_path, control, max_steps=1).run() == 0
+        assert control.done == {"b0": "trained"}
+        assert [d["step"] for d in control.of_kind("step")] == [1]
+
+
+def _wanted(worker: Worker):
+    from slipstream.contract import BatchLeaseIn
+
+    return BatchLeaseIn(worker=worker.name)
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "adapter_model.safetensors").read_bytes()
+
+
+def test_killed_and_restored_it_goes_on_bit_identically(tiny, tmp_path) -> None:
+    for name, parts in {"unbroken": [4], "broken": [1, 2, 4]}.items():
+        with serve(Control()) as control:
+            for i in range(4):
+                control.add(f"b{i}", table(conversation(i)))
+            for until in parts:
+                assert make_worker(tiny, tmp_path / name, control, max_steps=until).run() == 0
+    for n in range(1, 5):
+        assert weights(tmp_path / "unbroken" / "adapters" / f"tiny@{n}") == weights(tmp_path / "broken" / "adapters" / f"tiny@{n}")
+
+
+def test_a_rollback_restores_what_is_live(tiny, tmp_path) -> None:
+    with serve(Control()) as control:
+        for i in range(2):
+            control.add(f"b{i}", table(conversation(i)))
+        worker = make_worker(tiny, tmp_path, control, max_steps=2)
+        assert worker.run() == 0
+        control.roll_back("tiny@2", "tiny@1")
+        worker.look()
+        assert worker.state.weights == "tiny@1"
+        assert control.of_kind("restored")[0]["adapter"] == "tiny@1"
+        worker.stop.clear()
+        worker.config.trainer.max_steps = 3
+        control.add("b2", table(conversation(2)))
+        assert worker.run() == 0
+        assert control.adapters["tiny@3"]["parent"] == "tiny@1"
+        assert [d["step"] for d in control.of_kind("step")] == [1, 2, 3]
+
+    with serve(Control()) as straight:  # the same without the batch that was taken back
+        straight.add("b0", table(conversation(0)))
+        straight.add("b2", table(conversation(2)))
+        assert make_worker(tiny, tmp_path / "straight", straight, max_steps=2).run() == 0
+    assert weights(tmp_path / "adapters" / "tiny@3") == weights(tmp_path / "straight" / "adapters" / "tiny@2")
+
+
+def test_all_rolled_back_it_starts_from_the_base_again(tiny, tmp_path) -> None:
+    with serve(Control()) as control:
+        control.add("b0", table(conversation(0)))
+        worker = make_worker(tiny, tmp_path, control, max_steps=1)
+        worker.run()
+        control.roll_back("tiny@1", "tiny")
+        worker.look()
+        assert worker.state.weights == "tiny"
+        assert all(float(p.abs().sum()) == 0 for n, p in worker.trainer.model.named_parameters() if "lora_B" in n)
+
+
+def test_without_checkpoints_it_starts_from_the_live_adapter(tiny, tmp_path) -> None:
+    with serve(Control()) as control:
+        control.add("b0", table(conversation(0)))
+        make_worker(tiny, tmp_path, control, max_steps=1).run()
+        for p in (tmp_path / "checkpoints").iterdir():
+            p.rename(tmp_path / f"gone-{p.name}")
+        worker = make_worker(tiny, tmp_path, control)
+        worker.recover()
+        assert worker.state.weights == "tiny@1"
+        assert any(float(p.abs().sum()) > 0 for n, p in worker.trainer.model.named_parameters() if "lora_B" in n)
+
+
+def test_two_trainers_on_one_folder_are_refused(tmp_path) -> None:
+    with only_one(tmp_path), pytest.raises(StartError, match="another trainer"), only_one(tmp_path):
+        pass
+
+
+def test_the_process_ends_politely_and_gives_its_lease_back(tiny, tmp_path) -> None:
+    with serve(Control()) as control:
+        config = make_config(tiny, tmp_path, min_groups=1)
+        (tmp_path / "run.py").write_text(
+            "import sys\nfrom slipstream.config import Config\nfrom slipstream_trainer.worker import main\n"
+            "sys.exit(main(Config.model_validate_json(open(sys.argv[1]).read()), sys.argv[2]))\n"
+        )
+        (tmp_path / "config.json").write_text(config.model_dump_json())
+        argv = [sys.executable, str(tmp_path / "run.py"), str(tmp_path / "config.json"), control.url]
+        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+        with process(argv, tmp_path / "log", env) as p:
+            wait_for(lambda: control.released or p.poll() is not None, 120)
+            control.add("b0", table(conversation(0)))
+            wait_for(lambda: control.done or p.poll() is not None, 120)
+            assert control.done == {"b0": "trained"}, (tmp_path / "log").read_text()
+            began = len(control.released)
+            p.send_signal(signal.SIGTERM)
+            assert p.wait(60) == 0, (tmp_path / "log").read_text()
+            assert len(control.released) > began

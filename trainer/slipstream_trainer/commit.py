@@ -1,0 +1,137 @@
+"""A trained batch becomes a checkpoint, then an adapter, an event and an ack: each once, whenever the trainer is killed.
+
+    save checkpoint          from here on the batch is trained: killed before, it is leased again and nothing of it remains
+    adapter: files, POST     a name with the same content may be posted again
+    event                    looked for before it is posted a second time
+    ack                      the same ack again changes nothing
+    mark the checkpoint told
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from slipstream.client import Client
+from slipstream.config import Config
+from slipstream.contract import AdapterIn, Adapters, BatchAck
+from slipstream.errors import ApiError, SlipstreamError, Unavailable
+from slipstream_trainer.checkpoint import Checkpoints, State
+from slipstream_trainer.events import event
+from slipstream_trainer.metrics import Metrics
+from slipstream_trainer.policy import check_adapter
+from slipstream_trainer.publish import next_version, rename_whole
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+FIRST_PAUSE, LAST_PAUSE = 0.25, 10.0
+"""Seconds between requests to a proxy that does not answer."""
+BUSY = (429, 500, 502, 503, 504)
+
+
+class Stop(BaseException):  # noqa: N818
+    """The process was asked to end; not an Exception, so that nobody on the way takes it for an error."""
+
+
+class Teller:
+    """Talks to the proxy, for as long as it takes."""
+
+    def __init__(self, config: Config, client: Client, checkpoints: Checkpoints, metrics: Metrics, stop: threading.Event) -> None:
+        self.config, self.client, self.checkpoints, self.metrics, self.stop = config, client, checkpoints, metrics, stop
+
+    def patiently(self, ask: Callable[[], T]) -> T:
+        """Until it is answered. Raises ``Stop`` when the process is to end meanwhile, and ``ApiError`` for what is refused."""
+        pause, said = FIRST_PAUSE, False
+        while True:
+            try:
+                return ask()
+            except ApiError as e:
+                if not isinstance(e, Unavailable) and e.status not in BUSY:
+                    raise
+                self.metrics.unreachable.inc()
+                if not said:
+                    log.warning("%s; trying until it answers", e)
+                    said = True
+            if self.stop.wait(pause):
+                raise Stop
+            pause = min(2 * pause, LAST_PAUSE)
+
+    def adapters(self) -> Adapters:
+        return self.patiently(self.client.adapters)
+
+    def new_name(self) -> str:
+        model = self.config.model_name
+        return f"{model}@{next_version(model, self.config.adapters_dir, self.adapters())}"
+
+    def tell(self, path: Path, state: State, *, again: bool) -> None:
+        """Everything that follows a checkpoint. ``again``: it may have been told in part."""
+        if self.checkpoints.told(path):
+            return
+        if state.adapter:
+            self._publish(path, state)
+        if state.batch:
+            self._event(state, again=again)
+            self.ack(state.batch, _ack_of(state))
+        self.checkpoints.set_told(path)
+
+    def _publish(self, path: Path, state: State) -> None:
+        name = str(state.adapter)
+        final = self.config.adapters_dir / name
+        try:
+            if not final.exists():
+                put_adapter(path / "adapter", final, self.config.engine.max_lora_rank)
+            batches = [state.batch] if state.batch else []
+            wanted = AdapterIn(path=name, model=self.config.model_name, step=state.step, parent=state.base or None, batches=batches)
+            self.patiently(lambda: self.client.add_adapter(wanted))
+        except (SlipstreamError, OSError) as e:
+            log.error("adapter %s was not taken: %s", name, e)
+
+    def _event(self, state: State, *, again: bool) -> None:
+        tries = 0
+
+        def post() -> None:
+            nonlocal tries
+            tries += 1
+            if (again or tries > 1) and any(e.kind == state.event["kind"] and e.data.get("batch") == state.batch for e in self.client.events()):
+                return
+            self.client.post_event(event(state.event["kind"], **state.event["data"]))
+
+        self.patiently(post)
+
+    def ack(self, batch: str, ack: BatchAck) -> None:
+        try:
+            self.patiently(lambda: self.client.ack_batch(batch, ack))
+        except ApiError as e:
+            log.warning("batch %s: the ack was refused: %s", batch, e)
+
+    def post(self, kind: str, **data: object) -> None:
+        """An event that may be lost or told twice."""
+        try:
+            self.patiently(lambda: self.client.post_event(event(kind, **data)))
+        except ApiError as e:
+            log.warning("event %s was refused: %s", kind, e)
+
+
+def _ack_of(state: State) -> BatchAck:
+    trained = state.outcome == "trained"
+    return BatchAck(
+        lease=state.lease, outcome="trained" if trained else "skipped", adapter=state.adapter, step=state.step if trained else None,
+        reason=state.reason, advantages=state.advantages,
+    )  # fmt: skip
+
+
+def put_adapter(source: Path, final: Path, max_rank: int) -> None:
+    """Copy an adapter's files so that ``final`` appears whole. Raises ``SlipstreamError`` when vLLM would refuse them."""
+    if why := check_adapter(source, max_rank):
+        raise SlipstreamError(f"vLLM would refuse it: {why}")
+    final.parent.mkdir(parents=True, exist_ok=True)
+    temporary = final.parent / f".tmp-trainer-{os.getpid()}-{final.name}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.copytree(source, temporary)
+    rename_whole(temporary, final)

@@ -1,0 +1,58 @@
+"""Prometheus metrics of the trainer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+GAUGES = {
+    "reward": "Mean reward of the newest batch.",
+    "reward_std": "Its standard deviation.",
+    "loss": "Loss of the newest step.",
+    "kl": "KL to the adapter before, nats a token.",
+    "entropy": "Mean entropy of the policy on the batch, nats.",
+    "grad_norm": "Gradient norm before clipping.",
+    "ratio": "Mean ratio of the trainer's to the engine's probabilities.",
+    "logprob_gap": "Mean absolute difference of the trainer's and the engine's log-probabilities.",
+    "clipped": "Share of tokens clipped.",
+    "truncated": "Share of tokens whose importance weight was capped.",
+    "staleness": "Mean versions behind the live adapter.",
+    "tokens_per_second": "Computed tokens a second.",
+    "padding": "Share of computed tokens that is padding.",
+    "saving": "Share of tokens that merging and trees spare, of a sequence for each call.",
+    "continuations": "Share of later calls that continue an earlier one token by token.",
+    "learning_rate": "Learning rate of the newest step.",
+    "memory_mib": "Peak memory.",
+}
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = r = CollectorRegistry()
+        self.batches = Counter("slipstream_trainer_batches", "Batches by outcome (step, skipped, undone).", ["outcome"], registry=r)
+        self.tokens = Counter("slipstream_trainer_tokens", "Tokens trained on.", registry=r)
+        self.untrainable = Counter("slipstream_trainer_untrainable", "Sampled choices that were left out, by reason.", ["reason"], registry=r)
+        self.seconds = Histogram("slipstream_trainer_step_seconds", "Time of a batch.", buckets=(0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600), registry=r)
+        self.step = Gauge("slipstream_trainer_step", "Steps taken and kept.", registry=r)
+        self.unreachable = Counter("slipstream_trainer_proxy_unavailable", "Requests that the proxy did not answer.", registry=r)
+        self.gauges = {n: Gauge(f"slipstream_trainer_{n}", text, registry=r) for n, text in GAUGES.items()}
+
+    def serve(self, host: str, port: int) -> int:
+        """→ The port."""
+        server, _ = start_http_server(port, host, self.registry)
+        return int(server.server_port)
+
+    def note(self, outcome: str, step: int, data: dict[str, Any]) -> None:
+        self.batches.labels(outcome).inc()
+        self.step.set(step)
+        for name, gauge in self.gauges.items():
+            value = data.get(name)
+            if isinstance(value, int | float):
+                gauge.set(value)
+        if isinstance(seconds := data.get("seconds"), float):
+            self.seconds.observe(seconds)
+        if outcome == "step":
+            self.tokens.inc(data.get("tokens", 0))
+        for reason, count in (data.get("untrainable") or {}).items():
+            self.untrainable.labels(reason).inc(count)
