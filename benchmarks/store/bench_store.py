@@ -87,11 +87,15 @@ def feed(store: Store, records: list[Any], size: int) -> dict[str, float]:
     }
 
 
+def no_cut(texts: Any, _digests: Any, ids: Any, tools: Any, _known: Any) -> compact.Cut:
+    return compact.Cut(None, 0, 0, texts, ids, tools)
+
+
 def sizes(folder: Path, *, whole: bool) -> dict[str, float]:
     """File and log of 200 episodes × 20 turns; ``whole``: every call with all of its history."""
     cut = compact.cut
     if whole:
-        ingest.cut = lambda texts, digests, ids, tools, known: compact.Cut(None, 0, 0, texts, ids, tools)
+        ingest.cut = no_cut
     try:
         store = open_store(f"duckdb:///{folder / f'size{whole}.duckdb'}", Rules())
         records = interleave(episodes(200, 20, Numbers(), seed=7))

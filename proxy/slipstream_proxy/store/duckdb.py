@@ -12,20 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 
 from slipstream.contract import SqlResult
-from slipstream_proxy.store import schema
-from slipstream_proxy.store.driver import QueryError, Row, StoreError
+from slipstream_proxy.store.driver import QueryError, StoreError
+from slipstream_proxy.store.ducktx import DuckTx
 from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.queries import check, public
 from slipstream_proxy.store.sqlstore import SqlStore
 
 log = logging.getLogger("slipstream.store")
 
-ARROW = {
-    "TEXT": pa.string(), "FLOAT8": pa.float64(), "BIGINT": pa.int64(), "INTEGER": pa.int32(), "BOOLEAN": pa.bool_(), "BYTEA": pa.binary(),
-}  # fmt: skip
 BLOCKED = (
     "could not set lock",
     "permission denied",
@@ -35,43 +31,6 @@ BLOCKED = (
     "read-only file system",
 )
 """Why a good file cannot be opened just now: it is left where it is."""
-
-
-class DuckTx:
-    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        self._cursor = cursor
-
-    def all(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
-        rows: list[Row] = self._cursor.execute(sql, params).fetchall()
-        return rows
-
-    def run(self, sql: str, params: Sequence[Any] = ()) -> int:
-        rows = self._cursor.execute(sql, params).fetchall()
-        return int(rows[0][0]) if rows and isinstance(rows[0][0], int) else 0
-
-    def insert(self, table: str, rows: Sequence[Row]) -> None:
-        if rows:
-            self._stage(list(schema.columns_of(table).items()), rows)
-            try:
-                self._cursor.execute(f"INSERT INTO {table} SELECT * FROM stage").fetchall()
-            finally:
-                self._cursor.unregister("stage")
-
-    def update(self, table: str, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]) -> None:
-        if rows:
-            kinds = schema.columns_of(table)
-            self._stage([(c, kinds[c]) for c in (*keys, *columns)], rows)
-            sets = ", ".join(f"{c} = stage.{c}" for c in columns)
-            same = " AND ".join(f"{table}.{k} = stage.{k}" for k in keys)
-            try:
-                self._cursor.execute(f"UPDATE {table} SET {sets} FROM stage WHERE {same}").fetchall()
-            finally:
-                self._cursor.unregister("stage")
-
-    def _stage(self, columns: list[tuple[str, str]], rows: Sequence[Row]) -> None:
-        data = zip(*rows, strict=True)
-        table = {name: pa.array(values, ARROW[kind]) for (name, kind), values in zip(columns, data, strict=True)}
-        self._cursor.register("stage", pa.table(table))
 
 
 class DuckDriver:
@@ -136,7 +95,7 @@ class DuckDriver:
             return self._open()
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
-        """This thread's own connection to the open file."""
+        """The thread's own connection to the open file."""
         cursor = getattr(self._local, "cursor", None)
         if cursor is None or self._local.con is not self._con:
             cursor = self._local.cursor = self._con.cursor()

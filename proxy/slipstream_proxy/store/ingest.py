@@ -5,7 +5,6 @@ The work is done on sets: a batch loads the episodes it touches with one query, 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -15,7 +14,7 @@ from slipstream_proxy.records import Mutation
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.base import IN
 from slipstream_proxy.store.compact import cut
-from slipstream_proxy.store.driver import Row, Tx
+from slipstream_proxy.store.driver import Tx
 from slipstream_proxy.store.judging import Judging
 from slipstream_proxy.store.lifecycle import Lifecycle
 from slipstream_proxy.store.protocol import CallRow, Position
@@ -23,6 +22,7 @@ from slipstream_proxy.store.recall import Recall
 from slipstream_proxy.store.registry import Registry
 from slipstream_proxy.store.rows import EP_FIELDS, Ep, call_row, clean, dump, eid_of, load, pack
 from slipstream_proxy.store.rows import untrainable as why_not
+from slipstream_proxy.store.work import Work
 
 
 def alike_of(call: CallRow) -> str:
@@ -33,28 +33,6 @@ def alike_of(call: CallRow) -> str:
             break
         first.append(message)
     return blake2b(dump([first, call.parsed.tools]).encode(), digest_size=8).hexdigest()
-
-
-class Work:
-    """What one batch changes."""
-
-    def __init__(self) -> None:
-        self.eps: dict[str, Ep] = {}
-        self.new: set[str] = set()
-        self.changed: set[str] = set()
-        self.calls: dict[str, list[Row]] = defaultdict(list)
-        """Day → rows."""
-        self.rewards: list[Row] = []
-        self.idem: set[tuple[str, str]] = set()
-        self.rewarded: set[str] = set()
-        self.done: dict[str, None] = {}
-        """In the order told, for the groups."""
-        self.early: dict[str, float] = {}
-        self.gone: dict[str, None] = {}
-        """Deleted in this batch: nothing that comes after counts."""
-        self.retried: set[str] = set()
-        self.pins: dict[str, Row] = {}
-        self.now = 0.0
 
 
 class Ingest(Recall, Judging, Lifecycle, Registry):

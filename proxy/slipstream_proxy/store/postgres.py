@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 from psycopg import sql as pgsql
@@ -106,7 +106,7 @@ class PostgresDriver:
             yield PostgresTx(cursor)
 
     def next_seq(self, tx: Any, count: int) -> int:
-        return min(n for (n,) in tx.all("SELECT nextval('slipstream_seq') FROM generate_series(1, ?)", (count,)))
+        return min(int(n) for (n,) in tx.all("SELECT nextval('slipstream_seq') FROM generate_series(1, ?)", (count,)))
 
     def settle(self) -> None:
         """PostgreSQL's own WAL has it."""
@@ -150,7 +150,7 @@ class PostgresDriver:
                     cursor.execute(f"SET LOCAL ROLE {READER}".encode())
                 # The subquery and the binary protocol each take one statement only, and a SELECT at that.
                 wrapped = f"SELECT * FROM ({text}\n) AS q LIMIT {limit + 1}"
-                cursor.execute(cast(LiteralString, wrapped), prepare=True)
+                cursor.execute(wrapped.encode(), prepare=True)
                 columns = [d.name for d in cursor.description or ()]
                 rows = cursor.fetchall()
         except psycopg.errors.QueryCanceled as e:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import re
 from decimal import Decimal
 from typing import Any
@@ -52,7 +52,7 @@ def public(value: Any) -> Any:
             return [public(v) for v in value]
         case dict():
             return {str(k): public(v) for k, v in value.items()}
-        case datetime.datetime() | datetime.date() | datetime.time() | datetime.timedelta() | UUID():
+        case dt.datetime() | dt.date() | dt.time() | dt.timedelta() | UUID():
             return str(value)
         case other:
             return str(other)

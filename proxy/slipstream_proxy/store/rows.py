@@ -133,7 +133,7 @@ class Packed:
     replies: list[str]
 
     def known(self, call: str) -> Known:
-        """This call as a parent of later ones."""
+        """The call as a parent of later ones."""
         first = self.completion[: self.first]
         reply = [compact.digest(self.replies[0])] if self.replies else []
         return Known(call, self.digests + reply, np.concatenate((self.prompt, first)), self.tools)

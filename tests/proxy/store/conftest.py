@@ -78,7 +78,7 @@ def postgres() -> Iterator[str]:
                 time.sleep(0.1)
         yield url
     finally:
-        server.send_signal(signal.SIGINT)  # at once, whoever is connected
+        server.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
         server.wait(60)
         said.close()
         shutil.rmtree(folder, ignore_errors=True)

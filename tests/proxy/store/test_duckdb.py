@@ -149,7 +149,7 @@ def test_many_threads_at_once(path):
 
     def run(work):
         try:
-            for _ in range(200):
+            for _ in range(60):
                 if stop.is_set():
                     break
                 work()
@@ -168,9 +168,9 @@ def test_many_threads_at_once(path):
     threads = [threading.Thread(target=run, args=(r,)) for r in readers]
     for t in threads:
         t.start()
-    for i in range(20):
+    for i in range(8):
         store.ingest([call(f"x{i}", done=True), call(f"gone{i}")], at(0, i))
-        if i % 10 == 0:
+        if i % 4 == 0:
             store.delete("-", f"gone{i}", NOW)
         store.sweep(NOW)
     stop.set()
@@ -178,7 +178,7 @@ def test_many_threads_at_once(path):
         t.join()
     assert failed == []
     assert len(leased) == len(set(leased)), "no group is handed out twice"
-    assert len(store.episodes(EpisodeFilter(limit=99)).episodes) == 40 + 20 + 18
+    assert len(store.episodes(EpisodeFilter(limit=99)).episodes) == 40 + 8 + 6
     store.close()
 
 

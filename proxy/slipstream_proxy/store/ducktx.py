@@ -1,0 +1,53 @@
+"""A DuckDB transaction: rows go in bulk through Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from slipstream_proxy.store import schema
+from slipstream_proxy.store.driver import Row
+
+ARROW = {
+    "TEXT": pa.string(), "FLOAT8": pa.float64(), "BIGINT": pa.int64(), "INTEGER": pa.int32(), "BOOLEAN": pa.bool_(), "BYTEA": pa.binary(),
+}  # fmt: skip
+
+
+class DuckTx:
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._cursor = cursor
+
+    def all(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
+        rows: list[Row] = self._cursor.execute(sql, params).fetchall()
+        return rows
+
+    def run(self, sql: str, params: Sequence[Any] = ()) -> int:
+        rows = self._cursor.execute(sql, params).fetchall()
+        return int(rows[0][0]) if rows and isinstance(rows[0][0], int) else 0
+
+    def insert(self, table: str, rows: Sequence[Row]) -> None:
+        if rows:
+            self._stage(list(schema.columns_of(table).items()), rows)
+            try:
+                self._cursor.execute(f"INSERT INTO {table} SELECT * FROM stage").fetchall()
+            finally:
+                self._cursor.unregister("stage")
+
+    def update(self, table: str, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]) -> None:
+        if rows:
+            kinds = schema.columns_of(table)
+            self._stage([(c, kinds[c]) for c in (*keys, *columns)], rows)
+            sets = ", ".join(f"{c} = stage.{c}" for c in columns)
+            same = " AND ".join(f"{table}.{k} = stage.{k}" for k in keys)
+            try:
+                self._cursor.execute(f"UPDATE {table} SET {sets} FROM stage WHERE {same}").fetchall()
+            finally:
+                self._cursor.unregister("stage")
+
+    def _stage(self, columns: list[tuple[str, str]], rows: Sequence[Row]) -> None:
+        data = zip(*rows, strict=True)
+        table = {name: pa.array(values, ARROW[kind]) for (name, kind), values in zip(columns, data, strict=True)}
+        self._cursor.register("stage", pa.table(table))
