@@ -252,6 +252,20 @@ async def test_idempotency_key_replays(start, fake):
     assert first[2] == again[2] and len(fake.seen) == 1 and first[1]["x-slipstream-call"] == again[1]["x-slipstream-call"]
     await post(proxy.url, {**ASK, "n": 1}, headers={"idempotency-key": "k1"})
     assert len(fake.seen) == 2
+    first, again = [await post(proxy.url, {**ASK, "stream": True}, headers={"idempotency-key": "k2"}) for _ in range(2)]
+    assert first[2] == again[2] and first[2].endswith(b"data: [DONE]\n\n") and len(fake.seen) == 3
+    fake.fail_with = 500
+    await post(proxy.url, ASK, headers={"idempotency-key": "k3"})
+    fake.fail_with = None
+    assert (await post(proxy.url, ASK, headers={"idempotency-key": "k3"}))[0] == 200  # a failure is never replayed
+
+
+async def test_retries_are_told_apart(start, fake):
+    proxy = await start()
+    for count in ("0", "1"):
+        await post(proxy.url, ASK, headers={"x-slipstream-episode": "e", "x-stainless-retry-count": count})
+    first, second = await proxy.record(2)
+    assert (first.head["attempt"], second.head["attempt"]) == (0, 1) and first.head["body_hash"] == second.head["body_hash"]
 
 
 async def test_pipelined_requests(start, fake):

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from slipstream_proxy.dialects.base import null_ids, null_logprobs
 
 if TYPE_CHECKING:
-    from slipstream_proxy.data.exchange import Call
+    from slipstream_proxy.data.callstate import CallState
 
 log = logging.getLogger(__name__)
 
 Redact = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def make_head(call: Call, status: int, outcome: str, note: str | None) -> dict[str, Any]:
+def make_head(call: CallState, status: int, outcome: str, note: str | None) -> dict[str, Any]:
     """A ``CallHead`` as a dict (building the class itself takes twice as long)."""
     episode, tags, key, route = call.episode, call.tags, call.key, call.route
     assert episode is not None

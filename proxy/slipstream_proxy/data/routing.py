@@ -36,7 +36,7 @@ class Routes:
         found = self._cache.get(name)
         if found is None:
             found = self._find(name)
-            if len(self._cache) < 4096:
+            if len(self._cache) < 4096 and len(name) < 256:
                 self._cache[name] = found
         return found
 

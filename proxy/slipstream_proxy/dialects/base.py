@@ -153,7 +153,8 @@ def stream_objects(reply: bytes) -> Iterator[dict[str, Any]]:
 
 def null_ids(text: bytes) -> bytes:
     """Token-id arrays become null, as vLLM writes them when they are not asked for. Inside JSON strings quotes are escaped, so the keys
-    found here are keys."""
+    found here are keys.
+    """
     at = text.find(b'token_ids":')
     if at < 0:
         return text

@@ -1,0 +1,168 @@
+"""What every part of a call shares: its state, its record, its end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from slipstream_proxy.data.episodes import Episode, Pinned, new_id
+from slipstream_proxy.data.identity import Prefix, Tags
+from slipstream_proxy.data.plane import Plane
+from slipstream_proxy.data.record import make_head, make_texts
+from slipstream_proxy.data.refused import Refused
+from slipstream_proxy.data.request import Request, Sink
+from slipstream_proxy.data.routing import Route
+from slipstream_proxy.dialects.base import Dialect, Events, Hide, Turn
+from slipstream_proxy.records import Kind
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.http1 import ResponseHead
+    from slipstream_proxy.data.upstream import Sent
+    from slipstream_proxy.keys import Key
+
+log = logging.getLogger(__name__)
+
+_labels: dict[tuple[str, str, int], str] = {}
+
+
+def _label(label: tuple[str, str, int]) -> str:
+    _labels[label] = 'format="{}",outcome="{}",status="{}xx"'.format(*label)
+    return _labels[label]
+
+
+_NO_TAGS = Tags()
+_NO_ROUTE = Route("base", "")
+
+
+class CallState:
+    """Of one call. ``ended``: its client has its answer, or is gone."""
+
+    __slots__ = (
+        "adapter",
+        "attempt",
+        "bodyhash",
+        "client",
+        "dialect",
+        "ended",
+        "episode",
+        "events",
+        "first",
+        "head",
+        "held",
+        "hide",
+        "id",
+        "idempotency",
+        "kept",
+        "key",
+        "names",
+        "note",
+        "parts",
+        "pin",
+        "plane",
+        "prefix",
+        "relayed",
+        "request",
+        "route",
+        "sent",
+        "servers",
+        "sink",
+        "started",
+        "stream",
+        "tags",
+        "terminal",
+        "text",
+        "tries",
+        "turn",
+        "upstream",
+    )
+
+    def __init__(self, plane: Plane, request: Request, prefix: Prefix, dialect: Dialect, sink: Sink) -> None:
+        self.plane, self.request, self.prefix, self.dialect, self.sink = plane, request, prefix, dialect, sink
+        self.started = time.time()
+        self.id = new_id()
+        self.key: Key | None = None
+        self.episode: Episode | None = None
+        self.pin: Pinned | None = None
+        self.note: str | None = None
+        self.names: tuple[bytes, bytes] | None = None
+        self.hide = Hide()
+        self.events: Events | None = None
+        self.head: ResponseHead | None = None
+        self.sent: Sent | None = None
+        self.parts: list[bytes] = []
+        self.held: list[bytes] = []
+        self.kept: list[bytes] = []
+        self.servers: list[str] = []
+        self.first: float | None = None
+        self.stream = self.terminal = self.ended = self.relayed = False
+        self.tries = 0
+        self.upstream = self.adapter = self.client = self.bodyhash = ""
+        self.attempt = 0
+        self.idempotency: bytes | None = None
+        self.tags = _NO_TAGS
+        self.turn: Turn | None = None
+        self.route: Route = _NO_ROUTE
+        self.text: dict[str, Any] | None = None
+
+    @property
+    def stored(self) -> bool:
+        """False for ``split: off``."""
+        return (self.tags.split or (self.episode.split if self.episode is not None else "")) != "off"
+
+    def _fields(self) -> list[bytes]:
+        fields = list(self.head.fields) if self.head is not None else [b"content-type: application/json"]
+        if self.episode is not None and self.stored:
+            fields.append(b"x-slipstream-episode: " + self.episode.id.encode())
+            fields.append(b"x-slipstream-call: " + self.id.encode())
+        if self.adapter:
+            fields.append(b"x-slipstream-adapter: " + self.adapter.encode("ascii", "replace").replace(b"\n", b"?").replace(b"\r", b"?"))
+        return fields
+
+    def _refuse(self, e: Refused) -> None:
+        if self.ended:
+            return
+        self.plane.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
+        self._count(e.status, "error")
+        self._end()
+        self.head = None
+        fields = [*(self._fields() if self.tries else [b"content-type: application/json"]), *e.fields]
+        self.sink.send_whole(e.status, fields, self.dialect.error(e.status, e.message, e.kind, e.param))
+
+    def _remember(self, reply: bytes, outcome: str) -> None:
+        if self.turn is not None and outcome == "ok" and self.episode is not None and not self.episode.done:
+            self.plane.episodes.remember(self.episode, self.turn, self.dialect.said(reply, stream=self.stream))
+
+    def _record(self, reply: bytes, status: int, outcome: str, done: Callable[[bool], None] | None) -> None:
+        plane = self.plane
+        if self.episode is None or self.key is None or not self.stored:
+            if done:
+                done(True)
+            return
+        try:
+            request, reply, note = make_texts(plane.redact, self.request.body, reply)
+            head = make_head(self, status, outcome, note or self.note)
+        except Exception:
+            log.exception("a call could not be recorded")
+            plane.metrics.add("slipstream_capture_lost_total")
+            if done:
+                done(False)
+            return
+        plane.spool.append(Kind.CALL, head, request, reply, done)
+
+    def _count(self, status: int, outcome: str) -> None:
+        metrics = self.plane.metrics
+        label = (self.dialect.name, outcome, status // 100)
+        metrics.add("slipstream_calls_total", _labels.get(label) or _label(label))
+        metrics.call_seconds.observe(time.time() - self.started)
+        if self.first is not None:
+            metrics.first_byte.observe(self.first - self.started)
+
+    def _end(self) -> None:
+        self.ended = True
+        if self.key is not None:
+            self.plane.admission.leave(self.key)
+        self.plane.in_flight.discard(self)
+
+
