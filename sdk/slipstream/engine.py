@@ -102,28 +102,17 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     if engine.model is None:
         raise StartError("no model: give --model PATH_OR_NAME, or --engine URL of a vLLM that already runs")
     described = model_config(engine.model)
+    folder = Path(engine.model).expanduser()
+    model = str(folder) if folder.is_dir() else engine.model
     gpu = has_gpu() if gpu is None else gpu
     port = engine.port or free_port(engine.host)
     tool, reasoning = parsers(config, described)
     argv = [
-        sys.executable,
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        "--model",
-        engine.model,
-        "--served-model-name",
-        config.model_name,
-    ]
-    argv += ["--host", engine.host, "--port", str(port), "--dtype", engine.dtype]
-    argv += ["--enable-lora", "--max-loras", str(engine.max_loras), "--max-lora-rank", str(engine.max_lora_rank)]
-    argv += [
-        "--max-cpu-loras",
-        str(4 * engine.max_loras),
-        "--generation-config",
-        "vllm",
-        "--logprobs-mode",
-        "processed_logprobs",
-    ]
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", config.model_name,
+        "--host", engine.host, "--port", str(port), "--dtype", engine.dtype,
+        "--enable-lora", "--max-loras", str(engine.max_loras), "--max-lora-rank", str(engine.max_lora_rank),
+        "--max-cpu-loras", str(4 * engine.max_loras), "--generation-config", "vllm", "--logprobs-mode", "processed_logprobs",
+    ]  # fmt: skip
     if engine.max_model_len:
         argv += ["--max-model-len", str(engine.max_model_len)]
     if tool:
@@ -143,7 +132,7 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
         argv += ["--enforce-eager", "--block-size", "32"]
         env |= _cpu_env()
         says.append("no GPU: vLLM on the CPU")
-    if Path(engine.model).expanduser().is_dir():
+    if folder.is_dir():
         env["HF_HUB_OFFLINE"] = "1"
     if engine.api_key:
         env["VLLM_API_KEY"] = engine.api_key

@@ -156,6 +156,15 @@ def test_folders_that_are_no_model(tmp_path: Path) -> None:
         engine_command(config(), gpu=False)
 
 
+def test_a_folder_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = folder(tmp_path, "mine", {"model_type": "qwen3"})
+    command = engine_command(config("engine.model=~/mine"), gpu=False)
+    assert after(command.argv, "--model") == str(path)
+    assert after(command.argv, "--served-model-name") == "mine"
+    assert command.env["HF_HUB_OFFLINE"] == "1"
+
+
 def test_free_port_can_be_bound() -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", free_port()))
