@@ -109,6 +109,22 @@ def until(what: Callable[[], Any], seconds: float) -> Any:
     return left
 
 
+def check_documented(prom: Prom) -> None:
+    """Each series of the proxy stands in docs/metrics.md, with these labels."""
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \|", (ROOT / "docs" / "metrics.md").read_text(), re.M)
+    known = {
+        name + end: set(re.findall(r"`(\w+)`", labels))
+        for name, _, labels in rows
+        for end in ("", "_bucket", "_sum", "_count")
+    }
+    for series in prom.query('{job="slipstream-proxy", __name__=~"slipstream_.*"}'):
+        labels = dict(series["metric"])
+        name = labels.pop("__name__")
+        if name.endswith("_created"):
+            continue
+        assert set(labels) - {"instance", "job", "le"} <= known[name], f"{name}: {sorted(labels)}"
+
+
 def test_every_panel_and_alert_is_answered(engine, start_proxy, tmp_path: Path) -> None:
     proxy = start_proxy(engine.url, gate={"holdout": 0.3})
     use(proxy.url, proxy.data_dir / "adapters")
@@ -129,6 +145,7 @@ def test_every_panel_and_alert_is_answered(engine, start_proxy, tmp_path: Path) 
         wait_for(scraped, 60, 0.5, "Prometheus has scraped the proxy")
         assert prom.query("up")[0]["value"][1] == "1", prom.http.get("/api/v1/targets").text[:2000]
 
+        check_documented(prom)
         for _, expr in [*panels(), *alerts()]:
             prom.query(expr)  # it parses, whatever it finds
 
@@ -156,3 +173,49 @@ def test_every_panel_and_alert_is_answered(engine, start_proxy, tmp_path: Path) 
             "SlipstreamProxyDown",
             "SlipstreamStoreDown",
         }
+
+
+def series(url: str) -> set[str]:
+    text = httpx.get(f"{url}/metrics", timeout=30, trust_env=False).raise_for_status().text
+    return {line.rpartition(" ")[0] for line in text.splitlines() if line and not line.startswith("#")}
+
+
+def test_strange_names_add_no_series(engine, start_proxy) -> None:
+    """Episodes, tasks, tags, models, paths and methods that a stranger makes up are no labels."""
+    proxy = start_proxy(engine.url)
+
+    def flood(name: str, count: int) -> None:
+        with httpx.Client(base_url=proxy.url, timeout=60, trust_env=False) as http, Client(proxy.url) as client:
+            for n in range(count):
+                who = f"{name}{n}"
+                headers = {
+                    "x-slipstream-episode": who,
+                    "x-slipstream-task": who,
+                    f"x-slipstream-tag-{who}": who,
+                    "user-agent": who,
+                }
+                http.post("/v1/chat/completions", json=body(stream=False, max_tokens=1), headers=headers)
+                http.post(
+                    "/v1/chat/completions", json={**body(stream=False, max_tokens=1), "model": who}, headers=headers
+                )
+                http.get(f"/v1/{who}")
+                http.get(f"/slipstream/v1/episodes/{who}")
+                http.get(f"/slipstream/v1/{who}")
+                http.request(f"ODD{n}", f"/slipstream/v1/{who}")
+                client.add_reward(who, RewardIn(value=1.0, name=who, source=who))
+                client.done(who)
+
+    def settled() -> set[str]:
+        first = series(proxy.url)
+        time.sleep(2.5)  # counts of the store are good for two seconds
+        return first if first == series(proxy.url) else set()
+
+    flood("a", 3)
+    before = wait_for(settled, 60, 0.1, "the metrics are at rest")
+    flood("b", 40)
+    wait_for(lambda: "slipstream_stored_calls" in "".join(series(proxy.url)), 30)
+    after = wait_for(settled, 60, 0.1, "the metrics are at rest")
+    new = {s for s in after - before if not s.startswith("slipstream_rewards{")}
+    assert not {s for s in new if re.search(r'"(a|b)\d+"|ODD', s)}, new
+    assert len(new) <= 10, new  # a state or a status that did not occur before
+    assert sum(s.startswith("slipstream_rewards{") for s in after) <= 30
