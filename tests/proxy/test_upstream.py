@@ -1,0 +1,140 @@
+"""Engines that behave as engines do on bad days."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from tests.proxy.test_relay import ASK, post
+
+OK = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}'
+
+
+@pytest.fixture
+async def serve():
+    """``await serve(handler)`` → URL of a raw server; ``handler(reader, writer)`` runs for each connection."""
+    servers, tasks = [], set()
+
+    async def make(handler):
+        async def run(reader, writer):
+            task = asyncio.current_task()
+            tasks.add(task)
+            try:
+                await handler(reader, writer)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                pass
+            finally:
+                writer.close()
+                tasks.discard(task)
+
+        server = await asyncio.start_server(run, "127.0.0.1", 0)
+        servers.append(server)
+        return "http://127.0.0.1:%d" % server.sockets[0].getsockname()[1]
+
+    yield make
+    for server in servers:
+        server.close()
+    for task in list(tasks):
+        task.cancel()
+
+
+async def read_request(reader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    return head + await reader.readexactly(length)
+
+
+async def test_an_idle_connection_that_was_closed_is_replaced(start, serve):
+    connections = []
+
+    async def one_each(reader, writer):
+        connections.append(writer)
+        await read_request(reader)
+        writer.write(OK)
+        await read_request(reader)  # the second request on it is never answered
+
+    proxy = await start(engine={"urls": [await serve(one_each)]})
+    for _ in range(4):
+        assert (await post(proxy.url, ASK))[0] == 200
+    assert len(connections) == 4
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"rubbish\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b""],
+)
+async def test_a_malformed_answer_is_a_502(start, serve, answer):
+    async def speak(reader, writer):
+        await read_request(reader)
+        writer.write(answer)
+        await writer.drain()
+
+    proxy = await start(engine={"urls": [await serve(speak)]})
+    status, headers, body = await post(proxy.url, ASK)
+    assert status == 502 and headers["retry-after"] == "1" and json.loads(body)["error"]["code"] == 502
+    assert (await proxy.record())[0].head["outcome"] == "error"
+
+
+async def test_an_engine_that_says_nothing_is_a_504(start, serve):
+    async def sleep(reader, writer):
+        await read_request(reader)
+        await reader.read()
+
+    proxy = await start(engine={"urls": [await serve(sleep)]}, proxy={"upstream_timeout": 0.2})
+    assert (await post(proxy.url, ASK))[0] == 504
+
+
+async def test_bodies_that_end_with_the_connection_and_100s(start, serve):
+    async def old(reader, writer):
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+        for part in (b'{"a"', b":1}"):
+            writer.write(part)
+            await writer.drain()
+
+    proxy = await start(engine={"urls": [await serve(old)]})
+    assert (await post(proxy.url, ASK))[2] == b'{"a":1}'
+
+
+async def test_a_stream_in_single_bytes(start, serve):
+    events = b'data: {"choices":[{"index":0,"delta":{"content":"\xc3\xbc"},"logprobs":{"content":[]},"finish_reason":null,"token_ids":[1]}]}\n\ndata: [DONE]\n\n'
+
+    async def drip(reader, writer):
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        for i in range(len(events)):
+            for byte in b"1\r\n" + events[i : i + 1] + b"\r\n":
+                writer.write(bytes((byte,)))
+                await asyncio.sleep(0)
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        await reader.read()
+
+    proxy = await start(engine={"urls": [await serve(drip)]})
+    status, _, body = await post(proxy.url, {**ASK, "stream": True})
+    assert status == 200 and body == events.replace(b'{"content":[]}', b"null").replace(b"[1]", b"null")
+    assert (await proxy.record())[0].reply == events
+
+
+async def test_what_others_wait_for_is_relayed_when_it_arrives(start, serve):
+    """The first event does not wait for the second."""
+    go = asyncio.Event()
+
+    async def slowly(reader, writer):
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\na\r\ndata: {}\n\n\r\n")
+        await go.wait()
+        writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+        await writer.drain()
+        await reader.read()
+
+    proxy = await start(engine={"urls": [await serve(slowly)]})
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    body = json.dumps({**ASK, "stream": True}).encode()
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+    async with asyncio.timeout(30):
+        await reader.readuntil(b"data: {}\n\n")
+        go.set()
+        await reader.readuntil(b"0\r\n\r\n")
+    writer.close()
