@@ -131,6 +131,8 @@ class PostgresDriver:
                 ((namespace,),) = tx.all("SELECT quote_ident(current_schema())")
                 tx.run(f"GRANT USAGE ON SCHEMA {namespace} TO {READER}")
                 tx.run(f"GRANT SELECT ON {', '.join(schema.VIEW_NAMES)} TO {READER}")
+                # Somebody else may have made the role: then we are no member of it.
+                tx.run(f"SET LOCAL ROLE {READER}")
             self._reader = True
         except psycopg.Error as e:
             self._reader = False

@@ -1,0 +1,24 @@
+"""Conformance: episodes read back over days, in order."""
+
+from __future__ import annotations
+
+from tests.proxy.store.helpers import NOW, call
+
+DAY = 86_400.0
+
+
+def test_an_episode_over_days_whose_clock_jumped(store):
+    times = [NOW, NOW + 2 * DAY, NOW - DAY, NOW + DAY]
+    store.ingest([call("a", at=t, messages=[{"n": i}]) for i, t in enumerate(times)], {})
+    found = store.episode("-", "a")
+    assert [(c.number, c.at, c.messages) for c in found.call_list] == [(i, t, [{"n": i}]) for i, t in enumerate(times)]
+    assert (found.started, len(store.days())) == (NOW - DAY, 4)
+
+
+def test_a_day_made_by_one_opening_is_there_for_the_next(opened):
+    first = opened()
+    first.ingest([call("a")], {})
+    first.close()
+    second = opened()
+    second.ingest([call("a", at=NOW + 1)], {})
+    assert len(second.episode("-", "a").call_list) == 2

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+from slipstream_proxy.store import schema
+from slipstream_proxy.store.ducktx import ARROW, DuckTx
+
+
+@pytest.fixture
+def tx():
+    con = duckdb.connect(":memory:")
+    for statement in schema.create_sql("t_pins", keyed=False):
+        con.execute(statement)
+    yield DuckTx(con)
+    con.close()
+
+
+def test_rows_in_bulk(tx):
+    tx.insert("t_pins", [("a", "m", "m@1", "live", 1.0, True), ("b", None, "m@1", "live", 2.0, False)])
+    tx.insert("t_pins", [])
+    tx.update("t_pins", ("eid",), ("adapter", "active"), [("b", "m@2", True), ("c", "m@3", True)])
+    tx.update("t_pins", ("eid",), ("adapter",), [])
+    assert tx.all("SELECT * FROM t_pins ORDER BY eid") == [
+        ("a", "m", "m@1", "live", 1.0, True),
+        ("b", None, "m@2", "live", 2.0, True),
+    ]
+    assert tx.run("UPDATE t_pins SET ts = 0 WHERE active") == 2
+    assert tx.run("DELETE FROM t_pins WHERE eid = ?", ("z",)) == 0
+
+
+def test_every_kind_of_column_is_known():
+    assert {kind for columns in schema.TABLES.values() for kind in columns.values()} <= set(ARROW)
