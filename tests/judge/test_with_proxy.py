@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 
 import pytest
+from tests.proxy.control.conftest import Plane, make_config
+from tests.proxy.control.fake_engine import FakeEngine
 
 from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream_judge.rerun import rerun
 from slipstream_judge.worker import Worker
-from tests.proxy.control.conftest import Plane, make_config
-from tests.proxy.control.fake_engine import FakeEngine
 
 WEIGHTS = {"weights": {"judge": 1.0}}
 
