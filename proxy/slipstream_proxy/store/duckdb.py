@@ -49,11 +49,14 @@ class DuckDriver:
         self._idle = threading.Condition()
         self._users = 0
         self._closing = False
+        self._ended = False
+        self._opening = 0
+        """How often the file was closed: what a cursor belongs to."""
         self._cursors: list[duckdb.DuckDBPyConnection] = []
         self._local = threading.local()
         self._seq: int | None = None
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._con = self._open_or_set_aside()
+        self._con: duckdb.DuckDBPyConnection | None = self._open_or_set_aside()
 
     # opening
 
@@ -96,12 +99,17 @@ class DuckDriver:
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         """The thread's own connection to the open file."""
-        cursor = getattr(self._local, "cursor", None)
-        if cursor is None or self._local.con is not self._con:
-            cursor = self._local.cursor = self._con.cursor()
-            self._local.con = self._con
-            with self._idle:
-                self._cursors.append(cursor)
+        with self._idle:
+            if getattr(self._local, "opening", None) != self._opening or self._con is None:
+                if self._ended:
+                    raise StoreError(f"{self.path} is closed")
+                if self._con is None:
+                    # It could not be opened again the last time (the disk was full, for one).
+                    self._con = self._open()
+                self._local.cursor = self._con.cursor()
+                self._local.opening = self._opening
+                self._cursors.append(self._local.cursor)
+        cursor: duckdb.DuckDBPyConnection = self._local.cursor
         return cursor
 
     @contextmanager
@@ -138,7 +146,10 @@ class DuckDriver:
         for cursor in self._cursors:
             cursor.close()
         self._cursors.clear()
-        self._con.close()
+        self._opening += 1
+        if self._con is not None:
+            self._con.close()
+            self._con = None
 
     # transactions
 
@@ -227,7 +238,7 @@ class DuckDriver:
             return self._sql(text, limit, timeout)
 
     def _sql(self, text: str, limit: int, timeout: float) -> SqlResult:
-        cursor = self._con.cursor()
+        cursor = self._cursor().cursor()
         timer = threading.Timer(timeout, cursor.interrupt)
         timer.daemon = True
         try:
@@ -256,6 +267,9 @@ class DuckDriver:
 
     def close(self) -> None:
         with self._writing:
+            with self._idle:
+                self._ended = True
+                self._idle.wait_for(lambda: self._users == 0, timeout=30)
             self._close()
 
 

@@ -110,6 +110,19 @@ def test_a_schema_of_the_future_is_refused_and_stays(path):
     assert list(path.parent.glob("*broken*")) == []
 
 
+def test_a_store_that_lost_its_file_handle_opens_it_again(path):
+    store = DuckStore(path, rules())
+    store.ingest([call("a")], at(0, 1))
+    store.db._close()
+    store.ingest([call("b")], at(0, 2))
+    assert [e.id for e in store.episodes(EpisodeFilter()).episodes] == ["b", "a"]
+    assert store.sql("select count(*) from calls", 5, 30).rows == [[2]]
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.ingest([call("c")], at(0, 3))
+    store.close()
+
+
 def test_deleted_text_and_tokens_are_nowhere_in_the_files(path):
     secret = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=400))
     tokens = [random.Random(i).randrange(150_000) for i in range(300)]
