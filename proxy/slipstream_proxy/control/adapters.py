@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterIn, AdapterState, Event
 from slipstream_proxy.control.http import Problem
+from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.control.validate import BadAdapter, base_shapes, check_folder, split_name
 
 if TYPE_CHECKING:
@@ -81,12 +82,21 @@ class Adapters:
         if len(found) == 1:
             return found[0]
         if found:
-            raise Problem(409, f"version {which} is of several models", field="path.adapter", fix=", ".join(sorted(a.name for a in found)))
+            raise Problem(
+                409,
+                f"version {which} is of several models",
+                field="path.adapter",
+                fix=", ".join(sorted(a.name for a in found)),
+            )
         raise Problem(404, f"no adapter {which}", field="path.adapter", fix="list them with GET adapters")
 
     def of(self, model: str, state: AdapterState) -> Adapter | None:
         """The newest of a model in a state (there is one at most that is live or candidate)."""
-        return max((a for a in self.items.values() if a.model == model and a.state == state), key=lambda a: a.version, default=None)
+        return max(
+            (a for a in self.items.values() if a.model == model and a.state == state),
+            key=lambda a: a.version,
+            default=None,
+        )
 
     def accepted(self, model: str) -> str:
         live = self.of(model, S.LIVE)
@@ -101,7 +111,11 @@ class Adapters:
         gate, candidate = self.config.gate, self.of(model, S.CANDIDATE)
         if candidate is None or gate.mode == "manual":
             return []
-        return [(self.accepted(model), "control", gate.holdout)] if gate.mode == "guard" else [(candidate.name, "candidate", gate.share)]
+        return (
+            [(self.accepted(model), "control", gate.holdout)]
+            if gate.mode == "guard"
+            else [(candidate.name, "candidate", gate.share)]
+        )
 
     def keep(self) -> dict[str, Adapter]:
         """Adapters that must stay in the engines: those with a part to play, and those that running episodes are pinned to."""
@@ -116,7 +130,11 @@ class Adapters:
 
     def versions(self, model: str) -> tuple[dict[str, int], int]:
         """Adapter → version (base: 0), and the live one's: what staleness is counted from."""
-        versions = {a.name: a.version for a in self.items.values() if a.model == model and a.state not in (S.ROLLED_BACK, S.REFUSED)}
+        versions = {
+            a.name: a.version
+            for a in self.items.values()
+            if a.model == model and a.state not in (S.ROLLED_BACK, S.REFUSED)
+        }
         versions[self.base] = 0
         return versions, versions.get(self.live(model), 0)
 
@@ -141,18 +159,32 @@ class Adapters:
         try:
             model, version = split_name(name)
         except BadAdapter as e:
-            raise Problem(422, str(e), field="body.path", fix="a folder right under adapters.dir, named <model>@<n>") from e
+            raise Problem(
+                422, str(e), field="body.path", fix="a folder right under adapters.dir, named <model>@<n>"
+            ) from e
         if wanted.model not in (None, model) or model not in self.models:
             known = ", ".join(self.models)
-            raise Problem(404, f"{wanted.model or model!r} is no trained model", field="body.model", fix=f"trained models: {known}")
+            raise Problem(
+                404,
+                f"{wanted.model or model!r} is no trained model",
+                field="body.model",
+                fix=f"trained models: {known}",
+            )
         folder = self.config.adapters_dir / name
         before = self.items.get(name)
         if not folder.is_dir() or folder.is_symlink():
             if before:
-                raise Problem(409, f"{name} is there already", field="body.path", fix="names are never used again: take the next number")
-            raise Problem(404, f"no folder {name} in adapters.dir", field="body.path", fix="write the files first, then register")
+                raise Problem(
+                    409,
+                    f"{name} is there already",
+                    field="body.path",
+                    fix="names are never used again: take the next number",
+                )
+            raise Problem(
+                404, f"no folder {name} in adapters.dir", field="body.path", fix="write the files first, then register"
+            )
         try:
-            digest = await asyncio.to_thread(check_folder, folder, self.config.engine.max_lora_rank, self.base_shapes)
+            digest = await in_thread(check_folder, folder, self.config.engine.max_lora_rank, self.base_shapes)
         except BadAdapter as e:
             if before is None:
                 bad = self._new(wanted, name, model, version, S.REFUSED, None)
@@ -162,13 +194,20 @@ class Adapters:
         if before is not None:
             if before.numbers.get("sha256") == digest:
                 return before  # a trainer that was killed after registering asks again
-            raise Problem(409, f"{name} is there already", field="body.path", fix="names are never used again: take the next number")
+            raise Problem(
+                409,
+                f"{name} is there already",
+                field="body.path",
+                fix="names are never used again: take the next number",
+            )
         adapter = await self.save(self._new(wanted, name, model, version, S.LOADING, digest))
         self.arrived[name] = time.monotonic()
         await self.event("adapter", adapter=name, state="loading", parent=wanted.parent, step=wanted.step)
         return adapter
 
-    def _new(self, wanted: AdapterIn, name: str, model: str, version: int, state: AdapterState, digest: str | None) -> Adapter:
+    def _new(
+        self, wanted: AdapterIn, name: str, model: str, version: int, state: AdapterState, digest: str | None
+    ) -> Adapter:
         numbers: dict[str, Any] = {"sha256": digest} if digest else {}
         if wanted.meta:
             numbers["meta"] = wanted.meta
@@ -189,7 +228,9 @@ class Adapters:
             if old := self.of(adapter.model, S.CANDIDATE):
                 await self.save(old, state=S.RETIRED, reason=f"undecided when {adapter.name} came", decided=time.time())
             await self.save(adapter, state=S.CANDIDATE)
-            await self.event("adapter", adapter=adapter.name, state="candidate", mode=gate.mode, control=self.accepted(adapter.model))
+            await self.event(
+                "adapter", adapter=adapter.name, state="candidate", mode=gate.mode, control=self.accepted(adapter.model)
+            )
         self.swaps += 1
         if started is not None:
             self.swap_seconds(time.monotonic() - started)
@@ -201,20 +242,32 @@ class Adapters:
         kept = {**adapter.numbers, **numbers, "accepted": True}
         kept.pop("forced", None)
         adapter = await self.save(adapter, state=S.LIVE, reason=reason, decided=time.time(), numbers=kept)
-        await self.event("promote", adapter=adapter.name, before=before.name if before else self.base, reason=reason, numbers=_plain(numbers))
+        await self.event(
+            "promote",
+            adapter=adapter.name,
+            before=before.name if before else self.base,
+            reason=reason,
+            numbers=_plain(numbers),
+        )
         return adapter
 
-    async def take_back(self, adapter: Adapter, reason: str, numbers: dict[str, Any], state: AdapterState = S.ROLLED_BACK) -> Adapter:
+    async def take_back(
+        self, adapter: Adapter, reason: str, numbers: dict[str, Any], state: AdapterState = S.ROLLED_BACK
+    ) -> Adapter:
         """Rolled back or refused: the last accepted adapter answers new episodes."""
         was_live = adapter.state == S.LIVE
-        adapter = await self.save(adapter, state=state, reason=reason, decided=time.time(), numbers={**adapter.numbers, **numbers})
+        adapter = await self.save(
+            adapter, state=state, reason=reason, decided=time.time(), numbers={**adapter.numbers, **numbers}
+        )
         if was_live and (back := self._last_accepted(adapter)):
             await self.save(back, state=S.LIVE, reason=f"{adapter.name} was taken back")
         kind = "rollback" if state == S.ROLLED_BACK else "refused"
         self.rollbacks += state == S.ROLLED_BACK
         if self.drop and state == S.ROLLED_BACK:
             await self.drop(adapter.name)
-        await self.event(kind, adapter=adapter.name, to=self.live(adapter.model), reason=reason, numbers=_plain(numbers))
+        await self.event(
+            kind, adapter=adapter.name, to=self.live(adapter.model), reason=reason, numbers=_plain(numbers)
+        )
         return adapter
 
     def _last_accepted(self, than: Adapter) -> Adapter | None:
@@ -231,7 +284,9 @@ class Adapters:
         if adapter.state == S.CANDIDATE:
             return await self.accept(adapter, reason or "promoted by hand", {})
         if adapter.state == S.REFUSED or not (self.config.adapters_dir / adapter.path).is_dir():
-            raise Problem(409, f"{adapter.name} cannot be served: {adapter.reason or 'its files are gone'}", field="path.adapter")
+            raise Problem(
+                409, f"{adapter.name} cannot be served: {adapter.reason or 'its files are gone'}", field="path.adapter"
+            )
         if adapter.state != S.LOADING:
             self.arrived[adapter.name] = time.monotonic()
         self.given_up.discard(adapter.name)
@@ -242,10 +297,15 @@ class Adapters:
         if adapter.state in (S.CANDIDATE, S.LIVE, S.LOADING):
             self.arrived.pop(adapter.name, None)
             return await self.take_back(adapter, reason or "taken back by hand", {})
-        raise Problem(409, f"{adapter.name} is {adapter.state.value}: there is nothing to take back", field="path.adapter")
+        raise Problem(
+            409, f"{adapter.name} is {adapter.state.value}: there is nothing to take back", field="path.adapter"
+        )
 
     def public(self, loaded: set[str]) -> list[Adapter]:
-        found = (a.model_copy(update={"episodes": self.pins.get(a.name, 0), "loaded": a.name in loaded}) for a in self.items.values())
+        found = (
+            a.model_copy(update={"episodes": self.pins.get(a.name, 0), "loaded": a.name in loaded})
+            for a in self.items.values()
+        )
         return sorted(found, key=lambda a: (a.model, -a.version))
 
 

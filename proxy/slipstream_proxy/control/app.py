@@ -33,19 +33,27 @@ def _is_loopback(host: str) -> bool:
 
 def check_origin(deps: Deps, request: web.Request) -> None:
     """Without keys a browser on this machine could be made to ask for a stranger's page: a foreign Origin, or a Host that is not this machine's
-    name (DNS rebinding), is refused."""
+    name (DNS rebinding), is refused.
+    """
     try:
         host = urlsplit(f"//{request.headers.get('host', 'localhost')}").hostname or ""
         origin = request.headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-            raise Problem(403, "this origin may not ask", field="header.origin", fix="open the page on the proxy's own address")
+            raise Problem(
+                403, "this origin may not ask", field="header.origin", fix="open the page on the proxy's own address"
+            )
     except ValueError as e:
         raise Problem(403, "host or origin cannot be read", field="header.host") from e
     if caller_of(request).key != "-":
         return
     allowed = {deps.config.proxy.host, *deps.config.proxy.allowed_hosts}
     if not (_is_loopback(host) or host in allowed):
-        raise Problem(403, f"no keys are configured and {host!r} is no name of this machine", field="header.host", fix="add it to proxy.allowed_hosts")
+        raise Problem(
+            403,
+            f"no keys are configured and {host!r} is no name of this machine",
+            field="header.host",
+            fix="add it to proxy.allowed_hosts",
+        )
 
 
 def _allowed(request: web.Request) -> str | None:
@@ -74,9 +82,13 @@ async def shape(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = problem_response(p)
     except web.HTTPMethodNotAllowed:
         allow = _allowed(request) or ""
-        response = problem_response(Problem(405, f"{request.method} is not known here", fix=f"use {allow}", headers={"allow": allow}))
+        response = problem_response(
+            Problem(405, f"{request.method} is not known here", fix=f"use {allow}", headers={"allow": allow})
+        )
     except web.HTTPNotFound:
-        response = problem_response(Problem(404, f"no such path: {request.path}", field="path", fix="see /slipstream/openapi.json"))
+        response = problem_response(
+            Problem(404, f"no such path: {request.path}", field="path", fix="see /slipstream/openapi.json")
+        )
     except web.HTTPRequestEntityTooLarge:
         response = problem_response(Problem(413, "the body is too large", field="body"))
     except web.HTTPException as e:

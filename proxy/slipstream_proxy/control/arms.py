@@ -12,7 +12,9 @@ def share_of(task: str | None, episode: str) -> float:
     return int.from_bytes(digest, "big") / 2.0**64
 
 
-def choose(live: str, arms: Iterable[Sequence[object]], task: str | None, episode: str, split: str = "train") -> tuple[str, str]:
+def choose(
+    live: str, arms: Iterable[Sequence[object]], task: str | None, episode: str, split: str = "train"
+) -> tuple[str, str]:
     """(adapter, arm). ``arms`` are ``[name, arm, share]`` as in the live state. Evaluation episodes are always the live one's: they say how good that is."""
     if split == "eval":
         return live, "live"

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from slipstream.config import Config
 from slipstream_proxy.control.http import Problem
-from slipstream_proxy.control.ingest import Ingester, Mutations
+from slipstream_proxy.control.ingest import Ingester
 from slipstream_proxy.control.live import Live
+from slipstream_proxy.control.mutations import Mutations
+from slipstream_proxy.control.threads import in_thread
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.adapters import Adapters
@@ -37,23 +39,32 @@ class Deps:
     started: float = field(default_factory=time.time)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set, and replaced, after each commit: who waits for new events looks again."""
+    last_step: float | None = None
+    """When the trainer last said that a batch is trained on."""
     now: Callable[[], float] = time.time
 
     @property
     def store(self) -> Store:
         if self.store_or_none is None:
-            raise Problem(503, "the store cannot be opened; calls and rewards are kept in the spool until it can", headers=AWAY)
+            raise Problem(
+                503, "the store cannot be opened; calls and rewards are kept in the spool until it can", headers=AWAY
+            )
         return self.store_or_none
 
     async def ask(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run a store's method in a thread."""
-        return await asyncio.to_thread(call, *args, **kwargs)
+        return await in_thread(call, *args, **kwargs)
 
     async def mutate(self, op: str, data: dict[str, Any], *, wait: float = 10.0) -> bool:
         """Accept a change durably; returns whether the store has it already. 503 when it cannot be kept (disk full)."""
         applied = await self.mutations.put(op, data, wait=wait)
         if applied is None:
-            raise Problem(503, "this cannot be kept just now: the spool cannot be written", fix="free the disk and send it again", headers=AWAY)
+            raise Problem(
+                503,
+                "this cannot be kept just now: the spool cannot be written",
+                fix="free the disk and send it again",
+                headers=AWAY,
+            )
         return applied
 
     def tell(self) -> None:

@@ -46,7 +46,12 @@ class Engines:
     """``wanted()`` says which adapters (name → path as vLLM sees it) each engine must have before it is ``ok``; ``known()`` all names that are ours."""
 
     def __init__(
-        self, urls: list[str], api_key: str | None, wanted: Callable[[], dict[str, str]], known: Callable[[], set[str]], interval: float
+        self,
+        urls: list[str],
+        api_key: str | None,
+        wanted: Callable[[], dict[str, str]],
+        known: Callable[[], set[str]],
+        interval: float,
     ) -> None:
         self.engines = [Engine(u.rstrip("/").removesuffix("/v1")) for u in dict.fromkeys(urls)]
         self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
@@ -59,7 +64,9 @@ class Engines:
         self.restarts = 0
 
     async def start(self) -> None:
-        self.session = aiohttp.ClientSession(headers=self.headers, connector=aiohttp.TCPConnector(limit=64), trust_env=False)
+        self.session = aiohttp.ClientSession(
+            headers=self.headers, connector=aiohttp.TCPConnector(limit=64), trust_env=False
+        )
 
     async def stop(self) -> None:
         if self.session:
@@ -68,10 +75,14 @@ class Engines:
     def healthy(self) -> list[Engine]:
         return [e for e in self.engines if e.healthy]
 
-    async def _ask(self, method: str, url: str, body: dict[str, Any] | None = None, timeout: float = 10.0) -> tuple[int, Any, str]:
+    async def _ask(
+        self, method: str, url: str, body: dict[str, Any] | None = None, timeout: float = 10.0
+    ) -> tuple[int, Any, str]:
         assert self.session is not None
         try:
-            async with self.session.request(method, url, json=body, timeout=aiohttp.ClientTimeout(total=timeout)) as response:
+            async with self.session.request(
+                method, url, json=body, timeout=aiohttp.ClientTimeout(total=timeout)
+            ) as response:
                 text = await response.text(errors="replace")
                 try:
                     read = await response.json(content_type=None) if text.strip() else None
@@ -93,7 +104,9 @@ class Engines:
             if name not in engine.loaded:
                 body = {"lora_name": name, "lora_path": path}
                 status, _, text = await self._ask("POST", f"{engine.url}/v1/load_lora_adapter", body, LOAD_TIMEOUT)
-                if status != 200 and name not in await self.models(engine):  # a name is one adapter for ever: loaded before is loaded
+                if status != 200 and name not in await self.models(
+                    engine
+                ):  # a name is one adapter for ever: loaded before is loaded
                     raise self._error(status, f"load_lora_adapter answered {status}: {text[:500]}")
             await self.warm(engine, name)
             engine.loaded.add(name)
@@ -114,7 +127,9 @@ class Engines:
             if name not in engine.loaded:
                 continue
             try:
-                status, _, text = await self._ask("POST", f"{engine.url}/v1/unload_lora_adapter", {"lora_name": name}, 30.0)
+                status, _, text = await self._ask(
+                    "POST", f"{engine.url}/v1/unload_lora_adapter", {"lora_name": name}, 30.0
+                )
             except Away:
                 status, text = 404, ""  # a dead engine has it no more
             if status in (200, 404, 400):

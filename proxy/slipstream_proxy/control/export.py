@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import tempfile
@@ -14,12 +13,18 @@ from aiohttp import web
 
 from slipstream.contract import Call, EpisodeDetail
 from slipstream_proxy.control.http import json_of
+from slipstream_proxy.control.threads import in_thread
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.http import Ctx
     from slipstream_proxy.store.protocol import EpisodeFilter
 
-TYPES = {"jsonl": "application/x-ndjson", "sft": "application/x-ndjson", "dpo": "application/x-ndjson", "parquet": "application/vnd.apache.parquet"}
+TYPES = {
+    "jsonl": "application/x-ndjson",
+    "sft": "application/x-ndjson",
+    "dpo": "application/x-ndjson",
+    "parquet": "application/vnd.apache.parquet",
+}
 
 
 def line(value: Any) -> bytes:
@@ -53,7 +58,13 @@ def sft_row(episode: EpisodeDetail) -> dict[str, Any] | None:
     if messages is None:
         return None
     calls = good_calls(episode)
-    row: dict[str, Any] = {"messages": messages, "episode": episode.id, "task": episode.task, "adapter": episode.adapter, "reward": episode.reward}
+    row: dict[str, Any] = {
+        "messages": messages,
+        "episode": episode.id,
+        "task": episode.task,
+        "adapter": episode.adapter,
+        "reward": episode.reward,
+    }
     if calls[-1].tools:
         row["tools"] = json.dumps(calls[-1].tools)
     return row
@@ -81,8 +92,16 @@ def dpo_rows(episodes: list[EpisodeDetail]) -> Iterator[dict[str, Any]]:
 def parquet_row(e: EpisodeDetail) -> dict[str, Any]:
     row = e.model_dump(mode="python", include={"id", "key", "task", "model", "adapter", "arm", "started", "ended", "calls", "prompt_tokens",
                                                "completion_tokens", "reward", "group"})  # fmt: skip
-    row |= {"split": e.split.value, "state": e.state.value, "tags": json.dumps(e.tags), "messages": json.dumps(conversation(e), default=str)}
-    row |= {"rewards": json.dumps([r.model_dump(mode="json") for r in e.rewards]), "call_list": json.dumps([c.model_dump() for c in e.call_list], default=str)}
+    row |= {
+        "split": e.split.value,
+        "state": e.state.value,
+        "tags": json.dumps(e.tags),
+        "messages": json.dumps(conversation(e), default=str),
+    }
+    row |= {
+        "rewards": json.dumps([r.model_dump(mode="json") for r in e.rewards]),
+        "call_list": json.dumps([c.model_dump() for c in e.call_list], default=str),
+    }
     return row
 
 
@@ -103,9 +122,29 @@ def parquet(batches: Iterator[list[EpisodeDetail]]) -> Iterator[bytes]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    text = ("id", "key", "task", "model", "adapter", "arm", "group", "split", "state", "tags", "messages", "rewards", "call_list")
+    text = (
+        "id",
+        "key",
+        "task",
+        "model",
+        "adapter",
+        "arm",
+        "group",
+        "split",
+        "state",
+        "tags",
+        "messages",
+        "rewards",
+        "call_list",
+    )
     numbers = ("calls", "prompt_tokens", "completion_tokens")
-    schema = pa.schema([*((n, pa.string()) for n in text), *((n, pa.int64()) for n in numbers), *((n, pa.float64()) for n in ("started", "ended", "reward"))])
+    schema = pa.schema(
+        [
+            *((n, pa.string()) for n in text),
+            *((n, pa.int64()) for n in numbers),
+            *((n, pa.float64()) for n in ("started", "ended", "reward")),
+        ]
+    )
     with tempfile.TemporaryDirectory(prefix="slipstream-export-") as folder:
         path = Path(folder) / "episodes.parquet"
         with pq.ParquetWriter(path, schema, compression="zstd") as writer:
@@ -120,8 +159,11 @@ async def send(ctx: Ctx, wanted: EpisodeFilter, format: str) -> web.StreamRespon
     store = ctx.deps.store
     batches = await ctx.deps.ask(store.export, wanted)
     stream = parquet(batches) if format == "parquet" else pieces(batches, format)
-    first = await asyncio.to_thread(next, stream, b"")
-    headers = {"content-type": TYPES[format], "content-disposition": f'attachment; filename="slipstream.{"parquet" if format == "parquet" else "jsonl"}"'}
+    first = await in_thread(next, stream, b"")
+    headers = {
+        "content-type": TYPES[format],
+        "content-disposition": f'attachment; filename="slipstream.{"parquet" if format == "parquet" else "jsonl"}"',
+    }
     response = web.StreamResponse(headers=headers)
     await response.prepare(ctx.request)
     part: bytes | None = first
@@ -129,9 +171,9 @@ async def send(ctx: Ctx, wanted: EpisodeFilter, format: str) -> web.StreamRespon
         while part is not None:
             if part:
                 await response.write(part)
-            part = await asyncio.to_thread(next, stream, None)
+            part = await in_thread(next, stream, None)
         await response.write_eof()
     finally:
         with contextlib.suppress(Exception):
-            await asyncio.to_thread(stream.close)  # type: ignore[attr-defined]
+            await in_thread(stream.close)  # type: ignore[attr-defined]
     return response

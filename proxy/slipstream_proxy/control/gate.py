@@ -81,7 +81,10 @@ def interval(bounded_N: NDArray[np.float64], alpha: float) -> tuple[float, float
     limit = np.log(2 / alpha)
     means = np.linspace(-1.0, 1.0, 201)
     kept = [
-        m for m in means if log_wealth((bounded_N - m) / (1 + abs(m)))[-1] < limit and log_wealth((m - bounded_N) / (1 + abs(m)))[-1] < limit
+        m
+        for m in means
+        if log_wealth((bounded_N - m) / (1 + abs(m)))[-1] < limit
+        and log_wealth((m - bounded_N) / (1 + abs(m)))[-1] < limit
     ]
     return (float(min(kept)), float(max(kept))) if kept else (float(bounded_N.mean()), float(bounded_N.mean()))
 
@@ -106,14 +109,26 @@ class Verdict:
         return asdict(self)
 
 
-def judge(rows: Sequence[Row], candidate: str, control: str, *, alpha: float, min_pairs: int, block: int, max_episodes: int, margin: float = MARGIN) -> Verdict:
+def judge(
+    rows: Sequence[Row],
+    candidate: str,
+    control: str,
+    *,
+    alpha: float,
+    min_pairs: int,
+    block: int,
+    max_episodes: int,
+    margin: float = MARGIN,
+) -> Verdict:
     """What the rewards so far say of the candidate. Both wealths are taken at their maximum: a line once crossed stays crossed."""
     raw = differences(rows, candidate, control, block)
     d = scaled(raw)
     ours = [r for _, a, r in rows if a == candidate and np.isfinite(r)]
     theirs = [r for _, a, r in rows if a == control and np.isfinite(r)]
     worse = float(log_wealth(-d)[min_pairs - 1 :].max(initial=0.0)) if d.size >= min_pairs else 0.0
-    fine = float(log_wealth((d + margin) / (1 + margin))[min_pairs - 1 :].max(initial=0.0)) if d.size >= min_pairs else 0.0
+    fine = (
+        float(log_wealth((d + margin) / (1 + margin))[min_pairs - 1 :].max(initial=0.0)) if d.size >= min_pairs else 0.0
+    )
     limit = float(np.log(1 / alpha))
     decision: Decision = "undecided"
     if worse >= limit:

@@ -34,7 +34,14 @@ class Problem(Exception):
     """An answer that is an error. ``field`` names what is wrong in the request, ``fix`` what to do about it."""
 
     def __init__(
-        self, status: int, message: str, *, type: str | None = None, field: str | None = None, fix: str | None = None, headers: dict[str, str] | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str | None = None,
+        field: str | None = None,
+        fix: str | None = None,
+        headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -99,7 +106,9 @@ class Ctx:
         if named is None or named == self.caller.key:
             return self.caller.key
         if not self.caller.admin:
-            raise Problem(403, "only an admin key may name another key's episode", field="query.key", fix="leave ?key= out")
+            raise Problem(
+                403, "only an admin key may name another key's episode", field="query.key", fix="leave ?key= out"
+            )
         return named
 
 
@@ -162,7 +171,11 @@ def explain(error: ValidationError, place: str, kind: type[BaseModel]) -> Proble
 def caller_of(request: web.Request) -> Caller:
     raw = request.headers.get(AUTH_HEADER)
     if raw is None:
-        raise Problem(401, "no caller: the control plane is asked through the proxy", fix="send your request to the proxy's port, with its API key")
+        raise Problem(
+            401,
+            "no caller: the control plane is asked through the proxy",
+            fix="send your request to the proxy's port, with its API key",
+        )
     try:
         read = json.loads(raw)
         return Caller(str(read["key"]), frozenset(str(s) for s in read["scopes"]))
@@ -213,7 +226,12 @@ async def read_body(request: web.Request, route: Route) -> BaseModel | None:
     if not raw.strip() and not route.body_required:
         return kind()
     if request.content_type not in (JSON, "application/octet-stream") and not request.content_type.endswith("+json"):
-        raise Problem(415, f"content-type {request.content_type} is not taken here", field="header.content-type", fix=f"send {JSON}")
+        raise Problem(
+            415,
+            f"content-type {request.content_type} is not taken here",
+            field="header.content-type",
+            fix=f"send {JSON}",
+        )
     return _within(_parsed(kind, raw))
 
 
@@ -222,7 +240,12 @@ async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamR
     caller = caller_of(request)
     if not caller.may(route.scopes):
         need = " or ".join(dict.fromkeys((*route.scopes, ADMIN)))
-        raise Problem(403, f"the key lacks the scope for {request.method} {request.path}", field="header.authorization", fix=f"use a key with {need}")
+        raise Problem(
+            403,
+            f"the key lacks the scope for {request.method} {request.path}",
+            field="header.authorization",
+            fix=f"use a key with {need}",
+        )
     plain, tags = _one_by_one(request, route)
     kind = route.query or Query
     try:

@@ -11,14 +11,15 @@ import contextlib
 import heapq
 import logging
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from slipstream_proxy.dialects import BY_NAME
-from slipstream_proxy.records import CallHead, Kind, Mutation, Parsed
-from slipstream_proxy.spool import Frame, SpoolWriter, list_segments, read_segment
+from slipstream_proxy.control.reading import Item, Read, parse, read_writer, textless
+from slipstream_proxy.control.threads import in_thread
+from slipstream_proxy.records import Mutation
+from slipstream_proxy.spool import list_segments
 from slipstream_proxy.store.protocol import CallRow, Position, Store
 
 if TYPE_CHECKING:
@@ -30,18 +31,6 @@ BATCH = 512
 POLL = 0.05
 SNAPSHOT_EVERY = 180.0
 CONTROL = "control"
-_HEAD_FIELDS = frozenset(f.name for f in fields(CallHead))
-Item = CallRow | Mutation
-
-
-@dataclass(slots=True)
-class Read:
-    """A record out of the spool, and where its writer stands after it."""
-
-    writer: str
-    position: Position
-    at: float
-    frame: Frame
 
 
 @dataclass(slots=True)
@@ -65,55 +54,17 @@ class Seen:
     torn: set[tuple[str, int]] = field(default_factory=set)
 
 
-def _time_of(frame: Frame) -> float:
-    at = float(frame.head.get("at") or 0.0)
-    return at + float(frame.head.get("seconds") or 0.0) if frame.kind is Kind.CALL else at
-
-
-def read_writer(writer: str, segments: list[tuple[int, Path]], start: Position | None, on_torn: Callable[[str, int, Path, str, int], None]) -> Iterator[Read]:
-    """A writer's records from ``start`` on, over all its segments. A damaged tail is passed by as soon as there is a later segment."""
-    for i, (number, path) in enumerate(segments):
-        if start and number < start.segment:
-            continue
-        offset = start.offset if start and number == start.segment else 0
-        try:
-            if path.stat().st_size <= offset:
-                continue
-            segment = read_segment(path, offset)
-        except FileNotFoundError:
-            continue
-        for frame in segment:
-            yield Read(writer, Position(number, frame.end), _time_of(frame), frame)
-        if segment.torn:
-            last = i == len(segments) - 1
-            if last:
-                return  # being written just now, or its writer died: the next one of its name says which
-            on_torn(writer, number, path, segment.torn, segment.offset)
-
-
-def parse(read: Read) -> tuple[Item, bool]:
-    """The record as the store takes it, and whether all of it could be read."""
-    frame = read.frame
-    if frame.kind is Kind.MUTATION:
-        h = frame.head
-        return Mutation(str(h["id"]), str(h["op"]), float(h["at"]), dict(h["data"])), True
-    head = CallHead(**{k: v for k, v in frame.head.items() if k in _HEAD_FIELDS})
-    try:
-        return CallRow(head, BY_NAME[head.dialect].parse(frame.request, frame.reply, head)), True
-    except Exception as e:
-        log.warning("call %s cannot be parsed (%s): kept without its text: %r", head.id, head.dialect, e)
-        return CallRow(head, textless(head, f"unreadable: {type(e).__name__}")), False
-
-
-def textless(head: CallHead, why: str) -> Parsed:
-    head.note = head.note or why
-    return Parsed([], [], {}, [], [], "unreadable", why)
-
-
 class Ingester:
     """Runs in the control plane. ``on_commit(items)`` is called in the event loop after each commit."""
 
-    def __init__(self, spool_dir: Path, store: Store, *, on_commit: Callable[[Sequence[Item]], None] | None = None, snapshot_every: float = SNAPSHOT_EVERY) -> None:
+    def __init__(
+        self,
+        spool_dir: Path,
+        store: Store,
+        *,
+        on_commit: Callable[[Sequence[Item]], None] | None = None,
+        snapshot_every: float = SNAPSHOT_EVERY,
+    ) -> None:
         self.dir = spool_dir
         self.store = store
         self.on_commit = on_commit
@@ -128,12 +79,15 @@ class Ingester:
         self._lock = asyncio.Lock()
 
     async def load_positions(self) -> None:
-        self._positions = await asyncio.to_thread(self.store.positions)
+        self._positions = await in_thread(self.store.positions)
 
     async def start(self) -> None:
         with contextlib.suppress(Exception):
             await self.load_positions()
-        self._tasks = [asyncio.create_task(self._run(), name="ingest"), asyncio.create_task(self._snapshots(), name="snapshots")]
+        self._tasks = [
+            asyncio.create_task(self._run(), name="ingest"),
+            asyncio.create_task(self._snapshots(), name="snapshots"),
+        ]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -181,14 +135,14 @@ class Ingester:
         """Ingest one batch. False: there was nothing."""
         async with self._lock:
             started = time.monotonic()
-            reads, items, positions = await asyncio.to_thread(self._read)
+            reads, items, positions = await in_thread(self._read)
             if not reads:
                 self.stats.lag_seconds = 0.0
                 return False
             try:
-                await asyncio.to_thread(self._commit, reads, items, positions)
+                await in_thread(self._commit, reads, items, positions)
             except BaseException:
-                self._positions = {**positions, **await asyncio.to_thread(self.store.positions)}
+                self._positions = {**positions, **await in_thread(self.store.positions)}
                 raise
             self._positions = positions
             self.stats.commits += 1
@@ -239,7 +193,13 @@ class Ingester:
         if (writer, number) not in self._seen.torn:
             self._seen.torn.add((writer, number))
             self.stats.torn += 1
-            log.error("spool: %s is damaged (%s) from byte %d of %d on: what stands before is kept", path.name, why, offset, path.stat().st_size)
+            log.error(
+                "spool: %s is damaged (%s) from byte %d of %d on: what stands before is kept",
+                path.name,
+                why,
+                offset,
+                path.stat().st_size,
+            )
 
     def _commit(self, reads: list[Read], items: list[Item], positions: dict[str, Position]) -> None:
         try:
@@ -282,7 +242,7 @@ class Ingester:
                 await asyncio.wait_for(self._snapshot_now.wait(), self.snapshot_every)
             self._snapshot_now.clear()
             try:
-                await asyncio.to_thread(self.tidy)
+                await in_thread(self.tidy)
             except Exception:
                 log.exception("snapshot failed: segments are kept")
 
@@ -308,41 +268,3 @@ def spool_bytes(directory: Path) -> int:
             with contextlib.suppress(OSError):
                 total += path.stat().st_size
     return total
-
-
-def _storable(value: Any) -> Any:
-    """Integers beyond 64 bits as floats: the spool's JSON has no others."""
-    if isinstance(value, dict):
-        return {k: _storable(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_storable(v) for v in value]
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return float(value) if value.bit_length() < 1000 else str(value)
-    return value
-
-
-class Mutations:
-    """Changes that the control API accepts: durable first (spool), then in the store, in the order they came."""
-
-    def __init__(self, writer: SpoolWriter, ingester: Ingester | None, new_id: Callable[[], str]) -> None:
-        self.writer = writer
-        self.ingester = ingester
-        self.new_id = new_id
-
-    async def put(self, op: str, data: dict[str, Any], *, wait: float = 10.0) -> bool | None:
-        """None: it could not be made durable (disk full). True: it is in the store already; False: it will be."""
-        mutation = Mutation(self.new_id(), op, time.time(), _storable(data))
-        applied = self.ingester.expect(mutation.id) if self.ingester and wait else None
-        if not await self.writer.put(Kind.MUTATION, asdict(mutation)):
-            if applied:
-                applied.cancel()
-            return None
-        if self.ingester is None:
-            return False
-        self.ingester.wake()
-        if applied is None:
-            return False
-        done, _ = await asyncio.wait({applied}, timeout=0.2 if self.ingester.stats.broken else wait)
-        if not done:
-            applied.cancel()
-        return bool(done) and not applied.cancelled()

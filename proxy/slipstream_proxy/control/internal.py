@@ -38,7 +38,9 @@ def add(app: web.Application, deps: Deps) -> None:
         return web.json_response(await pin_of(deps, asked))
 
     async def metrics(_: web.Request) -> web.StreamResponse:
-        return web.Response(body=await deps.metrics.text(deps), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+        return web.Response(
+            body=await deps.metrics.text(deps), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
 
     async def healthz(_: web.Request) -> web.StreamResponse:
         return web.json_response({"ok": True, "store": deps.store_or_none is not None, "pid": os.getpid()})
@@ -60,6 +62,9 @@ async def pin_of(deps: Deps, asked: PinIn) -> dict[str, str]:
         return {"adapter": adapter, "arm": arm}
     kept = await deps.ask(deps.store.pin, asked.key, asked.episode, asked.model, adapter, arm, deps.now())
     if kept.adapter != adapters.base and not adapters.servable(kept.adapter):
-        return {"adapter": live, "arm": "live"}  # its version was given up or is refused: the episode goes on with the live one
+        return {
+            "adapter": live,
+            "arm": "live",
+        }  # its version was given up or is refused: the episode goes on with the live one
     adapters.pins[kept.adapter] = max(1, adapters.pins.get(kept.adapter, 0))
     return {"adapter": kept.adapter, "arm": kept.arm}

@@ -33,40 +33,88 @@ STEP_NUMBERS = {
     "tokens_per_second": "Tokens a second of the last training step.",
     "grad_norm": "Gradient norm of the last training step.",
 }
-ALIASES = {"clip": "clip_ratio", "clip_fraction": "clip_ratio", "clip_share": "clip_ratio", "gap": "logprob_gap", "reward_mean": "reward"}
+ALIASES = {
+    "clip": "clip_ratio",
+    "clip_fraction": "clip_ratio",
+    "clip_share": "clip_ratio",
+    "gap": "logprob_gap",
+    "reward_mean": "reward",
+}
 
 
 class ControlMetrics:
     def __init__(self) -> None:
         r = self.registry = CollectorRegistry()
-        self.requests = Counter("slipstream_control_requests", "Control API requests.", ["route", "method", "status"], registry=r)
-        self.seconds = Histogram("slipstream_control_request_seconds", "Time to answer a control API request.", ["route"], registry=r)
-        self.lag = Gauge("slipstream_ingest_lag_seconds", "Age of the newest ingested record when it was stored; 0 when nothing waits.", registry=r)
+        self.requests = Counter(
+            "slipstream_control_requests", "Control API requests.", ["route", "method", "status"], registry=r
+        )
+        self.seconds = Histogram(
+            "slipstream_control_request_seconds", "Time to answer a control API request.", ["route"], registry=r
+        )
+        self.lag = Gauge(
+            "slipstream_ingest_lag_seconds",
+            "Age of the newest ingested record when it was stored; 0 when nothing waits.",
+            registry=r,
+        )
         self.ingested = Counter("slipstream_ingest_records", "Records taken from the spool into the store.", registry=r)
-        self.commit = Histogram("slipstream_commit_seconds", "Time from reading a batch of the spool to its commit in the store.", registry=r)
+        self.commit = Histogram(
+            "slipstream_commit_seconds",
+            "Time from reading a batch of the spool to its commit in the store.",
+            registry=r,
+        )
         self.spool = Gauge("slipstream_spool_bytes", "Bytes in spool segments.", registry=r)
         self.store_up = Gauge("slipstream_store_up", "1 when the store takes records.", registry=r)
-        self.unreadable = Gauge("slipstream_ingest_unreadable_records", "Records since start of which only the head could be stored.", registry=r)
-        self.skipped = Gauge("slipstream_ingest_skipped_records", "Records since start that the store would not take in any form.", registry=r)
+        self.unreadable = Gauge(
+            "slipstream_ingest_unreadable_records",
+            "Records since start of which only the head could be stored.",
+            registry=r,
+        )
+        self.skipped = Gauge(
+            "slipstream_ingest_skipped_records",
+            "Records since start that the store would not take in any form.",
+            registry=r,
+        )
         self.torn = Gauge("slipstream_spool_damaged_segments", "Segments since start with a damaged tail.", registry=r)
         self.episodes = Gauge("slipstream_episodes", "Episodes by state.", ["state"], registry=r)
         self.groups = Gauge("slipstream_groups", "Groups by state.", ["state"], registry=r)
         self.calls = Gauge("slipstream_stored_calls", "Calls in the store.", registry=r)
-        self.untrainable = Gauge("slipstream_untrainable_calls", "Stored calls that cannot be trained on, by reason.", ["reason"], registry=r)
+        self.untrainable = Gauge(
+            "slipstream_untrainable_calls", "Stored calls that cannot be trained on, by reason.", ["reason"], registry=r
+        )
         self.rewards = Gauge("slipstream_rewards", "Rewards in the store by source.", ["source"], registry=r)
-        self.reward_mean = Gauge("slipstream_reward_mean", "Mean training reward of episodes.", ["adapter", "split", "arm"], registry=r)
-        self.reward_std = Gauge("slipstream_reward_std", "Spread of the training reward of episodes.", ["adapter", "split", "arm"], registry=r)
-        self.reward_episodes = Gauge("slipstream_rewarded_episodes", "Episodes with a training reward.", ["adapter", "split", "arm"], registry=r)
-        self.live = Gauge("slipstream_adapter_live_version", "Version that new episodes get; 0 is the base model.", ["model"], registry=r)
+        self.reward_mean = Gauge(
+            "slipstream_reward_mean", "Mean training reward of episodes.", ["adapter", "split", "arm"], registry=r
+        )
+        self.reward_std = Gauge(
+            "slipstream_reward_std",
+            "Spread of the training reward of episodes.",
+            ["adapter", "split", "arm"],
+            registry=r,
+        )
+        self.reward_episodes = Gauge(
+            "slipstream_rewarded_episodes", "Episodes with a training reward.", ["adapter", "split", "arm"], registry=r
+        )
+        self.live = Gauge(
+            "slipstream_adapter_live_version",
+            "Version that new episodes get; 0 is the base model.",
+            ["model"],
+            registry=r,
+        )
         self.loaded = Gauge("slipstream_adapters_loaded", "Adapters in every engine that is up.", registry=r)
         self.states = Gauge("slipstream_adapters", "Adapters by state.", ["state"], registry=r)
-        self.pinned = Gauge("slipstream_adapter_pinned_episodes", "Open episodes pinned to an adapter.", ["adapter"], registry=r)
+        self.pinned = Gauge(
+            "slipstream_adapter_pinned_episodes", "Open episodes pinned to an adapter.", ["adapter"], registry=r
+        )
         self.swaps = Counter("slipstream_adapter_swaps", "Adapters that got into the engines.", registry=r)
         self.swap_seconds = Histogram("slipstream_adapter_swap_seconds", "From an adapter's registration until it serves.", registry=r,
                                       buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300))  # fmt: skip
         self.rollbacks = Counter("slipstream_adapter_rollbacks", "Adapters that were taken back.", registry=r)
-        self.engine_up = Gauge("slipstream_engine_up", "1 when the engine answers and has its adapters.", ["engine"], registry=r)
-        self.engine_restarts = Counter("slipstream_engine_adapter_losses", "Times that an engine had lost its adapters.", registry=r)
+        self.engine_up = Gauge(
+            "slipstream_engine_up", "1 when the engine answers and has its adapters.", ["engine"], registry=r
+        )
+        self.engine_restarts = Counter(
+            "slipstream_engine_adapter_losses", "Times that an engine had lost its adapters.", registry=r
+        )
         self.events = Counter("slipstream_events", "Events posted by trainer and judge.", ["kind"], registry=r)
         self.steps = Counter("slipstream_training_steps", "Training steps told by the trainer.", registry=r)
         self.step = {k: Gauge(f"slipstream_training_{k}", text, registry=r) for k, text in STEP_NUMBERS.items()}
@@ -127,7 +175,12 @@ class ControlMetrics:
     async def _look(self, deps: Deps) -> None:
         counts: dict[str, Any] = await deps.ask(deps.store.counts, deps.now())
         success = await deps.ask(deps.store.success_by_adapter)
-        for gauge, values in ((self.episodes, "episodes"), (self.groups, "groups"), (self.untrainable, "untrainable"), (self.rewards, "rewards")):
+        for gauge, values in (
+            (self.episodes, "episodes"),
+            (self.groups, "groups"),
+            (self.untrainable, "untrainable"),
+            (self.rewards, "rewards"),
+        ):
             gauge.clear()
             for label, count in list((counts.get(values) or {}).items())[:NAMES]:
                 number = count.get("count", 0) if isinstance(count, dict) else count

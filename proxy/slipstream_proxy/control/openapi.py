@@ -22,7 +22,13 @@ COMMON_ERRORS = {
     422: "A parameter or the body is wrong; `field` names it.",
     503: "Not just now; `Retry-After` says when.",
 }
-MORE_ERRORS = {404: "There is no such thing.", 408: "It took too long.", 409: "It is in the way of what is already there.", 413: "Too large.", 415: "Another content type is meant."}
+MORE_ERRORS = {
+    404: "There is no such thing.",
+    408: "It took too long.",
+    409: "It is in the way of what is already there.",
+    413: "Too large.",
+    415: "Another content type is meant.",
+}
 REF = "#/components/schemas/{model}"
 
 
@@ -53,7 +59,12 @@ def query_of(model: type[BaseModel] | None) -> list[dict[str, Any]]:
             part = {**part, **kinds[0]} if len(kinds) == 1 else {**part, "anyOf": kinds}
         if part.get("default", 0) is None:
             part.pop("default")
-        item: dict[str, Any] = {"name": name, "in": "query", "required": name in schema.get("required", []), "schema": part}
+        item: dict[str, Any] = {
+            "name": name,
+            "in": "query",
+            "required": name in schema.get("required", []),
+            "schema": part,
+        }
         found.append(item | ({"description": text} if text else {}))
     return found
 
@@ -82,7 +93,13 @@ def operation(route: Route, refs: dict[Any, Any], parameters: list[dict[str, Any
             responses[str(status)] = {"description": text}
         else:
             responses[str(status)] = {"description": text, "content": {JSON: {"schema": refs[what]}}}
-    codes = {**COMMON_ERRORS, **{e: MORE_ERRORS[e] for e in (*route.errors, *([413, 415] if route.body else []), *([404] if "{" in route.path else []))}}
+    codes = {
+        **COMMON_ERRORS,
+        **{
+            e: MORE_ERRORS[e]
+            for e in (*route.errors, *([413, 415] if route.body else []), *([404] if "{" in route.path else []))
+        },
+    }
     for status, text in sorted(codes.items()):
         responses[str(status)] = {"description": text, **error}
     found: dict[str, Any] = {
@@ -104,7 +121,11 @@ EXPORT_TYPES = ("application/x-ndjson", "application/vnd.apache.parquet")
 
 def document(routes: list[Route]) -> dict[str, Any]:
     """OpenAPI 3.1."""
-    models = [c.Error, *(r.body for r in routes if r.body), *(m for r in routes for m in r.responses.values() if isinstance(m, type))]
+    models: list[type[BaseModel]] = [
+        c.Error,
+        *(r.body for r in routes if r.body),
+        *(m for r in routes for m in r.responses.values() if isinstance(m, type)),
+    ]
     refs, defs = _defs(models)
     paths: dict[str, Any] = {}
     for route in routes:

@@ -14,6 +14,7 @@ from pydantic import Field, StringConstraints, ValidationError
 from slipstream import contract as c
 from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, TRAINER, Ctx, Problem, Query, Route, explain, reply
 from slipstream_proxy.control.ids import new_id
+from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.control.validate import CONFIG, WEIGHTS
 
 ADAPTER = c.API + "/adapters/{adapter:[A-Za-z0-9._~@-]{1,160}}"
@@ -27,12 +28,16 @@ class AdapterPost(c.AdapterIn):
 
 
 class WaitQuery(Query):
-    wait: float = Field(0.0, ge=0, le=600, allow_inf_nan=False, description="Seconds to wait until it is no longer loading.")
+    wait: float = Field(
+        0.0, ge=0, le=600, allow_inf_nan=False, description="Seconds to wait until it is no longer loading."
+    )
 
 
 async def list_adapters(ctx: Ctx) -> web.StreamResponse:
     adapters, swapper = ctx.deps.adapters, ctx.deps.swapper
-    return reply(c.Adapters(adapters=adapters.public(swapper.loaded()), live={m: adapters.live(m) for m in adapters.models}))
+    return reply(
+        c.Adapters(adapters=adapters.public(swapper.loaded()), live={m: adapters.live(m) for m in adapters.models})
+    )
 
 
 async def post_adapter(ctx: Ctx) -> web.StreamResponse:
@@ -40,7 +45,9 @@ async def post_adapter(ctx: Ctx) -> web.StreamResponse:
     body: c.AdapterIn = ctx.body if ctx.body is not None else await upload(ctx)
     adapter = await deps.adapters.register(body)
     until = asyncio.get_running_loop().time() + ctx.query.wait
-    while deps.adapters.items[adapter.name].state == c.AdapterState.LOADING and asyncio.get_running_loop().time() < until:
+    while (
+        deps.adapters.items[adapter.name].state == c.AdapterState.LOADING and asyncio.get_running_loop().time() < until
+    ):
         await asyncio.sleep(POLL)
     return reply(_shown(ctx, deps.adapters.items[adapter.name]), 201)
 
@@ -69,13 +76,28 @@ async def upload(ctx: Ctx) -> c.AdapterIn:
             elif name in (CONFIG, WEIGHTS):
                 await _receive(part, temp / name)
             else:
-                raise Problem(422, f"part {name[:80]!r} is not known", field="body", fix=f"send adapter (JSON), {CONFIG} and {WEIGHTS}")
+                raise Problem(
+                    422,
+                    f"part {name[:80]!r} is not known",
+                    field="body",
+                    fix=f"send adapter (JSON), {CONFIG} and {WEIGHTS}",
+                )
         if wanted is None:
-            raise Problem(422, "the part adapter is missing", field="body.adapter", fix="send AdapterIn as JSON in a part of that name")
+            raise Problem(
+                422,
+                "the part adapter is missing",
+                field="body.adapter",
+                fix="send AdapterIn as JSON in a part of that name",
+            )
         folder = root / wanted.path
         if folder.exists() or wanted.path in ctx.deps.adapters.items:
-            raise Problem(409, f"{wanted.path} is there already", field="body.adapter.path", fix="names are never used again: take the next number")
-        await asyncio.to_thread(_publish, temp, folder)
+            raise Problem(
+                409,
+                f"{wanted.path} is there already",
+                field="body.adapter.path",
+                fix="names are never used again: take the next number",
+            )
+        await in_thread(_publish, temp, folder)
         return wanted
     except ValueError as e:
         raise Problem(400, f"the multipart body cannot be read: {e}", field="body") from e
@@ -90,9 +112,9 @@ async def _receive(part: BodyPartReader, path: Path) -> None:
             size += len(chunk)
             if size > UPLOAD_LIMIT:
                 raise Problem(413, f"{path.name} is too large", field=f"body.{path.name}")
-            await asyncio.to_thread(file.write, chunk)
+            await in_thread(file.write, chunk)
         file.flush()
-        await asyncio.to_thread(os.fsync, file.fileno())
+        await in_thread(os.fsync, file.fileno())
 
 
 def _publish(temp: Path, folder: Path) -> None:

@@ -17,7 +17,9 @@ Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
 
 
 class FilterQuery(Query):
-    key: str | None = Field(None, max_length=64, pattern="^[A-Za-z0-9_-]+$", description="Another key's episodes (admin).")
+    key: str | None = Field(
+        None, max_length=64, pattern="^[A-Za-z0-9_-]+$", description="Another key's episodes (admin)."
+    )
     task: c.Tag | None = None
     split: Literal["train", "eval"] | None = None
     adapter: str | None = Field(None, min_length=1, max_length=200, pattern=r"^[^\x00]+$")
@@ -30,7 +32,9 @@ class FilterQuery(Query):
 
 
 class EpisodesQuery(FilterQuery):
-    cursor: str | None = Field(None, min_length=1, max_length=1000, pattern=r"^[\x21-\x7e]+$", description="`next` of the page before.")
+    cursor: str | None = Field(
+        None, min_length=1, max_length=1000, pattern=r"^[\x21-\x7e]+$", description="`next` of the page before."
+    )
     limit: int = Field(50, ge=1, le=1000)
 
 
@@ -39,7 +43,12 @@ class ExportQuery(FilterQuery):
 
 
 class KeyQuery(Query):
-    key: str | None = Field(None, max_length=64, pattern="^[A-Za-z0-9_-]+$", description="The episode's key, when it is another one's (admin).")
+    key: str | None = Field(
+        None,
+        max_length=64,
+        pattern="^[A-Za-z0-9_-]+$",
+        description="The episode's key, when it is another one's (admin).",
+    )
 
 
 class EpisodeQuery(KeyQuery):
@@ -53,9 +62,13 @@ class Stored(c.Model):
 def wanted(ctx: Ctx, query: FilterQuery, **more: Any) -> EpisodeFilter:
     for name, value in ctx.tags.items():
         if not c.TAG.match(name) or not c.TAG.match(value):
-            raise Problem(422, f"query.tag.{name}: not a tag", field=f"query.tag.{name}", fix="1 to 128 of A-Z a-z 0-9 . _ -")
+            raise Problem(
+                422, f"query.tag.{name}: not a tag", field=f"query.tag.{name}", fix="1 to 128 of A-Z a-z 0-9 . _ -"
+            )
     key = query.key if ctx.caller.admin else ctx.owner(query.key)
-    fields = query.model_dump(include={"task", "split", "adapter", "model", "reward_min", "reward_max", "since", "until"})
+    fields = query.model_dump(
+        include={"task", "split", "adapter", "model", "reward_min", "reward_max", "since", "until"}
+    )
     return EpisodeFilter(key=key, state=query.state.value if query.state else None, tags=ctx.tags, **fields, **more)
 
 
@@ -64,7 +77,9 @@ async def list_episodes(ctx: Ctx) -> web.StreamResponse:
     try:
         page = await ctx.deps.ask(ctx.deps.store.episodes, wanted(ctx, q, cursor=q.cursor, limit=q.limit))
     except ValueError as e:
-        raise Problem(404, f"no such page: {e}", field="query.cursor", fix="pass `next` of the page before as it is") from e
+        raise Problem(
+            404, f"no such page: {e}", field="query.cursor", fix="pass `next` of the page before as it is"
+        ) from e
     return reply(page)
 
 
@@ -90,7 +105,12 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
         ack = await deps.ask(deps.store.reward_known, key, episode, body.key, deps.now())
     if ack is None:
         fix = "check the episode's id (the x-slipstream-episode of its replies); rewards wait reward.orphan_ttl seconds for its first call"
-        raise Problem(404, f"no call of episode {episode} has come, and its rewards have waited long enough", field="path.episode", fix=fix)
+        raise Problem(
+            404,
+            f"no call of episode {episode} has come, and its rewards have waited long enough",
+            field="path.episode",
+            fix=fix,
+        )
     if ack.stored:
         await deps.mutate("reward", {"key": key, "episode": episode, "reward": body.model_dump(mode="json")})
     return reply(ack)

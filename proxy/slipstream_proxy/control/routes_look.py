@@ -12,7 +12,19 @@ from pydantic import Field
 
 from slipstream import contract as c
 from slipstream_proxy.control.deps import Deps
-from slipstream_proxy.control.http import ADMIN, ENDLESS, EVERY_SCOPE, JUDGE, TRAINER, Ctx, Problem, Query, Route, json_of, reply
+from slipstream_proxy.control.http import (
+    ADMIN,
+    ENDLESS,
+    EVERY_SCOPE,
+    JUDGE,
+    TRAINER,
+    Ctx,
+    Problem,
+    Query,
+    Route,
+    json_of,
+    reply,
+)
 from slipstream_proxy.control.routes_episodes import Stored
 
 NDJSON = "application/x-ndjson"
@@ -20,9 +32,30 @@ PAGE = 1000
 FOLLOW_POLL = 1.0
 
 
+class Success(c.Model):
+    """Mean training reward by adapter, split and arm."""
+
+    class Row(c.Model):
+        model: str | None
+        adapter: str
+        split: str
+        arm: str
+        episodes: int
+        mean: float
+        std: float
+        first: float | None = None
+        last: float | None = None
+
+    rows: list[Row]
+
+
 class EventsQuery(Query):
     after: int = Field(0, ge=0, le=2**53, description="The id of the last event that is known already.")
-    follow: bool = Field(False, description="Stay on: a line for each new event, an empty one every few seconds.", json_schema_extra=ENDLESS)
+    follow: bool = Field(
+        False,
+        description="Stay on: a line for each new event, an empty one every few seconds.",
+        json_schema_extra=ENDLESS,
+    )
 
 
 async def get_events(ctx: Ctx) -> web.StreamResponse:
@@ -82,9 +115,9 @@ async def status_of(deps: Deps) -> c.Status:
     return c.Status(
         version=_version(), started=deps.started, models={m: deps.adapters.live(m) for m in deps.adapters.models}, engines=engines,
         episodes=counts.get("episodes", {}), groups=counts.get("groups", {}), calls=int(counts.get("calls", 0)),
-        capture_lost=int(counts.get("capture_lost", 0)), ingest_lag_seconds=stats.lag_seconds if stats else 0.0,
-        steps=int(counts.get("steps", 0)), last_step=counts.get("last_step"), untrainable=counts.get("untrainable", {}), waiting=waiting,
-        batch=counts.get("batch", {}) or {},
+        capture_lost=(stats.skipped if stats else 0) + deps.mutations.writer.lost, ingest_lag_seconds=stats.lag_seconds if stats else 0.0,
+        steps=int(counts.get("batches", {}).get("trained", 0)), last_step=deps.last_step or max((a.created for a in deps.adapters.items.values()), default=None), untrainable=counts.get("untrainable", {}), waiting=waiting,
+        batch={"batches": counts.get("batches", {}), "missing": counts.get("missing", {})},
     )  # fmt: skip
 
 
@@ -98,16 +131,30 @@ async def post_sql(ctx: Ctx) -> web.StreamResponse:
     try:
         result = await deps.ask(deps.store.sql, body.query, body.limit, deps.config.store.sql_timeout)
     except TimeoutError as e:
-        raise Problem(408, f"the query took longer than store.sql_timeout: {e}", field="body.query", fix="ask for less") from e
+        raise Problem(
+            408, f"the query took longer than store.sql_timeout: {e}", field="body.query", fix="ask for less"
+        ) from e
     except Exception as e:
         # the body is as it should be; what it asks for does not go with what is there
-        raise Problem(409, str(e)[:2000], type="query_failed", field="body.query", fix="one SELECT over the views episodes, calls, rewards, adapters") from e
+        raise Problem(
+            409,
+            str(e)[:2000],
+            type="query_failed",
+            field="body.query",
+            fix="one SELECT over the views episodes, calls, rewards, adapters",
+        ) from e
     return reply(result)
+
+
+async def get_success(ctx: Ctx) -> web.StreamResponse:
+    rows = await ctx.deps.ask(ctx.deps.store.success_by_adapter)
+    return reply(Success(rows=[Success.Row.model_validate(r) for r in rows]))
 
 
 ROUTES = [
     Route("GET", c.API + "/training/events", get_events, "Events as NDJSON, from the start; `follow=true` stays on for new ones", EVERY_SCOPE, EventsQuery, responses={200: NDJSON}),
     Route("POST", c.API + "/training/events", post_event, "Add an event", (TRAINER, JUDGE), body=c.Event, responses={200: Stored}),
+    Route("GET", c.API + "/success", get_success, "Mean reward by adapter, split and arm", EVERY_SCOPE, responses={200: Success}),
     Route("GET", c.API + "/status", get_status, "Where things stand, and why there was no step yet", EVERY_SCOPE, responses={200: c.Status}),
     Route("POST", c.API + "/sql", post_sql, "One SELECT over the documented views", (ADMIN,), body=c.Sql, responses={200: c.SqlResult}, errors=(408, 409)),
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ from aiohttp import web
 from slipstream import contract as c
 from slipstream_proxy.control.http import JUDGE, TRAINER, Ctx, Problem, Route, reply
 from slipstream_proxy.control.routes_episodes import Stored
+from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.store.protocol import LeasedBatch
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -57,7 +57,9 @@ async def parked(ctx: Ctx) -> web.StreamResponse:
 async def retry(ctx: Ctx) -> web.StreamResponse:
     count = await ctx.deps.ask(ctx.deps.store.unpark, ctx.path("group"))
     if not count:
-        raise Problem(404, f"no parked group {ctx.path('group')}", field="path.group", fix="list them with GET groups/parked")
+        raise Problem(
+            404, f"no parked group {ctx.path('group')}", field="path.group", fix="list them with GET groups/parked"
+        )
     return reply(Retried(retried=count))
 
 
@@ -91,13 +93,19 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
     deps = ctx.deps
     body: c.BatchLeaseIn = ctx.body
     # the most groups of a batch are enough for one
-    wanted = body.model_copy(update={"model": body.model or deps.config.model_name, "min_groups": min(body.min_groups, body.max_groups)})
+    wanted = body.model_copy(
+        update={"model": body.model or deps.config.model_name, "min_groups": min(body.min_groups, body.max_groups)}
+    )
     versions, live = deps.adapters.versions(str(wanted.model))
     leased: LeasedBatch | None = await deps.ask(deps.store.lease_batch, wanted, versions, live, deps.now())
     if leased is None:
         return web.Response(status=204)
-    headers = {"x-slipstream-batch": leased.id, "x-slipstream-lease": leased.lease, "x-slipstream-until": repr(leased.until)}
-    return web.Response(body=await asyncio.to_thread(arrow_bytes, leased.table), content_type=ARROW, headers=headers)
+    headers = {
+        "x-slipstream-batch": leased.id,
+        "x-slipstream-lease": leased.lease,
+        "x-slipstream-until": repr(leased.until),
+    }
+    return web.Response(body=await in_thread(arrow_bytes, leased.table), content_type=ARROW, headers=headers)
 
 
 async def ack_batch(ctx: Ctx) -> web.StreamResponse:
@@ -106,6 +114,8 @@ async def ack_batch(ctx: Ctx) -> web.StreamResponse:
     members: dict[str, Any] = await deps.ask(deps.store.batch_members, batch)
     if not await deps.ask(deps.store.ack_batch, batch, body, deps.now()):
         raise Problem(409, LOST, field="body.lease", fix="its groups come back with another batch")
+    if body.outcome == "trained":
+        deps.last_step = deps.now()
     await deps.mutate("ack", {"batch": batch, "ack": body.model_dump(mode="json"), "members": members}, wait=0)
     deps.tell()
     return reply(Stored())

@@ -17,6 +17,7 @@ from slipstream_proxy.control import gate
 from slipstream_proxy.control.adapters import Adapters
 from slipstream_proxy.control.engines import Away, Engines, Failed, Refused
 from slipstream_proxy.control.live import Live, ModelLive
+from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.store.protocol import Store
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,9 @@ S = AdapterState
 
 
 class Swapper:
-    def __init__(self, adapters: Adapters, engines: Engines, live: Live, store: Store | None, *, grace: float = GRACE) -> None:
+    def __init__(
+        self, adapters: Adapters, engines: Engines, live: Live, store: Store | None, *, grace: float = GRACE
+    ) -> None:
         self.adapters = adapters
         self.engines = engines
         self.live = live
@@ -44,7 +47,7 @@ class Swapper:
 
     async def _drop(self, name: str) -> None:
         if self.store is not None:
-            await asyncio.to_thread(self.store.drop_adapter_batches, name, time.time())
+            await in_thread(self.store.drop_adapter_batches, name, time.time())
 
     async def start(self) -> None:
         await self.engines.start()
@@ -102,7 +105,9 @@ class Swapper:
         await self._pins()
         await self._refused_again()
         await self._make_room()
-        loading = sorted((a for a in self.adapters.items.values() if a.state == S.LOADING), key=lambda a: (a.model, a.version))
+        loading = sorted(
+            (a for a in self.adapters.items.values() if a.state == S.LOADING), key=lambda a: (a.model, a.version)
+        )
         for adapter in loading:
             if self.adapters.items[adapter.name].state == S.LOADING:
                 await self.load(adapter)
@@ -110,12 +115,12 @@ class Swapper:
                 self.publish()
         self.publish()
         await self._unload()
-        await asyncio.to_thread(self._forget_files)
+        await in_thread(self._forget_files)
 
     async def _pins(self) -> None:
         if self.store is not None:
             try:
-                self.adapters.pins = await asyncio.to_thread(self.store.open_pins)
+                self.adapters.pins = await in_thread(self.store.open_pins)
             except Exception as e:
                 log.warning("pins cannot be read, keeping what was known: %s", e)
 
@@ -159,7 +164,9 @@ class Swapper:
     async def _make_room(self) -> None:
         """Pinned versions ≤ ``max_loras`` - 1: beyond that the oldest versions' episodes move to the live one."""
         while len(keep := self.adapters.keep()) > self.config.engine.max_loras - 1:
-            old = sorted((a for a in keep.values() if a.state not in (S.LIVE, S.CANDIDATE)), key=lambda a: (a.created, a.version))
+            old = sorted(
+                (a for a in keep.values() if a.state not in (S.LIVE, S.CANDIDATE)), key=lambda a: (a.created, a.version)
+            )
             if not old:
                 return
             await self._give_up(old[0])
@@ -167,7 +174,7 @@ class Swapper:
     async def _give_up(self, adapter: Adapter) -> None:
         self.adapters.given_up.add(adapter.name)
         to = self.adapters.live(adapter.model)
-        moved = await asyncio.to_thread(self.store.move_pins, adapter.name, to) if self.store else 0
+        moved = await in_thread(self.store.move_pins, adapter.name, to) if self.store else 0
         log.info("%s is given up for room: %d running episodes move to %s", adapter.name, moved, to)
         self.publish()
 
@@ -191,7 +198,11 @@ class Swapper:
             if a.state in (S.RETIRED, S.ROLLED_BACK, S.REFUSED) and a.name not in keep and (self.config.adapters_dir / a.path).is_dir()
         ]  # fmt: skip
         over.sort(key=lambda a: a.created)
-        last = {back.name for m in self.adapters.models if (live := self.adapters.of(m, S.LIVE)) and (back := self.adapters._last_accepted(live))}
+        last = {
+            back.name
+            for m in self.adapters.models
+            if (live := self.adapters.of(m, S.LIVE)) and (back := self.adapters._last_accepted(live))
+        }
         for adapter in over[: max(0, len(over) - self.config.adapters.keep)]:
             if adapter.name not in last:  # what a rollback of the live one would go back to
                 shutil.rmtree(self.config.adapters_dir / adapter.path, ignore_errors=True)
@@ -217,7 +228,7 @@ class Swapper:
             if candidate is None:
                 continue
             control = self.adapters.accepted(model)
-            verdict = await asyncio.to_thread(self._judge, candidate.name, control)
+            verdict = await in_thread(self._judge, candidate.name, control)
             numbers: dict[str, Any] = {"gate": {**verdict.numbers(), "control": control}}
             if self.adapters.items[candidate.name].state != S.CANDIDATE:
                 continue
@@ -225,13 +236,25 @@ class Swapper:
                 await self.adapters.take_back(candidate, f"worse than {control}", numbers)
             elif verdict.decision == "accept":
                 undecided = verdict.evidence_fine < 1 / g.alpha
-                await self.adapters.accept(candidate, "undecided for long enough" if undecided else f"not worse than {control}", numbers)
+                await self.adapters.accept(
+                    candidate, "undecided for long enough" if undecided else f"not worse than {control}", numbers
+                )
             else:
-                self.adapters.items[candidate.name] = candidate.model_copy(update={"numbers": {**candidate.numbers, **numbers}})
+                self.adapters.items[candidate.name] = candidate.model_copy(
+                    update={"numbers": {**candidate.numbers, **numbers}}
+                )
             self.publish()
 
     def _judge(self, candidate: str, control: str) -> gate.Verdict:
         assert self.store is not None
         g = self.config.gate
         rows = self.store.arm_rewards(candidate, control)
-        return gate.judge(rows, candidate, control, alpha=g.alpha, min_pairs=g.min_pairs, block=self.config.groups.size, max_episodes=g.max_episodes)
+        return gate.judge(
+            rows,
+            candidate,
+            control,
+            alpha=g.alpha,
+            min_pairs=g.min_pairs,
+            block=self.config.groups.size,
+            max_episodes=g.max_episodes,
+        )

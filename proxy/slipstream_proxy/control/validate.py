@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from slipstream.errors import SlipstreamError
 
@@ -13,7 +14,20 @@ NAME = re.compile(r"^(?P<model>[A-Za-z0-9._~-]{1,120})@(?P<version>[1-9][0-9]{0,
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 HEADER_LIMIT = 100 * 2**20
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+_BYTES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
+}
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 
 
@@ -29,7 +43,7 @@ def split_name(name: str) -> tuple[str, int]:
     return m["model"], int(m["version"])
 
 
-def safetensors_header(path: Path) -> dict[str, dict[str, object]]:
+def safetensors_header(path: Path) -> dict[str, dict[str, Any]]:
     """Tensor name → its entry, checked against the file's size (https://huggingface.co/docs/safetensors, "Format")."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -64,19 +78,30 @@ def _no_constant(text: str) -> float:
     raise ValueError(f"{text} in a header")
 
 
-def check_finite(path: Path, tensors: dict[str, dict[str, object]]) -> None:
+def check_finite(path: Path, tensors: dict[str, dict[str, Any]]) -> None:
     """No NaN or infinity in the weights: an exponent of all ones is one, in each of the float formats."""
     import numpy as np
 
-    masks = {"F64": ("<u8", 0x7FF0000000000000), "F32": ("<u4", 0x7F800000), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80)}
+    masks = {
+        "F64": ("<u8", 0x7FF0000000000000),
+        "F32": ("<u4", 0x7F800000),
+        "F16": ("<u2", 0x7C00),
+        "BF16": ("<u2", 0x7F80),
+    }
     with path.open("rb") as file:
         start = 8 + int.from_bytes(file.read(8), "little")
     for name, entry in tensors.items():
-        begin, stop = entry["data_offsets"]  # type: ignore[misc]
+        begin, stop = (int(x) for x in entry["data_offsets"])
         if entry["dtype"] not in _FLOATS or begin == stop:
             continue
         kind, mask = masks[str(entry["dtype"])]
-        bits = np.memmap(path, dtype=np.dtype(kind), mode="r", offset=start + begin, shape=((stop - begin) // np.dtype(kind).itemsize,))
+        bits = np.memmap(
+            path,
+            dtype=np.dtype(kind),
+            mode="r",
+            offset=start + begin,
+            shape=((stop - begin) // np.dtype(kind).itemsize,),
+        )
         if bool(np.any((bits & np.array(mask, bits.dtype)) == mask)):
             raise BadAdapter(f"{path.name}: tensor {name} holds NaN or infinity")
 
@@ -93,20 +118,22 @@ def base_shapes(model: str | None) -> dict[str, list[int]]:
     for file in sorted(folder.glob("*.safetensors")):
         for name, entry in safetensors_header(file).items():
             if name.endswith(".weight"):
-                shapes[name.removesuffix(".weight")] = [int(n) for n in entry["shape"]]  # type: ignore[attr-defined]
+                shapes[name.removesuffix(".weight")] = [int(n) for n in entry["shape"]]
     return shapes
 
 
-def check_shapes(tensors: dict[str, dict[str, object]], base: dict[str, list[int]]) -> None:
+def check_shapes(tensors: dict[str, dict[str, Any]], base: dict[str, list[int]]) -> None:
     """A is [rank, in] and B [out, rank] of a module that the base model has. vLLM 0.32 takes smaller ones without a word and computes nonsense."""
     for name, entry in tensors.items():
         part = _PART.match(name)
         weight = base.get(part["module"]) if part else None
         if not part or weight is None or len(weight) != 2:
             continue  # saved names differ from module names in some families: those are for the engine to judge
-        shape, outer = [int(n) for n in entry["shape"]], weight[1] if part["side"] == "A" else weight[0]  # type: ignore[attr-defined]
+        shape, outer = [int(n) for n in entry["shape"]], weight[1] if part["side"] == "A" else weight[0]
         if len(shape) != 2 or shape[1 if part["side"] == "A" else 0] != outer:
-            raise BadAdapter(f"{WEIGHTS}: {name} has shape {shape}, the base model's layer has {weight}: an adapter of another model?")
+            raise BadAdapter(
+                f"{WEIGHTS}: {name} has shape {shape}, the base model's layer has {weight}: an adapter of another model?"
+            )
 
 
 def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None = None) -> str:

@@ -22,10 +22,13 @@ from slipstream_proxy.control.app import make_app
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engines import Engines
 from slipstream_proxy.control.ids import new_id
-from slipstream_proxy.control.ingest import CONTROL, Ingester, Item, Mutations
+from slipstream_proxy.control.ingest import CONTROL, Ingester
 from slipstream_proxy.control.live import Live
 from slipstream_proxy.control.metrics import ControlMetrics
+from slipstream_proxy.control.mutations import Mutations
+from slipstream_proxy.control.reading import Item
 from slipstream_proxy.control.swap import Swapper
+from slipstream_proxy.control.threads import in_thread, settle
 from slipstream_proxy.parent import die_with_parent
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.spool import SpoolWriter
@@ -49,7 +52,9 @@ def rules_of(config: Config) -> Rules:
 def open_or_none(config: Config) -> Store | None:
     """The store, or None when it cannot be opened even anew: then the spool keeps everything."""
     try:
-        return open_store(config.store_url, rules_of(config), memory_limit=config.store.memory_limit, threads=config.store.threads)
+        return open_store(
+            config.store_url, rules_of(config), memory_limit=config.store.memory_limit, threads=config.store.threads
+        )
     except Exception:
         log.exception("the store %s cannot be opened; calls and rewards are kept in the spool", config.store_url)
         return None
@@ -70,22 +75,26 @@ class ControlPlane:
         for folder in (config.root, config.spool_dir, config.adapters_dir):
             folder.mkdir(parents=True, exist_ok=True)
         metrics = ControlMetrics()
-        store = await asyncio.to_thread(open_or_none, config)
+        store = await in_thread(open_or_none, config)
         durability = "process" if config.proxy.durability == "none" else config.proxy.durability
-        self._writer = SpoolWriter(config.spool_dir, CONTROL, segment_bytes=config.proxy.segment_bytes, durability=durability)
+        self._writer = SpoolWriter(
+            config.spool_dir, CONTROL, segment_bytes=config.proxy.segment_bytes, durability=durability
+        )
         ingester = Ingester(config.spool_dir, store, on_commit=self._committed) if store else None
         mutations = Mutations(self._writer, ingester, new_id)
         adapters = Adapters(config, self._mutate)
         adapters.swap_seconds = metrics.swap_seconds.observe
         live = Live(config.root / "live.json")
-        engines = Engines(config.engine.urls, config.engine.api_key, lambda: {}, lambda: set(adapters.items), config.engine.health_interval)
+        engines = Engines(
+            config.engine.urls, config.engine.api_key, dict, lambda: set(adapters.items), config.engine.health_interval
+        )
         swapper = Swapper(adapters, engines, live, store)
         engines.wanted = swapper.wanted
         self.deps = Deps(config, mutations, live, adapters, swapper, metrics, store, ingester)
         if ingester and store:
             await self._catch_up(ingester, store)
             await ingester.start()
-        await asyncio.to_thread(adapters.restore, store)
+        await in_thread(adapters.restore, store)
         await swapper.start()
         swapper.rewards_changed.set()
         self._tasks = [asyncio.create_task(self._sweep(), name="sweep")]
@@ -130,8 +139,9 @@ class ControlPlane:
         await self._writer.close()
         if self.deps.ingester:
             await self.deps.ingester.stop()
+        await settle()
         if self.deps.store_or_none:
-            await asyncio.to_thread(self.deps.store_or_none.close)
+            await in_thread(self.deps.store_or_none.close)
 
     async def _mutate(self, op: str, data: dict[str, Any]) -> None:
         if await self.deps.mutations.put(op, data, wait=0) is None:
@@ -143,7 +153,11 @@ class ControlPlane:
         stats = deps.ingester.stats if deps.ingester else None
         if stats:
             deps.metrics.commit.observe(stats.commit_seconds)
-        if any((isinstance(i, Mutation) and i.op in ("reward", "scores", "done")) or (isinstance(i, CallRow) and i.head.done) for i in items):
+        if any(
+            (isinstance(i, Mutation) and i.op in ("reward", "scores", "done"))
+            or (isinstance(i, CallRow) and i.head.done)
+            for i in items
+        ):
             deps.swapper.rewards_changed.set()
 
     async def _sweep(self) -> None:
@@ -167,8 +181,15 @@ class ControlPlane:
         oldest = time.strftime("%Y-%m-%d", time.gmtime(deps.now() - keep * 86400))
         for day in await deps.ask(deps.store.days):
             if _dashed(day) < oldest:
+                if self.config.store.archive:
+                    folder = Path(self.config.store.archive).expanduser()
+                    folder.mkdir(parents=True, exist_ok=True)
+                    await deps.ask(deps.store.archive_day, day, folder)
                 rows = await deps.ask(deps.store.drop_day, day)
-                await self._mutate("event", Event(kind="retention", at=time.time(), data={"day": day, "calls": rows}).model_dump(mode="json"))
+                await self._mutate(
+                    "event",
+                    Event(kind="retention", at=time.time(), data={"day": day, "calls": rows}).model_dump(mode="json"),
+                )
 
     async def _reopen(self) -> None:
         """Look again now and then: a disk that was full may have room by now."""
@@ -176,7 +197,7 @@ class ControlPlane:
         while self.deps.store_or_none is None:
             await asyncio.sleep(pause)
             pause = min(pause * 2, 60.0)
-            store = await asyncio.to_thread(open_or_none, self.config)
+            store = await in_thread(open_or_none, self.config)
             if store is None:
                 continue
             deps = self.deps
@@ -186,7 +207,7 @@ class ControlPlane:
             await self._catch_up(ingester, store)
             await ingester.start()
             known = dict(deps.adapters.items)
-            await asyncio.to_thread(deps.adapters.restore, store)
+            await in_thread(deps.adapters.restore, store)
             deps.adapters.items.update(known)
             log.warning("the store is back")
 

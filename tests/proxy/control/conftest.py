@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from tests.proxy.control.fake_engine import FakeEngine
 
 from slipstream.config import Config
 from slipstream_proxy.control.app import make_app
@@ -13,7 +14,6 @@ from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.worker import ControlPlane
 from slipstream_proxy.records import CallHead, Kind
 from slipstream_proxy.spool import SpoolWriter
-from tests.proxy.control.fake_engine import FakeEngine
 
 ALL = ["inference", "reward", "judge", "trainer", "admin"]
 API = "/slipstream/v1"
@@ -64,9 +64,21 @@ class Plane:
     async def ask(self, method: str, path: str, body=None, *, key: str = "-", scopes=None, **kwargs):
         r = await self.client.request(method, API + path, json=body, headers=self.as_(key, scopes), **kwargs)
         text = await r.text()
-        return r.status, json.loads(text) if text and "json" in r.content_type and "ndjson" not in r.content_type else text
+        return r.status, json.loads(
+            text
+        ) if text and "json" in r.content_type and "ndjson" not in r.content_type else text
 
-    async def call(self, episode: str = "e1", *, key: str = "-", task: str | None = "t1", adapter: str = "tiny", text: str = "hello", done: bool = False, **head) -> str:
+    async def call(
+        self,
+        episode: str = "e1",
+        *,
+        key: str = "-",
+        task: str | None = "t1",
+        adapter: str = "tiny",
+        text: str = "hello",
+        done: bool = False,
+        **head,
+    ) -> str:
         """Spool a chat call as a data plane would, with ids and log-probabilities."""
         request = {"model": "gpt-4o", "messages": [{"role": "user", "content": text}], "temperature": 1.0}
         reply = {

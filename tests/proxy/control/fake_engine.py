@@ -81,6 +81,8 @@ def write_adapter(folder: Path, rank: int = 8, fill: int = 0, **config: object) 
     folder.mkdir(parents=True)
     (folder / "adapter_config.json").write_text(json.dumps({"r": rank, "peft_type": "LORA", "bias": "none", **config}))
     data = bytes([fill, 0, 0, 0]) * (rank * 4)
-    header = json.dumps({"a.lora_A.weight": {"dtype": "F32", "shape": [rank, 4], "data_offsets": [0, len(data)]}}).encode()
+    header = json.dumps(
+        {"a.lora_A.weight": {"dtype": "F32", "shape": [rank, 4], "data_offsets": [0, len(data)]}}
+    ).encode()
     (folder / "adapter_model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
     return folder

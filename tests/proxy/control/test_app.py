@@ -27,9 +27,13 @@ async def test_a_bad_body_names_the_field_and_the_nearest_name(plane):
     assert (status, body["error"]["field"], body["error"]["fix"]) == (422, "body.reson", "did you mean reason?")
     status, body = await plane.ask("POST", "/episodes/e/rewards", {"value": True})
     assert (status, body["error"]["field"]) == (422, "body.value")
-    r = await plane.client.post(API + "/episodes/e/rewards", data=b"{", headers={**plane.as_(), "content-type": "application/json"})
+    r = await plane.client.post(
+        API + "/episodes/e/rewards", data=b"{", headers={**plane.as_(), "content-type": "application/json"}
+    )
     assert (r.status, (await r.json())["error"]["type"]) == (400, "bad_request")
-    r = await plane.client.post(API + "/episodes/e/rewards", data=b"<a/>", headers={**plane.as_(), "content-type": "text/xml"})
+    r = await plane.client.post(
+        API + "/episodes/e/rewards", data=b"<a/>", headers={**plane.as_(), "content-type": "text/xml"}
+    )
     assert r.status == 415
 
 
@@ -37,7 +41,9 @@ async def test_nobody_is_nobody(plane):
     assert (await plane.client.get(API + "/status")).status == 401
     assert (await plane.client.get(API + "/status", headers={"x-slipstream-auth": "{"})).status == 401
     assert (await plane.ask("GET", "/status", scopes=[]))[0] == 403
-    assert (await plane.ask("POST", "/sql", {"query": "select 1"}, scopes=["inference", "judge", "trainer", "reward"]))[0] == 403
+    assert (await plane.ask("POST", "/sql", {"query": "select 1"}, scopes=["inference", "judge", "trainer", "reward"]))[
+        0
+    ] == 403
 
 
 @pytest.mark.parametrize("headers,key,status", [

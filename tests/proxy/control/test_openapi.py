@@ -3,9 +3,10 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from tests.proxy.control.conftest import API
+
 from slipstream_proxy.control.app import ROUTES
 from slipstream_proxy.control.openapi import document, path_of
-from tests.proxy.control.conftest import API
 
 
 def test_every_route_is_there_with_its_parameters_and_answers():
@@ -44,6 +45,8 @@ async def test_schemathesis_finds_nothing(plane, tmp_path):
     url = str(plane.client.make_url("/slipstream/openapi.json"))
     argv = [sys.executable, "-m", "schemathesis.cli", "run", url, "-H", f"x-slipstream-auth: {plane.as_()['x-slipstream-auth']}",
             "--max-examples", "4", "--generation-deterministic", "--request-timeout", "60", "--no-color"]  # fmt: skip
-    p = await asyncio.create_subprocess_exec(*argv, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT)
+    p = await asyncio.create_subprocess_exec(
+        *argv, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
     out, _ = await asyncio.wait_for(p.communicate(), 240)
     assert p.returncode == 0, out.decode()[-6000:]

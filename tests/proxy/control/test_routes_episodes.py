@@ -103,7 +103,10 @@ async def test_datasets(plane):
         await plane.seen(name)
         await plane.ask("POST", f"/episodes/{name}/rewards", {"value": reward})
     lines = (await plane.ask("GET", "/export?format=sft"))[1].splitlines()
-    assert json.loads(lines[0])["messages"] == [{"role": "user", "content": "same question"}, {"role": "assistant", "content": "hi"}]
+    assert json.loads(lines[0])["messages"] == [
+        {"role": "user", "content": "same question"},
+        {"role": "assistant", "content": "hi"},
+    ]
     pair = json.loads((await plane.ask("GET", "/export?format=dpo"))[1].splitlines()[0])
     assert (pair["prompt"][0]["content"], pair["chosen_reward"], pair["rejected_reward"]) == ("same question", 1.0, 0.0)
     assert len((await plane.ask("GET", "/export?format=jsonl&reward_min=0.5"))[1].splitlines()) == 1

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pyarrow as pa
-
 from tests.proxy.control.conftest import until
 
 LEASE = {"worker": "w1", "min_groups": 1, "max_groups": 4, "max_wait": 0}
@@ -94,7 +93,9 @@ async def test_a_group_that_fails_too_often_is_parked_and_can_be_tried_again(mak
 
     leased = await until(get)
     group = leased["groups"][0]["id"]
-    assert (await plane.ask("POST", f"/groups/{group}/scores", {"lease": leased["lease"], "failed": "refused"}))[0] == 200
+    assert (await plane.ask("POST", f"/groups/{group}/scores", {"lease": leased["lease"], "failed": "refused"}))[
+        0
+    ] == 200
     _, parked = await plane.ask("GET", "/groups/parked")
     assert [g["id"] for g in parked["groups"]] == [group]
     assert (await plane.ask("POST", f"/groups/{group}/retry"))[0] == 200

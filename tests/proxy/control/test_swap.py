@@ -17,7 +17,9 @@ async def state(plane, n: int) -> dict:
 
 
 async def pin(plane, episode: str, *, key: str = "-", task: str = "t", split: str = "train") -> dict:
-    r = await plane.client.post("/internal/pin", json={"key": key, "episode": episode, "model": "tiny", "task": task, "split": split})
+    r = await plane.client.post(
+        "/internal/pin", json={"key": key, "episode": episode, "model": "tiny", "task": task, "split": split}
+    )
     return await r.json()
 
 
@@ -81,7 +83,9 @@ async def test_a_refused_adapter_stays_out_and_traffic_goes_on(plane):
 
     async def told():
         text = (await plane.ask("GET", "/training/events"))[1]
-        return [e for e in map(json.loads, text.splitlines()) if e["kind"] == "refused" and e["data"]["adapter"] == "tiny@2"]
+        return [
+            e for e in map(json.loads, text.splitlines()) if e["kind"] == "refused" and e["data"]["adapter"] == "tiny@2"
+        ]
 
     assert await until(told)
 

@@ -1,0 +1,51 @@
+"""Changes that the control API accepts, on their way into the spool and the store."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from slipstream_proxy.control.ingest import Ingester
+from slipstream_proxy.records import Kind, Mutation
+from slipstream_proxy.spool import SpoolWriter
+
+
+def _storable(value: Any) -> Any:
+    """Integers beyond 64 bits as floats: the spool's JSON has no others."""
+    if isinstance(value, dict):
+        return {k: _storable(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_storable(v) for v in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return float(value) if value.bit_length() < 1000 else str(value)
+    return value
+
+
+class Mutations:
+    """Changes that the control API accepts: durable first (spool), then in the store, in the order they came."""
+
+    def __init__(self, writer: SpoolWriter, ingester: Ingester | None, new_id: Callable[[], str]) -> None:
+        self.writer = writer
+        self.ingester = ingester
+        self.new_id = new_id
+
+    async def put(self, op: str, data: dict[str, Any], *, wait: float = 10.0) -> bool | None:
+        """None: it could not be made durable (disk full). True: it is in the store already; False: it will be."""
+        mutation = Mutation(self.new_id(), op, time.time(), _storable(data))
+        applied = self.ingester.expect(mutation.id) if self.ingester and wait else None
+        if not await self.writer.put(Kind.MUTATION, asdict(mutation)):
+            if applied:
+                applied.cancel()
+            return None
+        if self.ingester is None:
+            return False
+        self.ingester.wake()
+        if applied is None:
+            return False
+        done, _ = await asyncio.wait({applied}, timeout=0.2 if self.ingester.stats.broken else wait)
+        if not done:
+            applied.cancel()
+        return bool(done) and not applied.cancelled()

@@ -1,0 +1,32 @@
+"""Blocking calls in threads that can be waited for: a cancelled task leaves its thread running, and the store must not be closed under it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_POOL = ThreadPoolExecutor(16, thread_name_prefix="control")
+_RUNNING: set[Future[Any]] = set()
+
+
+async def in_thread(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """``asyncio.to_thread`` that ``settle`` knows of."""
+    future = _POOL.submit(partial(call, *args, **kwargs))
+    _RUNNING.add(future)
+    future.add_done_callback(_RUNNING.discard)
+    return await asyncio.wrap_future(future)
+
+
+async def settle() -> None:
+    """Wait until no call is running any more."""
+    while running := [f for f in list(_RUNNING) if not f.done()]:
+        await asyncio.wait([asyncio.ensure_future(_quietly(f)) for f in running])
+
+
+async def _quietly(future: Future[Any]) -> None:
+    while not future.done():
+        await asyncio.sleep(0.01)
