@@ -227,10 +227,10 @@ def make_plan(
     scored, starts = score(samples)
     ids = [c.ids_L for c in chains]
     rows = []
-    for run in cut(ids, layout, costs, budget):
+    each = min(micro or budget, budget)
+    for run in cut(ids, layout, costs, each):
         tree = pack_tree([ids[c] for c in run]) if len(run) > 1 else None
         rows.append(_Row(run, tree.size if tree else len(ids[run[0]]), tree=tree))
-    each = min(micro or budget, budget)
     filled = _fill([r for r in rows if r.tree is None], each) + _fill([r for r in rows if r.tree], each)
     out = [_micro(r, chains, samples, starts, multiple) for r in filled]
     alone = sum(len(s.prompt_P) + len(s.completion_C) - 1 for s in samples if s.trainable)

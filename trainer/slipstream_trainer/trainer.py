@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
+
 
 from slipstream.config import Config
 from slipstream_trainer.attention import tree_mask
@@ -21,6 +21,7 @@ from slipstream_trainer.head import Score, add_scored_head
 from slipstream_trainer.losses import SEQUENCE, part_factor, trl_settings
 from slipstream_trainer.plan import Costs, MicroBatch, Plan
 from slipstream_trainer.policy import takes_trees
+from slipstream_trainer.trl_quiet import GRPOConfig, GRPOTrainer
 
 log = logging.getLogger(__name__)
 

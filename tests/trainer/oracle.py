@@ -1,0 +1,49 @@
+"""The losses in closed form on flat tokens, and log-probabilities by one plain forward a call: nothing shared with the trainer's code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from slipstream_trainer.rows import Sample
+
+
+def plain_logprobs(model: Any, samples: list[Sample]) -> torch.Tensor:
+    """Of every trainable sample's completion, concatenated in their order: one unpadded sequence at a time, full logits."""
+    out = []
+    for s in samples:
+        if s.trainable:
+            ids = torch.tensor([s.prompt_P.tolist() + s.completion_C.tolist()])
+            logits = model(input_ids=ids).logits[0].float() / s.temperature
+            n = len(s.completion_C)
+            out.append(torch.log_softmax(logits[-n - 1 : -1], -1).gather(1, ids[0, -n:, None])[:, 0])
+    return torch.cat(out)
+
+
+def flat_loss(
+    kind: str, lp: Any, old: Any, weight: Any, advantage: Any, unit: Any, *, ref: Any = None, beta: float = 0.0, low: float = 0.2,
+    high: float = 0.2, length: int = 256,
+) -> torch.Tensor:  # fmt: skip
+    """``unit``: which episode a token is of. See the formulas in ``slipstream_trainer.losses``."""
+    count = torch.bincount(unit).to(lp.dtype)
+
+    def mean_of_unit(x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(count).index_add(0, unit, x) / count
+
+    log_ratio = lp - old
+    r = (mean_of_unit(log_ratio)[unit] if kind == "gspo" else log_ratio).exp()
+    if kind == "cispo":
+        term = -r.clamp(max=high).detach() * advantage * lp
+    elif kind == "sapo":
+        tau = torch.where(advantage > 0, 1.0, 1.05)
+        term = -torch.sigmoid(tau * (r - 1)) * 4 / tau * advantage
+    else:
+        term = -torch.minimum(r * advantage, r.clamp(1 - low, 1 + high) * advantage)
+    term = term * weight
+    if beta:
+        d = ref - lp
+        term = term + beta * (d.exp() - d - 1) * r
+    if kind in ("grpo", "gspo", "sapo"):
+        return mean_of_unit(term).mean()
+    return term.sum() / (len(count) * length if kind == "dr_grpo" else len(lp))

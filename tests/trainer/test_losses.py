@@ -1,0 +1,158 @@
+"""Every loss against the closed form and against stock TRL on the same batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.trainer.oracle import flat_loss, plain_logprobs
+from tests.trainer.tiny import apart, conversation, gradients, make_config, make_trainer, sample, tokens
+
+from slipstream_trainer.advantage import assign
+from slipstream_trainer.losses import part_factor, trl_settings
+from slipstream_trainer.plan import make_plan
+from slipstream_trainer.trainer import grpo_config
+from slipstream_trainer.trl_quiet import GRPOTrainer
+
+LOSSES = ["cispo", "grpo", "bnpo", "dapo", "dr_grpo", "gspo", "sapo"]
+
+
+@pytest.fixture(scope="module")
+def trainer(tiny, tmp_path_factory):
+    return make_trainer(make_config(tiny, tmp_path_factory.mktemp("losses")))
+
+
+def use(trainer, loss: str, beta: float) -> None:
+    """The settings that differ between losses, on a trainer that is there already."""
+    t = trainer.config.trainer
+    t.loss, t.beta = loss, beta
+    trainer.beta = beta
+    found = trl_settings(t)
+    trainer.loss_type = found["loss_type"]
+    trainer.importance_sampling_level = found["importance_sampling_level"]
+    trainer.epsilon_low, trainer.epsilon_high = found["epsilon"], found["epsilon_high"]
+
+
+def perturbed(trainer, plan, weights: bool):
+    """A second inner step: π_old lies apart from what is computed now, so ratios differ from 1 and some are clipped."""
+    work = trainer.start(plan)
+    trainer.reference(work)
+    trainer.backward(work)
+    generator = torch.Generator().manual_seed(5)
+    work.old_T = work.now_T + 0.4 * torch.randn(work.now_T.shape, generator=generator)
+    work.weight_T = (work.old_T - work.engine_T).exp().clamp(max=2.0) if weights else torch.ones_like(work.old_T)
+    return work
+
+
+@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_against_the_closed_form(trainer, loss: str, beta: float, weights: bool) -> None:
+    use(trainer, loss, beta)
+    samples = conversation(1)
+    assign(samples, "std")
+    plan = make_plan(samples, layout="tree", micro=64)
+    assert len(plan.micro) > 1
+    work = perturbed(trainer, plan, weights)
+    found = trainer.backward(work)
+    ours = gradients(trainer)
+
+    trainer.model.zero_grad(set_to_none=True)
+    lp = plain_logprobs(trainer.model, samples)
+    ref = None
+    if beta:
+        with torch.no_grad(), trainer.model.disable_adapter():
+            ref = plain_logprobs(trainer.model, samples)
+    s = plan.scored
+    high = 5.0 if loss == "cispo" else 0.2
+    expected = flat_loss(
+        loss, lp, work.old_T, work.weight_T, torch.from_numpy(s.advantage_T), torch.from_numpy(s.unit_T), ref=ref, beta=beta, high=high
+    )
+    expected.backward()
+    assert found == pytest.approx(float(expected), abs=1e-6)
+    assert apart(ours, gradients(trainer)) < 1e-5
+
+
+@pytest.fixture(scope="module")
+def stock(tiny, tmp_path_factory):
+    """TRL as it is, on the same weights."""
+    from tests.trainer.tiny import make_trainer as make
+
+    config = make_config(tiny, tmp_path_factory.mktemp("stock"))
+    twin = make(config)
+    for beta in (0.0,):
+        args = grpo_config(config, config.root / "stock")
+        trainer = GRPOTrainer(
+            model=twin.model, reward_funcs=lambda **_: [0.0], args=args, train_dataset=twin.train_dataset, processing_class=twin.processing_class
+        )
+        trainer.use_vllm, trainer.vllm_importance_sampling_correction, trainer.beta = True, True, beta
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.args.steps_per_generation = 1
+    trainer.model.train()
+    return trainer
+
+
+def stock_loss(stock, samples, work, beta: float) -> float:
+    """Rows as TRL has them: prompt left-padded, everything sampled right-padded, results of tools masked."""
+    rows = [s for s in samples if s.trainable]
+    prompt, sampled = max(len(s.prompt_P) for s in rows), max(len(s.completion_C) for s in rows)
+    ids, pmask = torch.zeros(len(rows), prompt, dtype=torch.long), torch.zeros(len(rows), prompt, dtype=torch.long)
+    cids, cmask = torch.zeros(len(rows), sampled, dtype=torch.long), torch.zeros(len(rows), sampled, dtype=torch.long)
+    old, weight = torch.zeros(len(rows), sampled), torch.ones(len(rows), sampled)
+    at = 0
+    for i, s in enumerate(rows):
+        n = len(s.completion_C)
+        ids[i, prompt - len(s.prompt_P) :], pmask[i, prompt - len(s.prompt_P) :] = torch.from_numpy(s.prompt_P.astype(np.int64)), 1
+        cids[i, :n], cmask[i, :n] = torch.from_numpy(s.completion_C.astype(np.int64)), 1
+        old[i, :n], weight[i, :n] = work.old_T[at : at + n], work.weight_T[at : at + n]
+        at += n
+    inputs = {
+        "prompt_ids": ids, "prompt_mask": pmask, "completion_ids": cids, "completion_mask": cmask,
+        "advantages": torch.tensor([s.advantage for s in rows]), "old_per_token_logps": old, "importance_sampling_ratio": weight,
+        "num_items_in_batch": cmask.sum().float(),
+    }  # fmt: skip
+    if beta:
+        with torch.no_grad(), stock.model.disable_adapter():
+            both = torch.cat([ids, cids], 1), torch.cat([pmask, cmask], 1)
+            inputs["ref_per_token_logps"] = stock._get_per_token_logps_and_entropies(stock.model, *both, sampled)[0]
+    stock.model.zero_grad(set_to_none=True)
+    loss = stock.compute_loss(stock.model, inputs)
+    loss.backward()
+    return float(loss.detach())
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_against_stock_trl(trainer, stock, loss: str, beta: float) -> None:
+    use(trainer, loss, beta)
+    stock.beta = beta
+    for name in ("loss_type", "importance_sampling_level", "epsilon_low", "epsilon_high"):
+        setattr(stock, name, getattr(trainer, name))
+    random = np.random.default_rng(2)
+    samples = [
+        sample(f"e{i}", tokens(random, 9 + i % 3), tokens(random, 4 + i % 4), group=f"g{i // 4}", reward=float(random.random())) for i in range(8)
+    ]
+    assign(samples, "std")
+    work = perturbed(trainer, make_plan(samples), weights=True)
+    ours = trainer.backward(work)
+    mine = gradients(trainer)
+    assert ours == pytest.approx(stock_loss(stock, samples, work, beta), abs=1e-6)
+    assert apart(mine, gradients(stock)) < 1e-5
+
+
+def test_settings_that_have_traps() -> None:
+    from slipstream.config import Trainer
+
+    assert trl_settings(Trainer())["epsilon_high"] == 5.0
+    assert trl_settings(Trainer(loss="dapo"))["epsilon_high"] == 0.2
+    assert trl_settings(Trainer(loss="cispo", epsilon_high=3.0))["epsilon_high"] == 3.0
+    found = trl_settings(Trainer(loss="gspo"))
+    assert (found["loss_type"], found["importance_sampling_level"]) == ("grpo", "sequence")
+    assert found["vllm_importance_sampling_mode"] == "token_truncate"
+    assert found["use_bias_correction_kl"] is True
+
+
+def test_parts_add_up() -> None:
+    assert part_factor("bnpo", 3, 12, 4) == 0.25
+    assert part_factor("dr_grpo", 3, 12, 4) == 0.25
+    assert part_factor("cispo", 3, 12, 4) == 1.0
