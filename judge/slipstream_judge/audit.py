@@ -11,9 +11,7 @@ from statistics import fmean
 
 from slipstream.config import Judge
 from slipstream.contract import Group, Score
-from slipstream_judge.budget import OverBudget
 from slipstream_judge.group import GroupJudge
-from slipstream_judge.llm import JudgeFailed
 from slipstream_judge.metrics import Metrics
 from slipstream_judge.stats import pearson, spearman
 
@@ -49,7 +47,7 @@ class Auditor:
             return None
         try:
             judged = await self.second.score(group, deadline, votes=[0])
-        except (JudgeFailed, OverBudget) as e:
+        except Exception as e:
             self.metrics.audits.labels("failed").inc()
             log.warning("audit of group %s failed: %s", group.id, e)
             return None

@@ -98,7 +98,8 @@ class Budget:
                 raise OverBudget(*blocked)
             await asyncio.sleep(min(blocked[1], 1.0))
         self.say(None)
-        self._starts.append(self.clock())
+        if self.judge.calls_per_minute is not None:
+            self._starts.append(self.clock())
         self._reserved += tokens
         self._running += 1
 

@@ -12,6 +12,7 @@ import functools
 import logging
 import os
 import random
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from slipstream_judge.metrics import Metrics
 from slipstream_judge.render import estimate
 
 log = logging.getLogger(__name__)
+LIKE_OPENAI = re.compile(r"openai/|hosted_vllm/|[^/]+$")
 RETRIES = 2
 """Of timeouts and server errors, within one call."""
 NOT_THE_GROUP = 60.0
@@ -139,6 +141,7 @@ class Llm:
         self._dropped: set[str] = set()
         self._not_before = 0.0
         self._schema: bool | None = None
+        self._said_price = False
 
     def _supports_schema(self) -> bool:
         if self._schema is None:
@@ -161,7 +164,7 @@ class Llm:
             given["api_base"] = j.api_base
         if self.key:
             given["api_key"] = self.key
-        elif j.api_base and not os.environ.get("OPENAI_API_KEY"):
+        elif j.api_base and LIKE_OPENAI.match(self.model) and not os.environ.get("OPENAI_API_KEY"):
             given["api_key"] = "none"  # local servers take any, but LiteLLM wants one
         if j.temperature is not None and "temperature" not in self._dropped:
             given["temperature"] = j.temperature
@@ -213,6 +216,9 @@ class Llm:
             raise self._explain(error, arguments, deadline) from error
         finally:
             self.budget.spend(reserve, usage.tokens, usage.cost)
+        if usage.cost is None and self.judge.dollars_per_day is not None and not self._said_price:
+            self._said_price = True
+            log.warning("LiteLLM knows no price for %s: judge.dollars_per_day cannot be kept", self.model)
         m = self.metrics
         m.calls.labels("answered").inc()
         m.call_seconds.observe(usage.seconds)

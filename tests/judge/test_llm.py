@@ -151,6 +151,18 @@ async def test_the_key_comes_from_the_environment(ruled, monkeypatch):
     assert make(ruled, api_key_env="THE_KEY")._arguments([], {})["api_key"] == "secret"
 
 
+async def test_local_servers_take_any_key_and_other_providers_keep_their_own(ruled):
+    assert make(ruled)._arguments([], {})["api_key"] == make(ruled, "gpt-4o")._arguments([], {})["api_key"] == "none"
+    assert "api_key" not in make(ruled, "anthropic/claude-sonnet-4-5")._arguments([], {})
+
+
+async def test_a_dollar_budget_without_a_price_is_told_once(ruled, caplog):
+    llm = make(ruled, "openai/some-local-model", dollars_per_day=1.0)
+    await ask(llm)
+    await ask(llm)
+    assert caplog.text.count("knows no price") == 1
+
+
 async def test_budgets_are_asked_before_each_call(ruled):
     llm = make(ruled, calls_per_minute=1)
     await ask(llm)
