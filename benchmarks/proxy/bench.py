@@ -45,7 +45,7 @@ def compiled(folder: Path, name: str) -> Path:
 
 
 def start(stack: contextlib.ExitStack, command: list, core: int, **kw) -> subprocess.Popen:
-    process = subprocess.Popen([str(c) for c in command], preexec_fn=lambda: os.sched_setaffinity(0, {core}), **kw)
+    process = subprocess.Popen([str(c) for c in command], preexec_fn=lambda: os.sched_setaffinity(0, {core}), **kw)  # noqa: PLW1509 - no threads here
 
     def end() -> None:
         process.send_signal(signal.SIGTERM)
@@ -91,7 +91,9 @@ class Target:
 def run(load: Path, target: Target, connections: int, seconds: float, body: Path) -> dict:
     before = cpu_seconds(target.pid)
     command = [str(load), str(target.port), str(connections), str(seconds), str(body), target.key]
-    out = subprocess.run(command, check=True, capture_output=True, text=True, preexec_fn=lambda: os.sched_setaffinity(0, {OTHER_CORE})).stdout
+    out = subprocess.run(
+        command, check=True, capture_output=True, text=True, preexec_fn=lambda: os.sched_setaffinity(0, {OTHER_CORE})
+    ).stdout
     found = json.loads(out.splitlines()[-1])
     spent = cpu_seconds(target.pid) - before
     found["cpu_us"] = spent / max(1, found["answered"]) * 1e6
@@ -125,7 +127,9 @@ def start_nginx(stack: contextlib.ExitStack, folder: Path, mock: int) -> Target 
         return None
     port, home = free_port(), folder / "nginx"
     home.mkdir()
-    (home / "nginx.conf").write_text((HERE / "nginx.conf").read_text().replace("MOCK", str(mock)).replace("LISTEN", str(port)))
+    (home / "nginx.conf").write_text(
+        (HERE / "nginx.conf").read_text().replace("MOCK", str(mock)).replace("LISTEN", str(port))
+    )
     process = start(stack, ["nginx", "-p", home, "-c", home / "nginx.conf"], PROXY_CORE)
     wait_port(port)
     return Target("nginx", port, process.pid)
@@ -146,9 +150,13 @@ def bodies(folder: Path) -> dict[str, Path]:
     found = {}
     for name, size in (("1k", 900), ("30k", 30_000)):
         found[name] = folder / f"body-{name}"
-        found[name].write_text(json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "x" * size}], "temperature": 1.0}))
+        found[name].write_text(
+            json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "x" * size}], "temperature": 1.0})
+        )
     found["stream"] = folder / "body-stream"
-    found["stream"].write_text(json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "x" * 900}], "stream": True}))
+    found["stream"].write_text(
+        json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "x" * 900}], "stream": True})
+    )
     return found
 
 
@@ -185,7 +193,9 @@ def main() -> None:
 
 
 def recorded(config: Config) -> int:
-    return sum(1 for segments in list_segments(config.spool_dir).values() for _, path in segments for _ in read_segment(path))
+    return sum(
+        1 for segments in list_segments(config.spool_dir).values() for _, path in segments for _ in read_segment(path)
+    )
 
 
 def report(targets, cases, results, with_nginx, syncs, answered, configs) -> None:
@@ -196,8 +206,17 @@ def report(targets, cases, results, with_nginx, syncs, answered, configs) -> Non
     print(f"{'':22}{'body':8}{'conns':>6}{'req/s':>10}{'p50 us':>10}{'p99 us':>10}{'CPU us':>9}{'CPU us/event':>14}")
     for body, connections in cases:
         for target in targets:
-            row = [median(target.name, body, connections, w) for w in ("rps", "p50_us", "p99_us", "cpu_us", "cpu_us_per_event")]
-            print(f"{target.name:22}{body:8}{connections:6}" + "".join(f"{x:{w}.1f}" if x is not None else f"{'-':>{w}}" for x, w in zip(row, (10, 10, 10, 9, 14), strict=True)))
+            row = [
+                median(target.name, body, connections, w)
+                for w in ("rps", "p50_us", "p99_us", "cpu_us", "cpu_us_per_event")
+            ]
+            print(
+                f"{target.name:22}{body:8}{connections:6}"
+                + "".join(
+                    f"{x:{w}.1f}" if x is not None else f"{'-':>{w}}"
+                    for x, w in zip(row, (10, 10, 10, 9, 14), strict=True)
+                )
+            )
 
     def ratio(name: str, body: str, connections: int, what: str) -> float | None:
         if not with_nginx:

@@ -46,7 +46,9 @@ def is_loopback(host: str) -> bool:
 def bind(host: str, port: int) -> socket.socket:
     """Raises ``StartError``: the port is in use, the address is not this machine's."""
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         sock = socket.socket(family, kind, proto)
     except OSError as e:
         raise StartError(f"cannot bind {host}:{port}: {e.strerror or e}") from e
@@ -88,7 +90,9 @@ class Child:
     again: float = 0.0
 
     def start(self, env: dict[str, str]) -> None:
-        self.process = subprocess.Popen(self.command, env=env, pass_fds=self.fds, stdin=subprocess.DEVNULL, start_new_session=True)
+        self.process = subprocess.Popen(
+            self.command, env=env, pass_fds=self.fds, stdin=subprocess.DEVNULL, start_new_session=True
+        )
         self.started = time.monotonic()
 
     def watch(self, env: dict[str, str]) -> None:
@@ -118,12 +122,17 @@ class Parent:
     def __init__(self, config: Config, sock: socket.socket) -> None:
         self.config = config
         self.sock = sock
-        self.env = {**os.environ, "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(), "SLIPSTREAM_PARENT": str(os.getpid())}
+        self.env = {
+            **os.environ,
+            "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(),
+            "SLIPSTREAM_PARENT": str(os.getpid()),
+        }
         run = [sys.executable, "-m"]
         fd = sock.fileno()
         self.control = Child("control plane", [*run, "slipstream_proxy.control.worker"])
         self.workers = [
-            Child(f"worker {n}", [*run, "slipstream_proxy.data.worker", str(n), str(fd)], (fd,)) for n in range(config.proxy.workers)
+            Child(f"worker {n}", [*run, "slipstream_proxy.data.worker", str(n), str(fd)], (fd,))
+            for n in range(config.proxy.workers)
         ]
         self.stopping = False
 
@@ -148,7 +157,9 @@ class Parent:
                 pass
             dead = next((w for w in self.workers if w.process is not None and w.process.poll() is not None), None)
             if dead is not None or time.monotonic() > until:
-                raise StartError(f"the data plane did not start ({dead.name} ended)" if dead else "the data plane did not start")
+                raise StartError(
+                    f"the data plane did not start ({dead.name} ended)" if dead else "the data plane did not start"
+                )
             time.sleep(0.05)
 
     def announce(self) -> None:

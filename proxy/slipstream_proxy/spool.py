@@ -150,7 +150,12 @@ class SpoolWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"spool-{writer}")
 
     def append(
-        self, kind: Kind, head: dict[str, Any] | CallHead, request: bytes = b"", reply: bytes = b"", done: Done | None = None
+        self,
+        kind: Kind,
+        head: dict[str, Any] | CallHead,
+        request: bytes = b"",
+        reply: bytes = b"",
+        done: Done | None = None,
     ) -> None:
         """Queue a frame; ``done(ok)`` is called once it is as durable as asked for. Never raises."""
         try:

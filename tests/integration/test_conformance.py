@@ -15,7 +15,14 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
-TOOL = {"type": "function", "function": {"name": "search", "description": "find mails", "parameters": {"type": "object", "properties": {"keywords": {"type": "string"}}, "required": ["keywords"]}}}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "find mails",
+        "parameters": {"type": "object", "properties": {"keywords": {"type": "string"}}, "required": ["keywords"]},
+    },
+}
 USER = {"role": "user", "content": "When is the meeting? ünï ✓ \U0001f600"}
 CHAT: dict[str, Any] = {"messages": [USER], "temperature": 0, "max_tokens": 24, "seed": 1}
 TOOLS = {**CHAT, "tools": [TOOL], "max_tokens": 48}
@@ -113,7 +120,7 @@ def joined(body: str) -> list[Any]:
         if read not in rest:
             rest.append(read)
     for mine in said.values():
-        mine["logprobs"] = "".join(x for x in mine["logprobs"] if x != "null").replace("]}{\"content\": [", ", ")
+        mine["logprobs"] = "".join(x for x in mine["logprobs"] if x != "null").replace(']}{"content": [', ", ")
     return [said, rest]
 
 
@@ -126,7 +133,10 @@ def ask(url: str, path: str, body: dict[str, Any]) -> httpx.Response:
 def same(engine: Any, proxy: Any, path: str, body: dict[str, Any]) -> httpx.Response:
     direct, through = ask(engine.url, path, body), ask(proxy.url, path, body)
     assert through.status_code == direct.status_code
-    fields = [{k: v for k, v in r.headers.items() if k not in _HOP and not k.startswith("x-slipstream-")} for r in (direct, through)]
+    fields = [
+        {k: v for k, v in r.headers.items() if k not in _HOP and not k.startswith("x-slipstream-")}
+        for r in (direct, through)
+    ]
     assert fields[1] == fields[0]
     if direct.headers.get("content-type", "").startswith("text/event-stream"):
         for _ in range(3):
@@ -150,7 +160,12 @@ def test_chat(engine, proxy, name, stream):
 
 def test_stream_without_usage_and_with_continuous_usage(engine, proxy):
     same(engine, proxy, "/v1/chat/completions", {**TOOLS, "stream": True})
-    body = {**CHAT, "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}, "max_tokens": 1}
+    body = {
+        **CHAT,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "max_tokens": 1,
+    }
     same(engine, proxy, "/v1/chat/completions", body)
 
 
@@ -169,12 +184,18 @@ def test_other_formats(engine, proxy, path, body):
 
 def test_unknown_model_and_no_model(engine, proxy):
     same(engine, proxy, "/v1/chat/completions", {**CHAT, "model": "nobody"})
-    direct, through = (httpx.post(u + "/v1/chat/completions", json=CHAT, timeout=60, trust_env=False) for u in (engine.url, proxy.url))
+    direct, through = (
+        httpx.post(u + "/v1/chat/completions", json=CHAT, timeout=60, trust_env=False) for u in (engine.url, proxy.url)
+    )
     assert (through.status_code, level(through.json())) == (direct.status_code, level(direct.json()))
 
 
 def test_routes_that_are_passed_through(engine, proxy):
-    for path, body in (("/tokenize", {"prompt": "hi there"}), ("/detokenize", {"tokens": [5, 6]}), ("/v1/embeddings", {"input": "x"})):
+    for path, body in (
+        ("/tokenize", {"prompt": "hi there"}),
+        ("/detokenize", {"tokens": [5, 6]}),
+        ("/v1/embeddings", {"input": "x"}),
+    ):
         same(engine, proxy, path, body)
     direct, through = (httpx.get(u + "/version", timeout=60, trust_env=False) for u in (engine.url, proxy.url))
     assert through.json() == direct.json()
@@ -182,7 +203,16 @@ def test_routes_that_are_passed_through(engine, proxy):
     assert [m["id"] for m in listed] == ["inbox"]
 
 
-@pytest.mark.parametrize("path", ["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/sleep", "/v1/chat/completions/render", "/inference/v1/generate"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+        "/sleep",
+        "/v1/chat/completions/render",
+        "/inference/v1/generate",
+    ],
+)
 def test_the_engines_admin_routes_are_closed(proxy, path):
     assert httpx.post(proxy.url + path, json={}, timeout=60, trust_env=False).status_code == 404
 
@@ -197,13 +227,20 @@ def test_what_was_recorded_is_what_was_sampled(engine, proxy, stream):
     body = {**CHAT, "temperature": 1.0, "stream": stream}
     reply = ask(proxy.url, "/v1/chat/completions", body)
     call = reply.headers["x-slipstream-call"]
-    frames = [f for _, p in list_segments(proxy.data_dir / "spool")["data0"] for f in read_segment(p) if f.head["id"] == call]
+    frames = [
+        f for _, p in list_segments(proxy.data_dir / "spool")["data0"] for f in read_segment(p) if f.head["id"] == call
+    ]
     (frame,) = frames
     head = CallHead(**frame.head)
     read = BY_NAME["chat"].parse(frame.request, frame.reply, head)
     assert read.untrainable is None
     (choice,) = read.choices
-    text = httpx.post(engine.url + "/detokenize", json={"model": "inbox", "tokens": choice.completion_ids}, timeout=60, trust_env=False).json()["prompt"]
+    text = httpx.post(
+        engine.url + "/detokenize",
+        json={"model": "inbox", "tokens": choice.completion_ids},
+        timeout=60,
+        trust_env=False,
+    ).json()["prompt"]
     assert text.startswith(choice.message["content"] or "") and len(choice.logprobs) == len(choice.completion_ids)
     asked = {"model": "inbox", "messages": CHAT["messages"], "add_generation_prompt": True}
     prompt = httpx.post(engine.url + "/tokenize", json=asked, timeout=60, trust_env=False).json()["tokens"]

@@ -11,7 +11,7 @@ from hypothesis import settings
 from tests.proxy.fake_engine import FakeEngine
 
 from slipstream.config import Config
-from slipstream_proxy.data.fastpath import sweep
+from slipstream_proxy.data.listener import sweep
 from slipstream_proxy.data.plane import Plane
 from slipstream_proxy.data.server import make_server
 from slipstream_proxy.spool import list_segments, read_segment

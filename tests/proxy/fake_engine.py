@@ -61,7 +61,14 @@ class FakeEngine:
         raise AssertionError("an admin route was reached")
 
     async def list_models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": m, "object": "model", "owned_by": "vllm", "max_model_len": 4096} for m in sorted(self.models)]})
+        return web.json_response(
+            {
+                "object": "list",
+                "data": [
+                    {"id": m, "object": "model", "owned_by": "vllm", "max_model_len": 4096} for m in sorted(self.models)
+                ],
+            }
+        )
 
     async def embeddings(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -87,7 +94,11 @@ class FakeEngine:
         return body
 
     def error(self, status: int, message: str) -> web.Response:
-        return web.json_response({"error": {"message": message, "type": "BadRequestError", "param": None, "code": status}}, status=status, dumps=dump)
+        return web.json_response(
+            {"error": {"message": message, "type": "BadRequestError", "param": None, "code": status}},
+            status=status,
+            dumps=dump,
+        )
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         body = await self._body(request)
@@ -101,25 +112,59 @@ class FakeEngine:
                 await self.hold.wait()
             choices = [
                 {
-                    "index": i, "message": {"role": "assistant", "content": "".join(words), "refusal": None, "reasoning": None},
+                    "index": i,
+                    "message": {"role": "assistant", "content": "".join(words), "refusal": None, "reasoning": None},
                     "logprobs": {"content": [lp(w, body) for w in words]} if lps else None,
-                    "finish_reason": "stop", "stop_reason": None, "token_ids": list(range(len(words))) if ids else None, "routed_experts": None,
+                    "finish_reason": "stop",
+                    "stop_reason": None,
+                    "token_ids": list(range(len(words))) if ids else None,
+                    "routed_experts": None,
                 }
                 for i in range(body.get("n") or 1)
             ]
-            return web.json_response({
-                "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": body.get("model") or "tiny", "choices": choices,
-                "service_tier": None, "usage": {"prompt_tokens": 4, "completion_tokens": len(words), "total_tokens": 4 + len(words)},
-                "prompt_logprobs": None, "prompt_token_ids": prompt if ids else None, "kv_transfer_params": None,
-            }, dumps=dump)
+            return web.json_response(
+                {
+                    "id": "chatcmpl-1",
+                    "object": "chat.completion",
+                    "created": 1,
+                    "model": body.get("model") or "tiny",
+                    "choices": choices,
+                    "service_tier": None,
+                    "usage": {"prompt_tokens": 4, "completion_tokens": len(words), "total_tokens": 4 + len(words)},
+                    "prompt_logprobs": None,
+                    "prompt_token_ids": prompt if ids else None,
+                    "kv_transfer_params": None,
+                },
+                dumps=dump,
+            )
         return await self._stream(request, body, words, prompt, ids=ids, lps=lps)
 
     async def _stream(self, request, body, words, prompt, *, ids, lps):
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
-        base = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": body.get("model") or "tiny"}
+        base = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": body.get("model") or "tiny",
+        }
         try:
-            await response.write(sse({**base, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}], "prompt_token_ids": prompt if ids else None}))
+            await response.write(
+                sse(
+                    {
+                        **base,
+                        "choices": [
+                            {
+                                "index": 0,
+                                "delta": {"role": "assistant", "content": ""},
+                                "logprobs": None,
+                                "finish_reason": None,
+                            }
+                        ],
+                        "prompt_token_ids": prompt if ids else None,
+                    }
+                )
+            )
             for i, word in enumerate(words):
                 if self.die_after == i:
                     request.transport.abort()
@@ -132,13 +177,30 @@ class FakeEngine:
                 hidden = word == " wor"  # as tool mark-up: nothing for a client, but tokens
                 if hidden and not ids and not lps:
                     continue
-                choice = {"index": 0, "delta": {} if hidden else {"content": word}, "logprobs": {"content": [lp(word, body)]} if lps else None, "finish_reason": "stop" if last else None}
+                choice = {
+                    "index": 0,
+                    "delta": {} if hidden else {"content": word},
+                    "logprobs": {"content": [lp(word, body)]} if lps else None,
+                    "finish_reason": "stop" if last else None,
+                }
                 if last:
                     choice["stop_reason"] = None
                 choice["token_ids"] = [i] if ids else None
                 await response.write(sse({**base, "choices": [choice]}))
             if (body.get("stream_options") or {}).get("include_usage"):
-                await response.write(sse({**base, "choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": len(words), "total_tokens": 4 + len(words)}}))
+                await response.write(
+                    sse(
+                        {
+                            **base,
+                            "choices": [],
+                            "usage": {
+                                "prompt_tokens": 4,
+                                "completion_tokens": len(words),
+                                "total_tokens": 4 + len(words),
+                            },
+                        }
+                    )
+                )
             await response.write(b"data: [DONE]\n\n")
             await response.write_eof()
         except (asyncio.CancelledError, ConnectionError):
@@ -151,15 +213,48 @@ class FakeEngine:
         if isinstance(body, web.Response):
             return body
         ids, lps = bool(body.get("return_token_ids")), body.get("logprobs") is not None
-        logprobs = {"text_offset": [0], "token_logprobs": [-0.5], "tokens": ["x"], "top_logprobs": [{"x": -0.5}]} if lps else None
-        choice = {"index": 0, "text": "x", "logprobs": logprobs, "finish_reason": "stop", "stop_reason": None, "token_ids": [7] if ids else None, "prompt_logprobs": None, "prompt_token_ids": [1, 2] if ids else None}
-        return web.json_response({"id": "cmpl-1", "object": "text_completion", "created": 1, "model": body.get("model") or "tiny", "choices": [choice], "usage": {"prompt_tokens": 2}}, dumps=dump)
+        logprobs = (
+            {"text_offset": [0], "token_logprobs": [-0.5], "tokens": ["x"], "top_logprobs": [{"x": -0.5}]}
+            if lps
+            else None
+        )
+        choice = {
+            "index": 0,
+            "text": "x",
+            "logprobs": logprobs,
+            "finish_reason": "stop",
+            "stop_reason": None,
+            "token_ids": [7] if ids else None,
+            "prompt_logprobs": None,
+            "prompt_token_ids": [1, 2] if ids else None,
+        }
+        return web.json_response(
+            {
+                "id": "cmpl-1",
+                "object": "text_completion",
+                "created": 1,
+                "model": body.get("model") or "tiny",
+                "choices": [choice],
+                "usage": {"prompt_tokens": 2},
+            },
+            dumps=dump,
+        )
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
         body = await self._body(request)
         if isinstance(body, web.Response):
             return body
-        return web.json_response({"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"], "content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn"}, dumps=dump)
+        return web.json_response(
+            {
+                "id": "msg_1",
+                "type": "message",
+                "role": "assistant",
+                "model": body["model"],
+                "content": [{"type": "text", "text": "hi"}],
+                "stop_reason": "end_turn",
+            },
+            dumps=dump,
+        )
 
 
 def lp(word: str, body: dict[str, Any]) -> dict[str, Any]:

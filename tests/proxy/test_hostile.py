@@ -59,7 +59,9 @@ async def test_smuggling_gets_400_and_a_closed_connection(start, fake, request_)
 async def test_chunked_gzip_and_expect_bodies(start, fake):
     proxy = await start()
     expected = (await post(proxy.url, ASK))[2]
-    chunked = LINE + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n" + b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+    chunked = (
+        LINE + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n" + b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+    )
     assert (await send(proxy.port, chunked)).endswith(expected)
     packed = gzip.compress(BODY)
     zipped = LINE + b"Content-Encoding: gzip\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(packed) + packed
@@ -96,7 +98,9 @@ async def test_too_large(start, fake):
     proxy = await start(proxy={"body_limit": 2000, "header_limit": 2048})
     got = await send(proxy.port, LINE + b"Content-Length: 3000\r\n\r\n")
     assert got.startswith(b"HTTP/1.1 413") and b"connection: close" in got.lower()
-    got = await send(proxy.port, LINE + b"Transfer-Encoding: chunked\r\n\r\n" + b"bb8\r\n" + b"x" * 3000 + b"\r\n0\r\n\r\n")
+    got = await send(
+        proxy.port, LINE + b"Transfer-Encoding: chunked\r\n\r\n" + b"bb8\r\n" + b"x" * 3000 + b"\r\n0\r\n\r\n"
+    )
     assert got.startswith(b"HTTP/1.1 413")
     bomb = gzip.compress(b"x" * 100_000)
     got = await send(proxy.port, LINE + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb) + bomb)
@@ -108,7 +112,15 @@ async def test_too_large(start, fake):
     assert not fake.seen
 
 
-@pytest.mark.parametrize("part", [b"POST /v1/ch", LINE + b"Content-Length: 100\r\n\r\nabc", b"GET / HT", LINE + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"POST /v1/ch",
+        LINE + b"Content-Length: 100\r\n\r\nabc",
+        b"GET / HT",
+        LINE + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab",
+    ],
+)
 async def test_slow_requests_are_ended(start, fake, part):
     proxy = await start(proxy={"header_timeout": 0.2})
     got = await send(proxy.port, part)
@@ -144,13 +156,21 @@ async def test_keys_scopes_and_limits(start, fake, tmp_path):
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({}, 503), ({"Host": "evil.example"}, 403), ({"Origin": "http://evil.example"}, 403), ({"Origin": "null"}, 403),
-        ({"Origin": "http://localhost:8100"}, 503), ({"Host": "proxy.lan:8100"}, 503), ({"Host": "[bad"}, 403),
+        ({}, 503),
+        ({"Host": "evil.example"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:8100"}, 503),
+        ({"Host": "proxy.lan:8100"}, 503),
+        ({"Host": "[bad"}, 403),
     ],
 )
 async def test_host_and_origin_of_the_control_api(start, fake, headers, status):
     proxy = await start(proxy={"allowed_hosts": ["proxy.lan"]})
-    async with aiohttp.ClientSession() as session, session.get(proxy.url + "/slipstream/v1/status", headers=headers) as reply:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(proxy.url + "/slipstream/v1/status", headers=headers) as reply,
+    ):
         assert reply.status == status and "error" in await reply.json()
 
 
@@ -199,7 +219,9 @@ async def test_a_reader_that_stops_holds_the_engine_back(start, fake):
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        proxy = await start(engine={"urls": [f"http://127.0.0.1:{runner.addresses[0][1]}"]}, proxy={"durability": "none"})
+        proxy = await start(
+            engine={"urls": [f"http://127.0.0.1:{runner.addresses[0][1]}"]}, proxy={"durability": "none"}
+        )
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1024)
         body = json.dumps({**ASK, "stream": True}).encode()
         writer.write(LINE + b"Content-Length: %d\r\n\r\n" % len(body) + body)

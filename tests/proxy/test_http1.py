@@ -20,7 +20,9 @@ CUTS = st.lists(st.integers(0, 10_000), max_size=12)
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), CUTS, st.booleans(), st.binary(max_size=10), st.booleans())
+@given(
+    st.lists(st.binary(min_size=1, max_size=40), max_size=6), CUTS, st.booleans(), st.binary(max_size=10), st.booleans()
+)
 def test_chunked_body(parts, cuts, trailers, rest, extension):
     text = b"".join(b"%X;a=b\r\n%b\r\n" % (len(p), p) if extension else chunk(p) for p in parts)
     text += b"0\r\n" + (b"x-sum: 1\r\n" if trailers else b"") + b"\r\n"
@@ -35,7 +37,17 @@ def test_chunked_body(parts, cuts, trailers, rest, extension):
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.lists(st.one_of(st.binary(max_size=30), st.sampled_from([b"5\r\nhello\r\n", b"0\r\n", b"\r\n", b"-1\r\n", b"ffffffffffffffffff\r\n", b"1 \r\n", b"\n"])), max_size=8))
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=30),
+            st.sampled_from(
+                [b"5\r\nhello\r\n", b"0\r\n", b"\r\n", b"-1\r\n", b"ffffffffffffffffff\r\n", b"1 \r\n", b"\n"]
+            ),
+        ),
+        max_size=8,
+    )
+)
 def test_chunked_rubbish(pieces):
     body = ChunkedBody()
     try:
@@ -47,14 +59,31 @@ def test_chunked_rubbish(pieces):
         pass
 
 
-@pytest.mark.parametrize("text", [b"x\r\n", b"-1\r\na\r\n", b"+1\r\na\r\n", b"0x1\r\na\r\n", b"1\r\nab\r\n", b"1\na\n", b"\r\n\r\n", b"10000000000000000\r\n", b"1_0\r\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"x\r\n",
+        b"-1\r\na\r\n",
+        b"+1\r\na\r\n",
+        b"0x1\r\na\r\n",
+        b"1\r\nab\r\n",
+        b"1\na\n",
+        b"\r\n\r\n",
+        b"10000000000000000\r\n",
+        b"1_0\r\n",
+    ],
+)
 def test_bad_chunks(text):
     with pytest.raises(Malformed):
         ChunkedBody().feed(text)
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.text(alphabet=st.characters(exclude_characters="\r\n"), max_size=12), max_size=6), CUTS, st.sampled_from([b"\n", b"\r\n"]))
+@given(
+    st.lists(st.text(alphabet=st.characters(exclude_characters="\r\n"), max_size=12), max_size=6),
+    CUTS,
+    st.sampled_from([b"\n", b"\r\n"]),
+)
 def test_events_whatever_the_cuts(texts, cuts, end):
     events = [b"data: " + t.encode("utf-8", "surrogatepass") + end + end for t in texts]
     reader, got = Events(), []
@@ -67,7 +96,15 @@ def test_events_whatever_the_cuts(texts, cuts, end):
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.one_of(st.binary(max_size=20), st.sampled_from([b"data: {", b"}\n\n", b"\r", b"\n", b"\n\n\n", b'data: {"choices":[{"delta":1}]}\n\n'])), max_size=10))
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=20),
+            st.sampled_from([b"data: {", b"}\n\n", b"\r", b"\n", b"\n\n\n", b'data: {"choices":[{"delta":1}]}\n\n']),
+        ),
+        max_size=10,
+    )
+)
 def test_event_rubbish(pieces):
     reader, got = Events(), b""
     for piece in pieces:
@@ -84,12 +121,25 @@ def test_data_lines_are_joined():
 
 
 def test_response_heads():
-    head = ResponseHead(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n")
-    assert (head.status, head.chunked, head.length, head.keep_alive, head.fields) == (200, True, None, False, [b"Content-Type: text/event-stream"])
+    head = ResponseHead(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n"
+    )
+    assert (head.status, head.chunked, head.length, head.keep_alive, head.fields) == (
+        200,
+        True,
+        None,
+        False,
+        [b"Content-Type: text/event-stream"],
+    )
     head = ResponseHead(b"HTTP/1.1 204 No Content\r\n")
     assert head.length == 0 and head.keep_alive
     assert not ResponseHead(b"HTTP/1.0 200 OK\r\n").keep_alive
-    for bad in (b"HTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nno colon\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n"):
+    for bad in (
+        b"HTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n",
+    ):
         with pytest.raises(Malformed):
             ResponseHead(bad)
 
@@ -97,8 +147,16 @@ def test_response_heads():
 @pytest.mark.parametrize(
     "text",
     [
-        b"a: b\r\n c: d\r\n", b"a : b\r\n", b"a\r\n", b": b\r\n", b"a: b\nc: d\r\n", b"a: b\rc\r\n", b"a: \0\r\n", b"content-length: 1\r\ncontent-length: 2\r\n",
-        b"Host: a\r\nhost: b\r\n", b"a\xff: b\r\n",
+        b"a: b\r\n c: d\r\n",
+        b"a : b\r\n",
+        b"a\r\n",
+        b": b\r\n",
+        b"a: b\nc: d\r\n",
+        b"a: b\rc\r\n",
+        b"a: \0\r\n",
+        b"content-length: 1\r\ncontent-length: 2\r\n",
+        b"Host: a\r\nhost: b\r\n",
+        b"a\xff: b\r\n",
     ],
 )
 def test_odd_heads_are_not_for_the_fast_path(text):

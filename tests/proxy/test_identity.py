@@ -34,7 +34,9 @@ def test_order_of_sources():
     body = {"metadata": {"slipstream_episode": "m", "slipstream_task": "mt", "slipstream_tag_a": "b", "mine": 1}}
     trace = {b"traceparent": b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"}
     tags = read_tags({b"x-slipstream-episode": b"h"}, prefix, "kt:k", body)
-    assert (tags.episode, tags.origin, tags.task, tags.tags) == ("h", "header", "pt", {"a": "b"}) and body == {"metadata": {"mine": 1}}
+    assert (tags.episode, tags.origin, tags.task, tags.tags) == ("h", "header", "pt", {"a": "b"}) and body == {
+        "metadata": {"mine": 1}
+    }
     assert read_tags({}, prefix, "kt:k", None).origin == "path"
     found = read_tags({}, Prefix("/"), "kt:k", {"metadata": {"slipstream_episode": "m"}})
     assert (found.episode, found.task, found.origin) == ("k", "kt", "key")
@@ -70,7 +72,13 @@ def turn(*messages):
 
 
 def reply(text, tools=()):
-    message = {"role": "assistant", "content": text, "tool_calls": [{"id": t, "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}} for t in tools]}
+    message = {
+        "role": "assistant",
+        "content": text,
+        "tool_calls": [
+            {"id": t, "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}} for t in tools
+        ],
+    }
     return CHAT.said(json.dumps({"choices": [{"index": 0, "message": message}]}).encode(), stream=False)
 
 
@@ -84,7 +92,16 @@ def test_parallel_runs_of_one_prompt_stay_apart():
     assert len({e.id for e in runs}) == 8
     for i, episode in enumerate(runs):
         episodes.remember(episode, turn(user("go")), reply(f"answer {i % 4}"))  # some say the same
-    found = [episodes.of("-", Tags(), turn(user("go"), {"role": "assistant", "content": [{"type": "text", "text": f"answer {i % 4}"}]}, user("on"))) for i in range(8)]
+    found = [
+        episodes.of(
+            "-",
+            Tags(),
+            turn(
+                user("go"), {"role": "assistant", "content": [{"type": "text", "text": f"answer {i % 4}"}]}, user("on")
+            ),
+        )
+        for i in range(8)
+    ]
     assert {e.id for e in found} == {e.id for e in runs}
     assert all(int(e is runs[i]) or found[i].id in {runs[i].id, runs[(i + 4) % 8].id} for i, e in enumerate(found))
 
@@ -95,18 +112,33 @@ def test_tool_call_ids_continue_and_ambiguous_ones_do_not():
     episodes.remember(one, turn(user("a")), reply(None, ["call_x", "0"]))
     episodes.remember(two, turn(user("b")), reply(None, ["call_y", "0"]))
     # the client rewrote its history: only the tool's id says whose it is
-    back = turn(user("compacted"), {"role": "assistant", "tool_calls": [{"id": "call_y"}]}, {"role": "tool", "tool_call_id": "call_y", "content": "r"})
+    back = turn(
+        user("compacted"),
+        {"role": "assistant", "tool_calls": [{"id": "call_y"}]},
+        {"role": "tool", "tool_call_id": "call_y", "content": "r"},
+    )
     assert episodes.of("-", Tags(), back) is two
-    back = turn(user("other"), {"role": "assistant", "tool_calls": [{"id": "0"}]}, {"role": "tool", "tool_call_id": "0", "content": "r"})
+    back = turn(
+        user("other"),
+        {"role": "assistant", "tool_calls": [{"id": "0"}]},
+        {"role": "tool", "tool_call_id": "0", "content": "r"},
+    )
     assert episodes.of("-", Tags(), back) not in (one, two)
-    assert episodes.of("other-key", Tags(), turn(user("a"), {"role": "tool", "tool_call_id": "call_x", "content": ""})) is not one
+    assert (
+        episodes.of("other-key", Tags(), turn(user("a"), {"role": "tool", "tool_call_id": "call_x", "content": ""}))
+        is not one
+    )
 
 
 def test_reworded_arguments_and_empty_content_still_match():
     episodes = Episodes()
     one = episodes.of("-", Tags(), turn(user("a")))
     episodes.remember(one, turn(user("a")), reply(None, ["z"]))
-    said = {"role": "assistant", "content": "", "tool_calls": [{"id": "w", "function": {"name": "f", "arguments": '{"a":1}'}}]}
+    said = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "w", "function": {"name": "f", "arguments": '{"a":1}'}}],
+    }
     assert episodes.of("-", Tags(), turn(user("a"), said, user("go on"))) is one
 
 
@@ -127,7 +159,11 @@ async def test_tags_reach_the_record(start, fake):
     await post(proxy.url, ASK, headers={"authorization": "Bearer EMPTY:q2:run-8"})
     await post(proxy.url, {**ASK, "metadata": {"slipstream_episode": "run-9"}})
     frames = await proxy.record(3)
-    assert [(f.head["episode"], f.head["task"], f.head["origin"]) for f in frames] == [("run-7", "q1", "path"), ("run-8", "q2", "key"), ("run-9", None, "metadata")]
+    assert [(f.head["episode"], f.head["task"], f.head["origin"]) for f in frames] == [
+        ("run-7", "q1", "path"),
+        ("run-8", "q2", "key"),
+        ("run-9", None, "metadata"),
+    ]
     assert "metadata" not in fake.seen[-1][0]
 
 
@@ -158,7 +194,11 @@ async def test_untagged_conversations(start, fake, stream):
     text = 'Hello world "]},"finish_reason": ünï ✓ 1'
     if stream:
         text = text.replace(" wor", "")
-    more = {**ASK, "stream": stream, "messages": [*ASK["messages"], {"role": "assistant", "content": text}, user("more")]}
+    more = {
+        **ASK,
+        "stream": stream,
+        "messages": [*ASK["messages"], {"role": "assistant", "content": text}, user("more")],
+    }
     runs = await asyncio.gather(*(post(proxy.url, more) for _ in range(8)))
     assert {r[1]["x-slipstream-episode"] for r in runs} == set(first)
     assert [f.head["origin"] for f in await proxy.record(16)] == ["new"] * 8 + ["continued"] * 8

@@ -14,8 +14,18 @@ from slipstream_proxy.data.metrics import Metrics, gather
 from slipstream_proxy.data.routing import Routes
 
 STATE = {
-    "models": {"tiny": {"base": "tiny", "live": "tiny@2", "arms": [["tiny@1", "control", 0.25]], "loaded": ["tiny@1", "tiny@2"]}},
-    "engines": [{"url": "http://a", "ok": True, "loaded": ["tiny@1", "tiny@2"]}, {"url": "http://b", "ok": True, "loaded": ["tiny@2"]}],
+    "models": {
+        "tiny": {
+            "base": "tiny",
+            "live": "tiny@2",
+            "arms": [["tiny@1", "control", 0.25]],
+            "loaded": ["tiny@1", "tiny@2"],
+        }
+    },
+    "engines": [
+        {"url": "http://a", "ok": True, "loaded": ["tiny@1", "tiny@2"]},
+        {"url": "http://b", "ok": True, "loaded": ["tiny@2"]},
+    ],
 }
 
 
@@ -33,7 +43,10 @@ def test_arms_and_affinity(tmp_path):
     found = live(tmp_path)
     found.update(STATE)
     decided = [found.decide("tiny", "-", f"e{i}") for i in range(2000)]
-    assert 400 < decided.count(("tiny@1", "control")) < 600 and set(decided) == {("tiny@1", "control"), ("tiny@2", "live")}
+    assert 400 < decided.count(("tiny@1", "control")) < 600 and set(decided) == {
+        ("tiny@1", "control"),
+        ("tiny@2", "live"),
+    }
     assert found.decide("tiny", "-", "e1") == found.decide("tiny", "-", "e1")
     assert found.servers("tiny@1", "e") == ["http://a"] and found.servers("tiny@3", "e") == []
     first = {f"e{i}": found.servers("tiny@2", f"e{i}")[0] for i in range(200)}
@@ -42,7 +55,9 @@ def test_arms_and_affinity(tmp_path):
     assert all(found.servers("tiny", e)[0] == "http://b" for e in first)
     found.mark_up("http://a")
     assert {e: found.servers("tiny@2", e)[0] for e in first} == first
-    assert found.replacement("tiny", "tiny@0") == "tiny@2" and found.is_adapter("tiny@2") and not found.is_adapter("tiny")
+    assert (
+        found.replacement("tiny", "tiny@0") == "tiny@2" and found.is_adapter("tiny@2") and not found.is_adapter("tiny")
+    )
 
 
 def test_a_malformed_state_changes_nothing(tmp_path):
@@ -62,10 +77,18 @@ def test_last_state_is_read_at_the_start(tmp_path):
 
 
 def test_routes():
-    models = {"gpt-4o": {"trained": "tiny"}, "gpt-*": {"base": "tiny"}, "ext": {"upstream": "http://x/v1", "api_key_env": "K", "model": "m"}}
+    models = {
+        "gpt-4o": {"trained": "tiny"},
+        "gpt-*": {"base": "tiny"},
+        "ext": {"upstream": "http://x/v1", "api_key_env": "K", "model": "m"},
+    }
     routes = Routes(Config(engine={"name": "tiny"}, models=models))
     assert routes.of("gpt-4o").kind == "trained" and routes.of("gpt-3").kind == "base" and routes.of("ext").model == "m"
-    assert routes.of("tiny").kind == "trained" and routes.of("tiny@3") == routes.of("tiny@3") and routes.of("tiny@3").kind == "base"
+    assert (
+        routes.of("tiny").kind == "trained"
+        and routes.of("tiny@3") == routes.of("tiny@3")
+        and routes.of("tiny@3").kind == "base"
+    )
     assert routes.names() == ["gpt-4o", "ext", "tiny"]
 
 
@@ -80,7 +103,15 @@ class Control:
         app = web.Application(client_max_size=2**30)
         app.router.add_get("/internal/live", self.live)
         app.router.add_post("/internal/pin", self.pin)
-        app.router.add_get("/internal/metrics", lambda r: asyncio.sleep(0, web.Response(text="# TYPE x_total counter\nx_total 3\n# TYPE slipstream_in_flight gauge\nslipstream_in_flight 9\n")))
+        app.router.add_get(
+            "/internal/metrics",
+            lambda r: asyncio.sleep(
+                0,
+                web.Response(
+                    text="# TYPE x_total counter\nx_total 3\n# TYPE slipstream_in_flight gauge\nslipstream_in_flight 9\n"
+                ),
+            ),
+        )
         app.router.add_route("*", "/{path:.*}", self.any)
         self.runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self.runner.setup()
@@ -118,10 +149,16 @@ async def control(tmp_path, fake):
 async def test_an_episode_is_pinned_once_and_keeps_its_adapter(start, fake, control):
     proxy = await start()
     await eventually(lambda: proxy.plane.live.connected)
-    replies = await asyncio.gather(*(post(proxy.url, ASK, headers={"x-slipstream-episode": "e", "x-slipstream-task": "t"}) for _ in range(6)))
-    assert {r[1]["x-slipstream-adapter"] for r in replies} == {"tiny@1"} and all(json.loads(r[2])["model"] == "tiny" for r in replies)
+    replies = await asyncio.gather(
+        *(post(proxy.url, ASK, headers={"x-slipstream-episode": "e", "x-slipstream-task": "t"}) for _ in range(6))
+    )
+    assert {r[1]["x-slipstream-adapter"] for r in replies} == {"tiny@1"} and all(
+        json.loads(r[2])["model"] == "tiny" for r in replies
+    )
     assert control.pins == [{"key": "-", "episode": "e", "model": "tiny", "task": "t", "split": "train"}]
-    assert {(f.head["pin"], f.head["arm"], f.head["adapter"], f.head["trained"]) for f in await proxy.record(6)} == {("control", "control", "tiny@1", "tiny")}
+    assert {(f.head["pin"], f.head["arm"], f.head["adapter"], f.head["trained"]) for f in await proxy.record(6)} == {
+        ("control", "control", "tiny@1", "tiny")
+    }
     # the pinned version is unloaded: the episode moves to the live one
     control.state = {**control.state, "engines": [{"url": fake.url, "ok": True, "loaded": ["tiny@2"]}]}
     control.changed.set()
@@ -147,12 +184,20 @@ async def test_forwarding(start, fake, control):
     proxy = await start()
     await post(proxy.url, ASK, headers={"x-slipstream-episode": "e"})
     status, _, body = await post(
-        proxy.url, b"x" * 3_000_000, path="/slipstream/v1/adapters?a=%2Fb", headers={"x-slipstream-auth": '{"key":"evil","scopes":["admin"]}', "authorization": "Bearer k"}
+        proxy.url,
+        b"x" * 3_000_000,
+        path="/slipstream/v1/adapters?a=%2Fb",
+        headers={"x-slipstream-auth": '{"key":"evil","scopes":["admin"]}', "authorization": "Bearer k"},
     )
     assert status == 200 and json.loads(body) == {"ok": True}
     path, headers, size = control.uploads[-1]
     low = {k.lower(): v for k, v in headers.items()}
-    assert path == "/slipstream/v1/adapters" and size == 3_000_000 and json.loads(low["x-slipstream-auth"])["key"] == "-" and "authorization" not in low
+    assert (
+        path == "/slipstream/v1/adapters"
+        and size == 3_000_000
+        and json.loads(low["x-slipstream-auth"])["key"] == "-"
+        and "authorization" not in low
+    )
     await post(proxy.url, b"{}", path="/slipstream/v1/episodes/e/done")
     _, headers, _ = await post(proxy.url, ASK, headers={"x-slipstream-episode": "e"})
     assert headers["x-slipstream-episode"] == "e~2"
@@ -163,7 +208,9 @@ async def test_forwarding(start, fake, control):
             text = await reply.text()
         async with session.get(proxy.url + "/readyz") as reply:
             assert reply.status == 200
-    assert "x_total 3" in text and "slipstream_in_flight 9" not in text and text.count("# TYPE slipstream_in_flight ") == 1
+    assert (
+        "x_total 3" in text and "slipstream_in_flight 9" not in text and text.count("# TYPE slipstream_in_flight ") == 1
+    )
     assert 'slipstream_calls_total{format="chat",outcome="ok",status="2xx"} 2' in text
 
 

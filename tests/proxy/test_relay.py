@@ -29,7 +29,9 @@ ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hi ✓"}]}
 async def post(url, body, path="/v1/chat/completions", headers=None, **kw):
     async with aiohttp.ClientSession() as session:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        async with session.post(url + path, data=data, headers={"content-type": "application/json", **(headers or {})}, **kw) as reply:
+        async with session.post(
+            url + path, data=data, headers={"content-type": "application/json", **(headers or {})}, **kw
+        ) as reply:
             return reply.status, reply.headers, await reply.read()
 
 
@@ -67,7 +69,11 @@ async def test_reply_is_the_engines_own(start, fake, more, slow):
     assert through[0] == direct[0] == 200
     assert through[2] == direct[2]
     hop = ("transfer-encoding", "content-length", "connection", "date")
-    ours = {k.lower(): v for k, v in through[1].items() if not k.lower().startswith("x-slipstream-") and k.lower() not in hop}
+    ours = {
+        k.lower(): v
+        for k, v in through[1].items()
+        if not k.lower().startswith("x-slipstream-") and k.lower() not in hop
+    }
     assert ours == {k.lower(): v for k, v in direct[1].items() if k.lower() not in hop}
     (frame,) = await proxy.record()
     head, read = parsed(frame)
@@ -83,7 +89,11 @@ async def test_reply_is_the_engines_own(start, fake, more, slow):
 async def test_our_headers_and_keys_stay_here(start, fake):
     proxy = await start()
     headers = {
-        "authorization": "Bearer sk-secret", "x-api-key": "k", "cookie": "a=b", "x-slipstream-episode": "e1", "x-slipstream-tag-team": "blue",
+        "authorization": "Bearer sk-secret",
+        "x-api-key": "k",
+        "cookie": "a=b",
+        "x-slipstream-episode": "e1",
+        "x-slipstream-tag-team": "blue",
         "x-custom": "kept",
     }
     await post(proxy.url, ASK, headers=headers)
@@ -103,7 +113,12 @@ async def test_error_of_the_engine_passes(start, fake):
     assert (through[0], through[2]) == (direct[0], direct[2])
     (frame,) = await proxy.record()
     head, read = parsed(frame)
-    assert head.outcome == "error" and head.status == 404 and read.untrainable == "error" and "does not exist" in read.error
+    assert (
+        head.outcome == "error"
+        and head.status == 404
+        and read.untrainable == "error"
+        and "does not exist" in read.error
+    )
 
 
 async def test_model_map(start, fake):
@@ -154,7 +169,10 @@ async def test_client_abort_reaches_the_engine(start, fake, stream):
     fake.hold = asyncio.Event()
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     body = json.dumps({**ASK, "stream": stream}).encode()
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+        % (len(body), body)
+    )
     if stream:
         await reader.readuntil(b"\r\n\r\n")
     else:
@@ -179,12 +197,20 @@ async def test_split_off_stores_nothing(start, fake):
 
 async def test_completions_and_messages(start, fake):
     proxy = await start()
-    for path, body in (("/v1/completions", {"model": "tiny", "prompt": "a"}), ("/v1/messages", {**ASK, "max_tokens": 5})):
+    for path, body in (
+        ("/v1/completions", {"model": "tiny", "prompt": "a"}),
+        ("/v1/messages", {**ASK, "max_tokens": 5}),
+    ):
         direct, through = await post(fake.url, body, path), await post(proxy.url, body, path)
         assert (through[0], through[2]) == (direct[0], direct[2])
     first, second = await proxy.record(2)
     _, read = parsed(first)
-    assert read.prompt_ids == [1, 2] and read.choices[0].completion_ids == [7] and read.choices[0].logprobs == [-0.5] and read.untrainable is None
+    assert (
+        read.prompt_ids == [1, 2]
+        and read.choices[0].completion_ids == [7]
+        and read.choices[0].logprobs == [-0.5]
+        and read.untrainable is None
+    )
     _, read = parsed(second)
     assert read.untrainable == "the format gives no token ids" and read.choices[0].message["content"][0]["text"] == "hi"
 
@@ -210,7 +236,10 @@ async def test_lone_surrogates_and_long_integers(start, fake):
     proxy = await start()
     raw = b'{"model":"tiny","messages":[{"role":"user","content":"\\ud800"}],"seed":123456789012345678901234567890,"x":NaN}'
     assert (await post(proxy.url, raw))[2] == (await post(fake.url, raw))[2]
-    assert fake.seen[0][0]["messages"] == fake.seen[1][0]["messages"] and fake.seen[0][0]["seed"] == fake.seen[1][0]["seed"]
+    assert (
+        fake.seen[0][0]["messages"] == fake.seen[1][0]["messages"]
+        and fake.seen[0][0]["seed"] == fake.seen[1][0]["seed"]
+    )
 
 
 async def test_large_prompt(start, fake):
@@ -249,7 +278,9 @@ async def test_idempotency_key_replays(start, fake):
     proxy = await start()
     first = await post(proxy.url, ASK, headers={"idempotency-key": "k1"})
     again = await post(proxy.url, ASK, headers={"idempotency-key": "k1"})
-    assert first[2] == again[2] and len(fake.seen) == 1 and first[1]["x-slipstream-call"] == again[1]["x-slipstream-call"]
+    assert (
+        first[2] == again[2] and len(fake.seen) == 1 and first[1]["x-slipstream-call"] == again[1]["x-slipstream-call"]
+    )
     await post(proxy.url, {**ASK, "n": 1}, headers={"idempotency-key": "k1"})
     assert len(fake.seen) == 2
     first, again = [await post(proxy.url, {**ASK, "stream": True}, headers={"idempotency-key": "k2"}) for _ in range(2)]
@@ -265,14 +296,19 @@ async def test_retries_are_told_apart(start, fake):
     for count in ("0", "1"):
         await post(proxy.url, ASK, headers={"x-slipstream-episode": "e", "x-stainless-retry-count": count})
     first, second = await proxy.record(2)
-    assert (first.head["attempt"], second.head["attempt"]) == (0, 1) and first.head["body_hash"] == second.head["body_hash"]
+    assert (first.head["attempt"], second.head["attempt"]) == (0, 1) and first.head["body_hash"] == second.head[
+        "body_hash"
+    ]
 
 
 async def test_pipelined_requests(start, fake):
     proxy = await start()
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     body = json.dumps(ASK).encode()
-    one = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    one = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+        % (len(body), body)
+    )
     writer.write(one * 5 + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     got = await reader.read()
     assert got.count(b"HTTP/1.1 200") == 6 and got.endswith(b'{"status": "ok"}')
@@ -280,7 +316,9 @@ async def test_pipelined_requests(start, fake):
 
 
 def test_redaction_takes_the_ids_along():
-    request, reply, note = make_texts(lambda r: {**r, "reply": r["reply"].replace("Bob", "X")}, b"{}", b'{"a":"Bob","token_ids":[1],"b":1}')
+    request, reply, note = make_texts(
+        lambda r: {**r, "reply": r["reply"].replace("Bob", "X")}, b"{}", b'{"a":"Bob","token_ids":[1],"b":1}'
+    )
     assert (request, reply, note) == (b"{}", b'{"a":"X","token_ids":null,"b":1}', "redacted")
     assert make_texts(lambda r: r, b"{}", b'{"token_ids":[1]}') == (b"{}", b'{"token_ids":[1]}', None)
     assert make_texts(lambda r: 1 / 0, b"{1}", b"x") == (b"{}", b"", "redaction failed")

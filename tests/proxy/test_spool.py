@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from slipstream_proxy.records import Kind
 from slipstream_proxy.spool import SpoolWriter, encode, list_segments, read_segment
 
-RECORDS = st.lists(st.tuples(st.dictionaries(st.text(max_size=5), st.integers(0, 9), max_size=2), st.binary(max_size=60), st.binary(max_size=60)), max_size=6)
+RECORDS = st.lists(
+    st.tuples(
+        st.dictionaries(st.text(max_size=5), st.integers(0, 9), max_size=2),
+        st.binary(max_size=60),
+        st.binary(max_size=60),
+    ),
+    max_size=6,
+)
 
 
 def write(path: Path, records) -> list[int]:
@@ -79,7 +86,11 @@ async def test_write_and_read_back(tmp_path, durability):
     segments = list_segments(tmp_path)["data0"]
     assert [n for n, _ in segments] == list(range(1, len(segments) + 1)) and len(segments) > 1
     frames = [f for _, path in segments for f in read_segment(path)]
-    assert [f.head["i"] for f in frames] == list(range(60)) and frames[3].request == b"qqq" and frames[3].kind is Kind.MUTATION
+    assert (
+        [f.head["i"] for f in frames] == list(range(60))
+        and frames[3].request == b"qqq"
+        and frames[3].kind is Kind.MUTATION
+    )
     assert oct(segments[0][1].stat().st_mode)[-3:] == "600"
     again = SpoolWriter(tmp_path, "data0", durability=durability)
     await again.put(Kind.CALL, {"i": 60})

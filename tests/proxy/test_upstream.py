@@ -8,7 +8,7 @@ import json
 import pytest
 from tests.proxy.test_relay import ASK, post
 
-OK = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}'
+OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 
 
 @pytest.fixture
@@ -62,7 +62,12 @@ async def test_an_idle_connection_that_was_closed_is_replaced(start, serve):
 
 @pytest.mark.parametrize(
     "answer",
-    [b"rubbish\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b""],
+    [
+        b"rubbish\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"",
+    ],
 )
 async def test_a_malformed_answer_is_a_502(start, serve, answer):
     async def speak(reader, writer):
@@ -88,7 +93,9 @@ async def test_an_engine_that_says_nothing_is_a_504(start, serve):
 async def test_bodies_that_end_with_the_connection_and_100s(start, serve):
     async def old(reader, writer):
         await read_request(reader)
-        writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
+        )
         for part in (b'{"a"', b":1}"):
             writer.write(part)
             await writer.drain()
@@ -123,7 +130,9 @@ async def test_what_others_wait_for_is_relayed_when_it_arrives(start, serve):
 
     async def slowly(reader, writer):
         await read_request(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\na\r\ndata: {}\n\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\na\r\ndata: {}\n\n\r\n"
+        )
         await go.wait()
         writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
         await writer.drain()

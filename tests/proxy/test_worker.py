@@ -34,12 +34,17 @@ class Worker:
         self.config = config
         fd = self.sock.fileno()
         env = {**os.environ, "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(), "SLIPSTREAM_PARENT": str(os.getpid())}
-        self.process = subprocess.Popen([sys.executable, "-m", "slipstream_proxy.data.worker", "0", str(fd)], env=env, pass_fds=(fd,))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "slipstream_proxy.data.worker", "0", str(fd)], env=env, pass_fds=(fd,)
+        )
 
     async def up(self):
         async def answers():
             try:
-                async with aiohttp.ClientSession() as session, session.get(self.url + "/healthz", timeout=aiohttp.ClientTimeout(total=5)) as r:
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.get(self.url + "/healthz", timeout=aiohttp.ClientTimeout(total=5)) as r,
+                ):
                     return r.status == 200
             except (OSError, aiohttp.ClientError, TimeoutError):
                 return False
@@ -60,7 +65,12 @@ class Worker:
         self.sock.close()
 
     def calls(self):
-        return [f.head["id"] for segments in list_segments(self.config.spool_dir).values() for _, path in segments for f in read_segment(path)]
+        return [
+            f.head["id"]
+            for segments in list_segments(self.config.spool_dir).values()
+            for _, path in segments
+            for f in read_segment(path)
+        ]
 
 
 @pytest.fixture
@@ -86,7 +96,9 @@ async def test_kill_9_loses_no_acknowledged_call(worker, durability):
         async with aiohttp.ClientSession() as session:
             for i in range(10_000):
                 try:
-                    async with session.post(proc.url + "/v1/chat/completions", json={**ASK, "stream": bool(i % 2)}) as reply:
+                    async with session.post(
+                        proc.url + "/v1/chat/completions", json={**ASK, "stream": bool(i % 2)}
+                    ) as reply:
                         body = await reply.read()
                         if reply.status == 200 and (b"[DONE]" in body or not i % 2):
                             got.append(reply.headers["x-slipstream-call"])
@@ -157,7 +169,13 @@ def test_one_clear_line_for_a_wrong_start(tmp_path):
 
 
 def test_loopback():
-    assert is_loopback("localhost") and is_loopback("127.0.0.9") and is_loopback("::1") and not is_loopback("0.0.0.0") and not is_loopback("host.lan")
+    assert (
+        is_loopback("localhost")
+        and is_loopback("127.0.0.9")
+        and is_loopback("::1")
+        and not is_loopback("0.0.0.0")
+        and not is_loopback("host.lan")
+    )
 
 
 PARENT = "import sys; from slipstream.config import load_config; from slipstream_proxy.main import run; sys.exit(run(load_config(flags=sys.argv[1:])))"

@@ -68,7 +68,9 @@ class Admission:
             usage.tokens = min(max(1.0, rate), usage.tokens + (now - usage.at) * rate)
             usage.at = now
             if usage.tokens < 1.0:
-                raise Refused(429, "the request rate of this API key is used up", retry_after=(1.0 - usage.tokens) / rate)
+                raise Refused(
+                    429, "the request rate of this API key is used up", retry_after=(1.0 - usage.tokens) / rate
+                )
             usage.tokens -= 1.0
         usage.running += 1
 

@@ -117,7 +117,10 @@ class CallState:
             fields.append(b"x-slipstream-episode: " + self.episode.id.encode())
             fields.append(b"x-slipstream-call: " + self.id.encode())
         if self.adapter:
-            fields.append(b"x-slipstream-adapter: " + self.adapter.encode("ascii", "replace").replace(b"\n", b"?").replace(b"\r", b"?"))
+            fields.append(
+                b"x-slipstream-adapter: "
+                + self.adapter.encode("ascii", "replace").replace(b"\n", b"?").replace(b"\r", b"?")
+            )
         return fields
 
     def _refuse(self, e: Refused) -> None:
@@ -164,5 +167,3 @@ class CallState:
         if self.key is not None:
             self.plane.admission.leave(self.key)
         self.plane.in_flight.discard(self)
-
-

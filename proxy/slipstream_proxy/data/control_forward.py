@@ -18,10 +18,21 @@ from slipstream_proxy.keys import ANYONE
 if TYPE_CHECKING:
     from slipstream_proxy.data.plane import Plane
 
-_HOP = frozenset((
-    "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
-    "upgrade", "content-length", "expect",
-))
+_HOP = frozenset(
+    (
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "content-length",
+        "expect",
+    )
+)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _DONE = re.compile(r"^/slipstream/v1/episodes/([^/]+)/done$")
 _PAGE = ("/", "/favicon.ico")
@@ -73,7 +84,11 @@ async def forward_to_control(plane: Plane, request: web.BaseRequest) -> web.Stre
         auth = _auth(plane, request, path)
     except Refused as e:
         return _refused(e)
-    headers = CIMultiDict((k, v) for k, v in request.headers.items() if k.lower() not in _HOP and not k.lower().startswith("x-slipstream-"))
+    headers = CIMultiDict(
+        (k, v)
+        for k, v in request.headers.items()
+        if k.lower() not in _HOP and not k.lower().startswith("x-slipstream-")
+    )
     for name in ("Authorization", "X-Api-Key", "Api-Key"):
         headers.popall(name, None)
     headers["x-slipstream-auth"] = auth
@@ -82,10 +97,16 @@ async def forward_to_control(plane: Plane, request: web.BaseRequest) -> web.Stre
     url = URL(f"http://control{request.rel_url.raw_path_qs}", encoded=True)
     try:
         reply = await plane.link.session.request(
-            request.method, url, headers=headers, data=request.content if request.can_read_body else None, allow_redirects=False
+            request.method,
+            url,
+            headers=headers,
+            data=request.content if request.can_read_body else None,
+            allow_redirects=False,
         )
     except (aiohttp.ClientError, OSError, TimeoutError):
-        return _refused(Refused(503, "the control plane does not answer; calls are served and recorded meanwhile", retry_after=1.0))
+        return _refused(
+            Refused(503, "the control plane does not answer; calls are served and recorded meanwhile", retry_after=1.0)
+        )
     async with reply:
         if request.method == "POST" and reply.status < 300 and (m := _DONE.match(path)):
             plane.episodes.finish(json.loads(auth)["key"], m[1])

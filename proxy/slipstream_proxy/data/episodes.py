@@ -93,7 +93,9 @@ class Episodes:
         if episode is None or episode.done:
             generation = episode.generation + 1 if episode is not None else 1
             stored = name[1] if generation == 1 else f"{name[1]}~{generation}"
-            episode = Episode(stored, name, tags.task, tags.split or "train", tags.tags, origin, now, generation=generation)
+            episode = Episode(
+                stored, name, tags.task, tags.split or "train", tags.tags, origin, now, generation=generation
+            )
             self._known[name] = episode
             if len(self._known) > self.limit:
                 self._known.popitem(last=False)

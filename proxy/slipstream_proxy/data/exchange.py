@@ -6,9 +6,11 @@ It runs in callbacks of the client's and the engine's connections, without a tas
 
 from __future__ import annotations
 
-import hashlib
 import logging
+import zlib
 from typing import TYPE_CHECKING, Any
+
+from crc32c import crc32c
 
 from slipstream_proxy.data.identity import read_tags
 from slipstream_proxy.data.refused import Refused
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
     from slipstream_proxy.keys import Key
 
 log = logging.getLogger(__name__)
+
+
+def body_hash(body: bytes) -> str:
+    """Tells the bodies of one client's retries apart: two checksums and the length, at a tenth of a cryptographic hash's price."""
+    return f"{len(body):x}-{crc32c(body):08x}{zlib.crc32(body):08x}"
 
 
 class Call(Reply):
@@ -51,13 +58,15 @@ class Call(Reply):
         if not isinstance(body, dict):
             body = None  # the engine says what is wrong with it
         headers = request.headers
-        tags = self.tags = read_tags(request.ours, self.prefix, suffix, body, traceparent=plane.config.identity.traceparent)
+        tags = self.tags = read_tags(
+            request.ours, self.prefix, suffix, body, traceparent=plane.config.identity.traceparent
+        )
         self.turn = self._turn(body) if tags.episode is None and body is not None else None
         self.episode = plane.episodes.of(key.id, tags, self.turn)
         retry = headers.get(b"x-stainless-retry-count", b"0")
         self.attempt = int(retry) if retry.isdigit() and len(retry) < 4 else 0
         self.idempotency = headers.get(b"idempotency-key")
-        self.bodyhash = hashlib.blake2b(request.body, digest_size=12).hexdigest()
+        self.bodyhash = body_hash(request.body)
         self._inject(body)
 
     def _turn(self, body: dict[str, Any]) -> Turn:

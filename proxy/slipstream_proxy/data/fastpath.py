@@ -6,7 +6,6 @@ to aiohttp's own parser with all of its bytes, and the connection stays there. B
 
 from __future__ import annotations
 
-import asyncio
 import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from slipstream_proxy.dialects.base import Dialect, openai_error
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.identity import Prefix
+    from slipstream_proxy.data.listener import Server
     from slipstream_proxy.data.plane import Plane
 
 _LINE = re.compile(rb"POST (/[!-~]*) HTTP/1\.1\r\n")
@@ -42,7 +42,20 @@ def status_line(status: int) -> bytes:
 class Handler(RequestHandler):
     """One client connection, and the ``Sink`` of its fast calls."""
 
-    __slots__ = ("_ahead", "_call", "_dialect", "_have", "_need", "_pieces", "_plane", "_prefix", "_request", "_since", "_slow", "_throttled")
+    __slots__ = (
+        "_ahead",
+        "_call",
+        "_dialect",
+        "_have",
+        "_need",
+        "_pieces",
+        "_plane",
+        "_prefix",
+        "_request",
+        "_since",
+        "_slow",
+        "_throttled",
+    )
 
     def __init__(self, manager: Server, **kwargs: Any) -> None:
         super().__init__(manager, **kwargs)
@@ -102,7 +115,9 @@ class Handler(RequestHandler):
             return
         need = int(length)
         if need > self._plane.config.proxy.body_limit:
-            self._turn_away(Refused(413, f"the request's body is larger than {self._plane.config.proxy.body_limit} bytes"), dialect)
+            self._turn_away(
+                Refused(413, f"the request's body is larger than {self._plane.config.proxy.body_limit} bytes"), dialect
+            )
             return
         self._start(Request(path, parsed, b""), prefix, dialect, need, data[end + 4 :])
 
@@ -206,7 +221,13 @@ class Handler(RequestHandler):
             self._loop.call_soon(self._take_ahead)
 
     def _take_ahead(self) -> None:
-        if self._call is None and self._request is None and not self._slow and self._ahead and self.transport is not None:
+        if (
+            self._call is None
+            and self._request is None
+            and not self._slow
+            and self._ahead
+            and self.transport is not None
+        ):
             data, self._ahead = self._ahead, b""
             self._head(data)
 
@@ -245,42 +266,13 @@ class Handler(RequestHandler):
         if status >= 500:
             self.log_exception("Error handling request", exc_info=exc)
         text = "the request is malformed" if status < 500 else "the proxy failed at this request"
-        response = web.Response(status=status, body=openai_error(status, text, Refused(status, text).kind), content_type="application/json")
+        response = web.Response(
+            status=status, body=openai_error(status, text, Refused(status, text).kind), content_type="application/json"
+        )
         response.force_close()
         return response
-
-
-class Server(web.Server):
-    """Makes a ``Handler`` for each connection."""
-
-    def __init__(self, plane: Plane, handler: Any, **kwargs: Any) -> None:
-        super().__init__(handler, **kwargs)
-        self.plane = plane
-
-    def __call__(self) -> RequestHandler:
-        return Handler(self, loop=self._loop, **self._kwargs)
-
-    def check(self, now: float) -> None:
-        for connection in list(self.connections):
-            if isinstance(connection, Handler):
-                connection.check(now, self.plane.config.proxy.header_timeout)
 
 
 def _kept_alive(headers: dict[bytes, bytes]) -> bool:
     value = headers.get(b"connection")
     return value is None or value.lower() == b"keep-alive"
-
-
-async def sweep(server: Server) -> None:
-    """Each second: time-outs, and how late this very loop runs."""
-    plane = server.plane
-    loop = asyncio.get_running_loop()
-    while True:
-        due = loop.time() + 1.0
-        await asyncio.sleep(1.0)
-        now = loop.time()
-        plane.metrics.set("slipstream_event_loop_lag_seconds", max(0.0, now - due))
-        plane.metrics.set("slipstream_connections", len(server.connections))
-        plane.metrics.set("slipstream_in_flight", len(plane.in_flight))
-        server.check(now)
-        plane.sweep()

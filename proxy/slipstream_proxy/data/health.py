@@ -26,7 +26,10 @@ async def answer_health(plane: Plane, request: web.BaseRequest, path: str) -> we
         return web.json_response({"status": why or "ready"}, status=503 if why else 200)
     check_host(plane, request)
     own = gather(plane.config.root / "metrics", plane.metrics, f"data{plane.number}.json")
-    return web.Response(text=_merged(own, await _control_metrics(plane)), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+    return web.Response(
+        text=_merged(own, await _control_metrics(plane)),
+        headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"},
+    )
 
 
 def not_ready(plane: Plane) -> str | None:

@@ -61,7 +61,12 @@ def checked(value: str, where: str) -> str:
 
 
 def read_tags(
-    headers: Mapping[bytes, bytes], prefix: Prefix, suffix: str | None, body: dict[str, Any] | None, *, traceparent: bool = False
+    headers: Mapping[bytes, bytes],
+    prefix: Prefix,
+    suffix: str | None,
+    body: dict[str, Any] | None,
+    *,
+    traceparent: bool = False,
 ) -> Tags:
     """``headers`` are the request's tags (and its traceparent). Takes our keys out of ``body["metadata"]``. Raises ``Refused`` (400) at a bad tag."""
     found = Tags()

@@ -74,7 +74,9 @@ class ControlLink:
             return None
         try:
             ask = {"key": key, "episode": episode, "model": model, "task": task, "split": split}
-            async with self.session.post("http://control/internal/pin", json=ask, timeout=aiohttp.ClientTimeout(total=2.0)) as reply:
+            async with self.session.post(
+                "http://control/internal/pin", json=ask, timeout=aiohttp.ClientTimeout(total=2.0)
+            ) as reply:
                 if reply.status != 200:
                     return None
                 answer = json.loads(await reply.read())

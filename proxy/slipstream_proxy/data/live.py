@@ -55,9 +55,14 @@ class Live:
 
     def update(self, state: dict[str, Any]) -> None:
         """Take over a state as INTERNAL routes send it; raises at a malformed one and then changes nothing."""
-        engines = [Engine(str(e["url"]).rstrip("/"), bool(e["ok"]), frozenset(e.get("loaded", ()))) for e in state.get("engines", ())]
+        engines = [
+            Engine(str(e["url"]).rstrip("/"), bool(e["ok"]), frozenset(e.get("loaded", ())))
+            for e in state.get("engines", ())
+        ]
         models = {
-            str(name): ModelLive(str(m["base"]), str(m["live"]), [(str(a), str(b), float(c)) for a, b, c in m.get("arms", ())])
+            str(name): ModelLive(
+                str(m["base"]), str(m["live"]), [(str(a), str(b), float(c)) for a, b, c in m.get("arms", ())]
+            )
             for name, m in state.get("models", {}).items()
         }
         if engines:

@@ -25,9 +25,18 @@ _ALLOWED = re.compile(
     r"|v1/responses/[^/]+/cancel|v1/files|v1/batches|v1/batches/[^/]+/cancel)"
     r"|DELETE /(?:v1/files/[^/]+|v1/responses/[^/]+))$"
 )
-_HOP = frozenset((
-    "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length",
-))
+_HOP = frozenset(
+    (
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "content-length",
+    )
+)
 
 
 def is_allowed(method: str, path: str) -> bool:
@@ -57,7 +66,9 @@ def _session(plane: Plane) -> aiohttp.ClientSession:
         proxy = plane.config.proxy
         plane.session = aiohttp.ClientSession(
             auto_decompress=False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=proxy.connect_timeout, sock_read=proxy.upstream_timeout),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=proxy.connect_timeout, sock_read=proxy.upstream_timeout
+            ),
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
         )
     return plane.session
@@ -81,8 +92,14 @@ async def _mapped(plane: Plane, request: web.BaseRequest) -> tuple[Any, tuple[by
     asked = read["model"]
     route = plane.routes.of(asked)
     if route.kind == "upstream":
-        raise Refused(404, f"model {asked!r} is an external upstream, which serves the captured routes only", param="model")
-    model = plane.live.models[route.model].base if route.kind == "trained" and route.model in plane.live.models else route.model
+        raise Refused(
+            404, f"model {asked!r} is an external upstream, which serves the captured routes only", param="model"
+        )
+    model = (
+        plane.live.models[route.model].base
+        if route.kind == "trained" and route.model in plane.live.models
+        else route.model
+    )
     if model == asked:
         return body, None
     read["model"] = model
@@ -107,7 +124,9 @@ async def pass_through(plane: Plane, request: web.BaseRequest, prefix: Prefix) -
         plane.admission.leave(key)
 
 
-async def _relay(request: web.BaseRequest, reply: aiohttp.ClientResponse, names: tuple[bytes, bytes] | None) -> web.StreamResponse:
+async def _relay(
+    request: web.BaseRequest, reply: aiohttp.ClientResponse, names: tuple[bytes, bytes] | None
+) -> web.StreamResponse:
     headers = CIMultiDict((k, v) for k, v in reply.headers.items() if k.lower() not in _HOP)
     if names is not None or reply.content_length is not None:
         body = await reply.read()
@@ -141,6 +160,10 @@ async def list_models(plane: Plane, request: web.BaseRequest) -> web.Response:
     finally:
         plane.admission.leave(key)
     bases = {m.base for m in plane.live.models.values()}
-    card = next((c for c in read.get("data", ()) if c.get("id") in bases), None) or {"object": "model", "created": 0, "owned_by": "vllm"}
+    card = next((c for c in read.get("data", ()) if c.get("id") in bases), None) or {
+        "object": "model",
+        "created": 0,
+        "owned_by": "vllm",
+    }
     read["data"] = [{**card, "id": name} for name in plane.routes.names()]
     return web.Response(status=200, headers=headers, body=dumps(read))

@@ -5,16 +5,26 @@ from __future__ import annotations
 import math
 
 KINDS = {
-    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
-    408: "timeout_error", 413: "request_too_large", 429: "rate_limit_error", 431: "invalid_request_error",
-    502: "upstream_error", 503: "service_unavailable", 504: "timeout_error",
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    431: "invalid_request_error",
+    502: "upstream_error",
+    503: "service_unavailable",
+    504: "timeout_error",
 }
 
 
 class Refused(Exception):
     """``retry_after`` in seconds."""
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message

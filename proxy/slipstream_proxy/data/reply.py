@@ -112,7 +112,9 @@ class Reply(CallState):
         head = self.head
         assert head is not None
         if self.idempotency is not None and self.key is not None and outcome == "ok":
-            replay = Replay(self.bodyhash, head.status, self._fields(), b"".join((*self.kept, shown)), stream=self.stream)
+            replay = Replay(
+                self.bodyhash, head.status, self._fields(), b"".join((*self.kept, shown)), stream=self.stream
+            )
             self.plane.replays.put(self.key.id, self.idempotency, replay)
         self._count(head.status, outcome)
         self._end()
@@ -169,7 +171,9 @@ class Reply(CallState):
         sent, self.sent = self.sent, None
         if sent is not None:
             sent.drop()
-        waiting = sent is None and self.head is not None  # only its durability was still awaited: it is recorded already
+        waiting = (
+            sent is None and self.head is not None
+        )  # only its durability was still awaited: it is recorded already
         if self.tries and not waiting:
             self._record(b"".join(self.parts), self.head.status if self.head else 499, "aborted", None)
         self._count(499, "aborted")

@@ -5,11 +5,27 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-_DROPPED = frozenset((
-    b"host", b"content-length", b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"te", b"trailer",
-    b"transfer-encoding", b"upgrade", b"expect", b"accept-encoding", b"content-encoding",
-    b"authorization", b"x-api-key", b"api-key", b"cookie",
-))
+_DROPPED = frozenset(
+    (
+        b"host",
+        b"content-length",
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"proxy-authorization",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"expect",
+        b"accept-encoding",
+        b"content-encoding",
+        b"authorization",
+        b"x-api-key",
+        b"api-key",
+        b"cookie",
+    )
+)
 """Never sent upstream: fields of this hop, and the client's credentials."""
 
 _LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\r\n\0]*)")

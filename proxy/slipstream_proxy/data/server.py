@@ -13,9 +13,9 @@ from multidict import CIMultiDict
 
 from slipstream_proxy.data.control_forward import forward_to_control, is_control
 from slipstream_proxy.data.exchange import Call
-from slipstream_proxy.data.fastpath import Server
 from slipstream_proxy.data.health import answer_health
 from slipstream_proxy.data.identity import Prefix, split_path
+from slipstream_proxy.data.listener import Server
 from slipstream_proxy.data.passthrough import is_allowed, list_models, pass_through
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import Request, forwardable
@@ -148,7 +148,9 @@ async def captured(plane: Plane, request: web.BaseRequest, prefix: Prefix, diale
 
 def error_response(e: Refused, dialect: Dialect | None = None) -> web.Response:
     body = (dialect.error if dialect else openai_error)(e.status, e.message, e.kind, e.param)
-    response = web.Response(status=e.status, headers=header_map([b"content-type: application/json", *e.fields]), body=body)
+    response = web.Response(
+        status=e.status, headers=header_map([b"content-type: application/json", *e.fields]), body=body
+    )
     if e.status in (408, 413):
         response.force_close()  # what is left of the body would be read as a request
     return response

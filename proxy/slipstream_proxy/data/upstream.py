@@ -214,7 +214,9 @@ class Pool:
                 if self.unix:
                     _, connection = await self.loop.create_unix_connection(lambda: Upstream(self), self.unix)
                 else:
-                    _, connection = await self.loop.create_connection(lambda: Upstream(self), self.host, self.port, ssl=self.tls)
+                    _, connection = await self.loop.create_connection(
+                        lambda: Upstream(self), self.host, self.port, ssl=self.tls
+                    )
         except (OSError, TimeoutError) as e:
             if not handle.dropped:
                 receiver.up_failed(f"cannot connect to the upstream: {e or type(e).__name__}", kind="connect")

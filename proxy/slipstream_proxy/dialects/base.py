@@ -132,7 +132,9 @@ def event_data(event: bytes) -> bytes:
     if event.startswith(b"data: ") and event.count(b"\n") == 2:
         return event[6:-2]
     lines = [
-        line[5:].removeprefix(b" ") for line in event.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n") if line.startswith(b"data:")
+        line[5:].removeprefix(b" ")
+        for line in event.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        if line.startswith(b"data:")
     ]
     return b"\n".join(lines)
 

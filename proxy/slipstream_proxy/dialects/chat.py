@@ -101,7 +101,9 @@ class Chat:
         reason = why_not(head, bad or untrainable(body, trust=head.trust_sampling), prompt, choices)
         if error is None and head.status >= 400:
             error = error_text(reply)
-        return Parsed(_list(body.get("messages")), _list(body.get("tools")), sampling_of(body), prompt, choices, reason, error)
+        return Parsed(
+            _list(body.get("messages")), _list(body.get("tools")), sampling_of(body), prompt, choices, reason, error
+        )
 
     def turn(self, body: dict[str, Any]) -> Turn:
         turn = Turn()
@@ -168,7 +170,10 @@ def _read(reply: bytes, *, stream: bool) -> tuple[list[int], list[Choice], str |
     read = loads(reply)
     if not isinstance(read, dict):
         return [], [], None
-    choices = [Choice(c.get("message"), c.get("finish_reason"), c.get("token_ids") or [], _logprobs(c)) for c in _list(read.get("choices"))]
+    choices = [
+        Choice(c.get("message"), c.get("finish_reason"), c.get("token_ids") or [], _logprobs(c))
+        for c in _list(read.get("choices"))
+    ]
     return read.get("prompt_token_ids") or [], choices, None
 
 
@@ -255,7 +260,9 @@ def _event_by_json(event: bytes, hide: Hide) -> bytes | None:
                 choice["delta"] = {}
             elif hide.reasoning and "role" not in delta:
                 order = ("content", "reasoning", "tool_calls")
-                choice["delta"] = {k: None if k == "reasoning" else delta[k] for k in order if k == "reasoning" or k in delta}
+                choice["delta"] = {
+                    k: None if k == "reasoning" else delta[k] for k in order if k == "reasoning" or k in delta
+                }
             elif not delta and choice.get("finish_reason") is None and hide.ids and hide.logprobs:
                 return None
     except (ValueError, KeyError, TypeError, AttributeError):

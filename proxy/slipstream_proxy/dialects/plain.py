@@ -46,7 +46,9 @@ class Responses:
         return event
 
     def terminal(self, event: bytes) -> bool:
-        return event.startswith((b"event: response.completed", b"event: response.failed", b"event: response.incomplete"))
+        return event.startswith(
+            (b"event: response.completed", b"event: response.failed", b"event: response.incomplete")
+        )
 
     def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes:
         return openai_error(status, message, kind, param)
@@ -107,7 +109,10 @@ def _add_item(turn: Turn, item: dict[str, Any]) -> None:
     if item.get("type") in ("function_call", "reasoning") or item.get("role") == "assistant":
         turn.has_reply = True
     if item.get("type") != "reasoning":
-        named = {"role": item.get("role") or item.get("type"), "content": item.get("content") or item.get("output") or item.get("arguments")}
+        named = {
+            "role": item.get("role") or item.get("type"),
+            "content": item.get("content") or item.get("output") or item.get("arguments"),
+        }
         turn.messages.append(canonical({**named, "tool_call_id": item.get("call_id")}))
 
 
@@ -145,12 +150,18 @@ class Messages:
             messages = [{"role": "system", "content": body["system"]}, *messages]
         if error is None and head.status >= 400:
             error = error_text(reply)
-        return Parsed(messages, _items(body.get("tools")), sampling_of(body), [], choices, why_not(head, bad, [], []), error)
+        return Parsed(
+            messages, _items(body.get("tools")), sampling_of(body), [], choices, why_not(head, bad, [], []), error
+        )
 
     def _read(self, reply: bytes, *, stream: bool) -> tuple[list[Choice], str | None]:
         if not stream:
             read = loads(reply)
-            return ([Choice({"role": "assistant", "content": read["content"]}, read.get("stop_reason"))] if read.get("content") else []), None
+            return (
+                [Choice({"role": "assistant", "content": read["content"]}, read.get("stop_reason"))]
+                if read.get("content")
+                else []
+            ), None
         blocks: dict[int, dict[str, Any]] = {}
         stop = error = None
         for event in stream_objects(reply):
@@ -198,7 +209,9 @@ def _add_message(turn: Turn, message: dict[str, Any]) -> None:
         if isinstance(part, dict):
             turn.tool_ids += [part[name] for name in ("id", "tool_use_id") if isinstance(part.get(name), str)]
             if part.get("type") not in ("thinking", "redacted_thinking"):
-                said.append({k: v for k, v in part.items() if k not in ("cache_control", "citations") and v is not None})
+                said.append(
+                    {k: v for k, v in part.items() if k not in ("cache_control", "citations") and v is not None}
+                )
     turn.messages.append(canonical({"role": message.get("role"), "content": said or content}))
 
 

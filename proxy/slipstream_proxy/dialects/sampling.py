@@ -16,7 +16,16 @@ DEFAULTS: dict[str, Any] = {
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
-_KEPT = ("n", "seed", "stop", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "stop_token_ids")
+_KEPT = (
+    "n",
+    "seed",
+    "stop",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "min_tokens",
+    "stop_token_ids",
+)
 _STRUCTURED = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
@@ -35,7 +44,11 @@ def forces(body: dict[str, Any]) -> str | None:
     if isinstance(kind, dict) and kind.get("type") not in (None, "text"):
         return "structured output"
     text = body.get("text")
-    if isinstance(text, dict) and isinstance(text.get("format"), dict) and text["format"].get("type") not in (None, "text"):
+    if (
+        isinstance(text, dict)
+        and isinstance(text.get("format"), dict)
+        and text["format"].get("type") not in (None, "text")
+    ):
         return "structured output"
     if any(body.get(name) is not None for name in _STRUCTURED):
         return "structured output"
@@ -70,7 +83,10 @@ def untrainable(body: dict[str, Any], *, trust: bool) -> str | None:
             return "top_k"
         if float(found["min_p"]) > 0:
             return "min_p"
-        if any(float(found[name]) != DEFAULTS[name] for name in ("presence_penalty", "frequency_penalty", "repetition_penalty")):
+        if any(
+            float(found[name]) != DEFAULTS[name]
+            for name in ("presence_penalty", "frequency_penalty", "repetition_penalty")
+        ):
             return "penalties"
         if float(body.get("min_tokens") or 0) > 0:
             return "min_tokens"
