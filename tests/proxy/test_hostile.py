@@ -112,6 +112,12 @@ async def test_too_large(start, fake):
     assert not fake.seen
 
 
+async def test_a_client_reads_why_its_body_is_too_large(start, fake):
+    proxy = await start(proxy={"body_limit": 2000})
+    status, _, body = await post(proxy.url, {**ASK, "x": "y" * 8_000_000}, path="/v1/messages")
+    assert status == 413 and json.loads(body)["error"]["type"] == "request_too_large"
+
+
 @pytest.mark.parametrize(
     "part",
     [

@@ -32,6 +32,9 @@ _SLOW = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"content-encodi
 _PIPELINED = 256 * 1024
 """Bytes that a client may send ahead while its call runs; then its socket is not read until the call ends."""
 
+_LINGER = 2.0
+"""Seconds in which a client may go on sending a body that is too large."""
+
 REASONS = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
 
 
@@ -46,6 +49,7 @@ class Handler(RequestHandler):
         "_ahead",
         "_call",
         "_dialect",
+        "_discarding",
         "_have",
         "_need",
         "_pieces",
@@ -68,10 +72,13 @@ class Handler(RequestHandler):
         self._have = self._need = 0
         self._since = 0.0
         self._throttled = False
+        self._discarding = False
 
     # --- the client's bytes -----------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        if self._discarding:
+            return
         if self._slow:
             self._slow_data(data)
         elif self._call is not None:
@@ -162,7 +169,15 @@ class Handler(RequestHandler):
         """Answer and close: what follows on this connection cannot be trusted to be a request."""
         self._plane.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
         body = (dialect.error if dialect else openai_error)(e.status, e.message, e.kind)
-        self.send_whole(e.status, [b"content-type: application/json", *e.fields], body, close=True)
+        transport = self.transport
+        if e.status != 413 or transport is None:
+            self.send_whole(e.status, [b"content-type: application/json", *e.fields], body, close=True)
+            return
+        # Closing while the body still comes in would reset the connection before the client has read why.
+        head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        transport.write(head % (status_line(413), len(body)) + body)
+        self._discarding = True
+        self._loop.call_later(_LINGER, transport.close)
 
     def check(self, now: float, timeout: float) -> None:
         """Once a second: a head that does not end, or a body that does not go on, costs its connection."""
