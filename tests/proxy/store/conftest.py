@@ -84,10 +84,19 @@ def postgres() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty DuckDB store's file: copying it is faster than making one."""
+    path = tmp_path_factory.mktemp("empty") / "store.duckdb"
+    open_store(f"duckdb:///{path}", rules()).close()
+    return path
+
+
 @pytest.fixture(params=["duckdb", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A fresh, empty store's URL, for each implementation."""
     if request.param == "duckdb":
+        shutil.copy(request.getfixturevalue("empty"), tmp_path / "store.duckdb")
         return f"duckdb:///{tmp_path / 'store.duckdb'}"
     server = request.getfixturevalue("postgres")
     name = f"s{next(_numbers)}"
