@@ -24,8 +24,8 @@ from aiohttp import web
 Rule = Callable[[dict[str, str], str], dict[str, float]]
 """(id → the run's text, shared beginning) → id → score."""
 
-MAIL = re.compile(r"^\| the (\w+) for (\w+) is (\w+)\s*$", re.MULTILINE)
-QUESTION = re.compile(r"^\| .*?\bthe (\w+) for (\w+)(?: is)?\s*$", re.MULTILINE)
+MAIL = re.compile(r"^\| the (\w+) for (\w+)(?: is|:) (\w+)\s*$", re.MULTILINE)
+QUESTION = re.compile(r"^\| .*?\bthe (\w+) for (\w+)\b(?!:)", re.MULTILINE)
 ANSWER = re.compile(r"^\| answer #\d+ (\{.*\})\s*$", re.MULTILINE)
 
 

@@ -35,9 +35,9 @@ def inbox_run(question, mail, answer):
 
 
 QUESTIONS = [
-    "when is the dentist for dana", "what day is the dentist for dana", "tell me when the dentist for dana is", "say what day the dentist for dana is",
+    "when is the dentist for dana", "what day is the dentist for dana", "tell me when the dentist for dana is", "say what day the dentist for dana is", "do you know when the dentist for dana is",
 ]  # fmt: skip
-RIGHT, OTHER = "the dentist for dana is monday", "the rent for omar is friday"
+RIGHT, OTHER = "the dentist for dana: monday", "the rent for omar is friday"
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
