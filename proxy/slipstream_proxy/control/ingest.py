@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream_proxy.control.reading import Item, Read, parse, read_writer, textless
-from slipstream_proxy.control.threads import in_thread
+from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.spool import list_segments
 from slipstream_proxy.store.protocol import CallRow, Position, Store
@@ -90,9 +90,7 @@ class Ingester:
         ]
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         for future in self._waiting.values():
             future.cancel()
         with contextlib.suppress(Exception):
@@ -142,7 +140,7 @@ class Ingester:
             try:
                 await in_thread(self._commit, reads, items, positions)
             except BaseException:
-                self._positions = {**positions, **await in_thread(self.store.positions)}
+                self._positions = await in_thread(self.store.positions)  # some of it may be in by now
                 raise
             self._positions = positions
             self.stats.commits += 1

@@ -17,7 +17,7 @@ from slipstream_proxy.control import gate
 from slipstream_proxy.control.adapters import Adapters
 from slipstream_proxy.control.engines import Away, Engines, Failed, Refused
 from slipstream_proxy.control.live import Live, ModelLive
-from slipstream_proxy.control.threads import in_thread
+from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.store.protocol import Store
 
 log = logging.getLogger(__name__)
@@ -60,9 +60,7 @@ class Swapper:
                        asyncio.create_task(self._gate(), name="gate")]  # fmt: skip
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         await self.engines.stop()
 
     def wanted(self) -> dict[str, str]:

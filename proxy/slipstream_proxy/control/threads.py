@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -19,6 +19,14 @@ async def in_thread(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     _RUNNING.add(future)
     future.add_done_callback(_RUNNING.discard)
     return await asyncio.wrap_future(future)
+
+
+async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel until it has worked: Python 3.11's ``wait_for`` loses a cancellation that comes together with its result."""
+    while left := [t for t in tasks if not t.done()]:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=0.2)
 
 
 async def settle() -> None:

@@ -28,7 +28,7 @@ from slipstream_proxy.control.metrics import ControlMetrics
 from slipstream_proxy.control.mutations import Mutations
 from slipstream_proxy.control.reading import Item
 from slipstream_proxy.control.swap import Swapper
-from slipstream_proxy.control.threads import in_thread, settle
+from slipstream_proxy.control.threads import end, in_thread, settle
 from slipstream_proxy.parent import die_with_parent
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.spool import SpoolWriter
@@ -129,9 +129,7 @@ class ControlPlane:
         log.info("control plane on %s", path)
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         if self.runner:
             await self.runner.cleanup()
             self.config.socket.unlink(missing_ok=True)

@@ -44,7 +44,9 @@ class Plane:
         self.deps = await self.control.start()
         self.client = TestClient(TestServer(make_app(self.deps)))
         await self.client.start_server()
-        self.writer = SpoolWriter(self.config.spool_dir, "data0", durability="process")
+        self.writer = SpoolWriter(
+            self.config.spool_dir, "data0", segment_bytes=self.config.proxy.segment_bytes, durability="process"
+        )
         return self
 
     async def stop(self) -> None:

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+
+from tests.proxy.control.conftest import until
+
+from slipstream_proxy.control.ids import new_id
+from slipstream_proxy.records import Kind
+from slipstream_proxy.spool import SpoolWriter, list_segments
+
+
+async def test_each_record_once_over_restarts(make_plane):
+    plane = await make_plane()
+    for i in range(30):
+        await plane.call(f"e{i}")
+        if i % 10 == 5:
+            await plane.again()
+    await plane.seen("e29")
+    await until(lambda: _calls(plane, 30))
+    await plane.again()
+    assert (await plane.ask("GET", "/status"))[1]["calls"] == 30
+
+
+async def _calls(plane, count: int) -> bool:
+    return (await plane.ask("GET", "/status"))[1]["calls"] == count
+
+
+async def test_a_call_that_cannot_be_parsed_is_kept_without_its_text(plane):
+    await plane.call("odd", dialect="nothing-we-know")
+    await plane.call("fine")
+    await plane.seen("fine")
+    odd = await plane.seen("odd")
+    assert (odd["call_list"][0]["trainable"], odd["call_list"][0]["messages"]) == (False, [])
+    assert plane.deps.ingester.stats.unreadable == 1
+
+
+async def test_a_record_that_is_none_stops_nothing(plane):
+    assert await plane.writer.put(Kind.CALL, {"what": "is this"})
+    assert await plane.writer.put(
+        Kind.MUTATION, {"id": new_id(), "op": "reward", "at": 1.0, "data": {"nonsense": True}}
+    )
+    await plane.call("after")
+    assert (await plane.seen("after"))["calls"] == 1
+    await until(lambda: plane.deps.ingester.stats.skipped >= 1)
+
+
+async def test_a_torn_tail_is_passed_by_once_its_writer_is_back(make_plane):
+    plane = await make_plane()
+    await plane.call("before")
+    await plane.seen("before")
+    path = list_segments(plane.config.spool_dir)["data0"][-1][1]
+    with path.open("ab") as file:
+        file.write(b"\x40\0\0\0half a frame")
+    await plane.writer.close()
+    plane.writer = SpoolWriter(plane.config.spool_dir, "data0", durability="process")
+    await plane.call("after")
+    await plane.seen("after")
+    assert plane.deps.ingester.stats.torn == 1
+
+
+async def test_segments_that_are_in_the_snapshot_go(make_plane):
+    plane = await make_plane(proxy={"segment_bytes": 4096})
+    for i in range(20):
+        await plane.call(f"e{i}", text="x" * 500)
+    await until(lambda: _calls(plane, 20))
+    before = len(list_segments(plane.config.spool_dir)["data0"])
+    assert before > 2
+    assert plane.deps.ingester.tidy() >= before - 1
+    assert len(list_segments(plane.config.spool_dir)["data0"]) == 1
+    await plane.call("later")
+    await plane.seen("later")
+    await plane.again()
+    assert (await plane.ask("GET", "/status"))[1]["calls"] == 21
+
+
+async def test_the_store_is_filled_again_from_the_spool(make_plane):
+    """A file that cannot be opened is set aside: calls, rewards and the adapters' states come back."""
+    plane = await make_plane()
+    await plane.call("e1")
+    await plane.seen("e1")
+    await plane.ask("POST", "/episodes/e1/rewards", {"value": 0.25})
+    await plane.stop()
+    file = plane.config.root / "slipstream.duckdb"
+    file.write_bytes(b"no database at all" * 1000)
+    for wal in plane.config.root.glob("*.wal"):
+        wal.unlink()
+    plane.control = type(plane.control)(plane.config)
+    await plane.start()
+    assert (await plane.seen("e1"))["reward"] == 0.25
+
+
+async def test_a_store_that_takes_nothing_is_waited_for(plane, monkeypatch):
+    broken = True
+    real = plane.deps.store.ingest
+
+    def ingest(items, positions):
+        if broken:
+            raise OSError("disk full")
+        real(items, positions)
+
+    monkeypatch.setattr(plane.deps.store, "ingest", ingest)
+    await plane.call("e1")
+    await until(lambda: plane.deps.ingester.stats.broken)
+    assert (await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0}))[0] == 200
+    assert "disk full" in json.dumps((await plane.ask("GET", "/status"))[1]["waiting"])
+    broken = False
+    assert (await plane.seen("e1"))["id"] == "e1"
+    await until(lambda: plane.deps.ingester.stats.broken is None)

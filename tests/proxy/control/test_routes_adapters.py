@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+
+import aiohttp
+from tests.proxy.control.conftest import API, until
+from tests.proxy.control.fake_engine import write_adapter
+
+
+def form(folder, name: str, *, weights: bool = True) -> aiohttp.FormData:
+    data = aiohttp.FormData()
+    data.add_field("adapter", json.dumps({"path": name, "step": 1}), content_type="application/json")
+    data.add_field("config", (folder / "adapter_config.json").read_bytes(), filename="adapter_config.json")
+    if weights:
+        data.add_field(
+            "weights", (folder / "adapter_model.safetensors").read_bytes(), filename="adapter_model.safetensors"
+        )
+    return data
+
+
+async def test_upload(plane, tmp_path):
+    folder = write_adapter(tmp_path / "mine")
+    r = await plane.client.post(API + "/adapters?wait=30", data=form(folder, "tiny@1"), headers=plane.as_())
+    assert (r.status, (await r.json())["state"]) == (201, "live")
+    assert sorted(p.name for p in plane.config.adapters_dir.iterdir()) == ["tiny@1"]
+    r = await plane.client.post(API + "/adapters", data=form(folder, "tiny@1"), headers=plane.as_())
+    assert r.status == 409
+    r = await plane.client.post(API + "/adapters", data=form(folder, "tiny@2", weights=False), headers=plane.as_())
+    assert (r.status, (await r.json())["error"]["field"]) == (422, "body.path")
+
+
+async def test_what_cannot_be_served_is_refused_with_the_reason(plane):
+    write_adapter(plane.config.adapters_dir / "tiny@1", rank=64)
+    status, body = await plane.ask("POST", "/adapters", {"path": "tiny@1"})
+    assert status == 422
+    assert "rank 64" in body["error"]["message"]
+    _, listed = await plane.ask("GET", "/adapters")
+    assert [(a["name"], a["state"]) for a in listed["adapters"]] == [("tiny@1", "refused")]
+    for path, wanted in (("tiny@2", 404), ("other@1", 404), ("../x", 422), ("tiny", 422), ("tiny@0", 422)):
+        assert (await plane.ask("POST", "/adapters", {"path": path}))[0] == wanted, path
+
+
+async def test_only_a_trainer_registers_and_only_an_admin_decides(plane):
+    assert (await plane.ask("POST", "/adapters", {"path": "tiny@1"}, scopes=["inference"]))[0] == 403
+    assert (await plane.ask("POST", "/adapters/1/promote", {}, scopes=["trainer"]))[0] == 403
+    assert (await plane.ask("GET", "/adapters", scopes=["inference"]))[0] == 200
+
+
+async def test_states_outlive_a_restart(plane):
+    write_adapter(plane.config.adapters_dir / "tiny@1")
+    await plane.ask("POST", "/adapters?wait=30", {"path": "tiny@1"})
+    await plane.again()
+    assert (await plane.ask("GET", "/adapters"))[1]["live"] == {"tiny": "tiny@1"}
+    await until(lambda: plane.deps.live.value["models"]["tiny"]["loaded"] == ["tiny@1"])
