@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.integration.adapters import make_adapter
-from tests.integration.load import TOOLS, Load, streams
+from tests.integration.load import Load, streams
 from tests.support import MODEL, process, wait_for
 
 from slipstream.client import Client
@@ -21,24 +21,15 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 SWAPS = 10
 
 
-def greedy(url: str, model: str, question: str) -> tuple[list[int], list[float]]:
-    """Sampled ids and their log-probabilities at temperature 0."""
-    messages = [{"role": "system", "content": "find the mail"}, {"role": "user", "content": question}]
-    asked = {
-        "model": model,
-        "messages": messages,
-        "tools": TOOLS,
-        "max_tokens": 12,
-        "temperature": 0.0,
-        "logprobs": True,
-        "return_token_ids": True,
-    }
-    choice = (
-        httpx.post(f"{url}/v1/chat/completions", json=asked, timeout=120, trust_env=False)
-        .raise_for_status()
-        .json()["choices"][0]
-    )
-    return choice["token_ids"], [t["logprob"] for t in choice["logprobs"]["content"]]
+def likeliest(url: str, model: str, prompt: str) -> dict[str, float]:
+    """The five likeliest next tokens after a prompt, with their log-probabilities."""
+    asked = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 1.0, "logprobs": 5, "seed": 1}
+    reply = httpx.post(f"{url}/v1/completions", json=asked, timeout=120, trust_env=False).raise_for_status().json()
+    return dict(reply["choices"][0]["logprobs"]["top_logprobs"][0])
+
+
+def best(top: dict[str, float]) -> tuple[str, float]:
+    return max(top.items(), key=lambda item: item[1])
 
 
 def test_ten_swaps_under_32_streams(engine, start_proxy, tmp_path: Path) -> None:
@@ -97,12 +88,12 @@ def same_as_fresh(url: str, name: str, adapter: Path, tmp_path: Path) -> None:
     }
     command = engine_command(load_config(None, env={}, base=base))
     argv = [*command.argv, "--lora-modules", json.dumps({"name": name, "path": str(adapter)})]
-    questions = [
+    prompts = [
         f"when is the {thing} for {person}"
         for thing in ("dentist", "flight", "visa")
         for person in ("dana", "omar", "vera")
     ]
-    swapped = [greedy(url, name, q) for q in questions]
+    swapped = [best(likeliest(url, name, q)) for q in prompts]
     with process(argv, tmp_path / "fresh.log", command.env) as p:
 
         def up() -> bool:
@@ -110,12 +101,10 @@ def same_as_fresh(url: str, name: str, adapter: Path, tmp_path: Path) -> None:
             return httpx.get(f"{command.url}/health", timeout=5, trust_env=False).is_success
 
         wait_for(up, 420, 0.5, "the fresh engine is up")
-        fresh = [greedy(command.url, name, q) for q in questions]
-        base_says = [greedy(command.url, "inbox", q) for q in questions]
-    for (ids, logprobs), (fresh_ids, fresh_logprobs) in zip(swapped, fresh, strict=True):
-        assert ids[0] == fresh_ids[0]
-        # bf16 on a CPU: batches of other shapes round otherwise
-        assert logprobs[0] == pytest.approx(fresh_logprobs[0], abs=0.05)
-    assert [lp[0] for _, lp in fresh] != pytest.approx([lp[0] for _, lp in base_says], abs=0.05), (
-        "the adapter changes nothing"
-    )
+        fresh = [best(likeliest(command.url, name, q)) for q in prompts]
+        unadapted = [best(likeliest(command.url, "inbox", q)) for q in prompts]
+    # bf16 on a CPU: batches of other shapes round otherwise
+    same = [mine[1] == pytest.approx(theirs[1], abs=0.1) for mine, theirs in zip(swapped, fresh, strict=True)]
+    assert all(same), f"{swapped} {fresh}"
+    other = [mine[1] != pytest.approx(theirs[1], abs=0.1) for mine, theirs in zip(fresh, unadapted, strict=True)]
+    assert any(other), f"the adapter changes nothing: {fresh} {unadapted}"
