@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 
 def test_the_agent_gets_better(engine, tmp_path: Path) -> None:
-    flags = ["--set", f'engine.urls=["{engine.url}"]', "--data-dir", str(tmp_path), "--time-limit", "150"]
+    flags = ["--set", f'engine.urls=["{engine.url}"]', "--data-dir", str(tmp_path), "--time-limit", "60"]
     ran = subprocess.run(
         slipstream("demo", *flags), capture_output=True, text=True, timeout=840, env=dict(os.environ), check=False
     )
