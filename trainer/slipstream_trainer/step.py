@@ -136,7 +136,7 @@ def _policy(t: Trainer, work: Work) -> dict[str, JsonValue]:
     return {
         "logprob_gap": float(gap.mean()), "logprob_gap_max": float(gap.max()), "entropy": float(work.entropy_T.mean()),
         "clipped": float(clipped.float().mean()), "truncated": float((work.old_T - work.engine_T).exp().gt(t.is_max).float().mean()),
-        "guarded_episodes": work.guarded,
+        "guarded": work.guarded,
     } | ({"kl_base": float(k3(work.now_T, work.ref_T).mean())} if work.ref_T is not None else {})  # fmt: skip
 
 

@@ -7,6 +7,7 @@ temperature) and the order of a step, because guards stand between its parts.
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ class Work:
     engine_T: torch.Tensor
     cold_T: torch.Tensor | None
     advantage_T: torch.Tensor
+    sample_T: torch.Tensor
     unit_T: torch.Tensor
     column_T: torch.Tensor
     now_T: torch.Tensor
@@ -47,7 +49,7 @@ class Work:
     fresh: bool = True
     """No pass is complete yet: π_old and the weights are being written."""
     guarded: int = 0
-    """Episodes whose mean ratio was out of bounds: their tokens weigh nothing."""
+    """Sampled sequences whose mean ratio was out of bounds: their tokens weigh nothing."""
 
 
 def grpo_config(config: Config, output: Path) -> Any:
@@ -85,9 +87,6 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self.vocab = int(base.get_input_embeddings().weight.shape[0])
         self.device = self.accelerator.device
         self.create_optimizer()
-        self.net = self.model
-        if self.is_fsdp_enabled:
-            self.net, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None
         self.model.train()
@@ -126,10 +125,10 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         s = plan.scored
         cold = None if (s.temperature_T == 1.0).all() else 1.0 / torch.from_numpy(s.temperature_T).to(self.device)
         zeros = torch.zeros(s.tokens, device=self.device)
-        engine, advantage, unit, column = (
-            torch.from_numpy(x).to(self.device) for x in (s.logprob_T, s.advantage_T, s.unit_T, s.column_T)
+        engine, advantage, sample, unit, column = (
+            torch.from_numpy(x).to(self.device) for x in (s.logprob_T, s.advantage_T, s.sample_T, s.unit_T, s.column_T)
         )
-        return Work(plan, engine, cold, advantage, unit, column, zeros, zeros.clone(), zeros.clone(), torch.ones_like(zeros))
+        return Work(plan, engine, cold, advantage, sample, unit, column, zeros, zeros.clone(), zeros.clone(), torch.ones_like(zeros))
 
     def mine(self, plan: Plan) -> list[MicroBatch]:
         return plan.micro[self.rank :: self.world]
@@ -144,7 +143,7 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         source, target, token = (torch.from_numpy(x).to(d) for x in (micro.slots.source_S, micro.slots.target_S, micro.slots.token_S))
         score = Score(source, target, None if work.cold_T is None else work.cold_T[token])
         with self.accelerator.autocast():
-            logps, entropy = self.net(**inputs, score=score)
+            logps, entropy = self.model(**inputs, score=score)
         return logps, entropy, token
 
     def _note(self, work: Work, logps: torch.Tensor, entropy: torch.Tensor, token: torch.Tensor) -> None:
@@ -153,19 +152,19 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         if work.fresh:
             work.old_T[token] = now
             log_ratio = now - work.engine_T[token]
-            unit = work.unit_T[token]
-            sums = torch.zeros(work.plan.scored.units, device=self.device)
-            mean = sums.index_add(0, unit, log_ratio) / sums.index_add(0, unit, torch.ones_like(log_ratio)).clamp(min=1)
-            off = mean.abs() > torch.tensor(self.config.trainer.max_ratio).log()
+            said = work.sample_T[token]  # one call's tokens are never apart
+            sums = torch.zeros(int(work.sample_T.max()) + 1, device=self.device)
+            mean = sums.index_add(0, said, log_ratio) / sums.index_add(0, said, torch.ones_like(log_ratio)).clamp(min=1)
+            off = mean.abs() > math.log(self.config.trainer.max_ratio)
             work.guarded += int(off.sum())
-            work.weight_T[token] = log_ratio.exp().clamp(max=self.config.trainer.is_max).masked_fill(off[unit], 0.0)
+            work.weight_T[token] = log_ratio.exp().clamp(max=self.config.trainer.is_max).masked_fill(off[said], 0.0)
 
     def reference(self, work: Work) -> None:
         """The base model's log-probabilities, where β asks for them."""
         if not self.beta:
             return
         work.ref_T = torch.zeros_like(work.engine_T)
-        with torch.no_grad(), self.accelerator.unwrap_model(self.model).disable_adapter():
+        with torch.no_grad(), self.model.disable_adapter():
             for micro in self.mine(work.plan):
                 logps, _, token = self.forward(micro, work)
                 work.ref_T[token] = logps
@@ -205,7 +204,7 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             inputs["ref_per_token_logps"] = view(work.ref_T[token])
         self._given = view(logps), view(entropy)
         try:
-            return self.compute_loss(self.net, inputs)
+            return self.compute_loss(self.model, inputs)
         finally:
             self._given = None
 
@@ -214,7 +213,7 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self.model.zero_grad(set_to_none=True)
         parts = self._by_sequence if self.config.trainer.loss in SEQUENCE else self._by_token
         loss = parts(work)
-        if self.world > 1 and not self.is_fsdp_enabled:
+        if self.world > 1:
             grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.trained]
             flat = torch.cat([g.reshape(-1) for g in grads])
             self._sum(flat)
@@ -223,23 +222,19 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         work.fresh = False
         return loss
 
-    def _passes(self, plan: Plan) -> list[MicroBatch | None]:
-        """This process's micro-batches; None where others still have one (the losses and sharded layers talk to each other)."""
-        own: list[MicroBatch | None] = [*self.mine(plan)]
-        return own + [None] * (-(-len(plan.micro) // self.world) - len(own))
-
     def _by_token(self, work: Work) -> float:
         scored, kind = work.plan.scored, self.config.trainer.loss
         total = torch.zeros((), device=self.device)
-        for micro in self._passes(work.plan):
-            logps, entropy, token = self.forward(micro or work.plan.micro[0], work)
-            if micro is None:  # keeps step with the others, adds nothing
-                (0.0 * self._loss(work, logps, entropy, token)).backward()
-                continue
+        own = self.mine(work.plan)
+        for micro in own:
+            logps, entropy, token = self.forward(micro, work)
             self._note(work, logps, entropy, token)
             loss = self._loss(work, logps, entropy, token) * part_factor(kind, len(token), scored.tokens, scored.units)
-            (loss * self.world if self.is_fsdp_enabled else loss).backward()
+            loss.backward()
             total += loss.detach()
+        for _ in range(-(-len(work.plan.micro) // self.world) - len(own)):  # TRL's loss talks to the other processes: as often on each
+            nothing = torch.zeros(1, device=self.device)
+            self._loss(work, nothing, nothing, torch.zeros(1, dtype=torch.long, device=self.device))
         self._share(work, total)
         return float(total)
 
@@ -265,18 +260,15 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             loss.backward()
             return float(loss.detach())
         with torch.no_grad():
-            for micro in self._passes(work.plan):
-                found = self.forward(micro or work.plan.micro[0], work)
-                if micro is not None:
-                    self._note(work, *found)
+            for micro in self.mine(work.plan):
+                self._note(work, *self.forward(micro, work))
         self._share(work)
         leaf = work.now_T.clone().requires_grad_()
         loss = self._loss(work, leaf, work.entropy_T, None)
         (slope_T,) = torch.autograd.grad(loss, leaf)
-        for micro in self._passes(work.plan):
-            logps, _, token = self.forward(micro or work.plan.micro[0], work)
-            part = (logps * slope_T[token]).sum() * (1.0 if micro is not None else 0.0)
-            (part * self.world if self.is_fsdp_enabled else part).backward()
+        for micro in self.mine(work.plan):
+            logps, _, token = self.forward(micro, work)
+            (logps * slope_T[token]).sum().backward()
         return float(loss.detach())
 
     def clip(self) -> float:
