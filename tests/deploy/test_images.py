@@ -90,7 +90,7 @@ def bin_env(tmp_path):
 
 
 def run(argv, env, cwd):
-    return subprocess.run(argv, check=False, env=env, cwd=cwd, capture_output=True, text=True, timeout=60)
+    return subprocess.run(argv, check=False, env=env, cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
 def entrypoint(env, cwd, *args):
