@@ -29,7 +29,7 @@ TOOLS = {**CHAT, "tools": [TOOL], "max_tokens": 48}
 
 CHATS: dict[str, dict[str, Any]] = {
     "plain": CHAT,
-    "n": {**CHAT, "n": 2, "temperature": 0.5},
+    "n": {**CHAT, "n": 2, "temperature": 1.0, "top_k": 1},
     "logprobs": {**CHAT, "logprobs": True},
     "top_logprobs": {**CHAT, "logprobs": True, "top_logprobs": 3},
     "top_logprobs alone": {**CHAT, "top_logprobs": 3},
@@ -130,22 +130,28 @@ def ask(url: str, path: str, body: dict[str, Any]) -> httpx.Response:
     return httpx.post(url + path, content=data, headers=headers, timeout=120, trust_env=False)
 
 
+def said(reply: httpx.Response) -> Any:
+    if reply.headers.get("content-type", "").startswith("text/event-stream"):
+        return events(reply.text)
+    return json.dumps(level(reply.json())) if reply.content else None
+
+
 def same(engine: Any, proxy: Any, path: str, body: dict[str, Any]) -> httpx.Response:
-    direct, through = ask(engine.url, path, body), ask(proxy.url, path, body)
-    assert through.status_code == direct.status_code
-    fields = [
-        {k: v for k, v in r.headers.items() if k not in _HOP and not k.startswith("x-slipstream-")}
-        for r in (direct, through)
-    ]
-    assert fields[1] == fields[0]
-    if direct.headers.get("content-type", "").startswith("text/event-stream"):
-        for _ in range(3):
-            if events(through.text) == events(direct.text):
-                return through
-            direct, through = ask(engine.url, path, body), ask(proxy.url, path, body)
-        assert joined(through.text) == joined(direct.text)
-    elif direct.content:
-        assert json.dumps(level(through.json())) == json.dumps(level(direct.json()))
+    """A few tries: floating-point sums, and with them a token, may come out otherwise when the engine's batch or prefix cache differ."""
+    for last in (False, False, True):
+        direct, through = ask(engine.url, path, body), ask(proxy.url, path, body)
+        assert through.status_code == direct.status_code
+        fields = [
+            {k: v for k, v in r.headers.items() if k not in _HOP and not k.startswith("x-slipstream-")}
+            for r in (direct, through)
+        ]
+        assert fields[1] == fields[0]
+        if said(through) == said(direct):
+            break
+        if last and isinstance(said(direct), list):
+            assert joined(through.text) == joined(direct.text)
+        elif last:
+            assert said(through) == said(direct)
     return through
 
 
