@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo test test-fast test-engine test-learning test-deploy lint setup services chaos bench bench-proxy bench-judge bench-ruler bench-trainer bench-store clean
+.PHONY: demo test test-fast test-engine test-learning test-deploy lint setup services bench bench-proxy bench-judge bench-ruler bench-trainer bench-store clean
 
 setup: $(VENV)/.ready
 
@@ -40,6 +40,26 @@ test-engine: setup services
 
 test-learning: setup services
 	$(BIN)/python -m pytest -q -m "learning or chaos" $(ARGS)
+
+test-deploy: setup
+	$(BIN)/python -m pytest -q tests/deploy $(ARGS)
+
+bench: bench-store bench-judge bench-proxy bench-trainer
+
+bench-proxy: setup
+	$(BIN)/python benchmarks/proxy/bench.py $(ARGS)
+
+bench-store: setup
+	$(BIN)/python benchmarks/store/bench_store.py $(ARGS)
+
+bench-judge: setup
+	$(BIN)/python benchmarks/judge/bench_judge.py $(ARGS)
+
+bench-ruler: setup
+	$(BIN)/python benchmarks/judge/bench_ruler.py $(ARGS)
+
+bench-trainer: setup
+	$(BIN)/python benchmarks/trainer/bench_trainer.py $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .
