@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 ID_PATTERN = r"^[A-Za-z0-9._~-]{1,160}$"
 """Stored ids: what a client may choose (``TAG_PATTERN``), and what we add to it (``~2``, a call's number)."""
 TAG_PATTERN = r"^[A-Za-z0-9._-]{1,128}$"
-TAG = re.compile(TAG_PATTERN)
+TAG = re.compile(TAG_PATTERN.removesuffix("$") + r"\Z")  # "$" alone lets a newline through
 
 Id = Annotated[str, StringConstraints(pattern=ID_PATTERN)]
 Tag = Annotated[str, StringConstraints(pattern=TAG_PATTERN)]
