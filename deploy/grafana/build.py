@@ -259,16 +259,8 @@ def render(dashboard: Dashboard) -> dict[str, Any]:
     panels: list[dict[str, Any]] = []
     y = 0
     for title, row in dashboard.rows:
-        panels.append(
-            {
-                "id": len(panels) + 1,
-                "type": "row",
-                "title": title,
-                "collapsed": False,
-                "gridPos": {"x": 0, "y": y, "w": WIDTH, "h": 1},
-                "panels": [],
-            }
-        )
+        at = {"x": 0, "y": y, "w": WIDTH, "h": 1}
+        panels.append({"id": len(panels) + 1, "type": "row", "title": title, "collapsed": False, "gridPos": at, "panels": []})  # fmt: skip
         y += 1
         x = height = 0
         for panel in row:
@@ -278,17 +270,13 @@ def render(dashboard: Dashboard) -> dict[str, Any]:
             x, height = x + panel.width, max(height, panel.height)
         y += height
     others = {
-        "type": "dashboards",
-        "title": "Slipstream",
-        "tags": ["slipstream"],
-        "asDropdown": True,
-        "includeVars": False,
-        "keepTime": True,
-    }
+        "type": "dashboards", "title": "Slipstream", "tags": ["slipstream"], "asDropdown": True, "includeVars": False, "keepTime": True,
+        "icon": "external link", "targetBlank": False, "tooltip": "", "url": "",
+    }  # fmt: skip
     return {
         "uid": f"slipstream-{dashboard.name}", "title": dashboard.title, "tags": ["slipstream"], "schemaVersion": 39, "version": 1, "editable": True,
         "timezone": "browser", "refresh": "30s", "time": {"from": "now-6h", "to": "now"}, "templating": {"list": []}, "annotations": {"list": []},
-        "links": [{**others, "icon": "external link", "targetBlank": False, "tooltip": "", "url": ""}], "panels": panels,
+        "links": [others], "panels": panels,
     }  # fmt: skip
 
 
