@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent / "dashboards"
-SOURCE = {"type": "prometheus", "uid": "prometheus"}
-WIDTH = 24
+SOURCE, WIDTH = {"type": "prometheus", "uid": "prometheus"}, 24
 
 
 @dataclass(frozen=True)
@@ -291,7 +290,6 @@ def main() -> int:
     stale = [(path, text) for path, text in files().items() if not path.is_file() or path.read_text() != text]
     for path, text in stale:
         if not check:
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         print(f"{'stale' if check else 'written'}: {path.name}")
     return 1 if check and stale else 0
