@@ -45,7 +45,9 @@ async def post_scores(ctx: Ctx) -> web.StreamResponse:
     body: c.ScoresIn = ctx.body
     if not await deps.ask(deps.store.post_scores, group, body, deps.now()):
         raise Problem(409, LOST, field="body.lease", fix="lease the group again")
-    await deps.mutate("scores", {"group": group, "scores": body.model_dump(mode="json")}, wait=0)
+    # whose group it is goes with it: a store that is filled again from the spool knows no groups of before
+    key = await deps.ask(deps.store.group_key, group)
+    await deps.mutate("scores", {"group": group, "key": key, "scores": body.model_dump(mode="json")}, wait=0)
     deps.tell()
     return reply(Stored())
 

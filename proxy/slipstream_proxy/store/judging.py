@@ -119,6 +119,12 @@ class Judging(Lifecycle):
             self._ready(tx, {ep.grp for ep in eps.values() if ep.grp}, now)
         return True
 
+    def group_key(self, group: str) -> str | None:
+        """Whose group it is; None: there is no such group."""
+        with self.db.read() as tx:
+            found = tx.all("SELECT key FROM t_groups WHERE id = ?", (group,))
+        return found[0][0] if found else None
+
     def _score(
         self, tx: Tx, group: str, scores: ScoresIn, now: float, *, key: str | None = None, force: bool = False
     ) -> list[Row] | None:

@@ -144,6 +144,9 @@ class Store(Protocol):
     def post_scores(self, group: str, scores: ScoresIn, now: float) -> bool:
         """False: the lease is not this worker's any more (409)."""
 
+    def group_key(self, group: str) -> str | None:
+        """Whose group it is; None: there is no such group."""
+
     def parked(self) -> list[Group]: ...
     def unpark(self, group: str | None) -> int: ...
     def lease_batch(self, wanted: BatchLeaseIn, versions: dict[str, int], live: int, now: float) -> LeasedBatch | None:
