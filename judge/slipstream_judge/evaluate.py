@@ -32,7 +32,7 @@ class Measured:
     """One group, judged ``repeats`` times. ``scores_RE``: repeat → episode → score; ``places``: (place 0 … 1, score less the run's mean)."""
 
     group: Group
-    scores_RE: list[dict[str, float]] = field(default_factory=list)  # noqa: N815  # axes
+    scores_RE: list[dict[str, float]] = field(default_factory=list)  # axes: repeat, episode
     places: list[tuple[float, float]] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
 
