@@ -23,7 +23,7 @@ def ipc(table: pa.Table) -> bytes:
 
 
 class Control:
-    """``waiting``: tables not leased yet, by batch id. A leased one comes back when its worker releases it."""
+    """``waiting``: tables not leased yet, by batch batch. A leased one comes back when its worker releases it."""
 
     def __init__(self, model: str = "tiny") -> None:
         self.model = model
@@ -41,9 +41,9 @@ class Control:
         self.lock = threading.Lock()
         self.url = ""
 
-    def add(self, id: str, table: pa.Table) -> None:
+    def add(self, batch: str, table: pa.Table) -> None:
         with self.lock:
-            self.all[id] = self.waiting[id] = table
+            self.all[batch] = self.waiting[batch] = table
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         with self.lock:
@@ -68,26 +68,30 @@ class Control:
         if path == "/batches/lease":
             if not self.waiting:
                 return 204, b"", {}
-            id = next(iter(self.waiting))
-            table = self.waiting.pop(id)
-            lease = f"lease{len(self.released)}-{id}"
-            self.leased[id] = (lease, data["worker"])
-            head = {"x-slipstream-batch": id, "x-slipstream-lease": lease, "x-slipstream-until": str(time.time() + data["seconds"])}
+            batch = next(iter(self.waiting))
+            table = self.waiting.pop(batch)
+            lease = f"lease{len(self.released)}-{batch}"
+            self.leased[batch] = (lease, data["worker"])
+            head = {
+                "x-slipstream-batch": batch,
+                "x-slipstream-lease": lease,
+                "x-slipstream-until": str(time.time() + data["seconds"]),
+            }
             return 200, ipc(table), head
         if path.startswith("/batches/"):
-            id = path.split("/")[2]
-            if self.done.get(id, data["outcome"]) != data["outcome"]:
+            batch = path.split("/")[2]
+            if self.done.get(batch, data["outcome"]) != data["outcome"]:
                 return 409, b'{"error": {"type": "lost", "message": "the lease is lost"}}', {}
-            self.acks.append((id, data))
-            self.done[id] = data["outcome"]
-            self.waiting.pop(id, None)
-            self.leased.pop(id, None)
+            self.acks.append((batch, data))
+            self.done[batch] = data["outcome"]
+            self.waiting.pop(batch, None)
+            self.leased.pop(batch, None)
             return 200, b"{}", {}
         if path == "/leases/release":
             self.released.append(data["worker"])
-            for id in [i for i, (_, w) in self.leased.items() if w == data["worker"]]:
-                del self.leased[id]
-                self.waiting[id] = self.all[id]
+            for batch in [i for i, (_, w) in self.leased.items() if w == data["worker"]]:
+                del self.leased[batch]
+                self.waiting[batch] = self.all[batch]
             return 200, b"{}", {}
         if path == "/adapters" and method == "POST":
             name = data["path"]
@@ -99,7 +103,11 @@ class Control:
             self.live = name
             return 201, json.dumps(a).encode(), {}
         if path == "/adapters":
-            return 200, json.dumps({"adapters": list(self.adapters.values()), "live": {self.model: self.live}}).encode(), {}
+            return (
+                200,
+                json.dumps({"adapters": list(self.adapters.values()), "live": {self.model: self.live}}).encode(),
+                {},
+            )
         if path == "/training/events" and method == "POST":
             self.events.append(data | {"id": len(self.events) + 1})
             return 200, b"{}", {}

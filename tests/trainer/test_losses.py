@@ -66,7 +66,15 @@ def test_against_the_closed_form(trainer, loss: str, beta: float, weights: bool)
     s = plan.scored
     high = 5.0 if loss == "cispo" else 0.2
     expected = flat_loss(
-        loss, lp, work.old_T, work.weight_T, torch.from_numpy(s.advantage_T), torch.from_numpy(s.unit_T), ref=ref, beta=beta, high=high
+        loss,
+        lp,
+        work.old_T,
+        work.weight_T,
+        torch.from_numpy(s.advantage_T),
+        torch.from_numpy(s.unit_T),
+        ref=ref,
+        beta=beta,
+        high=high,
     )
     expected.backward()
     assert found == pytest.approx(float(expected), rel=2e-6, abs=1e-6)
@@ -83,7 +91,11 @@ def stock(tiny, tmp_path_factory):
     for beta in (0.0,):
         args = grpo_config(config, config.root / "stock")
         trainer = GRPOTrainer(
-            model=twin.model, reward_funcs=lambda **_: [0.0], args=args, train_dataset=twin.train_dataset, processing_class=twin.processing_class
+            model=twin.model,
+            reward_funcs=lambda **_: [0.0],
+            args=args,
+            train_dataset=twin.train_dataset,
+            processing_class=twin.processing_class,
         )
         trainer.use_vllm, trainer.vllm_importance_sampling_correction, trainer.beta = True, True, beta
     trainer.current_gradient_accumulation_steps = 1
@@ -102,7 +114,10 @@ def stock_loss(stock, samples, work, beta: float) -> float:
     at = 0
     for i, s in enumerate(rows):
         n = len(s.completion_C)
-        ids[i, prompt - len(s.prompt_P) :], pmask[i, prompt - len(s.prompt_P) :] = torch.from_numpy(s.prompt_P.astype(np.int64)), 1
+        ids[i, prompt - len(s.prompt_P) :], pmask[i, prompt - len(s.prompt_P) :] = (
+            torch.from_numpy(s.prompt_P.astype(np.int64)),
+            1,
+        )
         cids[i, :n], cmask[i, :n] = torch.from_numpy(s.completion_C.astype(np.int64)), 1
         old[i, :n], weight[i, :n] = work.old_T[at : at + n], work.weight_T[at : at + n]
         at += n
@@ -130,7 +145,14 @@ def test_against_stock_trl(trainer, stock, loss: str, beta: float) -> None:
         setattr(stock, name, getattr(trainer, name))
     random = np.random.default_rng(2)
     samples = [
-        sample(f"e{i}", tokens(random, 9 + i % 3), tokens(random, 4 + i % 4), group=f"g{i // 4}", reward=float(random.random())) for i in range(8)
+        sample(
+            f"e{i}",
+            tokens(random, 9 + i % 3),
+            tokens(random, 4 + i % 4),
+            group=f"g{i // 4}",
+            reward=float(random.random()),
+        )
+        for i in range(8)
     ]
     assign(samples, "std")
     work = perturbed(trainer, make_plan(samples), weights=True)

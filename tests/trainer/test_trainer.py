@@ -68,7 +68,9 @@ def test_branches_of_an_episode_each_token_once_under_its_own_prefix(trainer) ->
         sample("e0", system, a, call="c0", number=0, reward=1.0),
         sample("e0", one, b, call="c1", number=1, reward=1.0),
         sample("e0", one, b[:3].tolist() + [5, 6], call="c1-retry", number=2, reward=1.0),  # same prompt again
-        sample("e0", np.concatenate([system, a[2:], result, b, result]), c, call="c2", number=3, reward=1.0),  # thinking stripped
+        sample(
+            "e0", np.concatenate([system, a[2:], result, b, result]), c, call="c2", number=3, reward=1.0
+        ),  # thinking stripped
         sample("e0", np.concatenate([system, result]), a, call="c3", number=4, reward=1.0),  # compaction
         sample("e0", tokens(random, 7), c, call="sub", number=5, reward=1.0),  # a sub-agent with its own prompt
         *(sample("e1", system, tokens(random, 5), call="n", number=0, choice=k, reward=0.0) for k in range(3)),
@@ -78,7 +80,9 @@ def test_branches_of_an_episode_each_token_once_under_its_own_prefix(trainer) ->
     _, expected, lp = computed(trainer, samples, layout="per_call")
     for layout in ("merged", "tree"):
         plan = make_plan(samples, layout=layout)
-        assert sorted(np.concatenate([m.slots.token_S for m in plan.micro]).tolist()) == list(range(sum(len(s.completion_C) for s in samples)))
+        assert sorted(np.concatenate([m.slots.token_S for m in plan.micro]).tolist()) == list(
+            range(sum(len(s.completion_C) for s in samples))
+        )
         _, found, lp2 = computed(trainer, samples, layout=layout)
         assert apart(found, expected) < 1e-5
         for call, logprobs in lp.items():

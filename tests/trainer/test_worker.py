@@ -31,7 +31,9 @@ def test_batches_become_adapters_events_and_acks_in_order(tiny, tmp_path) -> Non
         assert [a["step"] for a in control.adapters.values()] == [1, 2, 3]
         assert [d["batch"] for d in control.of_kind("step")] == ["b0", "b1", "b2"]
         assert [d["step"] for d in control.of_kind("step")] == [1, 2, 3]
-        assert [(i, a["outcome"], a["adapter"]) for i, a in control.acks] == [(f"b{i}", "trained", f"tiny@{i + 1}") for i in range(3)]
+        assert [(i, a["outcome"], a["adapter"]) for i, a in control.acks] == [
+            (f"b{i}", "trained", f"tiny@{i + 1}") for i in range(3)
+        ]
         assert control.adapters["tiny@2"]["parent"] == "tiny@1"
         found = tmp_path / "adapters" / "tiny@3"
         assert json.loads((found / "adapter_config.json").read_text())["r"] == 8
@@ -116,7 +118,9 @@ def test_killed_and_restored_it_goes_on_bit_identically(tiny, tmp_path) -> None:
             for until in parts:
                 assert make_worker(tiny, tmp_path / name, control, max_steps=until).run() == 0
     for n in range(1, 5):
-        assert weights(tmp_path / "unbroken" / "adapters" / f"tiny@{n}") == weights(tmp_path / "broken" / "adapters" / f"tiny@{n}")
+        assert weights(tmp_path / "unbroken" / "adapters" / f"tiny@{n}") == weights(
+            tmp_path / "broken" / "adapters" / f"tiny@{n}"
+        )
 
 
 def test_a_rollback_restores_what_is_live(tiny, tmp_path) -> None:

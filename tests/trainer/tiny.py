@@ -35,16 +35,16 @@ def make_model(folder: Path, **changes: Any) -> Path:
     raw = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<end>", unk_token="<unk>")
-    tokenizer.chat_template = (
-        "{% for m in messages %}{{ m.role }} {{ m.content }} <end> {% endfor %}{% if add_generation_prompt %}assistant {% endif %}"
-    )
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }} {{ m.content }} <end> {% endfor %}{% if add_generation_prompt %}assistant {% endif %}"
     tokenizer.save_pretrained(folder)
     return folder
 
 
 def make_config(model: Path, data: Path, **trainer: Any) -> Config:
     settings = {"threads": 1, "lora_rank": 8, "learning_rate": 1e-2} | trainer
-    return load_config(None, env={}, base={"data_dir": str(data), "engine": {"model": str(model), "name": "tiny"}, "trainer": settings})
+    return load_config(
+        None, env={}, base={"data_dir": str(data), "engine": {"model": str(model), "name": "tiny"}, "trainer": settings}
+    )
 
 
 def make_trainer(config: Config, warm: bool = True) -> Any:
@@ -79,7 +79,9 @@ def sample(episode: str, prompt: Any, completion: Any, **changes: Any) -> Sample
     return Sample(**(fields | changes))
 
 
-def conversation(seed: int = 0, groups: int = 2, episodes: int = 3, turns: int = 3, temperatures: bool = True, likely: bool = True) -> list[Sample]:
+def conversation(
+    seed: int = 0, groups: int = 2, episodes: int = 3, turns: int = 3, temperatures: bool = True, likely: bool = True
+) -> list[Sample]:
     """Groups that share a prompt; each turn is sampled tokens, then tool results; every other episode loses its middle (thinking stripped)."""
     random = np.random.default_rng(seed)
     system, found = tokens(random, 12), []
@@ -109,7 +111,11 @@ def table(samples: list[Sample]) -> Any:
     def column(name: str, kind: pa.DataType) -> Any:
         return pa.array([getattr(s, name) for s in samples], kind)
 
-    lists = {"prompt_ids": ("prompt_P", pa.int32()), "completion_ids": ("completion_C", pa.int32()), "logprobs": ("logprobs_C", pa.float32())}
+    lists = {
+        "prompt_ids": ("prompt_P", pa.int32()),
+        "completion_ids": ("completion_C", pa.int32()),
+        "logprobs": ("logprobs_C", pa.float32()),
+    }
     columns = {n: pa.array([getattr(s, a).tolist() for s in samples], pa.list_(t)) for n, (a, t) in lists.items()}
     columns |= {n: column(n, pa.string()) for n in ("group", "kind", "episode", "call", "adapter")}
     columns |= {n: column(n, pa.int32()) for n in ("number", "choice", "staleness")}

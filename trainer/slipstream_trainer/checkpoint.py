@@ -50,7 +50,11 @@ class State:
 
 
 def random_state() -> dict[str, Any]:
-    found: dict[str, Any] = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}  # noqa: NPY002
+    found: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),  # noqa: NPY002
+        "torch": torch.get_rng_state(),
+    }
     if torch.cuda.is_available():
         found["cuda"] = torch.cuda.get_rng_state_all()
     return found
@@ -97,12 +101,17 @@ class Checkpoints:
         if state.adapter:
             model.save_pretrained(str(temporary / "adapter"), safe_serialization=True, save_embedding_layers=False)
             (temporary / "adapter" / "README.md").unlink(missing_ok=True)
-        torch.save({"weights": snapshot.weights, "optimizer": snapshot.optimizer, "random": random_state()}, temporary / "state.pt")
+        torch.save(
+            {"weights": snapshot.weights, "optimizer": snapshot.optimizer, "random": random_state()},
+            temporary / "state.pt",
+        )
         (temporary / "state.json").write_text(json.dumps(asdict(state)))
         rename_whole(temporary, final)
         return final
 
-    def load(self, path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, generators: bool = True) -> State:
+    def load(
+        self, path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, generators: bool = True
+    ) -> State:
         """Put weights and optimiser back, and the generators (not after a rollback: time goes on)."""
         # written by ourselves; random states are plain Python objects that the weights-only reader does not take
         raw = torch.load(path / "state.pt", map_location="cpu", weights_only=False)

@@ -1,10 +1,10 @@
 """A trained batch becomes a checkpoint, then an adapter, an event and an ack: each once, whenever the trainer is killed.
 
-    save checkpoint          from here on the batch is trained: killed before, it is leased again and nothing of it remains
-    adapter: files, POST     a name with the same content may be posted again
-    event                    looked for before it is posted a second time
-    ack                      the same ack again changes nothing
-    mark the checkpoint told
+save checkpoint          from here on the batch is trained: killed before, it is leased again and nothing of it remains
+adapter: files, POST     a name with the same content may be posted again
+event                    looked for before it is posted a second time
+ack                      the same ack again changes nothing
+mark the checkpoint told
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ FIRST_PAUSE, LAST_PAUSE = 0.25, 10.0
 BUSY = (429, 500, 502, 503, 504)
 
 
-class Stop(BaseException):  # noqa: N818
+class Stop(BaseException):
     """The process was asked to end; not an Exception, so that nobody on the way takes it for an error."""
 
 
 class Teller:
     """Talks to the proxy, for as long as it takes."""
 
-    def __init__(self, config: Config, client: Client, checkpoints: Checkpoints, metrics: Metrics, stop: threading.Event) -> None:
+    def __init__(
+        self, config: Config, client: Client, checkpoints: Checkpoints, metrics: Metrics, stop: threading.Event
+    ) -> None:
         self.config, self.client, self.checkpoints, self.metrics, self.stop = config, client, checkpoints, metrics, stop
 
     def patiently(self, ask: Callable[[], T]) -> T:
@@ -87,7 +89,9 @@ class Teller:
             if not final.exists():
                 put_adapter(path / "adapter", final, self.config.engine.max_lora_rank)
             batches = [state.batch] if state.batch else []
-            wanted = AdapterIn(path=name, model=self.config.model_name, step=state.step, parent=state.base or None, batches=batches)
+            wanted = AdapterIn(
+                path=name, model=self.config.model_name, step=state.step, parent=state.base or None, batches=batches
+            )
             self.patiently(lambda: self.client.add_adapter(wanted))
         except (SlipstreamError, OSError) as e:
             log.error("adapter %s was not taken: %s", name, e)
@@ -98,7 +102,9 @@ class Teller:
         def post() -> None:
             nonlocal tries
             tries += 1
-            if (again or tries > 1) and any(e.kind == state.event["kind"] and e.data.get("batch") == state.batch for e in self.client.events()):
+            if (again or tries > 1) and any(
+                e.kind == state.event["kind"] and e.data.get("batch") == state.batch for e in self.client.events()
+            ):
                 return
             self.client.post_event(event(state.event["kind"], **state.event["data"]))
 

@@ -25,13 +25,22 @@ class Score:
 def _scales(model: Any) -> tuple[float, float | None]:
     """(factor on the logits, soft cap) as the model's own forward applies them."""
     text = model.config.get_text_config()
-    factor = next((v for n in ("logit_scale", "output_multiplier", "lm_head_multiplier") if (v := getattr(text, n, None)) is not None), None)
+    factor = next(
+        (
+            v
+            for n in ("logit_scale", "output_multiplier", "lm_head_multiplier")
+            if (v := getattr(text, n, None)) is not None
+        ),
+        None,
+    )
     if factor is None and getattr(text, "logits_scaling", None) is not None:
         factor = text.logits_scaling if text.model_type == "hyperclovax" else 1 / text.logits_scaling
     return 1.0 if factor is None else float(factor), getattr(text, "final_logit_softcapping", None)
 
 
-def _direct(hidden_SH: torch.Tensor, head: Any, score: Score, factor: float, cap: float | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _direct(
+    hidden_SH: torch.Tensor, head: Any, score: Score, factor: float, cap: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     logits = torch.nn.functional.linear(hidden_SH, head.weight, head.bias).float()
     if factor != 1.0:
         logits = logits * factor
@@ -45,22 +54,34 @@ def _direct(hidden_SH: torch.Tensor, head: Any, score: Score, factor: float, cap
     return logprobs.gather(1, score.target_S[:, None])[:, 0], entropy
 
 
-def _chunked(hidden_SH: torch.Tensor, head: Any, score: Score, factor: float, cap: float | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _chunked(
+    hidden_SH: torch.Tensor, head: Any, score: Score, factor: float, cap: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """TRL's tiled kernel. It knows one temperature; for a plain linear head, dividing the hidden state is the same."""
     from trl.kernels import ChunkedLogProbFunction
 
     if score.cold_S is not None:
         if head.bias is not None or cap is not None:
-            pieces = torch.split(torch.arange(len(hidden_SH), device=hidden_SH.device), max(1, DIRECT_LIMIT // head.weight.shape[0]))
+            pieces = torch.split(
+                torch.arange(len(hidden_SH), device=hidden_SH.device), max(1, DIRECT_LIMIT // head.weight.shape[0])
+            )
             out = [
                 torch.utils.checkpoint.checkpoint(
-                    _direct, hidden_SH[p], head, Score(score.source_S[p], score.target_S[p], score.cold_S[p]), factor, cap, use_reentrant=False
+                    _direct,
+                    hidden_SH[p],
+                    head,
+                    Score(score.source_S[p], score.target_S[p], score.cold_S[p]),
+                    factor,
+                    cap,
+                    use_reentrant=False,
                 )
                 for p in pieces
             ]
             return torch.cat([o[0] for o in out]), torch.cat([o[1] for o in out])
         hidden_SH = (hidden_SH * score.cold_S[:, None]).to(hidden_SH.dtype)
-    found = ChunkedLogProbFunction.apply(hidden_SH, head.weight, head.bias, score.target_S, 1.0, 32_768, cap, factor, ("log_probs", "entropy"))
+    found = ChunkedLogProbFunction.apply(
+        hidden_SH, head.weight, head.bias, score.target_S, 1.0, 32_768, cap, factor, ("log_probs", "entropy")
+    )
     return found[0], found[1].detach()
 
 

@@ -30,12 +30,23 @@ GAUGES = {
 class Metrics:
     def __init__(self) -> None:
         self.registry = r = CollectorRegistry()
-        self.batches = Counter("slipstream_trainer_batches", "Batches by outcome (step, skipped, undone).", ["outcome"], registry=r)
+        self.batches = Counter(
+            "slipstream_trainer_batches", "Batches by outcome (step, skipped, undone).", ["outcome"], registry=r
+        )
         self.tokens = Counter("slipstream_trainer_tokens", "Tokens trained on.", registry=r)
-        self.untrainable = Counter("slipstream_trainer_untrainable", "Sampled choices that were left out, by reason.", ["reason"], registry=r)
-        self.seconds = Histogram("slipstream_trainer_step_seconds", "Time of a batch.", buckets=(0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600), registry=r)
+        self.untrainable = Counter(
+            "slipstream_trainer_untrainable", "Sampled choices that were left out, by reason.", ["reason"], registry=r
+        )
+        self.seconds = Histogram(
+            "slipstream_trainer_step_seconds",
+            "Time of a batch.",
+            buckets=(0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600),
+            registry=r,
+        )
         self.step = Gauge("slipstream_trainer_step", "Steps taken and kept.", registry=r)
-        self.unreachable = Counter("slipstream_trainer_proxy_unavailable", "Requests that the proxy did not answer.", registry=r)
+        self.unreachable = Counter(
+            "slipstream_trainer_proxy_unavailable", "Requests that the proxy did not answer.", registry=r
+        )
         self.gauges = {n: Gauge(f"slipstream_trainer_{n}", text, registry=r) for n, text in GAUGES.items()}
 
     def serve(self, host: str, port: int) -> int:

@@ -6,6 +6,7 @@ one is a plain sequence. Micro-batches hold rows of similar length, at most ``bu
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -168,7 +169,9 @@ def _pad(arrays: Sequence[NDArray[np.generic]], width: int, fill: int) -> NDArra
     return out
 
 
-def _micro(rows: Sequence[_Row], chains: Sequence[Chain], samples: Sequence[Sample], starts: Sequence[int], multiple: int = 1) -> MicroBatch:
+def _micro(
+    rows: Sequence[_Row], chains: Sequence[Chain], samples: Sequence[Sample], starts: Sequence[int], multiple: int = 1
+) -> MicroBatch:
     """Rows side by side. Padding stands behind: no real token sees it, and it sees itself alone."""
     width = -(-max(r.size for r in rows) // multiple) * multiple
     trees = [r.tree for r in rows if r.tree is not None]
@@ -235,6 +238,6 @@ def make_plan(
     out = [_micro(r, chains, samples, starts, multiple) for r in filled]
     alone = sum(len(s.prompt_P) + len(s.completion_C) - 1 for s in samples if s.trainable)
     merged = sum(map(len, ids)) if layout != "per_call" else sum(len(c.ids_L) for c in merge_chains(samples))
-    shared = sum(common_prefix(a, b) for a, b in zip(ids, ids[1:], strict=False))
+    shared = sum(common_prefix(a, b) for a, b in itertools.pairwise(ids))
     tree_tokens = sum(map(len, ids)) - shared
     return Plan(out, scored, layout, alone, merged, tree_tokens, too_long)

@@ -25,11 +25,15 @@ def check_lora(config: Config) -> None:
     if t.lora_rank not in VLLM_RANKS:
         raise ConfigError(f"trainer.lora_rank {t.lora_rank}: vLLM takes {', '.join(map(str, VLLM_RANKS))}")
     if t.lora_rank > config.engine.max_lora_rank:
-        raise ConfigError(f"trainer.lora_rank {t.lora_rank} is above engine.max_lora_rank {config.engine.max_lora_rank}: vLLM would refuse")
+        raise ConfigError(
+            f"trainer.lora_rank {t.lora_rank} is above engine.max_lora_rank {config.engine.max_lora_rank}: vLLM would refuse"
+        )
     if isinstance(t.lora_targets, list):
         bad = [n for n in t.lora_targets if n.split(".")[-1] in ("lm_head", "embed_tokens")]
         if bad or not t.lora_targets:
-            raise ConfigError(f"trainer.lora_targets {bad or 'is empty'}: name linear layers of the blocks (q_proj, up_proj, …)")
+            raise ConfigError(
+                f"trainer.lora_targets {bad or 'is empty'}: name linear layers of the blocks (q_proj, up_proj, …)"
+            )
     if t.quantize == "4bit" and not torch.cuda.is_available():
         raise ConfigError("trainer.quantize = '4bit' needs a GPU")
 
@@ -68,7 +72,11 @@ def model_path(config: Config) -> str:
 def device() -> torch.device:
     import os
 
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else torch.device("cpu")
+    return (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
 
 
 def dtype_of(config: Config) -> torch.dtype:
@@ -84,7 +92,16 @@ def takes_trees(model_config: Any) -> bool:
         return kinds == {"full_attention"}
     if getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True):
         return False
-    return getattr(text, "model_type", "") not in ("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "jamba", "zamba", "zamba2")
+    return getattr(text, "model_type", "") not in (
+        "mamba",
+        "mamba2",
+        "falcon_mamba",
+        "rwkv",
+        "recurrent_gemma",
+        "jamba",
+        "zamba",
+        "zamba2",
+    )
 
 
 def _lora(config: Config) -> Any:
@@ -106,7 +123,10 @@ def _load_base(config: Config, path: str) -> Any:
     options["attn_implementation"] = "flex_attention" if on_gpu and wants_tree else "sdpa"
     if config.trainer.quantize == "4bit":
         options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.bfloat16,
         )
         options["device_map"] = {"": device()}
     return AutoModelForCausalLM.from_pretrained(path, **options)
@@ -176,4 +196,6 @@ def load_adapter(model: Any, folder: Path) -> None:
         raise StartError(f"the adapter {folder} can't be loaded: {e}") from e
     missing = [k for k in getattr(found, "missing_keys", []) if "lora_" in k]
     if missing or getattr(found, "unexpected_keys", []):
-        raise StartError(f"the adapter {folder} is not of this model and these lora_targets ({len(missing)} weights missing)")
+        raise StartError(
+            f"the adapter {folder} is not of this model and these lora_targets ({len(missing)} weights missing)"
+        )

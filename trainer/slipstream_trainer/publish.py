@@ -14,7 +14,7 @@ from slipstream_trainer.policy import check_adapter
 
 
 def sync_folder(folder: Path) -> None:
-    """fsync a folder's files, then the folder."""
+    """Fsync a folder's files, then the folder."""
     for path in [*(p for p in folder.rglob("*") if p.is_file()), folder]:
         fd = os.open(path, os.O_RDONLY)
         try:

@@ -13,7 +13,8 @@ import torch
 from pydantic import JsonValue
 
 from slipstream.config import Trainer
-from slipstream_trainer.advantage import assign
+from slipstream_trainer.advantage import Advantages, assign
+from slipstream_trainer.dataset import choose
 from slipstream_trainer.guards import Pace, Snapshot, after_step, before_step, k3, mean_ratio
 from slipstream_trainer.memory import choose_checkpointing
 from slipstream_trainer.plan import Layout, Plan, make_plan
@@ -44,13 +45,22 @@ def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
         total = sum(len(s.prompt_P) + len(s.completion_C) for s in samples if s.trainable)
         micro = min(micro, -(-total // (2 * trainer.world)))
     layout = LAYOUTS[t.mode] if trainer.trees else "merged"
-    return make_plan(samples, layout=layout, budget=t.token_budget, micro=max(1, micro), costs=trainer.costs(), multiple=1 if cpu else 128)
+    return make_plan(
+        samples,
+        layout=layout,
+        budget=t.token_budget,
+        micro=max(1, micro),
+        costs=trainer.costs(),
+        multiple=1 if cpu else 128,
+    )
 
 
 def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: Pace, applied: int) -> Result:
     """A GRPO step (``inner_steps`` of them) on leased samples. ``applied``: steps taken so far, for the warm-up."""
     t, began = trainer.config.trainer, time.perf_counter()
-    advantages = assign(samples, t.advantage)
+    advantages = Advantages(groups=len({s.group for s in samples})) if trainer.sft else assign(samples, t.advantage)
+    if trainer.sft:
+        choose(samples)
     exact, later = exact_continuations(samples)
     figures: dict[str, JsonValue] = {
         "groups": advantages.groups, "groups_dropped": advantages.dropped, "episodes": len({s.episode for s in samples}),
@@ -61,7 +71,7 @@ def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: Pace, a
     figures["untrainable"] = dict(untrainable(samples))
     result = Result("skipped", None, figures, advantages.episodes)
     if not plan.scored.tokens:
-        dropped = advantages.dropped == advantages.groups
+        dropped = 0 < advantages.dropped == advantages.groups
         result.reason = "no group has episodes of different reward" if dropped else "no call can be trained on"
     else:
         figures |= _layout(plan, samples)
@@ -83,7 +93,7 @@ def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: Pace, applied: int, r
     for inner in range(t.inner_steps):
         loss = trainer.backward(work)
         norm = trainer.clip()
-        ratio = mean_ratio(work.old_T - work.engine_T)
+        ratio = 1.0 if trainer.sft else mean_ratio(work.old_T - work.engine_T)
         if why := before_step(t, loss=loss, ratio=ratio, grad_norm=norm):
             trainer.model.zero_grad(set_to_none=True)
             result.outcome, result.reason = ("undone" if inner else "skipped"), why
@@ -108,7 +118,13 @@ def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: Pace, applied: int, r
 def _look_again(trainer: CapturedGRPOTrainer, work: Work) -> tuple[float, float]:
     """(KL(before ‖ after) a token, mean entropy after)."""
     old, new, entropy = trainer.again(work, CHECK_TOKENS)
-    sums = torch.stack([k3(old, new).sum(), entropy.double().sum(), torch.tensor(float(len(old)), dtype=torch.float64, device=old.device)])
+    sums = torch.stack(
+        [
+            k3(old, new).sum(),
+            entropy.double().sum(),
+            torch.tensor(float(len(old)), dtype=torch.float64, device=old.device),
+        ]
+    )
     trainer._sum(sums)
     return float(sums[0] / sums[2].clamp(min=1)), float(sums[1] / sums[2].clamp(min=1))
 
@@ -129,10 +145,9 @@ def _policy(t: Trainer, work: Work) -> dict[str, JsonValue]:
     ratio = (work.now_T - work.old_T).exp()
     high = t.epsilon_high or (5.0 if t.loss == "cispo" else t.epsilon)
     up = work.advantage_T > 0
-    if t.loss == "cispo":
-        clipped = (ratio > high) & up
-    else:
-        clipped = ((ratio > 1 + high) & up) | ((ratio < 1 - t.epsilon) & ~up)
+    clipped = (ratio > (high if t.loss == "cispo" else 1 + high)) & up
+    if t.loss != "cispo":
+        clipped = clipped | ((ratio < 1 - t.epsilon) & ~up)
     return {
         "logprob_gap": float(gap.mean()), "logprob_gap_max": float(gap.max()), "entropy": float(work.entropy_T.mean()),
         "clipped": float(clipped.float().mean()), "truncated": float((work.old_T - work.engine_T).exp().gt(t.is_max).float().mean()),

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
-
 
 from slipstream.config import Config
 from slipstream_trainer.attention import tree_mask
@@ -23,33 +21,12 @@ from slipstream_trainer.losses import SEQUENCE, part_factor, trl_settings
 from slipstream_trainer.plan import Costs, MicroBatch, Plan
 from slipstream_trainer.policy import takes_trees
 from slipstream_trainer.trl_quiet import GRPOConfig, GRPOTrainer
+from slipstream_trainer.work import Work
 
 log = logging.getLogger(__name__)
 
 CPU_MICRO = 2048
 """Tokens of a micro-batch on a CPU: what stays in its caches, and the activations of one at a time."""
-
-
-@dataclass(slots=True, eq=False)
-class Work:
-    """A plan's tokens on the device (T), filled while it is computed."""
-
-    plan: Plan
-    engine_T: torch.Tensor
-    cold_T: torch.Tensor | None
-    advantage_T: torch.Tensor
-    sample_T: torch.Tensor
-    unit_T: torch.Tensor
-    column_T: torch.Tensor
-    now_T: torch.Tensor
-    entropy_T: torch.Tensor
-    old_T: torch.Tensor
-    weight_T: torch.Tensor
-    ref_T: torch.Tensor | None = None
-    fresh: bool = True
-    """No pass is complete yet: π_old and the weights are being written."""
-    guarded: int = 0
-    """Sampled sequences whose mean ratio was out of bounds: their tokens weigh nothing."""
 
 
 def grpo_config(config: Config, output: Path) -> Any:
@@ -73,7 +50,13 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def __init__(self, model: Any, tokenizer: Any, config: Config, output: Path) -> None:
         empty = Dataset.from_dict({"prompt": [""]})
-        super().__init__(model=model, reward_funcs=_no_reward, args=grpo_config(config, output), train_dataset=empty, processing_class=tokenizer)
+        super().__init__(
+            model=model,
+            reward_funcs=_no_reward,
+            args=grpo_config(config, output),
+            train_dataset=empty,
+            processing_class=tokenizer,
+        )
         self.config = config
         self.beta = config.trainer.beta  # not in the arguments: TRL would keep a second adapter, ours is the base model
         self.use_vllm = True  # the log-probabilities are an engine's: TRL's loss takes the importance weights
@@ -90,6 +73,11 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None
         self.model.train()
+
+    @property
+    def sft(self) -> bool:
+        """Imitate: mean negative log-likelihood of the trained tokens."""
+        return self.config.trainer.algorithm == "sft"
 
     @property
     def world(self) -> int:
@@ -122,13 +110,7 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     # a batch
 
     def start(self, plan: Plan) -> Work:
-        s = plan.scored
-        cold = None if (s.temperature_T == 1.0).all() else 1.0 / torch.from_numpy(s.temperature_T).to(self.device)
-        zeros = torch.zeros(s.tokens, device=self.device)
-        engine, advantage, sample, unit, column = (
-            torch.from_numpy(x).to(self.device) for x in (s.logprob_T, s.advantage_T, s.sample_T, s.unit_T, s.column_T)
-        )
-        return Work(plan, engine, cold, advantage, sample, unit, column, zeros, zeros.clone(), zeros.clone(), torch.ones_like(zeros))
+        return Work.of(plan, self.device)
 
     def mine(self, plan: Plan) -> list[MicroBatch]:
         return plan.micro[self.rank :: self.world]
@@ -140,7 +122,9 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         if micro.ends_RN is not None and micro.positions_RN is not None:
             inputs["position_ids"] = torch.from_numpy(micro.positions_RN).to(d)
             inputs["attention_mask"] = tree_mask(torch.from_numpy(micro.ends_RN).to(d), self.attention)
-        source, target, token = (torch.from_numpy(x).to(d) for x in (micro.slots.source_S, micro.slots.target_S, micro.slots.token_S))
+        source, target, token = (
+            torch.from_numpy(x).to(d) for x in (micro.slots.source_S, micro.slots.target_S, micro.slots.token_S)
+        )
         score = Score(source, target, None if work.cold_T is None else work.cold_T[token])
         with self.accelerator.autocast():
             logps, entropy = self.model(**inputs, score=score)
@@ -179,6 +163,8 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     def _loss(self, work: Work, logps: torch.Tensor, entropy: torch.Tensor, token: torch.Tensor | None) -> torch.Tensor:
         """TRL's loss of some tokens as one row (``token``), or of all in a row for each episode (None; then everything is (T))."""
         scored = work.plan.scored
+        if self.sft:
+            return -logps.sum() / scored.tokens
         if token is None:
             shape = (scored.units, int(work.column_T.max()) + 1)
             place = (work.unit_T, work.column_T)
@@ -211,7 +197,7 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     def backward(self, work: Work) -> float:
         """Gradients of the whole batch, summed over micro-batches and processes, into ``.grad``. → The loss. Does not step."""
         self.model.zero_grad(set_to_none=True)
-        parts = self._by_sequence if self.config.trainer.loss in SEQUENCE else self._by_token
+        parts = self._by_sequence if self.config.trainer.loss in SEQUENCE and not self.sft else self._by_token
         loss = parts(work)
         if self.world > 1:
             grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.trained]
@@ -223,7 +209,7 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         return loss
 
     def _by_token(self, work: Work) -> float:
-        scored, kind = work.plan.scored, self.config.trainer.loss
+        scored, kind = work.plan.scored, "sft" if self.sft else self.config.trainer.loss
         total = torch.zeros((), device=self.device)
         own = self.mine(work.plan)
         for micro in own:
@@ -232,7 +218,9 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             loss = self._loss(work, logps, entropy, token) * part_factor(kind, len(token), scored.tokens, scored.units)
             loss.backward()
             total += loss.detach()
-        for _ in range(-(-len(work.plan.micro) // self.world) - len(own)):  # TRL's loss talks to the other processes: as often on each
+        for _ in range(
+            -(-len(work.plan.micro) // self.world) - len(own)
+        ):  # TRL's loss talks to the other processes: as often on each
             nothing = torch.zeros(1, device=self.device)
             self._loss(work, nothing, nothing, torch.zeros(1, dtype=torch.long, device=self.device))
         self._share(work, total)

@@ -22,7 +22,7 @@ from slipstream.errors import ApiError, StartError
 from slipstream_trainer.checkpoint import Checkpoints, State
 from slipstream_trainer.commit import Stop, Teller
 from slipstream_trainer.events import clean, line
-from slipstream_trainer.guards import Pace, Snapshot
+from slipstream_trainer.guards import Snapshot
 from slipstream_trainer.metrics import Metrics
 from slipstream_trainer.publish import sweep
 from slipstream_trainer.rows import Sample, read_samples
@@ -84,7 +84,9 @@ class Worker:
     def run(self) -> int:
         t = self.config.trainer
         if t.metrics_port is not None:
-            log.info("metrics on http://%s:%d/metrics", t.metrics_host, self.metrics.serve(t.metrics_host, t.metrics_port))
+            log.info(
+                "metrics on http://%s:%d/metrics", t.metrics_host, self.metrics.serve(t.metrics_host, t.metrics_port)
+            )
         sweep(self.config.adapters_dir)
         try:
             self.recover()
@@ -144,7 +146,10 @@ class Worker:
             data["adapter"] = adapter
         if result.outcome == "skipped":
             self.teller.post("skipped", **data)
-            self.teller.ack(leased.id, BatchAck(lease=leased.lease, outcome="skipped", reason=result.reason, advantages=result.advantages))
+            self.teller.ack(
+                leased.id,
+                BatchAck(lease=leased.lease, outcome="skipped", reason=result.reason, advantages=result.advantages),
+            )
         else:
             state = State(
                 step, self.state.pace, self.state.weights, adapter or self.state.weights, adapter, leased.id, leased.lease, "trained" if trained else "skipped", result.reason,
@@ -156,7 +161,9 @@ class Worker:
         self._said(result, step, data)
 
     def _save(self, state: State) -> Path:
-        path = self.checkpoints.save(self.trainer.model, Snapshot.take(self.trainer.model, self.trainer.optimizer), state)
+        path = self.checkpoints.save(
+            self.trainer.model, Snapshot.take(self.trainer.model, self.trainer.optimizer), state
+        )
         self.state = state
         return path
 
@@ -172,9 +179,13 @@ class Worker:
         if sys.stderr.isatty():
             from tqdm import tqdm
 
-            self._bar = self._bar or tqdm(total=self.config.trainer.max_steps, initial=step - 1, unit="step", dynamic_ncols=True)
+            self._bar = self._bar or tqdm(
+                total=self.config.trainer.max_steps, initial=step - 1, unit="step", dynamic_ncols=True
+            )
             self._bar.update(1 if result.outcome == "step" else 0)
-            self._bar.set_postfix({k: f"{data[k]:.3g}" for k in ("reward", "kl", "entropy") if isinstance(data.get(k), float)})
+            self._bar.set_postfix(
+                {k: f"{data[k]:.3g}" for k in ("reward", "kl", "entropy") if isinstance(data.get(k), float)}
+            )
 
     # where it stands
 
@@ -222,7 +233,9 @@ class Worker:
         elif "@" in self.live:
             self._start_from(self.live)
         else:
-            raise StartError("everything was rolled back and the first checkpoint is gone: remove the checkpoints folder to start anew")
+            raise StartError(
+                "everything was rolled back and the first checkpoint is gone: remove the checkpoints folder to start anew"
+            )
         log.warning("%s was rolled back: going on from %s", taken, self.state.weights)
         self.teller.post("restored", taken_back=taken, adapter=self.state.weights, step=step)
 
@@ -238,7 +251,7 @@ def main(config: Config, url: str | None = None, key: str | None = None) -> int:
 
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
-    from slipstream_trainer.parallel import follow, is_first, leave, lead
+    from slipstream_trainer.parallel import follow, is_first, lead, leave
     from slipstream_trainer.policy import load_policy
     from slipstream_trainer.trainer import CapturedGRPOTrainer
 

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.trainer.tiny import sample
+
+from slipstream_trainer.advantage import assign, centered
+
+
+def test_formulas() -> None:
+    r = np.array([0.0, 1.0, 1.0, 2.0])
+    assert centered(r, "mean").tolist() == [-1, 0, 0, 1]
+    assert centered(r, "std") == pytest.approx((r - 1) / (np.std(r, ddof=1) + 1e-4))
+    assert centered(r, "leave_one_out") == pytest.approx([0 - 4 / 3, 1 - 1, 1 - 1, 2 - 2 / 3])
+    assert centered(np.array([1.0]), "mean").tolist() == [0.0]
+
+
+def test_groups_are_their_own_baseline() -> None:
+    samples = [sample(f"e{i}", [3], [4], group=f"g{i // 2}", reward=r) for i, r in enumerate((0, 1, 5, 5, 2, 4))]
+    found = assign(samples, "mean")
+    assert [s.advantage for s in samples] == [-0.5, 0.5, 0, 0, -1, 1]
+    assert (found.groups, found.dropped) == (3, 1)
+    assert [s.reason for s in samples] == [None, None, "zero_variance", "zero_variance", None, None]
+    assert found.episodes == {"e0": -0.5, "e1": 0.5, "e2": 0.0, "e3": 0.0, "e4": -1.0, "e5": 1.0}
+    assert found.reward_mean == pytest.approx(17 / 6)
+
+
+def test_an_episode_counts_once_however_many_calls_it_has() -> None:
+    samples = [sample("a", [3], [4], number=n, reward=1.0) for n in range(9)] + [sample("b", [3], [4], reward=0.0)]
+    assign(samples, "mean")
+    assert {s.advantage for s in samples} == {0.5, -0.5}
+
+
+def test_ungrouped_traffic_shares_one_baseline() -> None:
+    samples = [
+        sample(f"e{i}", [3], [4], group=f"g{i}", kind=k, reward=float(i))
+        for i, k in enumerate(("like", "window", "like"))
+    ]
+    found = assign(samples, "mean")
+    assert [s.advantage for s in samples] == [-1, 0, 1]
+    assert (found.groups, found.dropped) == (1, 0)
+
+
+def test_a_calls_own_reward_is_its_alone() -> None:
+    samples = [
+        sample("a", [3], [4], call="a0", reward=0.0, call_reward=1.0), sample("a", [3], [4], call="a1", reward=0.0, call_reward=-1.0),
+        sample("b", [3], [4], call="b0", reward=0.0),
+    ]  # fmt: skip
+    assign(samples, "mean")
+    assert [s.advantage for s in samples] == [1.0, -1.0, 0.0]
+
+
+def test_a_reward_that_is_no_number_is_in_no_baseline() -> None:
+    samples = [sample(n, [3], [4], reward=r) for n, r in (("a", 0.0), ("b", 1.0), ("c", float("nan")))]
+    samples[2].trainable = False
+    assign(samples, "mean")
+    assert [s.advantage for s in samples] == [-0.5, 0.5, 0.0]

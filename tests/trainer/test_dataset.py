@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.trainer.tiny import sample
+
+from slipstream.errors import StartError
+from slipstream_trainer.dataset import choose, group_batches, read_rows, samples_of
+
+
+def episode(name: str, reward: float | None, **call):
+    fields = {
+        "id": f"{name}-0", "number": 0, "prompt_ids": [3, 4, 5], "completion_ids": [[6, 7]], "logprobs": [[-1.0, -2.0]], "outcome": "ok",
+        "trainable": True, "sampling": {"temperature": 0.5}, "adapter": "m@1",
+    }  # fmt: skip
+    messages = [{"role": "user", "content": "w4"}, {"role": "assistant", "content": "w5 w6"}]
+    return {"id": name, "task": "t", "reward": reward, "call_list": [fields | call], "messages": messages}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny)
+
+
+def test_captured_tokens_are_taken_as_they_are(tokenizer) -> None:
+    (s,) = samples_of([episode("e", 1.0)], tokenizer, sft=False)
+    assert (s.prompt_P.tolist(), s.completion_C.tolist(), s.logprobs_C.tolist()) == ([3, 4, 5], [6, 7], [-1.0, -2.0])
+    assert (s.temperature, s.reward, s.group, s.trainable) == (0.5, 1.0, "t", True)
+
+
+def test_grpo_needs_logprobs_and_a_reward(tokenizer) -> None:
+    found = samples_of(
+        [episode("a", 1.0, logprobs=None), episode("b", None), episode("c", 1.0, trainable=False)], tokenizer, sft=False
+    )
+    assert [s.reason for s in found] == ["no_logprobs", "no_reward", "untrainable"]
+
+
+def test_text_alone_is_rendered_by_the_template_for_sft(tokenizer) -> None:
+    row = {"episode": "x", "task": "t", "reward": 1.0, "messages": [
+        {"role": "user", "content": "w4"}, {"role": "assistant", "content": "w5"}, {"role": "user", "content": "w6"},
+        {"role": "assistant", "content": "w7 w8"},
+    ]}  # fmt: skip
+    found = samples_of([row], tokenizer, sft=True)
+    assert [tokenizer.decode(s.completion_C).strip() for s in found] == ["w5 <end>", "w7 w8 <end>"]
+    assert all(s.trainable for s in found)
+    assert found[1].prompt_P.tolist()[: len(found[0].prompt_P)] == found[0].prompt_P.tolist()
+    assert samples_of([row], tokenizer, sft=False) == []
+
+
+def test_rows_of_json_lines_and_parquet(tmp_path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row = episode("e", 1.0)
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n\n")
+    flat = row | {"call_list": json.dumps(row["call_list"]), "messages": json.dumps(row["messages"])}
+    pq.write_table(pa.Table.from_pylist([flat]), tmp_path / "a.parquet")
+    assert list(read_rows(tmp_path / "a.jsonl")) == list(read_rows(tmp_path / "a.parquet")) == [row]
+    (tmp_path / "b.jsonl").write_text('{"a": 1}\nnonsense\n')
+    with pytest.raises(StartError, match=r"b\.jsonl:2"):
+        list(read_rows(tmp_path / "b.jsonl"))
+    with pytest.raises(StartError, match="No such file"):
+        list(read_rows(tmp_path / "none.jsonl"))
+
+
+def test_the_best_of_each_group_is_imitated() -> None:
+    rewards = {"a": 0.2, "b": 0.9, "c": 0.9, "d": -1.0, "e": float("nan")}
+    groups = {"d": "h", "e": "i"}
+    samples = [sample(n, [3], [4], reward=r, group=groups.get(n, "g")) for n, r in rewards.items()]
+    assert choose(samples) == 3
+    assert [s.trainable for s in samples] == [False, True, True, False, True]
+    assert all(s.advantage == 1.0 for s in samples)
+
+
+def test_groups_stay_whole() -> None:
+    samples = [sample(f"e{i}", [3], [4], group=f"g{i % 3}") for i in range(9)]
+    found = group_batches(samples, 2)
+    assert [sorted({s.group for s in b}) for b in found] == [["g0", "g1"], ["g2"]]
+    assert sum(map(len, found)) == len(samples)
+    assert np.isfinite(samples[0].reward)

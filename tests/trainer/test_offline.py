@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.trainer.control import Control, serve
+from tests.trainer.tiny import conversation, make_config, table
+
+from slipstream.errors import StartError
+from slipstream_trainer.offline import train
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+def export(path: Path, episodes: int = 8, reward: bool = True) -> Path:
+    rows = []
+    for i in range(episodes):
+        call = {"id": f"e{i}-0", "number": 0, "prompt_ids": [3, 4, 5, 6 + i % 2], "completion_ids": [[9 + i, 12, 1]], "logprobs": [[-4.0, -4.0, -4.0]],
+                "outcome": "ok", "trainable": True, "sampling": {}}  # fmt: skip
+        rows.append(
+            {"id": f"e{i}", "task": f"t{i % 2}", "reward": float(i > 3) if reward else None, "call_list": [call]}
+        )
+    path.write_text("\n".join(json.dumps(r) for r in rows))
+    return path
+
+
+def test_an_export_becomes_an_adapter(tiny, tmp_path) -> None:
+    config = make_config(tiny, tmp_path / "data", max_ratio=1e6)
+    assert train(config, from_export=export(tmp_path / "x.jsonl"), out=tmp_path / "out", url=NOWHERE) == 0
+    assert (tmp_path / "out" / "adapter_model.safetensors").is_file()
+    assert train(config, from_export=tmp_path / "x.jsonl", url=NOWHERE) == 0
+    assert (tmp_path / "data" / "adapters" / "tiny@1" / "adapter_config.json").is_file()
+
+
+def test_once_then_resume_is_the_same_as_in_one_go(tiny, tmp_path) -> None:
+    found = export(tmp_path / "x.jsonl")
+    made = []
+    for name, runs in {"whole": [{}], "parts": [{"once": True}, {"resume": True}]}.items():
+        config = make_config(tiny, tmp_path / name, min_groups=1, max_groups=1, max_ratio=1e6)
+        for i, flags in enumerate(runs):
+            assert train(config, from_export=found, out=tmp_path / f"{name}{i}", url=NOWHERE, **flags) == 0
+        made.append((tmp_path / f"{name}{len(runs) - 1}" / "adapter_model.safetensors").read_bytes())
+    assert made[0] == made[1]
+
+
+def test_sft_makes_the_chosen_more_likely(tiny, tmp_path) -> None:
+    from tests.trainer.tiny import make_trainer
+
+    from slipstream_trainer.dataset import read_rows, samples_of
+    from slipstream_trainer.guards import Pace
+    from slipstream_trainer.step import train as step
+
+    found = export(tmp_path / "x.jsonl")
+    trainer = make_trainer(make_config(tiny, tmp_path / "d", algorithm="sft", max_kl=100.0), warm=False)
+    losses = []
+    for i in range(5):
+        result = step(trainer, samples_of(read_rows(found), trainer.processing_class, sft=True), Pace(), i)
+        assert result.outcome == "step", result.reason
+        losses.append(result.figures["loss"])
+    assert losses[-1] < losses[0] - 0.1
+    assert result.figures["untrainable"] == {"not_chosen": 4}
+
+
+def test_one_step_online(tiny, tmp_path) -> None:
+    with serve(Control()) as control:
+        config = make_config(tiny, tmp_path)
+        assert train(config, once=True, url=control.url) == 1
+        control.add("b0", table(conversation(0)))
+        control.add("b1", table(conversation(1)))
+        assert train(config, once=True, url=control.url) == 0
+        assert control.done == {"b0": "trained"}
+
+
+def test_what_cannot_be_trained_on_is_refused(tiny, tmp_path) -> None:
+    config = make_config(tiny, tmp_path / "d")
+    with pytest.raises(StartError, match="no such file"):
+        train(config, from_export=tmp_path / "none.jsonl", url=NOWHERE)
+    with pytest.raises(StartError, match="no_reward"):
+        train(config, from_export=export(tmp_path / "x.jsonl", reward=False), url=NOWHERE)

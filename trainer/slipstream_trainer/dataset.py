@@ -1,0 +1,133 @@
+"""Stored episodes as samples: what ``slipstream export`` writes, with tokens where they were captured, else by the chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slipstream.errors import StartError
+from slipstream_trainer.rows import Sample
+
+NO_LOGPROBS = "no_logprobs"
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a Parquet or JSON-lines export. Raises ``StartError`` with the line for what is neither."""
+    try:
+        if path.suffix == ".parquet":
+            import pyarrow.parquet as pq
+
+            for row in pq.read_table(path).to_pylist():
+                yield {
+                    k: json.loads(v) if k in ("call_list", "messages") and isinstance(v, str) else v
+                    for k, v in row.items()
+                }
+            return
+        with path.open() as file:
+            for number, text in enumerate(file, 1):
+                if text.strip():
+                    try:
+                        yield json.loads(text)
+                    except ValueError as e:
+                        raise StartError(f"{path}:{number}: not JSON: {e}") from e
+    except OSError as e:
+        raise StartError(f"{path}: {e}") from e
+
+
+def _array(values: Any, dtype: type) -> np.ndarray[Any, np.dtype[Any]]:
+    return np.array(values if values is not None else [], dtype=dtype)
+
+
+def _captured(row: dict[str, Any]) -> Iterator[Sample]:
+    """The calls of an episode that have their tokens."""
+    reward = row.get("reward")
+    for call in row.get("call_list") or []:
+        completions, logprobs = call.get("completion_ids") or [], call.get("logprobs") or []
+        for k, ids in enumerate(completions):
+            lp = _array(logprobs[k] if k < len(logprobs) else [], np.float32)
+            ok = (
+                bool(call.get("trainable", True))
+                and call.get("outcome", "ok") == "ok"
+                and bool(call.get("prompt_ids"))
+                and bool(ids)
+            )
+            temperature = (call.get("sampling") or {}).get("temperature")
+            yield Sample(
+                row.get("group") or row.get("task") or row["id"], "task", row["id"], call["id"], call.get("number", 0), k,
+                _array(call.get("prompt_ids"), np.int32), _array(ids, np.int32), lp, float("nan") if reward is None else float(reward),
+                1.0 if temperature is None else float(temperature), adapter=call.get("adapter") or "", trainable=ok,
+                reason=None if ok else call.get("untrainable_reason") or "untrainable",
+            )  # fmt: skip
+
+
+def _by_template(row: dict[str, Any], tokenizer: Any) -> Iterator[Sample]:
+    """Every assistant message after the conversation before it, as the model's own template renders them."""
+    messages, tools = row["messages"], row.get("tools")
+    tools = json.loads(tools) if isinstance(tools, str) else tools
+    name = str(row.get("episode") or row.get("id") or id(row))
+    reward = row.get("reward")
+
+    def ids(part: Sequence[Any], *, ask: bool) -> list[int]:
+        text = tokenizer.apply_chat_template(list(part), tools=tools, add_generation_prompt=ask, tokenize=False)
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    number = 0
+    for i, message in enumerate(messages):
+        if i == 0 or message.get("role") != "assistant":
+            continue
+        prompt, whole = ids(messages[:i], ask=True), ids(messages[: i + 1], ask=False)
+        exact = whole[: len(prompt)] == prompt and len(whole) > len(prompt)
+        said = _array(whole[len(prompt) :] if exact else [], np.int32)
+        yield Sample(
+            str(row.get("task") or name), "task", name, f"{name}-{number}", number, 0, _array(prompt, np.int32), said,
+            np.zeros(len(said), dtype=np.float32), float("nan") if reward is None else float(reward), trainable=exact,
+            reason=None if exact else "template",
+        )  # fmt: skip
+        number += 1
+
+
+def samples_of(rows: Iterable[dict[str, Any]], tokenizer: Any, *, sft: bool) -> list[Sample]:
+    """GRPO takes captured tokens with their log-probabilities alone; SFT also what has only its text (an external model's, an import)."""
+    out: list[Sample] = []
+    for row in rows:
+        found = list(_captured(row))
+        if sft and not any(s.trainable for s in found) and row.get("messages"):
+            found = list(_by_template(row, tokenizer))
+        if not sft:
+            for s in found:
+                if s.trainable and (len(s.logprobs_C) != len(s.completion_C) or not np.isfinite(s.reward)):
+                    s.trainable, s.reason = False, NO_LOGPROBS if np.isfinite(s.reward) else "no_reward"
+        out += found
+    return out
+
+
+def choose(samples: Sequence[Sample]) -> int:
+    """What SFT imitates: episodes without a reward (they were chosen by whoever exported them), else the best of each group, if above zero.
+
+    The others become untrainable (``not_chosen``). Returns the episodes chosen.
+    """
+    best: dict[str, float] = {}
+    for s in samples:
+        if np.isfinite(s.reward):
+            best[s.group] = max(best.get(s.group, 0.0), s.reward)
+    chosen = set()
+    for s in samples:
+        s.advantage = 1.0
+        if np.isfinite(s.reward) and (s.reward < best[s.group] or s.reward <= 0):
+            s.trainable, s.reason = False, s.reason or "not_chosen"
+        elif s.trainable:
+            chosen.add(s.episode)
+    return len(chosen)
+
+
+def group_batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
+    """Whole groups, ``size`` of them a batch, in the order in which they came."""
+    groups: dict[str, list[Sample]] = {}
+    for s in samples:
+        groups.setdefault(s.group, []).append(s)
+    every = list(groups.values())
+    return [[s for g in every[i : i + size] for s in g] for i in range(0, len(every), size)]

@@ -1,0 +1,134 @@
+"""``slipstream train``: one step on what waits, or training on an export, without a loop around it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from slipstream.client import Client
+from slipstream.config import Config
+from slipstream.errors import ApiError, SlipstreamError, StartError
+from slipstream_trainer.checkpoint import Checkpoints, State
+from slipstream_trainer.dataset import group_batches, read_rows, samples_of
+from slipstream_trainer.events import line
+from slipstream_trainer.guards import Snapshot
+from slipstream_trainer.publish import next_version, write_adapter
+from slipstream_trainer.rows import untrainable
+
+log = logging.getLogger(__name__)
+
+
+def _trainer(config: Config) -> Any:
+    import torch
+
+    from slipstream_trainer.policy import load_policy
+    from slipstream_trainer.trainer import CapturedGRPOTrainer
+
+    if config.trainer.threads:
+        torch.set_num_threads(config.trainer.threads)
+    model, tokenizer = load_policy(config)
+    return CapturedGRPOTrainer(model, tokenizer, config, config.root / "trainer")
+
+
+def train(
+    config: Config, *, once: bool = False, from_export: Path | None = None, resume: bool = False, out: str | Path | None = None,
+    url: str | None = None, key: str | None = None,
+) -> int:  # fmt: skip
+    """Exit code: 0 when something was trained. Raises ``StartError`` and ``ConfigError``.
+
+    ``once``: one step. ``resume``: go on from the newest checkpoint (otherwise its weights are not looked at, except online, where the
+    trainer's own state always counts). ``out``: folder of the adapter; default the next version in the adapters folder, which is also
+    registered when the proxy at ``url`` answers.
+    """
+    from slipstream_trainer.policy import check_lora
+
+    check_lora(config)
+    if from_export is None:
+        return _online(config, once=once, url=url, key=key)
+    if not from_export.is_file():
+        raise StartError(f"--from-export {from_export}: no such file")
+    return _from_export(config, from_export, once=once, resume=resume, out=Path(out) if out else None, url=url, key=key)
+
+
+def _online(config: Config, *, once: bool, url: str | None, key: str | None) -> int:
+    from slipstream_trainer.worker import Worker, main, only_one
+
+    if not once:
+        return main(config, url, key)
+    with only_one(config.checkpoints_dir), Client(url, key) as client:
+        worker = Worker(config, client, _trainer(config))
+        worker.recover()
+        client.release(worker.name)
+        before = worker.state.step
+        if not worker.once():
+            log.warning("nothing to train on: `slipstream status` says what is missing")
+        return 0 if worker.state.step > before else 1
+
+
+def _from_export(
+    config: Config, export: Path, *, once: bool, resume: bool, out: Path | None, url: str | None, key: str | None
+) -> int:  # fmt: skip
+    from slipstream_trainer.step import train as step
+
+    t = config.trainer
+    trainer = _trainer(config)
+    samples = samples_of(read_rows(export), trainer.processing_class, sft=t.algorithm == "sft")
+    if not any(s.trainable for s in samples):
+        raise StartError(f"{export}: nothing to train on ({untrainable(samples) or 'no calls with tokens'})")
+    checkpoints = Checkpoints(config.root / "offline", t.keep_checkpoints)
+    state, skip = State(weights=config.model_name), 0
+    found = checkpoints.latest() if resume else None
+    if found is not None:
+        state = checkpoints.load(found, trainer.model, trainer.optimizer)
+        skip = int(state.event.get("batches", 0)) if state.event.get("export") == str(export) else 0
+    batches = group_batches(samples, t.max_groups)
+    bar = _bar(len(batches), skip)
+    stepped = 0
+    for number, batch in enumerate(batches):
+        if number < skip or (t.max_steps is not None and state.step >= t.max_steps) or (once and stepped):
+            continue
+        result = step(trainer, batch, state.pace, state.step)
+        if result.outcome == "step":
+            stepped += 1
+            state.step += 1
+            log.info("%s", line(result.figures | {"step": state.step}))
+        else:
+            log.warning("batch %d %s: %s", number, result.outcome, result.reason)
+        bar.update(1)
+        state.event = {"export": str(export), "batches": number + 1}
+        checkpoints.set_told(checkpoints.save(trainer.model, Snapshot.take(trainer.model, trainer.optimizer), state))
+        checkpoints.prune(state.weights)
+    bar.close()
+    if stepped:
+        _publish(config, trainer, out, state.step, url, key)
+    return 0 if stepped else 1
+
+
+def _bar(total: int, initial: int) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(total=total, initial=initial, unit="batch", disable=not sys.stderr.isatty())
+
+
+def _publish(config: Config, trainer: Any, out: Path | None, step: int, url: str | None, key: str | None) -> None:
+    model = config.model_name
+    if out is not None:
+        if out.exists():
+            raise SlipstreamError(f"{out} is there already: adapters are immutable")
+        write_adapter(trainer.model, out, config.engine.max_lora_rank)
+        log.info("wrote %s", out)
+        return
+    from slipstream.contract import AdapterIn
+
+    with Client(url, key) as client:
+        try:
+            known = client.adapters()
+        except ApiError:
+            known = None
+        name = f"{model}@{next_version(model, config.adapters_dir, known)}"
+        write_adapter(trainer.model, config.adapters_dir / name, config.engine.max_lora_rank)
+        log.info("wrote %s", config.adapters_dir / name)
+        if known is not None:
+            client.add_adapter(AdapterIn(path=name, model=model, step=step))
