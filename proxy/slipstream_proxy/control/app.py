@@ -10,7 +10,16 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from slipstream_proxy.control import internal, openapi, page, routes_adapters, routes_episodes, routes_look, routes_work
+from slipstream_proxy.control import (
+    internal,
+    openapi,
+    page,
+    routes_adapters,
+    routes_episodes,
+    routes_import,
+    routes_look,
+    routes_work,
+)
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.http import Ctx, Problem, Route, caller_of, checked, problem_response
 
@@ -18,7 +27,13 @@ __all__ = ["DEPS", "ROUTES", "Deps", "make_app"]
 
 log = logging.getLogger(__name__)
 DEPS: web.AppKey[Deps] = web.AppKey("deps", Deps)
-ROUTES: list[Route] = [*routes_episodes.ROUTES, *routes_work.ROUTES, *routes_adapters.ROUTES, *routes_look.ROUTES]
+ROUTES: list[Route] = [
+    *routes_episodes.ROUTES,
+    *routes_import.ROUTES,
+    *routes_work.ROUTES,
+    *routes_adapters.ROUTES,
+    *routes_look.ROUTES,
+]
 BODY_LIMIT = 64 * 2**20
 LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

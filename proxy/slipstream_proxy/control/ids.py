@@ -8,10 +8,11 @@ import time
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
-def _text(number: int, length: int) -> str:
+def text_of(number: int, length: int) -> str:
+    """The lowest ``5 × length`` bits of ``number``."""
     return "".join(_ALPHABET[(number >> (5 * i)) & 31] for i in reversed(range(length)))
 
 
 def new_id(now: float | None = None) -> str:
     """26 characters; ``now`` is seconds since the epoch."""
-    return _text(int((time.time() if now is None else now) * 1000), 10) + _text(secrets.randbits(80), 16)
+    return text_of(int((time.time() if now is None else now) * 1000), 10) + text_of(secrets.randbits(80), 16)

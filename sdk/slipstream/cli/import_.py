@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from slipstream.cli.common import add_client, connect, need
+from slipstream.contract import TAG
 from slipstream.errors import SlipstreamError
 
 
@@ -56,24 +60,73 @@ def _json(value: Any, where: str) -> Any:
         raise SlipstreamError(f"{where}: not JSON: {e}") from e
 
 
+def _tag(value: Any) -> str | None:
+    """A name as the proxy takes them. One that had to be changed gets a piece of its digest, so that two names stay two."""
+    if value is None or value == "":
+        return None
+    text = str(value)
+    if TAG.match(text):
+        return text
+    end = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:100].strip("-") + "-" + end
+
+
+def _number(value: Any) -> float | None:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if number else None
+
+
+def _message(message: Any, where: str) -> Any:
+    """A chat message, out of a choice where it stands in one. Columns of other messages (null) and marks of trainers are left out."""
+    if not isinstance(message, dict):
+        return message
+    inner = message.get("message")
+    message = inner if isinstance(inner, dict) else message
+    kept = {k: v for k, v in message.items() if (v is not None or k == "content") and k != "trainable"}
+    if isinstance(kept.get("tool_calls"), str):
+        kept["tool_calls"] = _json(kept["tool_calls"], where)
+    return kept
+
+
+def _names(value: Any, where: str) -> dict[str, Any]:
+    """A mapping, whether it is written as JSON, as a struct or as Arrow's list of pairs."""
+    value = _json(value, where) if value else {}
+    try:
+        return {str(k): v for k, v in (value.items() if isinstance(value, dict) else value)}
+    except (TypeError, ValueError) as e:
+        raise SlipstreamError(f"{where}: not names and values: {e}") from e
+
+
+def _asked(row: dict[str, Any], where: str) -> dict[str, Any]:
+    """A request and its response as a conversation."""
+    request, response = _json(row["request"], where), _json(row["response"], where)
+    try:
+        messages = [*request.get("messages", []), response["choices"][0]["message"]]
+        at = row.get("at") or response.get("created")
+    except (KeyError, IndexError, TypeError, AttributeError) as e:
+        raise SlipstreamError(f"{where}: request and response are no chat completion: {e!r}") from e
+    return {**row, "messages": messages, "tools": request.get("tools"), "model": request.get("model"), "at": at}
+
+
 def episode_of(row: dict[str, Any], task: str | None, where: str) -> dict[str, Any]:
     """A row in any of the known shapes → the import route's body. Raises ``SlipstreamError`` naming what is missing."""
     messages = row.get("messages") or row.get("messages_and_choices")
     if messages is None and "request" in row and "response" in row:
-        request, response = _json(row["request"], where), _json(row["response"], where)
-        try:
-            messages = [*request.get("messages", []), response["choices"][0]["message"]]
-        except (KeyError, IndexError, TypeError, AttributeError) as e:
-            raise SlipstreamError(f"{where}: request and response are no chat completion: {e!r}") from e
-        row = {**row, "tools": request.get("tools"), "model": request.get("model")}
+        row = _asked(row, where)
+        messages = row["messages"]
     messages, tools = _json(messages, where), _json(row.get("tools"), where)
     if not isinstance(messages, list) or not messages:
         raise SlipstreamError(f"{where}: no messages (nor request and response)")
-    return {
-        "id": row.get("id") or row.get("episode"), "task": row.get("task") or row.get("scenario_id") or task, "split": row.get("split") or "train",
-        "model": row.get("model"), "messages": [m.get("message", m) if isinstance(m, dict) else m for m in messages],
-        "tools": tools, "reward": row.get("reward"), "tags": row.get("tags") or {},
+    metadata, metrics = _names(row.get("metadata"), where), _names(row.get("metrics"), where)
+    named = row.get("task") or row.get("scenario_id") or metadata.get("scenario_id") or metadata.get("task")
+    body = {
+        "id": _tag(row.get("id") or row.get("episode")), "task": _tag(named or task), "split": row.get("split") or "train",
+        "model": row.get("model"), "messages": [_message(m, where) for m in messages],
+        "tools": tools, "reward": _number(row.get("reward")), "tags": {k: _tag(v) for k, v in _names(row.get("tags"), where).items()},
     }  # fmt: skip
+    numbers = {_tag(k): n for k, v in metrics.items() if k != "reward" and (n := _number(v)) is not None}
+    at = _number(row.get("at"))
+    return body | ({"metrics": numbers} if numbers else {}) | ({} if at is None else {"at": at})
 
 
 def run(args: argparse.Namespace) -> int:
