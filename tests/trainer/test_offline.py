@@ -26,7 +26,7 @@ def export(path: Path, episodes: int = 8, reward: bool = True) -> Path:
 
 
 def test_an_export_becomes_an_adapter(tiny, tmp_path) -> None:
-    config = make_config(tiny, tmp_path / "data", max_ratio=1e6)
+    config = make_config(tiny, tmp_path / "data", max_ratio=1e6, max_kl=1e6)
     assert train(config, from_export=export(tmp_path / "x.jsonl"), out=tmp_path / "out", url=NOWHERE) == 0
     assert (tmp_path / "out" / "adapter_model.safetensors").is_file()
     assert train(config, from_export=tmp_path / "x.jsonl", url=NOWHERE) == 0
@@ -37,7 +37,7 @@ def test_once_then_resume_is_the_same_as_in_one_go(tiny, tmp_path) -> None:
     found = export(tmp_path / "x.jsonl")
     made = []
     for name, runs in {"whole": [{}], "parts": [{"once": True}, {"resume": True}]}.items():
-        config = make_config(tiny, tmp_path / name, min_groups=1, max_groups=1, max_ratio=1e6)
+        config = make_config(tiny, tmp_path / name, min_groups=1, max_groups=1, max_ratio=1e6, max_kl=1e6)
         for i, flags in enumerate(runs):
             assert train(config, from_export=found, out=tmp_path / f"{name}{i}", url=NOWHERE, **flags) == 0
         made.append((tmp_path / f"{name}{len(runs) - 1}" / "adapter_model.safetensors").read_bytes())

@@ -36,4 +36,4 @@ def choose_checkpointing(trainer: Any, plan: Plan) -> bool:
             base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         else:
             base.gradient_checkpointing_disable()
-    return on
+    return bool(on)

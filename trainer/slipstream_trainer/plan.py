@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,7 +114,8 @@ def score(samples: Sequence[Sample]) -> tuple[Scored, list[int]]:
     """The trained tokens of ``samples`` (trainable ones), and where each sample's begin. Units are episodes: a loss's sequence is all that one run said."""
     units: dict[str, int] = {}
     filled: dict[int, int] = {}
-    starts, parts, total = [0] * len(samples), [], 0
+    starts, total = [0] * len(samples), 0
+    parts: list[tuple[Any, ...]] = []
     for i, s in enumerate(samples):
         starts[i] = total
         if not s.trainable:
@@ -127,16 +128,16 @@ def score(samples: Sequence[Sample]) -> tuple[Scored, list[int]]:
         parts.append((i, s.completion_C, s.logprobs_C, s.temperature, s.advantage, unit, np.arange(column, column + n)))
     lengths = [len(p[1]) for p in parts]
 
-    def each(index: int, dtype: type) -> NDArray[np.generic]:
-        return np.repeat(np.array([p[index] for p in parts], dtype=dtype), lengths)
+    def each(index: int, dtype: type) -> NDArray[Any]:
+        return np.asarray(np.repeat(np.array([p[index] for p in parts], dtype=dtype), lengths))
 
-    def join(index: int, dtype: type) -> NDArray[np.generic]:
-        return np.concatenate([p[index] for p in parts] or [np.zeros(0)]).astype(dtype)
+    def join(index: int, dtype: type) -> NDArray[Any]:
+        return np.concatenate([np.zeros(0, dtype=dtype), *(p[index] for p in parts)]).astype(dtype)
 
     scored = Scored(
         each(0, np.int64), join(1, np.int64), join(2, np.float32), each(3, np.float32), each(4, np.float32), each(5, np.int64),
         join(6, np.int64), len(units),
-    )  # type: ignore[arg-type] # fmt: skip
+    )  # fmt: skip
     return scored, starts
 
 

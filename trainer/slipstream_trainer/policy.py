@@ -170,7 +170,7 @@ def load_policy(config: Config) -> tuple[Any, Any]:
             return found
         tokenizer = AutoTokenizer.from_pretrained(path)
         base = _load_base(config, path)
-    except (OSError, ValueError, KeyError) as e:
+    except (OSError, ValueError, KeyError, ImportError) as e:
         raise StartError(f"the model {path} can't be loaded: {e}") from e
     base.config.use_cache = False
     set_seed(config.trainer.seed)

@@ -64,7 +64,7 @@ def _lists(table: pa.Table, name: str, dtype: type) -> list[NDArray[Any]]:
     """A list column as one array per row, without a Python object per token. A null row is empty."""
     out: list[NDArray[Any]] = []
     for chunk in table.column(name).chunks:
-        values = np.asarray(chunk.values.to_numpy(zero_copy_only=False), dtype=dtype)
+        values: NDArray[Any] = np.asarray(chunk.values.to_numpy(zero_copy_only=False), dtype=dtype)
         offsets = np.asarray(chunk.offsets)
         nulls = np.asarray(chunk.is_null())
         out += [values[a : a if null else b] for a, b, null in zip(offsets[:-1], offsets[1:], nulls, strict=True)]
@@ -130,7 +130,7 @@ def untrainable(samples: Sequence[Sample]) -> dict[str, int]:
 
 def _key(s: Sample) -> bytes:
     """All that is computed for it: the last sampled token is predicted, never read."""
-    return np.concatenate([s.prompt_P, s.completion_C[:-1]]).astype(np.int32).tobytes()
+    return bytes(np.concatenate([s.prompt_P, s.completion_C[:-1]]).astype(np.int32).tobytes())
 
 
 def merge_chains(samples: Sequence[Sample], *, per_call: bool = False) -> list[Chain]:

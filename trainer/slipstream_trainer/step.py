@@ -19,7 +19,8 @@ from slipstream_trainer.guards import Pace, Snapshot, after_step, before_step, k
 from slipstream_trainer.memory import choose_checkpointing
 from slipstream_trainer.plan import Layout, Plan, make_plan
 from slipstream_trainer.rows import Sample, exact_continuations, untrainable
-from slipstream_trainer.trainer import CPU_MICRO, CapturedGRPOTrainer, Work
+from slipstream_trainer.trainer import CPU_MICRO, CapturedGRPOTrainer
+from slipstream_trainer.work import Work
 
 CHECK_TOKENS = 2048
 """Computed tokens on which a step's KL and entropy are looked at again, at least a micro-batch of each process."""
@@ -78,9 +79,11 @@ def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: Pace, a
         choose_checkpointing(trainer, plan)
         _steps(trainer, plan, pace, applied, result)
     seconds = time.perf_counter() - began
-    figures["seconds"] = seconds
-    figures["tokens_per_second"] = plan.tokens / seconds
-    figures["memory_mib"] = memory_mib(trainer.device)
+    result.figures |= {
+        "seconds": seconds,
+        "tokens_per_second": plan.tokens / seconds,
+        "memory_mib": memory_mib(trainer.device),
+    }
     return result
 
 
@@ -148,11 +151,14 @@ def _policy(t: Trainer, work: Work) -> dict[str, JsonValue]:
     clipped = (ratio > (high if t.loss == "cispo" else 1 + high)) & up
     if t.loss != "cispo":
         clipped = clipped | ((ratio < 1 - t.epsilon) & ~up)
-    return {
+    found: dict[str, JsonValue] = {
         "logprob_gap": float(gap.mean()), "logprob_gap_max": float(gap.max()), "entropy": float(work.entropy_T.mean()),
         "clipped": float(clipped.float().mean()), "truncated": float((work.old_T - work.engine_T).exp().gt(t.is_max).float().mean()),
         "guarded": work.guarded,
-    } | ({"kl_base": float(k3(work.now_T, work.ref_T).mean())} if work.ref_T is not None else {})  # fmt: skip
+    }  # fmt: skip
+    if work.ref_T is not None:
+        found["kl_base"] = float(k3(work.now_T, work.ref_T).mean())
+    return found
 
 
 def memory_mib(device: Any) -> float:

@@ -271,7 +271,8 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def again(self, work: Work, most: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """After a step: (old, new log-probabilities, entropies) of this process's first micro-batches, up to ``most`` computed tokens."""
-        found, computed = [], 0
+        computed = 0
+        found: list[tuple[torch.Tensor, ...]] = []
         with torch.no_grad():
             for micro in self.mine(work.plan):
                 if found and computed + micro.computed > most:

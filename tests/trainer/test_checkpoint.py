@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import torch
+from tests.trainer.tiny import make_config, make_trainer
+
+from slipstream_trainer.checkpoint import Checkpoints, State
+from slipstream_trainer.guards import Pace, Snapshot
+
+
+def test_everything_comes_back(tiny, tmp_path) -> None:
+    trainer = make_trainer(make_config(tiny, tmp_path))
+    found = Checkpoints(tmp_path / "c", 3)
+    assert found.latest() is None
+    state = State(
+        3,
+        Pace(0.5, 1),
+        "tiny",
+        "tiny@3",
+        "tiny@3",
+        "b7",
+        "lease",
+        event={"kind": "step", "data": {"loss": 1.0}},
+        advantages={"e": 0.5},
+    )
+    torch.manual_seed(4)
+    path = found.save(trainer.model, Snapshot.take(trainer.model, trainer.optimizer), state)
+    expected = torch.rand(3)
+    weights = {n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad}
+    with torch.no_grad():
+        for p in trainer.trained:
+            p.zero_()
+    assert found.load(path, trainer.model, trainer.optimizer) == state
+    assert torch.equal(torch.rand(3), expected)
+    assert all(torch.equal(p, weights[n]) for n, p in trainer.model.named_parameters() if p.requires_grad)
+    assert (path / "adapter" / "adapter_model.safetensors").is_file()
+
+
+def test_the_newest_and_the_live_one_are_kept(tiny, tmp_path) -> None:
+    trainer = make_trainer(make_config(tiny, tmp_path))
+    found = Checkpoints(tmp_path / "c", 2)
+    snapshot = Snapshot.take(trainer.model, trainer.optimizer)
+    for n in range(5):
+        path = found.save(trainer.model, snapshot, State(n, weights=f"tiny@{n}"))
+        if n != 2:
+            found.set_told(path)
+    found.prune("tiny@0")
+    assert [found.read(p).step for p in found.all()] == [0, 2, 3, 4], "live, not told yet, and the two newest"
+    assert found.of_weights("tiny@0") == found.all()[0]
+    assert found.of_weights("tiny@1") is None
+
+
+def test_half_a_checkpoint_is_none(tmp_path) -> None:
+    (tmp_path / ".tmp-trainer-99").mkdir()
+    (tmp_path / "step-00000007").mkdir()
+    found = Checkpoints(tmp_path, 2)
+    assert found.latest() is None
+    assert not (tmp_path / ".tmp-trainer-99").exists()

@@ -1,0 +1,65 @@
+"""Telling; what is told once is in test_worker.py."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from tests.trainer.control import Control, serve
+from tests.trainer.tiny import make_config
+
+from slipstream.client import Client
+from slipstream.contract import BatchAck
+from slipstream.errors import ApiError, SlipstreamError
+from slipstream_trainer.checkpoint import Checkpoints
+from slipstream_trainer.commit import Stop, Teller, put_adapter
+from slipstream_trainer.metrics import Metrics
+
+
+@pytest.fixture
+def teller(tmp_path):
+    with serve(Control()) as control:
+        config = make_config(tmp_path / "model", tmp_path)
+        yield control, Teller(config, Client(control.url), Checkpoints(tmp_path / "c", 2), Metrics(), threading.Event())
+
+
+def test_a_refusal_is_not_repeated(teller) -> None:
+    control, tell = teller
+    asked = []
+
+    def ask() -> None:
+        asked.append(1)
+        raise ApiError(404, "no")
+
+    with pytest.raises(ApiError):
+        tell.patiently(ask)
+    assert len(asked) == 1
+
+
+def test_waiting_ends_when_the_process_is_to_end(teller) -> None:
+    control, tell = teller
+    control.broken = 10**6
+    tell.stop.set()
+    with pytest.raises(Stop):
+        tell.adapters()
+
+
+def test_a_lost_lease_is_no_error(teller) -> None:
+    control, tell = teller
+    control.done["b"] = "trained"
+    tell.ack("b", BatchAck(lease="x", outcome="skipped"))
+    assert control.done == {"b": "trained"}
+
+
+def test_the_next_name(teller, tmp_path) -> None:
+    control, tell = teller
+    assert tell.new_name() == "tiny@1"
+    (tmp_path / "adapters" / "tiny@4").mkdir(parents=True)
+    assert tell.new_name() == "tiny@5"
+
+
+def test_a_folder_that_is_no_adapter_is_not_copied(tmp_path) -> None:
+    (tmp_path / "bad").mkdir()
+    with pytest.raises(SlipstreamError, match="adapter_config"):
+        put_adapter(tmp_path / "bad", tmp_path / "adapters" / "m@1", 16)
+    assert not (tmp_path / "adapters").exists()

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from slipstream.config import Trainer
+from slipstream_trainer.guards import Pace, Snapshot, after_step, before_step, k3, mean_ratio
+
+T = Trainer()
+GOOD = {"loss": 0.1, "ratio": 1.0, "grad_norm": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"loss": float("nan")}, "loss"), ({"loss": math.inf}, "loss"), ({"grad_norm": float("nan")}, "norm"), ({"grad_norm": 1001.0}, "norm"),
+        ({"ratio": 5.0}, "π_old"), ({"ratio": 0.2}, "π_old"), ({"ratio": float("nan")}, "π_old"),
+    ],
+)  # fmt: skip
+def test_before_a_step(change, word: str) -> None:
+    assert before_step(T, **GOOD) is None
+    assert word in before_step(T, **(GOOD | change))
+
+
+def test_after_a_step() -> None:
+    assert after_step(T, kl=0.5, entropy=0.5) is None
+    assert "KL" in after_step(T, kl=1.5, entropy=0.5)
+    assert "KL" in after_step(T, kl=float("nan"), entropy=0.5)
+    assert "entropy" in after_step(Trainer(min_entropy=0.6), kl=0.5, entropy=0.5)
+    assert "entropy" in after_step(T, kl=0.5, entropy=float("nan"))
+
+
+def test_the_rate_halves_after_two_undone_in_a_row() -> None:
+    t, pace = Trainer(learning_rate=1.0, warmup_steps=4), Pace()
+    assert [pace.rate(t, n) for n in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert not pace.note(undone=True)
+    assert not pace.note(undone=False)
+    assert not pace.note(undone=True)
+    assert pace.note(undone=True)
+    assert pace.rate(t, 9) == 0.5
+    assert not pace.note(undone=True)
+
+
+def test_one_token_does_not_decide_the_mean_ratio() -> None:
+    assert mean_ratio(torch.tensor([0.0] * 99 + [50.0])) == pytest.approx(1.99)
+    assert mean_ratio(torch.zeros(0)) == 1.0
+
+
+def test_k3_is_the_kl_of_samples() -> None:
+    torch.manual_seed(0)
+    p, q = torch.softmax(torch.randn(6), -1), torch.softmax(torch.randn(6), -1)
+    exact = (p * (p / q).log()).sum()
+    assert float((p * k3(p.log(), q.log())).sum()) == pytest.approx(float(exact), rel=1e-4)
+    assert (k3(torch.randn(50), torch.randn(50)) >= 0).all()
+
+
+def test_a_snapshot_brings_everything_back() -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+
+    step()
+    before = Snapshot.take(model, optimizer)
+    kept = model.weight.detach().clone()
+    step()
+    after = model.weight.detach().clone()
+    before.restore(model, optimizer)
+    assert torch.equal(model.weight, kept)
+    model.zero_grad()
+    model(torch.ones(1, 3)).sum().backward()
+    model.weight.grad, model.bias.grad = (
+        model.weight.grad * 2,
+        model.bias.grad * 2,
+    )  # as two backward passes had left them
+    optimizer.step()
+    assert torch.allclose(model.weight, after, atol=1e-6)

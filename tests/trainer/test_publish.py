@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+from tests.trainer.tiny import make_config, make_trainer
+
+from slipstream.contract import Adapter, Adapters
+from slipstream.errors import SlipstreamError
+from slipstream_trainer import publish
+from slipstream_trainer.publish import next_version, rename_whole, sweep, write_adapter
+
+
+def test_a_number_is_never_used_again(tmp_path) -> None:
+    assert next_version("m", tmp_path / "none", None) == 1
+    for name in ("m@3", "m@11", "other@40", "m@x"):
+        (tmp_path / name).mkdir()
+    assert next_version("m", tmp_path, None) == 12
+    refused = Adapter(name="m@15", model="m", version=15, state="refused", created=1.0, path="m@15")
+    assert next_version("m", tmp_path, Adapters(adapters=[refused], live={})) == 16
+
+
+def test_a_folder_appears_whole_or_not_at_all(tiny, tmp_path, monkeypatch) -> None:
+    trainer = make_trainer(make_config(tiny, tmp_path))
+    final = tmp_path / "adapters" / "tiny@1"
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as m:
+        m.setattr(publish, "sync_folder", die)
+        with pytest.raises(KeyboardInterrupt):
+            write_adapter(trainer.model, final, 16)
+    assert not final.exists()
+    write_adapter(trainer.model, final, 16)
+    assert sorted(p.name for p in final.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    assert [p.name for p in final.parent.iterdir()] == ["tiny@1"]
+
+
+def test_a_rank_above_the_engines_is_not_published(tiny, tmp_path) -> None:
+    trainer = make_trainer(make_config(tiny, tmp_path))
+    with pytest.raises(SlipstreamError, match="rank 8"):
+        write_adapter(trainer.model, tmp_path / "a" / "tiny@1", 1)
+    assert not list((tmp_path / "a").iterdir())
+
+
+def test_names_are_not_overwritten(tmp_path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "old").mkdir()
+    with pytest.raises(FileExistsError):
+        rename_whole(tmp_path / "new", tmp_path / "old")
+
+
+def test_leftovers_are_swept(tmp_path) -> None:
+    (tmp_path / ".tmp-trainer-1-a").mkdir()
+    (tmp_path / ".tmp-upload").mkdir()
+    sweep(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == [".tmp-upload"]

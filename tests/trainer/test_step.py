@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.trainer.tiny import conversation, make_config, make_trainer
+
+from slipstream_trainer.guards import Pace
+from slipstream_trainer.policy import adapter_state
+from slipstream_trainer.step import train
+
+
+@pytest.fixture
+def make(tiny, tmp_path):
+    return lambda **settings: make_trainer(make_config(tiny, tmp_path, **settings), warm=False)
+
+
+def same(a, b) -> bool:
+    return all(torch.equal(a[n], b[n]) for n in a)
+
+
+def test_a_step_and_its_figures(make) -> None:
+    trainer = make(learning_rate=1e-3, beta=0.01)
+    before = adapter_state(trainer.model)
+    samples = conversation(0, groups=3)
+    samples[-1].trainable, samples[-1].reason = False, "top_k"
+    result = train(trainer, samples, Pace(), 0)
+    assert result.outcome == "step"
+    assert not same(before, adapter_state(trainer.model))
+    f = result.figures
+    for name in (
+        "loss",
+        "grad_norm",
+        "ratio",
+        "kl",
+        "entropy",
+        "clipped",
+        "truncated",
+        "logprob_gap",
+        "padding",
+        "memory_mib",
+        "kl_base",
+    ):
+        assert isinstance(f[name], float), name
+    assert (f["groups"], f["groups_dropped"], f["episodes"]) == (3, 0, 9)
+    assert f["untrainable"] == {"top_k": 1}
+    assert f["layout"] == "tree"
+    assert 0 < f["saving_merged"] < f["saving"] < 1
+    assert f["tokens"] == sum(len(s.completion_C) for s in samples[:-1])
+    assert 0 < f["continuations"] < 1
+
+
+def test_a_batch_far_from_the_engine_is_not_stepped_on(make) -> None:
+    trainer = make()
+    before = adapter_state(trainer.model)
+    samples = conversation(0)
+    for s in samples:
+        s.logprobs_C = s.logprobs_C - 30
+    result = train(trainer, samples, Pace(), 0)
+    assert result.outcome == "skipped"
+    assert "π_old" in result.reason
+    assert same(before, adapter_state(trainer.model))
+    assert all(p.grad is None for p in trainer.trained)
+
+
+def test_a_huge_gradient_is_not_stepped_on(make) -> None:
+    result = train(make(max_grad=1e-9), conversation(0), Pace(), 0)
+    assert (result.outcome, "norm" in result.reason) == ("skipped", True)
+
+
+@pytest.mark.parametrize(("settings", "word"), [({"learning_rate": 10.0}, "KL"), ({"min_entropy": 100.0}, "entropy")])
+def test_a_step_that_breaks_a_bound_is_undone(make, settings, word: str) -> None:
+    trainer, pace = make(**settings), Pace()
+    before = adapter_state(trainer.model)
+    for n in range(2):
+        result = train(trainer, conversation(n), pace, n)
+        assert result.outcome == "undone"
+        assert word in result.reason
+        assert same(before, adapter_state(trainer.model))
+        assert not any(float(v["exp_avg"].abs().sum()) for v in trainer.optimizer.state.values())
+    assert pace.scale == 0.5
+    assert result.figures["learning_rate_scale"] == 0.5
+
+
+def test_several_inner_steps_clip(make) -> None:
+    trainer = make(inner_steps=4, loss="grpo", learning_rate=5e-3, max_kl=100.0)
+    result = train(trainer, conversation(0), Pace(), 0)
+    assert result.outcome == "step"
+    assert result.figures["kl"] > 0
+    assert result.figures["clipped"] > 0
+    assert {int(v["step"]) for v in trainer.optimizer.state.values()} == {4}
+
+
+def test_nothing_to_train_on(make) -> None:
+    trainer = make()
+    samples = conversation(0)
+    for s in samples:
+        s.trainable, s.reason = False, "temperature"
+    assert train(trainer, samples, Pace(), 0).reason == "no call can be trained on"
+
+
+def test_reward_that_favours_a_token_makes_it_likelier(make) -> None:
+    """The loop learns: of two replies to one prompt, the rewarded one."""
+    from tests.trainer.tiny import sample
+
+    from slipstream_trainer.plan import make_plan
+
+    trainer = make(learning_rate=5e-3, max_kl=10.0, loss="cispo")
+    prompt = [5, 6, 7, 8]
+
+    def batch():
+        out = [sample(f"e{i}", prompt, [20 + i % 2, 1], reward=float(i % 2)) for i in range(8)]
+        work = trainer.start(make_plan(out, layout="per_call"))
+        with torch.no_grad():
+            for micro in work.plan.micro:
+                lp, _, token = trainer.forward(micro, work)
+                work.now_T[token] = lp
+        for i, s in enumerate(out):
+            s.logprobs_C = work.now_T[2 * i : 2 * i + 2].numpy().astype(np.float32)
+        return out
+
+    start = batch()[1].logprobs_C[0]
+    for n in range(5):
+        assert train(trainer, batch(), Pace(), n).outcome == "step"
+    assert batch()[1].logprobs_C[0] > start + 0.3

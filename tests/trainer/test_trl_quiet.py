@@ -1,0 +1,9 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_trl_is_imported_without_vllm() -> None:
+    code = "import sys, slipstream_trainer.trl_quiet; assert 'vllm' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240, env={"PYTHONPATH": ":".join(sys.path)})

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+import torch
+from tests.trainer.tiny import conversation
+
+from slipstream_trainer.plan import make_plan
+from slipstream_trainer.work import Work
+
+
+def test_a_plan_on_the_device() -> None:
+    plan = make_plan(conversation(0))
+    work = Work.of(plan, torch.device("cpu"))
+    assert len(work.engine_T) == len(work.cold_T) == plan.scored.tokens
+    assert set(work.cold_T.tolist()) == {1.0, *(1 / torch.tensor([0.7, 1.3])).tolist()}
+    assert Work.of(make_plan(conversation(0, temperatures=False)), torch.device("cpu")).cold_T is None
+    assert work.fresh
