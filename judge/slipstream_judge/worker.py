@@ -204,8 +204,8 @@ async def run(config: Config, client: AsyncClient, stop: asyncio.Event) -> int:
     worker = Worker(config, client)
     server = None
     if config.judge.metrics_port is not None:
-        port, server = worker.metrics.serve(config.judge.metrics_port)
-        log.info("metrics on http://127.0.0.1:%s/metrics", port)
+        port, server = worker.metrics.serve(config.judge.metrics_port, config.judge.metrics_host)
+        log.info("metrics on http://%s:%s/metrics", config.judge.metrics_host, port)
     if config.judge.model is not None:
         await asyncio.to_thread(litellm)
     who = " and ".join(x for x in (config.judge.model, config.judge.function) if x)
