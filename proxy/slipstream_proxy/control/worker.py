@@ -49,12 +49,23 @@ def rules_of(config: Config) -> Rules:
     )  # fmt: skip
 
 
+def instance_of(root: Path) -> str:
+    """What tells this proxy's spool from those of others on the same PostgreSQL: made once, kept in the data folder."""
+    file = root / "instance"
+    if not file.is_file():
+        fresh = root / f".instance-{os.getpid()}"
+        fresh.write_text(new_id())
+        fresh.replace(file)
+    return file.read_text().strip()
+
+
 def open_or_none(config: Config) -> Store | None:
     """The store, or None when it cannot be opened even anew: then the spool keeps everything."""
     try:
         return open_store(
-            config.store_url, rules_of(config), memory_limit=config.store.memory_limit, threads=config.store.threads
-        )
+            config.store_url, rules_of(config), memory_limit=config.store.memory_limit, threads=config.store.threads,
+            instance=instance_of(config.root),
+        )  # fmt: skip
     except Exception:
         log.exception("the store %s cannot be opened; calls and rewards are kept in the spool", config.store_url)
         return None
