@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -26,10 +28,12 @@ from slipstream_proxy.control.http import (
     reply,
 )
 from slipstream_proxy.control.routes_episodes import Stored
+from slipstream_proxy.control.threads import in_thread
 
 NDJSON = "application/x-ndjson"
 PAGE = 1000
 FOLLOW_POLL = 1.0
+LOST = "slipstream_capture_lost_total"
 
 
 class Success(c.Model):
@@ -103,8 +107,18 @@ def _version() -> str:
         return "0"
 
 
+def lost_by_workers(folder: Path) -> int:
+    """Calls that the data plane's workers have served and could not write, as they said last."""
+    lost = 0.0
+    for path in folder.glob("data*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            lost += sum(v for name, _, v in json.loads(path.read_text())["values"] if name == LOST)
+    return int(lost)
+
+
 async def status_of(deps: Deps) -> c.Status:
     counts: dict[str, Any] = await deps.ask(deps.store.counts, deps.now())
+    lost = await in_thread(lost_by_workers, deps.config.root / "metrics")
     engines: list[dict[str, Any]] = [{**e.public(), "error": e.error} for e in deps.swapper.engines.engines]
     waiting = [str(w) for w in counts.get("waiting", [])]
     stats = deps.ingester.stats if deps.ingester else None
@@ -115,7 +129,7 @@ async def status_of(deps: Deps) -> c.Status:
     return c.Status(
         version=_version(), started=deps.started, models={m: deps.adapters.live(m) for m in deps.adapters.models}, engines=engines,
         episodes=counts.get("episodes", {}), groups=counts.get("groups", {}), calls=int(counts.get("calls", 0)),
-        capture_lost=(stats.skipped if stats else 0) + deps.mutations.writer.lost, ingest_lag_seconds=stats.lag_seconds if stats else 0.0,
+        capture_lost=lost + (stats.skipped if stats else 0) + deps.mutations.writer.lost, ingest_lag_seconds=stats.lag_seconds if stats else 0.0,
         steps=int(counts.get("batches", {}).get("trained", 0)), last_step=deps.last_step or max((a.created for a in deps.adapters.items.values()), default=None), untrainable=counts.get("untrainable", {}), waiting=waiting,
         batch={"batches": counts.get("batches", {}), "missing": counts.get("missing", {})},
     )  # fmt: skip

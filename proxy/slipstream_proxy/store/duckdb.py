@@ -76,26 +76,37 @@ class DuckDriver:
         return con
 
     def _open_or_set_aside(self) -> duckdb.DuckDBPyConnection:
+        """A broken log is set aside alone: the file holds all up to the last snapshot, and the spool what came since. A broken file goes too."""
+        con, said = self._try_open()
+        if con is not None:
+            return con
+        self.rebuilt = True
+        aside = self.path.with_name(f"{self.path.name}.broken-{int(time.time() * 1000)}")
+        wal, wal_aside = Path(f"{self.path}.wal"), Path(f"{aside}.wal")
+        if wal.exists():
+            wal.rename(wal_aside)
+            try:
+                con, _ = self._try_open()
+            except StoreError:
+                wal_aside.rename(wal)
+                raise
+            if con is not None:
+                log.critical("the log of %s is broken (%s): set aside as %s; the spool is replayed from the last snapshot on", self.path, said, wal_aside.name)  # fmt: skip
+                return con
+        if self.path.exists():
+            self.path.rename(aside)
+        log.critical("the store %s is broken (%s): set aside as %s, begun anew; the spool will be replayed", self.path, said, aside.name)  # fmt: skip
+        return self._open()
+
+    def _try_open(self) -> tuple[duckdb.DuckDBPyConnection | None, str]:
+        """Or why it is broken. Raises ``StoreError`` when it may be good and cannot be opened just now."""
         try:
-            return self._open()
+            return self._open(), ""
         except (duckdb.Error, RuntimeError, UnicodeDecodeError) as e:
-            said = str(e).splitlines()[0]
+            said = str(e).splitlines()[0] if str(e) else type(e).__name__
             if any(b in said.lower() for b in BLOCKED):
                 raise StoreError(f"{self.path} cannot be opened: {said}") from e
-            aside = self.path.with_name(f"{self.path.name}.broken-{int(time.time() * 1000)}")
-            wal = Path(f"{self.path}.wal")
-            if self.path.exists():
-                self.path.rename(aside)
-            if wal.exists():
-                wal.rename(f"{aside}.wal")
-            log.critical(
-                "the store %s is broken (%s): set aside as %s, begun anew; the spool will be replayed",
-                self.path,
-                said,
-                aside.name,
-            )
-            self.rebuilt = True
-            return self._open()
+            return None, said
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         """The thread's own connection to the open file."""

@@ -54,3 +54,13 @@ async def test_success_by_adapter(plane):
     await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0})
     rows = (await plane.ask("GET", "/success"))[1]["rows"]
     assert [(r["adapter"], r["arm"], r["episodes"], r["mean"]) for r in rows] == [("tiny", "live", 1, 1.0)]
+
+
+async def test_status_counts_what_the_workers_could_not_write(plane):
+    folder = plane.config.root / "metrics"
+    folder.mkdir()
+    for n, lost in enumerate((2.0, 3.0)):
+        values = [["slipstream_calls_total", "", 9.0], ["slipstream_capture_lost_total", "", lost]]
+        (folder / f"data{n}.json").write_text(json.dumps({"at": 1.0, "values": values, "histograms": {}}))
+    (folder / "data2.json").write_text("half a fi")
+    assert (await plane.ask("GET", "/status"))[1]["capture_lost"] == 5
