@@ -132,7 +132,8 @@ def score(samples: Sequence[Sample]) -> tuple[Scored, list[int]]:
         return np.asarray(np.repeat(np.array([p[index] for p in parts], dtype=dtype), lengths))
 
     def join(index: int, dtype: type) -> NDArray[Any]:
-        return np.concatenate([np.zeros(0, dtype=dtype), *(p[index] for p in parts)]).astype(dtype)
+        found: NDArray[Any] = np.concatenate([np.zeros(0, dtype=dtype), *(p[index] for p in parts)]).astype(dtype)
+        return found
 
     scored = Scored(
         each(0, np.int64), join(1, np.int64), join(2, np.float32), each(3, np.float32), each(4, np.float32), each(5, np.int64),

@@ -1,0 +1,242 @@
+"""What merging and prefix trees spare, on a small model on the CPU: python benchmarks/trainer/bench_trainer.py [--turns 6] [--prompt 1500] …
+
+Groups of episodes of several turns behind one shared prompt, laid out as: stock TRL with a sample for every call, stock TRL with merged rows, ours
+merged, ours as trees, ours as chosen by itself. Tokens computed, seconds of a forward and backward pass (best of --repeat), peak memory of
+the process. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import torch
+
+from slipstream.config import Config, load_config
+from slipstream_trainer.advantage import assign
+from slipstream_trainer.plan import Layout, make_plan
+from slipstream_trainer.policy import load_policy
+from slipstream_trainer.rows import Sample, merge_chains
+from slipstream_trainer.trainer import CPU_MICRO, CapturedGRPOTrainer, grpo_config
+from slipstream_trainer.trl_quiet import GRPOTrainer
+
+VOCAB = 512
+
+
+def make_model(folder: Path, layers: int, hidden: int) -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    heads = max(2, hidden // 64)
+    shape = Qwen3Config(
+        vocab_size=VOCAB, hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=max(1, heads // 2), head_dim=64, max_position_embeddings=32_768, tie_word_embeddings=True, initializer_range=0.1,
+        eos_token_id=1, pad_token_id=0,
+    )  # fmt: skip
+    Qwen3ForCausalLM(shape).save_pretrained(folder)
+    raw = Tokenizer(models.WordLevel({"<pad>": 0, "<end>": 1, "<unk>": 2}, unk_token="<unk>"))
+    PreTrainedTokenizerFast(
+        tokenizer_object=raw, pad_token="<pad>", eos_token="<end>", unk_token="<unk>"
+    ).save_pretrained(folder)
+
+
+def episodes(args: argparse.Namespace, form: str) -> list[Sample]:
+    """``plain``: the history grows. ``stripped``: half of each earlier reply (the thinking) is taken out. ``compacted``: after half of
+    the turns the history becomes a summary."""
+    random = np.random.default_rng(0)
+
+    def some(n: int) -> np.ndarray:
+        return random.integers(3, VOCAB, n).astype(np.int32)
+
+    out = []
+    for g in range(args.groups):
+        root = some(args.prompt)
+        for e in range(args.episodes):
+            kept, reward = [root], float(random.random())
+            for n in range(args.turns):
+                if form == "compacted" and n == args.turns // 2:
+                    kept = [root, some(args.sampled)]
+                said = some(args.sampled)
+                out.append(
+                    Sample(f"g{g}", "task", f"g{g}e{e}", f"g{g}e{e}c{n}", n, 0, np.concatenate(kept), said, np.full(len(said), -6.0, np.float32), reward)
+                )  # fmt: skip
+                kept += [said[len(said) // 2 :] if form == "stripped" else said, some(args.results)]
+    return out
+
+
+def timed(what: Any, repeat: int) -> float:
+    best = float("inf")
+    for _ in range(repeat):
+        began = time.perf_counter()
+        what()
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+def gradients(model: Any) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
+
+
+def stock(config: Config, rows: list[tuple[np.ndarray, np.ndarray]], rewards: list[float], size: int) -> Any:
+    """TRL as it is: rows (ids, mask of sampled tokens), padded, ``size`` rows a micro-batch."""
+    model, tokenizer = load_policy(config)
+    twin = CapturedGRPOTrainer(model, tokenizer, config, config.root / "a")
+    trainer = GRPOTrainer(
+        model=load_policy(config)[0], reward_funcs=lambda **_: [0.0], args=grpo_config(config, config.root / "b"), train_dataset=twin.train_dataset,
+        processing_class=tokenizer,
+    )  # fmt: skip
+    trainer.use_vllm = False
+    trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation = 1
+    trainer.model.train()
+    total = torch.tensor(float(sum(int(m.sum()) for _, m in rows)))
+
+    def run() -> None:
+        trainer.model.zero_grad(set_to_none=True)
+        for at in range(0, len(rows), size):
+            part = rows[at : at + size]
+            first = [int(np.argmax(m)) for _, m in part]
+            left, right = max(first), max(len(m) - f for (_, m), f in zip(part, first, strict=True))
+            ids, seen = torch.zeros(len(part), left, dtype=torch.long), torch.zeros(len(part), left, dtype=torch.long)
+            said, real, sampled = (torch.zeros(len(part), right, dtype=torch.long) for _ in range(3))
+            for i, ((x, m), f) in enumerate(zip(part, first, strict=True)):
+                ids[i, left - f :], seen[i, left - f :] = torch.from_numpy(x[:f].astype(np.int64)), 1
+                n = len(x) - f
+                said[i, :n], real[i, :n] = torch.from_numpy(x[f:].astype(np.int64)), 1
+                sampled[i, :n] = torch.from_numpy(m[f:].astype(np.int64))
+            inputs = {
+                "prompt_ids": ids, "prompt_mask": seen, "completion_ids": said, "completion_mask": real, "tool_mask": sampled,
+                "advantages": torch.tensor(rewards[at : at + size]), "num_items_in_batch": total,
+            }  # fmt: skip
+            trainer.compute_loss(trainer.model, inputs).backward()
+
+    return run
+
+
+def rows_of(samples: list[Sample], *, merged: bool) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[float]]:
+    rows, rewards = [], []
+    for chain in merge_chains(samples, per_call=not merged):
+        long = samples[chain.samples[-1]]
+        ids = np.concatenate([long.prompt_P, long.completion_C])
+        mask = np.zeros(len(ids), dtype=np.int64)
+        for i in chain.samples:
+            s = samples[i]
+            mask[len(s.prompt_P) : len(s.prompt_P) + len(s.completion_C)] = 1
+        rows.append((ids, mask))
+        rewards.append(long.advantage)
+    return rows, rewards
+
+
+def measure(args: argparse.Namespace, config: Config, form: str) -> dict[str, Any]:
+    samples = episodes(args, form)
+    assign(samples, "std")
+    model, tokenizer = load_policy(config)
+    trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "ours")
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_B" in name:
+                p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)) * 0.02)
+    found: dict[str, Any] = {"form": form}
+    grads: dict[str, torch.Tensor] = {}
+
+    def ours(layout: Layout) -> float:
+        plan = make_plan(copy.deepcopy(samples), layout=layout, budget=10**6, micro=CPU_MICRO, costs=trainer.costs())
+        found[f"computed_{layout}"] = plan.tokens
+        found.update(tokens_per_call=plan.tokens_per_call, tokens_merged=plan.tokens_merged)
+        if layout == "tree":
+            found["tokens_tree"] = plan.tokens_tree
+        work = trainer.start(plan)
+        work.weight_T.fill_(1.0)
+        work.old_T.zero_()
+
+        def run() -> None:
+            fresh = trainer.start(plan)
+            fresh.engine_T = torch.zeros_like(fresh.engine_T)
+            trainer.backward(fresh)
+
+        seconds = timed(run, args.repeat)
+        grads[layout] = gradients(trainer.model)
+        return seconds
+
+    for layout in ("merged", "tree", "auto"):
+        found[f"seconds_{layout}"] = ours(layout)
+    found["gradient_error"] = max(
+        float((grads[x] - grads["merged"]).norm() / grads["merged"].norm()) for x in ("tree", "auto")
+    )
+    for name, merged in (("per_call", False), ("stock_merged", True)):
+        rows, rewards = rows_of(samples, merged=merged)
+        size = max(1, CPU_MICRO // max(len(x) for x, _ in rows))
+        found[f"seconds_{name}"] = timed(stock(config, rows, rewards, size), args.repeat)
+    found["speedup_vs_per_call"] = found["seconds_per_call"] / found["seconds_auto"]
+    found["speedup_vs_merged"] = found["seconds_stock_merged"] / found["seconds_auto"]
+    found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in {
+        "groups": 2,
+        "episodes": 8,
+        "turns": 6,
+        "prompt": 375,
+        "sampled": 75,
+        "results": 75,
+        "layers": 2,
+        "hidden": 128,
+        "repeat": 1,
+    }.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--forms", default="plain,stripped,compacted")
+    parser.add_argument("--full", action="store_true", help="8 groups, 1.5k shared prompt, 300 + 300 tokens a turn")
+    args = parser.parse_args()
+    if args.full:
+        args.groups, args.prompt, args.sampled, args.results = 8, 1500, 300, 300
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    with tempfile.TemporaryDirectory() as folder:
+        make_model(Path(folder) / "model", args.layers, args.hidden)
+        settings = {
+            "data_dir": folder,
+            "engine": {"model": f"{folder}/model"},
+            "trainer": {"lora_rank": 16, "max_ratio": 1e30, "is_max": 1e-30 + 1.0},
+        }
+        config = load_config(None, env={}, base=settings)
+        results = []
+        for form in args.forms.split(","):
+            found = measure(args, config, form)
+            results.append(found)
+            print(
+                json.dumps({k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in found.items()}),
+                file=sys.stderr,
+            )
+    first = results[0]
+    names = (
+        "tokens_per_call",
+        "tokens_merged",
+        "tokens_tree",
+        "gradient_error",
+        "speedup_vs_per_call",
+        "speedup_vs_merged",
+    )
+    print(
+        json.dumps(
+            {n: first[n] for n in names}
+            | {"groups": args.groups, "prompt": args.prompt, "sampled": args.sampled, "results": args.results}
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
