@@ -147,6 +147,21 @@ def test_a_rollback_restores_what_is_live(tiny, tmp_path) -> None:
     assert weights(tmp_path / "adapters" / "tiny@3") == weights(tmp_path / "straight" / "adapters" / "tiny@2")
 
 
+def test_what_a_rolled_back_adapter_sampled_is_not_trained_on(tiny, tmp_path) -> None:
+    with serve(Control()) as control:
+        control.add("b0", table(conversation(0)))
+        worker = make_worker(tiny, tmp_path, control, max_steps=1)
+        worker.run()
+        control.roll_back("tiny@1", "tiny")
+        late = conversation(1)
+        for s in late:
+            s.adapter = "tiny@1"
+        control.add("b1", table(late))
+        worker.once()
+        assert control.done["b1"] == "skipped"
+        assert control.of_kind("skipped")[0]["untrainable"] == {"rolled_back": len(late)}
+
+
 def test_all_rolled_back_it_starts_from_the_base_again(tiny, tmp_path) -> None:
     with serve(Control()) as control:
         control.add("b0", table(conversation(0)))

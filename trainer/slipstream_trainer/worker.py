@@ -63,6 +63,8 @@ class Worker:
         self.teller = Teller(config, client, self.checkpoints, self.metrics, self.stop)
         self.state = State(weights=config.model_name)
         self.live = config.model_name
+        self.taken: set[str] = set()
+        """Adapters that were rolled back."""
         self._interruptible = False
         self._looked = 0.0
         self._bar: Any = None
@@ -121,6 +123,9 @@ class Worker:
 
     def _train(self, leased: LeasedBatch) -> Result:
         samples = read_samples(leased.table, self.trainer.vocab, self.config.trainer.max_staleness)
+        for s in samples:
+            if s.adapter in self.taken and s.trainable:  # leased before it was rolled back
+                s.trainable, s.reason = False, "rolled_back"
         self._interruptible = True
         if self.stop.is_set():
             raise Stop
@@ -220,8 +225,8 @@ class Worker:
         self._looked = time.monotonic()
         known = self.teller.adapters()
         self.live = known.live.get(self.config.model_name, self.config.model_name)
-        taken = {a.name for a in known.adapters if a.state == AdapterState.ROLLED_BACK}
-        if self.state.weights in taken:
+        self.taken = {a.name for a in known.adapters if a.state == AdapterState.ROLLED_BACK}
+        if self.state.weights in self.taken:
             self._go_back(self.state.weights)
 
     def _go_back(self, taken: str) -> None:
