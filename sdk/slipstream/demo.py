@@ -329,6 +329,8 @@ async def _run(
     learned = await learn(driver, stack, supervisor, progress, options.time_limit)
     progress.say(f"{learned.steps} steps in {learned.train_seconds:.0f} s; {learned.stopped or 'stopped'}")
     live = await _settle(stack, supervisor)
+    async with AsyncClient(stack.url) as client:  # the last step may have ended while the agent was stopping
+        learned.steps = sum(e.kind == "step" for e in await client.events())
     last = await driver.held_out("last", progress)
     await driver.client.close()
     recorded = await _recorded(stack.url, driver.tally.calls)
