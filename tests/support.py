@@ -83,3 +83,29 @@ def toml(tree: dict[str, Any], path: str = "") -> str:
             name = k if k.replace("_", "").isalnum() else json.dumps(k)
             lines += [f"[{path}{name}]", toml(v, f"{path}{name}.")]
     return "\n".join(lines) + "\n"
+
+
+@contextlib.contextmanager
+def vllm(log: Path, *more: str) -> Iterator[str]:
+    """A vLLM of its own with the inbox example's model; ``more`` are flags. Yields its URL without /v1."""
+    import httpx
+
+    from slipstream.config import load_config
+    from slipstream.engine import engine_command
+
+    engine = {
+        "model": str(MODEL),
+        "name": "inbox",
+        "max_model_len": 512,
+        "tool_parser": "hermes",
+        "args": ["--max-num-seqs", "64"],
+    }
+    command = engine_command(load_config(None, env={}, base={"engine": engine}))
+    with process([*command.argv, *more], log, command.env) as p:
+
+        def up() -> bool:
+            return p.poll() is not None or httpx.get(f"{command.url}/health", timeout=5, trust_env=False).is_success
+
+        wait_for(up, 420, 0.5, "vLLM is up")
+        assert p.poll() is None, f"vLLM ended with {p.returncode}: {log.read_text()[-3000:]}"
+        yield command.url

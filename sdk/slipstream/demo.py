@@ -23,6 +23,7 @@ import httpx
 
 from slipstream.client import AsyncClient
 from slipstream.config import Config, load_config
+from slipstream.curve import plot, success_curve
 from slipstream.errors import ApiError, StartError
 from slipstream.progress import Progress
 from slipstream.stack import Stack, start_stack
@@ -223,56 +224,6 @@ async def _settle(stack: Stack, supervisor: Supervisor) -> str:
             await asyncio.sleep(0.2)
 
 
-def _version(adapter: str) -> int:
-    return int(adapter.rpartition("@")[2]) if "@" in adapter else 0
-
-
-async def _curve(url: str) -> list[tuple[str, str, float, int]]:
-    """(adapter, split, success, episodes) in the adapters' order."""
-    query = (
-        "select adapter, split, avg(reward) as success, count(*) as n from episodes where reward is not null and adapter is not null "
-        "group by adapter, split"
-    )
-    async with AsyncClient(url) as client:
-        rows = (await client.sql(query)).rows
-    return sorted(((str(a), str(s), float(x), int(n)) for a, s, x, n in rows), key=lambda r: (_version(r[0]), r[1]))
-
-
-def plot(curve: list[tuple[str, str, float, int]], base: float, last: float, path: Path) -> None:
-    """Success over adapter versions; the held-out figures as points at both ends."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    train = [(a, x, n) for a, s, x, n in curve if s == "train"]
-    figure, axes = plt.subplots(figsize=(8, 4.5))
-    names = [a for a, _, _ in train]
-    axes.plot(
-        range(len(train)), [x for _, x, _ in train], "o-", color="#2563eb", label="training tasks, while it learned"
-    )
-    axes.plot(
-        [0, max(0, len(train) - 1)],
-        [base, last],
-        "D",
-        color="#dc2626",
-        markersize=9,
-        label=f"held-out tasks ({HELD_OUT})",
-    )
-    axes.set_xticks(range(len(names)), [n.rpartition("@")[2] if "@" in n else "base" for n in names])
-    axes.set(
-        ylim=(0, 1.02),
-        xlabel="adapter version",
-        ylabel="success",
-        title="The inbox agent, by the adapter that served it",
-    )
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-
-
 @dataclass(slots=True)
 class Options:
     seed: int = 0
@@ -335,7 +286,7 @@ async def _run(
     await driver.client.close()
     recorded = await _recorded(stack.url, driver.tally.calls)
     picture = folder / "success.png"
-    plot(await _curve(stack.url), base, last, picture)
+    plot(await success_curve(stack.url), base, last, picture, HELD_OUT)
     summary = {
         "success_base": round(base, 4), "success_last": round(last, 4), "train_seconds": round(learned.train_seconds, 1), "steps": learned.steps,
         "calls": driver.tally.calls, "recorded": recorded, "failed_calls": driver.tally.failed, "seed": options.seed, "adapter": live,

@@ -10,12 +10,10 @@ import httpx
 import pytest
 from tests.integration.adapters import make_adapter
 from tests.integration.load import Load, streams
-from tests.support import MODEL, process, wait_for
+from tests.support import vllm, wait_for
 
 from slipstream.client import Client
-from slipstream.config import load_config
 from slipstream.contract import AdapterIn
-from slipstream.engine import engine_command
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 SWAPS = 10
@@ -77,32 +75,15 @@ def test_ten_swaps_under_32_streams(engine, start_proxy, tmp_path: Path) -> None
 
 def same_as_fresh(url: str, name: str, adapter: Path, tmp_path: Path) -> None:
     """The swapped-in adapter says what it says on an engine that knows no other."""
-    base = {
-        "engine": {
-            "model": str(MODEL),
-            "name": "inbox",
-            "max_model_len": 512,
-            "tool_parser": "hermes",
-            "args": ["--max-num-seqs", "64"],
-        }
-    }
-    command = engine_command(load_config(None, env={}, base=base))
-    argv = [*command.argv, "--lora-modules", json.dumps({"name": name, "path": str(adapter)})]
     prompts = [
         f"when is the {thing} for {person}"
         for thing in ("dentist", "flight", "visa")
         for person in ("dana", "omar", "vera")
     ]
     swapped = [best(likeliest(url, name, q)) for q in prompts]
-    with process(argv, tmp_path / "fresh.log", command.env) as p:
-
-        def up() -> bool:
-            assert p.poll() is None, (tmp_path / "fresh.log").read_text()[-2000:]
-            return httpx.get(f"{command.url}/health", timeout=5, trust_env=False).is_success
-
-        wait_for(up, 420, 0.5, "the fresh engine is up")
-        fresh = [best(likeliest(command.url, name, q)) for q in prompts]
-        unadapted = [best(likeliest(command.url, "inbox", q)) for q in prompts]
+    with vllm(tmp_path / "fresh.log", "--lora-modules", json.dumps({"name": name, "path": str(adapter)})) as alone:
+        fresh = [best(likeliest(alone, name, q)) for q in prompts]
+        unadapted = [best(likeliest(alone, "inbox", q)) for q in prompts]
     # bf16 on a CPU: batches of other shapes round otherwise
     same = [mine[1] == pytest.approx(theirs[1], abs=0.1) for mine, theirs in zip(swapped, fresh, strict=True)]
     assert all(same), f"{swapped} {fresh}"

@@ -13,17 +13,13 @@ from tests.support import MODEL, free_port
 
 from slipstream.config import load_config
 from slipstream.demo import (
-    HELD_OUT,
     WINDOW,
     Driver,
     Tally,
-    _curve,
     _recorded,
     _tokens,
-    _version,
     demo_config,
     inbox_dir,
-    plot,
 )
 from slipstream.errors import ConfigError
 
@@ -80,11 +76,6 @@ def test_an_episode_that_fails_is_counted_and_told(capsys: pytest.CaptureFixture
     assert "an episode failed: ConnectionError('gone')" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "version"), [("inbox", 0), ("inbox@1", 1), ("a@b@12", 12)])
-def test_versions_in_order(name: str, version: int) -> None:
-    assert _version(name) == version
-
-
 async def test_tokens_by_the_engines_own_count(server: Server) -> None:
     server.on(
         "GET",
@@ -96,37 +87,6 @@ async def test_tokens_by_the_engines_own_count(server: Server) -> None:
         assert await _tokens(f"http://127.0.0.1:{free_port()}", http) is None
 
 
-async def test_the_curve_in_the_adapters_order(server: Server) -> None:
-    rows = [
-        ["inbox@10", "train", 0.9, 80],
-        ["inbox@2", "train", 0.5, 90],
-        ["inbox", "eval", 0.3, 256],
-        ["inbox", "train", 0.3, 100],
-    ]
-    server.on("POST", "/sql", {"columns": ["adapter", "split", "success", "n"], "rows": rows})
-    curve = await _curve(server.url)
-    assert [(a, s) for a, s, _, _ in curve] == [
-        ("inbox", "eval"),
-        ("inbox", "train"),
-        ("inbox@2", "train"),
-        ("inbox@10", "train"),
-    ]
-
-
 async def test_calls_in_the_store_once_it_has_caught_up(server: Server) -> None:
     server.on("POST", "/sql", {"columns": ["n"], "rows": [[12]]})
     assert await _recorded(server.url, 12) == 12
-
-
-@pytest.mark.parametrize(
-    "curve",
-    [
-        [],
-        [("inbox", "train", 0.3, 10)],
-        [("inbox", "train", 0.3, 10), ("inbox@1", "eval", 1.0, HELD_OUT), ("inbox@1", "train", 0.9, 10)],
-    ],
-)
-def test_the_plot_is_a_picture(tmp_path: Path, curve: list[tuple[str, str, float, int]]) -> None:
-    path = tmp_path / "success.png"
-    plot(curve, 0.3, 0.97, path)
-    assert path.read_bytes().startswith(b"\x89PNG")
