@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.chaos.chaos import WAL, break_file, run
+
+
+@pytest.mark.timeout(900)
+async def test_what_was_acknowledged_is_there_once_whatever_is_killed(tmp_path):
+    """The short form: no small disk is mounted here, and the hurts come in turn."""
+    said: list[str] = []
+    found = await run(tmp_path, 4, 7, mount=False, hurts=["proxy", "flipped", "control", "tail"], said=said.append)
+    assert found["rounds"] == 4, said
+    assert {found[n] for n in ("lost", "doubled", "disordered", "returned", "refused_starts")} == {0}, (found, said)
+    assert found["acknowledged"] > 0
+
+
+@pytest.mark.parametrize("how", WAL)
+def test_files_are_broken_in_one_place(tmp_path, how):
+    path = tmp_path / "log"
+    before = random.Random(1).randbytes(4096)
+    path.write_bytes(before)
+    break_file(path, how, random.Random(2))
+    assert path.read_bytes() != before
