@@ -36,6 +36,8 @@ GROUP = 8
 WINDOW = 192
 """Episodes of the newest adapters over which success is watched."""
 GOAL = 0.98
+FIRST_STEP_LIMIT = 300.0
+"""Seconds of work after which the first step should have been taken; later the demo ends and says what it waits for."""
 TIME_LIMIT = 170.0
 """Seconds of training after the first step."""
 
@@ -165,6 +167,7 @@ async def learn(driver: Driver, stack: Stack, supervisor: Supervisor, progress: 
     stop = asyncio.Event()
     working = asyncio.create_task(driver.work(stop))
     seen = Learned()
+    began = time.monotonic()
     first_step: float | None = None
     after, live, last_tokens, last_time = 0, "", 0.0, time.monotonic()
     engine = stack.config.engine.urls[0]
@@ -201,6 +204,9 @@ async def learn(driver: Driver, stack: Stack, supervisor: Supervisor, progress: 
                     break
                 if trained >= time_limit:
                     seen.stopped = "the time was over"
+                    break
+                if first_step is None and now - began > FIRST_STEP_LIMIT:
+                    seen.stopped = f"no step in {FIRST_STEP_LIMIT:.0f} s: {'; '.join((await client.status()).waiting)}"
                     break
     finally:
         stop.set()

@@ -214,7 +214,7 @@ class Trainer(Section):
     init_adapter: str | None = Field(None, description="Folder of an adapter to start from.")
     report_to: list[str] = Field(default_factory=list, description="wandb, tensorboard, mlflow: TRL's report_to.")
     max_kl: Positive = Field(
-        1.0, description="A step whose KL to the adapter before (nats a token, on its batch) is above is undone."
+        0.1, description="A step whose KL to the adapter before (nats a token, on its batch) is above is undone."
     )
     max_ratio: Positive = Field(
         4.0, description="A batch whose mean π_old / π_engine lies outside 1/this … this is not stepped on."
