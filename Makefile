@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo test test-fast test-engine test-learning test-deploy lint setup services bench bench-proxy bench-judge bench-ruler bench-trainer bench-store clean
+.PHONY: demo test test-fast test-engine test-learning test-deploy chaos lint setup services bench bench-proxy bench-judge bench-ruler bench-trainer bench-store clean
 
 setup: $(VENV)/.ready
 
@@ -60,6 +60,9 @@ bench-ruler: setup
 
 bench-trainer: setup
 	$(BIN)/python benchmarks/trainer/bench_trainer.py $(ARGS)
+
+chaos: setup
+	$(BIN)/python tests/chaos/chaos.py --rounds 200 $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -212,8 +212,8 @@ class Chaos:
 
     # hurts
 
-    async def hurt(self, how: str) -> int:
-        """Do it and undo it; returns how many calls the proxy says that it could not keep."""
+    async def hurt(self, how: str) -> int | None:
+        """Do it and undo it. Where calls cannot be kept meanwhile: how many the proxy had said so of before."""
         self.hurts[how] += 1
         assert self.process is not None
         if how in ("worker", "control"):
@@ -239,7 +239,7 @@ class Chaos:
             return await self.full()
         elif how == "readonly":
             return await self.readonly()
-        return 0
+        return None
 
     async def said_lost(self) -> int:
         end = time.monotonic() + PATIENCE
@@ -264,16 +264,15 @@ class Chaos:
                 pass
         await asyncio.sleep(0.4)
         ballast.unlink()
-        await asyncio.sleep(1.2)  # the other worker's numbers are written once a second
-        return await self.said_lost() - before
+        return before
 
-    async def readonly(self) -> int:
+    async def readonly(self) -> int | None:
         await self.kill_all()
         spool = str(self.data / "spool")
         shutil.rmtree(self.data / "metrics", ignore_errors=True)
         if subprocess.run(["mount", "--bind", spool, spool], capture_output=True, check=False).returncode:
             await self.start()
-            return 0
+            return None
         subprocess.run(["mount", "-o", "remount,ro,bind", spool], capture_output=True, check=False)
         try:
             await self.start()
@@ -281,8 +280,7 @@ class Chaos:
         finally:
             subprocess.run(["mount", "-o", "remount,rw,bind", spool], capture_output=True, check=False)
             subprocess.run(["umount", "-l", spool], capture_output=True, check=False)
-        await asyncio.sleep(1.2)
-        return await self.said_lost()
+        return 0
 
     # the check
 
@@ -293,13 +291,15 @@ class Chaos:
                 raise aiohttp.ClientError(str(body))
             return body["rows"]
 
-    async def check(self, begin: str, allowed: int, *, patience: float = PATIENCE) -> None:
+    async def check(self, begin: str, before: int | None, *, patience: float = PATIENCE) -> None:
         """All that was acknowledged in episodes whose names begin so. What the proxy said that it lost is no loss that nobody was told of."""
-        end = time.monotonic() + patience
+        end, allowed = time.monotonic() + patience, 0
         while True:
             try:
                 calls, rewards = await self.there(begin)
                 missing = self.missing(begin, calls, rewards)
+                if before is not None:  # the workers write their numbers down once a second
+                    allowed = max(allowed, await self.said_lost() - before)
                 if missing <= allowed or time.monotonic() > end:
                     break
             except (aiohttp.ClientError, TimeoutError, OSError) as e:
@@ -324,8 +324,8 @@ class Chaos:
     async def there(self, begin: str) -> tuple[dict[str, list[str]], dict[str, list[float]]]:
         calls, rewards = {}, {}
         like = f"episode like '{begin}%'"
-        for episode, id in await self.sql(f"select episode, id from calls where {like} order by episode, number"):
-            calls.setdefault(episode, []).append(id)
+        for episode, call in await self.sql(f"select episode, id from calls where {like} order by episode, number"):
+            calls.setdefault(episode, []).append(call)
         for episode, value in await self.sql(f"select episode, value from rewards where name = 'score' and {like} order by episode, ts, id"):  # fmt: skip
             rewards.setdefault(episode, []).append(value)
         return calls, rewards
@@ -342,7 +342,7 @@ class Chaos:
         for n in range(rounds):
             if f"r{n:05d}" in self.excused:
                 continue
-            await self.check(f"r{n:05d}", 0, patience=10.0)
+            await self.check(f"r{n:05d}", None, patience=10.0)
         self.found.lost = max(before.lost, self.found.lost)
         self.found.disordered = max(before.disordered, self.found.disordered)
         self.found.doubled = max(before.doubled, self.found.doubled)
@@ -361,7 +361,7 @@ class Chaos:
                 await asyncio.sleep(self.rng.uniform(0.0, 0.2))
             else:
                 old = None
-            allowed = await self.hurt(how)
+            before = await self.hurt(how)
             assert await self.ready(), (self.folder / "proxy.log").read_text()[-4000:]
             await asyncio.sleep(0.2)
             if old:
@@ -369,7 +369,7 @@ class Chaos:
         finally:
             stop.set()
             await asyncio.gather(*agents, return_exceptions=True)
-        await self.check(begin, allowed)
+        await self.check(begin, before)
         if self.kills >= 3:  # a child that dies young waits longer each time
             await self.stop()
             await self.start()

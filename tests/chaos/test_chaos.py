@@ -6,6 +6,7 @@ import pytest
 from tests.chaos.chaos import WAL, break_file, run
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(900)
 async def test_what_was_acknowledged_is_there_once_whatever_is_killed(tmp_path):
     """The short form: no small disk is mounted here, and the hurts come in turn."""
