@@ -74,7 +74,7 @@ def _dumped(message: ImportMessage) -> dict[str, Any]:
 
 def calls_of(body: ImportIn, key: str, episode: str, at: float) -> list[tuple[CallHead, bytes, bytes]]:
     """A call for each assistant message: the messages before it as the request, itself as the reply."""
-    found = []
+    found: list[tuple[CallHead, bytes, bytes]] = []
     messages = [_dumped(m) for m in body.messages]
     for i, message in enumerate(messages):
         if message["role"] != "assistant":
