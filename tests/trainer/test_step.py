@@ -68,7 +68,9 @@ def test_a_huge_gradient_is_not_stepped_on(make) -> None:
     assert (result.outcome, "norm" in result.reason) == ("skipped", True)
 
 
-@pytest.mark.parametrize(("settings", "word"), [({"learning_rate": 10.0}, "KL"), ({"min_entropy": 100.0, "max_kl": 1e9}, "entropy")])
+@pytest.mark.parametrize(
+    ("settings", "word"), [({"learning_rate": 10.0}, "KL"), ({"min_entropy": 100.0, "max_kl": 1e9}, "entropy")]
+)
 def test_a_step_that_breaks_a_bound_is_undone(make, settings, word: str) -> None:
     trainer, pace = make(**settings), Pace()
     before = adapter_state(trainer.model)
