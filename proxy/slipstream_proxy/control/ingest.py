@@ -54,6 +54,16 @@ class Seen:
     torn: set[tuple[str, int]] = field(default_factory=set)
 
 
+STORE_FAULTS = frozenset({"OperationalError", "FatalException", "InterfaceError", "PoolTimeout", "StoreError"})
+"""Of DuckDB and psycopg alike: the disk is full, the server is away, a commit failed. The same record may go in later."""
+
+
+def of_a_record(e: Exception) -> bool:
+    """Whether the store refuses what it was given; else it takes nothing just now, and nothing may be passed over."""
+    names = {kind.__name__ for kind in type(e).__mro__}
+    return "OutOfMemoryException" in names or not (isinstance(e, OSError) or names & STORE_FAULTS)
+
+
 class Ingester:
     """Runs in the control plane. ``on_commit(items)`` is called in the event loop after each commit."""
 
@@ -203,18 +213,23 @@ class Ingester:
         try:
             self.store.ingest(items, positions)
             return
-        except Exception:
+        except Exception as e:
             # one record that the store cannot take must not stop the rest; a store that takes nothing at all is another matter
+            if not of_a_record(e):
+                raise
             self.store.ingest([], self.store.positions())
             log.exception("a batch of %d records was refused: trying them one by one", len(items))
         so_far = dict(self.store.positions())
         by_read = iter(items)
         for read in reads:
             so_far[read.writer] = read.position
-            with contextlib.suppress(Exception):
+            try:
                 parse(read)
                 self._one(next(by_read), so_far)
                 continue
+            except Exception as e:
+                if not of_a_record(e):
+                    raise
             self.store.ingest([], so_far)
 
     def _one(self, item: Item, positions: dict[str, Position]) -> None:
@@ -222,6 +237,8 @@ class Ingester:
             self.store.ingest([item], positions)
             return
         except Exception as e:
+            if not of_a_record(e):
+                raise
             log.exception("the store refuses a record")
             if not isinstance(item, CallRow):
                 self.stats.skipped += 1
@@ -230,8 +247,8 @@ class Ingester:
         try:
             self.store.ingest([stripped], positions)
             self.stats.unreadable += 1
-        except Exception:
-            self.stats.skipped += 1
+        except Exception as e:
+            self.stats.skipped += of_a_record(e)
             raise
 
     async def _snapshots(self) -> None:

@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import json
 
+import duckdb
+import psycopg
 from tests.proxy.control.conftest import until
 
 from slipstream_proxy.control.ids import new_id
+from slipstream_proxy.control.ingest import of_a_record
 from slipstream_proxy.records import Kind
 from slipstream_proxy.spool import SpoolWriter, list_segments
+from slipstream_proxy.store.driver import StoreError
 
 
 async def test_each_record_once_over_restarts(make_plane):
@@ -106,3 +110,31 @@ async def test_a_store_that_takes_nothing_is_waited_for(plane, monkeypatch):
     broken = False
     assert (await plane.seen("e1"))["id"] == "e1"
     await until(lambda: plane.deps.ingester.stats.broken is None)
+
+
+def test_whose_fault_it_is():
+    for fault in (OSError("x"), duckdb.IOException("x"), duckdb.TransactionException("x"), duckdb.FatalException("x"),
+                  psycopg.OperationalError("x"), psycopg.errors.DiskFull("x"), StoreError("x")):  # fmt: skip
+        assert not of_a_record(fault), fault
+    for refusal in (ValueError("x"), KeyError("x"), duckdb.ConversionException("x"), duckdb.OutOfMemoryException("x"), psycopg.DataError("x")):  # fmt: skip
+        assert of_a_record(refusal), refusal
+
+
+async def test_a_full_disk_skips_no_record(plane, monkeypatch):
+    """A commit that fails and a smaller one that goes through, as on a disk with little room: nothing is passed over or kept without its text."""
+    full = True
+    real = plane.deps.store.ingest
+
+    def ingest(items, positions):
+        if full and items:
+            raise duckdb.TransactionException("Failed to commit: No space left on device")
+        real(items, positions)
+
+    monkeypatch.setattr(plane.deps.store, "ingest", ingest)
+    await plane.call("e1")
+    await plane.call("e2")
+    await until(lambda: plane.deps.ingester.stats.broken)
+    full = False
+    for episode in ("e1", "e2"):
+        assert (await plane.seen(episode))["call_list"][0]["messages"]
+    assert (plane.deps.ingester.stats.skipped, plane.deps.ingester.stats.unreadable) == (0, 0)
