@@ -77,7 +77,7 @@ def test_two_ranks_have_the_gradients_of_one(tiny, tmp_path) -> None:
 
 
 def test_the_worker_on_two_ranks(tiny, tmp_path) -> None:
-    config = make_config(tiny, tmp_path / "d", min_groups=1, max_steps=2)
+    config = make_config(tiny, tmp_path / "d", min_groups=1, max_steps=2, max_kl=1e6)
     (tmp_path / "worker.py").write_text(WORKER)
     (tmp_path / "config.json").write_text(config.model_dump_json())
     with serve(Control()) as control:
