@@ -28,6 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.proxy.fake_engine import FakeEngine
 from tests.support import slipstream, toml
 
+from slipstream_proxy.spool import list_segments, read_segment
+
 API = "/slipstream/v1"
 AGENTS = 4
 WAL = ("torn", "zeroed", "flipped")
@@ -253,8 +255,14 @@ class Chaos:
             await asyncio.sleep(0.05)
         raise AssertionError("no metrics")
 
+    async def count_anew(self) -> None:
+        """A killed worker's counts are lost with it: what the proxy says of this round begins at 0."""
+        await self.kill_all()
+        shutil.rmtree(self.data / "metrics", ignore_errors=True)
+        await self.start()
+
     async def full(self) -> int:
-        before = await self.said_lost()
+        await self.count_anew()
         ballast = self.data / "ballast"
         with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
@@ -264,7 +272,7 @@ class Chaos:
                 pass
         await asyncio.sleep(0.4)
         ballast.unlink()
-        return before
+        return 0
 
     async def readonly(self) -> int | None:
         await self.kill_all()
@@ -310,7 +318,7 @@ class Chaos:
         if allowed:
             self.excused.add(begin)
         if missing > allowed:
-            self.said(f"lost: {missing - allowed} of {begin}")
+            self.said(f"lost: {missing - allowed} of {begin}; {allowed} were said; {self.where(begin, calls)}")
         for rows, told in ((calls, self.told.calls), (rewards, self.told.rewards)):
             self.found.returned += sum(e in self.told.gone for e in rows)
             for episode, ids in rows.items():
@@ -347,6 +355,16 @@ class Chaos:
         self.found.disordered = max(before.disordered, self.found.disordered)
         self.found.doubled = max(before.doubled, self.found.doubled)
         self.found.returned = max(before.returned, self.found.returned)
+
+    def where(self, begin: str, calls: dict[str, list[str]]) -> str:
+        """Of the calls that are not in the store: how many stand in the spool."""
+        gone = {i for e, ids in self.told.calls.items() if e.startswith(begin) for i in ids} - {
+            i for ids in calls.values() for i in ids
+        }
+        spooled = {
+            f.head["id"] for s in list_segments(self.data / "spool").values() for _, p in s for f in read_segment(p)
+        }
+        return f"{len(gone)} calls are missing, {len(gone & spooled)} of them in the spool"
 
     # rounds
 
