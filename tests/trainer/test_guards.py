@@ -25,11 +25,11 @@ def test_before_a_step(change, word: str) -> None:
 
 
 def test_after_a_step() -> None:
-    assert after_step(T, kl=0.5, entropy=0.5) is None
-    assert "KL" in after_step(T, kl=1.5, entropy=0.5)
+    assert after_step(T, kl=0.05, entropy=0.5) is None
+    assert "KL" in after_step(T, kl=0.15, entropy=0.5)
     assert "KL" in after_step(T, kl=float("nan"), entropy=0.5)
-    assert "entropy" in after_step(Trainer(min_entropy=0.6), kl=0.5, entropy=0.5)
-    assert "entropy" in after_step(T, kl=0.5, entropy=float("nan"))
+    assert "entropy" in after_step(Trainer(min_entropy=0.6), kl=0.05, entropy=0.5)
+    assert "entropy" in after_step(T, kl=0.05, entropy=float("nan"))
 
 
 def test_the_rate_halves_after_two_undone_in_a_row() -> None:
