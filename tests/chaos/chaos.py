@@ -203,9 +203,9 @@ class Chaos:
                 self.told.rewards.setdefault(episode, []).append(value)
                 self.told.count += 1
 
-    async def forget_one(self) -> None:
-        """Forgetting takes a snapshot, after which the spool's older segments go."""
-        episode = self.rng.choice(sorted(self.told.calls))
+    async def forget_one(self, begin: str) -> None:
+        """One of an earlier round, which nobody works on any more. Forgetting takes a snapshot, after which the spool's older segments go."""
+        episode = self.rng.choice(sorted(e for e in self.told.calls if not e.startswith(begin)))
         self.told.forget(episode)
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
             async with self.session.delete(f"{self.url}{API}/episodes/{episode}") as r:
@@ -374,8 +374,8 @@ class Chaos:
         agents = [asyncio.create_task(self.agent(f"{begin}-{a}", stop)) for a in range(AGENTS)]
         try:
             await asyncio.sleep(self.rng.uniform(0.2, 0.6))
-            if self.told.calls and self.rng.random() < 0.3:
-                old = asyncio.create_task(self.forget_one())
+            if n and self.rng.random() < 0.3:
+                old = asyncio.create_task(self.forget_one(begin))
                 await asyncio.sleep(self.rng.uniform(0.0, 0.2))
             else:
                 old = None
