@@ -106,6 +106,8 @@ class Call(Model):
     """The name that the client asked for."""
     adapter: str | None
     """What served it: an adapter's name, or the base model's."""
+    trained: str | None = None
+    """The trained model that the client's name stands for; None: a base model or an upstream of elsewhere."""
     status: int
     outcome: Literal["ok", "aborted", "error", "superseded"]
     trainable: bool
@@ -154,12 +156,23 @@ class Episode(Model):
     group: str | None = None
 
 
+class Lineage(Model):
+    """A batch that an episode was in."""
+
+    batch: Id
+    outcome: Literal["trained", "skipped"]
+    adapter: str | None = None
+    """What came of it, as its ack said."""
+    advantage: float | None = None
+
+
 class EpisodeDetail(Episode):
     call_list: list[Call] = Field(default_factory=list)
     rewards: list[Reward] = Field(default_factory=list)
     advantage: float | None = None
     batches: list[str] = Field(default_factory=list)
     trained_adapters: list[str] = Field(default_factory=list)
+    lineage: list[Lineage] = Field(default_factory=list)
 
 
 class EpisodePage(Model):

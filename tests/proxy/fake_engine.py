@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from tests.proxy.sleeping import Sleeping
 
 WORDS = ["Hello", " wor", "ld", ' "]},', '"finish_reason":', " ünï", " ✓"]
 
@@ -30,17 +32,20 @@ class FakeEngine:
         self.die_after: int | None = None
         self.fail_with: int | None = None
         self.hold: asyncio.Event | None = None
+        self.sleeping = Sleeping()
         self.url = ""
         self._runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0) -> FakeEngine:
         app = web.Application(client_max_size=2**28)
+        self.sleeping.add(app)
         app.router.add_post("/v1/chat/completions", self.chat)
         app.router.add_post("/v1/completions", self.completions)
         app.router.add_post("/v1/messages", self.messages)
         app.router.add_post("/v1/embeddings", self.embeddings)
         app.router.add_get("/v1/models", self.list_models)
         app.router.add_post("/v1/load_lora_adapter", self.admin)
+        app.router.add_post("/v1/unload_lora_adapter", self.admin)
         app.router.add_get("/health", self.health)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -60,12 +65,17 @@ class FakeEngine:
     async def admin(self, request: web.Request) -> web.Response:
         raise AssertionError("an admin route was reached")
 
+    def told_of(self, model: str) -> dict[str, Any]:
+        """What else ``/v1/models`` says of it."""
+        return {}
+
     async def list_models(self, request: web.Request) -> web.Response:
         return web.json_response(
             {
                 "object": "list",
                 "data": [
-                    {"id": m, "object": "model", "owned_by": "vllm", "max_model_len": 4096} for m in sorted(self.models)
+                    {"id": m, "object": "model", "owned_by": "vllm", "max_model_len": 4096, **self.told_of(m)}
+                    for m in sorted(self.models)
                 ],
             }
         )
@@ -76,6 +86,7 @@ class FakeEngine:
         return web.json_response({"object": "list", "model": body["model"], "data": [{"embedding": [0.5]}]}, dumps=dump)
 
     async def _body(self, request: web.Request) -> dict[str, Any] | web.Response:
+        await self.sleeping.wait()
         raw = await request.read()
         self.raw.append(raw)
         try:
@@ -255,6 +266,32 @@ class FakeEngine:
             },
             dumps=dump,
         )
+
+
+class LoraEngine(FakeEngine):
+    """With vLLM's adapter routes; ``adapters``: name → the path it was loaded from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.adapters: dict[str, str] = {}
+
+    def told_of(self, model: str) -> dict[str, Any]:
+        return {"root": self.adapters[model], "parent": "tiny"} if model in self.adapters else {"root": "/models/tiny"}
+
+    async def admin(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        name, load = body["lora_name"], request.path.endswith("/load_lora_adapter")
+        if load == (name in self.adapters):
+            return self.error(400 if load else 404, f"{name} is {'already' if load else 'not'} loaded")
+        if load and not (Path(body["lora_path"]) / "adapter_config.json").exists():
+            return self.error(404, f"No adapter found for {body['lora_path']}")
+        if load:
+            self.adapters[name] = body["lora_path"]
+            self.models.add(name)
+        else:
+            del self.adapters[name]
+            self.models.discard(name)
+        return web.Response(text="Success")
 
 
 def lp(word: str, body: dict[str, Any]) -> dict[str, Any]:

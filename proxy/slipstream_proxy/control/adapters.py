@@ -1,47 +1,35 @@
 """Versions and where they stand: what is live, what is tried, what is taken back.
 
-The state is in memory and every change is a durable mutation (and an event); the store has it for the next start. ``swap.py`` moves adapters in and
-out of the engines by it.
+``agreeing.py`` keeps the states; ``swap.py`` moves adapters in and out of the engines by them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slipstream.config import Config
-from slipstream.contract import Adapter, AdapterIn, AdapterState, Event
+from slipstream.contract import Adapter, AdapterIn, AdapterState
+from slipstream_proxy.control.agreeing import Agreeing, Mutate, event
 from slipstream_proxy.control.http import Problem
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.control.validate import BadAdapter, base_shapes, check_folder, split_name
 
-if TYPE_CHECKING:
-    from slipstream_proxy.store.protocol import Store
-
 log = logging.getLogger(__name__)
 S = AdapterState
-Mutate = Callable[[str, dict[str, Any]], Awaitable[None]]
 
 
-class Adapters:
-    """``mutate(op, data)`` keeps a change durably. All methods belong to the event loop."""
+class Adapters(Agreeing):
+    """All methods belong to the event loop."""
 
     def __init__(self, config: Config, mutate: Mutate) -> None:
-        self.config = config
-        self.mutate = mutate
-        self.items: dict[str, Adapter] = {}
+        super().__init__(config, mutate)
         self.pins: dict[str, int] = {}
         """Adapter → open episodes, as the store last said."""
-        self.given_up: set[str] = set()
-        """Adapters whose episodes have been moved to the live one, to stay within the engine's slots."""
-        self.arrived: dict[str, float] = {}
-        """When an adapter that is loading came (monotonic)."""
-        self.wake = asyncio.Event()
         self.swaps = 0
         self.rollbacks = 0
         self.drop: Callable[[str], Awaitable[None]] | None = None
@@ -66,14 +54,6 @@ class Adapters:
             log.warning("the base model's shapes cannot be read, adapters are not compared with them: %s", e)
             return {}
 
-    def restore(self, store: Store | None) -> None:
-        """At start: where the last process left off."""
-        for a in store.adapters() if store else []:
-            self.items[a.name] = a.model_copy(update={"loaded": False})
-            if a.state == S.LOADING:
-                self.arrived[a.name] = time.monotonic()
-        self.wake.set()
-
     def find(self, which: str) -> Adapter:
         """By full name, or by version number of the one trained model."""
         if which in self.items:
@@ -90,22 +70,22 @@ class Adapters:
             )
         raise Problem(404, f"no adapter {which}", field="path.adapter", fix="list them with GET adapters")
 
-    def of(self, model: str, state: AdapterState) -> Adapter | None:
+    def of(self, model: str, state: AdapterState, items: Mapping[str, Adapter] | None = None) -> Adapter | None:
         """The newest of a model in a state (there is one at most that is live or candidate)."""
         return max(
-            (a for a in self.items.values() if a.model == model and a.state == state),
+            (a for a in (self.items if items is None else items).values() if a.model == model and a.state == state),
             key=lambda a: a.version,
             default=None,
         )
 
-    def accepted(self, model: str) -> str:
-        live = self.of(model, S.LIVE)
+    def accepted(self, model: str, items: Mapping[str, Adapter] | None = None) -> str:
+        live = self.of(model, S.LIVE, items)
         return live.name if live else self.base
 
-    def live(self, model: str) -> str:
+    def live(self, model: str, items: Mapping[str, Adapter] | None = None) -> str:
         """What new episodes get, arms aside."""
-        candidate = self.of(model, S.CANDIDATE)
-        return candidate.name if candidate and self.config.gate.mode == "guard" else self.accepted(model)
+        candidate = self.of(model, S.CANDIDATE, items)
+        return candidate.name if candidate and self.config.gate.mode == "guard" else self.accepted(model, items)
 
     def arms(self, model: str) -> list[tuple[str, str, float]]:
         gate, candidate = self.config.gate, self.of(model, S.CANDIDATE)
@@ -138,23 +118,26 @@ class Adapters:
         versions[self.base] = 0
         return versions, versions.get(self.live(model), 0)
 
-    def path_for_engine(self, adapter: Adapter) -> str:
+    def own_path(self, adapter: Adapter) -> str:
         return str(Path(self.config.engine.adapters_dir or self.config.adapters_dir) / adapter.path)
 
+    def has_own(self, adapter: Adapter) -> bool:
+        return (self.config.adapters_dir / adapter.path).is_dir()
+
+    def path_for_engine(self, adapter: Adapter) -> str:
+        """Where vLLM sees its files; those of an adapter that came to another proxy may stand where that one said."""
+        told = adapter.numbers.get("engine_path")
+        return str(told) if isinstance(told, str) and not self.has_own(adapter) else self.own_path(adapter)
+
+    def has_files(self, adapter: Adapter) -> bool:
+        return self.has_own(adapter) or "engine_path" in adapter.numbers
+
     # changes
-    async def save(self, adapter: Adapter, **change: Any) -> Adapter:
-        adapter = adapter.model_copy(update=change)
-        self.items[adapter.name] = adapter
-        await self.mutate("adapter", adapter.model_dump(mode="json"))
-        self.wake.set()
-        return adapter
-
-    async def event(self, kind: str, **data: Any) -> None:
-        log.info("%s %s", kind, " ".join(f"{k}={v}" for k, v in data.items() if k != "numbers"))
-        await self.mutate("event", Event(kind=kind, at=time.time(), data=data).model_dump(mode="json"))
-
     async def register(self, wanted: AdapterIn) -> Adapter:
         """A new version. Raises ``Problem`` 409 (name used), 404 (no such folder), 422 (vLLM would not take it)."""
+        return await self.agree(lambda: self._register(wanted))
+
+    async def _register(self, wanted: AdapterIn) -> Adapter:
         name = wanted.path.strip("/")
         try:
             model, version = split_name(name)
@@ -188,8 +171,8 @@ class Adapters:
         except BadAdapter as e:
             if before is None:
                 bad = self._new(wanted, name, model, version, S.REFUSED, None)
-                await self.save(bad, reason=str(e), decided=time.time())
-                await self.event("refused", adapter=name, reason=str(e))
+                bad = bad.model_copy(update={"reason": str(e), "decided": time.time()})
+                await self.change([bad], event("refused", adapter=name, reason=str(e)))
             raise Problem(422, str(e), field="body.path", fix="publish it again under the next number") from e
         if before is not None:
             if before.numbers.get("sha256") == digest:
@@ -200,9 +183,14 @@ class Adapters:
                 field="body.path",
                 fix="names are never used again: take the next number",
             )
-        adapter = await self.save(self._new(wanted, name, model, version, S.LOADING, digest))
+        adapter = self._new(wanted, name, model, version, S.LOADING, digest)
+        if self.shared:
+            adapter.numbers["engine_path"] = self.own_path(adapter)
         self.arrived[name] = time.monotonic()
-        await self.event("adapter", adapter=name, state="loading", parent=wanted.parent, step=wanted.step)
+        self.mine.add(name)
+        await self.change(
+            [adapter], event("adapter", adapter=name, state="loading", parent=wanted.parent, step=wanted.step)
+        )
         return adapter
 
     def _new(
@@ -219,83 +207,96 @@ class Adapters:
     async def loaded(self, adapter: Adapter) -> None:
         """It is in every engine: give it its part by the gate's mode."""
         gate = self.config.gate
-        started = self.arrived.pop(adapter.name, None)
+        started = self.arrived.get(adapter.name)
         if adapter.numbers.get("forced"):
             await self.accept(adapter, "promoted by hand", {k: v for k, v in adapter.numbers.items() if k != "forced"})
         elif gate.mode == "guard" and gate.holdout == 0:
             await self.accept(adapter, "no gate", adapter.numbers)
         else:
+            changed = [adapter.model_copy(update={"state": S.CANDIDATE})]
             if old := self.of(adapter.model, S.CANDIDATE):
-                await self.save(old, state=S.RETIRED, reason=f"undecided when {adapter.name} came", decided=time.time())
-            await self.save(adapter, state=S.CANDIDATE)
-            await self.event(
-                "adapter", adapter=adapter.name, state="candidate", mode=gate.mode, control=self.accepted(adapter.model)
+                why = {"reason": f"undecided when {adapter.name} came", "decided": time.time()}
+                changed.insert(0, old.model_copy(update={"state": S.RETIRED, **why}))
+            control = self.accepted(adapter.model)
+            await self.change(
+                changed, event("adapter", adapter=adapter.name, state="candidate", mode=gate.mode, control=control)
             )
+        self.arrived.pop(adapter.name, None)
         self.swaps += 1
         if started is not None:
             self.swap_seconds(time.monotonic() - started)
 
     async def accept(self, adapter: Adapter, reason: str, numbers: dict[str, Any]) -> Adapter:
         before = self.of(adapter.model, S.LIVE)
-        if before and before.name != adapter.name:
-            await self.save(before, state=S.RETIRED, reason=f"{adapter.name} is live")
         kept = {**adapter.numbers, **numbers, "accepted": True}
         kept.pop("forced", None)
-        adapter = await self.save(adapter, state=S.LIVE, reason=reason, decided=time.time(), numbers=kept)
-        await self.event(
-            "promote",
-            adapter=adapter.name,
-            before=before.name if before else self.base,
-            reason=reason,
-            numbers=_plain(numbers),
+        adapter = adapter.model_copy(
+            update={"state": S.LIVE, "reason": reason, "decided": time.time(), "numbers": kept}
         )
+        changed = [adapter]
+        if before and before.name != adapter.name:
+            changed.insert(0, before.model_copy(update={"state": S.RETIRED, "reason": f"{adapter.name} is live"}))
+        was = before.name if before else self.base
+        said = event("promote", adapter=adapter.name, before=was, reason=reason, numbers=_plain(numbers))
+        await self.change(changed, said)
         return adapter
 
     async def take_back(
         self, adapter: Adapter, reason: str, numbers: dict[str, Any], state: AdapterState = S.ROLLED_BACK
     ) -> Adapter:
         """Rolled back or refused: the last accepted adapter answers new episodes."""
-        was_live = adapter.state == S.LIVE
-        adapter = await self.save(
-            adapter, state=state, reason=reason, decided=time.time(), numbers={**adapter.numbers, **numbers}
+        back = self._last_accepted(adapter) if adapter.state == S.LIVE else None
+        adapter = adapter.model_copy(
+            update={"state": state, "reason": reason, "decided": time.time(), "numbers": {**adapter.numbers, **numbers}}
         )
-        if was_live and (back := self._last_accepted(adapter)):
-            await self.save(back, state=S.LIVE, reason=f"{adapter.name} was taken back")
+        changed = [adapter]
+        if back:
+            changed.append(back.model_copy(update={"state": S.LIVE, "reason": f"{adapter.name} was taken back"}))
         kind = "rollback" if state == S.ROLLED_BACK else "refused"
+        to = self.live(adapter.model, {**self.items, **{a.name: a for a in changed}})
+        await self.change(changed, event(kind, adapter=adapter.name, to=to, reason=reason, numbers=_plain(numbers)))
+        self.arrived.pop(adapter.name, None)
         self.rollbacks += state == S.ROLLED_BACK
         if self.drop and state == S.ROLLED_BACK:
             await self.drop(adapter.name)
-        await self.event(
-            kind, adapter=adapter.name, to=self.live(adapter.model), reason=reason, numbers=_plain(numbers)
-        )
         return adapter
 
     def _last_accepted(self, than: Adapter) -> Adapter | None:
         older = (
             a for a in self.items.values()
-            if a.model == than.model and a.state == S.RETIRED and a.numbers.get("accepted") and (self.config.adapters_dir / a.path).is_dir()
+            if a.model == than.model and a.state == S.RETIRED and a.numbers.get("accepted") and self.has_files(a)
         )  # fmt: skip
         return max(older, key=lambda a: a.decided or 0.0, default=None)
 
     async def promote(self, which: str, reason: str | None) -> Adapter:
+        return await self.agree(lambda: self._promote(which, reason))
+
+    async def _promote(self, which: str, reason: str | None) -> Adapter:
         adapter = self.find(which)
         if adapter.state == S.LIVE:
             return adapter
         if adapter.state == S.CANDIDATE:
             return await self.accept(adapter, reason or "promoted by hand", {})
-        if adapter.state == S.REFUSED or not (self.config.adapters_dir / adapter.path).is_dir():
+        if adapter.state == S.REFUSED or not self.has_files(adapter):
             raise Problem(
                 409, f"{adapter.name} cannot be served: {adapter.reason or 'its files are gone'}", field="path.adapter"
             )
         if adapter.state != S.LOADING:
             self.arrived[adapter.name] = time.monotonic()
         self.given_up.discard(adapter.name)
-        return await self.save(adapter, state=S.LOADING, reason=reason, numbers={**adapter.numbers, "forced": True})
+        self.mine.add(adapter.name)
+        adapter = adapter.model_copy(
+            update={"state": S.LOADING, "reason": reason, "numbers": {**adapter.numbers, "forced": True}}
+        )
+        await self.change([adapter])
+        return adapter
 
     async def rollback(self, which: str, reason: str | None) -> Adapter:
+        return await self.agree(lambda: self._rollback(which, reason))
+
+    async def _rollback(self, which: str, reason: str | None) -> Adapter:
         adapter = self.find(which)
         if adapter.state in (S.CANDIDATE, S.LIVE, S.LOADING):
-            self.arrived.pop(adapter.name, None)
             return await self.take_back(adapter, reason or "taken back by hand", {})
         raise Problem(
             409, f"{adapter.name} is {adapter.state.value}: there is nothing to take back", field="path.adapter"
@@ -310,7 +311,7 @@ class Adapters:
 
 
 def _plain(numbers: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in numbers.items() if k not in ("meta", "sha256")}
+    return {k: v for k, v in numbers.items() if k not in ("meta", "sha256", "engine_path")}
 
 
 __all__ = ["Adapters", "Mutate"]

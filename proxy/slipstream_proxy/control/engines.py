@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from pathlib import PurePath
 
 import aiohttp
 
@@ -36,6 +37,8 @@ class Engine:
     loaded: set[str] = field(default_factory=set)
     error: str | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    replaced: set[str] = field(default_factory=set)
+    """Names that another proxy's adapter had here, until ours took its place."""
     """One load at a time: the health loop and a swap may want the same adapter."""
 
     def public(self) -> dict[str, Any]:
@@ -43,17 +46,22 @@ class Engine:
 
 
 class Engines:
-    """``wanted()`` says which adapters (name → path as vLLM sees it) each engine must have before it is ``ok``; ``known()`` all names that are ours."""
+def same(root: str | None, path: str) -> bool:
+    """Whether a loaded adapter (``root`` of ``/v1/models``: the path it came from) is the one at ``path``. An engine that does not tell is believed."""
+    return root is None or PurePath(root) == PurePath(path)
+
+
+    """``wanted()``: adapters (name → path as vLLM sees it) that each engine must have before it is ``ok``; ``known()``: the same of all that are ours."""
 
     def __init__(
         self,
         urls: list[str],
         api_key: str | None,
         wanted: Callable[[], dict[str, str]],
-        known: Callable[[], set[str]],
+        known: Callable[[], dict[str, str]],
         interval: float,
     ) -> None:
-        self.engines = [Engine(u.rstrip("/").removesuffix("/v1")) for u in dict.fromkeys(urls)]
+        self.engines = [Engine(u) for u in dict.fromkeys(u.rstrip("/").removesuffix("/v1") for u in urls)]
         self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self.wanted = wanted
         self.known = known
@@ -92,22 +100,18 @@ class Engines:
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
             raise Away(f"{url}: {e!r}") from e
 
-    async def models(self, engine: Engine) -> set[str]:
+    async def models(self, engine: Engine) -> dict[str, str | None]:
+        """Name → path that it came from, of all that the engine serves."""
         status, read, text = await self._ask("GET", f"{engine.url}/v1/models")
         if status != 200 or not isinstance(read, dict):
             raise Failed(f"/v1/models answered {status}: {text[:200]}")
-        return {str(m["id"]) for m in read.get("data", []) if isinstance(m, dict) and "id" in m}
+        return {str(m["id"]): m.get("root") for m in read.get("data", []) if isinstance(m, dict) and "id" in m}
 
     async def load(self, engine: Engine, name: str, path: str) -> None:
         """Load and warm up. Raises ``Refused``, ``Failed`` or ``Away``."""
         async with engine.lock:
             if name not in engine.loaded:
-                body = {"lora_name": name, "lora_path": path}
-                status, _, text = await self._ask("POST", f"{engine.url}/v1/load_lora_adapter", body, LOAD_TIMEOUT)
-                if status != 200 and name not in await self.models(
-                    engine
-                ):  # a name is one adapter for ever: loaded before is loaded
-                    raise self._error(status, f"load_lora_adapter answered {status}: {text[:500]}")
+                await self._put(engine, name, path)
             await self.warm(engine, name)
             engine.loaded.add(name)
 
@@ -132,6 +136,33 @@ class Engines:
                 )
             except Away:
                 status, text = 404, ""  # a dead engine has it no more
+    async def _put(self, engine: Engine, name: str, path: str) -> None:
+        status, text = await self._load(engine, name, path)
+        if status == 200:
+            return
+        there = await self.models(engine)
+        if name not in there:
+            raise self._error(status, f"load_lora_adapter answered {status}: {text[:500]}")
+        if same(there[name], path):
+            return  # a name is one adapter for ever: loaded before is loaded
+        # of a proxy whose store is not ours: its weights are not what our trainer made
+        other = f"{engine.url} has another adapter named {name}, of {there[name]}"
+        if name in engine.replaced:
+            raise Refused(f"{other}, again: two proxies with stores of their own share this engine")
+        log.warning("%s: ours takes its place", other)
+        status, _, text = await self._ask("POST", f"{engine.url}/v1/unload_lora_adapter", {"lora_name": name}, 30.0)
+        if status not in (200, 404):
+            raise Refused(f"{other}, and it cannot be unloaded ({status}: {text[:200]}): restart the engine")
+        engine.replaced.add(name)
+        status, text = await self._load(engine, name, path)
+        if status != 200:
+            raise self._error(status, f"load_lora_adapter answered {status}: {text[:500]}")
+
+    async def _load(self, engine: Engine, name: str, path: str) -> tuple[int, str]:
+        body = {"lora_name": name, "lora_path": path}
+        status, _, text = await self._ask("POST", f"{engine.url}/v1/load_lora_adapter", body, LOAD_TIMEOUT)
+        return status, text
+
             if status in (200, 404, 400):
                 engine.loaded.discard(name)
             else:
@@ -150,15 +181,16 @@ class Engines:
             engine.ok = engine.healthy = False
             engine.error = str(e)
             return
-        if lost := engine.loaded - there:
+        if lost := (engine.loaded - there.keys()) & self.wanted().keys():
             self.restarts += 1
-            again = ", ".join(sorted(lost & set(self.wanted()))) or "none"
+            again = ", ".join(sorted(lost))
             log.warning("engine %s has lost its adapters (restarted?): loading %s again", engine.url, again)
         if not engine.healthy:
             log.info("engine %s is up", engine.url)
         engine.healthy, engine.error = True, None
         if not engine.lock.locked():
-            engine.loaded = there & self.known()
+            ours = self.known()
+            engine.loaded = {n for n, root in there.items() if n in ours and same(root, ours[n])}
         missing = {n: p for n, p in self.wanted().items() if n not in engine.loaded}
         if missing:
             engine.ok = False

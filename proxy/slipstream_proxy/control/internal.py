@@ -61,6 +61,7 @@ async def pin_of(deps: Deps, asked: PinIn) -> dict[str, str]:
     if deps.store_or_none is None:
         return {"adapter": adapter, "arm": arm}
     kept = await deps.ask(deps.store.pin, asked.key, asked.episode, asked.model, adapter, arm, deps.now())
+    await deps.swapper.fleet.bring(kept.adapter)
     if kept.adapter != adapters.base and not adapters.servable(kept.adapter):
         return {
             "adapter": live,

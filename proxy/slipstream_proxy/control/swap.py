@@ -15,7 +15,9 @@ from typing import Any
 from slipstream.contract import Adapter, AdapterState
 from slipstream_proxy.control import gate
 from slipstream_proxy.control.adapters import Adapters
+from slipstream_proxy.control.agreeing import Meanwhile
 from slipstream_proxy.control.engines import Away, Engines, Failed, Refused
+from slipstream_proxy.control.fleet import Fleet
 from slipstream_proxy.control.live import Live, ModelLive
 from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.store.protocol import Store
@@ -46,6 +48,7 @@ class Swapper:
         adapters.drop = self._drop
 
     async def _drop(self, name: str) -> None:
+        self.fleet = Fleet(self)
         if self.store is not None:
             await in_thread(self.store.drop_adapter_batches, name, time.time())
 
@@ -98,6 +101,8 @@ class Swapper:
                 await asyncio.sleep(TICK)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.adapters.wake.wait(), TICK)
+            except Meanwhile:
+                await asyncio.sleep(0.1)  # another proxy was first: look again
 
     async def tick(self) -> None:
         await self._pins()
@@ -105,6 +110,7 @@ class Swapper:
         await self._make_room()
         loading = sorted(
             (a for a in self.adapters.items.values() if a.state == S.LOADING), key=lambda a: (a.model, a.version)
+        await self.fleet.follow()
         )
         for adapter in loading:
             if self.adapters.items[adapter.name].state == S.LOADING:
@@ -112,7 +118,8 @@ class Swapper:
                 await self._make_room()
                 self.publish()
         self.publish()
-        await self._unload()
+        if self.fleet.up_to_date(self.grace):
+            await self._unload()
         await in_thread(self._forget_files)
 
     async def _pins(self) -> None:
@@ -125,14 +132,15 @@ class Swapper:
     async def load(self, adapter: Adapter) -> bool:
         """Into every engine that is up, warmed; then it gets its part. False: not yet, or refused."""
         up = self.engines.healthy()
-        if not up:
+        mine = self.fleet.mine(adapter)
+        if not up or (not mine and adapter.name in self.loaded()):
             return False
         path = self.adapters.path_for_engine(adapter)
         results = await asyncio.gather(*(self.engines.load(e, adapter.name, path) for e in up), return_exceptions=True)
         errors = [r for r in results if isinstance(r, BaseException)]
         if not errors:
             self.failing.pop(adapter.name, None)
-            if self.adapters.items[adapter.name].state == S.LOADING:  # it may have been taken back meanwhile
+            if mine and self.adapters.items[adapter.name].state == S.LOADING:  # it may have been taken back meanwhile
                 await self.adapters.loaded(self.adapters.items[adapter.name])
             return True
         no = next((e for e in errors if isinstance(e, Refused)), None)
@@ -143,7 +151,7 @@ class Swapper:
         for e in errors:
             if not isinstance(e, Refused | Failed | Away):
                 log.error("loading %s: %r", adapter.name, e)
-        if no is not None:
+        if no is not None and mine and self.fleet.may_refuse(adapter):
             self.failing.pop(adapter.name, None)
             await self.adapters.take_back(adapter, f"the engine refuses it: {no}", {}, S.REFUSED)
         return False
@@ -160,6 +168,8 @@ class Swapper:
             await self._give_up(adapter)
 
     async def _make_room(self) -> None:
+            if not self.fleet.may_refuse(adapter):
+                continue
         """Pinned versions ≤ ``max_loras`` - 1: beyond that the oldest versions' episodes move to the live one."""
         while len(keep := self.adapters.keep()) > self.config.engine.max_loras - 1:
             old = sorted(
@@ -219,6 +229,8 @@ class Swapper:
     async def decide(self) -> None:
         """Look at every undecided candidate's rewards."""
         if self.store is None or self.config.gate.mode == "manual":
+            except Meanwhile:
+                self.rewards_changed.set()  # another proxy was first: look again
             return
         g = self.config.gate
         for model in self.adapters.models:
@@ -228,6 +240,7 @@ class Swapper:
             control = self.adapters.accepted(model)
             verdict = await in_thread(self._judge, candidate.name, control)
             numbers: dict[str, Any] = {"gate": {**verdict.numbers(), "control": control}}
+        await self.fleet.follow()
             if self.adapters.items[candidate.name].state != S.CANDIDATE:
                 continue
             if verdict.decision == "rollback":

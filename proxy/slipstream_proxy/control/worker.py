@@ -97,7 +97,11 @@ class ControlPlane:
         adapters.swap_seconds = metrics.swap_seconds.observe
         live = Live(config.root / "live.json")
         engines = Engines(
-            config.engine.urls, config.engine.api_key, dict, lambda: set(adapters.items), config.engine.health_interval
+            config.engine.urls,
+            config.engine.api_key,
+            dict,
+            lambda: {a.name: adapters.path_for_engine(a) for a in adapters.items.values()},
+            config.engine.health_interval,
         )
         swapper = Swapper(adapters, engines, live, store)
         engines.wanted = swapper.wanted
@@ -217,7 +221,8 @@ class ControlPlane:
             await ingester.start()
             known = dict(deps.adapters.items)
             await in_thread(deps.adapters.restore, store)
-            deps.adapters.items.update(known)
+            if not store.shared:
+                deps.adapters.items.update(known)
             log.warning("the store is back")
 
 

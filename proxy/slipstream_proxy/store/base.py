@@ -6,7 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
-from slipstream.contract import EpisodeDetail, Reward
+from slipstream.contract import EpisodeDetail, Lineage, Reward
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.compact import Parents, Whole
 from slipstream_proxy.store.driver import Driver, Row, Tx
@@ -40,6 +40,10 @@ class Base:
     @property
     def rebuilt(self) -> bool:
         return self.db.rebuilt
+
+    @property
+    def shared(self) -> bool:
+        return self.db.shared
 
     # days
 
@@ -115,6 +119,9 @@ class Base:
                 **ep.public().model_dump(), call_list=[call_public(r, whole(r, parents), tokens=tokens) for r in calls[ep.eid]],
                 rewards=rewards[ep.eid], advantage=trained[-1][2] if trained else None, batches=[r[1] for r in trained],
                 trained_adapters=sorted(self._adapters_of(tx, [r[1] for r in trained])),
+                lineage=[
+                    Lineage(batch=r[1], outcome=r[3], adapter=r[4], advantage=r[2]) for r in lineage[ep.eid] if r[3] in ("trained", "skipped")
+                ],
             )  # fmt: skip
         return made
 

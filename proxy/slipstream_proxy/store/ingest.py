@@ -6,7 +6,6 @@ The work is done on sets: a batch loads the episodes it touches with one query, 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from hashlib import blake2b
 from typing import Any
 
 from slipstream.contract import Adapter, BatchAck, CacheEntry, Event, RewardIn, ScoresIn
@@ -20,25 +19,20 @@ from slipstream_proxy.store.lifecycle import Lifecycle
 from slipstream_proxy.store.protocol import CallRow, Position
 from slipstream_proxy.store.recall import Recall
 from slipstream_proxy.store.registry import Registry
-from slipstream_proxy.store.rows import EP_FIELDS, Ep, call_row, clean, dump, eid_of, load, pack
+from slipstream_proxy.store.restoring import Restoring
+from slipstream_proxy.store.rows import EP_FIELDS, Ep, alike_of, call_row, clean, dump, eid_of, load, pack
 from slipstream_proxy.store.rows import untrainable as why_not
 from slipstream_proxy.store.work import Work
 
-
-def alike_of(call: CallRow) -> str:
-    """What ungrouped episodes are alike by: system prompt and tools of the first call."""
-    first = []
-    for message in call.parsed.messages:
-        if not (isinstance(message, dict) and message.get("role") in ("system", "developer")):
-            break
-        first.append(message)
-    return blake2b(dump([first, call.parsed.tools]).encode(), digest_size=8).hexdigest()
+NAMED = ("reward", "done", "episode")
+"""Mutations that name an episode by ``key`` and ``episode``."""
 
 
-class Ingest(Recall, Judging, Lifecycle, Registry):
+class Ingest(Restoring, Recall, Judging, Lifecycle, Registry):
     def ingest(self, items: Sequence[CallRow | Mutation], positions: dict[str, Position]) -> None:
         """Apply in order, exactly once: an item whose id is stored already changes nothing."""
-        self._ensure_days({schema.day_of(i.head.at) for i in items if isinstance(i, CallRow)})
+        days = {schema.day_of(i.head.at) for i in items if isinstance(i, CallRow)}
+        self._ensure_days(days.union(*(i.data["days"] for i in items if isinstance(i, Mutation) and i.op == "episode")))
         try:
             with self.db.write() as tx:
                 self._apply(tx, items)
@@ -74,7 +68,7 @@ class Ingest(Recall, Judging, Lifecycle, Registry):
             return
         work = Work()
         touched = {eid_of(c.head.key, c.head.episode) for c in calls.values()}
-        touched |= {eid_of(m.data["key"], m.data["episode"]) for m in mutations.values() if m.op in ("reward", "done")}
+        touched |= {eid_of(m.data["key"], m.data["episode"]) for m in mutations.values() if m.op in NAMED}
         work.eps = self._known_eps(tx, touched)
         self._idem(tx, work, mutations.values())
         for item in items:
@@ -161,6 +155,8 @@ class Ingest(Recall, Judging, Lifecycle, Registry):
                     work.done[eid] = None
                 else:
                     work.early.setdefault(eid, item.at)
+            case "episode":
+                self._restore(tx, work, item)
             case "delete":
                 eids = self._eids(tx, data["key"], data["episode"])
                 work.gone.update(dict.fromkeys(eids))
@@ -181,7 +177,10 @@ class Ingest(Recall, Judging, Lifecycle, Registry):
                     force=True,
                 )
             case "adapter":
-                self._put_adapter(tx, Adapter.model_validate(data))
+                adapter = Adapter.model_validate(data)
+                # where proxies share a store its word counts: this may have waited in a spool while another proxy decided
+                if not (self.db.shared and tx.all("SELECT 1 FROM t_adapters WHERE name = ?", (adapter.name,))):
+                    self._put_adapter(tx, adapter)
             case "event":
                 self._add_event(tx, Event.model_validate({**data, "at": data.get("at") or item.at}))
             case "cache":

@@ -114,6 +114,10 @@ class Store(Protocol):
     def rebuilt(self) -> bool:
         """The file could not be opened and was set aside: this one is new, and the spool is to be replayed from its first segment kept."""
 
+    @property
+    def shared(self) -> bool:
+        """Other proxies use it too: what they decide is to be read here, not remembered."""
+
     # writing: the ingester alone calls this, in one transaction with the positions
     def ingest(self, items: Sequence[CallRow | Mutation], positions: dict[str, Position]) -> None:
         """Apply in order, exactly once: an item whose id is stored already changes nothing."""
@@ -164,6 +168,12 @@ class Store(Protocol):
 
     # adapters, events, cache
     def put_adapter(self, adapter: Adapter) -> None: ...
+    def adapters_since(self, revision: int) -> tuple[int, list[Adapter]] | None:
+        """All adapters and the revision they stand at; None: nothing has been put since ``revision``."""
+
+    def swap_adapters(self, revision: int, changed: Sequence[Adapter], events: Sequence[Event]) -> int | None:
+        """Put changes that belong together in one transaction. None, and nothing is put: another proxy was first."""
+
     def adapters(self) -> list[Adapter]: ...
     def add_event(self, event: Event) -> int: ...
     def events(self, after: int = 0, limit: int = 1000) -> list[Event]: ...

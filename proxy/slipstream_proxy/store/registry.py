@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from slipstream.contract import Adapter, Event
 from slipstream_proxy.store.base import Base
 from slipstream_proxy.store.driver import Tx
-from slipstream_proxy.store.rows import dump, load
+from slipstream_proxy.store.rows import clean, dump, load
+
+REVISION = "adapters"
+"""In ``t_meta``: how often an adapter was put."""
 
 
 class Registry(Base):
@@ -16,20 +20,43 @@ class Registry(Base):
         with self.db.write() as tx:
             self._put_adapter(tx, adapter)
 
+    def adapters_since(self, revision: int) -> tuple[int, list[Adapter]] | None:
+        """All adapters and the revision they stand at; None: nothing has been put since ``revision``."""
+        with self.db.read() as tx:
+            now = self._revision(tx)
+            return None if now == revision else (now, self._adapters(tx))
+
+    def swap_adapters(self, revision: int, changed: Sequence[Adapter], events: Sequence[Event]) -> int | None:
+        """Put changes that belong together, with their events. → The new revision; None, and nothing is put: something has been since ``revision``."""
+        with self.db.write() as tx:
+            if self._revision(tx) != revision:
+                return None
+            for adapter in changed:
+                self._put_adapter(tx, adapter)
+            for event in events:
+                self._add_event(tx, event)
+            return self._revision(tx)
+
+    def _revision(self, tx: Tx) -> int:
+        return int(self._meta(tx, REVISION) or 0)
+
     def _put_adapter(self, tx: Tx, adapter: Adapter) -> None:
         body = dump(adapter.model_dump(mode="json"))
-        values = (adapter.model, adapter.version, str(adapter.state), adapter.created, adapter.decided, body)
-        sql = (
-            "UPDATE t_adapters SET model = ?, version = ?, state = ?, created = ?, decided = ?, body = ? WHERE name = ?"
-        )
+        values = (adapter.model, adapter.version, str(adapter.state), adapter.created, adapter.decided, body, clean(adapter.reason))  # fmt: skip
+        sets = "model = ?, version = ?, state = ?, created = ?, decided = ?, body = ?, reason = ?"
+        sql = f"UPDATE t_adapters SET {sets} WHERE name = ?"
         if not tx.run(sql, (*values, adapter.name)):
             tx.insert("t_adapters", [(adapter.name, *values)])
+        self._set_meta(tx, REVISION, str(self._revision(tx) + 1))
 
     def adapters(self) -> list[Adapter]:
         """All that ever were, oldest first; ``episodes`` is counted anew."""
         with self.db.read() as tx:
-            rows = tx.all("SELECT body FROM t_adapters ORDER BY model, version")
-            pins: dict[str, int] = dict(tx.all("SELECT adapter, count(*) FROM t_pins WHERE active GROUP BY adapter"))
+            return self._adapters(tx)
+
+    def _adapters(self, tx: Tx) -> list[Adapter]:
+        rows = tx.all("SELECT body FROM t_adapters ORDER BY model, version")
+        pins: dict[str, int] = dict(tx.all("SELECT adapter, count(*) FROM t_pins WHERE active GROUP BY adapter"))
         found = [Adapter.model_validate(load(body)) for (body,) in rows]
         return [a.model_copy(update={"episodes": pins.get(a.name, 0)}) for a in found]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass, fields
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,16 @@ def untrainable(call: CallRow) -> str | None:
     return None
 
 
+def alike_of(call: CallRow) -> str:
+    """What ungrouped episodes are alike by: system prompt and tools of the first call."""
+    first = []
+    for message in call.parsed.messages:
+        if not (isinstance(message, dict) and message.get("role") in ("system", "developer")):
+            break
+        first.append(message)
+    return blake2b(dump([first, call.parsed.tools]).encode(), digest_size=8).hexdigest()
+
+
 @dataclass(slots=True)
 class Packed:
     """A call's parts as they are stored, before its parent is known."""
@@ -209,7 +220,7 @@ def call_public(row: Row, made: Whole, *, tokens: bool) -> Call:
     choices = choices_of(row) if tokens else []
     return Call(
         id=row[C["id"]], episode=row[C["eid"]].split("/", 1)[1], number=row[C["number"]], at=row[C["ts"]], seconds=row[C["seconds"]],
-        dialect=row[C["dialect"]], model=row[C["model"]], adapter=row[C["adapter"]], status=row[C["status"]], outcome=row[C["outcome"]],
+        dialect=row[C["dialect"]], model=row[C["model"]], adapter=row[C["adapter"]], trained=row[C["trained"]], status=row[C["status"]], outcome=row[C["outcome"]],
         trainable=row[C["trainable"]], untrainable_reason=row[C["reason"]], sampling=load(row[C["sampling"]], {}), messages=made.messages,
         tools=made.tools, reply=load(row[C["reply"]], []), prompt_tokens=row[C["prompt_tokens"]],
         completion_tokens=row[C["completion_tokens"]], prompt_ids=made.ids.tolist() if tokens else None,

@@ -6,12 +6,13 @@ log-probabilities of float32, JSON is TEXT. Calls stand in one table per UTC day
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from slipstream_proxy.store.driver import StoreError, Tx
 
-VERSION = 1
+VERSION = 2
 
 CALLS: dict[str, str] = {
     "id": "TEXT", "eid": "TEXT", "number": "INTEGER", "ts": "FLOAT8", "seconds": "FLOAT8", "dialect": "TEXT", "model": "TEXT",
@@ -54,6 +55,7 @@ TABLES: dict[str, dict[str, str]] = {
     "t_members": {"batch": "TEXT", "grp": "TEXT", "eid": "TEXT", "reward": "FLOAT8", "advantage": "FLOAT8"},
     "t_adapters": {
         "name": "TEXT", "model": "TEXT", "version": "INTEGER", "state": "TEXT", "created": "FLOAT8", "decided": "FLOAT8", "body": "TEXT",
+        "reason": "TEXT",
     },
     "t_events": {"id": "BIGINT", "ts": "FLOAT8", "kind": "TEXT", "data": "TEXT"},
     "t_cache": {"id": "TEXT", "value": "TEXT", "ts": "FLOAT8"},
@@ -83,8 +85,8 @@ VIEWS: dict[str, str] = {
     "episodes": """SELECT id, key, task, split, tags, model, adapter, arm, state, started, ended, calls, prompt_tokens, completion_tokens,
         reward, grp AS group_id FROM t_episodes WHERE state <> 'deleted'""",
     "rewards": """SELECT r.id, split_part(r.eid, '/', 2) AS episode, split_part(r.eid, '/', 1) AS key, r.call, r.name, r.source, r.value,
-        r.reason, r.ts, e.adapter FROM t_rewards r LEFT JOIN t_episodes e ON e.eid = r.eid""",
-    "adapters": "SELECT name, model, version, state, created, decided FROM t_adapters",
+        r.reason, r.ts, e.adapter, r.seq FROM t_rewards r LEFT JOIN t_episodes e ON e.eid = r.eid""",
+    "adapters": "SELECT name, model, version, state, created, decided, reason FROM t_adapters",
 }
 CALLS_VIEW = """SELECT id, split_part(eid, '/', 2) AS episode, split_part(eid, '/', 1) AS key, number, ts, seconds, dialect, model, trained,
     adapter, status, outcome, trainable, reason AS untrainable_reason, temperature, sampling, prompt_tokens, completion_tokens, finish,
@@ -124,7 +126,14 @@ def view_sql(days: Iterable[str]) -> str:
     return "CREATE OR REPLACE VIEW calls AS " + " UNION ALL ".join(CALLS_VIEW + t for t in tables)
 
 
-MIGRATIONS: dict[int, Callable[[Tx], None]] = {}
+def _reasons(tx: Tx) -> None:
+    """Version 2: why an adapter stands where it does has a column of its own, so that queries can ask for it."""
+    tx.run("ALTER TABLE t_adapters ADD COLUMN reason TEXT")
+    for name, body in tx.all("SELECT name, body FROM t_adapters"):
+        tx.run("UPDATE t_adapters SET reason = ? WHERE name = ?", (json.loads(body).get("reason"), name))
+
+
+MIGRATIONS: dict[int, Callable[[Tx], None]] = {1: _reasons}
 """From version n to n + 1."""
 
 

@@ -6,22 +6,28 @@ import json
 from pathlib import Path
 
 from aiohttp import web
+from tests.proxy.sleeping import Sleeping
 
 
 class FakeEngine:
     def __init__(self, base: str = "tiny") -> None:
         self.base = base
         self.adapters: dict[str, str] = {}
+        """Name → path it was loaded from, which ``/v1/models`` tells as ``root``."""
+        self.keep_all = False
+        """Unloading answers 500."""
         self.refuse: dict[str, int] = {}
         """Adapter → status that loading it is answered with."""
         self.up = True
         self.calls: list[tuple[str, str]] = []
+        self.sleeping = Sleeping()
         self.url = ""
         self._runner: web.AppRunner | None = None
         self._port = 0
 
     async def start(self) -> FakeEngine:
         app = web.Application()
+        self.sleeping.add(app)
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/load_lora_adapter", self._load)
@@ -46,7 +52,9 @@ class FakeEngine:
         return web.Response(status=200 if self.up else 503)
 
     async def _models(self, _: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": n} for n in (self.base, *self.adapters)]})
+        listed = [{"id": self.base, "root": "/models/tiny", "parent": None}]
+        listed += [{"id": n, "root": path, "parent": self.base} for n, path in self.adapters.items()]
+        return web.json_response({"object": "list", "data": listed})
 
     async def _load(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -64,11 +72,14 @@ class FakeEngine:
     async def _unload(self, request: web.Request) -> web.Response:
         name = (await request.json())["lora_name"]
         self.calls.append(("unload", name))
+        if self.keep_all:
+            return web.json_response({"error": {"message": "no"}}, status=500)
         if self.adapters.pop(name, None) is None:
             return web.json_response({"error": {"message": "not found"}}, status=404)
         return web.Response(text="Success")
 
     async def _complete(self, request: web.Request) -> web.Response:
+        await self.sleeping.wait()
         name = (await request.json())["model"]
         self.calls.append(("warm", name))
         if name != self.base and name not in self.adapters:

@@ -51,3 +51,29 @@ def test_ids_of_events_go_on_after_opening_again(opened):
     first = store.add_event(Event(at=NOW, kind="step"))
     store.close()
     assert opened().add_event(Event(at=NOW, kind="step")) > first
+
+
+def test_changes_that_belong_together_count_if_nobody_was_first(store):
+    revision, found = store.adapters_since(-1)
+    assert found == []
+    one = store.swap_adapters(revision, [adapter(1, "live")], [Event(at=NOW, kind="promote")])
+    assert store.swap_adapters(revision, [adapter(1, "rolled_back")], [Event(at=NOW, kind="rollback")]) is None
+    assert store.adapters_since(one) is None
+    assert [e.kind for e in store.events()] == ["promote"]
+    two = store.swap_adapters(one, [adapter(1, "retired"), adapter(2, "live")], [])
+    assert store.adapters_since(one) == (two, store.adapters())
+    assert [a.state for a in store.adapters()] == ["retired", "live"]
+    store.put_adapter(adapter(3))
+    assert store.swap_adapters(two, [adapter(4)], []) is None
+
+
+def test_what_waited_in_a_spool_does_not_undo_what_another_proxy_decided(store):
+    store.put_adapter(adapter(1, "rolled_back"))
+    late = mutation("adapter", adapter(1, "live").model_dump(mode="json"))
+    store.ingest([late, mutation("adapter", adapter(2, "live").model_dump(mode="json"))], {})
+    assert [a.state for a in store.adapters()] == ["rolled_back" if store.shared else "live", "live"]
+
+
+def test_why_an_adapter_stands_where_it_does_can_be_asked(store):
+    store.put_adapter(adapter(1, "rolled_back", reason="worse than \0 m"))
+    assert store.sql("select name, reason from adapters", 10, 5.0).rows == [["m@1", "worse than \ufffd m"]]

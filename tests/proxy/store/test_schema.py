@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import duckdb
+import psycopg
 import pytest
+from tests.proxy.store.helpers import call, reward
 
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.driver import StoreError
@@ -20,22 +25,53 @@ def test_every_key_is_a_column():
         assert set(key.split(", ")) <= set(schema.TABLES[table])
 
 
-def test_an_older_schema_is_migrated(opened, monkeypatch):
+@pytest.mark.parametrize("version", range(1, schema.VERSION))
+def test_every_version_of_before_becomes_this_one(opened, url, version):
+    """Each released schema stands in a file of SQL, as its programs made it."""
+    statements = (Path(__file__).parent / f"schema_v{version}.sql").read_text().splitlines()[1:]
+    if url.startswith("duckdb"):
+        path = url.removeprefix("duckdb://")
+        Path(path).unlink()
+        with duckdb.connect(path) as con:
+            for statement in statements:
+                con.execute(statement)
+    else:
+        with psycopg.connect(url, autocommit=True) as con:
+            for statement in statements:
+                con.execute(statement.encode())
+    for _ in range(2):
+        store = opened()
+        with store.db.read() as tx:
+            assert tx.all("SELECT value FROM t_meta WHERE name = 'schema'") == [(str(schema.VERSION),)]
+            for table, columns in schema.TABLES.items():
+                assert tx.all(f"SELECT {', '.join(columns)} FROM {table}") is not None
+        rows = store.sql("select name, state, reason from adapters order by name", 10, 5.0).rows
+        assert rows == [["m@1", "rolled_back", "worse than m"], ["m@2", "live", None]]
+        assert [a.name for a in store.adapters()] == ["m@1", "m@2"]
+        assert store.episode("-", "e1").reward == 0.5
+        store.ingest([call("e2"), reward("e2", 0.25)], {})
+        assert store.episode("-", "e2").reward == 0.25
+        store.put_adapter(store.adapters()[0])
+        store.close()
+
+
+def test_migrations_run_in_order_and_a_newer_schema_is_refused(opened, monkeypatch):
     store = opened()
     store.close()
-    monkeypatch.setattr(schema, "VERSION", 3)
+    now = schema.VERSION
+    monkeypatch.setattr(schema, "VERSION", now + 2)
     done = []
     monkeypatch.setitem(
-        schema.MIGRATIONS, 1, lambda tx: done.append(tx.run("ALTER TABLE t_cache ADD COLUMN extra TEXT"))
+        schema.MIGRATIONS, now, lambda tx: done.append(tx.run("ALTER TABLE t_cache ADD COLUMN extra TEXT"))
     )
-    monkeypatch.setitem(schema.MIGRATIONS, 2, lambda tx: done.append(2))
+    monkeypatch.setitem(schema.MIGRATIONS, now + 1, lambda tx: done.append(2))
     again = opened()
     with again.db.read() as tx:
-        assert tx.all("SELECT value FROM t_meta WHERE name = 'schema'") == [("3",)]
+        assert tx.all("SELECT value FROM t_meta WHERE name = 'schema'") == [(str(now + 2),)]
         assert tx.all("SELECT extra FROM t_cache") == []
     assert len(done) == 2
     again.close()
-    monkeypatch.setattr(schema, "VERSION", 2)
+    monkeypatch.setattr(schema, "VERSION", now + 1)
     with pytest.raises(StoreError, match="newer"):
         opened()
 

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+from tests.proxy.control.fake_engine import FakeEngine, write_adapter
+
+from slipstream_proxy.control.engines import Away, Engine, Engines, Failed, Refused, same
+
+
+@pytest.fixture
+async def engines(engine):
+    made = Engines([engine.url + "/v1/", engine.url], None, dict, dict, 0.1)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+def at(engines: Engines) -> Engine:
+    (one,) = engines.engines  # the same engine named twice is one
+    return one
+
+
+async def test_an_adapter_is_loaded_once_and_warmed(engines, engine, tmp_path):
+    path = str(write_adapter(tmp_path / "tiny@1"))
+    await engines.load(at(engines), "tiny@1", path)
+    await engines.load(at(engines), "tiny@1", path)
+    assert engine.calls == [("load", "tiny@1"), ("warm", "tiny@1"), ("warm", "tiny@1")]
+    await engines.unload("tiny@1")
+    assert engine.adapters == {} and at(engines).loaded == set()
+
+
+async def test_one_that_another_proxy_loaded_from_the_same_path_is_ours(engines, engine, tmp_path):
+    path = str(write_adapter(tmp_path / "tiny@1"))
+    engine.adapters["tiny@1"] = path + "/"
+    await engines.load(at(engines), "tiny@1", path)
+    assert ("unload", "tiny@1") not in engine.calls
+
+
+async def test_anothers_adapter_of_our_name_makes_room_once(engines, engine, tmp_path):
+    """A fresh data folder beside an engine that ran with another: its ``tiny@1`` is not what our trainer made."""
+    ours, theirs = (str(write_adapter(tmp_path / n / "tiny@1")) for n in ("ours", "theirs"))
+    engine.adapters["tiny@1"] = theirs
+    await engines.load(at(engines), "tiny@1", ours)
+    assert engine.adapters == {"tiny@1": ours}
+    engine.adapters["tiny@1"] = theirs
+    at(engines).loaded.clear()
+    with pytest.raises(Refused, match="two proxies"):
+        await engines.load(at(engines), "tiny@1", ours)
+
+
+async def test_one_that_cannot_be_unloaded_is_no_reason_to_serve_it(engines, engine, tmp_path):
+    engine.adapters["tiny@1"] = "/elsewhere/tiny@1"
+    engine.keep_all = True
+    with pytest.raises(Refused, match="has another adapter named tiny@1, of /elsewhere"):
+        await engines.load(at(engines), "tiny@1", str(write_adapter(tmp_path / "tiny@1")))
+    assert at(engines).loaded == set()
+
+
+async def test_anothers_adapter_does_not_count_as_loaded(engine, tmp_path):
+    path = str(write_adapter(tmp_path / "tiny@1"))
+    engine.adapters |= {"tiny@1": "/elsewhere/tiny@1", "tiny@2": "/elsewhere/tiny@2"}
+    engines = Engines([engine.url], None, lambda: {"tiny@1": path}, lambda: {"tiny@1": path}, 0.1)
+    await engines.start()
+    await engines.check_all()
+    assert (at(engines).ok, at(engines).loaded) == (True, {"tiny@1"})
+    assert engine.adapters == {"tiny@1": path, "tiny@2": "/elsewhere/tiny@2"}  # what is not ours is left alone
+    await engines.stop()
+
+
+async def test_what_an_engine_says_no_to(engines, engine, tmp_path):
+    with pytest.raises(Refused):
+        await engines.load(at(engines), "tiny@1", str(tmp_path / "nothing"))
+    engine.refuse["tiny@2"] = 500
+    with pytest.raises(Failed):
+        await engines.load(at(engines), "tiny@2", str(write_adapter(tmp_path / "tiny@2")))
+    await engine.stop()
+    with pytest.raises(Away):
+        await engines.load(at(engines), "tiny@3", str(write_adapter(tmp_path / "tiny@3")))
+    await engines.check_all()
+    assert not at(engines).ok and at(engines).error and engines.healthy() == []
+
+
+async def test_a_key_goes_with_every_request(tmp_path):
+    engine = await FakeEngine().start()
+    engines = Engines([engine.url], "secret", dict, dict, 0.1)
+    assert engines.headers == {"authorization": "Bearer secret"}
+    await engine.stop()
+
+
+def test_paths():
+    assert same("/a/b/", "/a//b")
+    assert same(None, "/a")  # an engine that does not tell
+    assert not same("/a/b", "/a/c")

@@ -1,0 +1,26 @@
+-- The schema of version 1 as its programs made it, with a few rows.
+CREATE TABLE IF NOT EXISTS t_meta (name TEXT, value TEXT);
+CREATE TABLE IF NOT EXISTS t_days (day TEXT);
+CREATE TABLE IF NOT EXISTS t_positions (instance TEXT, writer TEXT, segment BIGINT, pos BIGINT);
+CREATE TABLE IF NOT EXISTS t_seen (id TEXT, ts FLOAT8);
+CREATE TABLE IF NOT EXISTS t_episodes (eid TEXT, key TEXT, id TEXT, task TEXT, split TEXT, tags TEXT, model TEXT, adapter TEXT, arm TEXT, state TEXT, started FLOAT8, last_at FLOAT8, ended FLOAT8, calls INTEGER, trained_calls INTEGER, prompt_tokens BIGINT, completion_tokens BIGINT, reward FLOAT8, grp TEXT, grouped BOOLEAN, alike TEXT, adapters TEXT, retried BOOLEAN);
+CREATE TABLE IF NOT EXISTS t_early (eid TEXT, ts FLOAT8);
+CREATE TABLE IF NOT EXISTS t_rewards (id TEXT, seq BIGINT, eid TEXT, call TEXT, name TEXT, source TEXT, value FLOAT8, reason TEXT, idem TEXT, meta TEXT, ts FLOAT8);
+CREATE TABLE IF NOT EXISTS t_expired (eid TEXT, ts FLOAT8);
+CREATE TABLE IF NOT EXISTS t_pins (eid TEXT, model TEXT, adapter TEXT, arm TEXT, ts FLOAT8, active BOOLEAN);
+CREATE TABLE IF NOT EXISTS t_groups (id TEXT, bucket TEXT, ordinal INTEGER, kind TEXT, key TEXT, task TEXT, model TEXT, split TEXT, state TEXT, n INTEGER, created FLOAT8, completed FLOAT8, ready_at FLOAT8, batch TEXT, attempts INTEGER, parked BOOLEAN, retry_at FLOAT8, judge_lease TEXT, judge_until FLOAT8, judge_worker TEXT, judge_last TEXT, single TEXT);
+CREATE TABLE IF NOT EXISTS t_batches (id TEXT, lease TEXT, worker TEXT, model TEXT, state TEXT, until FLOAT8, created FLOAT8, adapter TEXT, step INTEGER, reason TEXT);
+CREATE TABLE IF NOT EXISTS t_members (batch TEXT, grp TEXT, eid TEXT, reward FLOAT8, advantage FLOAT8);
+CREATE TABLE IF NOT EXISTS t_adapters (name TEXT, model TEXT, version INTEGER, state TEXT, created FLOAT8, decided FLOAT8, body TEXT);
+CREATE TABLE IF NOT EXISTS t_events (id BIGINT, ts FLOAT8, kind TEXT, data TEXT);
+CREATE TABLE IF NOT EXISTS t_cache (id TEXT, value TEXT, ts FLOAT8);
+CREATE TABLE IF NOT EXISTS t_rewrite (tab TEXT);
+CREATE TABLE IF NOT EXISTS t_calls_none (id TEXT, eid TEXT, number INTEGER, ts FLOAT8, seconds FLOAT8, dialect TEXT, model TEXT, trained TEXT, adapter TEXT, status INTEGER, outcome TEXT, trainable BOOLEAN, reason TEXT, sampling TEXT, temperature FLOAT8, parent TEXT, keep_messages INTEGER, keep_tokens INTEGER, messages TEXT, tools TEXT, reply TEXT, finish TEXT, prompt_tokens INTEGER, completion_tokens INTEGER, prompt_ids BYTEA, completion_ids BYTEA, lengths BYTEA, logprobs BYTEA, error TEXT, body_hash TEXT, attempt INTEGER, extra TEXT);
+CREATE VIEW episodes AS SELECT id, key, task, split, tags, model, adapter, arm, state, started, ended, calls, prompt_tokens, completion_tokens, reward, grp AS group_id FROM t_episodes WHERE state <> 'deleted';
+CREATE VIEW rewards AS SELECT r.id, split_part(r.eid, '/', 2) AS episode, split_part(r.eid, '/', 1) AS key, r.call, r.name, r.source, r.value, r.reason, r.ts, e.adapter FROM t_rewards r LEFT JOIN t_episodes e ON e.eid = r.eid;
+CREATE VIEW adapters AS SELECT name, model, version, state, created, decided FROM t_adapters;
+CREATE OR REPLACE VIEW calls AS SELECT id, split_part(eid, '/', 2) AS episode, split_part(eid, '/', 1) AS key, number, ts, seconds, dialect, model, trained, adapter, status, outcome, trainable, reason AS untrainable_reason, temperature, sampling, prompt_tokens, completion_tokens, finish, reply, error, attempt FROM t_calls_none;
+INSERT INTO t_meta VALUES ('schema', '1'), ('reward rules', '[(''reward'', 1.0)] episode');
+INSERT INTO t_adapters VALUES ('m@1', 'm', 1, 'rolled_back', 1.0, 2.0, '{"name":"m@1","model":"m","version":1,"state":"rolled_back","reason":"worse than m","created":1.0,"decided":2.0,"path":"m@1","parent":null,"step":1,"batches":["b1"],"episodes":0,"loaded":false,"numbers":{}}'), ('m@2', 'm', 2, 'live', 1.0, NULL, ' {"name":"m@2","model":"m","version":2,"state":"live","reason":null,"created":1.0,"decided":null,"path":"m@2","parent":null,"step":2,"batches":[],"episodes":0,"loaded":false,"numbers":{"x":"\ud800"}}');
+INSERT INTO t_events VALUES (1, 1.0, 'step', '{"loss":1.5}');
+INSERT INTO t_episodes VALUES ('-/e1', '-', 'e1', 't', 'train', '{}', 'm', 'm', 'live', 'done', 1.0, 1.0, 1.0, 0, 0, 0, 0, 0.5, NULL, TRUE, '', '[]', FALSE);

@@ -1,0 +1,144 @@
+"""Two real proxies, each of its own processes, on one PostgreSQL; one is killed in the middle of its work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+
+import aiohttp
+import psycopg
+import pytest
+from tests.proxy.control.conftest import until
+from tests.proxy.control.fake_engine import write_adapter
+from tests.proxy.fake_engine import LoraEngine
+from tests.support import slipstream, toml
+
+API = "/slipstream/v1"
+
+
+def descendants(pid: int) -> list[int]:
+    found = [pid]
+    for one in found:
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{one}/task/{one}/children") as file:
+                found += [int(p) for p in file.read().split()]
+    return found
+
+
+class Proxy:
+    def __init__(self, folder, config: dict) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.path = folder / "slipstream.toml"
+        self.path.write_text(toml({"data_dir": str(folder / "data"), **config}))
+        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(slipstream("proxy", "--config", str(self.path)), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+        await until(self.ready, 120)
+
+    async def ready(self) -> bool:
+        assert self.process and self.process.poll() is None, (self.folder / "log").read_text()[-3000:]
+        with contextlib.suppress(OSError, ValueError, aiohttp.ClientError):
+            told = json.loads((self.folder / "data" / "proxy.json").read_text())
+            self.url = told["url"]
+            async with self.session.get(self.url + "/readyz") as r, self.session.get(self.url + API + "/status") as s:
+                return told["pid"] == self.process.pid and r.status == s.status == 200
+        return False
+
+    def kill(self) -> None:
+        """All of it at once."""
+        assert self.process
+        for pid in descendants(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    async def stop(self) -> None:
+        await self.session.close()
+        if self.process and self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self.process.wait, 30)
+            self.kill()
+
+    async def ask(self, method: str, path: str, body=None, **headers):
+        async with self.session.request(method, self.url + path, json=body, headers=headers) as r:
+            return r.status, await r.json(), r.headers
+
+    async def call(self, episode: str, turn: int, **headers) -> str:
+        messages = [{"role": "user", "content": f"{episode} {i}"} for i in range(turn + 1)]
+        body = {"model": "tiny", "messages": messages, "temperature": 1.0}
+        tags = {"x-slipstream-episode": episode, "x-slipstream-task": "t", **headers}
+        status, _, got = await self.ask("POST", "/v1/chat/completions", body, **tags)
+        if status != 200:
+            raise aiohttp.ClientError(f"{status}")
+        return f"{got['x-slipstream-call']} {got['x-slipstream-adapter']}"
+
+
+@pytest.fixture
+async def proxies(postgres, tmp_path):
+    with psycopg.connect(postgres, autocommit=True) as con:
+        con.execute("DROP SCHEMA IF EXISTS killed CASCADE; CREATE SCHEMA killed")
+    engine = await LoraEngine().start()
+    config = {
+        "engine": {"urls": [engine.url], "name": "tiny", "health_interval": 0.2}, "gate": {"holdout": 0.0}, "proxy": {"port": 0},
+        "store": {"url": f"{postgres}&options=-csearch_path%3Dkilled"}, "adapters": {"dir": str(tmp_path / "adapters")},
+    }  # fmt: skip
+    made = [Proxy(tmp_path / name, config) for name in "ab"]
+    await asyncio.gather(*(p.start() for p in made))
+    yield made
+    for proxy in made:
+        await proxy.stop()
+    await engine.stop()
+
+
+async def test_one_fleet(proxies, tmp_path):
+    a, b = proxies
+    first = await a.call("old", 0)
+    assert first.endswith(" tiny")
+
+    write_adapter(tmp_path / "adapters" / "tiny@1")
+    assert (await a.ask("POST", API + "/adapters", {"path": "tiny@1"}))[0] == 201
+
+    async def live() -> bool:
+        return (await b.ask("GET", API + "/adapters"))[1]["live"] == {"tiny": "tiny@1"}
+
+    await until(live)
+    told: dict[str, list[str]] = {"old": [first]}
+    told["old"].append(await b.call("old", 1))  # begun at a, before the adapter came
+    told["new"] = [await b.call("new", 0), await a.call("new", 1)]
+    assert [c.split()[1] for c in told["old"] + told["new"]] == ["tiny", "tiny", "tiny@1", "tiny@1"]
+
+    kill = asyncio.create_task(_kill_soon(a))
+    turn = 0
+    while a.process.poll() is None:  # as long as it answers: what it says it has is there later, once
+        with contextlib.suppress(aiohttp.ClientError, OSError):
+            told.setdefault(f"k{turn}", []).append(await a.call(f"k{turn}", 0))
+            await a.ask("POST", f"{API}/episodes/k{turn}/rewards", {"value": turn, "key": f"r{turn}"})
+        turn += 1
+    await kill
+    told["new"].append(await b.call("new", 2))  # the other one serves on, with the same adapter
+    assert told["new"][-1].endswith(" tiny@1")
+    await a.start()
+
+    async def there() -> bool:
+        rows = (await b.ask("POST", API + "/sql", {"query": "select episode, id from calls", "limit": 100_000}))[1]["rows"]  # fmt: skip
+        found: dict[str, list[str]] = {}
+        for episode, call in rows:
+            found.setdefault(episode, []).append(call)
+        assert all(len(ids) == len(set(ids)) for ids in found.values())
+        return all({c.split()[0] for c in calls} <= set(found.get(e, [])) for e, calls in told.items())
+
+    await until(there, 120)
+
+
+async def _kill_soon(proxy: Proxy) -> None:
+    await asyncio.sleep(0.4)
+    proxy.kill()
