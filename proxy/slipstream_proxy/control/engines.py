@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 from pathlib import PurePath
+from typing import Any
 
 import aiohttp
 
@@ -36,21 +36,21 @@ class Engine:
     healthy: bool = False
     loaded: set[str] = field(default_factory=set)
     error: str | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     replaced: set[str] = field(default_factory=set)
     """Names that another proxy's adapter had here, until ours took its place."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One load at a time: the health loop and a swap may want the same adapter."""
 
     def public(self) -> dict[str, Any]:
         return {"url": self.url, "ok": self.ok, "loaded": sorted(self.loaded)}
 
 
-class Engines:
 def same(root: str | None, path: str) -> bool:
     """Whether a loaded adapter (``root`` of ``/v1/models``: the path it came from) is the one at ``path``. An engine that does not tell is believed."""
     return root is None or PurePath(root) == PurePath(path)
 
 
+class Engines:
     """``wanted()``: adapters (name → path as vLLM sees it) that each engine must have before it is ``ok``; ``known()``: the same of all that are ours."""
 
     def __init__(
@@ -122,20 +122,6 @@ def same(root: str | None, path: str) -> bool:
         if status != 200:
             raise self._error(status, f"a call of it answered {status}: {text[:500]}")
 
-    @staticmethod
-    def _error(status: int, message: str) -> Exception:
-        return Refused(message) if 400 <= status < 500 and status not in (408, 429) else Failed(message)
-
-    async def unload(self, name: str) -> None:
-        for engine in self.engines:
-            if name not in engine.loaded:
-                continue
-            try:
-                status, _, text = await self._ask(
-                    "POST", f"{engine.url}/v1/unload_lora_adapter", {"lora_name": name}, 30.0
-                )
-            except Away:
-                status, text = 404, ""  # a dead engine has it no more
     async def _put(self, engine: Engine, name: str, path: str) -> None:
         status, text = await self._load(engine, name, path)
         if status == 200:
@@ -163,6 +149,20 @@ def same(root: str | None, path: str) -> bool:
         status, _, text = await self._ask("POST", f"{engine.url}/v1/load_lora_adapter", body, LOAD_TIMEOUT)
         return status, text
 
+    @staticmethod
+    def _error(status: int, message: str) -> Exception:
+        return Refused(message) if 400 <= status < 500 and status not in (408, 429) else Failed(message)
+
+    async def unload(self, name: str) -> None:
+        for engine in self.engines:
+            if name not in engine.loaded:
+                continue
+            try:
+                status, _, text = await self._ask(
+                    "POST", f"{engine.url}/v1/unload_lora_adapter", {"lora_name": name}, 30.0
+                )
+            except Away:
+                status, text = 404, ""  # a dead engine has it no more
             if status in (200, 404, 400):
                 engine.loaded.discard(name)
             else:

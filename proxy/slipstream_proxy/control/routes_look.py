@@ -121,11 +121,11 @@ async def status_of(deps: Deps) -> c.Status:
     lost = await in_thread(lost_by_workers, deps.config.root / "metrics")
     engines: list[dict[str, Any]] = [{**e.public(), "error": e.error} for e in deps.swapper.engines.engines]
     waiting = [str(w) for w in counts.get("waiting", [])]
-    if behind := deps.swapper.fleet.behind:
-        waiting.insert(0, f"another proxy says: {behind}")
     stats = deps.ingester.stats if deps.ingester else None
     if not any(e["ok"] for e in engines):
         waiting.insert(0, "no engine answers" if engines else "no engine is configured (engine.urls)")
+    if behind := deps.swapper.fleet.behind:
+        waiting.insert(0, f"another proxy says: {behind}")
     if stats and stats.broken:
         waiting.insert(0, f"the store takes nothing just now: {stats.broken}")
     return c.Status(

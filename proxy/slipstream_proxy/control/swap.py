@@ -46,9 +46,9 @@ class Swapper:
         self.rewards_changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         adapters.drop = self._drop
+        self.fleet = Fleet(self)
 
     async def _drop(self, name: str) -> None:
-        self.fleet = Fleet(self)
         if self.store is not None:
             await in_thread(self.store.drop_adapter_batches, name, time.time())
 
@@ -96,21 +96,21 @@ class Swapper:
             self.adapters.wake.clear()
             try:
                 await self.tick()
+            except Meanwhile:
+                await asyncio.sleep(0.1)  # another proxy was first: look again
             except Exception:
                 log.exception("swapping failed; trying again")
                 await asyncio.sleep(TICK)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.adapters.wake.wait(), TICK)
-            except Meanwhile:
-                await asyncio.sleep(0.1)  # another proxy was first: look again
 
     async def tick(self) -> None:
+        await self.fleet.follow()
         await self._pins()
         await self._refused_again()
         await self._make_room()
         loading = sorted(
             (a for a in self.adapters.items.values() if a.state == S.LOADING), key=lambda a: (a.model, a.version)
-        await self.fleet.follow()
         )
         for adapter in loading:
             if self.adapters.items[adapter.name].state == S.LOADING:
@@ -163,13 +163,13 @@ class Swapper:
             adapter = self.adapters.keep().get(name)
             if adapter is None:
                 continue
+            if not self.fleet.may_refuse(adapter):
+                continue
             if adapter.state in (S.LIVE, S.CANDIDATE):
                 await self.adapters.take_back(adapter, f"the engine refuses it: {why}", {}, S.REFUSED)
             await self._give_up(adapter)
 
     async def _make_room(self) -> None:
-            if not self.fleet.may_refuse(adapter):
-                continue
         """Pinned versions ≤ ``max_loras`` - 1: beyond that the oldest versions' episodes move to the live one."""
         while len(keep := self.adapters.keep()) > self.config.engine.max_loras - 1:
             old = sorted(
@@ -222,6 +222,8 @@ class Swapper:
             self.rewards_changed.clear()
             try:
                 await self.decide()
+            except Meanwhile:
+                self.rewards_changed.set()  # another proxy was first: look again
             except Exception:
                 log.exception("the gate cannot decide just now")
             await asyncio.sleep(1.0)
@@ -229,10 +231,9 @@ class Swapper:
     async def decide(self) -> None:
         """Look at every undecided candidate's rewards."""
         if self.store is None or self.config.gate.mode == "manual":
-            except Meanwhile:
-                self.rewards_changed.set()  # another proxy was first: look again
             return
         g = self.config.gate
+        await self.fleet.follow()
         for model in self.adapters.models:
             candidate = self.adapters.of(model, S.CANDIDATE)
             if candidate is None:
@@ -240,7 +241,6 @@ class Swapper:
             control = self.adapters.accepted(model)
             verdict = await in_thread(self._judge, candidate.name, control)
             numbers: dict[str, Any] = {"gate": {**verdict.numbers(), "control": control}}
-        await self.fleet.follow()
             if self.adapters.items[candidate.name].state != S.CANDIDATE:
                 continue
             if verdict.decision == "rollback":
