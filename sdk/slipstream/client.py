@@ -224,6 +224,12 @@ class Client:
     def release(self, worker: str) -> None:
         self._do(_Ask("POST", "/leases/release", {"worker": worker}))
 
+    def hold_engine(self, hold: c.HoldIn) -> c.Hold:
+        return _model(c.Hold, self._do(_Ask("POST", "/engine/hold", hold)))
+
+    def release_engine(self, worker: str) -> c.EngineReleased:
+        return _model(c.EngineReleased, self._do(_Ask("POST", "/engine/release", c.EngineReleaseIn(worker=worker))))
+
     # adapters
     def add_adapter(self, adapter: c.AdapterIn) -> c.Adapter:
         return _model(c.Adapter, self._do(_Ask("POST", "/adapters", adapter)))
@@ -356,6 +362,14 @@ class AsyncClient:
 
     async def release(self, worker: str) -> None:
         await self._do(_Ask("POST", "/leases/release", {"worker": worker}))
+
+    async def hold_engine(self, hold: c.HoldIn) -> c.Hold:
+        return _model(c.Hold, await self._do(_Ask("POST", "/engine/hold", hold)))
+
+    async def release_engine(self, worker: str) -> c.EngineReleased:
+        return _model(
+            c.EngineReleased, await self._do(_Ask("POST", "/engine/release", c.EngineReleaseIn(worker=worker)))
+        )
 
     # adapters
     async def add_adapter(self, adapter: c.AdapterIn) -> c.Adapter:

@@ -127,11 +127,13 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
         says.append(f"GPU memory for vLLM: {memory:.0%}" + ("" if memory > 0.5 else ", the rest for the trainer"))
         if engine.share:
             argv.append("--enable-sleep-mode")
-            env["VLLM_SERVER_DEV_MODE"] = "1"
+            says.append("one GPU for both: vLLM sleeps while the trainer steps")
     else:
         argv += ["--enforce-eager", "--block-size", "32"]
         env |= _cpu_env()
         says.append("no GPU: vLLM on the CPU")
+    if engine.share:
+        env["VLLM_SERVER_DEV_MODE"] = "1"  # the sleep routes; the proxy lets nobody through to them
     if folder.is_dir():
         env["HF_HUB_OFFLINE"] = "1"
     if engine.api_key:

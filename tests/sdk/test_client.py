@@ -67,6 +67,8 @@ def fill(server: Server) -> None:
     )
     server.on("POST", "/batches/b1/ack", {})
     server.on("POST", "/leases/release", {})
+    server.on("POST", "/engine/hold", {"worker": "w", "until": 9.0, "ready": True})
+    server.on("POST", "/engine/release", {"held": True, "wake_seconds": 0.5})
     server.on("POST", "/adapters", ADAPTER)
     server.on("GET", "/adapters", {"adapters": [ADAPTER], "live": {"inbox": "inbox@1"}})
     server.on("POST", "/adapters/inbox@1/promote", ADAPTER)
@@ -85,7 +87,8 @@ ASKS: dict[str, tuple[Any, ...]] = {
     "episodes": (), "all_episodes": (), "episode": ("e1",), "add_reward": ("e1", c.RewardIn(value=1, key="k")), "done": ("e1",), "delete": ("e1",),
     "lease_groups": (c.GroupLeaseIn(worker="w"),), "post_scores": ("g1", c.ScoresIn(lease="l1", scores=[c.Score(episode="e1", value=1)])),
     "parked": (), "retry_group": ("g1",), "cache_get": ("k1",), "cache_put": ("k1", {"a": 1}), "lease_batch": (c.BatchLeaseIn(worker="w"),),
-    "ack_batch": ("b1", c.BatchAck(lease="l1", outcome="trained")), "release": ("w",), "add_adapter": (c.AdapterIn(path="inbox@1"),), "adapters": (),
+    "ack_batch": ("b1", c.BatchAck(lease="l1", outcome="trained")), "release": ("w",), "hold_engine": (c.HoldIn(worker="w"),), "release_engine": ("w",),
+    "add_adapter": (c.AdapterIn(path="inbox@1"),), "adapters": (),
     "promote": ("inbox@1", "why"), "rollback": ("inbox@1",), "post_event": (c.Event(kind="step"),), "events": (3,), "status": (),
     "sql": ("select 1", 5), "import_episode": ({"messages": []},), "export": ("sft",),
 }  # fmt: skip

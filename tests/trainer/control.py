@@ -38,6 +38,12 @@ class Control:
         self.released: list[str] = []
         self.broken = 0
         """Requests that are answered 503 before the next good one."""
+        self.held: str | None = None
+        """Who has the engine."""
+        self.holds: list[str] = []
+        """``hold``, ``busy`` and ``release``, as they were asked for."""
+        self.falling = 0
+        """Requests for a hold that are answered "not yet" before the next good one."""
         self.lock = threading.Lock()
         self.url = ""
 
@@ -87,6 +93,22 @@ class Control:
             self.waiting.pop(batch, None)
             self.leased.pop(batch, None)
             return 200, b"{}", {}
+        if path == "/engine/hold":
+            ready = self.falling == 0
+            self.falling = max(0, self.falling - 1)
+            self.held = data["worker"]
+            self.holds.append("hold" if ready else "busy")
+            hold = {
+                "worker": data["worker"],
+                "until": time.time() + data["seconds"],
+                "ready": ready,
+                "sleep_seconds": 0.5,
+            }
+            return 200, json.dumps(hold).encode(), {}
+        if path == "/engine/release":
+            was, self.held = self.held == data["worker"], None
+            self.holds.append("release")
+            return 200, json.dumps({"held": was, "wake_seconds": 0.25}).encode(), {}
         if path == "/leases/release":
             self.released.append(data["worker"])
             for batch in [i for i, (_, w) in self.leased.items() if w == data["worker"]]:

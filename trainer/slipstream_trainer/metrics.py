@@ -24,6 +24,7 @@ GAUGES = {
     "continuations": "Share of later calls that continue an earlier one token by token.",
     "learning_rate": "Learning rate of the newest step.",
     "memory_mib": "Peak memory.",
+    "hold_seconds": "Time that the engine gave way for the newest step (engine.share).",
 }
 
 

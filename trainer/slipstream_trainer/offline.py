@@ -20,18 +20,6 @@ from slipstream_trainer.rows import untrainable
 log = logging.getLogger(__name__)
 
 
-def _trainer(config: Config) -> Any:
-    import torch
-
-    from slipstream_trainer.policy import load_policy
-    from slipstream_trainer.trainer import CapturedGRPOTrainer
-
-    if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
-    model, tokenizer = load_policy(config)
-    return CapturedGRPOTrainer(model, tokenizer, config, config.root / "trainer")
-
-
 def train(
     config: Config, *, once: bool = False, from_export: Path | None = None, resume: bool = False, out: str | Path | None = None,
     url: str | None = None, key: str | None = None,
@@ -53,12 +41,13 @@ def train(
 
 
 def _online(config: Config, *, once: bool, url: str | None, key: str | None) -> int:
+    from slipstream_trainer.start import start_trainer
     from slipstream_trainer.worker import Worker, main, only_one
 
     if not once:
         return main(config, url, key)
     with only_one(config.checkpoints_dir), Client(url, key) as client:
-        worker = Worker(config, client, _trainer(config))
+        worker = Worker(config, client, *start_trainer(config, client))
         worker.recover()
         client.release(worker.name)
         before = worker.state.step
@@ -70,10 +59,11 @@ def _online(config: Config, *, once: bool, url: str | None, key: str | None) -> 
 def _from_export(
     config: Config, export: Path, *, once: bool, resume: bool, out: Path | None, url: str | None, key: str | None
 ) -> int:  # fmt: skip
+    from slipstream_trainer.start import start_trainer
     from slipstream_trainer.step import train as step
 
     t = config.trainer
-    trainer = _trainer(config)
+    trainer, _ = start_trainer(config, None)
     samples = samples_of(read_rows(export), trainer.processing_class, sft=t.algorithm == "sft")
     if not any(s.trainable for s in samples):
         raise StartError(f"{export}: nothing to train on ({untrainable(samples) or 'no calls with tokens'})")

@@ -17,6 +17,7 @@ from slipstream_trainer.worker import Worker
 
 if TYPE_CHECKING:
     from slipstream_trainer.rows import Sample
+    from slipstream_trainer.sharing import Turns
     from slipstream_trainer.step import Result
     from slipstream_trainer.trainer import CapturedGRPOTrainer
 
@@ -58,8 +59,8 @@ class Leader(Worker):
         return super().train(samples)
 
 
-def lead(config: Config, client: Client, trainer: CapturedGRPOTrainer) -> Worker:
-    return Leader(config, client, trainer) if trainer.world > 1 else Worker(config, client, trainer)
+def lead(config: Config, client: Client, trainer: CapturedGRPOTrainer, turns: Turns) -> Worker:
+    return (Leader if trainer.world > 1 else Worker)(config, client, trainer, turns)
 
 
 def follow(trainer: CapturedGRPOTrainer) -> int:

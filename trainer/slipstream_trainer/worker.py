@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -26,6 +25,7 @@ from slipstream_trainer.guards import Snapshot
 from slipstream_trainer.metrics import Metrics
 from slipstream_trainer.publish import sweep
 from slipstream_trainer.rows import Sample, read_samples
+from slipstream_trainer.sharing import Turns, worker_name
 
 if TYPE_CHECKING:
     from slipstream_trainer.step import Result
@@ -54,12 +54,16 @@ def only_one(folder: Path) -> Iterator[None]:
 class Worker:
     """Of the first process; the others follow it (``parallel.py``)."""
 
-    def __init__(self, config: Config, client: Client, trainer: CapturedGRPOTrainer) -> None:
+    def __init__(
+        self, config: Config, client: Client, trainer: CapturedGRPOTrainer, turns: Turns | None = None
+    ) -> None:
         self.config, self.client, self.trainer = config, client, trainer
-        self.name = re.sub(r"[^A-Za-z0-9._-]", "-", f"trainer-{config.model_name}")[:128]
+        self.name = worker_name(config)
         self.checkpoints = Checkpoints(config.checkpoints_dir, config.trainer.keep_checkpoints)
         self.metrics = Metrics()
         self.stop = threading.Event()
+        self.turns = turns or Turns(config, client, self.name)
+        self.turns.stop = self.stop
         self.teller = Teller(config, client, self.checkpoints, self.metrics, self.stop)
         self.state = State(weights=config.model_name)
         self.live = config.model_name
@@ -126,13 +130,16 @@ class Worker:
         for s in samples:
             if s.adapter in self.taken and s.trainable:  # leased before it was rolled back
                 s.trainable, s.reason = False, "rolled_back"
-        self._interruptible = True
-        if self.stop.is_set():
-            raise Stop
-        try:
-            return self.train(samples)
-        finally:
-            self._interruptible = False
+        with self.turns.take() as turn:
+            self._interruptible = True
+            try:
+                if self.stop.is_set():
+                    raise Stop
+                result = self.train(samples)
+            finally:
+                self._interruptible = False
+        result.figures |= turn
+        return result
 
     def train(self, samples: list[Sample]) -> Result:
         """Overridden where other processes take part."""
@@ -252,21 +259,14 @@ def main(config: Config, url: str | None = None, key: str | None = None) -> int:
     check_lora(config)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    import torch
-
-    if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
     from slipstream_trainer.parallel import follow, is_first, lead, leave
-    from slipstream_trainer.policy import load_policy
-    from slipstream_trainer.trainer import CapturedGRPOTrainer
+    from slipstream_trainer.start import start_trainer
 
-    model, tokenizer = load_policy(config)
-    trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "trainer")
     try:
         if not is_first():
-            return follow(trainer)
+            return follow(start_trainer(config, None)[0])
         with only_one(config.checkpoints_dir), Client(url, key) as client:
-            worker = lead(config, client, trainer)
+            worker = lead(config, client, *start_trainer(config, client))
             worker.handle_signals()
             return worker.run()
     finally:

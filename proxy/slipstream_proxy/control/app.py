@@ -15,6 +15,7 @@ from slipstream_proxy.control import (
     openapi,
     page,
     routes_adapters,
+    routes_engine,
     routes_episodes,
     routes_import,
     routes_look,
@@ -32,6 +33,7 @@ ROUTES: list[Route] = [
     *routes_import.ROUTES,
     *routes_work.ROUTES,
     *routes_adapters.ROUTES,
+    *routes_engine.ROUTES,
     *routes_look.ROUTES,
 ]
 BODY_LIMIT = 64 * 2**20

@@ -17,6 +17,7 @@ from slipstream_proxy.control.threads import in_thread
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.adapters import Adapters
+    from slipstream_proxy.control.hold import Holder
     from slipstream_proxy.control.metrics import ControlMetrics
     from slipstream_proxy.control.swap import Swapper
     from slipstream_proxy.store.protocol import Store
@@ -42,6 +43,10 @@ class Deps:
     last_step: float | None = None
     """When the trainer last said that a batch is trained on."""
     now: Callable[[], float] = time.time
+
+    @property
+    def holder(self) -> Holder:
+        return self.swapper.holder
 
     @property
     def store(self) -> Store:

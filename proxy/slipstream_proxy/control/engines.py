@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -70,6 +71,9 @@ class Engines:
         self.interval = interval
         self.session: aiohttp.ClientSession | None = None
         self.restarts = 0
+        self.awake = asyncio.Event()
+        """Cleared while the engines sleep or fall asleep: nothing is loaded, and nobody is called dead for saying nothing."""
+        self.awake.set()
 
     async def start(self) -> None:
         self.session = aiohttp.ClientSession(
@@ -109,11 +113,21 @@ class Engines:
 
     async def load(self, engine: Engine, name: str, path: str) -> None:
         """Load and warm up. Raises ``Refused``, ``Failed`` or ``Away``."""
-        async with engine.lock:
+        async with self._turn(engine):
             if name not in engine.loaded:
                 await self._put(engine, name, path)
             await self.warm(engine, name)
             engine.loaded.add(name)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, engine: Engine) -> AsyncIterator[None]:
+        """The engine's lock, once it is awake."""
+        while True:
+            await self.awake.wait()
+            async with engine.lock:
+                if self.awake.is_set():
+                    yield
+                    return
 
     async def warm(self, engine: Engine, name: str) -> None:
         """One token: the first call with an adapter compiles and copies, which no agent should wait for."""
@@ -170,6 +184,8 @@ class Engines:
 
     async def check(self, engine: Engine) -> None:
         """Health and what is loaded. After a restart its adapters are loaded again before it is ``ok``."""
+        if not self.awake.is_set():
+            return
         try:
             status, _, text = await self._ask("GET", f"{engine.url}/health", timeout=max(5.0, self.interval))
             if status != 200:

@@ -32,6 +32,8 @@ class Live:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.value: dict[str, Any] = {"models": {}, "engines": []}
+        self.hold: dict[str, Any] | None = None
+        """Of the engines (``hold.py``): ``worker`` and ``until``, seconds since the epoch."""
         self.version = 0
         self._told: asyncio.Event = asyncio.Event()
 
@@ -45,13 +47,15 @@ class Live:
 
     def set(self, models: dict[str, ModelLive], engines: list[dict[str, Any]]) -> bool:
         """Publish. Returns whether anything is different."""
-        value = {
+        value: dict[str, Any] = {
             "models": {
                 name: {"base": m.base, "live": m.live, "arms": [list(a) for a in m.arms], "loaded": sorted(m.loaded)}
                 for name, m in sorted(models.items())
             },
             "engines": engines,
         }
+        if self.hold is not None:
+            value["hold"] = self.hold
         if value == self.value and self.version:
             return False
         self.value = value

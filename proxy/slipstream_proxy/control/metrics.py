@@ -115,12 +115,33 @@ class ControlMetrics:
         self.engine_restarts = Counter(
             "slipstream_engine_adapter_losses", "Times that an engine had lost its adapters.", registry=r
         )
+        self.holds = Counter(
+            "slipstream_engine_holds",
+            "Times that the trainer had the GPU (engine.share), by how it ended.",
+            ["how"],
+            registry=r,
+        )
+        self.held_seconds = Counter(
+            "slipstream_engine_held_seconds",
+            "Time in which the trainer had the GPU and no call could begin.",
+            registry=r,
+        )
         self.events = Counter("slipstream_events", "Events posted by trainer and judge.", ["kind"], registry=r)
         self.steps = Counter("slipstream_training_steps", "Training steps told by the trainer.", registry=r)
         self.step = {k: Gauge(f"slipstream_training_{k}", text, registry=r) for k, text in STEP_NUMBERS.items()}
         self._kinds: set[str] = set()
         self._looked = 0.0
-        self._done = {"records": 0, "commits": 0, "swaps": 0, "rollbacks": 0, "losses": 0}
+        self._done = {
+            "records": 0,
+            "commits": 0,
+            "swaps": 0,
+            "rollbacks": 0,
+            "losses": 0,
+            "released": 0,
+            "expired": 0,
+            "failed": 0,
+        }
+        self._held = 0.0
 
     def request(self, request: web.Request, status: int, seconds: float) -> None:
         resource = request.match_info.route.resource
@@ -160,6 +181,11 @@ class ControlMetrics:
         self._add("swaps", self.swaps, a.swaps)
         self._add("rollbacks", self.rollbacks, a.rollbacks)
         self._add("losses", self.engine_restarts, swapper.engines.restarts)
+        for how, count in swapper.holder.ended.items():
+            self._add(how, self.holds.labels(how), count)
+        held = swapper.holder.seconds_held()
+        self.held_seconds.inc(max(0.0, held - self._held))
+        self._held = max(held, self._held)
         self.loaded.set(len(swapper.loaded()))
         self.states.clear()
         for item in a.items.values():

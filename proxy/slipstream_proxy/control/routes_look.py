@@ -126,6 +126,8 @@ async def status_of(deps: Deps) -> c.Status:
         waiting.insert(0, "no engine answers" if engines else "no engine is configured (engine.urls)")
     if behind := deps.swapper.fleet.behind:
         waiting.insert(0, f"another proxy says: {behind}")
+    if deps.holder.held is not None:
+        waiting.insert(0, "the trainer has the GPU: calls wait until its step is done")
     if stats and stats.broken:
         waiting.insert(0, f"the store takes nothing just now: {stats.broken}")
     return c.Status(

@@ -18,6 +18,7 @@ from slipstream_proxy.control.adapters import Adapters
 from slipstream_proxy.control.agreeing import Meanwhile
 from slipstream_proxy.control.engines import Away, Engines, Failed, Refused
 from slipstream_proxy.control.fleet import Fleet
+from slipstream_proxy.control.hold import Holder
 from slipstream_proxy.control.live import Live, ModelLive
 from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.store.protocol import Store
@@ -39,6 +40,7 @@ class Swapper:
         self.live = live
         self.store = store
         self.grace = grace
+        self.holder = Holder(engines, live, self.publish, shared=adapters.config.engine.share)
         self.config = adapters.config
         self.draining: dict[str, float] = {}
         self.failing: dict[str, float] = {}
@@ -55,6 +57,7 @@ class Swapper:
     async def start(self) -> None:
         await self.engines.start()
         await self._pins()
+        self.holder.start()
         # before anybody is told: a control plane that restarts must not say that a healthy engine is down
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.engines.check_all(), FIRST_CHECK)
@@ -64,6 +67,7 @@ class Swapper:
 
     async def stop(self) -> None:
         await end(self._tasks)
+        await self.holder.stop()
         await self.engines.stop()
 
     def wanted(self) -> dict[str, str]:
@@ -85,6 +89,7 @@ class Swapper:
         while True:
             try:
                 await self.engines.check_all()
+                await self.holder.rouse()
                 self.publish()
                 self.adapters.wake.set()
             except Exception:
@@ -188,6 +193,8 @@ class Swapper:
 
     async def _unload(self) -> None:
         """What nobody needs, ``grace`` after it left the live state."""
+        if not self.engines.awake.is_set():
+            return
         now, keep = time.monotonic(), self.adapters.keep()
         loading = {a.name for a in self.adapters.items.values() if a.state == S.LOADING}
         there = {n for e in self.engines.engines for n in e.loaded}

@@ -116,6 +116,9 @@ class Call(Reply):
         if route.kind == "upstream":
             self.servers = [route.upstream or ""]
         else:
+            if plane.live.held_until is not None and plane.holding.on:
+                plane.holding.wait(self._chosen, self._refuse)
+                return
             if route.kind == "trained":
                 pin = plane.pinned(episode, route.model, self._chosen)
                 if pin is None:

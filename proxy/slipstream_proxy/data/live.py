@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,10 @@ class Live:
         self.models: dict[str, ModelLive] = {name: ModelLive(name, name)}
         self.connected = False
         self.known = False
+        self.held_until: float | None = None
+        """The trainer has the engine's GPU until then (seconds since the epoch), or until the control plane says otherwise."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called after each update."""
         self.version = 0
         self._down: dict[str, float] = {}
         self._file = config.root / "live.json"
@@ -65,12 +70,16 @@ class Live:
             )
             for name, m in state.get("models", {}).items()
         }
+        held = state.get("hold")
+        until = float(held["until"]) if held else None
         if engines:
             self.engines = engines
         if models:
             self.models = models
+        self.held_until = until
         self.known = True
         self.version += 1
+        self.changed()
 
     @property
     def ready(self) -> bool:

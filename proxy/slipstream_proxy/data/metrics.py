@@ -22,6 +22,9 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "slipstream_in_flight": ("gauge", "Calls being answered."),
     "slipstream_connections": ("gauge", "Client connections."),
     "slipstream_event_loop_lag_seconds": ("gauge", "How late the worker's one-second timer was, last time."),
+    "slipstream_held_calls_total": ("counter", "Calls that waited because the trainer had the engine's GPU (engine.share)."),
+    "slipstream_hold_wait_seconds_total": ("counter", "Time that those calls waited."),
+    "slipstream_hold_longest_seconds": ("gauge", "The longest of those waits since the start."),
     "slipstream_call_seconds": ("histogram", "Time from a call's arrival to its reply's end."),
     "slipstream_first_byte_seconds": ("histogram", "Time from a call's arrival to the engine's first byte."),
 }

@@ -20,6 +20,9 @@ FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "slipstream_queued": ("gauge", "Calls in flight of which the engine has sent nothing yet.", ()),
     "slipstream_connections": ("gauge", "Client connections.", ()),
     "slipstream_event_loop_lag_seconds": ("gauge", "How late the worker's one-second timer was, last time; the worst worker's.", ()),
+    "slipstream_held_calls_total": ("counter", "Calls that waited because the trainer had the engine's GPU (engine.share).", ()),
+    "slipstream_hold_wait_seconds_total": ("counter", "Time that those calls waited.", ()),
+    "slipstream_hold_longest_seconds": ("gauge", "The longest of those waits since the start.", ()),
     "slipstream_call_seconds": ("histogram", "Time from a call's arrival to its reply's end.", ("format",)),
     "slipstream_first_byte_seconds": ("histogram", "Time from a call's arrival to the engine's first byte.", ("format",)),
     "slipstream_chunk_seconds": ("histogram", "Mean time between the pieces of a streamed reply, an observation a stream.", ("format",)),
@@ -36,7 +39,7 @@ GEN_AI = {
     "slipstream_first_byte_seconds": "gen_ai_server_time_to_first_token_seconds",
     "slipstream_chunk_seconds": "gen_ai_server_time_per_output_token_seconds",
 }
-WORST = frozenset(("slipstream_event_loop_lag_seconds",))
+WORST = frozenset(("slipstream_event_loop_lag_seconds", "slipstream_hold_longest_seconds"))
 """Gauges of which the largest counts, not the sum."""
 
 Key = tuple[str, str]

@@ -110,6 +110,8 @@ async def pass_through(plane: Plane, request: web.BaseRequest, prefix: Prefix) -
     key, _ = plane.admission.who({n.lower(): v for n, v in request.raw_headers})
     plane.admission.enter(key)
     try:
+        if request.method == "POST":
+            await plane.holding.over()
         data, names = await _mapped(plane, request)
         url = URL(_engine(plane) + prefix.path, encoded=True)
         try:

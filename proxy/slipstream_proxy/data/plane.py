@@ -16,6 +16,7 @@ from slipstream.config import Config
 from slipstream.errors import ConfigError
 from slipstream_proxy.data.admission import Admission
 from slipstream_proxy.data.episodes import Episode, Episodes, Pinned
+from slipstream_proxy.data.hold import Holding
 from slipstream_proxy.data.link import ControlLink
 from slipstream_proxy.data.live import Live
 from slipstream_proxy.data.metrics import Metrics
@@ -69,6 +70,8 @@ class Plane:
         self.admission = Admission(Keys(config.keys_file), config.proxy.workers)
         self.routes = Routes(config)
         self.live = Live(config)
+        self.holding = Holding(self)
+        self.live.changed = self.holding.look
         self.link = ControlLink(config.socket, self.live)
         self.episodes = Episodes(window=config.identity.continue_window)
         self.spool = SpoolWriter(
@@ -157,6 +160,7 @@ class Plane:
             pool.close()
         for task in list(self._tasks):
             task.cancel()
+        self.holding.close()
         await self.spool.close()
         if self.session is not None:
             await self.session.close()

@@ -1,0 +1,87 @@
+"""The trainer's turns on a GPU that it shares with the engine."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from tests.support import wait_for
+from tests.trainer.control import Control, serve
+from tests.trainer.tiny import conversation, make_config, make_trainer, table
+
+from slipstream.client import Client
+from slipstream.config import Config
+from slipstream.errors import StartError
+from slipstream_trainer import sharing
+from slipstream_trainer.commit import Stop
+from slipstream_trainer.sharing import Turns, check_share
+from slipstream_trainer.worker import Worker
+
+
+def shared(tiny, tmp_path, **trainer) -> Config:
+    config = make_config(tiny, tmp_path, **trainer)
+    config.engine.share = True
+    return config
+
+
+def test_a_step_is_a_turn_and_says_what_it_cost(tiny, tmp_path) -> None:
+    with serve(Control()) as control:
+        control.add("b0", table(conversation(0)))
+        control.falling = 2
+        config = shared(tiny, tmp_path, max_steps=1)
+        worker = Worker(config, Client(control.url), make_trainer(config, warm=False))
+        whole = worker.train
+
+        def train(samples):
+            assert control.held == worker.name
+            return whole(samples)
+
+        worker.train = train
+        assert worker.run() == 0
+        assert control.holds == ["busy", "busy", "hold", "release"] and control.held is None
+        (step,) = control.of_kind("step")
+        assert (step["sleep_seconds"], step["wake_seconds"]) == (0.5, 0.25)
+        assert step["hold_seconds"] >= step["seconds"] > 0
+
+
+def test_a_turn_is_renewed_and_ends_whatever_happens_in_it(tiny, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(sharing, "RENEW", 0.01)
+    with serve(Control()) as control:
+        turns = Turns(shared(tiny, tmp_path), Client(control.url), "t")
+        with pytest.raises(KeyError), turns.take():
+            wait_for(lambda: control.holds.count("hold") >= 3, 60)
+            raise KeyError
+        assert control.held is None and control.holds[-1] == "release"
+        count = len(control.holds)
+        threading.Event().wait(0.05)
+        assert len(control.holds) == count, "nobody renews any more"
+
+
+def test_a_proxy_that_is_busy_is_waited_for_and_the_end_is_not(tiny, tmp_path) -> None:
+    with serve(Control()) as control:
+        turns = Turns(shared(tiny, tmp_path), Client(control.url), "t")
+        control.broken = 2
+        with turns.take():
+            assert control.held == "t"
+        control.broken = 10**6
+        turns.stop.set()
+        with pytest.raises(Stop), turns.take():
+            raise AssertionError
+
+
+def test_without_sharing_there_is_nothing_to_ask(tiny, tmp_path) -> None:
+    with serve(Control()) as control:
+        with Turns(make_config(tiny, tmp_path), Client(control.url), "t").take() as figures:
+            pass
+        assert figures == {} and control.holds == []
+
+
+def test_what_cannot_share_is_refused(tiny, tmp_path) -> None:
+    with pytest.raises(StartError, match="one process"):
+        check_share(shared(tiny, tmp_path), 2)
+    with pytest.raises(StartError, match="4bit"):
+        check_share(shared(tiny, tmp_path, quantize="4bit"), 1)
+    with pytest.raises(StartError, match="frugal"):
+        check_share(shared(tiny, tmp_path, mode="frugal"), 1)
+    check_share(shared(tiny, tmp_path), 1)
+    check_share(make_config(tiny, tmp_path, quantize="4bit"), 8)

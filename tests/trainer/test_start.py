@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+from tests.trainer.control import Control, serve
+from tests.trainer.tiny import make_config
+
+from slipstream.client import Client
+from slipstream.errors import ConfigError
+from slipstream_trainer.sharing import worker_name
+from slipstream_trainer.start import start_trainer
+
+
+def test_a_trainer_that_shares_takes_its_first_turn_to_load(tiny, tmp_path) -> None:
+    config = make_config(tiny, tmp_path)
+    config.engine.share = True
+    with serve(Control()) as control, Client(control.url) as client:
+        trainer, turns = start_trainer(config, client)
+        assert control.holds == ["hold", "release"] and turns.shared
+        assert turns.device == trainer.device and turns.worker == worker_name(config) == "trainer-tiny"
+        start_trainer(config, None)  # offline nobody is asked
+        assert len(control.holds) == 2
+
+
+def test_what_vllm_would_refuse_is_refused_before_anything_is_loaded(tmp_path) -> None:
+    config = make_config(tmp_path / "nothing", tmp_path, lora_rank=8)
+    config.trainer.lora_rank = 7
+    with pytest.raises(ConfigError, match="rank"):
+        start_trainer(config, None)

@@ -1,0 +1,30 @@
+"""A trainer that is ready for its first batch."""
+
+from __future__ import annotations
+
+import os
+
+from slipstream.client import Client
+from slipstream.config import Config
+from slipstream_trainer.policy import check_lora, load_policy
+from slipstream_trainer.sharing import Parking, Turns, check_share, worker_name
+from slipstream_trainer.trainer import CapturedGRPOTrainer
+
+
+def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTrainer, Turns]:
+    """The policy loaded and checked. ``client``: of the proxy whose engine may share its GPU; None: offline, or not the first process.
+
+    Raises ``ConfigError`` for what vLLM would refuse and ``StartError`` for what can't be.
+    """
+    import torch
+
+    check_lora(config)
+    check_share(config, int(os.environ.get("WORLD_SIZE", "1")))
+    if config.trainer.threads:
+        torch.set_num_threads(config.trainer.threads)
+    model, tokenizer = load_policy(config)
+    turns = Turns(config, client, worker_name(config), Parking(model) if config.engine.share and client else None)
+    with turns.take():
+        trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "trainer")
+        turns.device = trainer.device
+    return trainer, turns
