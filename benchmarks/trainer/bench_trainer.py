@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import json
 import os
 import resource
@@ -23,6 +24,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
+from datasets import Dataset
 
 from slipstream.config import Config, load_config
 from slipstream_trainer.advantage import assign
@@ -90,20 +92,25 @@ def gradients(model: Any) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
 
 
-def stock(config: Config, rows: list[tuple[np.ndarray, np.ndarray]], rewards: list[float], size: int) -> Any:
-    """TRL as it is: rows (ids, mask of sampled tokens), padded, ``size`` rows a micro-batch."""
-    model, tokenizer = load_policy(config)
-    twin = CapturedGRPOTrainer(model, tokenizer, config, config.root / "a")
-    trainer = GRPOTrainer(
-        model=load_policy(config)[0], reward_funcs=lambda **_: [0.0], args=grpo_config(config, config.root / "b"), train_dataset=twin.train_dataset,
-        processing_class=tokenizer,
-    )  # fmt: skip
-    trainer.use_vllm = False
-    trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation = 1
-    trainer.model.train()
-    total = torch.tensor(float(sum(int(m.sum()) for _, m in rows)))
+class Stock:
+    """TRL as it is: rows (ids, mask of sampled tokens), padded, so many a micro-batch. ``checkpointing``: TRL's default."""
 
-    def run() -> None:
+    def __init__(self, config: Config, *, checkpointing: bool = False) -> None:
+        model, tokenizer = load_policy(config)
+        self.trainer = GRPOTrainer(
+            model=model, reward_funcs=lambda **_: [0.0], args=grpo_config(config, config.root / "b"), train_dataset=Dataset.from_dict({"prompt": [""]}),
+            processing_class=tokenizer,
+        )  # fmt: skip
+        self.trainer.use_vllm = False
+        self.trainer.current_gradient_accumulation_steps = self.trainer.args.steps_per_generation = 1
+        if checkpointing:
+            base = self.trainer.model.get_base_model()
+            base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.trainer.model.train()
+
+    def run(self, rows: list[tuple[np.ndarray, np.ndarray]], rewards: list[float], size: int) -> None:
+        trainer, device = self.trainer, self.trainer.accelerator.device
+        total = torch.tensor(float(sum(int(m.sum()) for _, m in rows)), device=device)
         trainer.model.zero_grad(set_to_none=True)
         for at in range(0, len(rows), size):
             part = rows[at : at + size]
@@ -118,11 +125,12 @@ def stock(config: Config, rows: list[tuple[np.ndarray, np.ndarray]], rewards: li
                 sampled[i, :n] = torch.from_numpy(m[f:].astype(np.int64))
             inputs = {
                 "prompt_ids": ids, "prompt_mask": seen, "completion_ids": said, "completion_mask": real, "tool_mask": sampled,
-                "advantages": torch.tensor(rewards[at : at + size]), "num_items_in_batch": total,
+                "advantages": torch.tensor(rewards[at : at + size]),
             }  # fmt: skip
-            trainer.compute_loss(trainer.model, inputs).backward()
-
-    return run
+            inputs = {k: v.to(device) for k, v in inputs.items()} | {"num_items_in_batch": total}
+            with trainer.accelerator.autocast():
+                loss = trainer.compute_loss(trainer.model, inputs)
+            loss.backward()
 
 
 def rows_of(samples: list[Sample], *, merged: bool) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[float]]:
@@ -178,7 +186,8 @@ def measure(args: argparse.Namespace, config: Config, form: str) -> dict[str, An
     for name, merged in (("per_call", False), ("stock_merged", True)):
         rows, rewards = rows_of(samples, merged=merged)
         size = max(1, CPU_MICRO // max(len(x) for x, _ in rows))
-        found[f"seconds_{name}"] = timed(stock(config, rows, rewards, size), args.repeat)
+        stock = Stock(config)
+        found[f"seconds_{name}"] = timed(functools.partial(stock.run, rows, rewards, size), args.repeat)
     found["speedup_vs_per_call"] = found["seconds_per_call"] / found["seconds_auto"]
     found["speedup_vs_merged"] = found["seconds_stock_merged"] / found["seconds_auto"]
     found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -39,6 +39,10 @@ class Proxy(Section):
     redact: str | None = Field(
         None, description="module:function(record: dict) -> dict, run before anything is stored."
     )
+    metric_tags: list[str] | None = Field(
+        None,
+        description="Tags that calls are counted by in the metrics (20 values each); None: the first four names seen.",
+    )
     allowed_hosts: list[str] = Field(
         default_factory=list, description="Extra Host names for the control API and page when no keys are set."
     )
@@ -205,7 +209,10 @@ class Trainer(Section):
     quantize: Literal["none", "4bit"] = Field("none", description="4bit: QLoRA.")
     mode: Literal["auto", "merged", "tree", "frugal"] = Field("auto", description="How a batch is laid out.")
     token_budget: int = Field(16_384, ge=64, description="Tokens computed in one micro-batch.")
-    checkpointing: Literal["auto", "on", "off"] = Field("auto", description="Gradient checkpointing.")
+    checkpointing: Literal["auto", "on", "off"] = Field(
+        "auto", description="Gradient checkpointing; auto: of as few layers as the memory asks for."
+    )
+    compile: bool = Field(True, description="Compile the model's layers (GPU, mode tree).")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Of the base weights; auto: bf16 on GPU, fp32 on CPU."
     )

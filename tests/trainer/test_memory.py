@@ -1,38 +1,63 @@
 from __future__ import annotations
 
-from tests.trainer.tiny import conversation, make_config, make_trainer
+import torch
+from tests.trainer.tiny import apart, conversation, gradients, make_config, make_trainer
 
-from slipstream_trainer.memory import activation_bytes, choose_checkpointing
+from slipstream_trainer.advantage import assign
+from slipstream_trainer.memory import activation_bytes, layers_to_checkpoint
 from slipstream_trainer.plan import make_plan
 
 
 def test_checkpointing_as_asked_and_off_on_a_cpu(tiny, tmp_path) -> None:
-    trainer = make_trainer(make_config(tiny, tmp_path))
     plan = make_plan(conversation(0))
-    for asked, on in (("auto", False), ("on", True), ("off", False)):
-        trainer.config.trainer.checkpointing = asked
-        assert choose_checkpointing(trainer, plan) is on
-        assert bool(trainer.model.get_base_model().is_gradient_checkpointing) is on
+    for asked, on in (("auto", 0), ("on", 2), ("off", 0)):
+        trainer = make_trainer(make_config(tiny, tmp_path, checkpointing=asked))
+        assert trainer.checkpointing.choose(plan) == on
+        assert [m.gradient_checkpointing for m in trainer.checkpointing.layers] == [bool(on)] * 2
 
 
-def test_checkpointed_gradients_are_the_same(tiny, tmp_path) -> None:
-    from tests.trainer.tiny import apart, gradients
-
-    from slipstream_trainer.advantage import assign
-
+def test_gradients_are_the_same_whatever_is_recomputed(tiny, tmp_path) -> None:
     trainer, samples, found = make_trainer(make_config(tiny, tmp_path)), conversation(0), []
     assign(samples, "std")
-    for asked in ("off", "on"):
-        trainer.config.trainer.checkpointing = asked
-        plan = make_plan(samples)
-        choose_checkpointing(trainer, plan)
+    plan = make_plan(samples)
+    for wanted in (0, 1, 2):
+        trainer.checkpointing._set(wanted)
         trainer.backward(trainer.start(plan))
         found.append(gradients(trainer))
-    assert apart(*found) < 1e-5
+    assert apart(found[0], found[1]) < 1e-5
+    assert apart(found[0], found[2]) < 1e-5
 
 
-def test_the_estimate_grows_with_the_tokens(tiny, tmp_path) -> None:
+def test_as_few_layers_as_fit() -> None:
+    assert layers_to_checkpoint(28, 100, 5, 2800) == 0
+    assert layers_to_checkpoint(28, 100, 5, 2799) == 2  # 26 whole, two entries, one whole again
+    assert layers_to_checkpoint(28, 100, 5, 10) == 28
+    sizes = [layers_to_checkpoint(28, 100, 5, room) for room in range(0, 3000, 100)]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_the_estimate_grows_with_the_tokens() -> None:
     from transformers import Qwen3Config
 
     c = Qwen3Config()
     assert activation_bytes(c, 2000, 2) == 2 * activation_bytes(c, 1000, 2) > 0
+
+
+def test_a_batch_that_runs_out_of_memory_is_computed_again(tiny, tmp_path, monkeypatch) -> None:
+    trainer, samples = make_trainer(make_config(tiny, tmp_path)), conversation(0)
+    assign(samples, "std")
+    plan = make_plan(samples)
+    trainer.backward(trainer.start(plan))
+    expected, forward, calls = gradients(trainer), trainer.forward, []
+
+    def short(*args):
+        calls.append(1)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("no memory")
+        return forward(*args)
+
+    monkeypatch.setattr(trainer, "forward", short)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    trainer.backward(trainer.start(plan))
+    assert trainer.checkpointing.now == 2
+    assert apart(gradients(trainer), expected) < 1e-5

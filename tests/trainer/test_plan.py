@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 from tests.trainer.tiny import conversation, sample, tokens
 
-from slipstream_trainer.plan import Costs, cut, make_plan, refuse_long, score
+from slipstream_trainer.plan import Costs, cut, forest_width, make_plan, refuse_long, score
 
 
+@pytest.mark.parametrize("forest", [False, True])
 @pytest.mark.parametrize("layout", ["per_call", "merged", "tree", "auto"])
 @pytest.mark.parametrize("micro", [40, 200, 10_000])
-def test_every_trained_token_is_computed_once_behind_its_own_past(layout, micro: int) -> None:
+def test_every_trained_token_is_computed_once_behind_its_own_past(layout, micro: int, forest: bool) -> None:
     samples = conversation(2, groups=3, episodes=4)
     samples[5].trainable = False
-    plan = make_plan(samples, layout=layout, micro=micro)
+    plan = make_plan(samples, layout=layout, micro=micro, forest=forest)
     seen = np.concatenate([m.slots.token_S for m in plan.micro])
     assert sorted(seen.tolist()) == list(range(plan.scored.tokens))
     _, starts = score(samples)
@@ -45,6 +46,18 @@ def test_micro_batches_keep_within_the_budget() -> None:
     plan = make_plan(conversation(3, groups=4, episodes=6), layout="auto", budget=100, micro=100)
     assert len(plan.micro) > 1
     assert all(m.computed <= 100 for m in plan.micro)
+
+
+def test_forests_have_few_lengths_and_positions_restart() -> None:
+    assert {forest_width(n, 16_384) for n in range(1, 16_385)} == {1024, 2048, 4096, 8192, 12_288, 16_384}
+    assert all(forest_width(n, 3000) >= n for n in range(1, 3001))
+    plan = make_plan(conversation(3, groups=4, episodes=6), layout="merged", micro=1024, forest=True)
+    for m in plan.micro:
+        assert m.ids_RN.shape == (1, 1024)
+        assert m.positions_RN is not None
+        begins = np.flatnonzero(m.positions_RN[0] == 0)
+        lengths = np.diff([*begins, 1024])
+        assert m.tokens == lengths[:-1].sum() or m.tokens == 1024  # the last one is padding
 
 
 def test_rows_are_multiples() -> None:

@@ -39,8 +39,8 @@ def ready(samples):
 def test_a_row_per_call_merged_and_trees_are_the_same(trainer, loss: str) -> None:
     samples = ready(conversation(3, groups=3, episodes=4, turns=4))
     value, expected, lp = computed(trainer, samples, loss, layout="per_call")
-    for layout in ("merged", "tree", "auto"):
-        other, found, lp2 = computed(trainer, samples, loss, layout=layout)
+    for layout, forest in (("merged", False), ("tree", False), ("auto", False), ("merged", True), ("tree", True)):
+        other, found, lp2 = computed(trainer, samples, loss, layout=layout, forest=forest)
         assert other == pytest.approx(value, abs=1e-6)
         assert apart(found, expected) < 1e-5
         assert lp2.keys() == lp.keys()

@@ -1,7 +1,7 @@
 """How a batch is laid out: which chains share a tree, which rows share a micro-batch.
 
 Chains stand in lexicographic order, so those that begin alike are neighbours. A *row* is a run of neighbours packed as one prefix tree; a run of
-one is a plain sequence. Micro-batches hold rows of similar length, at most ``budget`` tokens with padding.
+one is a plain sequence. Micro-batches hold rows of similar length side by side, or (FlexAttention) rows end to end, at most ``budget`` tokens.
 """
 
 from __future__ import annotations
@@ -164,50 +164,76 @@ def cut(chains: Sequence[Ints], layout: Layout, costs: Costs, budget: int) -> li
     return runs
 
 
-def _pad(arrays: Sequence[NDArray[np.generic]], width: int, fill: int) -> NDArray[np.int64]:
-    out = np.full((len(arrays), width), fill, dtype=np.int64)
-    for row, a in zip(out, arrays, strict=True):
-        row[: len(a)] = a
-    return out
-
-
 def _micro(
-    rows: Sequence[_Row], chains: Sequence[Chain], samples: Sequence[Sample], starts: Sequence[int], multiple: int = 1
-) -> MicroBatch:
-    """Rows side by side. Padding stands behind: no real token sees it, and it sees itself alone."""
-    width = -(-max(r.size for r in rows) // multiple) * multiple
-    trees = [r.tree for r in rows if r.tree is not None]
-    plain = not trees
-    ids = _pad([r.tree.ids_N if r.tree else chains[r.chains[0]].ids_L for r in rows], width, 0)
-    positions = ends = None
-    if not plain:
-        positions = _pad([r.tree.positions_N if r.tree else np.arange(r.size) for r in rows], width, 0)
-        ends = np.tile(np.arange(1, width + 1, dtype=np.int64), (len(rows), 1))
-        for at, r in enumerate(rows):
-            ends[at, : r.size] = r.tree.ends_N if r.tree else r.size
+    lanes: Sequence[Sequence[_Row]], chains: Sequence[Chain], samples: Sequence[Sample], starts: Sequence[int], width: int,
+    *, masked: bool = False,
+) -> MicroBatch:  # fmt: skip
+    """A lane is a row of the input, ``width`` tokens long: one of our rows or several end to end (a forest, which a mask keeps apart).
+
+    Padding stands behind: no real token sees it, and it sees itself alone.
+    """
+    plain = not masked and all(len(lane) == 1 and lane[0].tree is None for lane in lanes)
+    shape = (len(lanes), width)
+    ids, positions = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    ends = np.tile(np.arange(1, width + 1, dtype=np.int64), (len(lanes), 1))
     source, target, token = [], [], []
-    for at, r in enumerate(rows):
-        for k, c in enumerate(r.chains):
-            for i in chains[c].samples:
-                s = samples[i]
-                n, first = len(s.completion_C), len(s.prompt_P) - 1
-                where = np.arange(first, first + n)
-                source.append(at * width + (r.tree.where[k][where] if r.tree else where))
-                target.append(s.completion_C)
-                token.append(np.arange(starts[i], starts[i] + n))
+    for r, lane in enumerate(lanes):
+        at = 0
+        for row in lane:
+            place = slice(at, at + row.size)
+            ids[r, place] = row.tree.ids_N if row.tree else chains[row.chains[0]].ids_L
+            positions[r, place] = row.tree.positions_N if row.tree else np.arange(row.size)
+            ends[r, place] = at + (row.tree.ends_N if row.tree else row.size)
+            for k, c in enumerate(row.chains):
+                for i in chains[c].samples:
+                    s = samples[i]
+                    n, first = len(s.completion_C), len(s.prompt_P) - 1
+                    where = np.arange(first, first + n)
+                    source.append(r * width + at + (row.tree.where[k][where] if row.tree else where))
+                    target.append(s.completion_C)
+                    token.append(np.arange(starts[i], starts[i] + n))
+            at += row.size
+        positions[r, at:] = np.arange(width - at)
     slots = Slots(*(np.concatenate(x).astype(np.int64) for x in (source, target, token)))
-    return MicroBatch(ids, positions, ends, sum(r.size for r in rows), slots)
+    tokens = sum(row.size for lane in lanes for row in lane)
+    return MicroBatch(ids, None if plain else positions, None if plain else ends, tokens, slots)
 
 
-def _fill(rows: list[_Row], budget: int) -> list[list[_Row]]:
-    """Rows of one kind, longest first, into micro-batches of at most ``budget`` padded tokens."""
-    out: list[list[_Row]] = []
+def _side_by_side(rows: list[_Row], budget: int) -> list[list[list[_Row]]]:
+    """Rows of one kind, longest first, each a lane of its own, into micro-batches of at most ``budget`` padded tokens."""
+    out: list[list[list[_Row]]] = []
     for row in sorted(rows, key=lambda r: -r.size):
-        if out and out[-1][0].size * (len(out[-1]) + 1) <= budget:
-            out[-1].append(row)
+        if out and out[-1][0][0].size * (len(out[-1]) + 1) <= budget:
+            out[-1].append([row])
         else:
-            out.append([row])
+            out.append([[row]])
     return out
+
+
+def _end_to_end(rows: list[_Row], budget: int) -> list[list[list[_Row]]]:
+    """Rows of any kind in one lane a micro-batch, at most ``budget`` tokens: first fit, longest first."""
+    lanes: list[list[_Row]] = []
+    free: list[int] = []
+    for row in sorted(rows, key=lambda r: -r.size):
+        at = next((i for i, room in enumerate(free) if room >= row.size), None)
+        if at is None:
+            lanes.append([row])
+            free.append(budget - row.size)
+        else:
+            lanes[at].append(row)
+            free[at] -= row.size
+    return [[lane] for lane in lanes]
+
+
+def forest_width(tokens: int, budget: int) -> int:
+    """The length that a forest of ``tokens`` is padded to: few lengths, for each is a compilation (a power of two from 1,024, then quarters of
+    the budget).
+    """
+    quarter = max(1024, -(-budget // 4 // 128) * 128)
+    width = 1024
+    while width < tokens and width < quarter:
+        width *= 2
+    return width if width >= tokens and width <= quarter else -(-tokens // quarter) * quarter
 
 
 def refuse_long(samples: Sequence[Sample], budget: int) -> int:
@@ -220,11 +246,12 @@ def refuse_long(samples: Sequence[Sample], budget: int) -> int:
 
 def make_plan(
     samples: Sequence[Sample], *, layout: Layout = "auto", budget: int = 16_384, micro: int | None = None, costs: Costs | None = None,
-    multiple: int = 1,
+    multiple: int = 1, forest: bool = False,
 ) -> Plan:  # fmt: skip
     """Lay out the trainable ones of ``samples``. ``budget``: most tokens of a row; ``micro``: of a micro-batch (default: the budget).
 
-    Rows' lengths are multiples of ``multiple`` (a GPU's blocks).
+    Rows' lengths are multiples of ``multiple`` (a GPU's blocks). ``forest``: a micro-batch is one lane of rows end to end, of a ``forest_width``;
+    for FlexAttention, which computes nothing between them.
     """
     costs = costs or Costs()
     too_long = refuse_long(samples, budget)
@@ -236,8 +263,17 @@ def make_plan(
     for run in cut(ids, layout, costs, each):
         tree = pack_tree([ids[c] for c in run]) if len(run) > 1 else None
         rows.append(_Row(run, tree.size if tree else len(ids[run[0]]), tree=tree))
-    filled = _fill([r for r in rows if r.tree is None], each) + _fill([r for r in rows if r.tree], each)
-    out = [_micro(r, chains, samples, starts, multiple) for r in filled]
+    if forest:
+        filled = _end_to_end(rows, each)
+    else:
+        filled = _side_by_side([r for r in rows if r.tree is None], each) + _side_by_side(
+            [r for r in rows if r.tree], each
+        )
+    out = []
+    for lanes in filled:
+        longest = max(sum(r.size for r in lane) for lane in lanes)
+        width = forest_width(longest, each) if forest else -(-longest // multiple) * multiple
+        out.append(_micro(lanes, chains, samples, starts, width, masked=forest))
     alone = sum(len(s.prompt_P) + len(s.completion_C) - 1 for s in samples if s.trainable)
     merged = sum(map(len, ids)) if layout != "per_call" else sum(len(c.ids_L) for c in merge_chains(samples))
     shared = sum(common_prefix(a, b) for a, b in itertools.pairwise(ids))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from slipstream.config import Config
 from slipstream.errors import ConfigError, StartError
+from slipstream_trainer.memory import SHARE, activation_bytes
 
 log = logging.getLogger(__name__)
 
@@ -143,8 +145,8 @@ def _load_frugal(config: Config, path: str) -> tuple[Any, Any] | None:
         return None
     t = config.trainer
     model, tokenizer = FastLanguageModel.from_pretrained(
-        path, max_seq_length=t.token_budget, dtype=dtype_of(config), load_in_4bit=t.quantize == "4bit"
-    )
+        path, max_seq_length=t.token_budget, dtype=dtype_of(config), load_in_4bit=t.quantize == "4bit", local_files_only=Path(path).is_dir()
+    )  # fmt: skip
     names = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     targets = names if t.lora_targets == "all-linear" else t.lora_targets
     model = FastLanguageModel.get_peft_model(
@@ -154,27 +156,54 @@ def _load_frugal(config: Config, path: str) -> tuple[Any, Any] | None:
     return model, tokenizer
 
 
+def is_frugal(base: Any) -> bool:
+    """Unsloth has loaded it."""
+    return "unsloth" in sys.modules and hasattr(base, "max_seq_length")
+
+
+def frugal_is_needed(config: Config, path: str) -> bool:
+    """Would the base and one micro-batch, with every layer recomputed, not fit the GPU's free memory? False where it can't be told."""
+    from transformers import AutoConfig
+
+    weights = sum(f.stat().st_size for f in Path(path).glob("*.safetensors"))
+    if (
+        not torch.cuda.is_available() or not weights or config.engine.share
+    ):  # what is free then is no measure: the engine has it
+        return False
+    text = AutoConfig.from_pretrained(path).get_text_config()
+    tokens = config.trainer.token_budget
+    entries = tokens * text.hidden_size * 2 * text.num_hidden_layers
+    free, _ = torch.cuda.mem_get_info(device())
+    needed = weights + entries + activation_bytes(text, tokens, 2)
+    return bool(needed > SHARE * free)
+
+
 def load_policy(config: Config) -> tuple[Any, Any]:
     """(PEFT model, tokenizer), LoRA weights as ``trainer.seed`` makes them (B is zero: the policy starts as the base model).
 
-    Raises ``ConfigError`` for a LoRA that vLLM would refuse and ``StartError`` when the weights can't be read.
+    ``trainer.mode = "auto"`` takes Unsloth where the memory does not do otherwise. Raises ``ConfigError`` for a LoRA that vLLM would refuse and
+    ``StartError`` when the weights can't be read.
     """
     from peft import get_peft_model
     from transformers import AutoTokenizer, set_seed
 
     check_lora(config)
     path = model_path(config)
+    mode = config.trainer.mode
     try:
         set_seed(config.trainer.seed)
-        if config.trainer.mode == "frugal" and (found := _load_frugal(config, path)):
-            return found
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        base = _load_base(config, path)
+        if (mode == "frugal" or (mode == "auto" and frugal_is_needed(config, path))) and (
+            found := _load_frugal(config, path)
+        ):
+            model, tokenizer = found
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            base = _load_base(config, path)
+            base.config.use_cache = False
+            set_seed(config.trainer.seed)
+            model = get_peft_model(base, _lora(config))
     except (OSError, ValueError, KeyError, ImportError) as e:
         raise StartError(f"the model {path} can't be loaded: {e}") from e
-    base.config.use_cache = False
-    set_seed(config.trainer.seed)
-    model = get_peft_model(base, _lora(config))
     if config.trainer.init_adapter:
         load_adapter(model, Path(config.trainer.init_adapter))
     return model, tokenizer

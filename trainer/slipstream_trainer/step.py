@@ -16,7 +16,6 @@ from slipstream.config import Trainer
 from slipstream_trainer.advantage import Advantages, assign
 from slipstream_trainer.dataset import choose
 from slipstream_trainer.guards import Pace, Snapshot, after_step, before_step, k3, mean_ratio
-from slipstream_trainer.memory import choose_checkpointing
 from slipstream_trainer.plan import Layout, Plan, make_plan
 from slipstream_trainer.rows import Sample, exact_continuations, untrainable
 from slipstream_trainer.trainer import CPU_MICRO, CapturedGRPOTrainer
@@ -53,6 +52,7 @@ def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
         micro=max(1, micro),
         costs=trainer.costs(),
         multiple=1 if cpu else 128,
+        forest=trainer.forests,
     )
 
 
@@ -76,7 +76,7 @@ def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: Pace, a
         result.reason = "no group has episodes of different reward" if dropped else "no call can be trained on"
     else:
         figures |= _layout(plan, samples)
-        choose_checkpointing(trainer, plan)
+        figures["layers_recomputed"] = trainer.checkpointing.choose(plan)
         _steps(trainer, plan, pace, applied, result)
     seconds = time.perf_counter() - began
     result.figures |= {

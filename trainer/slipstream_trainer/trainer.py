@@ -17,9 +17,11 @@ from datasets import Dataset
 from slipstream.config import Config
 from slipstream_trainer.attention import tree_mask
 from slipstream_trainer.head import Score, add_scored_head
+from slipstream_trainer.layers import compile_layers
 from slipstream_trainer.losses import SEQUENCE, part_factor, trl_settings
+from slipstream_trainer.memory import Checkpointing, decoder_layers
 from slipstream_trainer.plan import Costs, MicroBatch, Plan
-from slipstream_trainer.policy import takes_trees
+from slipstream_trainer.policy import is_frugal, takes_trees
 from slipstream_trainer.trl_quiet import GRPOConfig, GRPOTrainer
 from slipstream_trainer.work import Work
 
@@ -65,14 +67,26 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self.args.steps_per_generation = 1
         base = self.model.get_base_model()
         add_scored_head(base)
-        self.attention = base.config._attn_implementation
-        self.trees = takes_trees(base.config)
         self.vocab = int(base.get_input_embeddings().weight.shape[0])
         self.device = self.accelerator.device
+        self.attention = base.config._attn_implementation
+        self.frugal = is_frugal(base)
+        self.trees = not self.frugal and takes_trees(base.config)
+        self.forests = self.frugal or self.attention == "flex_attention"
+        layers = [] if self.frugal else decoder_layers(base)  # Unsloth does its own
+        self.checkpointing = Checkpointing(base, layers, self.device, config.trainer.checkpointing)
+        if self.attention == "flex_attention" and config.trainer.compile:
+            compile_layers(layers)
         self.create_optimizer()
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None
         self.model.train()
+
+    @property
+    def mode(self) -> str:
+        """``tree``, ``merged`` or ``frugal``: as it was asked for, or chosen by itself."""
+        asked = self.config.trainer.mode
+        return "frugal" if self.frugal else "merged" if asked == "merged" or not self.trees else "tree"
 
     @property
     def sft(self) -> bool:
@@ -121,13 +135,17 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         inputs: dict[str, Any] = {"input_ids": torch.from_numpy(micro.ids_RN).to(d)}
         if micro.ends_RN is not None and micro.positions_RN is not None:
             inputs["position_ids"] = torch.from_numpy(micro.positions_RN).to(d)
-            inputs["attention_mask"] = tree_mask(torch.from_numpy(micro.ends_RN).to(d), self.attention)
+            if not self.frugal:  # Unsloth reads from the positions where a sequence begins
+                inputs["attention_mask"] = tree_mask(torch.from_numpy(micro.ends_RN).to(d), self.attention)
         source, target, token = (
             torch.from_numpy(x).to(d) for x in (micro.slots.source_S, micro.slots.target_S, micro.slots.token_S)
         )
         score = Score(source, target, None if work.cold_T is None else work.cold_T[token])
+        before = self.checkpointing.allocated()
         with self.accelerator.autocast():
             logps, entropy = self.model(**inputs, score=score)
+        if logps.requires_grad:
+            self.checkpointing.note(before, micro.computed)
         return logps, entropy, token
 
     def _note(self, work: Work, logps: torch.Tensor, entropy: torch.Tensor, token: torch.Tensor) -> None:
@@ -196,9 +214,16 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def backward(self, work: Work) -> float:
         """Gradients of the whole batch, summed over micro-batches and processes, into ``.grad``. → The loss. Does not step."""
-        self.model.zero_grad(set_to_none=True)
         parts = self._by_sequence if self.config.trainer.loss in SEQUENCE and not self.sft else self._by_token
-        loss = parts(work)
+        while True:
+            self.model.zero_grad(set_to_none=True)
+            work.guarded = 0
+            try:
+                loss = parts(work)
+                break
+            except torch.OutOfMemoryError:
+                if self.world > 1 or not self.checkpointing.ran_out():
+                    raise
         if self.world > 1:
             grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.trained]
             flat = torch.cat([g.reshape(-1) for g in grads])
