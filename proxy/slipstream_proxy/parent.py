@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import ipaddress
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,16 +22,6 @@ from slipstream.config import Config
 from slipstream.errors import StartError
 
 log = logging.getLogger(__name__)
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(sent: signal.Signals = signal.SIGTERM) -> None:
-    """Linux: the kernel sends ``sent`` when the parent dies, however it dies."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, sent)
-        if os.environ.get("SLIPSTREAM_PARENT") not in (None, str(os.getppid())):
-            sys.exit(1)  # it died before we asked
 
 
 def is_loopback(host: str) -> bool:
@@ -143,6 +133,7 @@ class Parent:
         return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
     def start(self) -> None:
+        shutil.rmtree(self.config.root / "metrics", ignore_errors=True)  # of an earlier run
         for child in (self.control, *self.workers):
             child.start(self.env)
 

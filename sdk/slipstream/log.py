@@ -1,4 +1,7 @@
-"""Logs: one line each, for a person (console) or a machine (``SLIPSTREAM_LOG_FORMAT=json``). Never a secret, never a message's text."""
+"""Logs: one line each, for a person (console) or a machine (``SLIPSTREAM_LOG_FORMAT=json``). Never a secret, never a message's text.
+
+A call's lines carry its id as ``request_id``. Level debug is for our own packages alone: an HTTP client's debug lines hold whole requests.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,20 @@ import logging
 import os
 import sys
 import time
+import traceback
+from types import TracebackType
 
-from slipstream.errors import ConfigError
+from slipstream.errors import ConfigError, SlipstreamError
 
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+OURS = ("slipstream", "slipstream_proxy", "slipstream_judge", "slipstream_trainer")
+NOISY = (
+    "httpx", "httpcore", "asyncio", "urllib3", "LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "aiohttp", "matplotlib", "filelock", "openai", "anthropic",
+    "botocore", "boto3", "s3transfer", "opentelemetry",
+)  # fmt: skip
+TOLD = frozenset({"OperationalError", "IOException", "InterfaceError", "PoolTimeout", "StoreError", "OutOfMemoryException", "ImportError"})  # fmt: skip
+"""Exceptions, beside the system's and our own, whose words are about machines. Others may quote what they could not read: their type and place are told."""
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
@@ -18,7 +31,31 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     return {k: v for k, v in vars(record).items() if k not in _PLAIN}
 
 
-class _Json(logging.Formatter):
+def _told(error: BaseException) -> bool:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, OSError | SlipstreamError) or bool(names & TOLD)
+
+
+def describe(error: BaseException | None) -> str:
+    """Type and places of an exception and of what caused it, innermost first; its words only where they can be no text of a message."""
+    parts: list[str] = []
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        words = f": {error}" if _told(error) else ""
+        frames = traceback.extract_tb(error.__traceback__)
+        places = "".join(f'\n  File "{f.filename}", line {f.lineno}, in {f.name}' for f in frames)
+        parts.append(f"{type(error).__name__}{words}{places}")
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\nwhile handling it: ".join(reversed(parts))
+
+
+class _Lines(logging.Formatter):
+    def formatException(self, ei: ExcInfo) -> str:  # noqa: N802 - logging's name
+        return describe(ei[1])
+
+
+class _Json(_Lines):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "at": round(record.created, 3),
@@ -31,26 +68,35 @@ class _Json(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-class _Console(logging.Formatter):
+class _Console(_Lines):
     def format(self, record: logging.LogRecord) -> str:
-        extra = "".join(f" {k}={v}" for k, v in _fields(record).items())
+        extra = "".join(f" {k}={_one_line(v)}" for k, v in _fields(record).items())
         text = record.getMessage().replace("\n", "\n    ")
         line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {record.levelname.lower():7} {text}{extra}"
         return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
 
 
+def _one_line(value: object) -> str:
+    """A field that could end its line, or look like two, is quoted."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text else json.dumps(text)
+
+
 def setup_logging(level: str | None = None) -> None:
-    """``SLIPSTREAM_LOG_LEVEL`` (info), ``SLIPSTREAM_LOG_FORMAT`` (console or json); to stderr. Raises ``ConfigError`` for a level that there is not."""
+    """``SLIPSTREAM_LOG_LEVEL`` (info), ``SLIPSTREAM_LOG_FORMAT`` (console or json); to stderr. Raises ``ConfigError`` for what there is not."""
+    form = os.environ.get("SLIPSTREAM_LOG_FORMAT") or "console"
+    if form not in {"console", "json"}:
+        raise ConfigError(f"SLIPSTREAM_LOG_FORMAT={form}: there are console and json")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if os.environ.get("SLIPSTREAM_LOG_FORMAT") == "json" else _Console())
+    handler.setFormatter(_Json() if form == "json" else _Console())
+    wanted = level or os.environ.get("SLIPSTREAM_LOG_LEVEL") or "info"
+    number = logging.getLevelNamesMapping().get(wanted.upper())
+    if number is None or not number:
+        raise ConfigError(f"SLIPSTREAM_LOG_LEVEL={wanted}: there are debug, info, warning, error and critical")
     root = logging.getLogger()
-    wanted = level or os.environ.get("SLIPSTREAM_LOG_LEVEL", "info")
-    try:
-        root.setLevel(wanted.upper())
-    except ValueError:
-        raise ConfigError(
-            f"SLIPSTREAM_LOG_LEVEL={wanted}: there are debug, info, warning, error and critical"
-        ) from None
+    root.setLevel(max(number, logging.INFO))
     root.handlers[:] = [handler]
-    for noisy in ("httpx", "httpcore", "asyncio", "urllib3", "LiteLLM", "aiohttp.access", "matplotlib", "filelock"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    for name in OURS:
+        logging.getLogger(name).setLevel(number)
+    for name in NOISY:
+        logging.getLogger(name).setLevel(max(number, logging.WARNING))

@@ -3,40 +3,105 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from slipstream.client import Client
 from slipstream.config import Config
-from slipstream.contract import Adapter
-from slipstream.errors import SlipstreamError, StartError
+from slipstream.contract import Adapter, Event
+from slipstream.errors import ApiError, ConfigError, SlipstreamError, StartError
+
+SETTINGS = (
+    "algorithm",
+    "loss",
+    "learning_rate",
+    "inner_steps",
+    "lora_rank",
+    "lora_alpha",
+    "beta",
+    "max_staleness",
+    "seed",
+)
+"""Of the trainer, as they are at the push."""
 
 
-def card(adapter: Adapter, base: str) -> str:
-    """A model card in the hub's format."""
+def lineage(adapter: Adapter, known: Sequence[Adapter]) -> list[Adapter]:
+    """From the first version to ``adapter``, as each was trained from the one before."""
+    by_name = {a.name: a for a in known}
+    chain = [adapter]
+    while (parent := by_name.get(chain[-1].parent or "")) is not None and parent not in chain:
+        chain.append(parent)
+    return chain[::-1]
+
+
+def _figure(data: dict[str, Any], name: str) -> str:
+    value = data.get(name)
+    return "" if not isinstance(value, int | float) else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _table(chain: Sequence[Adapter], events: Sequence[Event]) -> list[str]:
+    """A row per step: what it was trained on, as the trainer told it."""
+    steps = {str(e.data["adapter"]): e.data for e in events if e.kind == "step" and e.data.get("adapter")}
     lines = [
-        "---", "library_name: peft", f"base_model: {base}", "---", "", f"# {adapter.name}", "",
-        f"A LoRA adapter of `{base}`, trained by Slipstream on recorded episodes.", "",
-        f"- step: {adapter.step}", f"- parent: {adapter.parent or base}", f"- batches: {', '.join(adapter.batches) or 'unknown'}",
+        "| version | step | batches | groups | episodes | calls | tokens | mean reward |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for a in chain:
+        data = steps.get(a.name, {})
+        figures = [_figure(data, n) for n in ("groups", "episodes", "calls", "tokens", "reward")]
+        lines.append(
+            f"| {a.name} | {'' if a.step is None else a.step} | {', '.join(a.batches) or 'unknown'} | {' | '.join(figures)} |"
+        )
+    return lines
+
+
+def card(
+    adapter: Adapter, base: str, *, known: Sequence[Adapter] = (), events: Sequence[Event] = (), config: Config | None = None, merged: bool = False
+) -> str:  # fmt: skip
+    """A model card in the hub's format: base, lineage, and of each step the batches and how much of what stood in them. No text of an episode."""
+    kind = "The base model with a LoRA adapter merged in" if merged else f"A LoRA adapter of `{base}`"
+    made = time.strftime("%Y-%m-%d", time.gmtime(adapter.created))
+    head = {
+        "library_name": "transformers" if merged else "peft", "base_model": json.dumps(base) if not base.isprintable() or ": " in base else base,
+        "base_model_relation": "finetune" if merged else "adapter",
+    }  # fmt: skip
+    lines = [
+        "---", *(f"{k}: {v}" for k, v in head.items()), "tags: [slipstream, reinforcement-learning]", "---", "", f"# {adapter.name}", "",
+        f"{kind}, trained by Slipstream on recorded episodes of `{adapter.model}`.", "",
+        f"- step: {adapter.step}", f"- made: {made}", f"- parent: {adapter.parent or base}", f"- batches: {', '.join(adapter.batches) or 'unknown'}",
         f"- state when it was pushed: {adapter.state}", f"- numbers: `{json.dumps(adapter.numbers)}`", "",
+        "## What it was trained on", "",
+        "Each version continues the one above it; the first one starts from the base model.", "",
+        *_table(lineage(adapter, known or [adapter]), events), "",
     ]  # fmt: skip
+    if config is not None:
+        values = ", ".join(f"{name} {getattr(config.trainer, name)}" for name in SETTINGS)
+        lines += [f"Trainer at the time of this card: {values}. Rewards: {json.dumps(config.reward.weights)}.", ""]
     return "\n".join(lines)
 
 
 def _merge(base: str, source: Path, target: Path) -> None:
+    """Added up in 32 bits, and stored in the base's own type."""
+    import torch
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(base)
-    PeftModel.from_pretrained(model, source).merge_and_unload().save_pretrained(target)
+    own = getattr(AutoConfig.from_pretrained(base), "dtype", None) or torch.float32
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    PeftModel.from_pretrained(model, source).merge_and_unload().to(own).save_pretrained(target)
     AutoTokenizer.from_pretrained(base).save_pretrained(target)
 
 
 def push(client: Client, config: Config, version: str, to: str, *, merged: bool = False) -> str:
     """Copy ``version`` (a number or a full name) to a folder, ``hf:owner/name`` or ``s3://bucket/prefix``. Returns where it is."""
-    found = [a for a in client.adapters().adapters if version in {a.name, str(a.version)}]
+    known = client.adapters().adapters
+    found = [a for a in known if version in {a.name, str(a.version)}]
     if not found:
         raise SlipstreamError(f"no adapter {version}: `slipstream adapters` lists them")
     if len(found) > 1:
@@ -51,27 +116,70 @@ def push(client: Client, config: Config, version: str, to: str, *, merged: bool 
             _merge(base, source, ready)
         else:
             shutil.copytree(source, ready)
-        (ready / "README.md").write_text(card(adapter, base))
+        text = card(adapter, base, known=known, events=_events(client), config=config, merged=merged)
+        (ready / "README.md").write_text(text)
         return _send(ready, to)
+
+
+def _events(client: Client) -> list[Event]:
+    try:
+        return client.events()
+    except ApiError:
+        return []  # the card then knows the batches, and not how much was in them
 
 
 def _send(ready: Path, to: str) -> str:
     if to.startswith("s3://"):
-        if shutil.which("aws") is None:
-            raise StartError("--to s3://…: the `aws` command is not installed")
-        if code := subprocess.run(["aws", "s3", "cp", "--recursive", str(ready), to], check=False).returncode:
-            raise SlipstreamError(f"`aws s3 cp` to {to} ended with exit code {code}")
-        return to
+        return _to_bucket(ready, to)
     if to.startswith("hf:"):
-        from huggingface_hub import HfApi
-
-        name = to.removeprefix("hf:")
-        HfApi().create_repo(name, exist_ok=True, private=True)
-        HfApi().upload_folder(repo_id=name, folder_path=str(ready))
-        return to
+        return _to_hub(ready, to)
     target = Path(to).expanduser() / ready.name
     if target.exists():
         raise SlipstreamError(f"{target} is there already; versions are immutable, choose another folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copytree(ready, target)
     return str(target)
+
+
+def _to_bucket(ready: Path, to: str) -> str:
+    """With boto3 where it is installed, else with the ``aws`` command. Both take credentials, region and ``AWS_ENDPOINT_URL`` as AWS's tools do."""
+    bucket, _, prefix = to.removeprefix("s3://").partition("/")
+    if not bucket:
+        raise ConfigError(f"--to {to}: write s3://bucket/prefix")
+    try:
+        import boto3
+        from boto3.exceptions import Boto3Error
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ModuleNotFoundError:
+        if shutil.which("aws") is None:
+            raise StartError(
+                "--to s3://…: neither boto3 (pip install boto3) nor the `aws` command is installed"
+            ) from None
+        if code := subprocess.run(["aws", "s3", "cp", "--recursive", str(ready), to], check=False).returncode:
+            raise SlipstreamError(f"`aws s3 cp` to {to} ended with exit code {code}") from None
+        return to
+    try:
+        s3 = boto3.client("s3")
+        # the configuration last: what lists the bucket meanwhile sees no adapter without its weights
+        for path in sorted((p for p in ready.rglob("*") if p.is_file()), key=lambda p: (p.suffix == ".json", p)):
+            s3.upload_file(str(path), bucket, f"{prefix.rstrip('/')}/{path.relative_to(ready)}".lstrip("/"))
+    except (Boto3Error, BotoCoreError, ClientError) as e:
+        raise SlipstreamError(f"--to {to}: {e}") from e
+    return to
+
+
+def _to_hub(ready: Path, to: str) -> str:
+    """A private repository, one commit. Token and address are the hub's own (``HF_TOKEN``, ``HF_ENDPOINT``)."""
+    try:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError
+    except ModuleNotFoundError:
+        raise StartError("--to hf:…: huggingface_hub is not installed: pip install huggingface_hub") from None
+    name = to.removeprefix("hf:")
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    try:
+        api.create_repo(name, exist_ok=True, private=True)
+        api.upload_folder(repo_id=name, folder_path=str(ready), commit_message=f"{ready.name}, by Slipstream")
+    except (HfHubHTTPError, ValueError, OSError) as e:
+        raise SlipstreamError(f"--to {to}: {str(e).splitlines()[0]}") from e
+    return to

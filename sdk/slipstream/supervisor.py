@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -17,19 +16,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-PR_SET_PDEATHSIG = 1
+from slipstream.process import die_with_parent
+
 BACKOFF_SECONDS = (0.5, 1, 2, 5, 10, 30)
 LINE_BYTES = 2**20
 STEADY_SECONDS = 60.0
 """A child that ran this long starts with a fresh backoff."""
 HOPELESS = (2, 127)
 """Exit codes that another start does not better: what was asked for cannot be; there is no such program."""
-
-
-def die_with_parent() -> None:
-    """``preexec_fn``: SIGTERM when the parent ends, however it ends (prctl(2)); nothing where there is no prctl."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def reap_group(pid: int, sig: signal.Signals) -> None:

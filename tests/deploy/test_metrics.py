@@ -50,7 +50,7 @@ def test_the_page_is_current():
 
 def test_names_follow_prometheus():
     for f in families().values():
-        assert re.fullmatch(r"slipstream_[a-z0-9_]+", f.name) and f.text.strip(), f
+        assert re.fullmatch(r"(slipstream|gen_ai)_[a-z0-9_]+", f.name) and f.text.strip(), f
         assert (f.kind == "counter") == f.name.endswith("_total"), f
         assert not re.search(r"_(ms|milliseconds|minutes|kb|mb)(_|$)", f.name), f"{f.name}: base units"
         assert "instance" not in f.labels and "episode" not in f.labels and "call" not in f.labels, (

@@ -30,7 +30,7 @@ DEPLOY = ROOT / "deploy"
 EPISODES = 8
 ADAPTER = "inbox@901"
 """A name of its own: the engine is shared with other tests."""
-STEP = {"loss": 0.1, "kl": 0.01, "entropy": 1.0, "clip_ratio": 0.0, "staleness": 0, "logprob_gap": 0.01, "reward": 0.5, "tokens_per_second": 9.0, "grad_norm": 1.0}  # fmt: skip
+STEP = {"loss": 0.1, "kl": 0.01, "entropy": 1.0, "clipped": 0.0, "staleness": 0, "logprob_gap": 0.01, "reward": 0.5, "tokens_per_second": 9.0, "grad_norm": 1.0}  # fmt: skip
 
 
 def panels() -> list[tuple[str, str]]:

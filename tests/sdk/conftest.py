@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 from tests.sdk.server import Server, serve
 
+from slipstream.log import NOISY, OURS
+
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -17,10 +19,11 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path_factory.mktemp("here"))
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers, levels = root.handlers[:], {n: logging.getLogger(n).level for n in ("", *OURS, *NOISY)}
     yield
     root.handlers[:] = handlers
-    root.setLevel(level)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 @pytest.fixture

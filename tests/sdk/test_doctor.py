@@ -1,160 +1,32 @@
-"""Each finding with its fix, against an engine and a proxy that say what they say."""
+"""Each finding with its fix, on this machine."""
 
 from __future__ import annotations
 
+import json
 import socket
-from email.utils import formatdate
 from pathlib import Path
 
 import pytest
+from tests.sdk.doctored import config, engine, levels
 from tests.sdk.server import Reply, Server
 from tests.support import free_port
 
-from slipstream.config import Config, load_config
+from slipstream.config import load_config
 from slipstream.doctor import (
-    Finding,
     as_json,
     check_disk,
-    check_engine,
     check_judge,
-    check_port,
-    check_proxy,
+    check_ports,
     check_store,
     check_trainer,
     examine,
 )  # fmt: skip
 
-MODELS = {"object": "list", "data": [{"id": "inbox"}]}
-CHOICE = {
-    "message": {"role": "assistant", "content": "x"}, "token_ids": [1, 2],
-    "logprobs": {"content": [{"token": "a", "logprob": -0.1}, {"token": "b", "logprob": -0.2}]},
-}  # fmt: skip
-NO_ADAPTER = {
-    "error": {
-        "message": "Loading lora slipstream-doctor failed: No adapter found for /nonexistent/slipstream-doctor",
-        "code": 404,
-    }
-}
 
-
-def config(*flags: str) -> Config:
-    return load_config(env={}, flags=["engine.name=inbox", *flags])
-
-
-def engine(server: Server, **changed: Reply) -> Config:
-    """An engine as vLLM is, with some answers changed."""
-    answers = {
-        "models": Reply(MODELS), "lora": Reply(NO_ADAPTER, 404), "chat": Reply({"choices": [CHOICE]}),
-    } | changed  # fmt: skip
-    server.routes["GET", "/v1/models"] = answers["models"]
-    server.routes["POST", "/v1/load_lora_adapter"] = answers["lora"]
-    server.routes["POST", "/v1/chat/completions"] = answers["chat"]
-    return config(f'engine.urls=["{server.url}"]')
-
-
-def levels(findings: list[Finding]) -> list[str]:
-    assert all(f.fix for f in findings if f.level != "ok"), findings
-    return [f.level for f in findings]
-
-
-def test_a_good_engine(server: Server) -> None:
-    found = list(check_engine(server.url, engine(server)))
-    assert [f.what for f in found] == [
-        f"engine {server.url} serves inbox",
-        "the engine takes adapters at run time",
-        "token ids and log-probabilities come back",
-    ]
-    assert levels(found) == ["ok", "ok", "ok"]
-    asked = server.asked("POST", "/v1/chat/completions")[0].json
-    assert asked["return_token_ids"]
-    assert asked["logprobs"]
-    assert asked["model"] == "inbox"
-
-
-@pytest.mark.parametrize(
-    ("changed", "what", "fix"),
-    [
-        ({"lora": Reply({"detail": "Not Found"}, 404)}, "takes no adapters at run time", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
-        ({"lora": Reply({"error": {"message": "Method Not Allowed"}}, 405)}, "takes no adapters", "VLLM_ALLOW_RUNTIME"),
-        ({"lora": Reply({"error": {"message": "LoRA is not enabled. Use --enable-lora"}}, 500)}, "LoRA is off", "--enable-lora"),
-        ({"lora": Reply({"error": "unauthorized"}, 401)}, "refuses the key", "engine.api_key"),
-        ({"chat": Reply({"choices": [CHOICE | {"token_ids": None}]})}, "no token ids", "return_token_ids"),
-        ({"chat": Reply({"choices": [CHOICE | {"logprobs": None}]})}, "no log-probabilities", "--max-logprobs"),
-        ({"chat": Reply({"error": {"message": "no chat template"}}, 400)}, "a chat completion failed", "chat template"),
-        ({"chat": Reply({"choices": []})}, "a chat completion failed", "chat template"),
-        ({"models": Reply({"data": [{"id": "other"}]})}, "serves no model inbox", "one of: other"),
-        ({"models": Reply({"error": "unauthorized"}, 401)}, "refuses the key", "engine.api_key"),
-        ({"models": Reply(b"<html>")}, "does not answer", "engine.urls"),
-        ({"models": Reply({"x": 1})}, "does not answer", "engine.urls"),
-    ],
-)  # fmt: skip
-def test_an_engine_that_lacks_something(server: Server, changed: dict[str, Reply], what: str, fix: str) -> None:
-    found = list(check_engine(server.url, engine(server, **changed)))
-    bad = [f for f in found if f.level != "ok"]
-    assert levels(bad) == ["fail"]
-    assert what in bad[0].what
-    assert fix in bad[0].fix
-
-
-def test_no_engine() -> None:
-    (found,) = check_engine(f"http://127.0.0.1:{free_port()}", config())
-    assert (found.level, "does not answer" in found.what) == ("fail", True)
-
-
-def test_the_engines_key_is_sent(server: Server) -> None:
-    engine(server)
-    list(check_engine(server.url, config("engine.api_key=sk-e")))
-    assert {s.headers["authorization"] for s in server.seen} == {"Bearer sk-e"}
-
-
-def proxy(server: Server, date: str | None = None, **changed: object) -> None:
-    server.on("GET", "/healthz", {}, **({"date": date} if date else {}))
-    server.on("GET", "/status", {"version": "0", "started": 1.0, "models": {}, **changed})
-
-
-def test_a_good_proxy(server: Server) -> None:
-    proxy(server, calls=3, waiting=["2 of 8 scored groups"])
-    found = list(check_proxy(server.url, "k"))
-    assert levels(found) == ["ok", "ok"]
-    assert found[0].what == f"the proxy at {server.url} answers; 3 calls recorded"
-    assert found[1].what == "the next step waits: 2 of 8 scored groups"
-
-
-@pytest.mark.parametrize(
-    ("status", "level", "what", "fix"),
-    [
-        ({"capture_lost": 2}, "fail", "2 calls were served but not recorded", "disk"),
-        (
-            {"calls": 10, "untrainable": {"temperature 0": 5, "top_k": 4}},
-            "warn",
-            "most because: temperature 0 (5)",
-            "never learns",
-        ),
-        ({"calls": 10, "untrainable": {"top_k": 6}}, "warn", "most because: top_k (6)", "docs/capture.md"),
-        ({"calls": 201, "episodes": {"open": 1}}, "warn", "all 201 calls are one episode", "x-slipstream-episode"),
-    ],
-)
-def test_a_proxy_in_trouble(server: Server, status: dict[str, object], level: str, what: str, fix: str) -> None:
-    proxy(server, **status)
-    bad = [f for f in check_proxy(server.url, None) if f.level != "ok"]
-    assert levels(bad) == [level]
-    assert what in bad[0].what
-    assert fix in bad[0].fix
-
-
-def test_clocks_that_differ(server: Server) -> None:
-    proxy(server, formatdate(1e9, usegmt=True))
-    bad = [f for f in check_proxy(server.url, None) if f.level != "ok"]
-    assert levels(bad) == ["warn"]
-    assert "clock differs" in bad[0].what
-
-
-def test_no_proxy() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    (found,) = check_proxy(url, None)
-    assert found.level == "warn"
-    assert found.what.startswith(f"no proxy at {url}: ")
-    assert "slipstream up" in found.fix
+def proxy(server: Server) -> None:
+    server.on("GET", "/healthz", {})
+    server.on("GET", "/episodes", {"episodes": []})
+    server.on("GET", "/status", {"version": "0", "started": 1.0, "models": {}, "calls": 3})
 
 
 def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,46 +34,130 @@ def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(levels(found)) <= {"ok", "warn"}  # a slow disk is a warning
     assert not (tmp_path / "not").exists()
     monkeypatch.setattr("slipstream.doctor.LOW_DISK_BYTES", 2**80)
-    assert any(
-        "GiB free where the spool and the store live" in f.what for f in check_disk(config(f"data_dir={tmp_path}"))
-    )
+    monkeypatch.setattr("slipstream.doctor.SLOW_SYNC_MS", -1)
+    low, slow = check_disk(config(f"data_dir={tmp_path}"))
+    assert "GiB free where the spool and the store live" in low.what
+    assert "fdatasync takes" in slow.what
+    assert "proxy.durability" in slow.fix
 
 
-def test_port() -> None:
+def test_ports(tmp_path: Path) -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         s.listen()
-        (taken,) = check_port(config(f"proxy.port={s.getsockname()[1]}"))
-    assert taken.level == "warn"
-    assert "is taken" in taken.what
-    (free,) = check_port(config("proxy.port=0"))
+        port = s.getsockname()[1]
+        (taken,) = check_ports(config(f"proxy.port={port}"))
+        assert taken.level == "warn"
+        assert "is taken" in taken.what
+        (tmp_path / "proxy.json").write_text(json.dumps({"url": f"http://127.0.0.1:{port}", "pid": 1}))
+        (own,) = check_ports(config(f"proxy.port={port}", f"data_dir={tmp_path}"))
+        assert (own.level, "this data_dir's proxy" in own.what) == ("ok", True)
+        (_, metrics) = check_ports(config("proxy.port=0", f"trainer.metrics_port={port}"))
+        assert (metrics.level, metrics.fix) == ("warn", "fine if it is the trainer; else set trainer.metrics_port")
+    (free,) = check_ports(config("proxy.port=0"))
     assert free.level == "ok"
 
 
-def test_store() -> None:
+def test_store(tmp_path: Path) -> None:
     (found,) = check_store(config("store.url=duckdb:///x"))
-    assert (found.level, found.what) == ("ok", "store: duckdb:///x")
+    assert (found.level, found.what) == ("ok", "store: duckdb:///x (to be made)")
     (found,) = check_store(config(f"store.url=postgresql://me:hush@127.0.0.1:{free_port()}/d"))
     assert found.level == "fail"
     assert "hush" not in found.what
+    (tmp_path / "bad").write_bytes(b"no database, for sure" * 1000)
+    (found,) = check_store(config(f"store.url=duckdb:///{tmp_path}/bad"))
+    assert (found.level, "can't be opened" in found.what) == ("fail", True)
+    assert "backup" in found.fix
 
 
-def test_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_can_be_opened(tmp_path: Path) -> None:
+    import duckdb
+
+    path = tmp_path / "good"
+    duckdb.connect(path).close()
+    (found,) = check_store(config(f"store.url=duckdb:///{path}"))
+    assert (found.level, "can be opened" in found.what) == ("ok", True)
+
+
+def test_judge(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "JUDGE_KEY"):
+        monkeypatch.delenv(name, raising=False)
     assert [f.what for f in check_judge(config())] == ["no LLM judge is configured"]
     (by_function,) = check_judge(config("judge.function=a:b"))
     assert "judge.function = a:b" in by_function.what
+    (found,) = check_judge(config("judge.model=openai/x"))
+    assert (found.level, found.fix) == ("fail", "export OPENAI_API_KEY=…, or set judge.api_key_env")
     wanting = config("judge.model=openai/x", "judge.api_key_env=JUDGE_KEY")
-    monkeypatch.delenv("JUDGE_KEY", raising=False)
     (found,) = check_judge(wanting)
     assert (found.level, found.fix) == ("fail", "export JUDGE_KEY=…")
-    monkeypatch.setenv("JUDGE_KEY", "x")
-    assert levels(list(check_judge(wanting))) == ["ok"]
+    monkeypatch.setenv("JUDGE_KEY", "sk-of-a-judge")
+    (found,) = check_judge(wanting)
+    assert (found.level, "sk-of-a-judge" in found.what) == ("ok", False)
+    assert levels(list(check_judge(config("judge.model=ollama/x")))) == ["ok"]
 
 
-def test_trainer() -> None:
+def test_the_judges_key_is_tried(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "sk-of-a-judge")
+    base = config("judge.model=openai/x", "judge.api_key_env=JUDGE_KEY", f"judge.api_base={server.url}/v1")
+    server.on("GET", "/v1/models", {"data": []})
+    assert levels(list(check_judge(base))) == ["ok"]
+    assert server.seen[-1].headers["authorization"] == "Bearer sk-of-a-judge"
+    server.on("GET", "/v1/models", {"error": "no"}, 401)
+    (found,) = check_judge(base)
+    assert (found.level, "refuses the key" in found.what) == ("fail", True)
+    assert "judge.api_key_env" in found.fix
+    (found,) = check_judge(config("judge.model=openai/x", f"judge.api_base=http://127.0.0.1:{free_port()}/v1"))
+    assert (found.level, "does not answer" in found.what) == ("fail", True)
+
+
+def test_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(check_trainer(config("trainer.enabled=false"))) == []
-    (found,) = check_trainer(config())
-    assert "trl" in found.what
+    monkeypatch.setattr("slipstream.doctor.has_gpu", lambda: False)
+    versions, gpu = check_trainer(config())
+    assert (versions.level, "trl" in versions.what) == ("ok", True)
+    assert (gpu.level, "no GPU" in gpu.what) == ("ok", True)
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "what", "fix"),
+    [
+        ("trl", "1.14.0", "trl 1.14.0 was not tried", "trl>=1.15,<1.17"),
+        ("trl", "1.17.0", "trl 1.17.0 was not tried", "trl>=1.15,<1.17"),
+        ("trl", "1.15.3", "no CPU path", "trl>=1.16"),
+        ("peft", "0.20.9", "peft 0.20.9: older", "slipstream[trainer]"),
+    ],
+)
+def test_versions_that_do_not_fit(
+    monkeypatch: pytest.MonkeyPatch, package: str, version: str, what: str, fix: str
+) -> None:
+    import importlib.metadata
+
+    real = importlib.metadata.version
+    monkeypatch.setattr("importlib.metadata.version", lambda name: version if name == package else real(name))
+    monkeypatch.setattr("slipstream.doctor.has_gpu", lambda: False)
+    bad = [f for f in check_trainer(config()) if f.level == "fail"]
+    assert len(bad) == 1
+    assert what in bad[0].what
+    assert fix in bad[0].fix
+
+
+def test_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import importlib.metadata
+
+    real = importlib.metadata.version
+    monkeypatch.setattr("slipstream.doctor.has_gpu", lambda: True)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.13.0+cpu" if name == "torch" else real(name))
+    (bad,) = [f for f in check_trainer(config()) if f.level == "fail"]
+    assert "torch 2.13.0+cpu cannot use it" in bad.what
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.13.0" if name == "torch" else real(name))
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB, 570.1'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert list(check_trainer(config()))[-1].what == "GPU: NVIDIA H200, 143771 MiB, 570.1"
+    smi.unlink()
+    (slow,) = [f for f in check_trainer(config()) if f.level == "warn"]
+    assert "nvidia-smi does not answer" in slow.what
 
 
 def test_all_of_it(server: Server, tmp_path: Path) -> None:
@@ -210,14 +166,14 @@ def test_all_of_it(server: Server, tmp_path: Path) -> None:
     findings = list(examine(load_config(env={}, base=tree | {"data_dir": str(tmp_path)}), server.url, None))
     assert "fail" not in levels(findings)
     told = as_json(findings)
-    assert told[0] == {"level": "ok", "what": f"engine {server.url} serves inbox", "fix": ""}
-    assert len(told) >= 8
+    assert told[0] == {"level": "ok", "what": f"engine {server.url} serves inbox (vLLM 0.32.0)", "fix": ""}
+    assert len(told) >= 9
     (first, *_) = examine(config(), server.url, None)
     assert (first.level, first.what) == ("warn", "no engine is configured")
 
 
 def test_a_check_that_breaks_is_a_finding_too(server: Server, tmp_path: Path) -> None:
-    proxy(server, calls=3)
+    proxy(server)
     server.routes["GET", "/v1/models"] = Reply({"data": [{"no": "id"}]})
     findings = list(examine(config(f'engine.urls=["{server.url}"]', f"data_dir={tmp_path}"), server.url, None))
     assert any(f.level == "fail" and "itself failed" in f.what and server.url in f.what for f in findings)

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from slipstream.errors import ConfigError
-from slipstream.log import setup_logging
+from slipstream.log import describe, setup_logging
 
 
 def test_a_line_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,11 +25,18 @@ def test_a_line_for_a_machine(capsys: pytest.CaptureFixture[str], monkeypatch: p
     try:
         raise ValueError("broken")
     except ValueError:
-        logging.getLogger("part").exception("it %s", "failed", extra={"path": {1}})
-    logging.getLogger("part").debug("small")
+        logging.getLogger("slipstream.part").exception("it %s", "failed", extra={"path": {1}})
+    logging.getLogger("slipstream.part").debug("small")
     first, second = (json.loads(line) for line in capsys.readouterr().err.splitlines())
-    assert (first["level"], first["part"], first["message"], first["path"]) == ("error", "part", "it failed", "{1}")
-    assert "ValueError: broken" in first["error"]
+    assert (first["level"], first["part"], first["message"], first["path"]) == (
+        "error",
+        "slipstream.part",
+        "it failed",
+        "{1}",
+    )
+    assert first["error"].startswith("ValueError\n")
+    assert "broken" not in first["error"], "an exception may quote what it could not read"
+    assert "test_log.py" in first["error"]
     assert isinstance(first["at"], float)
     assert (second["level"], second["message"]) == ("debug", "small")
 
@@ -37,10 +44,10 @@ def test_a_line_for_a_machine(capsys: pytest.CaptureFixture[str], monkeypatch: p
 def test_an_error_is_told_with_its_trace(capsys: pytest.CaptureFixture[str]) -> None:
     setup_logging("warning")
     try:
-        raise ValueError("broken")
-    except ValueError:
+        raise OSError(28, "No space left on device")
+    except OSError:
         logging.getLogger().warning("oh", exc_info=True)
-    assert "ValueError: broken" in capsys.readouterr().err
+    assert "OSError: [Errno 28] No space left on device" in capsys.readouterr().err
 
 
 def test_noisy_libraries_are_quiet(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,3 +60,40 @@ def test_an_unknown_level_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLIPSTREAM_LOG_LEVEL", "chatty")
     with pytest.raises(ConfigError, match="SLIPSTREAM_LOG_LEVEL=chatty: there are debug, info"):
         setup_logging()
+
+
+def test_an_unknown_form_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIPSTREAM_LOG_FORMAT", "xml")
+    with pytest.raises(ConfigError, match="SLIPSTREAM_LOG_FORMAT=xml: there are console and json"):
+        setup_logging()
+
+
+def test_debug_is_for_our_own_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    """An HTTP client's debug lines hold whole requests."""
+    setup_logging("debug")
+    logging.getLogger("openai._base_client").debug("Request options: a prompt")
+    logging.getLogger("some.library").debug("a prompt")
+    logging.getLogger("slipstream_judge.llm").debug("ours")
+    err = capsys.readouterr().err
+    assert "ours" in err
+    assert "a prompt" not in err
+
+
+def test_a_field_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging()
+    logging.getLogger("part").info("call", extra={"model": "x\n12:00:00 error forged", "key": "plain"})
+    assert capsys.readouterr().err.endswith('call model="x\\n12:00:00 error forged" key=plain\n')
+
+
+def test_what_an_exception_says() -> None:
+    try:
+        try:
+            raise KeyError("my secret")
+        except KeyError as e:
+            raise ConfigError("proxy.port: not a number") from e
+    except ConfigError as e:
+        text = describe(e)
+    assert "my secret" not in text
+    assert text.startswith("KeyError\n")
+    assert "while handling it: ConfigError: proxy.port: not a number" in text
+    assert describe(None) == ""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream_proxy.control.reading import Item, Read, parse, read_writer, textless
+from slipstream_proxy.control.reading import Item, Read, backlog, parse, read_writer, textless
 from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.spool import list_segments
@@ -250,6 +250,9 @@ class Ingester:
         except Exception as e:
             self.stats.skipped += of_a_record(e)
             raise
+
+    def backlog(self) -> tuple[int, float | None]:
+        return backlog(self.dir, self._positions)
 
     async def _snapshots(self) -> None:
         while True:

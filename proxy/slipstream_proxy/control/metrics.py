@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from slipstream.contract import Event
 from slipstream_proxy.control.ingest import spool_bytes
+from slipstream_proxy.control.metrics_calls import CallMetrics, RewardMetrics
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -35,6 +36,7 @@ STEP_NUMBERS = {
 }
 ALIASES = {
     "clip": "clip_ratio",
+    "clipped": "clip_ratio",
     "clip_fraction": "clip_ratio",
     "clip_share": "clip_ratio",
     "gap": "logprob_gap",
@@ -63,6 +65,13 @@ class ControlMetrics:
             registry=r,
         )
         self.spool = Gauge("slipstream_spool_bytes", "Bytes in spool segments.", registry=r)
+        self.waiting = Gauge(
+            "slipstream_spool_pending_bytes", "Bytes of the spool that are not in the store yet.", registry=r
+        )
+        self.age = Gauge(
+            "slipstream_spool_age_seconds", "Age of the oldest record that is not in the store yet.", registry=r
+        )
+        self.of_calls, self.of_sources = CallMetrics(r), RewardMetrics(r)
         self.store_up = Gauge("slipstream_store_up", "1 when the store takes records.", registry=r)
         self.unreadable = Gauge(
             "slipstream_ingest_unreadable_records",
@@ -213,6 +222,7 @@ class ControlMetrics:
                 gauge.labels(str(label)[:80]).set(number)
         self.calls.set(int(counts.get("calls", 0)))
         versions = {a.name: a.version for a in deps.adapters.items.values()}
+        self.of_sources.look(await deps.ask(deps.store.rewards_by_source), versions)
         newest = sorted({str(s["adapter"]) for s in success}, key=lambda n: versions.get(n, 0))[-ADAPTER_LABELS:]
         for gauge in (self.reward_mean, self.reward_std, self.reward_episodes):
             gauge.clear()
@@ -230,6 +240,10 @@ class ControlMetrics:
         if time.monotonic() - self._looked > LOOK_EVERY:
             self._looked = time.monotonic()
             self.spool.set(await deps.ask(spool_bytes, deps.config.spool_dir))
+            if deps.ingester:
+                pending, oldest = await deps.ask(deps.ingester.backlog)
+                self.waiting.set(pending)
+                self.age.set(max(0.0, deps.now() - oldest) if oldest else 0.0)
             try:
                 await self._look(deps)
             except Exception as e:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
@@ -9,8 +10,9 @@ from pathlib import Path
 
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.records import CallHead, Kind, Mutation, Parsed
-from slipstream_proxy.spool import Frame, read_segment
+from slipstream_proxy.spool import Frame, list_segments, read_segment
 from slipstream_proxy.store.protocol import CallRow, Position
+from slipstream_proxy.usage import usage_of
 
 log = logging.getLogger(__name__)
 _HEAD_FIELDS = frozenset(f.name for f in fields(CallHead))
@@ -66,12 +68,31 @@ def parse(read: Read) -> tuple[Item, bool]:
         return Mutation(str(h["id"]), str(h["op"]), float(h["at"]), dict(h["data"])), True
     head = CallHead(**{k: v for k, v in frame.head.items() if k in _HEAD_FIELDS})
     try:
-        return CallRow(head, BY_NAME[head.dialect].parse(frame.request, frame.reply, head)), True
+        parsed = BY_NAME[head.dialect].parse(frame.request, frame.reply, head)
+        if not parsed.prompt_ids and frame.reply:
+            head.extra["usage"] = usage_of(frame.reply)
+        return CallRow(head, parsed), True
     except Exception as e:
-        log.warning("call %s cannot be parsed (%s): kept without its text: %r", head.id, head.dialect, e)
+        log.warning("call %s cannot be parsed (%s): kept without its text: %s", head.id, head.dialect, type(e).__name__)
         return CallRow(head, textless(head, f"unreadable: {type(e).__name__}")), False
 
 
 def textless(head: CallHead, why: str) -> Parsed:
     head.note = head.note or why
     return Parsed([], [], {}, [], [], "unreadable", why)
+
+
+def backlog(folder: Path, positions: dict[str, Position]) -> tuple[int, float | None]:
+    """Bytes of the spool behind ``positions``, and when the oldest of their records happened; None: there is none."""
+    pending, oldest = 0, None
+    for writer, segments in list_segments(folder).items():
+        reached = positions.get(writer)
+        for number, path in segments:
+            if reached is None or number >= reached.segment:
+                start = reached.offset if reached and number == reached.segment else 0
+                with contextlib.suppress(OSError):
+                    pending += max(0, path.stat().st_size - start)
+        first = next(read_writer(writer, segments, reached, lambda *_: None), None)
+        if first is not None and (oldest is None or first.at < oldest):
+            oldest = first.at
+    return pending, oldest

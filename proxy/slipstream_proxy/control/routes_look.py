@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from slipstream_proxy.control.http import (
 )
 from slipstream_proxy.control.routes_episodes import Stored
 from slipstream_proxy.control.threads import in_thread
+from slipstream_proxy.data.metrics import read_parts
 
 NDJSON = "application/x-ndjson"
 PAGE = 1000
@@ -109,11 +109,8 @@ def _version() -> str:
 
 def lost_by_workers(folder: Path) -> int:
     """Calls that the data plane's workers have served and could not write, as they said last."""
-    lost = 0.0
-    for path in folder.glob("data*.json"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            lost += sum(v for name, _, v in json.loads(path.read_text())["values"] if name == LOST)
-    return int(lost)
+    parts = [part for path in folder.glob("data*.json") for part in read_parts(path)]
+    return int(sum(value for part in parts for name, _, value in part["values"] if name == LOST))
 
 
 async def status_of(deps: Deps) -> c.Status:

@@ -17,6 +17,7 @@ from aiohttp import web
 from slipstream.config import Config
 from slipstream.contract import Event
 from slipstream.log import setup_logging
+from slipstream.process import die_with_parent
 from slipstream_proxy.control.adapters import Adapters
 from slipstream_proxy.control.app import make_app
 from slipstream_proxy.control.deps import Deps
@@ -29,7 +30,6 @@ from slipstream_proxy.control.mutations import Mutations
 from slipstream_proxy.control.reading import Item
 from slipstream_proxy.control.swap import Swapper
 from slipstream_proxy.control.threads import end, in_thread, settle
-from slipstream_proxy.parent import die_with_parent
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.spool import SpoolWriter
 from slipstream_proxy.store import open_store
@@ -166,6 +166,7 @@ class ControlPlane:
         stats = deps.ingester.stats if deps.ingester else None
         if stats:
             deps.metrics.commit.observe(stats.commit_seconds)
+        deps.metrics.of_calls.ingested(items)
         if any(
             (isinstance(i, Mutation) and i.op in ("reward", "scores", "done"))
             or (isinstance(i, CallRow) and i.head.done)
@@ -245,7 +246,7 @@ async def run(config: Config) -> None:
 
 def main() -> None:
     # at once, not politely: the store's file is locked as long as this lives, and a new proxy may be waiting for it
-    die_with_parent(signal.SIGKILL)
+    die_with_parent(signal.SIGKILL, os.environ.get("SLIPSTREAM_PARENT"))
     setup_logging()
     config = Config.model_validate_json(os.environ[CONFIG_ENV])
     Path(config.root).mkdir(parents=True, exist_ok=True)

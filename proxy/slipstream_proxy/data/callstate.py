@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from slipstream_proxy.data.call_log import log_call
 from slipstream_proxy.data.episodes import Episode, Pinned, new_id
 from slipstream_proxy.data.identity import Prefix, Tags
 from slipstream_proxy.data.plane import Plane
@@ -23,14 +24,6 @@ if TYPE_CHECKING:
     from slipstream_proxy.keys import Key
 
 log = logging.getLogger(__name__)
-
-_labels: dict[tuple[str, str, int], str] = {}
-
-
-def _label(label: tuple[str, str, int]) -> str:
-    _labels[label] = 'format="{}",outcome="{}",status="{}xx"'.format(*label)
-    return _labels[label]
-
 
 _NO_TAGS = Tags()
 _NO_ROUTE = Route("base", "")
@@ -49,6 +42,7 @@ class CallState:
         "episode",
         "events",
         "first",
+        "forwarded",
         "head",
         "held",
         "hide",
@@ -63,11 +57,13 @@ class CallState:
         "plane",
         "prefix",
         "relayed",
+        "replied",
         "request",
         "route",
         "sent",
         "servers",
         "sink",
+        "span",
         "started",
         "stream",
         "tags",
@@ -96,6 +92,8 @@ class CallState:
         self.kept: list[bytes] = []
         self.servers: list[str] = []
         self.first: float | None = None
+        self.forwarded = self.replied = 0.0
+        self.span: Any = None
         self.stream = self.terminal = self.ended = self.relayed = False
         self.tries = 0
         self.upstream = self.adapter = self.client = self.bodyhash = ""
@@ -155,12 +153,12 @@ class CallState:
         plane.spool.append(Kind.CALL, head, request, reply, done)
 
     def _count(self, status: int, outcome: str) -> None:
-        metrics = self.plane.metrics
-        label = (self.dialect.name, outcome, status // 100)
-        metrics.add("slipstream_calls_total", _labels.get(label) or _label(label))
-        metrics.call_seconds.observe(time.time() - self.started)
-        if self.first is not None:
-            metrics.first_byte.observe(self.first - self.started)
+        plane = self.plane
+        plane.metrics.call(self, status, outcome)
+        if plane.debug:
+            log_call(self, status, outcome)
+        if plane.tracing is not None:
+            plane.tracing.end(self, status, outcome)
 
     def _end(self) -> None:
         self.ended = True

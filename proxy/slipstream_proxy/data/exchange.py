@@ -7,6 +7,7 @@ It runs in callbacks of the client's and the engine's connections, without a tas
 from __future__ import annotations
 
 import logging
+import time
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -155,10 +156,13 @@ class Call(Reply):
             path = path.removeprefix("/v1")  # a base URL as the OpenAI clients write it
         lines = [b"POST %b%b HTTP/1.1" % (pool.prefix, path.encode("latin-1")), b"Host: " + pool.authority]
         lines += request.lines
+        if b"x-request-id" not in request.headers:
+            lines.append(b"X-Request-Id: " + self.id.encode())
         if self.route.kind == "upstream":
             if self.route.key:
                 lines.append(b"Authorization: Bearer " + self.route.key.encode())
         elif plane.engine_key:
             lines.append(plane.engine_key)
         lines.append(b"Content-Length: %d\r\n\r\n" % len(request.body))
+        self.forwarded = time.time()
         self.sent = pool.send(b"\r\n".join(lines) + request.body, self, fresh=fresh)

@@ -41,5 +41,6 @@ async def sweep(server: Server) -> None:
         plane.metrics.set("slipstream_event_loop_lag_seconds", max(0.0, now - due))
         plane.metrics.set("slipstream_connections", len(server.connections))
         plane.metrics.set("slipstream_in_flight", len(plane.in_flight))
+        plane.metrics.set("slipstream_queued", sum(call.first is None for call in plane.in_flight))
         server.check(now)
         plane.sweep()

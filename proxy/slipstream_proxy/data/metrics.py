@@ -1,6 +1,7 @@
 """The data plane's metrics: plain numbers in each worker, summed over the workers' snapshots when somebody asks.
 
-Labels come from fixed sets (formats, outcomes, status classes), never from what a client sent: their number is bounded.
+Labels are fixed sets (formats, outcomes, status classes), or names whose number is capped: adapters (``ADAPTERS``, the oldest are added up under
+``other``) and the values of tags (``TAG_NAMES`` × ``TAG_VALUES``).
 """
 
 from __future__ import annotations
@@ -10,24 +11,25 @@ import os
 import time
 from bisect import bisect_left
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+from slipstream_proxy.data.metrics_text import BUCKETS, LARGEST, render
 
-FAMILIES: dict[str, tuple[str, str]] = {
-    "slipstream_calls_total": ("counter", "Captured-format calls answered, by format, outcome and status class."),
-    "slipstream_capture_lost_total": ("counter", "Calls that were served but could not be written to the spool."),
-    "slipstream_requests_refused_total": ("counter", "Requests refused by the proxy itself, by status."),
-    "slipstream_upstream_retries_total": ("counter", "Calls sent again to another connection or engine."),
-    "slipstream_pins_total": ("counter", "Episodes pinned, by who decided."),
-    "slipstream_in_flight": ("gauge", "Calls being answered."),
-    "slipstream_connections": ("gauge", "Client connections."),
-    "slipstream_event_loop_lag_seconds": ("gauge", "How late the worker's one-second timer was, last time."),
-    "slipstream_held_calls_total": ("counter", "Calls that waited because the trainer had the engine's GPU (engine.share)."),
-    "slipstream_hold_wait_seconds_total": ("counter", "Time that those calls waited."),
-    "slipstream_hold_longest_seconds": ("gauge", "The longest of those waits since the start."),
-    "slipstream_call_seconds": ("histogram", "Time from a call's arrival to its reply's end."),
-    "slipstream_first_byte_seconds": ("histogram", "Time from a call's arrival to the engine's first byte."),
-}
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slipstream_proxy.data.callstate import CallState
+
+ADAPTERS = 50
+"""Adapters with series of their own."""
+TAG_NAMES = 4
+TAG_VALUES = 20
+OTHER = "other"
+
+CALLS, TAGGED = "slipstream_calls_total", "slipstream_tagged_calls_total"
+CALL_SECONDS, FIRST_BYTE, CHUNK = "slipstream_call_seconds", "slipstream_first_byte_seconds", "slipstream_chunk_seconds"
+OVERHEAD, UPSTREAM = "slipstream_overhead_seconds", "slipstream_upstream_seconds"
+PER_FORMAT = (CALL_SECONDS, FIRST_BYTE, CHUNK)
 
 
 class Histogram:
@@ -42,72 +44,153 @@ class Histogram:
         self.total += seconds
 
 
-class Metrics:
+class OfFormat:
+    """The histograms of one wire format."""
+
+    __slots__ = ("call", "chunk", "first")
+
     def __init__(self) -> None:
+        self.call, self.first, self.chunk = Histogram(), Histogram(), Histogram()
+
+
+def quoted(value: str) -> str:
+    """A label's value in Prometheus's notation."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class Metrics:
+    def __init__(self, tags: Iterable[str] | None = None) -> None:
+        """``tags``: names of tags that calls are counted by; None: the first ``TAG_NAMES`` that are seen."""
         self.values: dict[tuple[str, str], float] = {}
-        self.call_seconds = Histogram()
-        self.first_byte = Histogram()
+        self.calls: dict[tuple[str, str, int, str], int] = {}
+        """(format, outcome, status // 100, adapter) → calls."""
+        self.tagged: dict[tuple[str, str, int], int] = {}
+        self.formats: dict[str, OfFormat] = {}
+        self.overhead, self.upstream = Histogram(), Histogram()
+        self._adapters: dict[str, None] = {}
+        self._open = tags is None
+        self._tags: dict[str, dict[str, None]] = {name: {} for name in (tags or ())}
+        self._before: list[dict[str, Any]] = []
 
     def add(self, name: str, labels: str = "", amount: float = 1.0) -> None:
-        """``labels`` in Prometheus's own notation: ``format="chat",outcome="ok"``."""
+        """``labels`` in Prometheus's own notation: ``status="404"``."""
         key = (name, labels)
         self.values[key] = self.values.get(key, 0.0) + amount
 
     def set(self, name: str, value: float, labels: str = "") -> None:
         self.values[(name, labels)] = value
 
-    def snapshot(self) -> dict[str, object]:
-        return {
-            "values": [[n, labels, v] for (n, labels), v in self.values.items()],
-            "histograms": {
-                "slipstream_call_seconds": [self.call_seconds.counts, self.call_seconds.total],
-                "slipstream_first_byte_seconds": [self.first_byte.counts, self.first_byte.total],
-            },
-        }
+    # --- a call that has ended --------------------------------------------------------------------------------------
+
+    def call(self, call: CallState, status: int, outcome: str) -> None:
+        """``status`` 499: its client went away."""
+        pin, route = call.pin, call.route
+        adapter = pin.adapter if pin is not None else "external" if route.kind == "upstream" else "base"
+        label = (call.dialect.name, outcome, status // 100, adapter)
+        count = self.calls.get(label)
+        if count is None:
+            label, count = self._label(label)
+        self.calls[label] = count + 1
+        if call.episode is not None and call.episode.tags:
+            self._tag(call.episode.tags, outcome, status // 100)
+        own = self.formats.get(call.dialect.name)
+        if own is None:
+            own = self.formats[call.dialect.name] = OfFormat()
+        now, started = time.time(), call.started
+        own.call.observe(now - started)
+        if call.first is not None:
+            own.first.observe(call.first - started)
+            if call.replied:
+                self.upstream.observe(call.replied - call.forwarded)
+                self.overhead.observe(call.forwarded - started + now - call.replied)
+                if call.stream and len(call.parts) > 1:
+                    own.chunk.observe((call.replied - call.first) / (len(call.parts) - 1))
+
+    def _label(self, label: tuple[str, str, int, str]) -> tuple[tuple[str, str, int, str], int]:
+        """A label seen for the first time. With too many adapters the oldest one's calls are added up under ``other``."""
+        adapter = label[3]
+        if adapter not in self._adapters:
+            self._adapters[adapter] = None
+            if len(self._adapters) > ADAPTERS:
+                oldest = next(iter(self._adapters))
+                del self._adapters[oldest]
+                for old in [k for k in self.calls if k[3] == oldest]:
+                    into = (*old[:3], OTHER)
+                    self.calls[into] = self.calls.get(into, 0) + self.calls.pop(old)
+        return label, self.calls.get(label, 0)
+
+    def _tag(self, tags: dict[str, str], outcome: str, status: int) -> None:
+        for name, value in tags.items():
+            known = self._tags.get(name)
+            if known is None:
+                if not self._open or len(self._tags) >= TAG_NAMES:
+                    continue
+                known = self._tags[name] = {}
+            if value not in known:
+                if len(known) >= TAG_VALUES or len(value) > LARGEST:
+                    value = OTHER
+                else:
+                    known[value] = None
+            label = (name, value, status)
+            self.tagged[label] = self.tagged.get(label, 0) + 1
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        values: list[list[Any]] = [[n, labels, v] for (n, labels), v in self.values.items()]
+        for (form, outcome, status, adapter), count in self.calls.items():
+            labels = f'format="{form}",outcome="{outcome}",status="{status}xx",adapter="{quoted(adapter)}"'
+            values.append([CALLS, labels, count])
+        for (name, value, status), count in self.tagged.items():
+            values.append([TAGGED, f'tag="{quoted(name)}",value="{quoted(value)}",status="{status}xx"', count])
+        histograms: list[tuple[str, str, Histogram]] = [(OVERHEAD, "", self.overhead), (UPSTREAM, "", self.upstream)]
+        for form, own in self.formats.items():
+            for family, histogram in zip(PER_FORMAT, (own.call, own.first, own.chunk), strict=True):
+                histograms.append((family, f'format="{form}"', histogram))
+        return {"values": values, "histograms": [[n, labels, h.counts, h.total] for n, labels, h in histograms]}
 
     def save(self, path: Path) -> None:
-        """For the other workers. Best effort: a full disk must not matter here."""
+        """For the other workers and ``status``. Best effort: on a full disk an older file is written over where it lies."""
+        text = json.dumps({"at": time.time(), "parts": self.parts()})
         temp = path.with_suffix(f".{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temp.write_text(json.dumps({"at": time.time(), **self.snapshot()}))
+            temp.write_text(text.ljust((len(text) // 16384 + 1) * 16384))
             temp.replace(path)
+        except OSError:
+            self._save_over(path, text)
+            try:
+                temp.unlink(missing_ok=True)
+            except OSError:
+                return
+
+    def _save_over(self, path: Path, text: str) -> None:
+        try:
+            with path.open("r+") as file:
+                file.write(text.ljust(path.stat().st_size))
         except OSError:
             return
 
+    def resume(self, path: Path) -> None:
+        """Count on from what a worker of this number said before it was started again: a sum over workers must not fall."""
+        self._before = [{**p, "values": [v for v in p["values"] if v[0].endswith("_total")]} for p in read_parts(path)]
+
+    def parts(self) -> list[dict[str, Any]]:
+        return [*self._before, self.snapshot()]
+
+
+def read_parts(path: Path) -> list[dict[str, Any]]:
+    """Snapshots of a worker's file; nothing where there is none, or none that can be read."""
+    try:
+        found = json.loads(path.read_text())["parts"]
+        return found if isinstance(found, list) else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
 
 def gather(folder: Path, own: Metrics, own_file: str) -> str:
-    """Prometheus text of all workers: this one's numbers as they are now, the others' as they were saved last."""
-    snapshots = [own.snapshot()]
-    for path in sorted(folder.glob("data*.json")) if folder.is_dir() else ():
-        if path.name != own_file:
-            try:
-                snapshots.append(json.loads(path.read_text()))
-            except (OSError, ValueError):
-                continue
-    values: dict[tuple[str, str], float] = {}
-    histograms: dict[str, tuple[list[int], float]] = {}
-    for snapshot in snapshots:
-        for name, labels, value in snapshot["values"]:  # type: ignore[attr-defined]
-            values[(name, labels)] = values.get((name, labels), 0.0) + value
-        for name, (counts, total) in snapshot["histograms"].items():  # type: ignore[attr-defined]
-            before = histograms.get(name, ([0] * len(counts), 0.0))
-            histograms[name] = ([a + b for a, b in zip(before[0], counts, strict=True)], before[1] + total)
-    return _render(values, histograms)
-
-
-def _render(values: dict[tuple[str, str], float], histograms: dict[str, tuple[list[int], float]]) -> str:
-    lines: list[str] = []
-    for name, (kind, text) in FAMILIES.items():
-        lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-        if kind == "histogram":
-            counts, total = histograms.get(name, ([0] * (len(BUCKETS) + 1), 0.0))
-            seen = 0
-            for bound, count in zip((*map(str, BUCKETS), "+Inf"), counts, strict=True):
-                seen += count
-                lines.append(f'{name}_bucket{{le="{bound}"}} {seen}')
-            lines += [f"{name}_sum {total:.6f}", f"{name}_count {seen}"]
-            continue
-        found = sorted((labels, v) for (n, labels), v in values.items() if n == name)
-        lines += [f"{name}{{{labels}}} {v:g}" if labels else f"{name} {v:g}" for labels, v in found or [("", 0.0)]]
-    return "\n".join(lines) + "\n"
+    """Prometheus text of all workers. This one's numbers are saved first, so that the next scrape, whoever answers it, sees no less."""
+    others = [p for p in sorted(folder.glob("data*.json")) if p.name != own_file] if folder.is_dir() else []
+    if others:
+        own.save(folder / own_file)
+    return render([*own.parts(), *(part for path in others for part in read_parts(path))])

@@ -50,6 +50,14 @@ def operation(form: str) -> str:
     return "text_completion" if form == "completions" else "chat"
 
 
+def passed_label(path: str, status: int) -> str:
+    """Of a route on the allow-list: its first two parts, for what follows may be an id."""
+    first, _, second = path.strip("/").partition("/")
+    second = second.partition("/")[0]
+    second = next((name for name in ("files", "batches") if second.startswith(name)), second)
+    return f'route="/{first}{"/" + second if second else ""}",status="{status // 100}xx"'
+
+
 def render(parts: list[dict[str, Any]]) -> str:
     """``parts`` are workers' snapshots: ``{"values": [[name, labels, value]], "histograms": [[name, labels, counts, total]]}``."""
     values: dict[Key, float] = {}

@@ -21,6 +21,7 @@ from slipstream_proxy.data.link import ControlLink
 from slipstream_proxy.data.live import Live
 from slipstream_proxy.data.metrics import Metrics
 from slipstream_proxy.data.routing import Routes
+from slipstream_proxy.data.tracing import make_tracing
 from slipstream_proxy.data.upstream import Pool
 from slipstream_proxy.keys import Keys
 from slipstream_proxy.spool import SpoolWriter
@@ -66,7 +67,9 @@ class Plane:
         self.config = config
         self.number = number
         self.loop = asyncio.get_running_loop()
-        self.metrics = Metrics()
+        self.metrics = Metrics(config.proxy.metric_tags)
+        self.debug = logging.getLogger("slipstream_proxy.data.call_log").isEnabledFor(logging.DEBUG)
+        self.tracing = make_tracing()
         self.admission = Admission(Keys(config.keys_file), config.proxy.workers)
         self.routes = Routes(config)
         self.live = Live(config)
@@ -165,6 +168,8 @@ class Plane:
         if self.session is not None:
             await self.session.close()
         await self.link.close()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
 
 
 def load_function(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:

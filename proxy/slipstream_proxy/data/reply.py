@@ -78,6 +78,7 @@ class Reply(CallState):
 
     def up_end(self) -> None:
         self.sent = None
+        self.replied = time.time()
         if self.ended:
             return
         reply = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)

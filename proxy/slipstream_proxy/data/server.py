@@ -16,6 +16,7 @@ from slipstream_proxy.data.exchange import Call
 from slipstream_proxy.data.health import answer_health
 from slipstream_proxy.data.identity import Prefix, split_path
 from slipstream_proxy.data.listener import Server
+from slipstream_proxy.data.metrics_text import passed_label
 from slipstream_proxy.data.passthrough import is_allowed, list_models, pass_through
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import Request, forwardable
@@ -179,7 +180,9 @@ def make_handler(plane: Plane) -> Callable[[web.BaseRequest], Awaitable[web.Stre
             if prefix.path == "/v1/models" and request.method == "GET":
                 return await list_models(plane, request)
             if is_allowed(request.method, prefix.path):
-                return await pass_through(plane, request, full)
+                passed = await pass_through(plane, request, full)
+                plane.metrics.add("slipstream_passed_requests_total", passed_label(prefix.path, passed.status))
+                return passed
         except Refused as e:
             plane.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
             return error_response(e, dialect)

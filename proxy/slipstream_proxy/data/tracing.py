@@ -95,7 +95,9 @@ class Tracing:
 
     def _start(self, call: CallState) -> Any:
         headers = call.request.headers
-        carrier = {n: headers[n.encode()].decode("latin-1") for n in ("traceparent", "tracestate") if n.encode() in headers}
+        carrier = {
+            n: headers[n.encode()].decode("latin-1") for n in ("traceparent", "tracestate") if n.encode() in headers
+        }
         name = f"{operation(call.dialect.name)} {call.client or call.plane.routes.default}"
         parent = self._propagator.extract(carrier)
         call.span = self._tracer.start_span(name, parent, self._kind, start_time=int(call.started * NANO))

@@ -12,9 +12,12 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.config import Config
+from slipstream.log import setup_logging
+from slipstream.process import die_with_parent
 from slipstream_proxy.data.listener import sweep
 from slipstream_proxy.data.plane import Plane
 from slipstream_proxy.data.server import make_server
@@ -25,11 +28,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+def metrics_file(plane: Plane) -> Path:
+    return plane.config.root / "metrics" / f"data{plane.number}.json"
+
+
 async def _save_metrics(plane: Plane) -> None:
-    """For the scrape that another worker answers."""
-    path = plane.config.root / "metrics" / f"data{plane.number}.json"
-    while plane.config.proxy.workers > 1:
-        await asyncio.to_thread(plane.metrics.save, path)
+    """For the scrape that another worker answers, and for `status`."""
+    while True:
+        await asyncio.to_thread(plane.metrics.save, metrics_file(plane))
         await asyncio.sleep(2.0)
 
 
@@ -46,6 +52,7 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain and flush the spool."""
     plane = Plane(config, number)
+    plane.metrics.resume(metrics_file(plane))
     server = make_server(plane)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -72,14 +79,8 @@ async def serve(
 def main() -> int:
     import uvloop
 
-    from slipstream_proxy.parent import die_with_parent
-
-    die_with_parent()
-    logging.basicConfig(
-        level=os.environ.get("SLIPSTREAM_LOG", "INFO").upper(),
-        format="%(levelname)s data: %(message)s",
-        stream=sys.stderr,
-    )
+    die_with_parent(parent=os.environ.get("SLIPSTREAM_PARENT"))
+    setup_logging()
     config = Config.model_validate_json(os.environ["SLIPSTREAM_CONFIG_JSON"])
     number, fd = int(sys.argv[1]), int(sys.argv[2])
     sock = socket.socket(fileno=fd)

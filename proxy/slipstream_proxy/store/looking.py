@@ -96,6 +96,16 @@ class Looking(Base):
         with self.db.read() as tx:
             return [dict(zip(names, row, strict=True)) for row in tx.all(sql)]
 
+    def rewards_by_source(self) -> list[dict[str, Any]]:
+        """Source, adapter, split, count, mean, std (of the sample; 0 for one) of the rewards that count: the latest of each name."""
+        sql = """SELECT r.source, e.adapter, e.split, count(*), avg(r.value), coalesce(stddev_samp(r.value), 0) FROM (
+            SELECT DISTINCT ON (eid, call, name, source) eid, source, value FROM t_rewards ORDER BY eid, call, name, source, seq DESC) r
+            JOIN t_episodes e ON e.eid = r.eid WHERE e.state <> 'deleted' AND e.adapter IS NOT NULL
+            GROUP BY r.source, e.adapter, e.split ORDER BY r.source, e.adapter, e.split"""
+        names = ("source", "adapter", "split", "count", "mean", "std")
+        with self.db.read() as tx:
+            return [dict(zip(names, row, strict=True)) for row in tx.all(sql)]
+
     def days(self) -> list[str]:
         """Days with calls, ``YYYY-MM-DD``, oldest first."""
         with self.db.read() as tx:

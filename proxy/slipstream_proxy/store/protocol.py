@@ -187,6 +187,9 @@ class Store(Protocol):
     def success_by_adapter(self) -> list[dict[str, Any]]:
         """For the page: adapter, split, arm, episodes, mean reward, std."""
 
+    def rewards_by_source(self) -> list[dict[str, Any]]:
+        """For the metrics: source, adapter, split, count, mean, std."""
+
     def counts(self, now: float) -> dict[str, Any]:
         """Episodes by state, groups by state, calls, untrainable by reason, waiting reasons, rewards by source."""
 

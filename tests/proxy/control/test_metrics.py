@@ -20,7 +20,7 @@ async def test_metrics_are_there_and_bounded(plane):
     r = await plane.client.get("/internal/metrics")
     found = {}
     for family in text_string_to_metric_families(await r.text()):
-        assert family.name.startswith("slipstream_")
+        assert family.name.startswith(("slipstream_", "gen_ai_"))
         assert family.documentation
         for s in family.samples:
             found.setdefault(s.name, []).append((s.labels, s.value))
@@ -38,3 +38,15 @@ async def test_metrics_are_there_and_bounded(plane):
     assert value["slipstream_store_up"] == 1
     assert found["slipstream_reward_mean"] == [({"adapter": "tiny", "split": "train", "arm": "live"}, 0.5)]
     assert len(found["slipstream_events_total"]) <= 31
+    tokens = {(s[0]["adapter"], s[0]["direction"]): s[1] for s in found["slipstream_tokens_total"]}
+    assert set(tokens) == {("tiny", "in"), ("tiny", "out")} and min(tokens.values()) > 0
+    used = {s[0]["gen_ai_token_type"]: s[1] for s in found["gen_ai_client_token_usage_sum"]}
+    assert used == {"input": tokens["tiny", "in"], "output": tokens["tiny", "out"]}
+    label = {"source": "agent", "adapter": "tiny", "split": "train"}
+    for name, expected in (
+        ("slipstream_source_rewards", 1),
+        ("slipstream_source_reward_mean", 0.5),
+        ("slipstream_source_reward_std", 0),
+    ):
+        assert found[name] == [(label, expected)]
+    assert value["slipstream_spool_pending_bytes"] == value["slipstream_spool_age_seconds"] == 0

@@ -61,6 +61,6 @@ async def test_status_counts_what_the_workers_could_not_write(plane):
     folder.mkdir()
     for n, lost in enumerate((2.0, 3.0)):
         values = [["slipstream_calls_total", "", 9.0], ["slipstream_capture_lost_total", "", lost]]
-        (folder / f"data{n}.json").write_text(json.dumps({"at": 1.0, "values": values, "histograms": {}}))
+        (folder / f"data{n}.json").write_text(json.dumps({"at": 1.0, "parts": [{"values": values, "histograms": []}]}))
     (folder / "data2.json").write_text("half a fi")
     assert (await plane.ask("GET", "/status"))[1]["capture_lost"] == 5

@@ -12,6 +12,7 @@ from slipstream.cli import main
 
 def test_findings_and_fixes(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.on("GET", "/healthz", {})
+    server.on("GET", "/episodes", {"episodes": []})
     server.on("GET", "/status", {"version": "0", "started": 1.0, "models": {}, "calls": 5})
     Path("slipstream.toml").write_text("data_dir = 'd'\n[trainer]\nenabled = false\n[proxy]\nport = 0\n")
     assert main(["doctor", "--url", server.url]) == 0
