@@ -98,10 +98,11 @@ class Fleet:
     async def bring(self, name: str) -> None:
         """An episode of this adapter comes over from another proxy: have it in the engines before its call is sent."""
         adapters, swapper = self.adapters, self.swapper
-        if not adapters.shared or name == adapters.base or name in swapper.loaded():
+        if not adapters.shared or name == adapters.base:
             return
-        await self.follow()
         if not adapters.servable(name):
+            await self.follow()
+        if not adapters.servable(name) or name in swapper.loaded():
             return
         adapters.pins[name] = max(1, adapters.pins.get(name, 0))
         path = adapters.path_for_engine(adapters.items[name])
