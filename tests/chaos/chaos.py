@@ -11,8 +11,7 @@ import asyncio
 import collections
 import contextlib
 import json
-import os
-import random
+import logging
 import shutil
 import signal
 import subprocess
@@ -25,17 +24,13 @@ from pathlib import Path
 import aiohttp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.chaos.hurts import KILLS, NEED_MOUNT, SYSCALLS, WAL, Hurts, clock_library, mounted, strace_works
+from tests.chaos.running import API, PATIENCE
 from tests.proxy.fake_engine import FakeEngine
-from tests.support import slipstream, toml
 
 from slipstream_proxy.spool import list_segments, read_segment
 
-API = "/slipstream/v1"
 AGENTS = 4
-WAL = ("torn", "zeroed", "flipped")
-KILLS = ("worker", "control", "proxy")
-NEED_MOUNT = ("full", "readonly")
-PATIENCE = 120.0
 
 
 @dataclass
@@ -60,112 +55,17 @@ class Found:
     returned: int = 0
 
 
-def mounted(folder: Path, megabytes: int) -> bool:
-    """A small disk of our own at ``folder``, where we may."""
-    folder.mkdir(parents=True, exist_ok=True)
-    argv = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
-    with contextlib.suppress(OSError):
-        return subprocess.run(argv, capture_output=True, check=False).returncode == 0
-    return False
-
-
-def children(pid: int) -> dict[int, str]:
-    """Pid → command line of a process's children."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                if int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1]) == pid:
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return found
-
-
-def break_file(path: Path, how: str, rng: random.Random) -> None:
-    data = bytearray(path.read_bytes())
-    if not data:
-        return
-    place = rng.randrange(len(data))
-    match how:
-        case "torn":
-            del data[place:]
-        case "zeroed":
-            data[place : place + 512] = bytes(min(512, len(data) - place))
-        case "flipped":
-            data[place] ^= 1 << rng.randrange(8)
-    path.write_bytes(data)
-
-
-class Chaos:
-    def __init__(self, folder: Path, engine: FakeEngine, seed: int, *, mounts: bool, said=print) -> None:
-        self.folder, self.engine, self.rng, self.mounts, self.said = folder, engine, random.Random(seed), mounts, said
-        self.data = folder / "data"
+class Chaos(Hurts):
+    def __init__(self, folder: Path, engine: FakeEngine, seed: int, *, kinds: list[str], said=print) -> None:
+        super().__init__(folder, engine, seed)
+        self.kinds, self.said = kinds, said
         self.told, self.found = Told(), Found()
-        self.refused = 0
         self.hurts: collections.Counter[str] = collections.Counter()
         self.excused: set[str] = set()
         """Rounds in which the proxy said that it could not keep some calls."""
-        self.kills = 0
+        self.jumped: set[str] = set()
+        """Rounds in which the clock jumped: two workers' calls have no order then but by their numbers, which the clock gives."""
         self.rewards = 0
-        self.process: subprocess.Popen[bytes] | None = None
-        self.url = ""
-        self.session: aiohttp.ClientSession
-
-    # the proxy
-
-    async def start(self) -> None:
-        """Until it is ready; a start that is refused is counted, and tried again."""
-        tree = {
-            "data_dir": str(self.data), "gate": {"holdout": 0.0}, "engine": {"urls": [self.engine.url], "name": "tiny", "health_interval": 0.2},
-            "proxy": {"port": 0, "workers": 2, "segment_bytes": 65536, "drain_timeout": 5.0},
-        }  # fmt: skip
-        config = self.folder / "slipstream.toml"
-        config.write_text(toml(tree))
-        for _ in range(3):
-            with (self.folder / "proxy.log").open("ab") as log:
-                self.process = subprocess.Popen(slipstream("proxy", "--config", str(config)), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
-            self.kills = 0
-            if await self.ready():
-                return
-            self.refused += 1
-            await self.kill_all()
-        raise AssertionError((self.folder / "proxy.log").read_text()[-4000:])
-
-    async def ready(self) -> bool:
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            assert self.process is not None
-            if self.process.poll() is not None:
-                return False
-            with contextlib.suppress(OSError, ValueError, aiohttp.ClientError, TimeoutError):
-                told = json.loads((self.data / "proxy.json").read_text())
-                if told["pid"] == self.process.pid:
-                    self.url = told["url"]
-                    async with self.session.get(self.url + "/readyz") as r, self.session.get(self.url + API + "/status") as s:  # fmt: skip
-                        if r.status == s.status == 200:
-                            return True
-            await asyncio.sleep(0.03)
-        return False
-
-    async def kill_all(self) -> None:
-        """Everything at once, as when the machine's power goes, but for what the kernel holds."""
-        if self.process is None:
-            return
-        pids = [self.process.pid, *children(self.process.pid)]
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-        end = time.monotonic() + PATIENCE
-        while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
-            await asyncio.sleep(0.01)
-        self.process = None
-
-    async def stop(self) -> None:
-        if self.process is not None:
-            self.process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(self.process.wait, 60)
-        await self.kill_all()
 
     # the load
 
@@ -212,84 +112,6 @@ class Chaos:
                 if r.status == 200:
                     self.told.gone.add(episode)
 
-    # hurts
-
-    async def hurt(self, how: str) -> int | None:
-        """Do it and undo it. Where calls cannot be kept meanwhile: how many the proxy had said so of before."""
-        self.hurts[how] += 1
-        assert self.process is not None
-        if how in ("worker", "control"):
-            self.kills += 1
-            pids = [p for p, line in children(self.process.pid).items() if f".{'data' if how == 'worker' else how}.worker" in line]  # fmt: skip
-            os.kill(self.rng.choice(pids), signal.SIGKILL) if pids else None
-        elif how == "proxy":
-            await self.kill_all()
-            await self.start()
-        elif how in WAL:
-            await self.kill_all()
-            log = self.data / "slipstream.duckdb.wal"
-            if log.exists():
-                break_file(log, how, self.rng)
-            await self.start()
-        elif how == "tail":
-            await self.kill_all()
-            for path in sorted((self.data / "spool").glob("data*.seg"))[-2:]:
-                with path.open("ab") as file:
-                    file.write(self.rng.choice([bytes(200), self.rng.randbytes(99), b"\x40\0\0\0half a frame"]))
-            await self.start()
-        elif how == "full":
-            return await self.full()
-        elif how == "readonly":
-            return await self.readonly()
-        return None
-
-    async def said_lost(self) -> int:
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
-                async with self.session.get(self.url + "/metrics") as r:
-                    for line in (await r.text()).splitlines():
-                        if line.startswith("slipstream_capture_lost_total"):
-                            return int(float(line.split()[-1]))
-                return 0
-            await asyncio.sleep(0.05)
-        raise AssertionError("no metrics")
-
-    async def count_anew(self) -> None:
-        """A killed worker's counts are lost with it: what the proxy says of this round begins at 0."""
-        await self.kill_all()
-        shutil.rmtree(self.data / "metrics", ignore_errors=True)
-        await self.start()
-
-    async def full(self) -> int:
-        await self.count_anew()
-        ballast = self.data / "ballast"
-        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(65536))
-        with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
-            while file.write(b"x"):
-                pass
-        await asyncio.sleep(0.4)
-        ballast.unlink()
-        return 0
-
-    async def readonly(self) -> int | None:
-        await self.kill_all()
-        spool = str(self.data / "spool")
-        shutil.rmtree(self.data / "metrics", ignore_errors=True)
-        if subprocess.run(["mount", "--bind", spool, spool], capture_output=True, check=False).returncode:
-            await self.start()
-            return None
-        subprocess.run(["mount", "-o", "remount,ro,bind", spool], capture_output=True, check=False)
-        try:
-            await self.start()
-            await asyncio.sleep(0.4)
-        finally:
-            subprocess.run(["mount", "-o", "remount,rw,bind", spool], capture_output=True, check=False)
-            subprocess.run(["umount", "-l", spool], capture_output=True, check=False)
-        return 0
-
     # the check
 
     async def sql(self, query: str) -> list[list[object]]:
@@ -324,17 +146,24 @@ class Chaos:
             for episode, ids in rows.items():
                 self.found.doubled += len(ids) - len(set(ids))
                 mine = [i for i in told.get(episode, []) if i in set(ids)]
-                places = [ids.index(i) for i in mine]
-                if places != sorted(places):
+                if not all(in_order(part, ids) for part in self.comparable(begin, mine)):
                     self.found.disordered += 1
                     self.said(f"out of order: {episode} {mine} {ids}")
+
+    def comparable(self, begin: str, told: list[str] | list[float]) -> list[list[str] | list[float]]:
+        if begin not in self.jumped:
+            return [told]
+        by_worker = collections.defaultdict(list)
+        for one in told:  # a call's id says which process gave it: time (14), process (6), count (6)
+            by_worker[str(one)[14:20] if isinstance(one, str) else ""].append(one)
+        return list(by_worker.values())
 
     async def there(self, begin: str) -> tuple[dict[str, list[str]], dict[str, list[float]]]:
         calls, rewards = {}, {}
         like = f"episode like '{begin}%'"
         for episode, call in await self.sql(f"select episode, id from calls where {like} order by episode, number"):
             calls.setdefault(episode, []).append(call)
-        for episode, value in await self.sql(f"select episode, value from rewards where name = 'score' and {like} order by episode, ts, id"):  # fmt: skip
+        for episode, value in await self.sql(f"select episode, value from rewards where name = 'score' and {like} order by episode, seq"):  # fmt: skip
             rewards.setdefault(episode, []).append(value)
         return calls, rewards
 
@@ -379,8 +208,11 @@ class Chaos:
                 await asyncio.sleep(self.rng.uniform(0.0, 0.2))
             else:
                 old = None
+            self.hurts[how] += 1
+            if how == "clock":
+                self.jumped.add(begin)
             before = await self.hurt(how)
-            assert await self.ready(), (self.folder / "proxy.log").read_text()[-4000:]
+            assert await self.ready(), self.log()
             await asyncio.sleep(0.2)
             if old:
                 await old
@@ -393,17 +225,13 @@ class Chaos:
             await self.start()
 
     async def run(self, rounds: int, seconds: float, hurts: list[str] | None = None) -> dict[str, object]:
-        kinds = [*KILLS, *WAL, "tail", *(NEED_MOUNT if self.mounts else ())]
-        if not self.mounts:
-            self.said("skipped: full, readonly (no right to mount a small disk)")
-        self.said("skipped: clock jumps (there is no libfaketime)")
         end = time.monotonic() + seconds
         n = 0
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as self.session:
             await self.start()
             try:
                 while n < rounds and time.monotonic() < end:
-                    how = hurts[n % len(hurts)] if hurts else self.rng.choice(kinds)
+                    how = hurts[n % len(hurts)] if hurts else self.rng.choice(self.kinds)
                     started = time.monotonic()
                     await self.round(n, how)
                     n += 1
@@ -414,12 +242,32 @@ class Chaos:
         return {"rounds": n, "acknowledged": self.told.count, **vars(self.found), "refused_starts": self.refused, "hurts": dict(self.hurts)}  # fmt: skip
 
 
+def in_order(told: list, stored: list) -> bool:
+    places = [stored.index(one) for one in told]
+    return places == sorted(places)
+
+
+def kinds_here(folder: Path, said, *, disk: bool) -> list[str]:
+    """What can be done on this machine; what cannot is said."""
+    kinds = [*KILLS, *WAL, "tail"]
+    for there, more, why in (
+        (disk, NEED_MOUNT, "no right to mount a small disk"), (strace_works(), SYSCALLS, "strace cannot trace here"),
+        (clock_library(folder) is not None, ("clock",), "no C compiler"),
+    ):  # fmt: skip
+        if there:
+            kinds += more
+        else:
+            said(f"skipped: {', '.join(more)} ({why})")
+    return kinds
+
+
 async def run(folder: Path, rounds: int, seed: int, *, seconds: float = 1e9, mount: bool = True, hurts: list[str] | None = None, said=print) -> dict[str, object]:  # fmt: skip
     """``rounds`` of it, or as many as fit into ``seconds``."""
     engine = await FakeEngine().start()
     disk = mount and mounted(folder / "data", 1024)
+    kinds = kinds_here(folder, said, disk=disk)
     try:
-        return await Chaos(folder, engine, seed, mounts=disk, said=said).run(rounds, seconds, hurts)
+        return await Chaos(folder, engine, seed, kinds=kinds, said=said).run(rounds, seconds, hurts)
     finally:
         await engine.stop()
         if disk:
@@ -433,6 +281,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hurts", nargs="*", help="these in turn, not at random")
     args = parser.parse_args()
+    logging.getLogger("aiohttp.server").disabled = True  # the engine's clients are killed all the time
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends with it
     folder = Path(tempfile.mkdtemp(prefix="slipstream-chaos-"))
     found = asyncio.run(run(folder, args.rounds, args.seed, seconds=args.seconds, hurts=args.hurts, said=lambda s: print(s, flush=True)))  # fmt: skip

@@ -3,7 +3,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.chaos.chaos import WAL, break_file, run
+from tests.chaos.chaos import in_order, kinds_here, run
+from tests.chaos.hurts import WAL, break_file
 
 
 @pytest.mark.chaos
@@ -24,3 +25,16 @@ def test_files_are_broken_in_one_place(tmp_path, how):
     path.write_bytes(before)
     break_file(path, how, random.Random(2))
     assert path.read_bytes() != before
+
+
+def test_order_is_that_of_what_was_told():
+    assert in_order(["a", "c"], ["a", "b", "c"])
+    assert not in_order(["c", "a"], ["a", "b", "c"])
+
+
+def test_what_cannot_be_done_here_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.chaos.chaos.strace_works", lambda: False)
+    monkeypatch.setattr("tests.chaos.chaos.clock_library", lambda _: None)
+    said: list[str] = []
+    assert set(WAL) < set(kinds_here(tmp_path, said.append, disk=False))
+    assert [line.split(":")[0] for line in said] == ["skipped"] * 3
