@@ -50,7 +50,7 @@ class Load:
             {"x-slipstream-done": "true"} if done else {}
         )
         body = {
-            "model": "shared", "messages": messages, "stream": True, "max_tokens": self.args.tokens, "temperature": 1.0, "ignore_eos": True,
+            "model": "shared", "messages": messages, "stream": True, "max_tokens": self.args.tokens, "temperature": 1.0,
         }  # fmt: skip
         began = last = time.perf_counter()
         said, ended, longest, first = "", False, 0.0, None

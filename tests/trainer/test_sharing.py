@@ -85,3 +85,15 @@ def test_what_cannot_share_is_refused(tiny, tmp_path) -> None:
         check_share(shared(tiny, tmp_path, mode="frugal"), 1)
     check_share(shared(tiny, tmp_path), 1)
     check_share(make_config(tiny, tmp_path, quantize="4bit"), 8)
+
+
+def test_nobody_waits_for_a_batch_that_is_skipped(tiny, tmp_path) -> None:
+    with serve(Control()) as control:
+        nothing = conversation(0)
+        for s in nothing:
+            s.trainable, s.reason = False, "top_k"
+        control.add("b0", table(nothing))
+        config = shared(tiny, tmp_path)
+        worker = Worker(config, Client(control.url), make_trainer(config, warm=False))
+        worker.recover()
+        assert worker.once() and control.done == {"b0": "skipped"} and control.holds == []

@@ -13,6 +13,7 @@ import torch
 from slipstream.config import Config
 from slipstream.errors import ConfigError, StartError
 from slipstream_trainer.memory import SHARE, activation_bytes
+from slipstream_trainer.targets import check_quantize, check_targets
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +37,7 @@ def check_lora(config: Config) -> None:
             raise ConfigError(
                 f"trainer.lora_targets {bad or 'is empty'}: name linear layers of the blocks (q_proj, up_proj, …)"
             )
-    if t.quantize == "4bit" and not torch.cuda.is_available():
-        raise ConfigError("trainer.quantize = '4bit' needs a GPU")
+    check_quantize(config)
 
 
 def check_adapter(folder: Path, max_rank: int) -> str | None:
@@ -191,6 +191,7 @@ def load_policy(config: Config) -> tuple[Any, Any]:
     path = model_path(config)
     mode = config.trainer.mode
     try:
+        check_targets(config, path)
         set_seed(config.trainer.seed)
         if (mode == "frugal" or (mode == "auto" and frugal_is_needed(config, path))) and (
             found := _load_frugal(config, path)

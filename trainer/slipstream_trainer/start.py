@@ -7,6 +7,7 @@ import os
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream_trainer.policy import check_lora, load_policy
+from slipstream_trainer.selfcheck import check_packing
 from slipstream_trainer.sharing import Parking, Turns, check_share, worker_name
 from slipstream_trainer.trainer import CapturedGRPOTrainer
 
@@ -26,5 +27,6 @@ def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTr
     turns = Turns(config, client, worker_name(config), Parking(model) if config.engine.share and client else None)
     with turns.take():
         trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "trainer")
+        check_packing(trainer)
         turns.device = trainer.device
     return trainer, turns

@@ -130,7 +130,11 @@ class Worker:
         for s in samples:
             if s.adapter in self.taken and s.trainable:  # leased before it was rolled back
                 s.trainable, s.reason = False, "rolled_back"
-        with self.turns.take() as turn:
+        trainable = any(s.trainable for s in samples)  # else nobody has to wait for what is skipped
+        turn_or_not: contextlib.AbstractContextManager[dict[str, float]] = (
+            self.turns.take() if trainable else contextlib.nullcontext({})
+        )
+        with turn_or_not as turn:
             self._interruptible = True
             try:
                 if self.stop.is_set():

@@ -1,0 +1,35 @@
+"""A model that does not compute packed rows as sequences alone is found out before the first step."""
+
+from __future__ import annotations
+
+import torch
+from tests.trainer.tiny import conversation, make_config, make_trainer
+
+from slipstream_trainer.guards import Pace
+from slipstream_trainer.selfcheck import check_packing
+from slipstream_trainer.step import train
+
+
+def test_packed_equals_alone(tiny, tmp_path) -> None:
+    trainer = make_trainer(make_config(tiny, tmp_path))
+    state = torch.get_rng_state()
+    found = check_packing(trainer)
+    assert found["tree"] < 1e-4 and trainer.trees
+    assert torch.equal(state, torch.get_rng_state()), "it draws nothing from the generators that training goes on with"
+    assert all(p.grad is None for p in trainer.trained)
+
+
+def test_a_model_that_ignores_the_mask_gets_plain_rows(tiny, tmp_path, caplog) -> None:
+    trainer = make_trainer(make_config(tiny, tmp_path, max_kl=100.0))
+    base = trainer.model.get_base_model()
+    inner = base.model.forward
+
+    def deaf(*args, attention_mask=None, **kwargs):
+        return inner(*args, **kwargs)
+
+    base.model.forward = deaf
+    found = check_packing(trainer)
+    assert found["tree"] > 0.01 and not trainer.trees
+    assert "rows of one sequence each" in caplog.text
+    result = train(trainer, conversation(0), Pace(), 0)
+    assert (result.outcome, result.figures["layout"]) == ("step", "merged")
