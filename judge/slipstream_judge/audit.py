@@ -49,7 +49,7 @@ class Auditor:
             judged = await self.second.score(group, deadline, votes=[0])
         except Exception as e:
             self.metrics.audits.labels("failed").inc()
-            log.warning("audit of group %s failed: %s", group.id, e)
+            log.warning("audit of group %s failed: %s", group.id, type(e).__name__)
             return None
         found = agreement(scores, judged.scores)
         self.metrics.audits.labels("done").inc()

@@ -150,7 +150,7 @@ async def evaluate(config: Config, file: str | Path, repeats: int = 2, plot_to: 
                 done.append(await _measure(panel, group, config.judge.votes, max(1, repeats)))
             except (JudgeFailed, OverBudget) as e:
                 failures.append(str(e))
-                log.warning("group %s could not be judged: %s", group.id, e)
+                log.warning("group %s could not be judged: %s", group.id, brief(e))
         if sys.stderr.isatty():
             print(f"\r{len(done) + len(failures)}/{len(groups)} groups", end="", file=sys.stderr, flush=True)
 

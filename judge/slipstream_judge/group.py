@@ -131,7 +131,7 @@ class GroupJudge:
         for error in bad:
             if not isinstance(error, JudgeFailed) or error.retry_after is not None or 2 * good <= len(numbers):
                 raise error
-            log.warning("one vote of %s is left out: %s", len(numbers), error)
+            log.warning("one vote of %s is left out: %s", len(numbers), type(error).__name__)
         for n, vote in made.items():
             await self.cache.put(keys[n], _pack(vote))
         votes = {n: v for n, v in (kept | made).items() if v is not None}

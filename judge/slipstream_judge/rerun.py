@@ -16,6 +16,7 @@ from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.contract import Episode, EpisodeState, Group, GroupEpisode, GroupKind, RewardIn, Score
 from slipstream.errors import ApiError, ConfigError
+from slipstream.log import brief
 from slipstream_judge.budget import OverBudget
 from slipstream_judge.llm import JudgeFailed
 from slipstream_judge.metrics import Metrics
@@ -101,7 +102,7 @@ class Rerun:
             self.scored += len(outcome)
         except (JudgeFailed, ApiError) as e:
             self.failed += 1
-            log.warning("%s and %s more were not judged: %s", episodes[0].id, len(episodes) - 1, e)
+            log.warning("%s and %s more were not judged: %s", episodes[0].id, len(episodes) - 1, brief(e))
 
     async def _scored(self, group: Group) -> list[Score]:
         """Over budget: waits (there is no lease to lose)."""

@@ -21,6 +21,7 @@ from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.contract import TAG, Event, Group, GroupLeaseIn, ScoresIn
 from slipstream.errors import ApiError, Unavailable
+from slipstream.log import brief
 from slipstream_judge.audit import Auditor
 from slipstream_judge.budget import OverBudget
 from slipstream_judge.cache import LANES
@@ -161,7 +162,7 @@ class Worker:
             log.info("scored group %s: %s episodes", group.id, len(answer.scores))
         else:
             self.metrics.groups.labels("failed" if answer.retry_after is None else "postponed").inc()
-            log.warning("group %s is not scored (attempt %s): %s", group.id, group.attempts + 1, answer.failed)
+            log.warning("group %s is not scored (attempt %s): %s", group.id, group.attempts + 1, brief(answer.failed))
 
     async def _audit(self, group: Group, outcome: Outcome, deadline: float) -> None:
         assert outcome.judged is not None

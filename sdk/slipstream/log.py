@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import time
 import traceback
@@ -80,6 +81,11 @@ def _one_line(value: object) -> str:
     """A field that could end its line, or look like two, is quoted."""
     text = str(value)
     return text if text.isprintable() and " " not in text else json.dumps(text)
+
+
+def brief(why: object) -> str:
+    """A failure's reason for a log: what stands before the first colon or quotation mark, for behind it a transcript may be quoted."""
+    return re.split(r"[:\n\"'`({\[]", str(why), maxsplit=1)[0].strip()[:200]
 
 
 def setup_logging(level: str | None = None) -> None:

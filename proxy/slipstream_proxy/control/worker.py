@@ -35,7 +35,7 @@ from slipstream_proxy.spool import SpoolWriter
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.protocol import CallRow, Rules, Store
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("slipstream_proxy.control.worker")
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
 SWEEP_EVERY = 1.0
 CATCH_UP = 60.0

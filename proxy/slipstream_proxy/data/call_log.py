@@ -20,7 +20,7 @@ def log_call(call: CallState, status: int, outcome: str) -> None:
         "episode": episode.id if episode is not None else None,
         "key": call.key.id if call.key is not None else None,
         "format": call.dialect.name,
-        "adapter": call.adapter[:128] or None,
+        "adapter": call.pin.adapter if call.pin is not None else call.route.kind,
         "status": status,
         "outcome": outcome,
         "stream": call.stream,

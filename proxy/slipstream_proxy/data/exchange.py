@@ -155,7 +155,8 @@ class Call(Reply):
         if self.route.kind == "upstream" and pool.prefix.endswith(b"/v1"):
             path = path.removeprefix("/v1")  # a base URL as the OpenAI clients write it
         lines = [b"POST %b%b HTTP/1.1" % (pool.prefix, path.encode("latin-1")), b"Host: " + pool.authority]
-        lines += request.lines
+        block = b"".join([b"%b\r\n" % line for line in request.lines]) if plane.tracing is not None else b""
+        lines += plane.tracing.block(self, block).splitlines() if plane.tracing is not None else request.lines
         if b"x-request-id" not in request.headers:
             lines.append(b"X-Request-Id: " + self.id.encode())
         if self.route.kind == "upstream":

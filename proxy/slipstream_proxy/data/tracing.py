@@ -11,11 +11,13 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from slipstream_proxy.data.metrics_text import operation
+from slipstream_proxy.usage import usage_of
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.callstate import CallState
@@ -31,11 +33,6 @@ REQUEST = {
 }  # fmt: skip
 """Numbers of a request → their attribute."""
 
-_USAGE = {
-    "gen_ai.usage.input_tokens": (re.compile(rb'"(?:prompt|input)_tokens":\s*(\d+)'), re.compile(rb'"prompt_token_ids":\s*\[([\d,\s]+)\]')),
-    "gen_ai.usage.output_tokens": (re.compile(rb'"(?:completion|output)_tokens":\s*(\d+)'), re.compile(rb'"token_ids":\s*\[([\d,\s]+)\]')),
-}  # fmt: skip
-"""Attribute → the engine's own count, and token ids to count where it said none."""
 _FINISH = re.compile(rb'"(?:finish_reason|stop_reason)":\s*"(\w+)"')
 _ID = re.compile(rb'"id":\s*"([\w-]{1,128})"')
 
@@ -65,7 +62,7 @@ def _exporter() -> Any:
     if os.environ.get("OTEL_TRACES_EXPORTER", "").lower() == "console":
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
-        return ConsoleSpanExporter()
+        return ConsoleSpanExporter(out=sys.stderr)
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
     return OTLPSpanExporter()
@@ -110,10 +107,15 @@ class Tracing:
         self._propagator.inject(carrier, self._in_context(span))
         return "".join(f"{name}: {value}\r\n" for name, value in carrier.items()).encode("latin-1", "replace")
 
-    def lines(self, call: CallState) -> list[bytes]:
-        """The request's lines for the engine, with our trace context in place of the client's."""
-        kept = [line for line in call.request.lines if not line.lower().startswith((b"traceparent:", b"tracestate:"))]
-        return [*kept, *self.headers(call).split(b"\r\n")[:-1]]
+    def block(self, call: CallState, block: bytes) -> bytes:
+        """``block``, the request's lines for the engine, with our trace context in place of the client's."""
+        lines = block.splitlines(keepends=True)
+        kept = [line for line in lines if not line.lower().startswith((b"traceparent:", b"tracestate:"))]
+        try:
+            return b"".join(kept) + self.headers(call)
+        except Exception:  # a trace must not cost a call
+            log.exception("a span could not be begun")
+            return block
 
     def end(self, call: CallState, status: int, outcome: str) -> None:
         """Never raises: a trace must not cost a call."""
@@ -162,12 +164,8 @@ def attributes(call: CallState, status: int, outcome: str) -> dict[str, Any]:
 
 def _of_reply(reply: bytes) -> dict[str, Any]:
     """Token counts, finish reasons and the id, read from a whole reply or a stream's events without parsing them."""
-    found: dict[str, Any] = {}
-    for attribute, (said, ids) in _USAGE.items():
-        if counts := said.findall(reply):
-            found[attribute] = int(counts[-1])
-        elif pieces := ids.findall(reply):
-            found[attribute] = sum(p.count(b",") + 1 for p in pieces)
+    names = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+    found: dict[str, Any] = {name: n for name, n in zip(names, usage_of(reply), strict=True) if n is not None}
     if reasons := [r.decode() for r in _FINISH.findall(reply)]:
         found["gen_ai.response.finish_reasons"] = reasons
     if m := _ID.search(reply):

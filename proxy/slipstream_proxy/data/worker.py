@@ -25,7 +25,7 @@ from slipstream_proxy.data.server import make_server
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("slipstream_proxy.data.worker")
 
 
 def metrics_file(plane: Plane) -> Path:
