@@ -14,6 +14,7 @@ from typing import Any
 
 from slipstream.config import Config
 from slipstream.contract import Group
+from slipstream.log import brief
 from slipstream_judge.budget import OverBudget
 from slipstream_judge.cases import read_cases
 from slipstream_judge.group import Judged
