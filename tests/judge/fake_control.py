@@ -123,7 +123,7 @@ class FakeControl:
 
     async def list(self, request: web.Request) -> web.Response:
         self.queries.append(dict(request.query))
-        names = ("call_list", "rewards", "advantage", "batches", "trained_adapters")
+        names = ("call_list", "rewards", "advantage", "batches", "trained_adapters", "lineage")
         all_ = [{k: v for k, v in e.items() if k not in names} for e in self.episodes.values()]
         start = int(request.query.get("cursor", 0))
         more = str(start + 3) if start + 3 < len(all_) else None
