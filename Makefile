@@ -1,6 +1,7 @@
 # make demo    watch the inbox agent get better (SEED=n)
 # make test    set up, then all tests, real vLLM among them
 # make lint    ruff and mypy
+# make fuzz    coverage-guided, ARGS="chunked -max_total_time=600" (needs atheris)
 # make bench   the benchmarks that need no GPU
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo test test-fast test-engine test-learning test-deploy chaos lint setup services bench bench-proxy bench-judge bench-ruler bench-trainer bench-store clean
+.PHONY: demo test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-judge bench-ruler bench-trainer bench-store clean
 
 setup: $(VENV)/.ready
 
@@ -63,6 +64,10 @@ bench-trainer: setup
 
 chaos: setup
 	$(BIN)/python tests/chaos/chaos.py --rounds 200 $(ARGS)
+
+fuzz: setup
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target .fuzz atheris==3.0.0
+	PYTHONPATH=.fuzz $(BIN)/python tests/fuzz/fuzz.py $(or $(ARGS),record -max_total_time=60)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -98,7 +98,7 @@ def vllm(log: Path, *more: str) -> Iterator[str]:
         "name": "inbox",
         "max_model_len": 512,
         "tool_parser": "hermes",
-        "args": ["--max-num-seqs", "64"],
+        "args": ["--max-num-seqs", "64", "--enable-scale-out"],  # what vLLM renders, to compare with
     }
     command = engine_command(load_config(None, env={}, base={"engine": engine}))
     with process([*command.argv, *more], log, command.env) as p:

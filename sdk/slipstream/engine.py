@@ -1,7 +1,8 @@
 """The vLLM that ``slipstream up`` starts: its command, its environment, and what must be true of it.
 
 Why each flag: exact capture needs ``--generation-config vllm`` (a model's own would silently set top_k and top_p) and
-``--logprobs-mode processed_logprobs`` (log-probabilities as sampled, after temperature); hot swaps need ``--enable-lora`` and runtime updating.
+``--logprobs-mode processed_logprobs`` (log-probabilities as sampled, after temperature); ``/v1/responses`` says how much of a prompt was cached, which
+only ``--enable-prompt-tokens-details`` tells; hot swaps need ``--enable-lora`` and runtime updating.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
         "--host", engine.host, "--port", str(port), "--dtype", engine.dtype,
         "--enable-lora", "--max-loras", str(engine.max_loras), "--max-lora-rank", str(engine.max_lora_rank),
         "--max-cpu-loras", str(4 * engine.max_loras), "--generation-config", "vllm", "--logprobs-mode", "processed_logprobs",
+        "--enable-prompt-tokens-details",
     ]  # fmt: skip
     if engine.max_model_len:
         argv += ["--max-model-len", str(engine.max_model_len)]

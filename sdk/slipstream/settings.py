@@ -72,6 +72,10 @@ class Engine(Section):
     adapters_dir: str | None = Field(
         None, description="Where vLLM sees adapters.dir, if it is mounted elsewhere there."
     )
+    own_responses: bool = Field(
+        False,
+        description="Responses go to the engine's own route, without ids: for one that keeps them (VLLM_ENABLE_RESPONSES_API_STORE=1) or serves gpt-oss.",
+    )
     args: list[str] = Field(default_factory=list, description="More vLLM flags.")
     start_timeout: Positive = Field(900.0, description="Seconds until a starting engine must answer.")
     health_interval: Positive = Field(2.0, description="Seconds between health checks.")
@@ -215,6 +219,9 @@ class Trainer(Section):
     compile: bool = Field(True, description="Compile the model's layers (GPU, mode tree).")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Of the base weights; auto: bf16 on GPU, fp32 on CPU."
+    )
+    sharding: Literal["ddp", "fsdp2"] = Field(
+        "ddp", description="Several processes: each has the whole base (ddp), or a part of it (fsdp2)."
     )
     threads: int | None = Field(None, ge=1, description="Torch threads; None: torch's choice.")
     seed: int = Field(0, description="Of LoRA's start and everything random.")

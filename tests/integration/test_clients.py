@@ -39,6 +39,14 @@ def recorded(url: str, episode: str, calls: int = 1):
     return wait_for(there, 60, 0.2, f"{episode} is stored")
 
 
+def trainable(url: str, episode: str, tokens: int) -> None:
+    """Its one call was recorded with its ids and log-probabilities."""
+    call = recorded(url, episode).call_list[0]
+    assert call.trainable, call.untrainable_reason
+    assert call.prompt_ids
+    assert len(call.completion_ids[0]) == len(call.logprobs[0]) == tokens
+
+
 def tags(episode: str) -> dict[str, str]:
     return {"x-slipstream-episode": episode, "x-slipstream-task": "clients"}
 
@@ -148,14 +156,14 @@ def test_openai_responses(proxy) -> None:
     client = openai.OpenAI(base_url=f"{proxy.url}/v1", api_key="any")
     reply = client.responses.create(model="inbox", input=QUESTION, max_output_tokens=8, extra_headers=tags("responses"))
     assert reply.status in {"completed", "incomplete"}
-    recorded(proxy.url, "responses")
+    trainable(proxy.url, "responses", reply.usage.output_tokens)
     with client.responses.stream(
         model="inbox", input=QUESTION, max_output_tokens=8, extra_headers=tags("responses-stream")
     ) as stream:
         kinds = [event.type for event in stream]
     assert kinds[0] == "response.created"
     assert kinds[-1] in {"response.completed", "response.incomplete"}
-    recorded(proxy.url, "responses-stream")
+    trainable(proxy.url, "responses-stream", stream.get_final_response().usage.output_tokens)
 
 
 def test_anthropic(proxy) -> None:
@@ -170,7 +178,7 @@ def test_anthropic(proxy) -> None:
     )
     assert message.role == "assistant"
     assert message.model == "claude-x"
-    recorded(proxy.url, "anthropic")
+    trainable(proxy.url, "anthropic", message.usage.output_tokens)
     with client.messages.stream(
         model="claude-x",
         max_tokens=8,
@@ -178,7 +186,7 @@ def test_anthropic(proxy) -> None:
         extra_headers=tags("anthropic-stream"),
     ) as stream:
         assert stream.get_final_message().stop_reason
-    recorded(proxy.url, "anthropic-stream")
+    trainable(proxy.url, "anthropic-stream", stream.get_final_message().usage.output_tokens)
     with pytest.raises(anthropic.NotFoundError):
         client.messages.create(model="no-such-model", max_tokens=8, messages=[{"role": "user", "content": "x"}])
 

@@ -15,7 +15,7 @@ from slipstream_proxy.data.record import make_head, make_texts
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import Request, Sink
 from slipstream_proxy.data.routing import Route
-from slipstream_proxy.dialects.base import Dialect, Events, Hide, Turn
+from slipstream_proxy.dialects.base import Back, Dialect, Events, Hide, Turn
 from slipstream_proxy.records import Kind
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class CallState:
     __slots__ = (
         "adapter",
         "attempt",
+        "back",
         "bodyhash",
         "client",
         "dialect",
@@ -54,6 +55,7 @@ class CallState:
         "note",
         "parts",
         "pin",
+        "plain",
         "plane",
         "prefix",
         "relayed",
@@ -83,6 +85,9 @@ class CallState:
         self.pin: Pinned | None = None
         self.note: str | None = None
         self.names: tuple[bytes, bytes] | None = None
+        self.back: Back | None = None
+        """Asked as a chat completion: this makes the reply of it; ``plain`` is what the client asked."""
+        self.plain: dict[str, Any] | None = None
         self.hide = Hide()
         self.events: Events | None = None
         self.head: ResponseHead | None = None

@@ -9,30 +9,17 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
-from multidict import CIMultiDict
+from yarl import URL
 
 from slipstream_proxy.data.admission import credential
+from slipstream_proxy.data.forwarding import end_to_end, hand_on
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.keys import ANYONE
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.plane import Plane
 
-_HOP = frozenset(
-    (
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "content-length",
-        "expect",
-    )
-)
+_CREDENTIALS = ("authorization", "x-api-key", "api-key")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _DONE = re.compile(r"^/slipstream/v1/episodes/([^/]+)/done$")
 _PAGE = ("/", "/favicon.ico")
@@ -84,16 +71,10 @@ async def forward_to_control(plane: Plane, request: web.BaseRequest) -> web.Stre
         auth = _auth(plane, request, path)
     except Refused as e:
         return _refused(e)
-    headers = CIMultiDict(
-        (k, v)
-        for k, v in request.headers.items()
-        if k.lower() not in _HOP and not k.lower().startswith("x-slipstream-")
-    )
-    for name in ("Authorization", "X-Api-Key", "Api-Key"):
+    headers = end_to_end(request.headers)
+    for name in {n for n in headers if n.lower() in _CREDENTIALS or n.lower().startswith("x-slipstream-")}:
         headers.popall(name, None)
     headers["x-slipstream-auth"] = auth
-    from yarl import URL
-
     url = URL(f"http://control{request.rel_url.raw_path_qs}", encoded=True)
     try:
         reply = await plane.link.session.request(
@@ -110,17 +91,7 @@ async def forward_to_control(plane: Plane, request: web.BaseRequest) -> web.Stre
     async with reply:
         if request.method == "POST" and reply.status < 300 and (m := _DONE.match(path)):
             plane.episodes.finish(json.loads(auth)["key"], m[1])
-        response = web.StreamResponse(status=reply.status)
-        for name, value in reply.headers.items():
-            if name.lower() not in _HOP:
-                response.headers.add(name, value)
-        if request.version >= (1, 1):
-            response.enable_chunked_encoding()
-        await response.prepare(request)
-        async for data in reply.content.iter_any():
-            await response.write(data)
-        await response.write_eof()
-        return response
+        return await hand_on(request, reply)
 
 
 def _refused(e: Refused) -> web.Response:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
+from slipstream_proxy.data import translated
 from slipstream_proxy.data.identity import read_tags
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.reply import Reply
@@ -89,6 +90,8 @@ class Call(Reply):
             return
         if self.route.kind != "upstream":
             injected = self.dialect.inject(body)
+            if injected.back is not None:
+                translated.begin(self, injected, body)
             body, self.hide, self.note = injected.body, injected.hide, injected.note
         self.text = body
 
@@ -131,7 +134,8 @@ class Call(Reply):
                 raise Refused(503, "no engine has this model loaded at the moment", retry_after=1.0)
         if self.adapter != self.client:
             self.names = (dumps(self.adapter), dumps(self.client))
-        self._send()
+        if translated.settle(self, self._chosen):
+            self._send()
 
     def _chosen(self) -> None:
         try:
@@ -151,7 +155,7 @@ class Call(Reply):
         self.upstream = url = self.servers[min(self.tries, len(self.servers) - 1)]
         self.tries += 1
         pool = plane.pool(url)
-        path = request.path
+        path = request.path if self.back is None else translated.CHAT
         if self.route.kind == "upstream" and pool.prefix.endswith(b"/v1"):
             path = path.removeprefix("/v1")  # a base URL as the OpenAI clients write it
         lines = [b"POST %b%b HTTP/1.1" % (pool.prefix, path.encode("latin-1")), b"Host: " + pool.authority]

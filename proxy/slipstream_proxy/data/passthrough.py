@@ -10,6 +10,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from slipstream_proxy.data.forwarding import end_to_end, hand_on
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import forwardable
 from slipstream_proxy.dialects.base import dumps, loads
@@ -24,18 +25,6 @@ _ALLOWED = re.compile(
     r"|v1/moderations|tokenize|detokenize|v1/rerank|v2/rerank|rerank|score|v1/score|pooling|classify|v1/messages/count_tokens"
     r"|v1/responses/[^/]+/cancel|v1/files|v1/batches|v1/batches/[^/]+/cancel)"
     r"|DELETE /(?:v1/files/[^/]+|v1/responses/[^/]+))$"
-)
-_HOP = frozenset(
-    (
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "content-length",
-    )
 )
 
 
@@ -129,20 +118,13 @@ async def pass_through(plane: Plane, request: web.BaseRequest, prefix: Prefix) -
 async def _relay(
     request: web.BaseRequest, reply: aiohttp.ClientResponse, names: tuple[bytes, bytes] | None
 ) -> web.StreamResponse:
-    headers = CIMultiDict((k, v) for k, v in reply.headers.items() if k.lower() not in _HOP)
+    headers = end_to_end(reply.headers)
     if names is not None or reply.content_length is not None:
         body = await reply.read()
         if names is not None:
             body = body.replace(b'"model":' + names[0], b'"model":' + names[1], 1)
         return web.Response(status=reply.status, headers=headers, body=body)
-    response = web.StreamResponse(status=reply.status, headers=headers)
-    if request.version >= (1, 1):
-        response.enable_chunked_encoding()
-    await response.prepare(request)
-    async for data in reply.content.iter_any():
-        await response.write(data)
-    await response.write_eof()
-    return response
+    return await hand_on(request, reply)
 
 
 async def list_models(plane: Plane, request: web.BaseRequest) -> web.Response:
@@ -153,7 +135,7 @@ async def list_models(plane: Plane, request: web.BaseRequest) -> web.Response:
         url = URL(f"{_engine(plane)}/v1/models", encoded=True)
         async with _session(plane).get(url, headers=_headers(plane, request)) as reply:
             body = await reply.read()
-            headers = CIMultiDict((k, v) for k, v in reply.headers.items() if k.lower() not in _HOP)
+            headers = end_to_end(reply.headers)
             if reply.status != 200:
                 return web.Response(status=reply.status, headers=headers, body=body)
             read = loads(body)

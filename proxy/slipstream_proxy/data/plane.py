@@ -22,6 +22,7 @@ from slipstream_proxy.data.live import Live
 from slipstream_proxy.data.metrics import Metrics
 from slipstream_proxy.data.routing import Routes
 from slipstream_proxy.data.tracing import make_tracing
+from slipstream_proxy.data.translated import Contexts
 from slipstream_proxy.data.upstream import Pool
 from slipstream_proxy.keys import Keys
 from slipstream_proxy.spool import SpoolWriter
@@ -85,6 +86,7 @@ class Plane:
             on_lost=self._lost,
         )
         self.replays = Replays()
+        self.contexts = Contexts(self)
         self.redact = load_function(config.proxy.redact) if config.proxy.redact else None
         self.engine_key = f"authorization: Bearer {config.engine.api_key}".encode() if config.engine.api_key else None
         self.pools: dict[str, Pool] = {}
@@ -164,6 +166,7 @@ class Plane:
         for task in list(self._tasks):
             task.cancel()
         self.holding.close()
+        self.contexts.close()
         await self.spool.close()
         if self.session is not None:
             await self.session.close()

@@ -16,6 +16,10 @@ log = logging.getLogger(__name__)
 
 Redact = Callable[[dict[str, Any]], dict[str, Any]]
 
+_NOTHING: dict[str, Any] = {}
+_THROUGH_CHAT = {"route": "chat"}
+"""Request and reply are recorded as the chat completion that they were to the engine."""
+
 
 def make_head(call: CallState, status: int, outcome: str, note: str | None) -> dict[str, Any]:
     """A ``CallHead`` as a dict (building the class itself takes twice as long)."""
@@ -52,6 +56,7 @@ def make_head(call: CallState, status: int, outcome: str, note: str | None) -> d
         "idempotency_key": call.idempotency.decode("latin-1")[:200] if call.idempotency is not None else None,
         "trust_sampling": route.trust,
         "note": note,
+        "extra": _THROUGH_CHAT if call.back is not None else _NOTHING,
     }
 
 

@@ -6,6 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from slipstream_proxy.data import translated
 from slipstream_proxy.data.callstate import CallState
 from slipstream_proxy.data.plane import Replay
 from slipstream_proxy.data.refused import Refused
@@ -47,7 +48,7 @@ class Reply(CallState):
             out = [shown for event in events.feed(data) if (shown := self._shown(event)) is not None]
         except Exception:
             log.exception("an event could not be read; relayed as it came")
-            out = [data]
+            out = [data] if self.back is None else []
         if out and not self.ended:
             part = out[0] if len(out) == 1 else b"".join(out)
             if self.idempotency is not None:
@@ -56,6 +57,8 @@ class Reply(CallState):
 
     def _shown(self, event: bytes) -> bytes | None:
         dialect = self.dialect
+        if self.back is not None:
+            return translated.event(self, self._renamed(event))
         if self.terminal or dialect.terminal(event):
             self.terminal = True
             self.held.append(self._renamed(event))
@@ -84,26 +87,34 @@ class Reply(CallState):
         reply = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
         head = self.head
         assert head is not None
+        if translated.refused(self, head.status):
+            self._send_again()
+            return
         try:
             if self.stream:
                 assert self.events is not None
-                if self.events.tail:
+                if self.events.tail and self.back is None:
                     self.held.append(self.events.tail)
                 shown = b"".join(self.held)
                 outcome = "ok" if self.terminal else "error"
             else:
                 shown = reply
-                if head.status == 200:
+                if self.back is not None and head.status == 200:
+                    shown = self.back.whole(self._renamed(reply))
+                elif head.status == 200:
                     shown = self._renamed(self.dialect.whole(reply, self.hide) if self.hide else reply)
                 elif self.names is not None:
                     shown = reply.replace(self.names[0][1:-1], self.names[1][1:-1])
                 outcome = "ok" if head.status < 400 else "error"
         except Exception:
             log.exception("a reply could not be read; relayed as it came")
+            if self.back is not None:
+                self._refuse_unread(reply)
+                return
             shown, outcome = reply, "ok"
         if self.tags.done and outcome == "ok" and self.episode is not None:
             self.episode.done = True
-        self._remember(reply, outcome)
+        self._remember(reply if self.back is None else b"".join((*self.back.shown, shown)), outcome)
         self._record(reply, head.status, outcome, lambda _ok: self._deliver(shown, outcome))
 
     def _deliver(self, shown: bytes, outcome: str) -> None:
@@ -141,11 +152,7 @@ class Reply(CallState):
             if kind == "stale":
                 self.tries -= 1
                 self.servers = [self.upstream, *self.servers] if self.upstream not in self.servers else self.servers
-            try:
-                self._send(fresh=kind == "stale")
-            except Exception:
-                log.exception("a call could not be sent again")
-                self._refuse(Refused(502, "the proxy failed at this request"))
+            self._send_again(fresh=kind == "stale")
             return
         log.warning("call %s: %s", self.id, why)
         if self.relayed:
@@ -155,6 +162,18 @@ class Reply(CallState):
         refused = Refused(status, f"the model's server cannot answer: {why}", retry_after=1.0)
         self.head = None
         self._record(b"", status, "error", lambda _ok: self._refuse(refused))
+
+    def _send_again(self, *, fresh: bool = False) -> None:
+        try:
+            self._send(fresh=fresh)
+        except Exception:
+            log.exception("a call could not be sent again")
+            self._refuse(Refused(502, "the proxy failed at this request"))
+
+    def _refuse_unread(self, reply: bytes) -> None:
+        """A reply that its format cannot say."""
+        refused = Refused(502, "the model's reply cannot be read")
+        self._record(reply, 502, "error", lambda _ok: self._refuse(refused))
 
     def _broken(self, why: str) -> None:
         """The engine died in mid-stream: say so in the format's shape, then close without a terminal event."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import orjson
 
-from slipstream_proxy.records import CallHead, Choice, Parsed
-
-T = TypeVar("T")
-Parse = Callable[[Any, bytes, bytes, CallHead], Parsed]
+from slipstream_proxy.records import CallHead, Parsed
 
 
 @dataclass(slots=True)
@@ -29,13 +25,36 @@ class Hide:
         return self.ids or self.logprobs or self.reasoning
 
 
+class AsAsked(Exception):
+    """The request has to go to its own route as it is, for the reason that is the message, and is recorded without ids."""
+
+
+class Back(Protocol):
+    """A chat reply, turned into the client's format: at once, or event by event."""
+
+    context_needed: bool
+    """The length of the engine's context has to be known first, as ``context``."""
+    context: int | None
+    shown: list[bytes]
+    """What a stream has said so far, where that is asked for later."""
+
+    def whole(self, reply: bytes) -> bytes:
+        """Raises where that cannot be read."""
+
+    def event(self, event: bytes) -> bytes | None:
+        """None, or as many events as the format has for this one."""
+
+
 @dataclass(slots=True)
 class Injected:
-    """``body`` is what goes to the engine; ``note`` why it is not enough for exact capture."""
+    """``body`` is what goes to the engine; ``note`` why it is not enough for exact capture. With a ``back`` it is a chat request, and the client's
+    own body has been left as it was.
+    """
 
     body: dict[str, Any]
     hide: Hide
     note: str | None = None
+    back: Back | None = None
 
 
 @dataclass(slots=True)
@@ -201,55 +220,3 @@ def null_logprobs(text: bytes) -> bytes | None:
 
 def openai_error(status: int, message: str, kind: str, param: str | None = None) -> bytes:
     return dumps({"error": {"message": message, "type": kind, "param": param, "code": status}})
-
-
-def fail(reason: str, error: str | None = None) -> Parsed:
-    return Parsed([], [], {}, [], [], reason, error)
-
-
-def readable(parse: Parse) -> Parse:
-    """A reader of strangers' bytes that answers instead of raising: what it cannot read cannot be trained on."""
-
-    @functools.wraps(parse)
-    def safe(self: Any, request: bytes, reply: bytes, head: CallHead) -> Parsed:
-        try:
-            return parse(self, request, reply, head)
-        except Exception as e:
-            return fail("unreadable", f"{type(e).__name__}: {e}"[:4096])
-
-    return safe
-
-
-def attempt(read: Callable[..., T], reply: bytes, *, stream: bool) -> tuple[T | None, str | None]:
-    """What a reply says, and ``unreadable`` where it cannot be read (an aborted call's is cut off somewhere)."""
-    if not reply:
-        return None, None
-    try:
-        return read(reply, stream=stream), None
-    except Exception:
-        return None, "unreadable"
-
-
-def error_text(reply: bytes) -> str:
-    return reply[:4096].decode("utf-8", "replace")
-
-
-def why_not(head: CallHead, sampling: str | None, prompt: list[int], choices: list[Choice]) -> str | None:
-    """The first reason why a call cannot be trained on; None: it can."""
-    if head.external:
-        return "external upstream"
-    if head.outcome == "aborted":
-        return "aborted"
-    if head.outcome != "ok" or head.status != 200:
-        return "error"
-    if sampling:
-        return sampling
-    if head.note:
-        return head.note
-    if not prompt or not choices or any(not c.completion_ids for c in choices):
-        return "no token ids"
-    if any(len(c.completion_ids) != len(c.logprobs) for c in choices):
-        return "logprobs do not match the token ids"
-    if any(not lp > -9999 for c in choices for lp in c.logprobs):
-        return "logprob -9999"
-    return None

@@ -13,26 +13,22 @@ from slipstream_proxy.dialects.base import (
     Hide,
     Injected,
     Turn,
-    attempt,
     dumps,
-    error_text,
     event_data,
-    fail,
     loads,
     null_ids,
     null_logprobs,
-    openai_error,
-    readable,
     stream_objects,
-    why_not,
 )
-from slipstream_proxy.dialects.sampling import forces, sampling_of, untrainable
+from slipstream_proxy.dialects.openai import OpenAI
+from slipstream_proxy.dialects.recorded import Read, parsed, readable
+from slipstream_proxy.dialects.sampling import forces
 from slipstream_proxy.records import CallHead, Choice, Parsed
 
 _EMPTY = (b'"delta":{},"logprobs":null,"finish_reason":null', b'"delta": {}, "logprobs": null, "finish_reason": null')
 
 
-class Chat:
+class Chat(OpenAI):
     name = "chat"
     path = "/v1/chat/completions"
 
@@ -82,28 +78,9 @@ class Chat:
                 return None
         return event
 
-    def terminal(self, event: bytes) -> bool:
-        return event.startswith((b"data: [DONE]", b"data:[DONE]"))
-
-    def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes:
-        return openai_error(status, message, kind, param)
-
-    def error_event(self, status: int, message: str, kind: str) -> bytes:
-        return b"data: " + openai_error(status, message, kind) + b"\n\n"
-
     @readable
     def parse(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
-        body = loads(request)
-        if not isinstance(body, dict):
-            return fail("unreadable request")
-        read, bad = attempt(_read, reply, stream=head.stream)
-        prompt, choices, error = read or ([], [], None)
-        reason = why_not(head, bad or untrainable(body, trust=head.trust_sampling), prompt, choices)
-        if error is None and head.status >= 400:
-            error = error_text(reply)
-        return Parsed(
-            _list(body.get("messages")), _list(body.get("tools")), sampling_of(body), prompt, choices, reason, error
-        )
+        return parsed(request, reply, head, _read, _texts)
 
     def turn(self, body: dict[str, Any]) -> Turn:
         turn = Turn()
@@ -128,6 +105,10 @@ class Chat:
             turn.messages.append(canonical(choice.message))
             turn.tool_ids += _tool_ids(choice.message)
         return turn
+
+
+def _texts(body: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    return _list(body.get("messages")), _list(body.get("tools"))
 
 
 def _list(value: Any) -> list[Any]:
@@ -163,8 +144,7 @@ def canonical(message: dict[str, Any]) -> bytes:
     return hashlib.blake2b(said, digest_size=16).digest()
 
 
-def _read(reply: bytes, *, stream: bool) -> tuple[list[int], list[Choice], str | None]:
-    """Prompt ids, choices, error of a recorded reply."""
+def _read(reply: bytes, *, stream: bool) -> Read:
     if stream:
         return _read_stream(reply)
     read = loads(reply)
@@ -182,7 +162,7 @@ def _logprobs(choice: dict[str, Any]) -> list[float]:
     return [float(t["logprob"]) for t in content] if content else []
 
 
-def _read_stream(reply: bytes) -> tuple[list[int], list[Choice], str | None]:
+def _read_stream(reply: bytes) -> Read:
     prompt: list[int] = []
     found: dict[int, Choice] = {}
     error = None

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream_proxy.dialects.base import (
-    Hide,
-    Injected,
-    Turn,
-    attempt,
-    dumps,
-    error_text,
-    fail,
-    loads,
-    null_ids,
-    null_logprobs,
-    openai_error,
-    readable,
-    stream_objects,
-    why_not,
-)
-from slipstream_proxy.dialects.sampling import sampling_of, untrainable
+from slipstream_proxy.dialects.base import Hide, Injected, Turn, dumps, loads, null_ids, null_logprobs, stream_objects
+from slipstream_proxy.dialects.openai import OpenAI
+from slipstream_proxy.dialects.recorded import Read, parsed, readable
 from slipstream_proxy.records import CallHead, Choice, Parsed
 
 
-class Completions:
+class Completions(OpenAI):
     name = "completions"
     path = "/v1/completions"
 
@@ -59,26 +45,9 @@ class Completions:
             return event
         return b"data: " + self.whole(event[6:-2], hide) + event[-2:]
 
-    def terminal(self, event: bytes) -> bool:
-        return event.startswith((b"data: [DONE]", b"data:[DONE]"))
-
-    def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes:
-        return openai_error(status, message, kind, param)
-
-    def error_event(self, status: int, message: str, kind: str) -> bytes:
-        return b"data: " + openai_error(status, message, kind) + b"\n\n"
-
     @readable
     def parse(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
-        body = loads(request)
-        if not isinstance(body, dict):
-            return fail("unreadable request")
-        read, bad = attempt(_read, reply, stream=head.stream)
-        prompt, choices = read or ([], [])
-        reason = why_not(head, bad or untrainable(body, trust=head.trust_sampling), prompt, choices)
-        messages = [{"role": "user", "content": body.get("prompt")}]
-        error = error_text(reply) if head.status >= 400 else None
-        return Parsed(messages, [], sampling_of(body), prompt, choices, reason, error)
+        return parsed(request, reply, head, _read, _texts)
 
     def turn(self, body: dict[str, Any]) -> Turn:
         return Turn()
@@ -87,7 +56,11 @@ class Completions:
         return Turn()
 
 
-def _read(reply: bytes, *, stream: bool) -> tuple[list[int], list[Choice]]:
+def _texts(body: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    return [{"role": "user", "content": body.get("prompt")}], []
+
+
+def _read(reply: bytes, *, stream: bool) -> Read:
     prompt: list[int] = []
     found: dict[int, Choice] = {}
     for read in stream_objects(reply) if stream else [loads(reply)]:
@@ -99,7 +72,7 @@ def _read(reply: bytes, *, stream: bool) -> tuple[list[int], list[Choice]]:
             choice.finish_reason = part.get("finish_reason") or choice.finish_reason
             if not prompt and part.get("prompt_token_ids"):
                 prompt = part["prompt_token_ids"]
-    return prompt, [found[i] for i in sorted(found)]
+    return prompt, [found[i] for i in sorted(found)], None
 
 
 def _by_json(reply: bytes, hide: Hide) -> bytes:

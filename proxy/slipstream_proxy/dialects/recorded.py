@@ -1,0 +1,78 @@
+"""Recorded calls, read: what every format does alike."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from slipstream_proxy.dialects.base import loads
+from slipstream_proxy.dialects.sampling import sampling_of, untrainable
+from slipstream_proxy.records import CallHead, Choice, Parsed
+
+Parse = Callable[[Any, bytes, bytes, CallHead], Parsed]
+Read = tuple[list[int], list[Choice], str | None]
+"""Prompt ids, choices, error of a reply."""
+
+
+def readable(parse: Parse) -> Parse:
+    """A reader of strangers' bytes that answers instead of raising: what it cannot read cannot be trained on."""
+
+    @functools.wraps(parse)
+    def safe(self: Any, request: bytes, reply: bytes, head: CallHead) -> Parsed:
+        try:
+            return parse(self, request, reply, head)
+        except Exception as e:
+            return _fail("unreadable", f"{type(e).__name__}: {e}"[:4096])
+
+    return safe
+
+
+def parsed(
+    request: bytes,
+    reply: bytes,
+    head: CallHead,
+    read: Callable[..., Read],
+    texts: Callable[[dict[str, Any]], tuple[list[Any], list[Any]]],
+) -> Parsed:
+    """``read(reply, stream=…)`` reads the reply, ``texts(body)`` says the request's messages and tools."""
+    body = loads(request)
+    if not isinstance(body, dict):
+        return _fail("unreadable request")
+    found: Read = [], [], None
+    bad = None
+    if reply:
+        try:
+            found = read(reply, stream=head.stream)
+        except Exception:  # an aborted call's is cut off somewhere
+            bad = "unreadable"
+    prompt, choices, error = found
+    reason = why_not(head, bad or untrainable(body, trust=head.trust_sampling), prompt, choices)
+    if error is None and head.status >= 400:
+        error = reply[:4096].decode("utf-8", "replace")
+    return Parsed(*texts(body), sampling_of(body), prompt, choices, reason, error)
+
+
+def _fail(reason: str, error: str | None = None) -> Parsed:
+    return Parsed([], [], {}, [], [], reason, error)
+
+
+def why_not(head: CallHead, sampling: str | None, prompt: list[int], choices: list[Choice]) -> str | None:
+    """The first reason why a call cannot be trained on; None: it can."""
+    if head.external:
+        return "external upstream"
+    if head.outcome == "aborted":
+        return "aborted"
+    if head.outcome != "ok" or head.status != 200:
+        return "error"
+    if sampling:
+        return sampling
+    if head.note:
+        return head.note
+    if not prompt or not choices or any(not c.completion_ids for c in choices):
+        return "no token ids"
+    if any(len(c.completion_ids) != len(c.logprobs) for c in choices):
+        return "logprobs do not match the token ids"
+    if any(not lp > -9999 for c in choices for lp in c.logprobs):
+        return "logprob -9999"
+    return None

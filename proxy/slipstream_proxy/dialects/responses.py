@@ -1,0 +1,77 @@
+"""``POST /v1/responses``. A request by an earlier response's id is recorded without that one's items."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream_proxy.dialects import responses_back, responses_chat
+from slipstream_proxy.dialects.base import Back, Turn, dumps, loads, openai_error, stream_objects
+from slipstream_proxy.dialects.chat import canonical
+from slipstream_proxy.dialects.recorded import Read
+from slipstream_proxy.dialects.through_chat import ThroughChat, items
+from slipstream_proxy.records import Choice
+
+
+class Responses(ThroughChat):
+    name = "responses"
+    path = "/v1/responses"
+
+    def _to_chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        return responses_chat.to_chat(body)
+
+    def _back(self, body: dict[str, Any]) -> Back:
+        return responses_back.Back(body)
+
+    def terminal(self, event: bytes) -> bool:
+        return event.startswith(
+            (b"event: response.completed", b"event: response.failed", b"event: response.incomplete")
+        )
+
+    def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes:
+        return openai_error(status, message, kind, param)
+
+    def error_event(self, status: int, message: str, kind: str) -> bytes:
+        body = {"type": "error", "code": kind, "message": message, "param": None, "sequence_number": 0}
+        return b"event: error\ndata: " + dumps(body) + b"\n\n"
+
+    def _texts(self, body: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+        messages = items(body.get("input"))
+        if isinstance(body.get("instructions"), str):
+            messages = [{"role": "system", "content": body["instructions"]}, *messages]
+        return messages, items(body.get("tools"))
+
+    def _read(self, reply: bytes, *, stream: bool) -> Read:
+        error = None
+        if stream:
+            last: dict[str, Any] = {}
+            for event in stream_objects(reply):
+                if event.get("type") == "error":
+                    error = str(event.get("message"))[:4096]
+                if isinstance(event.get("response"), dict):
+                    last = event["response"]
+        else:
+            last = loads(reply)
+        output = last.get("output") if isinstance(last, dict) else None
+        return [], [Choice(output, last.get("status"))] if output else [], error
+
+    def turn(self, body: dict[str, Any]) -> Turn:
+        return self._turn(items(body.get("input")))
+
+    def said(self, reply: bytes, *, stream: bool) -> Turn:
+        try:
+            _, choices, _ = self._read(reply, stream=stream)
+        except Exception:
+            choices = []
+        return self._turn(items(choices[0].message) if choices else [], has_reply=True)
+
+    def _add(self, turn: Turn, item: dict[str, Any]) -> None:
+        if isinstance(item.get("call_id"), str):
+            turn.tool_ids.append(item["call_id"])
+        if item.get("type") in ("function_call", "reasoning") or item.get("role") == "assistant":
+            turn.has_reply = True
+        if item.get("type") != "reasoning":
+            named = {
+                "role": item.get("role") or item.get("type"),
+                "content": item.get("content") or item.get("output") or item.get("arguments"),
+            }
+            turn.messages.append(canonical({**named, "tool_call_id": item.get("call_id")}))

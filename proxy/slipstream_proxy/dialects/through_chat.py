@@ -1,0 +1,65 @@
+"""Formats for which the engine gives no token ids: asked as chat completions where that comes out equal, else relayed as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from slipstream_proxy.dialects.base import AsAsked, Back, Hide, Injected, Turn
+from slipstream_proxy.dialects.chat import Chat
+from slipstream_proxy.dialects.recorded import Read, parsed, readable
+from slipstream_proxy.records import CallHead, Parsed
+
+_CHAT = Chat()
+
+
+def items(value: Any) -> list[Any]:
+    """A list, or a string as what the user says."""
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    return value if isinstance(value, list) else []
+
+
+class ThroughChat:
+    """``_to_chat`` makes the chat request, or raises ``AsAsked``; ``_back`` turns the reply round."""
+
+    def _to_chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _back(self, body: dict[str, Any]) -> Back:
+        raise NotImplementedError
+
+    def _add(self, turn: Turn, item: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _read(self, reply: bytes, *, stream: bool) -> Read:
+        raise NotImplementedError
+
+    def _texts(self, body: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+        raise NotImplementedError
+
+    def inject(self, body: dict[str, Any]) -> Injected:
+        try:
+            return Injected(self._to_chat(body), Hide(), None, self._back(body))
+        except AsAsked as e:
+            return Injected(body, Hide(), str(e))
+
+    def whole(self, reply: bytes, hide: Hide) -> bytes:
+        return reply
+
+    def event(self, event: bytes, hide: Hide) -> bytes | None:
+        return event
+
+    @readable
+    def parse(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
+        if head.extra.get("route") == "chat":
+            return _CHAT.parse(request, reply, head)
+        read: Callable[..., Read] = self._read
+        return parsed(request, reply, head, read, self._texts)
+
+    def _turn(self, messages: list[Any], *, has_reply: bool = False) -> Turn:
+        turn = Turn(has_reply=has_reply)
+        for item in messages:
+            if isinstance(item, dict):
+                self._add(turn, item)
+        return turn

@@ -1,0 +1,60 @@
+"""Who may call, and how often."""
+
+from __future__ import annotations
+
+import pytest
+
+from slipstream_proxy.data.admission import Admission, credential
+from slipstream_proxy.data.refused import Refused
+from slipstream_proxy.keys import ANYONE, Keys
+
+
+def test_without_keys_anybody(tmp_path):
+    admission = Admission(Keys(tmp_path / "keys.json"))
+    assert admission.open and admission.who({}) == (ANYONE, None)
+    assert admission.who({b"authorization": b"Bearer any:e1"}) == (ANYONE, "e1")
+    Keys(tmp_path / "keys.json").add("a", ["inference"])
+    assert admission.open  # what it was at the start
+
+
+def test_a_key_is_known_until_it_is_revoked(tmp_path):
+    keys = Keys(tmp_path / "keys.json")
+    uid, secret = keys.add("a", ["inference"])
+    admission = Admission(keys)
+    headers = {b"authorization": f"Bearer {secret}".encode()}
+    key, suffix = admission.who(headers)
+    assert (key.id, suffix) == (uid, None) and admission.who(headers)[0] is key
+    assert admission.who({b"x-api-key": f"{secret}:task:e1".encode()}) == (key, "task:e1")
+    keys.revoke(uid)
+    for bad in (headers, {}, {b"authorization": b"Bearer nope"}, {b"authorization": b"Basic eDp5"}):
+        with pytest.raises(Refused) as e:
+            admission.who(bad)
+        assert e.value.status == 401
+
+
+def test_scopes(tmp_path):
+    keys = Keys(tmp_path / "keys.json")
+    _, secret = keys.add("a", ["reward"])
+    admission = Admission(keys)
+    key, _ = admission.who({b"api-key": secret.encode()})
+    with pytest.raises(Refused) as e:
+        admission.enter(key)
+    assert e.value.status == 403
+    admission.enter(key, "reward")
+    admission.leave(key)
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ({b"authorization": b"Bearer s"}, ("s", None)),
+        ({b"authorization": b"bearer s:e"}, ("s", "e")),
+        ({b"authorization": b"Bearer s:t:e"}, ("s", "t:e")),
+        ({b"authorization": b"Basic s"}, (None, None)),
+        ({b"api-key": b" s "}, ("s", None)),
+        ({b"x-api-key": b"s", b"api-key": b"t"}, ("s", None)),
+        ({}, (None, None)),
+    ],
+)
+def test_credentials(headers, found):
+    assert credential(headers) == found
