@@ -44,6 +44,12 @@ class Metrics:
         self.agent_pairs = Gauge(p + "agent_correlation_episodes", "Episodes that the correlation is over", registry=r)
         for name in ("scored", "failed", "postponed", "lost"):
             self.groups.labels(name)
+        for name in ("calls_per_minute", "tokens_per_day", "dollars_per_day"):
+            self.waiting.labels(name).set(0)
+        for name in ("answered", "error"):
+            self.calls.labels(name)
+        for name in ("prompt", "completion"):
+            self.tokens.labels(name)
         for name in ("hit", "miss", "error"):
             self.cache.labels(name)
 

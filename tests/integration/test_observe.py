@@ -1,12 +1,14 @@
-"""A real Prometheus scrapes a real proxy: what the dashboards and the alerts ask has an answer."""
+"""A real Prometheus scrapes a running demo (proxy, judge, trainer): each query of a panel or an alert has an answer there, none excepted."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +17,17 @@ import pytest
 import yaml
 from tests.integration.adapters import make_adapter
 from tests.integration.load import body
-from tests.support import ROOT, free_port, process, wait_for
+from tests.judge.ruled_judge import RuledJudge, Served
+from tests.support import ROOT, free_port, process, slipstream, wait_for
 
 from slipstream.client import Client
-from slipstream.contract import AdapterIn, Event, RewardIn
+from slipstream.contract import AdapterIn, RewardIn
 
 PROMETHEUS = shutil.which("prometheus")
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not here (Debian: apt install prometheus)"),
-]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(420)]
 DEPLOY = ROOT / "deploy"
-EPISODES = 8
-ADAPTER = "inbox@901"
-"""A name of its own: the engine is shared with other tests."""
-STEP = {"loss": 0.1, "kl": 0.01, "entropy": 1.0, "clipped": 0.0, "staleness": 0, "logprob_gap": 0.01, "reward": 0.5, "tokens_per_second": 9.0, "grad_norm": 1.0}  # fmt: skip
+GIVEN, TRAINED = "inbox@4000", "inbox@4001"
+"""Names of its own: the engine is shared with other tests. The trainer goes on counting from the first."""
 
 
 def panels() -> list[tuple[str, str]]:
@@ -38,44 +35,52 @@ def panels() -> list[tuple[str, str]]:
     for path in sorted((DEPLOY / "grafana" / "dashboards").glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
             found += [
-                (f"{path.stem}: {panel['title']}", t["expr"].replace("$__rate_interval", "30s"))
+                (f"{path.stem}: {panel['title']}", t["expr"].replace("$__rate_interval", "1m"))
                 for t in panel.get("targets", [])
             ]
     return found
 
 
-def alerts() -> list[tuple[str, str]]:
-    groups = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"]
-    return [(r.get("alert") or r["record"], r["expr"]) for g in groups for r in g["rules"]]
+def hurried(rules: dict[str, Any]) -> dict[str, Any]:
+    """The rules with their hours as seconds: a demo of half a minute has no half hour behind it. Nothing else of them is changed."""
+    text = yaml.safe_dump(rules)
+    for slow, quick in (("1h30m", "60s"), ("[30m]", "[6s]"), ("offset 1h", "offset 3s"), (">= 20", ">= 1")):
+        assert slow in text
+        text = text.replace(slow, quick)
+    return yaml.safe_load(text)
 
 
-def of_the_proxy(expr: str) -> bool:
-    """Judge and trainer are not part of this test; recorded series need half an hour."""
-    names = re.findall(r"\b(slipstream[\w:]*|up)\b", expr)
-    return bool(names) and not any(
-        n.startswith(("slipstream_judge_", "slipstream_trainer_", "slipstream:")) for n in names
-    )
+def operands(expr: str) -> list[str]:
+    """What a rule compares: its parts without comparisons with numbers and without ``and``, so that a rule that does not fire can be asked."""
+    hidden: list[str] = []
+
+    def hide(m: re.Match[str]) -> str:
+        hidden.append(m[0])
+        return f"@{len(hidden) - 1}@"
+
+    flat = re.sub(r"\{[^}]*\}", hide, " ".join(expr.split()))
+    parts = re.split(r"\s(?:>=|<=|==|>|<)\s[\d.]+|\s(?:<|>)\s|\sand on \(\)\s", flat)
+    found = []
+    for part in parts:
+        whole = part.strip()
+        while whole.count("(") > whole.count(")") and whole.startswith("("):
+            whole = whole[1:].strip()
+        while whole.count(")") > whole.count("(") and whole.endswith(")"):
+            whole = whole[:-1].strip()
+        if whole:
+            found.append(re.sub(r"@(\d+)@", lambda m: hidden[int(m[1])], whole))
+    return found
 
 
-def use(url: str, folder: Path) -> None:
-    """Episodes of two adapters and both splits, rewards, a step: what a morning leaves behind."""
-
-    def call(client: httpx.Client, episode: str, split: str, **more: Any) -> None:
-        headers = {"x-slipstream-episode": episode, "x-slipstream-task": "t", "x-slipstream-split": split}
-        client.post("/v1/chat/completions", json=body(stream=False, **more), headers=headers).raise_for_status()
-
-    with httpx.Client(base_url=url, timeout=60, trust_env=False) as http, Client(url) as client:
-        client.add_adapter(AdapterIn(path=make_adapter(folder / ADAPTER, 1).name, step=1))
-        wait_for(lambda: ADAPTER in client.adapters().live.values(), 60, 0.1, "the adapter is live")
-        for n in range(EPISODES):
-            split = "eval" if n % 4 == 3 else "train"
-            call(http, f"e{n}", split)
-            client.add_reward(f"e{n}", RewardIn(value=n % 2))
-            if n:  # the first stays open
-                client.done(f"e{n}")
-        call(http, "greedy", "train", temperature=0.0)
-        http.post("/v1/chat/completions", content=b"{").close()
-        client.post_event(Event(kind="step", data=STEP))
+def test_operands() -> None:
+    assert operands("sum(increase(x_total[10m])) > 0") == ["sum(increase(x_total[10m]))"]
+    assert operands('max(a) > 60 and on () sum(delta(b{c="d > 1"}[10m])) > 0') == [
+        "max(a)",
+        'sum(delta(b{c="d > 1"}[10m]))',
+    ]
+    assert operands("(r < (r offset 1h) - 0.25 * scalar(avg(s))) and on () (sum(v) > 0)") == [
+        "r", "(r offset 1h) - 0.25 * scalar(avg(s))", "sum(v)",
+    ]  # fmt: skip
 
 
 class Prom:
@@ -89,14 +94,19 @@ class Prom:
         assert read["status"] == "success", f"{expr}: {read.get('error')}"
         return read["data"]["result"]
 
+    def has_data(self, expr: str) -> bool:
+        """A sample that is a number."""
+        return any(s["value"][1] != "NaN" for s in self.query(expr))
 
-def configure(folder: Path, target: str) -> None:
-    """One that scrapes a proxy each second, with our rules."""
+
+def configure(folder: Path, targets: dict[str, str]) -> None:
+    """One that scrapes each second, with our rules."""
     folder.mkdir()
-    shutil.copy(DEPLOY / "prometheus" / "alerts.yml", folder / "alerts.yml")
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
+    (folder / "alerts.yml").write_text(yaml.safe_dump(hurried(rules)))
     tree = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}, "rule_files": ["alerts.yml"],
-        "scrape_configs": [{"job_name": "slipstream-proxy", "static_configs": [{"targets": [target]}]}],
+        "scrape_configs": [{"job_name": job, "static_configs": [{"targets": [target]}]} for job, target in targets.items()],
     }  # fmt: skip
     (folder / "prometheus.yml").write_text(yaml.safe_dump(tree))
 
@@ -109,15 +119,65 @@ def until(what: Callable[[], Any], seconds: float) -> Any:
     return left
 
 
+@contextmanager
+def agents(url: str) -> Iterator[None]:
+    """Episodes of a few tasks, again and again: rewards that differ, evaluation, streams, tags, other routes, calls that fail or are given up."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def call(http: httpx.Client, episode: str, task: str, split: str, **more: Any) -> None:
+        headers = {"x-slipstream-episode": episode, "x-slipstream-task": task, "x-slipstream-split": split, "x-slipstream-tag-team": "billing"}  # fmt: skip
+        sent = body(stream=False, max_tokens=6, **more)
+        http.post(
+            "/v1/chat/completions", json={**sent, "stream": more.get("stream", False)}, headers=headers
+        ).raise_for_status()
+
+    def run() -> None:
+        n = 0
+        try:
+            with httpx.Client(base_url=url, timeout=60, trust_env=False) as http, Client(url) as client:
+                while not stop.is_set():
+                    n += 1
+                    split, task = "eval" if n % 5 == 0 else "train", f"t{n // 8 % 3}"
+                    call(http, f"e{n}", task, split)
+                    with http.stream("POST", "/v1/chat/completions", json=body(stream=True, max_tokens=12), headers={"x-slipstream-episode": f"e{n}"}) as reply:  # fmt: skip
+                        for _ in reply.iter_bytes():
+                            if n % 6 == 0:
+                                break
+                    client.add_reward(f"e{n}", RewardIn(value=n % 2))
+                    if n % 7:
+                        client.done(f"e{n}")
+                    if n % 4 == 0:
+                        call(http, f"greedy{n}", "greedy", "train", temperature=0.0)
+                        http.post("/v1/chat/completions", content=b"{").close()
+                        http.post(
+                            "/v1/chat/completions", json=body(stream=False), headers={"x-slipstream-split": "x"}
+                        ).close()
+                        http.post("/tokenize", json={"model": "inbox", "prompt": "a"}).close()
+        except BaseException as e:
+            errors.append(e)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(90)
+    assert not errors, errors
+
+
 def check_documented(prom: Prom) -> None:
-    """Each series of the proxy stands in docs/metrics.md, with these labels."""
+    """Each series of ours stands in docs/metrics.md, with these labels."""
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \|", (ROOT / "docs" / "metrics.md").read_text(), re.M)
     known = {
         name + end: set(re.findall(r"`(\w+)`", labels))
         for name, _, labels in rows
         for end in ("", "_bucket", "_sum", "_count")
     }
-    for series in prom.query('{job="slipstream-proxy", __name__=~"slipstream_.*"}'):
+    found = prom.query('{__name__=~"(slipstream|gen_ai)_.*"}')
+    assert {"slipstream-proxy", "slipstream-judge", "slipstream-trainer"} == {s["metric"]["job"] for s in found}
+    for series in found:
         labels = dict(series["metric"])
         name = labels.pop("__name__")
         if name.endswith("_created"):
@@ -125,54 +185,90 @@ def check_documented(prom: Prom) -> None:
         assert set(labels) - {"instance", "job", "le"} <= known[name], f"{name}: {sorted(labels)}"
 
 
-def test_every_panel_and_alert_is_answered(engine, start_proxy, tmp_path: Path) -> None:
-    proxy = start_proxy(engine.url, gate={"holdout": 0.3})
-    use(proxy.url, proxy.data_dir / "adapters")
-    folder = tmp_path / "prometheus"
-    configure(folder, proxy.url.removeprefix("http://"))
-    port = free_port()
-    argv = [
-        str(PROMETHEUS), f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}",
-    ]  # fmt: skip
-    log = tmp_path / "prometheus.log"
-    with process(argv, log, grace=5.0) as p:
-        prom = Prom(f"http://127.0.0.1:{port}")
-
-        def scraped() -> bool:
-            assert p.poll() is None, log.read_text()[-2000:]
-            return bool(prom.query('count_over_time(up{job="slipstream-proxy"}[1m]) >= 3'))
-
-        wait_for(scraped, 60, 0.5, "Prometheus has scraped the proxy")
-        assert prom.query("up")[0]["value"][1] == "1", prom.http.get("/api/v1/targets").text[:2000]
-
-        check_documented(prom)
-        for _, expr in [*panels(), *alerts()]:
-            prom.query(expr)  # it parses, whatever it finds
-
-        def empty_panels() -> list[str]:
-            return [f"{where}: {expr}" for where, expr in panels() if of_the_proxy(expr) and not prom.query(expr)]
-
-        assert until(empty_panels, 60) == []
-        names = {n for _, expr in alerts() if of_the_proxy(expr) for n in re.findall(r"\bslipstream_\w+", expr)}
-        missing = [n for n in sorted(names) if n != "slipstream_groups" and not prom.query(f"count({n})")]
-        assert missing == []
-
-        def unwell() -> list[str]:
-            rules = [r for g in prom.http.get("/api/v1/rules").json()["data"]["groups"] for r in g["rules"]]
-            return (
-                [f"{r['name']}: {r['health']} {r.get('lastError', '')}" for r in rules if r["health"] != "ok"]
-                if rules
-                else ["no rules"]
-            )
-
-        assert until(unwell, 30) == []
-        firing = {r["labels"]["alertname"] for r in prom.query('ALERTS{alertstate="firing"}')}
-        assert not firing & {
-            "SlipstreamCaptureLost",
-            "SlipstreamEngineDown",
-            "SlipstreamProxyDown",
-            "SlipstreamStoreDown",
+@contextmanager
+def demo(engine: Any, start_proxy: Any, tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Proxy, judge and trainer at work → the proxy's URL, and job → address of its metrics."""
+    ports = {"judge": free_port(), "trainer": free_port()}
+    with Served(RuledJudge().app()) as url:
+        judge = {
+            "model": "openai/ruled", "api_base": url + "/v1", "api_key_env": "OF_A_TEST", "metrics_port": ports["judge"], "votes": 2, "audit_share": 1.0,
+            "audit_model": "openai/ruled", "calls_per_minute": 100_000,
+        }  # fmt: skip
+        trainer = {
+            "metrics_port": ports["trainer"],
+            "min_groups": 1,
+            "max_wait": 0.5,
+            "lora_rank": 4,
+            "token_budget": 4096,
+            "threads": 1,
         }
+        proxy = start_proxy(
+            engine.url, gate={"holdout": 0.4}, groups={"size": 4}, judge=judge, trainer=trainer, proxy={"workers": 2}
+        )
+        config = ["--config", str(proxy.config), "--url", proxy.url]
+        env = {"OF_A_TEST": "none", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "127.0.0.1"}
+        with process(slipstream("judge", *config), tmp_path / "judge.log", env):
+            with process(slipstream("trainer", *config), tmp_path / "trainer.log", {"OMP_NUM_THREADS": "1"}):
+                targets = {f"slipstream-{name}": f"127.0.0.1:{port}" for name, port in ports.items()}
+                yield proxy.url, {"slipstream-proxy": proxy.url.removeprefix("http://"), **targets}
+
+
+@pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not here (Debian: apt install prometheus)")
+def test_every_panel_and_alert_is_answered(engine, start_proxy, tmp_path: Path) -> None:
+    folder, port = tmp_path / "prometheus", free_port()
+    with demo(engine, start_proxy, tmp_path) as (url, targets):
+        configure(folder, targets)
+        argv = [
+            str(PROMETHEUS),
+            f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/data",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ]
+        log = tmp_path / "prometheus.log"
+        with process(argv, log, grace=5.0) as p, Client(url) as client:
+            prom = Prom(f"http://127.0.0.1:{port}")
+
+            def scraped() -> bool:
+                assert p.poll() is None, log.read_text()[-2000:]
+                return len(prom.query("up == 1")) == len(targets)
+
+            def trained() -> bool:
+                return TRAINED in client.adapters().live.values()
+
+            wait_for(scraped, 120, 0.5, "Prometheus scrapes proxy, judge and trainer")
+            given = make_adapter(tmp_path / "proxy0" / "data" / "adapters" / GIVEN, 1, rank=4)
+            client.add_adapter(AdapterIn(path=given.name, step=1))
+            with agents(url):
+                wait_for(trained, 180, 0.5, "a trained adapter is live")
+
+                def empty() -> list[str]:
+                    asked = [*panels(), *((name, part) for name, expr in alerts() for part in operands(expr))]
+                    return [f"{where}: {expr}" for where, expr in asked if not prom.has_data(expr)]
+
+                assert until(empty, 120) == []
+                assert until(lambda: unwell(prom), 30) == []
+                check_documented(prom)
+            firing = {r["metric"]["alertname"] for r in prom.query('ALERTS{alertstate="firing"}')}
+            wrong = {
+                "SlipstreamCaptureLost",
+                "SlipstreamEngineDown",
+                "SlipstreamProxyDown",
+                "SlipstreamStoreDown",
+                "SlipstreamRecordsSkipped",
+            }
+            assert not firing & wrong
+
+
+def alerts() -> list[tuple[str, str]]:
+    """Alerts and the series that they record, in a hurry."""
+    groups = hurried(yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text()))["groups"]
+    return [(r.get("alert") or r["record"], r["expr"]) for g in groups for r in g["rules"]]
+
+
+def unwell(prom: Prom) -> list[str]:
+    rules = [r for g in prom.http.get("/api/v1/rules").json()["data"]["groups"] for r in g["rules"]]
+    found = [f"{r['name']}: {r['health']} {r.get('lastError', '')}" for r in rules if r["health"] != "ok"]
+    return found if rules else ["no rules"]
 
 
 def series(url: str) -> set[str]:
@@ -215,7 +311,15 @@ def test_strange_names_add_no_series(engine, start_proxy) -> None:
     flood("b", 40)
     wait_for(lambda: "slipstream_stored_calls" in "".join(series(proxy.url)), 30)
     after = wait_for(settled, 60, 0.1, "the metrics are at rest")
-    new = {s for s in after - before if not s.startswith("slipstream_rewards{")}
+    new = {s for s in after - before if not re.match(r"slipstream_(rewards|source_reward\w*|tagged_calls_total)\{", s)}
     assert not {s for s in new if re.search(r'"(a|b)\d+"|ODD', s)}, new
     assert len(new) <= 10, new  # a state or a status that did not occur before
-    assert sum(s.startswith("slipstream_rewards{") for s in after) <= 30
+
+    def count(name: str) -> int:
+        return sum(s.startswith(name + "{") for s in after)
+
+    assert count("slipstream_rewards") <= 30
+    assert count("slipstream_source_reward_mean") <= 10
+    tags = [s for s in after if s.startswith("slipstream_tagged_calls_total{")]
+    assert len({re.search(r'tag="([^"]*)"', s)[1] for s in tags}) <= 4
+    assert len(tags) <= 4 * 21 * 2

@@ -6,6 +6,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+REASONS = 30
 GAUGES = {
     "reward": "Mean reward of the newest batch.",
     "reward_std": "Its standard deviation.",
@@ -48,6 +49,9 @@ class Metrics:
         self.unreachable = Counter(
             "slipstream_trainer_proxy_unavailable", "Requests that the proxy did not answer.", registry=r
         )
+        self._reasons: set[str] = set()
+        for outcome in ("step", "skipped", "undone"):
+            self.batches.labels(outcome)
         self.gauges = {n: Gauge(f"slipstream_trainer_{n}", text, registry=r) for n, text in GAUGES.items()}
 
     def serve(self, host: str, port: int) -> int:
@@ -67,4 +71,11 @@ class Metrics:
         if outcome == "step":
             self.tokens.inc(data.get("tokens", 0))
         for reason, count in (data.get("untrainable") or {}).items():
-            self.untrainable.labels(reason).inc(count)
+            self.untrainable.labels(self._known(str(reason))).inc(count)
+
+    def _known(self, reason: str) -> str:
+        """The first ``REASONS`` have series of their own."""
+        if reason in self._reasons or len(self._reasons) < REASONS:
+            self._reasons.add(reason)
+            return reason
+        return "other"

@@ -23,6 +23,8 @@ LOOK_EVERY = 2.0
 ADAPTER_LABELS = 50
 """Adapters with series of their own in the reward metrics: the newest. Bounds the number of series."""
 NAMES = 30
+STATES = {"episodes": ("open", "done"), "groups": ("forming", "waiting_reward", "ready", "leased", "trained", "parked")}
+"""Told as 0 too, so that a query of one has an answer."""
 STEP_NUMBERS = {
     "loss": "Loss of the last training step.",
     "kl": "KL to the adapter before, nats a token, of the last training step.",
@@ -217,6 +219,8 @@ class ControlMetrics:
             (self.rewards, "rewards"),
         ):
             gauge.clear()
+            for state in STATES.get(values, ()):
+                gauge.labels(state).set(0)
             for label, count in list((counts.get(values) or {}).items())[:NAMES]:
                 number = count.get("count", 0) if isinstance(count, dict) else count
                 gauge.labels(str(label)[:80]).set(number)

@@ -1,0 +1,230 @@
+"""What stands on the dashboards. Every query aggregates over ``instance``, so that the panels mean the same with one proxy or with many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Panel:
+    """``queries`` are (PromQL, legend). ``width`` is in Grafana's 24 columns."""
+
+    title: str
+    queries: list[tuple[str, str]]
+    unit: str = "short"
+    text: str = ""
+    kind: str = "timeseries"
+    width: int = 8
+    height: int = 8
+    red_above: float | None = None
+    red_below: float | None = None
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    name: str
+    title: str
+    rows: list[tuple[str, list[Panel]]] = field(default_factory=list)
+
+
+def rate(metric: str, by: str = "", where: str = "") -> str:
+    group = f" by ({by})" if by else ""
+    return f"sum{group} (rate({metric}{where}[$__rate_interval]))"
+
+
+def quantile(q: float, metric: str, by: str = "") -> str:
+    labels = f"le, {by}" if by else "le"
+    return f"histogram_quantile({q}, sum by ({labels}) (rate({metric}_bucket[$__rate_interval])))"
+
+
+def quantiles(metric: str) -> list[tuple[str, str]]:
+    return [(quantile(q, metric), f"p{q * 100:g}") for q in (0.5, 0.95, 0.99)]
+
+
+def stat(title: str, query: str, **more: Any) -> Panel:
+    return Panel(title, [(query, "")], kind="stat", width=4, height=4, **more)
+
+
+FAILED = '{status="5xx"}'
+REWARD = 'max by (adapter, arm) (slipstream_reward_mean{split="%s"})'
+SHARE_5XX = f"({rate('slipstream_calls_total', where=FAILED)} or vector(0)) / {rate('slipstream_calls_total')}"
+EVERY_REWARD = [(REWARD % "train", "{{adapter}} {{arm}}")]
+
+OVERVIEW = Dashboard("overview", "Slipstream: overview", [
+    ("Is the agent getting better?", [
+        Panel("Mean reward by adapter and arm (train)", EVERY_REWARD, width=12,
+              text="An adapter and its control arm (the last accepted one, on the same tasks) belong side by side."),
+        Panel("Mean reward by adapter (eval)", [(REWARD % "eval", "{{adapter}}")], width=12, text="Episodes with x-slipstream-split: eval."),
+        stat("Live version", "max by (model) (slipstream_adapter_live_version)"),
+        stat("Training steps", "sum(slipstream_training_steps_total)"),
+        stat("Rolled back, 24 h", "sum(increase(slipstream_adapter_rollbacks_total[1d]))", red_above=1),
+        stat("Groups ready to train on", 'max(slipstream_groups{state="ready"})'),
+        stat("Groups parked", 'max(slipstream_groups{state="parked"})', red_above=1),
+        stat("Calls lost to capture, 24 h", "sum(increase(slipstream_capture_lost_total[1d]))", red_above=1),
+    ]),
+    ("Is traffic healthy?", [
+        Panel("Calls by outcome", [(rate("slipstream_calls_total", "outcome"), "{{outcome}}")], "reqps"),
+        Panel("Time of a call", quantiles("slipstream_call_seconds"), "s"),
+        Panel("Time to the first byte", quantiles("slipstream_first_byte_seconds"), "s"),
+        Panel("Calls by adapter", [(rate("slipstream_calls_total", "adapter"), "{{adapter}}")], "reqps"),
+        Panel("Tokens in and out", [(rate("slipstream_tokens_total", "direction"), "{{direction}}")], "ops"),
+        Panel("Rewards by source (train)", [('max by (source, adapter) (slipstream_source_reward_mean{split="train"})', "{{source}} {{adapter}}")]),
+        stat("Engines up", "sum(max by (engine) (slipstream_engine_up))", red_below=1),
+        stat("Store up", "min(slipstream_store_up)", red_below=1),
+        stat("In flight", "sum(slipstream_in_flight)"),
+        stat("Ingest lag", "max(slipstream_ingest_lag_seconds)", unit="s", red_above=60),
+        stat("Share of 5xx", SHARE_5XX, unit="percentunit", red_above=0.05),
+        stat("Judge's cost, 24 h", "sum(increase(slipstream_judge_cost_dollars_total[1d]))", unit="currencyUSD"),
+    ]),
+    ("Where episodes are", [
+        Panel("Episodes by state", [("max by (state) (slipstream_episodes)", "{{state}}")]),
+        Panel("Groups by state", [("max by (state) (slipstream_groups)", "{{state}}")]),
+        Panel("Calls that can't be trained on, by reason", [("max by (reason) (slipstream_untrainable_calls)", "{{reason}}")]),
+    ]),
+])  # fmt: skip
+
+PROXY = Dashboard("proxy", "Slipstream: proxy", [
+    ("Data plane", [
+        Panel("Calls by format and status", [(rate("slipstream_calls_total", "format, status"), "{{format}} {{status}}")], "reqps"),
+        Panel("Calls by outcome", [(rate("slipstream_calls_total", "outcome"), "{{outcome}}")], "reqps"),
+        Panel("Refused by the proxy, by status", [(rate("slipstream_requests_refused_total", "status"), "{{status}}")], "reqps"),
+        Panel("Time of a call", quantiles("slipstream_call_seconds"), "s"),
+        Panel("Time to the first byte", quantiles("slipstream_first_byte_seconds"), "s"),
+        Panel("Time that was not the engine's", quantiles("slipstream_overhead_seconds"), "s", text="Identity, pin, durability."),
+        Panel("The engine's time", quantiles("slipstream_upstream_seconds"), "s"),
+        Panel("Between the pieces of a stream", quantiles("slipstream_chunk_seconds"), "s"),
+        Panel("In flight, queued, connections", [
+            ("sum(slipstream_in_flight)", "calls in flight"), ("sum(slipstream_queued)", "of them without a byte yet"), ("sum(slipstream_connections)", "connections"),
+        ]),
+        Panel("Calls by adapter", [(rate("slipstream_calls_total", "adapter"), "{{adapter}}")], "reqps"),
+        Panel("Calls by tag", [(rate("slipstream_tagged_calls_total", "tag, value"), "{{tag}}={{value}}")], "reqps"),
+        Panel("Tokens in and out", [(rate("slipstream_tokens_total", "direction"), "{{direction}}")], "ops"),
+        Panel("Other routes, passed through", [(rate("slipstream_passed_requests_total", "route, status"), "{{route}} {{status}}")], "reqps"),
+        Panel("Aborted by the client", [(rate("slipstream_calls_total", where='{outcome="aborted"}'), "aborted")], "reqps"),
+        Panel("Waiting for the GPU", [
+            (rate("slipstream_held_calls_total"), "calls a second that wait"), ("max(slipstream_hold_longest_seconds)", "longest wait, seconds"),
+        ], text="Only with engine.share."),
+        Panel("Sent again to another connection or engine", [(rate("slipstream_upstream_retries_total"), "retries")], "reqps"),
+        Panel("Episodes pinned, by who decided", [(rate("slipstream_pins_total", "by"), "{{by}}")], "reqps",
+              text="worker: the control plane was away, or slow."),
+        Panel("Event loop lag", [("max(slipstream_event_loop_lag_seconds)", "worst worker")], "s"),
+    ]),
+    ("Capture and store", [
+        Panel("Calls lost to capture", [("sum(increase(slipstream_capture_lost_total[5m]))", "lost")], text="Must stay 0."),
+        Panel("Ingest lag", [("max(slipstream_ingest_lag_seconds)", "lag")], "s"),
+        Panel("Spool", [("sum(slipstream_spool_bytes)", "all segments"), ("sum(slipstream_spool_pending_bytes)", "not in the store yet")], "bytes"),
+        Panel("Age of the oldest record that is not in the store", [("max(slipstream_spool_age_seconds)", "age")], "s"),
+        Panel("Records into the store", [(rate("slipstream_ingest_records_total"), "records")], "ops"),
+        Panel("Time of a commit", quantiles("slipstream_commit_seconds"), "s"),
+        Panel("Not stored whole", [
+            ("sum(slipstream_ingest_skipped_records)", "skipped"), ("sum(slipstream_ingest_unreadable_records)", "head only"),
+            ("sum(slipstream_spool_damaged_segments)", "damaged segments"),
+        ]),
+        Panel("Stored calls", [("max(slipstream_stored_calls)", "calls")]),
+        Panel("Rewards by source", [("max by (source) (slipstream_rewards)", "{{source}}")]),
+        Panel("Mean reward by source", [("max by (source, split) (slipstream_source_reward_mean)", "{{source}} {{split}}")]),
+        Panel("Store up", [("min(slipstream_store_up)", "up")]),
+    ]),
+    ("Control API", [
+        Panel("Requests by route", [(rate("slipstream_control_requests_total", "route"), "{{route}}")], "reqps", width=12),
+        Panel("p95 by route", [(quantile(0.95, "slipstream_control_request_seconds", "route"), "{{route}}")], "s", width=12),
+    ]),
+])  # fmt: skip
+
+JUDGE = Dashboard("judge", "Slipstream: judge", [
+    ("Work", [
+        Panel("Groups by how it went", [(rate("slipstream_judge_groups_total", "outcome"), "{{outcome}}")], "ops"),
+        Panel("Groups in progress, parked", [
+            ("sum(slipstream_judge_groups_in_progress)", "in progress"), ('max(slipstream_groups{state="parked"})', "parked"),
+            ('max(slipstream_groups{state="waiting_reward"})', "waiting for rewards"),
+        ]),
+        Panel("Episodes scored, by mode", [(rate("slipstream_judge_episodes_total", "mode"), "{{mode}}")], "ops"),
+        Panel("Calls of the model, by how they went", [(rate("slipstream_judge_calls_total", "outcome"), "{{outcome}}")], "reqps"),
+        Panel("Time of a call", quantiles("slipstream_judge_call_seconds"), "s"),
+        Panel("Asked for again", [(rate("slipstream_judge_repairs_total"), "repairs")], "ops"),
+    ]),
+    ("Cost", [
+        Panel("Dollars in 24 hours", [("sum(increase(slipstream_judge_cost_dollars_total[1d]))", "dollars")], "currencyUSD"),
+        Panel("Tokens by kind", [(rate("slipstream_judge_tokens_total", "kind"), "{{kind}}")], "ops"),
+        Panel("Waiting for a budget", [("max by (budget) (slipstream_judge_budget_waiting)", "{{budget}}")]),
+        Panel("Cache", [(rate("slipstream_judge_cache_total", "result"), "{{result}}")], "ops", width=12),
+        Panel("Cache hit rate since the start", [("avg(slipstream_judge_cache_hit_rate)", "hits")], "percentunit", width=12),
+    ]),
+    ("Quality", [
+        Panel("Spread of votes", quantiles("slipstream_judge_vote_spread")),
+        Panel("Agreement with the second model", [("avg(slipstream_judge_audit_agreement)", "rank correlation")]),
+        Panel("Correlation with the agent's own reward", [("avg(slipstream_judge_agent_correlation)", "within groups")]),
+    ]),
+])  # fmt: skip
+
+
+def training(name: str, unit: str = "short", title: str = "") -> Panel:
+    return Panel(title or name, [(f"max(slipstream_training_{name})", name)], unit)
+
+
+def own(name: str, title: str, unit: str = "short") -> Panel:
+    return Panel(title, [(f"max(slipstream_trainer_{name})", name)], unit)
+
+
+TRAINER = Dashboard("trainer", "Slipstream: trainer", [
+    ("Learning", [
+        Panel("Steps", [("sum(slipstream_training_steps_total)", "told to the proxy"), ("max(slipstream_trainer_step)", "kept by the trainer")]),
+        Panel("Batches by outcome", [(rate("slipstream_trainer_batches_total", "outcome"), "{{outcome}}")], "ops",
+              text="skipped and undone: a guard was against it, and the event says why."),
+        Panel("Reward of the batch", [("max(slipstream_trainer_reward)", "mean"), ("max(slipstream_trainer_reward_std)", "standard deviation")]),
+        own("loss", "Loss"), own("kl", "KL to the adapter before, nats a token"), own("entropy", "Entropy, nats"),
+        own("grad_norm", "Gradient norm before clipping"), own("learning_rate", "Learning rate"),
+        Panel("Clipped and truncated tokens", [("max(slipstream_trainer_clipped)", "clipped"), ("max(slipstream_trainer_truncated)", "weight capped")], "percentunit"),
+    ]),
+    ("Is what it trains on what was sampled?", [
+        own("ratio", "Mean ratio, trainer to engine"), own("logprob_gap", "Gap of log-probabilities, engine against trainer"),
+        own("staleness", "Versions behind the live adapter"),
+        Panel("Choices left out, by reason", [(rate("slipstream_trainer_untrainable_total", "reason"), "{{reason}}")], "ops"),
+        own("continuations", "Calls that continue an earlier one token by token", "percentunit"),
+        Panel("Requests that the proxy did not answer", [(rate("slipstream_trainer_proxy_unavailable_total"), "requests")], "reqps"),
+    ]),
+    ("Speed", [
+        own("tokens_per_second", "Computed tokens a second", "ops"), Panel("Tokens trained on", [(rate("slipstream_trainer_tokens_total"), "tokens")], "ops"),
+        Panel("Time of a batch", quantiles("slipstream_trainer_step_seconds"), "s"),
+        own("padding", "Padding", "percentunit"), own("saving", "Tokens spared by merging and trees", "percentunit"), own("memory_mib", "Peak memory", "mbytes"),
+    ]),
+    ("As the trainer told the proxy", [
+        training("reward", title="Mean reward of the batch"), training("loss", title="Loss"),
+        training("kl", title="KL to the adapter before, nats a token"), training("entropy", title="Entropy, nats a token"),
+        training("clip_ratio", "percentunit", "Share of clipped tokens"), training("grad_norm", title="Gradient norm"),
+        training("staleness", title="Versions behind"), training("logprob_gap", title="Gap of log-probabilities"),
+        training("tokens_per_second", "ops", "Tokens a second"),
+        Panel("Events", [(rate("slipstream_events_total", "kind"), "{{kind}}")], "ops", width=12),
+        Panel("Groups by state", [("max by (state) (slipstream_groups)", "{{state}}")], width=12),
+    ]),
+])  # fmt: skip
+
+ADAPTERS = Dashboard("adapters", "Slipstream: adapters compared", [
+    ("Reward", [
+        Panel("Mean reward by adapter and arm (train)", EVERY_REWARD, width=12),
+        Panel("Mean reward by adapter (eval)", [(REWARD % "eval", "{{adapter}}")], width=12),
+        Panel("Live against control", [
+            ('max by (adapter) (slipstream_reward_mean{split="train", arm="live"})', "live {{adapter}}"),
+            ('max by (adapter) (slipstream_reward_mean{split="train", arm="control"})', "control {{adapter}}"),
+        ], width=12),
+        Panel("Spread of rewards", [('max by (adapter, arm) (slipstream_reward_std{split="train"})', "{{adapter}} {{arm}}")], width=12),
+        Panel("Mean reward by source (train)", [('max by (source, adapter) (slipstream_source_reward_mean{split="train"})', "{{source}} {{adapter}}")], width=12),
+        Panel("Spread of rewards by source (train)", [('max by (source, adapter) (slipstream_source_reward_std{split="train"})', "{{source}} {{adapter}}")], width=12),
+        Panel("Episodes with a reward", [("max by (adapter, split, arm) (slipstream_rewarded_episodes)", "{{adapter}} {{split}} {{arm}}")], width=12),
+        Panel("Open episodes pinned to an adapter", [("max by (adapter) (slipstream_adapter_pinned_episodes)", "{{adapter}}")], width=12),
+    ]),
+    ("Swaps", [
+        Panel("Live version", [("max by (model) (slipstream_adapter_live_version)", "{{model}}")]),
+        Panel("Adapters by state", [("max by (state) (slipstream_adapters)", "{{state}}")]),
+        Panel("Adapters in every engine", [("min(slipstream_adapters_loaded)", "loaded")]),
+        Panel("Swaps and rollbacks in an hour", [
+            ("sum(increase(slipstream_adapter_swaps_total[1h]))", "swaps"), ("sum(increase(slipstream_adapter_rollbacks_total[1h]))", "rollbacks"),
+        ]),
+        Panel("From registration until it serves", quantiles("slipstream_adapter_swap_seconds"), "s"),
+        Panel("Engines that lost their adapters", [("sum(increase(slipstream_engine_adapter_losses_total[1h]))", "times in an hour")]),
+        Panel("Engines", [("max by (engine) (slipstream_engine_up)", "{{engine}}")], width=24, height=5),
+    ]),
+])  # fmt: skip
+
+DASHBOARDS = [OVERVIEW, PROXY, JUDGE, TRAINER, ADAPTERS]
