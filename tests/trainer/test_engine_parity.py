@@ -6,10 +6,11 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from tests.support import MODEL
+from tests.support import MODEL, vllm
 from tests.trainer.tiny import make_config, make_trainer, sample
 
 from slipstream_trainer.plan import make_plan
+from slipstream_trainer.publish import write_adapter
 
 
 @pytest.mark.engine
@@ -51,3 +52,38 @@ def test_engine_and_trainer_agree_on_sampled_tokens_and_on_temperature(engine, t
     )
     assert found < 0.1
     assert gap("float32", temperature=1.0) > 2 * found, "each call has its own temperature"
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(600)
+def test_in_fp32_engine_and_trainer_agree_to_a_ten_thousandth(tmp_path) -> None:
+    """The same adapter on both sides, at several temperatures, with prompts and replies of different lengths."""
+    trainer = make_trainer(make_config(MODEL, tmp_path / "t", dtype="float32", lora_rank=8))
+    write_adapter(trainer.model, tmp_path / "inbox@5001", 16)
+    samples = []
+    with vllm(tmp_path / "engine.log", "--dtype", "float32") as url:
+        load = {"lora_name": "inbox@5001", "lora_path": str(tmp_path / "inbox@5001")}
+        httpx.post(f"{url}/v1/load_lora_adapter", json=load, timeout=180, trust_env=False).raise_for_status()
+        for i, temperature in enumerate((1.0, 0.7, 1.3, 1.0)):
+            body = {
+                "model": "inbox@5001", "prompt": list(range(5, 25 + 40 * i)), "max_tokens": 40, "temperature": temperature, "n": 8, "logprobs": 1,
+                "seed": i, "return_token_ids": True, "ignore_eos": True,
+            }  # fmt: skip
+            reply = (
+                httpx.post(f"{url}/v1/completions", json=body, timeout=180, trust_env=False).raise_for_status().json()
+            )
+            samples += [
+                sample(
+                    f"e{i}", body["prompt"], choice["token_ids"], call=f"c{i}", choice=k, temperature=temperature,
+                    logprobs_C=np.array(choice["logprobs"]["token_logprobs"], dtype=np.float32),
+                )
+                for k, choice in enumerate(reply["choices"])
+            ]  # fmt: skip
+    work = trainer.start(make_plan(samples, layout="tree"))
+    with torch.no_grad():
+        for micro in work.plan.micro:
+            logps, _, token = trainer.forward(micro, work)
+            work.now_T[token] = logps
+    apart = (work.now_T - work.engine_T).abs()
+    print(f"fp32, {len(apart)} tokens: mean {float(apart.mean()):.2e}, largest {float(apart.max()):.2e} nats")
+    assert float(apart.max()) <= 1e-4

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support import free_port, process, wait_for
+from tests.support import free_port, process, slipstream, wait_for
 from tests.trainer.control import Control, serve
 from tests.trainer.tiny import apart, conversation, gradients, make_config, make_trainer, table
 
+from slipstream.stack import CONFIG_ENV
 from slipstream_trainer.advantage import assign
 from slipstream_trainer.plan import make_plan
 
@@ -20,29 +21,41 @@ import sys, torch
 from pathlib import Path
 from tests.trainer.tiny import make_config, make_trainer, conversation, gradients
 from slipstream_trainer.advantage import assign
+from slipstream_trainer.guards import Pace
 from slipstream_trainer.plan import make_plan
-from slipstream_trainer.parallel import is_first, leave
-trainer = make_trainer(make_config(Path(sys.argv[1]), Path(sys.argv[2]), beta=0.05))
-assert trainer.world == 2
-for loss in ("cispo", "gspo", "bnpo"):
-    trainer.config.trainer.loss = loss
-    trainer.loss_type = "grpo" if loss == "gspo" else loss
-    trainer.importance_sampling_level = "sequence" if loss == "gspo" else "token"
-    samples = conversation(3, groups=3, episodes=3)
-    assign(samples, "std")
-    plan = make_plan(samples, layout="merged", micro=60)
-    assert len(plan.micro) % 2 == 1, len(plan.micro)
-    work = trainer.start(plan)
-    trainer.reference(work)
-    value = trainer.backward(work)
-    torch.save((value, gradients(trainer), work.now_T), f"{sys.argv[2]}/{loss}-{trainer.rank}.pt")
+from slipstream_trainer.parallel import leave
+from slipstream_trainer.policy import adapter_state
+from slipstream_trainer.publish import write_adapter
+from slipstream_trainer.selfcheck import check_packing
+from slipstream_trainer.shards import even
+from slipstream_trainer.step import train
+out = Path(sys.argv[2])
+for sharding in ("ddp", "fsdp2"):
+    trainer = make_trainer(make_config(Path(sys.argv[1]), out, beta=0.05, sharding=sharding, max_kl=1e6))
+    assert trainer.world == 2
+    for loss in ("cispo", "gspo", "bnpo"):
+        trainer.config.trainer.loss = loss
+        trainer.loss_type = "grpo" if loss == "gspo" else loss
+        trainer.importance_sampling_level = "sequence" if loss == "gspo" else "token"
+        samples = conversation(3, groups=3, episodes=3)
+        assign(samples, "std")
+        plan = make_plan(samples, layout="merged", micro=60)
+        assert len(plan.micro) % 2 == 1, len(plan.micro)
+        work = trainer.start(even(plan, 2) if trainer.sharded else plan)
+        trainer.reference(work)
+        value = trainer.backward(work)
+        torch.save((value, gradients(trainer), work.now_T), out / f"{sharding}-{loss}-{trainer.rank}.pt")
+# the last one is sharded: half of the base here, the whole of LoRA
+frozen = [p for p in trainer.model.parameters() if not p.requires_grad]
+assert sum(p.to_local().numel() for p in frozen) < 0.6 * sum(p.numel() for p in frozen)
+assert check_packing(trainer)["tree"] < 1e-4
+result = train(trainer, conversation(4), Pace(), 0)
+assert result.outcome == "step", result.reason
+torch.save(adapter_state(trainer.model), out / f"stepped-{trainer.rank}.pt")
+if trainer.rank == 0:
+    write_adapter(trainer.model, out / "adapter", 16)
 leave()
 """
-
-WORKER = (
-    "import sys\nfrom slipstream.config import Config\nfrom slipstream_trainer.worker import main\n"
-    "sys.exit(main(Config.model_validate_json(open(sys.argv[1]).read()), sys.argv[2]))\n"
-)
 
 
 def two(script: Path, *args: str) -> list[str]:
@@ -54,7 +67,7 @@ def two(script: Path, *args: str) -> list[str]:
 ENV = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path]), "GLOO_SOCKET_IFNAME": "lo"}
 
 
-def test_two_ranks_have_the_gradients_of_one(tiny, tmp_path) -> None:
+def test_two_ranks_have_the_gradients_of_one_with_the_base_whole_or_sharded(tiny, tmp_path) -> None:
     (tmp_path / "rank.py").write_text(RANK)
     with process(two(tmp_path / "rank.py", str(tiny), str(tmp_path)), tmp_path / "log", ENV) as p:
         wait_for(lambda: p.poll() is not None, 240, said="both ranks have ended")
@@ -69,23 +82,26 @@ def test_two_ranks_have_the_gradients_of_one(tiny, tmp_path) -> None:
         work = trainer.start(make_plan(samples, layout="merged"))
         trainer.reference(work)
         value = trainer.backward(work)
-        for rank in range(2):
-            other, grads, now = torch.load(tmp_path / f"{loss}-{rank}.pt")
+        for name in (f"{sharding}-{loss}-{rank}.pt" for sharding in ("ddp", "fsdp2") for rank in range(2)):
+            other, grads, now = torch.load(tmp_path / name)
             assert other == pytest.approx(value, rel=2e-6, abs=1e-6)
             assert apart(grads, gradients(trainer)) < 1e-5
             assert torch.allclose(now, work.now_T, atol=1e-5)
+    one, other = (torch.load(tmp_path / f"stepped-{rank}.pt") for rank in range(2))
+    assert all(torch.equal(one[n], other[n]) for n in one), "both processes have the same adapter after a step"
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
 
 
-def test_the_worker_on_two_ranks(tiny, tmp_path) -> None:
-    config = make_config(tiny, tmp_path / "d", min_groups=1, max_steps=2, max_kl=1e6)
-    (tmp_path / "worker.py").write_text(WORKER)
-    (tmp_path / "config.json").write_text(config.model_dump_json())
+def test_the_command_on_two_ranks(tiny, tmp_path) -> None:
+    """`slipstream trainer --processes 2`, sharded, from the lease to the ack."""
+    config = make_config(tiny, tmp_path / "d", min_groups=1, max_steps=2, max_kl=1e6, sharding="fsdp2")
     with serve(Control()) as control:
         for i in range(2):
             control.add(f"b{i}", table(conversation(i)))
-        argv = two(tmp_path / "worker.py", str(tmp_path / "config.json"), control.url)
-        with process(argv, tmp_path / "log", ENV) as p:
+        argv = slipstream("trainer", "--processes", "2", "--url", control.url)
+        with process(argv, tmp_path / "log", ENV | {CONFIG_ENV: config.model_dump_json()}) as p:
             wait_for(lambda: p.poll() is not None, 240, said="the trainer has ended")
         assert p.returncode == 0, (tmp_path / "log").read_text()[-3000:]
         assert control.done == {"b0": "trained", "b1": "trained"}
         assert [d["step"] for d in control.of_kind("step")] == [1, 2]
+        assert sorted(control.adapters) == ["tiny@1", "tiny@2"]

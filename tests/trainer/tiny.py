@@ -53,10 +53,13 @@ def make_trainer(config: Config, warm: bool = True) -> Any:
     import torch
 
     from slipstream_trainer.policy import load_policy
+    from slipstream_trainer.shards import shard_base
     from slipstream_trainer.trainer import CapturedGRPOTrainer
 
     torch.set_num_threads(1)
     model, tokenizer = load_policy(config)
+    if config.trainer.sharding == "fsdp2":
+        shard_base(model)
     trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "trainer")
     if warm:
         generator = torch.Generator().manual_seed(3)

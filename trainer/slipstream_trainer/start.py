@@ -8,6 +8,7 @@ from slipstream.client import Client
 from slipstream.config import Config
 from slipstream_trainer.policy import check_lora, load_policy
 from slipstream_trainer.selfcheck import check_packing
+from slipstream_trainer.shards import check_sharding, reshard, shard_base
 from slipstream_trainer.sharing import Parking, Turns, check_share, worker_name
 from slipstream_trainer.trainer import CapturedGRPOTrainer
 
@@ -20,13 +21,19 @@ def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTr
     import torch
 
     check_lora(config)
-    check_share(config, int(os.environ.get("WORLD_SIZE", "1")))
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    check_share(config, processes)
+    check_sharding(config, processes)
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
     model, tokenizer = load_policy(config)
+    if config.trainer.sharding == "fsdp2":
+        shard_base(model)
     turns = Turns(config, client, worker_name(config), Parking(model) if config.engine.share and client else None)
     with turns.take():
         trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "trainer")
         check_packing(trainer)
+        if trainer.sharded:
+            reshard(trainer.model)
         turns.device = trainer.device
     return trainer, turns

@@ -18,6 +18,7 @@ from slipstream_trainer.dataset import choose
 from slipstream_trainer.guards import Pace, Snapshot, after_step, before_step, k3, mean_ratio
 from slipstream_trainer.plan import Layout, Plan, make_plan
 from slipstream_trainer.rows import Sample, exact_continuations, untrainable
+from slipstream_trainer.shards import even, reshard
 from slipstream_trainer.trainer import CPU_MICRO, CapturedGRPOTrainer
 from slipstream_trainer.work import Work
 
@@ -45,7 +46,7 @@ def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
         total = sum(len(s.prompt_P) + len(s.completion_C) for s in samples if s.trainable)
         micro = min(micro, -(-total // (2 * trainer.world)))
     layout = LAYOUTS[t.mode] if trainer.trees else "merged"
-    return make_plan(
+    plan = make_plan(
         samples,
         layout=layout,
         budget=t.token_budget,
@@ -54,6 +55,7 @@ def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
         multiple=1 if cpu else 128,
         forest=trainer.forests,
     )
+    return even(plan, trainer.world) if trainer.sharded else plan
 
 
 def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: Pace, applied: int) -> Result:
@@ -78,6 +80,8 @@ def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: Pace, a
         figures |= _layout(plan, samples)
         figures["layers_recomputed"] = trainer.checkpointing.choose(plan)
         _steps(trainer, plan, pace, applied, result)
+        if trainer.sharded:
+            reshard(trainer.model)
     seconds = time.perf_counter() - began
     result.figures |= {
         "seconds": seconds,

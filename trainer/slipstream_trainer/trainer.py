@@ -22,6 +22,7 @@ from slipstream_trainer.losses import SEQUENCE, part_factor, trl_settings
 from slipstream_trainer.memory import Checkpointing, decoder_layers
 from slipstream_trainer.plan import Costs, MicroBatch, Plan
 from slipstream_trainer.policy import is_frugal, takes_trees
+from slipstream_trainer.shards import looked_at
 from slipstream_trainer.trl_quiet import GRPOConfig, GRPOTrainer
 from slipstream_trainer.work import Work
 
@@ -71,6 +72,7 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self.device = self.accelerator.device
         self.attention = base.config._attn_implementation
         self.frugal = is_frugal(base)
+        self.sharded = config.trainer.sharding == "fsdp2"
         self.trees = not self.frugal and takes_trees(base.config)
         self.forests = self.frugal or self.attention == "flex_attention"
         layers = [] if self.frugal else decoder_layers(base)  # Unsloth does its own
@@ -296,13 +298,10 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def again(self, work: Work, most: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """After a step: (old, new log-probabilities, entropies) of this process's first micro-batches, up to ``most`` computed tokens."""
-        computed = 0
         found: list[tuple[torch.Tensor, ...]] = []
+        count = looked_at(work.plan.micro, self.world, most)
         with torch.no_grad():
-            for micro in self.mine(work.plan):
-                if found and computed + micro.computed > most:
-                    break
-                computed += micro.computed
+            for micro in self.mine(work.plan)[:count]:
                 logps, entropy, token = self.forward(micro, work)
                 found.append((work.old_T[token], logps, entropy))
         if not found:
