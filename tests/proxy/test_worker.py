@@ -206,7 +206,7 @@ async def test_the_parent_keeps_its_children_alive_and_ends_them(tmp_path, fake)
         await eventually(lambda: len(workers()) == 2)
         victim = workers()[0]
         os.kill(victim, signal.SIGKILL)
-        await eventually(lambda: len(workers()) == 2 and victim not in workers())
+        await eventually(lambda: len(now := workers()) == 2 and victim not in now)
         process.send_signal(signal.SIGTERM)
         await eventually(lambda: process.poll() is not None)
         assert process.returncode == 0 and not found.exists()

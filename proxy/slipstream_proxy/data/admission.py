@@ -1,11 +1,10 @@
-"""Who may call, and how often. Rates and concurrency are counted in each worker for its share."""
+"""Who may call, and how often."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from slipstream_proxy.data.limits import Limits
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.keys import ANYONE, Key, Keys
 
@@ -13,22 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@dataclass(slots=True)
-class _Usage:
-    tokens: float
-    at: float
-    running: int = 0
-
-
 class Admission:
     """Keys from the keys file; with none there everyone is ``ANYONE`` (the parent then binds to loopback only)."""
 
-    def __init__(self, keys: Keys, workers: int = 1) -> None:
+    def __init__(self, keys: Keys, limits: Limits | None = None) -> None:
         self.keys = keys
-        self.workers = workers
+        self.limits = limits or Limits()
         self.open = len(keys) == 0
         """Stays what it was at the start: revoking the last key must not open the door."""
-        self._usage: dict[str, _Usage] = {}
         self._known: dict[bytes, tuple[Key, str | None, int]] = {}
 
     def who(self, headers: Mapping[bytes, bytes]) -> tuple[Key, str | None]:
@@ -37,7 +28,9 @@ class Admission:
         known = self._known.get(value) if value is not None else None
         if known is not None and known[2] == self.keys.generation():
             return known[0], known[1]
-        secret, suffix = credential(headers)
+        found = credential(headers)
+        secret: str | None = found[0]
+        suffix: str | None = found[1]
         if self.open:
             return ANYONE, suffix
         if secret is None:
@@ -55,29 +48,10 @@ class Admission:
         """Let a request of this key in, or raise ``Refused``; ``leave`` must follow."""
         if not key.may(scope):
             raise Refused(403, f"this API key has no scope {scope!r}")
-        if key.rate is None and key.concurrency is None:
-            return
-        now = time.monotonic()
-        usage = self._usage.get(key.id)
-        if usage is None:
-            usage = self._usage[key.id] = _Usage(max(1.0, (key.rate or 0) / self.workers), now)
-        if key.concurrency is not None and usage.running >= max(1, key.concurrency // self.workers):
-            raise Refused(429, "too many requests of this API key at once", retry_after=1.0)
-        if key.rate is not None:
-            rate = key.rate / self.workers
-            usage.tokens = min(max(1.0, rate), usage.tokens + (now - usage.at) * rate)
-            usage.at = now
-            if usage.tokens < 1.0:
-                raise Refused(
-                    429, "the request rate of this API key is used up", retry_after=(1.0 - usage.tokens) / rate
-                )
-            usage.tokens -= 1.0
-        usage.running += 1
+        self.limits.enter(key)
 
     def leave(self, key: Key) -> None:
-        usage = self._usage.get(key.id)
-        if usage is not None and usage.running:
-            usage.running -= 1
+        self.limits.leave(key)
 
 
 def credential(headers: Mapping[bytes, bytes]) -> tuple[str | None, str | None]:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from slipstream_proxy.data.call_log import log_call
 from slipstream_proxy.data.episodes import Episode, Pinned, new_id
-from slipstream_proxy.data.identity import Prefix, Tags
+from slipstream_proxy.data.identity import Tags
 from slipstream_proxy.data.plane import Plane
 from slipstream_proxy.data.record import make_head, make_texts
 from slipstream_proxy.data.refused import Refused
-from slipstream_proxy.data.request import Request, Sink
+from slipstream_proxy.data.request import Head, Sink
 from slipstream_proxy.data.routing import Route
-from slipstream_proxy.dialects.base import Back, Dialect, Events, Hide, Turn
+from slipstream_proxy.dialects.base import Back, Events, Hide, Turn, dumps
 from slipstream_proxy.records import Kind
 
 if TYPE_CHECKING:
@@ -27,6 +27,36 @@ log = logging.getLogger(__name__)
 
 _NO_TAGS = Tags()
 _NO_ROUTE = Route("base", "")
+_JSON = b"content-type: application/json\r\n"
+
+_adapter_lines: dict[str, bytes] = {}
+
+
+def _adapter_line(name: str) -> bytes:
+    """The header that says which adapter answered; whatever a name holds, it is one line."""
+    shown = name.encode("ascii", "replace").replace(b"\n", b"?").replace(b"\r", b"?")
+    line = b"x-slipstream-adapter: %b\r\n" % shown
+    if len(_adapter_lines) < 1024 and len(name) < 256:
+        _adapter_lines[name] = line
+    return line
+
+
+Names = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
+"""The engine's and the client's name of a model: as a compact and a spaced JSON member, and as JSON text without its quotes."""
+
+_names: dict[tuple[str, str], Names] = {}
+
+
+def renaming(engine: str, client: str) -> Names:
+    """What replaces what in a reply."""
+    found = _names.get((engine, client))
+    if found is None:
+        ours, theirs = dumps(engine), dumps(client)
+        compact, spaced = b'"model":', b'"model": '
+        found = (compact + ours, compact + theirs, spaced + ours, spaced + theirs, ours[1:-1], theirs[1:-1])
+        if len(_names) < 1024 and len(client) < 256:
+            _names[(engine, client)] = found
+    return found
 
 
 class CallState:
@@ -34,8 +64,8 @@ class CallState:
 
     __slots__ = (
         "adapter",
-        "attempt",
         "back",
+        "body",
         "bodyhash",
         "client",
         "dialect",
@@ -48,7 +78,6 @@ class CallState:
         "held",
         "hide",
         "id",
-        "idempotency",
         "kept",
         "key",
         "names",
@@ -57,7 +86,6 @@ class CallState:
         "pin",
         "plain",
         "plane",
-        "prefix",
         "relayed",
         "replied",
         "request",
@@ -76,19 +104,20 @@ class CallState:
         "upstream",
     )
 
-    def __init__(self, plane: Plane, request: Request, prefix: Prefix, dialect: Dialect, sink: Sink) -> None:
-        self.plane, self.request, self.prefix, self.dialect, self.sink = plane, request, prefix, dialect, sink
+    def __init__(self, plane: Plane, request: Head, body: bytes, sink: Sink) -> None:
+        self.plane, self.request, self.body, self.sink = plane, request, body, sink
+        self.dialect = request.dialect
         self.started = time.time()
         self.id = new_id()
         self.key: Key | None = None
         self.episode: Episode | None = None
         self.pin: Pinned | None = None
         self.note: str | None = None
-        self.names: tuple[bytes, bytes] | None = None
+        self.names: Names | None = None
         self.back: Back | None = None
         """Asked as a chat completion: this makes the reply of it; ``plain`` is what the client asked."""
         self.plain: dict[str, Any] | None = None
-        self.hide = Hide()
+        self.hide: Hide | None = None
         self.events: Events | None = None
         self.head: ResponseHead | None = None
         self.sent: Sent | None = None
@@ -102,8 +131,6 @@ class CallState:
         self.stream = self.terminal = self.ended = self.relayed = False
         self.tries = 0
         self.upstream = self.adapter = self.client = self.bodyhash = ""
-        self.attempt = 0
-        self.idempotency: bytes | None = None
         self.tags = _NO_TAGS
         self.turn: Turn | None = None
         self.route: Route = _NO_ROUTE
@@ -114,17 +141,18 @@ class CallState:
         """False for ``split: off``."""
         return (self.tags.split or (self.episode.split if self.episode is not None else "")) != "off"
 
-    def _fields(self) -> list[bytes]:
-        fields = list(self.head.fields) if self.head is not None else [b"content-type: application/json"]
+    def _block(self) -> bytes:
+        """The reply's header lines: the engine's and ours."""
+        block = self.head.block if self.head is not None else _JSON
         if self.episode is not None and self.stored:
-            fields.append(b"x-slipstream-episode: " + self.episode.id.encode())
-            fields.append(b"x-slipstream-call: " + self.id.encode())
-        if self.adapter:
-            fields.append(
-                b"x-slipstream-adapter: "
-                + self.adapter.encode("ascii", "replace").replace(b"\n", b"?").replace(b"\r", b"?")
+            block = b"%bx-slipstream-episode: %b\r\nx-slipstream-call: %b\r\n" % (
+                block,
+                self.episode.id.encode(),
+                self.id.encode(),
             )
-        return fields
+        if self.adapter:
+            block += _adapter_lines.get(self.adapter) or _adapter_line(self.adapter)
+        return block
 
     def _refuse(self, e: Refused) -> None:
         if self.ended:
@@ -133,8 +161,8 @@ class CallState:
         self._count(e.status, "error")
         self._end()
         self.head = None
-        fields = [*(self._fields() if self.tries else [b"content-type: application/json"]), *e.fields]
-        self.sink.send_whole(e.status, fields, self.dialect.error(e.status, e.message, e.kind, e.param))
+        block = (self._block() if self.tries else _JSON) + b"".join([b"%b\r\n" % line for line in e.fields])
+        self.sink.send_whole(e.status, block, self.dialect.error(e.status, e.message, e.kind, e.param))
 
     def _remember(self, reply: bytes, outcome: str) -> None:
         if self.turn is not None and outcome == "ok" and self.episode is not None and not self.episode.done:
@@ -147,8 +175,11 @@ class CallState:
                 done(True)
             return
         try:
-            request, reply, note = make_texts(plane.redact, self.request.body, reply)
-            head = make_head(self, status, outcome, note or self.note)
+            request, note = self.body, self.note
+            if plane.redact is not None:
+                request, reply, redacted = make_texts(plane.redact, request, reply)
+                note = redacted or note
+            head = make_head(self, status, outcome, note)
         except Exception:
             log.exception("a call could not be recorded")
             plane.metrics.add("slipstream_capture_lost_total")

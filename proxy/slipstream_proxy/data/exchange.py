@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-import zlib
 from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
 from slipstream_proxy.data import translated
+from slipstream_proxy.data.callstate import renaming
 from slipstream_proxy.data.identity import read_tags
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.reply import Reply
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 
 def body_hash(body: bytes) -> str:
-    """Tells the bodies of one client's retries apart: two checksums and the length, at a tenth of a cryptographic hash's price."""
-    return f"{len(body):x}-{crc32c(body):08x}{zlib.crc32(body):08x}"
+    """Tells the bodies of one client's retries apart: a checksum and the length, at a hundredth of a cryptographic hash's price."""
+    return f"{len(body):x}-{crc32c(body):08x}"
 
 
 class Call(Reply):
@@ -43,7 +43,7 @@ class Call(Reply):
             self.key = key
             plane.in_flight.add(self)
             self._read(key, suffix)
-            if not self._replayed():
+            if self.request.idempotency is None or not self._replayed():
                 self._choose()
         except Refused as e:
             self._refuse(e)
@@ -54,21 +54,21 @@ class Call(Reply):
     def _read(self, key: Key, suffix: str | None) -> None:
         plane, request = self.plane, self.request
         try:
-            body: Any = loads(request.body)
+            body: Any = loads(self.body)
         except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
             body = None  # the engine says what is wrong with it
-        headers = request.headers
-        tags = self.tags = read_tags(
-            request.ours, self.prefix, suffix, body, traceparent=plane.config.identity.traceparent
-        )
+        tags = request.tags
+        metadata = body is not None and isinstance(body.get("metadata"), dict)
+        if tags is None or metadata:
+            tags = read_tags(request.ours, request.prefix, suffix, body, traceparent=plane.config.identity.traceparent)
+            if tags.episode is not None and not metadata:
+                request.tags = tags
+        self.tags = tags
         self.turn = self._turn(body) if tags.episode is None and body is not None else None
         self.episode = plane.episodes.of(key.id, tags, self.turn)
-        retry = headers.get(b"x-stainless-retry-count", b"0")
-        self.attempt = int(retry) if retry.isdigit() and len(retry) < 4 else 0
-        self.idempotency = headers.get(b"idempotency-key")
-        self.bodyhash = body_hash(request.body)
+        self.bodyhash = body_hash(self.body)
         self._inject(body)
 
     def _turn(self, body: dict[str, Any]) -> Turn:
@@ -92,23 +92,25 @@ class Call(Reply):
             injected = self.dialect.inject(body)
             if injected.back is not None:
                 translated.begin(self, injected, body)
-            body, self.hide, self.note = injected.body, injected.hide, injected.note
+            body, self.note = injected.body, injected.note
+            self.hide = injected.hide or None
         self.text = body
 
     def _replayed(self) -> bool:
-        if self.idempotency is None or self.key is None:
+        idempotency = self.request.idempotency
+        if idempotency is None or self.key is None:
             return False
-        found = self.plane.replays.get(self.key.id, self.idempotency, self.bodyhash)
+        found = self.plane.replays.get(self.key.id, idempotency, self.bodyhash)
         if found is None:
             return False
         if found.stream:
-            self.sink.send_head(found.status, found.fields)
+            self.sink.send_head(found.status, found.block)
             self.sink.send_part(found.body)
             self._end()
             self.sink.send_end()
         else:
             self._end()
-            self.sink.send_whole(found.status, found.fields, found.body)
+            self.sink.send_whole(found.status, found.block, found.body)
         return True
 
     def _choose(self) -> None:
@@ -133,8 +135,8 @@ class Call(Reply):
             if not self.servers:
                 raise Refused(503, "no engine has this model loaded at the moment", retry_after=1.0)
         if self.adapter != self.client:
-            self.names = (dumps(self.adapter), dumps(self.client))
-        if translated.settle(self, self._chosen):
+            self.names = renaming(self.adapter, self.client)
+        if self.back is None or translated.settle(self, self._chosen):
             self._send()
 
     def _chosen(self) -> None:
@@ -151,23 +153,21 @@ class Call(Reply):
         if self.text is not None:
             if self.route.kind != "trained" or "model" in self.text or self.adapter != plane.routes.default:
                 self.text["model"] = self.adapter
-            request.body = dumps(self.text)
+            self.body = dumps(self.text)
         self.upstream = url = self.servers[min(self.tries, len(self.servers) - 1)]
         self.tries += 1
-        pool = plane.pool(url)
+        pool = plane.pools.get(url) or plane.pool(url)
         path = request.path if self.back is None else translated.CHAT
         if self.route.kind == "upstream" and pool.prefix.endswith(b"/v1"):
             path = path.removeprefix("/v1")  # a base URL as the OpenAI clients write it
-        lines = [b"POST %b%b HTTP/1.1" % (pool.prefix, path.encode("latin-1")), b"Host: " + pool.authority]
-        block = b"".join([b"%b\r\n" % line for line in request.lines]) if plane.tracing is not None else b""
-        lines += plane.tracing.block(self, block).splitlines() if plane.tracing is not None else request.lines
-        if b"x-request-id" not in request.headers:
-            lines.append(b"X-Request-Id: " + self.id.encode())
+        key = plane.engine_key
         if self.route.kind == "upstream":
-            if self.route.key:
-                lines.append(b"Authorization: Bearer " + self.route.key.encode())
-        elif plane.engine_key:
-            lines.append(plane.engine_key)
-        lines.append(b"Content-Length: %d\r\n\r\n" % len(request.body))
+            key = b"Authorization: Bearer %b\r\n" % self.route.key.encode() if self.route.key else b""
+        block = request.block if plane.tracing is None else plane.tracing.block(self, request.block)
+        body, number = self.body, b""
+        if b"x-request-id" not in request.headers:  # the engine's log and the reply's id then name the call
+            number = b"X-Request-Id: %b\r\n" % self.id.encode()
+        start = pool.start(path)
+        data = b"%b%b%b%bContent-Length: %d\r\n\r\n%b" % (start, block, number, key, len(body), body)
         self.forwarded = time.time()
-        self.sent = pool.send(b"\r\n".join(lines) + request.body, self, fresh=fresh)
+        self.sent = pool.send(data, self, fresh=fresh)

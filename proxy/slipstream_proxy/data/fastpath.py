@@ -15,15 +15,14 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
 from slipstream_proxy.data.exchange import Call
-from slipstream_proxy.data.http1 import LAST_CHUNK
+from slipstream_proxy.data.http1 import LAST_CHUNK, Known
 from slipstream_proxy.data.identity import split_path
 from slipstream_proxy.data.refused import Refused
-from slipstream_proxy.data.request import Request, parse_fields
+from slipstream_proxy.data.request import Head, parse_fields
 from slipstream_proxy.dialects import BY_PATH
 from slipstream_proxy.dialects.base import Dialect, openai_error
 
 if TYPE_CHECKING:
-    from slipstream_proxy.data.identity import Prefix
     from slipstream_proxy.data.listener import Server
     from slipstream_proxy.data.plane import Plane
 
@@ -31,6 +30,9 @@ _LINE = re.compile(rb"POST (/[!-~]*) HTTP/1\.1\r\n")
 _SLOW = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"content-encoding"))
 _PIPELINED = 256 * 1024
 """Bytes that a client may send ahead while its call runs; then its socket is not read until the call ends."""
+
+MIN_RATE = 1024.0
+"""Bytes a second of a body, below which a client uses up its ``header_timeout``: one that drips must not hold a connection for ever."""
 
 _LINGER = 2.0
 """Seconds in which a client may go on sending a body that is too large."""
@@ -48,13 +50,12 @@ class Handler(RequestHandler):
     __slots__ = (
         "_ahead",
         "_call",
-        "_dialect",
         "_discarding",
         "_have",
+        "_known",
         "_need",
         "_pieces",
         "_plane",
-        "_prefix",
         "_request",
         "_since",
         "_slow",
@@ -67,7 +68,8 @@ class Handler(RequestHandler):
         self._slow = False
         self._call: Call | None = None
         self._ahead = b""
-        self._request: Request | None = None
+        self._request: Head | None = None
+        self._known: Known[Head] | None = None
         self._pieces: list[bytes] = []
         self._have = self._need = 0
         self._since = 0.0
@@ -77,10 +79,11 @@ class Handler(RequestHandler):
     # --- the client's bytes -----------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._discarding:
-            return
         if self._slow:
-            self._slow_data(data)
+            if not self._discarding:
+                self._slow_data(data)
+        elif self._discarding:
+            return
         elif self._call is not None:
             self._ahead += data
             if len(self._ahead) > _PIPELINED and not self._throttled and self.transport is not None:
@@ -92,6 +95,12 @@ class Handler(RequestHandler):
             self._head(self._ahead + data if self._ahead else data)
 
     def _head(self, data: bytes) -> None:
+        known = self._known
+        if known is not None and known.matches(data):
+            assert known.length is not None
+            self._ahead = b""
+            self._start(known.value, known.length, data, known.end)
+            return
         end = data.find(b"\r\n\r\n")
         limit = self._plane.config.proxy.header_limit
         if end < 0 or end > limit:
@@ -109,8 +118,7 @@ class Handler(RequestHandler):
             self._go_slow(data)
             return
         prefix = split_path(line[1].decode())
-        path = prefix.path
-        dialect = BY_PATH.get(path if "?" not in path else path.partition("?")[0])
+        dialect = BY_PATH.get(prefix.path.partition("?")[0])
         parsed = parse_fields(data[line.end() : end + 2]) if dialect is not None else None
         if parsed is None or dialect is None:
             self._go_slow(data)
@@ -120,27 +128,30 @@ class Handler(RequestHandler):
         if not length.isdigit() or b"host" not in headers or not _SLOW.isdisjoint(headers) or not _kept_alive(headers):
             self._go_slow(data)
             return
-        need = int(length)
-        if need > self._plane.config.proxy.body_limit:
-            self._turn_away(
-                Refused(413, f"the request's body is larger than {self._plane.config.proxy.body_limit} bytes"), dialect
-            )
-            return
-        self._start(Request(path, parsed, b""), prefix, dialect, need, data[end + 4 :])
+        head, need = Head(prefix, dialect, parsed), int(length[:16])  # 16 digits are beyond every limit
+        if len(length) < 16:
+            self._known = Known(data[: end + 4], head)
+        self._start(head, need, data, end + 4)
 
-    def _start(self, request: Request, prefix: Prefix, dialect: Dialect, need: int, rest: bytes) -> None:
-        self._request, self._prefix, self._dialect, self._need, self._have = request, prefix, dialect, need, 0
-        self._body(rest)
+    def _start(self, head: Head, need: int, data: bytes, end: int) -> None:
+        """The head of a fast request is there; its body begins at ``end`` of ``data``."""
+        limit = self._plane.config.proxy.body_limit
+        if need > limit:
+            self._turn_away(Refused(413, f"the request's body is larger than {limit} bytes"), head.dialect)
+            return
+        self._request, self._need, self._have, self._since = head, need, 0, 0.0
+        self._body(data[end:])
 
     def _body(self, data: bytes) -> None:
         missing = self._need - self._have
         if len(data) < missing:
             self._pieces.append(data)
             self._have += len(data)
-            self._since = self._loop.time()
+            now = self._loop.time()
+            self._since = min(now, (self._since or now) + len(data) / MIN_RATE)
             return
-        request = self._request
-        assert request is not None
+        head = self._request
+        assert head is not None
         if len(data) > missing:
             self._ahead = data[missing:]
             data = data[:missing]
@@ -148,10 +159,9 @@ class Handler(RequestHandler):
             self._pieces.append(data)
             data = b"".join(self._pieces)
             self._pieces = []
-        request.body = data
         self._since = 0.0
         self._request = None
-        call = self._call = Call(self._plane, request, self._prefix, self._dialect, self)
+        call = self._call = Call(self._plane, head, data, self)
         call.begin()
 
     def _go_slow(self, data: bytes) -> None:
@@ -171,7 +181,8 @@ class Handler(RequestHandler):
         body = (dialect.error if dialect else openai_error)(e.status, e.message, e.kind)
         transport = self.transport
         if e.status != 413 or transport is None:
-            self.send_whole(e.status, [b"content-type: application/json", *e.fields], body, close=True)
+            block = b"".join([b"%b\r\n" % line for line in (b"content-type: application/json", *e.fields)])
+            self.send_whole(e.status, block, body, close=True)
             return
         # Closing while the body still comes in would reset the connection before the client has read why.
         head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
@@ -180,31 +191,30 @@ class Handler(RequestHandler):
         self._loop.call_later(_LINGER, transport.close)
 
     def check(self, now: float, timeout: float) -> None:
-        """Once a second: a head that does not end, or a body that does not go on, costs its connection."""
+        """Once a second: a head that does not end, or a body that does not go on or only drips, costs its connection."""
         if self._since and now - self._since > timeout and self._call is None and self.transport is not None:
             self._since = 0.0
             self._turn_away(Refused(408, "the request did not arrive in time"))
 
     # --- the sink ---------------------------------------------------------------------------------------------------
 
-    def send_whole(self, status: int, fields: list[bytes], body: bytes, *, close: bool = False) -> None:
+    def send_whole(self, status: int, block: bytes, body: bytes, *, close: bool = False) -> None:
         transport = self.transport
         if transport is not None:
             close = close or self._plane.draining
-            end = b"\r\nconnection: close\r\n\r\n" if close else b"\r\n\r\n"
-            head = b"%b%b\r\ncontent-length: %d%b" % (status_line(status), b"\r\n".join(fields), len(body), end)
-            transport.write(head + body)
+            start, last = REASONS.get(status) or status_line(status), b"connection: close\r\n" if close else b""
+            transport.write(b"%b%bcontent-length: %d\r\n%b\r\n%b" % (start, block, len(body), last, body))
             if close:
                 self._close = True
                 transport.close()
                 return
         self._next()
 
-    def send_head(self, status: int, fields: list[bytes]) -> None:
+    def send_head(self, status: int, block: bytes) -> None:
         if self.transport is not None:
-            last = b"\r\nconnection: close" if self._plane.draining else b""
-            head = b"%b%b%b\r\ntransfer-encoding: chunked\r\n\r\n" % (status_line(status), b"\r\n".join(fields), last)
-            self.transport.write(head)
+            last = b"connection: close\r\n" if self._plane.draining else b""
+            head = b"%b%b%btransfer-encoding: chunked\r\n\r\n"
+            self.transport.write(head % (status_line(status), block, last))
 
     def send_part(self, data: bytes) -> None:
         if self.transport is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Generic, TypeVar
 
 HOP = frozenset(
     (
@@ -26,6 +27,9 @@ class Malformed(ValueError):
 
 
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
+_sizes: dict[bytes, int] = {}
+"""Sizes that were read before, as servers write them; at most 4,095."""
+
 _MAX_LINE = 4096
 _MAX_TRAILERS = 16384
 
@@ -44,6 +48,12 @@ class ChunkedBody:
 
     def feed(self, data: bytes) -> list[bytes]:
         """Raises ``Malformed``; after that the connection is of no use."""
+        if not self._state and not self._buffer:
+            # A server that streams sends a chunk at a time, so that most of what arrives is one chunk with all of its framing.
+            end = data.find(b"\r\n", 0, 18)
+            whole = _sizes.get(data[:end])
+            if whole is not None and len(data) == end + 4 + whole and data.endswith(b"\r\n"):
+                return [data[end + 2 : -2]]
         if self._buffer:
             data = self._buffer + data
             self._buffer = b""
@@ -74,6 +84,8 @@ class ChunkedBody:
                     return self._keep(data, at, pieces)
                 at = m.end()
                 self._left = int(m[1], 16)
+                if 0 < self._left < 4096:
+                    _sizes[b"%x" % self._left] = self._left
                 self._state = 1 if self._left else 3
             if self._state == 3:
                 return self._trailers(data, at, pieces)
@@ -106,14 +118,56 @@ LAST_CHUNK = b"0\r\n\r\n"
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n]*)?\r\n")
 
 
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,15})(?=[ \t]*\r\n)", re.IGNORECASE)
+T = TypeVar("T")
+
+
+class Known(Generic[T]):
+    """A head that was read, for the next one that is the same but for its Content-Length: a comparison in place of a parser.
+
+    ``value`` is what it was read as. ``matches`` sets ``length`` (None: the head has no such field) and ``end``.
+    """
+
+    __slots__ = ("_after", "_before", "end", "length", "value")
+
+    def __init__(self, head: bytes, value: T) -> None:
+        """``head`` with its blank line; it was found to be well-formed, and to have one Content-Length at most."""
+        m = _LENGTH.search(head)
+        self.value = value
+        self.end = len(head)
+        self.length = int(m[1]) if m else None
+        if m is None or _LENGTH.search(head, m.end()):
+            self._before, self._after = head, b""  # nothing is left open
+        else:
+            self._before, self._after = head[: m.start(1)], head[m.end(1) :]
+
+    def matches(self, data: bytes) -> bool:
+        before, after = self._before, self._after
+        if not data.startswith(before):
+            return False
+        if not after:
+            return True
+        start = len(before)
+        end = data.find(after, start, start + 12 + len(after))
+        digits = data[start:end]
+        if end < 0 or not digits.isdigit():
+            return False
+        self.length = int(digits)
+        self.end = end + len(after)
+        return True
+
+
 _plain: dict[bytes, bytes] = {}
 """Response lines that come again and again → their content type, if they are one."""
 
 
 class ResponseHead:
-    """Status line and fields of a response. ``length`` is None for chunked bodies and those that end with the connection."""
+    """Status line and fields of a response. ``length`` is None for chunked bodies and those that end with the connection.
 
-    __slots__ = ("chunked", "content_type", "fields", "keep_alive", "length", "status")
+    ``fields`` are the lines for the client, ``block`` the same with their line ends.
+    """
+
+    __slots__ = ("block", "chunked", "content_type", "fields", "keep_alive", "length", "status")
 
     def __init__(self, head: bytes) -> None:
         """``head`` with its status line, without the blank line's own CRLF. Raises ``Malformed``."""
@@ -158,6 +212,7 @@ class ResponseHead:
         elif self.length is None:
             self.keep_alive = False
         self.fields = fields
+        self.block = b"".join([b"%b\r\n" % line for line in fields])
 
     def _length(self, value: bytes) -> None:
         if not value.isdigit() or (self.length is not None and self.length != int(value)):

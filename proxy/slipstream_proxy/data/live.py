@@ -43,7 +43,8 @@ class Live:
         self.changed: Callable[[], None] = lambda: None
         """Called after each update."""
         self.version = 0
-        self._down: dict[str, float] = {}
+        self.down: dict[str, float] = {}
+        """Engines that did not answer a call → until when they are asked last."""
         self._file = config.root / "live.json"
         self._read_file()
 
@@ -86,14 +87,14 @@ class Live:
         return any(e.ok and not self._is_down(e.url) for e in self.engines)
 
     def mark_down(self, url: str, seconds: float = 2.0) -> None:
-        self._down[url] = time.monotonic() + seconds
+        self.down[url] = time.monotonic() + seconds
 
     def mark_up(self, url: str) -> None:
-        if self._down:
-            self._down.pop(url, None)
+        if self.down:
+            self.down.pop(url, None)
 
     def _is_down(self, url: str) -> bool:
-        until = self._down.get(url)
+        until = self.down.get(url)
         return until is not None and until > time.monotonic()
 
     def is_adapter(self, name: str) -> bool:

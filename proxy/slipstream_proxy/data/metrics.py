@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from bisect import bisect_left
+from bisect import bisect_right
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ ADAPTERS = 50
 TAG_NAMES = 4
 TAG_VALUES = 20
 OTHER = "other"
+WAITING = 512
 
 CALLS, TAGGED = "slipstream_calls_total", "slipstream_tagged_calls_total"
 CALL_SECONDS, FIRST_BYTE, CHUNK = "slipstream_call_seconds", "slipstream_first_byte_seconds", "slipstream_chunk_seconds"
@@ -33,15 +34,40 @@ PER_FORMAT = (CALL_SECONDS, FIRST_BYTE, CHUNK)
 
 
 class Histogram:
-    __slots__ = ("counts", "total")
+    """Values wait in a list until somebody asks or ``WAITING`` of them are there: sorted, they are counted at a fraction of the price."""
+
+    __slots__ = ("_counts", "_total", "_waiting", "observe")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS) + 1)
-        self.total = 0.0
+        self._counts = [0] * (len(BUCKETS) + 1)
+        self._total = 0.0
+        self._waiting: list[float] = []
+        self.observe = self._waiting.append
+        """Seconds."""
 
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(BUCKETS, seconds)] += 1
-        self.total += seconds
+    def fold(self) -> None:
+        if not self._waiting:
+            return
+        values = sorted(self._waiting)
+        self._waiting.clear()
+        self._total += sum(values)
+        below = 0
+        for i, bound in enumerate(BUCKETS):
+            upto = bisect_right(values, bound)
+            self._counts[i] += upto - below
+            below = upto
+        self._counts[-1] += len(values) - below
+
+    @property
+    def counts(self) -> list[int]:
+        """By bucket, each without the smaller ones."""
+        self.fold()
+        return self._counts
+
+    @property
+    def total(self) -> float:
+        self.fold()
+        return self._total
 
 
 class OfFormat:
@@ -90,7 +116,9 @@ class Metrics:
         count = self.calls.get(label)
         if count is None:
             label, count = self._label(label)
-        self.calls[label] = count + 1
+        self.calls[label] = count = count + 1
+        if not count % WAITING:
+            self._fold()
         if call.episode is not None and call.episode.tags:
             self._tag(call.episode.tags, outcome, status // 100)
         own = self.formats.get(call.dialect.name)
@@ -105,6 +133,14 @@ class Metrics:
                 self.overhead.observe(call.forwarded - started + now - call.replied)
                 if call.stream and len(call.parts) > 1:
                     own.chunk.observe((call.replied - call.first) / (len(call.parts) - 1))
+
+    def _fold(self) -> None:
+        for histogram in (
+            self.overhead,
+            self.upstream,
+            *(h for f in self.formats.values() for h in (f.call, f.first, f.chunk)),
+        ):
+            histogram.fold()
 
     def _label(self, label: tuple[str, str, int, str]) -> tuple[tuple[str, str, int, str], int]:
         """A label seen for the first time. With too many adapters the oldest one's calls are added up under ``other``."""
@@ -149,9 +185,12 @@ class Metrics:
                 histograms.append((family, f'format="{form}"', histogram))
         return {"values": values, "histograms": [[n, labels, h.counts, h.total] for n, labels, h in histograms]}
 
-    def save(self, path: Path) -> None:
-        """For the other workers and ``status``. Best effort: on a full disk an older file is written over where it lies."""
-        text = json.dumps({"at": time.time(), "parts": self.parts()})
+    def save(self, path: Path, parts: list[dict[str, Any]] | None = None) -> None:
+        """For the other workers and ``status``. Best effort: on a full disk an older file is written over where it lies.
+
+        Another thread must be given the ``parts``: it may not count while the event loop does.
+        """
+        text = json.dumps({"at": time.time(), "parts": self.parts() if parts is None else parts})
         temp = path.with_suffix(f".{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

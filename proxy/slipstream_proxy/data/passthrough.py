@@ -10,6 +10,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from slipstream_proxy.data.body import body_parts, read_body
 from slipstream_proxy.data.forwarding import end_to_end, hand_on
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import forwardable
@@ -65,13 +66,12 @@ def _session(plane: Plane) -> aiohttp.ClientSession:
 
 async def _mapped(plane: Plane, request: web.BaseRequest) -> tuple[Any, tuple[bytes, bytes] | None]:
     """The body with the engine's model name, and (engine's, client's) name as JSON. What is no JSON goes on as it comes."""
-    from slipstream_proxy.data.server import read_body
-
+    limit, timeout = plane.config.proxy.body_limit, plane.config.proxy.header_timeout
     if not request.can_read_body:
         return None, None
     if "json" not in request.headers.get("Content-Type", "").lower():
-        return request.content, None
-    body = await read_body(request, plane.config.proxy.body_limit, plane.config.proxy.header_timeout)
+        return body_parts(request, limit, timeout), None
+    body = await read_body(request, limit, timeout)
     try:
         read = loads(body)
     except ValueError:
@@ -108,6 +108,8 @@ async def pass_through(plane: Plane, request: web.BaseRequest, prefix: Prefix) -
                 request.method, url, headers=_headers(plane, request), data=data, allow_redirects=False
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
+            if isinstance(e.__cause__, Refused):
+                raise e.__cause__ from None  # the client's body, and not the engine
             raise Refused(503, f"the model's server cannot answer: {type(e).__name__}", retry_after=1.0) from e
         async with reply:
             return await _relay(request, reply, names)

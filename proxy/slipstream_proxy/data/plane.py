@@ -17,6 +17,7 @@ from slipstream.errors import ConfigError
 from slipstream_proxy.data.admission import Admission
 from slipstream_proxy.data.episodes import Episode, Episodes, Pinned
 from slipstream_proxy.data.hold import Holding
+from slipstream_proxy.data.limits import Limits
 from slipstream_proxy.data.link import ControlLink
 from slipstream_proxy.data.live import Live
 from slipstream_proxy.data.metrics import Metrics
@@ -36,7 +37,7 @@ class Replay:
 
     body_hash: str
     status: int
-    fields: list[bytes]
+    block: bytes
     body: bytes
     stream: bool
 
@@ -71,7 +72,8 @@ class Plane:
         self.metrics = Metrics(config.proxy.metric_tags)
         self.debug = logging.getLogger("slipstream_proxy.data.call_log").isEnabledFor(logging.DEBUG)
         self.tracing = make_tracing()
-        self.admission = Admission(Keys(config.keys_file), config.proxy.workers)
+        self.limits = Limits(config.root / "limits", config.proxy.workers, number)
+        self.admission = Admission(Keys(config.keys_file), self.limits)
         self.routes = Routes(config)
         self.live = Live(config)
         self.holding = Holding(self)
@@ -88,7 +90,9 @@ class Plane:
         self.replays = Replays()
         self.contexts = Contexts(self)
         self.redact = load_function(config.proxy.redact) if config.proxy.redact else None
-        self.engine_key = f"authorization: Bearer {config.engine.api_key}".encode() if config.engine.api_key else None
+        self.engine_key = (
+            f"authorization: Bearer {config.engine.api_key}\r\n".encode() if config.engine.api_key else b""
+        )
         self.pools: dict[str, Pool] = {}
         self.session: aiohttp.ClientSession | None = None
         """For routes that are passed through."""
@@ -171,6 +175,7 @@ class Plane:
         if self.session is not None:
             await self.session.close()
         await self.link.close()
+        self.limits.close()
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
 

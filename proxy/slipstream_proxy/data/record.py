@@ -26,7 +26,7 @@ def make_head(call: CallState, status: int, outcome: str, note: str | None) -> d
     episode, tags, key, route = call.episode, call.tags, call.key, call.route
     assert episode is not None
     assert key is not None
-    pin = call.pin
+    pin, idempotency = call.pin, call.request.idempotency
     return {
         "id": call.id,
         "key": key.id,
@@ -51,9 +51,9 @@ def make_head(call: CallState, status: int, outcome: str, note: str | None) -> d
         "origin": tags.origin,
         "grouped": episode.task is not None,
         "done": tags.done,
-        "attempt": call.attempt,
+        "attempt": call.request.attempt,
         "body_hash": call.bodyhash,
-        "idempotency_key": call.idempotency.decode("latin-1")[:200] if call.idempotency is not None else None,
+        "idempotency_key": idempotency.decode("latin-1")[:200] if idempotency is not None else None,
         "trust_sampling": route.trust,
         "note": note,
         "extra": _THROUGH_CHAT if call.back is not None else _NOTHING,

@@ -31,27 +31,31 @@ class Reply(CallState):
     def up_head(self, head: ResponseHead) -> None:
         self.head = head
         self.first = time.time()
-        if self.servers and self.route.kind != "upstream":
+        if self.plane.live.down and self.route.kind != "upstream":
             self.plane.live.mark_up(self.upstream)
         self.stream = head.status == 200 and head.content_type.startswith(b"text/event-stream")
         if self.stream:
             self.events = Events()
             self.relayed = True
-            self.sink.send_head(head.status, self._fields())
+            self.sink.send_head(head.status, self._block())
 
     def up_body(self, data: bytes) -> None:
         self.parts.append(data)
         events = self.events
         if events is None:
             return
+        part: bytes | None
         try:
-            out = [shown for event in events.feed(data) if (shown := self._shown(event)) is not None]
+            found = events.feed(data)
+            if len(found) == 1:
+                part = self._shown(found[0])
+            else:
+                part = b"".join([shown for event in found if (shown := self._shown(event)) is not None])
         except Exception:
             log.exception("an event could not be read; relayed as it came")
-            out = [data] if self.back is None else []
-        if out and not self.ended:
-            part = out[0] if len(out) == 1 else b"".join(out)
-            if self.idempotency is not None:
+            part = data if self.back is None else None
+        if part and not self.ended:
+            if self.request.idempotency is not None:
                 self.kept.append(part)
             self.sink.send_part(part)
 
@@ -63,7 +67,7 @@ class Reply(CallState):
             self.terminal = True
             self.held.append(self._renamed(event))
             return None
-        if self.hide:
+        if self.hide is not None:
             shown = dialect.event(event, self.hide)
             if shown is None:
                 return None
@@ -73,11 +77,9 @@ class Reply(CallState):
     def _renamed(self, text: bytes) -> bytes:
         if self.names is None:
             return text
-        ours, theirs = self.names
-        changed = text.replace(b'"model":' + ours, b'"model":' + theirs, 1)
-        if changed is text or changed == text:
-            changed = text.replace(b'"model": ' + ours, b'"model": ' + theirs, 1)
-        return changed
+        compact, client, spaced, client_spaced, _, _ = self.names
+        changed = text.replace(compact, client, 1)
+        return changed if changed is not text else text.replace(spaced, client_spaced, 1)
 
     def up_end(self) -> None:
         self.sent = None
@@ -87,7 +89,7 @@ class Reply(CallState):
         reply = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
         head = self.head
         assert head is not None
-        if translated.refused(self, head.status):
+        if self.back is not None and translated.refused(self, head.status):
             self._send_again()
             return
         try:
@@ -102,9 +104,9 @@ class Reply(CallState):
                 if self.back is not None and head.status == 200:
                     shown = self.back.whole(self._renamed(reply))
                 elif head.status == 200:
-                    shown = self._renamed(self.dialect.whole(reply, self.hide) if self.hide else reply)
+                    shown = self._renamed(self.dialect.whole(reply, self.hide) if self.hide is not None else reply)
                 elif self.names is not None:
-                    shown = reply.replace(self.names[0][1:-1], self.names[1][1:-1])
+                    shown = reply.replace(self.names[4], self.names[5])
                 outcome = "ok" if head.status < 400 else "error"
         except Exception:
             log.exception("a reply could not be read; relayed as it came")
@@ -114,7 +116,8 @@ class Reply(CallState):
             shown, outcome = reply, "ok"
         if self.tags.done and outcome == "ok" and self.episode is not None:
             self.episode.done = True
-        self._remember(reply if self.back is None else b"".join((*self.back.shown, shown)), outcome)
+        if self.turn is not None:
+            self._remember(reply if self.back is None else b"".join((*self.back.shown, shown)), outcome)
         self._record(reply, head.status, outcome, lambda _ok: self._deliver(shown, outcome))
 
     def _deliver(self, shown: bytes, outcome: str) -> None:
@@ -123,11 +126,12 @@ class Reply(CallState):
             return
         head = self.head
         assert head is not None
-        if self.idempotency is not None and self.key is not None and outcome == "ok":
+        idempotency = self.request.idempotency
+        if idempotency is not None and self.key is not None and outcome == "ok":
             replay = Replay(
-                self.bodyhash, head.status, self._fields(), b"".join((*self.kept, shown)), stream=self.stream
+                self.bodyhash, head.status, self._block(), b"".join((*self.kept, shown)), stream=self.stream
             )
-            self.plane.replays.put(self.key.id, self.idempotency, replay)
+            self.plane.replays.put(self.key.id, idempotency, replay)
         self._count(head.status, outcome)
         self._end()
         if self.stream:
@@ -135,7 +139,7 @@ class Reply(CallState):
                 self.sink.send_part(shown)
             self.sink.send_end()
         else:
-            self.sink.send_whole(head.status, self._fields(), shown)
+            self.sink.send_whole(head.status, self._block(), shown)
 
     def up_failed(self, why: str, *, kind: str) -> None:
         self.sent = None

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.identity import Prefix, Tags
+    from slipstream_proxy.dialects.base import Dialect
 
 _DROPPED = frozenset(
     (
@@ -35,22 +39,30 @@ Headers = dict[bytes, bytes]
 Fields = tuple[Headers, Headers, list[bytes]]
 
 
-class Request:
-    """``headers`` by lower-case name (the first of several), ``ours`` those of them that are tags, ``lines`` what goes upstream."""
+class Head:
+    """A request without its body, read once: ``headers`` by lower-case name (the first of several), ``ours`` those of them that are tags.
 
-    __slots__ = ("body", "headers", "lines", "ours", "path")
+    ``block`` are the lines that go upstream, with their line ends. A client's next request mostly has the same head, so that this is shared
+    by all of them and never changed; ``tags`` keeps what ``read_tags`` found in it.
+    """
 
-    def __init__(self, path: str, fields: Fields, body: bytes) -> None:
-        self.path = path
-        self.headers, self.ours, self.lines = fields
-        self.body = body
+    __slots__ = ("attempt", "block", "dialect", "headers", "idempotency", "ours", "path", "prefix", "tags")
+
+    def __init__(self, prefix: Prefix, dialect: Dialect, fields: Fields) -> None:
+        self.path, self.prefix, self.dialect = prefix.path, prefix, dialect
+        self.headers, self.ours, lines = fields
+        self.block = b"".join([b"%b\r\n" % line for line in lines])
+        retry = self.headers.get(b"x-stainless-retry-count", b"0")
+        self.attempt = int(retry) if retry.isdigit() and len(retry) < 4 else 0
+        self.idempotency = self.headers.get(b"idempotency-key")
+        self.tags: Tags | None = None
 
 
 class Sink(Protocol):
-    """Where a reply goes. ``fields`` are header lines without their end."""
+    """Where a reply goes. ``block`` are header lines with their line ends."""
 
-    def send_whole(self, status: int, fields: list[bytes], body: bytes, *, close: bool = False) -> None: ...
-    def send_head(self, status: int, fields: list[bytes]) -> None: ...
+    def send_whole(self, status: int, block: bytes, body: bytes, *, close: bool = False) -> None: ...
+    def send_head(self, status: int, block: bytes) -> None: ...
     def send_part(self, data: bytes) -> None: ...
     def send_end(self) -> None: ...
     def break_off(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from multidict import CIMultiDict
 
+from slipstream_proxy.data.body import read_body
 from slipstream_proxy.data.control_forward import forward_to_control, is_control
 from slipstream_proxy.data.exchange import Call
 from slipstream_proxy.data.health import answer_health
@@ -19,7 +20,7 @@ from slipstream_proxy.data.listener import Server
 from slipstream_proxy.data.metrics_text import passed_label
 from slipstream_proxy.data.passthrough import is_allowed, list_models, pass_through
 from slipstream_proxy.data.refused import Refused
-from slipstream_proxy.data.request import Request, forwardable
+from slipstream_proxy.data.request import Head, forwardable
 from slipstream_proxy.dialects import BY_PATH
 from slipstream_proxy.dialects.base import Dialect, openai_error
 
@@ -37,17 +38,17 @@ class QueueSink:
 
     def __init__(self) -> None:
         self.call: Call | None = None
-        self.reply: tuple[int, list[bytes], bytes | None, bool] | None = None
+        self.reply: tuple[int, bytes, bytes | None, bool] | None = None
         self._queue: deque[object] = deque()
         self._bytes = 0
         self._event = asyncio.Event()
 
-    def send_whole(self, status: int, fields: list[bytes], body: bytes, *, close: bool = False) -> None:
-        self.reply = (status, fields, body, close)
+    def send_whole(self, status: int, block: bytes, body: bytes, *, close: bool = False) -> None:
+        self.reply = (status, block, body, close)
         self._event.set()
 
-    def send_head(self, status: int, fields: list[bytes]) -> None:
-        self.reply = (status, fields, None, False)
+    def send_head(self, status: int, block: bytes) -> None:
+        self.reply = (status, block, None, False)
         self._event.set()
 
     def send_part(self, data: bytes) -> None:
@@ -65,7 +66,7 @@ class QueueSink:
         self._queue.append(_ABORT)
         self._event.set()
 
-    async def head(self) -> tuple[int, list[bytes], bytes | None, bool]:
+    async def head(self) -> tuple[int, bytes, bytes | None, bool]:
         while self.reply is None:
             await self._event.wait()
         self._event.clear()
@@ -85,26 +86,6 @@ class QueueSink:
         return item
 
 
-async def read_body(request: web.BaseRequest, limit: int, timeout: float) -> bytes:
-    """The whole body, unpacked. Raises ``Refused``: too large, too slow, malformed."""
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        try:
-            async with asyncio.timeout(timeout):
-                part = await request.content.readany()
-        except TimeoutError:
-            raise Refused(408, "the request's body did not arrive in time") from None
-        except web.RequestPayloadError as e:
-            raise Refused(400, "the request's body is malformed") from e
-        if not part:
-            return b"".join(parts)
-        size += len(part)
-        if size > limit:
-            raise Refused(413, f"the request's body is larger than {limit} bytes")
-        parts.append(part)
-
-
 def header_map(fields: list[bytes]) -> CIMultiDict[str]:
     found: CIMultiDict[str] = CIMultiDict()
     for line in fields:
@@ -116,18 +97,19 @@ def header_map(fields: list[bytes]) -> CIMultiDict[str]:
 async def captured(plane: Plane, request: web.BaseRequest, prefix: Prefix, dialect: Dialect) -> web.StreamResponse:
     """A call of a captured format. The relay is the fast path's; only reading and writing differ."""
     body = await read_body(request, plane.config.proxy.body_limit, plane.config.proxy.header_timeout)
-    fields_in = forwardable(list(request.raw_headers))
+    head = Head(prefix, dialect, forwardable(list(request.raw_headers)))
     sink = QueueSink()
-    call = sink.call = Call(plane, Request(prefix.path, fields_in, body), prefix, dialect, sink)
+    call = sink.call = Call(plane, head, body, sink)
     try:
         call.begin()
-        status, fields, whole, close = await sink.head()
+        status, block, whole, close = await sink.head()
+        headers = header_map(block.split(b"\r\n")[:-1])
         if whole is not None:
-            response = web.Response(status=status, headers=header_map(fields), body=whole)
+            response = web.Response(status=status, headers=headers, body=whole)
             if close or plane.draining:
                 response.force_close()
             return response
-        stream = web.StreamResponse(status=status, headers=header_map(fields))
+        stream = web.StreamResponse(status=status, headers=headers)
         if request.version >= (1, 1):
             stream.enable_chunked_encoding()
         if plane.draining:

@@ -13,14 +13,16 @@ from collections import deque
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
-from slipstream_proxy.data.http1 import ChunkedBody, Malformed, ResponseHead
+from slipstream_proxy.data.http1 import ChunkedBody, Known, Malformed, ResponseHead
 
 MAX_HEAD = 256 * 1024
 
 
 class Receiver(Protocol):
     def up_head(self, head: ResponseHead) -> None: ...
-    def up_body(self, data: bytes) -> None: ...
+    def up_body(self, data: bytes) -> None:
+        """What one read brought of the body, without its framing."""
+
     def up_end(self) -> None: ...
     def up_failed(self, why: str, *, kind: str) -> None:
         """``kind``: ``connect`` (no byte was sent), ``stale`` (an idle connection was closed before a byte came), ``broken``, ``timeout``."""
@@ -53,8 +55,9 @@ class Upstream(asyncio.Protocol):
         self.receiver = receiver
         self._head = self._body = None
         self._buffer = b""
-        self.last = self.pool.loop.time()
-        self.pool.busy.add(self)
+        pool = self.pool
+        self.last = pool.loop.time()
+        pool.busy.add(self)
         assert self.transport is not None
         self.transport.write(data)
 
@@ -75,19 +78,19 @@ class Upstream(asyncio.Protocol):
         if self._buffer:
             data = self._buffer + data
             self._buffer = b""
-        while True:
-            end = data.find(b"\r\n\r\n")
-            if end < 0:
-                if len(data) > MAX_HEAD:
-                    raise Malformed("a head without end")
-                self._buffer = data
+        for known in self.pool.known:
+            if known.matches(data):
+                head, length = known.value, known.length
+                data = data[known.end :]
+                break
+        else:
+            read = self._read_head(data)
+            if read is None:
                 return
-            head = ResponseHead(data[:end] + b"\r\n")
-            data = data[end + 4 :]
-            if head.status >= 200:
-                break  # 1xx are for this hop
+            head, data = read
+            length = head.length
         self._head = head
-        self._left = head.length
+        self._left = length
         self._body = ChunkedBody() if head.chunked else None
         receiver = self.receiver
         assert receiver is not None
@@ -95,12 +98,29 @@ class Upstream(asyncio.Protocol):
         if self.receiver is receiver and (data or self._left == 0):
             self._take_body(data)
 
+    def _read_head(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
+        """The head, and what stands behind it; None: it goes on."""
+        while True:
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                if len(data) > MAX_HEAD:
+                    raise Malformed("a head without end")
+                self._buffer = data
+                return None
+            head = ResponseHead(data[: end + 2])
+            start, data = data[: end + 4], data[end + 4 :]
+            if head.status >= 200:  # 1xx are for this hop
+                if head.status == 200:
+                    self.pool.remember(start, head)
+                return head, data
+
     def _take_body(self, data: bytes) -> None:
         receiver = self.receiver
         assert receiver is not None
         if self._body is not None:
-            for piece in self._body.feed(data):
-                receiver.up_body(piece)
+            pieces = self._body.feed(data)
+            if pieces:
+                receiver.up_body(pieces[0] if len(pieces) == 1 else b"".join(pieces))
                 if self.receiver is not receiver:
                     return
             if self._body.done:
@@ -192,6 +212,9 @@ class Pool:
         self.idle: deque[Upstream] = deque()
         self.busy: set[Upstream] = set()
         self.closed = False
+        self.known: list[Known[ResponseHead]] = []
+        """The latest heads of a whole reply and of a stream: an engine begins each reply with one of them."""
+        self._starts: dict[str, bytes] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def send(self, data: bytes, receiver: Receiver, sent: Sent | None = None, *, fresh: bool = False) -> Sent:
@@ -207,6 +230,19 @@ class Pool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return handle
+
+    def start(self, path: str) -> bytes:
+        """Request line and Host of a ``POST``."""
+        found = self._starts.get(path)
+        if found is None:
+            line = b"POST %b%b HTTP/1.1\r\nHost: %b\r\n"
+            found = line % (self.prefix, path.encode("latin-1"), self.authority)
+            if len(self._starts) < 256:
+                self._starts[path] = found
+        return found
+
+    def remember(self, text: bytes, head: ResponseHead) -> None:
+        self.known = [Known(text, head), *(k for k in self.known if k.value.chunked != head.chunked)]
 
     async def _connect(self, data: bytes, receiver: Receiver, handle: Sent) -> None:
         try:

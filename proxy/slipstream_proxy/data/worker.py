@@ -35,7 +35,7 @@ def metrics_file(plane: Plane) -> Path:
 async def _save_metrics(plane: Plane) -> None:
     """For the scrape that another worker answers, and for `status`."""
     while True:
-        await asyncio.to_thread(plane.metrics.save, metrics_file(plane))
+        await asyncio.to_thread(plane.metrics.save, metrics_file(plane), plane.metrics.parts())
         await asyncio.sleep(2.0)
 
 

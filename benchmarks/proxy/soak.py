@@ -1,0 +1,326 @@
+"""Streams for a long time, while adapters are swapped, engines killed and clients go away: does anything leak, get stuck or get lost?
+
+    python benchmarks/proxy/soak.py [--seconds 600] [--streams 256]
+
+A whole proxy (parent, control plane with DuckDB, one worker) in front of two engines that can be killed. The last line is one JSON object:
+``rss_growth`` of the worker (last fifth of the run against the second), ``lost`` calls (answered to the end and not in the store), ``stuck`` calls
+(no byte for ``PATIENCE`` seconds, or still running in the proxy after the last client has gone), ``lag_p99_ms`` of the worker's event loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from targets import free_port
+
+HERE = Path(__file__).parent
+PATIENCE = 60.0
+API = "/slipstream/v1"
+RETRY = 0.5
+
+
+@dataclass
+class Told:
+    """What the clients saw."""
+
+    answered: set[str] = field(default_factory=set)
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Samples:
+    rss: list[tuple[float, int]] = field(default_factory=list)
+    control: list[tuple[float, int]] = field(default_factory=list)
+    lag: list[float] = field(default_factory=list)
+
+
+class Engines:
+    """Processes that are killed and started again on their ports."""
+
+    def __init__(self, count: int, tokens: int, gap: float) -> None:
+        self.ports = [free_port() for _ in range(count)]
+        self.more = [str(tokens), str(gap)]
+        self.processes = [self._start(port) for port in self.ports]
+        self.restarts = 0
+
+    def _start(self, port: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, str(HERE / "engine.py"), str(port), *self.more])
+
+    async def restart(self, number: int) -> None:
+        self.processes[number].kill()
+        await asyncio.to_thread(self.processes[number].wait)
+        await asyncio.sleep(1.0)
+        self.processes[number] = self._start(self.ports[number])
+        self.restarts += 1
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+def rss(pid: int) -> int:
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) * 1024
+    return 0
+
+
+def children(pid: int) -> dict[str, int]:
+    """``data`` and ``control`` → pid."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            if int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                line = (folder / "cmdline").read_bytes().decode()
+                found["data" if "data.worker" in line else "control"] = int(folder.name)
+    return found
+
+
+class Agent:
+    """One stream after the other over one connection, as long as it holds; some are left in the middle."""
+
+    def __init__(self, number: int, url: str, told: Told, stop: asyncio.Event, aborts: float) -> None:
+        self.number, self.told, self.stop, self.aborts = number, told, stop, aborts
+        self.port = int(url.rpartition(":")[2])
+        self.rng = random.Random(number)
+        self.connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self.calls = 0
+
+    async def run(self) -> None:
+        while not self.stop.is_set():
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    outcome = await self.call()
+            except TimeoutError:
+                outcome = "stuck"
+            except (OSError, asyncio.IncompleteReadError):
+                outcome = "broken"
+            self.told.outcomes[outcome] += 1
+            if outcome != "answered":
+                self.close()
+            if outcome in ("broken", "refused"):
+                await asyncio.sleep(RETRY)
+        self.close()
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection[1].close()
+            self.connection = None
+
+    def request(self) -> bytes:
+        episode, turn = divmod(self.calls, 4)
+        self.calls += 1
+        messages = [{"role": "user", "content": f"turn {i} " + "x" * 200} for i in range(turn + 1)]
+        body = json.dumps({"model": "gpt-4o", "messages": messages, "temperature": 1.0, "stream": True})
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += f"x-slipstream-episode: soak-{self.number}-{episode}\r\nx-slipstream-task: task-{episode % 50}\r\n"
+        head += "x-slipstream-done: true\r\n" if turn == 3 else ""
+        return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+
+    async def call(self) -> str:
+        if self.connection is None:
+            self.connection = await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = self.connection
+        writer.write(self.request())
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+        if " 200 " not in head.partition("\r\n")[0]:
+            return "refused"
+        leave = self.rng.randrange(1, 12) if self.rng.random() < self.aborts else -1
+        while True:
+            size = int(await reader.readuntil(b"\r\n"), 16)
+            data = await reader.readexactly(size + 2)
+            if size == 0:
+                break
+            if b'data: {"error"' in data:
+                return "broken"
+            leave -= 1
+            if leave == 0:
+                return "aborted"
+        self.told.answered.add(head.partition("x-slipstream-call: ")[2].partition("\r\n")[0])
+        return "answered"
+
+
+class Soak:
+    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
+        self.folder, self.options = folder, options
+        self.engines = Engines(2, options.tokens, options.gap)
+        self.told, self.samples = Told(), Samples()
+        self.stop = asyncio.Event()
+        self.swaps = 0
+        self.url = ""
+
+    def start(self) -> subprocess.Popen[bytes]:
+        urls = [f"http://127.0.0.1:{port}" for port in self.engines.ports]
+        config = self.folder / "slipstream.toml"
+        config.write_text(
+            f'data_dir = "{self.folder}/data"\n[engine]\nname = "m"\nurls = {json.dumps(urls)}\nhealth_interval = 0.5\n'
+            f'[proxy]\nport = 0\ndurability = "{self.options.durability}"\n[models."gpt-*"]\ntrained = "m"\n[gate]\nholdout = 0.0\n'
+        )
+        with (self.folder / "proxy.log").open("wb") as log:
+            command = [sys.executable, "-m", "slipstream.cli", "proxy", "--config", str(config)]
+            return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    async def ready(self, session: aiohttp.ClientSession) -> None:
+        until = time.monotonic() + 120
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError, ValueError, aiohttp.ClientError):
+                self.url = json.loads((self.folder / "data" / "proxy.json").read_text())["url"]
+                async with session.get(self.url + "/readyz") as reply:
+                    if reply.status == 200:
+                        return
+            await asyncio.sleep(0.1)
+        raise SystemExit((self.folder / "proxy.log").read_text()[-4000:])
+
+    async def every(self, seconds: float, what: Any) -> None:
+        while not self.stop.is_set():
+            await asyncio.sleep(seconds)
+            if not self.stop.is_set():
+                await what()
+
+    async def swap(self, session: aiohttp.ClientSession) -> None:
+        name = f"m@{self.swaps + 1}"
+        write_adapter(self.folder / "data" / "adapters" / name, self.swaps % 250)
+        async with session.post(f"{self.url}{API}/adapters", json={"path": name, "step": self.swaps + 1}) as reply:
+            if reply.status >= 300:
+                raise SystemExit(f"adapter {name}: {reply.status} {await reply.text()}")
+        self.swaps += 1
+
+    async def metric(self, session: aiohttp.ClientSession, name: str) -> float:
+        async with session.get(self.url + "/metrics") as reply:
+            lines = (await reply.text()).splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.partition("{")[0].split(" ")[0] == name)
+
+    async def sample(self, session: aiohttp.ClientSession, pids: dict[str, int]) -> None:
+        now = time.monotonic()
+        self.samples.rss.append((now, rss(pids["data"])))
+        self.samples.control.append((now, rss(pids["control"])))
+        self.samples.lag.append(await self.metric(session, "slipstream_event_loop_lag_seconds"))
+
+    async def missing(self, session: aiohttp.ClientSession) -> int:
+        """Answered calls that are not in the store, once it has taken in all that it will."""
+        until = time.monotonic() + 120
+        while True:
+            stored: set[str] = set()
+            query = "select id from calls where id > '{}' order by id limit 50000"
+            last = ""
+            while True:
+                body = {"query": query.format(last), "limit": 50_000}
+                async with session.post(f"{self.url}{API}/sql", json=body) as reply:
+                    rows = (await reply.json())["rows"]
+                stored.update(row[0] for row in rows)
+                if len(rows) < 50_000:
+                    break
+                last = rows[-1][0]
+            left = len(self.told.answered - stored)
+            if not left or time.monotonic() > until:
+                return left
+            await asyncio.sleep(1.0)
+
+    async def run(self) -> dict[str, Any]:
+        options = self.options
+        process = self.start()
+        try:
+            async with aiohttp.ClientSession() as session:
+                await self.ready(session)
+                pids = children(process.pid)
+                agents = [Agent(n, self.url, self.told, self.stop, options.aborts) for n in range(options.streams)]
+                tasks = [asyncio.create_task(agent.run()) for agent in agents]
+                numbers = iter(range(10**9))
+                others = [
+                    asyncio.create_task(self.every(1.0, lambda: self.sample(session, pids))),
+                    asyncio.create_task(self.every(options.swap_every, lambda: self.swap(session))),
+                    asyncio.create_task(
+                        self.every(options.restart_every, lambda: self.engines.restart(next(numbers) % 2))
+                    ),
+                ]
+                await asyncio.sleep(options.seconds)
+                self.stop.set()
+                await asyncio.gather(*tasks)
+                for task in others:
+                    task.cancel()
+                await asyncio.gather(*others, return_exceptions=True)
+                await asyncio.sleep(3.0)
+                running = await self.metric(session, "slipstream_in_flight")
+                return self.report(running, await self.missing(session), same=pids == children(process.pid))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(60)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            self.engines.close()
+
+    def report(self, running: float, lost: int, *, same: bool) -> dict[str, Any]:
+        lag = sorted(self.samples.lag)
+        return {
+            "rss_growth": growth(self.samples.rss),
+            "lost": lost,
+            "stuck": self.told.outcomes["stuck"] + int(running),
+            "lag_p99_ms": round(lag[int(len(lag) * 0.99)] * 1000, 2) if lag else None,
+            "control_rss_growth": growth(self.samples.control),
+            "worker_rss_mib": round(self.samples.rss[-1][1] / 2**20, 1),
+            "processes_stayed": same,
+            "swaps": self.swaps,
+            "engine_restarts": self.engines.restarts,
+            "seconds": self.options.seconds,
+            **{name: self.told.outcomes[name] for name in ("answered", "aborted", "broken", "refused")},
+        }
+
+
+def growth(samples: list[tuple[float, int]]) -> float:
+    """Median of the last fifth over the median of the second, less 1: the first fifth is warming up."""
+    fifth = max(1, len(samples) // 5)
+    values = [size for _, size in samples]
+    return round(statistics.median(values[-fifth:]) / statistics.median(values[fifth : 2 * fifth] or values) - 1.0, 4)
+
+
+def write_adapter(folder: Path, fill: int) -> None:
+    """What the control plane takes for an adapter: one float32 tensor of 8 × 4."""
+    temp = folder.with_name(f".tmp-{folder.name}")
+    temp.mkdir(parents=True)
+    (temp / "adapter_config.json").write_text(json.dumps({"r": 8, "peft_type": "LORA", "bias": "none"}))
+    data = bytes([fill, 0, 0, 0]) * 32
+    entry = {"a.lora_A.weight": {"dtype": "F32", "shape": [8, 4], "data_offsets": [0, len(data)]}}
+    header = json.dumps(entry).encode()
+    (temp / "adapter_model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
+    temp.rename(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--streams", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--gap", type=float, default=0.1, help="seconds between a stream's events")
+    parser.add_argument("--aborts", type=float, default=0.05, help="share of streams that their client leaves")
+    parser.add_argument("--swap-every", type=float, default=20.0)
+    parser.add_argument("--restart-every", type=float, default=45.0)
+    parser.add_argument("--durability", default="power")
+    with tempfile.TemporaryDirectory() as name:
+        found = asyncio.run(make(Path(name), parser.parse_args()))
+    print(json.dumps(found))
+
+
+async def make(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    return await Soak(folder, options).run()
+
+
+if __name__ == "__main__":
+    main()

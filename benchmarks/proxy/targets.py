@@ -1,0 +1,169 @@
+"""What is measured: the mock by itself, nginx, Slipstream and LiteLLM's proxy in front of it, each started on a core of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from slipstream.config import Config
+from slipstream_proxy.keys import Keys
+from slipstream_proxy.spool import list_segments, read_segment
+
+HERE = Path(__file__).parent
+CORES = sorted(os.sched_getaffinity(0))
+PROXY_CORE, OTHER_CORE = CORES[0], CORES[-1]
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Target:
+    name: str
+    port: int
+    pid: int
+    key: str = "sk-none"
+    config: Config | None = None
+    answered: int = 0
+    """Calls, warm-up included."""
+
+    def recorded(self) -> int:
+        """Calls in the spool."""
+        assert self.config is not None
+        segments = [path for found in list_segments(self.config.spool_dir).values() for _, path in found]
+        return sum(1 for path in segments for _ in read_segment(path))
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def compiled(folder: Path, name: str) -> Path:
+    out = folder / name
+    subprocess.run(["cc", "-O2", "-o", str(out), str(HERE / f"{name}.c")], check=True)
+    return out
+
+
+def start(stack: contextlib.ExitStack, command: list[Any], core: int, **more: Any) -> subprocess.Popen[bytes]:
+    """A process on one core, which ends with ``stack``."""
+
+    def pin() -> None:
+        os.sched_setaffinity(0, {core})
+
+    process = subprocess.Popen([str(c) for c in command], preexec_fn=pin, **more)  # noqa: PLW1509 - no threads here
+
+    def end() -> None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    stack.callback(end)
+    return process
+
+
+def wait_port(port: int) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise SystemExit(f"nothing listens on {port}")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of a process and its children (nginx's worker), in user and system mode."""
+    total = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(folder.name) == pid or int(fields[1]) == pid:
+            total += int(fields[11]) + int(fields[12])
+    return total / TICK
+
+
+def start_slipstream(stack: contextlib.ExitStack, folder: Path, mock: int, durability: str) -> Target:
+    """One worker with keys, tags, a model map and metrics; every call is recorded."""
+    data = folder / durability
+    _, secret = Keys(data / "keys.json").add("bench", ["inference"])
+    config = Config.model_validate(
+        {
+            "data_dir": str(data),
+            "proxy": {"durability": durability},
+            "engine": {"urls": [f"http://127.0.0.1:{mock}"], "name": "m"},
+            "models": {"gpt-*": {"trained": "m"}},
+        }
+    )
+    sock = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    stack.enter_context(contextlib.closing(sock))
+    env = {**os.environ, "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(), "SLIPSTREAM_LOG": "WARNING"}
+    command = [sys.executable, "-m", "slipstream_proxy.data.worker", "0", sock.fileno()]
+    process = start(stack, command, PROXY_CORE, env=env, pass_fds=(sock.fileno(),))
+    port = sock.getsockname()[1]
+    wait_port(port)
+    return Target(f"slipstream ({durability})", port, process.pid, secret, config)
+
+
+def start_nginx(stack: contextlib.ExitStack, folder: Path, mock: int) -> Target | None:
+    if not shutil.which("nginx"):
+        return None
+    port, home = free_port(), folder / "nginx"
+    home.mkdir()
+    text = (HERE / "nginx.conf").read_text().replace("MOCK", str(mock)).replace("LISTEN", str(port))
+    (home / "nginx.conf").write_text(text)
+    process = start(stack, ["nginx", "-p", home, "-c", home / "nginx.conf"], PROXY_CORE)
+    wait_port(port)
+    return Target("nginx", port, process.pid)
+
+
+def start_litellm(stack: contextlib.ExitStack, folder: Path, mock: int) -> Target | None:
+    """LiteLLM's proxy, one worker; None where it (or what its proxy needs) is not installed or does not start."""
+    if find_spec("litellm") is None:
+        return None
+    port, home = free_port(), folder / "litellm"
+    home.mkdir()
+    entry = {"model": "openai/m", "api_base": f"http://127.0.0.1:{mock}/v1", "api_key": "sk-none"}
+    config = {"model_list": [{"model_name": "gpt-4o", "litellm_params": entry}], "general_settings": {}}
+    (home / "config.yaml").write_text(json.dumps(config))  # JSON is YAML
+    env = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "ERROR"}
+    command = [sys.executable, "-c", "from litellm import run_server; run_server()"]
+    command += [
+        "--config",
+        str(home / "config.yaml"),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--telemetry",
+        "False",
+    ]
+    with (home / "log").open("wb") as log:
+        process = start(stack, command, PROXY_CORE, env=env, cwd=home, stdout=log, stderr=log)
+    until = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < until:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/liveliness", timeout=2):
+                return Target("litellm", port, process.pid)
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    print((home / "log").read_text(errors="replace")[-2000:], file=sys.stderr)
+    return None

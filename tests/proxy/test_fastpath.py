@@ -1,0 +1,167 @@
+"""The fast way against aiohttp's own, for the same bytes: what the engine and the client get must not tell which way was taken."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+
+import pytest
+from tests.proxy.test_relay import ASK
+
+from slipstream_proxy.data import fastpath
+from slipstream_proxy.data.fastpath import Handler
+from slipstream_proxy.keys import Keys
+
+NEVER = re.compile(rb"(?!)")
+VARYING = re.compile(
+    rb"x-slipstream-call: [^\r]*\r\n|x-slipstream-episode: ep-[^\r]*\r\n|(?:date|server): [^\r]*\r\n", re.IGNORECASE
+)
+
+
+def request(headers: list[tuple[str, str]], body: bytes, path: str = "/v1/chat/completions") -> bytes:
+    lines = [f"POST {path} HTTP/1.1", *(f"{k}: {v}" for k, v in headers), f"Content-Length: {len(body)}", "", ""]
+    return "\r\n".join(lines).encode("latin-1") + body
+
+
+async def replies(port: int, pieces: list[bytes], count: int) -> list[tuple[bytes, frozenset[bytes], bytes]]:
+    """Status line, header lines and body of ``count`` replies to what is sent in ``pieces``."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0)
+    found = []
+    async with asyncio.timeout(60):
+        for _ in range(count):
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b"chunked" in head:
+                body = b""
+                while size := int(await reader.readuntil(b"\r\n"), 16):
+                    body += await reader.readexactly(size)
+                    await reader.readexactly(2)
+                await reader.readexactly(2)
+            else:
+                body = await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+            status, *lines = VARYING.sub(b"", head).split(b"\r\n")
+            found.append((status, frozenset(line.lower() for line in lines if line), body))
+    writer.close()
+    return found
+
+
+def sent(headers: dict[str, str]) -> dict[str, str]:
+    """What the engine gets of a head, but for the call's own id."""
+    return {k.lower(): v for k, v in headers.items() if k.lower() != "x-request-id"}
+
+
+def cut(data: bytes, rng: random.Random) -> list[bytes]:
+    points = [0, *sorted(rng.randrange(len(data) + 1) for _ in range(rng.choice((0, 0, 1, 3)))), len(data)]
+    return [data[a:b] for a, b in zip(points, points[1:], strict=False) if b > a]
+
+
+def some_requests(rng: random.Random) -> list[bytes]:
+    """Requests as one client sends them: mostly with the same head, then with another tag, key, format or length."""
+    made = []
+    headers = [("Host", "localhost"), ("Content-Type", "application/json"), ("User-Agent", "x/1"), ("X-Custom", "kept")]
+    for _ in range(rng.randrange(2, 7)):
+        more = list(headers)
+        if rng.random() < 0.7:
+            more.append(("x-slipstream-episode", rng.choice(("a", "b"))))
+        if rng.random() < 0.3:
+            more += [("x-slipstream-tag-team", "blue"), ("x-slipstream-task", "t1")]
+        if rng.random() < 0.2:
+            more.append(("X-SLIPSTREAM-SPLIT", rng.choice(("eval", "off", "nonsense"))))
+        if rng.random() < 0.2:
+            more.insert(rng.randrange(len(more)), ("Authorization", "Bearer sk-x"))
+        ask = {**ASK, "messages": [{"role": "user", "content": "ü" * rng.choice((1, 10, 5000))}]}
+        ask |= rng.choice(({}, {"stream": True}, {"n": 2}, {"logprobs": True}, {"model": "nope"}, {"model": "gpt-4o"}))
+        if rng.random() < 0.2:
+            ask["metadata"] = rng.choice(({"slipstream_episode": "m", "own": "1"}, {"own": "2"}))
+        body = json.dumps(ask, ensure_ascii=rng.random() < 0.5).encode() if rng.random() < 0.9 else b"{"
+        path = rng.choice(("/v1/chat/completions",) * 3 + ("/e/e9/v1/chat/completions", "/v1/chat/completions?a=b"))
+        made.append(request(more, body, path))
+        if rng.random() < 0.5:
+            made.append(made[-1])
+    return made
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_both_ways_say_the_same(start, fake, monkeypatch, seed):
+    rng = random.Random(seed)
+    proxy = await start(models={"gpt-4*": {"trained": "tiny"}})
+    asked = some_requests(rng)
+    pieces = cut(b"".join(asked), rng)
+    fast = await replies(proxy.port, pieces, len(asked))
+    seen, raw = fake.seen[:], fake.raw[:]
+    fake.seen.clear()
+    fake.raw.clear()
+    monkeypatch.setattr(fastpath, "_LINE", NEVER)
+    slow = await replies(proxy.port, pieces, len(asked))
+    assert fast == slow
+    assert raw == fake.raw
+    assert [sent(headers) for _, headers in seen] == [sent(headers) for _, headers in fake.seen]
+
+
+async def test_the_fast_way_is_taken(start, fake, monkeypatch):
+    def never(*_):
+        raise AssertionError("aiohttp's parser was asked")
+
+    proxy = await start()
+    monkeypatch.setattr(Handler, "_slow_data", never)
+    asked = request([("Host", "a"), ("Content-Type", "application/json")], json.dumps(ASK).encode())
+    more = request([("Host", "a"), ("Content-Type", "application/json")], json.dumps({**ASK, "n": 2}).encode())
+    found = await replies(proxy.port, [asked, asked + more, asked], 4)
+    assert [status for status, _, _ in found] == [b"HTTP/1.1 200 OK"] * 4
+    assert [body.get("n") for body, _ in fake.seen] == [None, None, 2, None]
+
+
+async def test_a_known_head_is_asked_for_its_key_each_time(start, fake, tmp_path):
+    """What is remembered of a head is how it reads, and not whether it may come in."""
+    keys = Keys(tmp_path / "data" / "keys.json")
+    key_id, secret = keys.add("a", ["inference"])
+    keys.add("b", ["inference"])
+    proxy = await start()
+    asked = request([("Host", "a"), ("Authorization", f"Bearer {secret}")], json.dumps(ASK).encode())
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+
+    async def status() -> bytes:
+        writer.write(asked)
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+        return head.split()[1]
+
+    assert [await status(), await status()] == [b"200", b"200"]
+    keys.revoke(key_id)
+    proxy.plane.admission.keys._looked = 0.0
+    assert await status() == b"401"
+    writer.close()
+
+
+@pytest.mark.parametrize("length", [b"9" * 30, b"9" * 5000, b"99999999999"])
+async def test_lengths_beyond_all_bounds(start, fake, length):
+    proxy = await start(proxy={"header_limit": 8192})
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: " + length + b"\r\n\r\n{}")
+    async with asyncio.timeout(60):
+        got = await reader.read()
+    writer.close()
+    assert got.startswith(b"HTTP/1.1 413") and not fake.seen
+
+
+async def test_a_body_that_drips_is_ended(start, fake, monkeypatch):
+    """Each byte in time, but never the whole."""
+    monkeypatch.setattr(fastpath, "MIN_RATE", 1e6)
+    proxy = await start(proxy={"header_timeout": 0.3})
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n")
+    answer = asyncio.create_task(reader.readuntil(b"\r\n"))
+    for _ in range(1000):
+        if answer.done():
+            break
+        writer.write(b" ")
+        await asyncio.sleep(0.02)
+    async with asyncio.timeout(60):
+        assert (await answer).startswith(b"HTTP/1.1 408")
+    writer.close()
+    assert not fake.seen

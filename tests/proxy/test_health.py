@@ -1,0 +1,63 @@
+"""What probes and scrapes are answered."""
+
+from __future__ import annotations
+
+import aiohttp
+import pytest
+
+from slipstream_proxy.data.health import _merged, not_ready
+
+
+async def get(url: str, **more) -> tuple[int, str, str]:
+    async with aiohttp.ClientSession() as session, session.get(url, **more) as reply:
+        return reply.status, reply.headers.get("content-type", ""), await reply.text()
+
+
+async def test_ready_says_why_not(start, fake):
+    proxy = await start()
+    live = proxy.plane.live
+    assert (await get(proxy.url + "/healthz"))[0] == 200
+    status, _, text = await get(proxy.url + "/readyz")
+    assert status == 503 and "not known" in text
+    live.known = True
+    assert (await get(proxy.url + "/readyz"))[::2] == (200, '{"status": "ready"}')
+    live.mark_down(fake.url, 1000.0)
+    status, _, text = await get(proxy.url + "/readyz")
+    assert status == 503 and "no engine" in text
+    live.mark_up(fake.url)
+    assert not_ready(proxy.plane) is None
+    proxy.plane.draining = True
+    status, _, text = await get(proxy.url + "/readyz")
+    assert status == 503 and "draining" in text and (await get(proxy.url + "/healthz"))[0] == 200
+    proxy.plane.draining = False
+
+
+async def test_metrics_without_a_control_plane(start, fake):
+    proxy = await start()
+    status, kind, text = await get(proxy.url + "/metrics")
+    assert status == 200 and kind.startswith("text/plain; version=0.0.4")
+    assert "# TYPE slipstream_calls_total counter" in text
+    assert (await get(proxy.url + "/metrics", headers={"Host": "evil.example"}))[0] == 403
+
+
+async def test_only_reading_methods(start, fake):
+    proxy = await start()
+    async with aiohttp.ClientSession() as session:
+        async with session.post(proxy.url + "/healthz") as reply:
+            assert reply.status == 404
+        async with session.head(proxy.url + "/healthz") as reply:
+            assert reply.status == 200
+
+
+@pytest.mark.parametrize(
+    ("other", "kept"),
+    [
+        ("", ""),
+        ("# HELP a x\n# TYPE a counter\na 1\n", ""),
+        ("# HELP b x\n# TYPE b counter\nb 1\n", "# HELP b x\n# TYPE b counter\nb 1\n"),
+        ('# TYPE a counter\na 1\na{x="1"} 2\n# TYPE b gauge\nb 1\n', "# TYPE b gauge\nb 1\n"),
+    ],
+)
+def test_families_that_both_have_are_the_data_planes(other, kept):
+    own = "# HELP a ours\n# TYPE a counter\na 5\n"
+    assert _merged(own, other) == own + kept
