@@ -262,6 +262,14 @@ class Client:
         """One conversation of a log: id, task, split, model, messages, tools, reward, tags. It has text and no tokens."""
         self._do(_Ask("POST", "/import", episode))
 
+    def restore_episode(self, episode: dict[str, Any]) -> None:
+        """An episode as ``export("jsonl")`` wrote it, put back whole, with its ids and log-probabilities. Admin."""
+        self._do(_Ask("POST", "/import/episode", episode))
+
+    def restore_adapters(self, adapters: dict[str, Any]) -> None:
+        """Adapters and their states, as ``adapters()`` tells them. Admin."""
+        self._do(_Ask("POST", "/import/adapters", adapters))
+
     def export(self, format: str, **filters: Any) -> Iterator[bytes]:
         """The dataset's bytes, as they come."""
         request = _Ask("GET", "/export", params=_clean(filters) | {"format": format}).request(self.http)
@@ -404,6 +412,14 @@ class AsyncClient:
     async def import_episode(self, episode: dict[str, Any]) -> None:
         """One conversation of a log: id, task, split, model, messages, tools, reward, tags. It has text and no tokens."""
         await self._do(_Ask("POST", "/import", episode))
+
+    async def restore_episode(self, episode: dict[str, Any]) -> None:
+        """An episode as ``export("jsonl")`` wrote it, put back whole, with its ids and log-probabilities. Admin."""
+        await self._do(_Ask("POST", "/import/episode", episode))
+
+    async def restore_adapters(self, adapters: dict[str, Any]) -> None:
+        """Adapters and their states, as ``adapters()`` tells them. Admin."""
+        await self._do(_Ask("POST", "/import/adapters", adapters))
 
     async def export(self, format: str, **filters: Any) -> AsyncIterator[bytes]:
         """The dataset's bytes, as they come."""

@@ -80,6 +80,8 @@ def fill(server: Server) -> None:
     server.on("GET", "/status", {"version": "1", "started": 1.0, "models": {"inbox": "inbox@1"}})
     server.on("POST", "/sql", {"columns": ["n"], "rows": [[1]]})
     server.on("POST", "/import", {})
+    server.on("POST", "/import/episode", {})
+    server.on("POST", "/import/adapters", {})
     server.on("GET", "/export", b"one\ntwo\n")
 
 
@@ -90,7 +92,7 @@ ASKS: dict[str, tuple[Any, ...]] = {
     "ack_batch": ("b1", c.BatchAck(lease="l1", outcome="trained")), "release": ("w",), "hold_engine": (c.HoldIn(worker="w"),), "release_engine": ("w",),
     "add_adapter": (c.AdapterIn(path="inbox@1"),), "adapters": (),
     "promote": ("inbox@1", "why"), "rollback": ("inbox@1",), "post_event": (c.Event(kind="step"),), "events": (3,), "status": (),
-    "sql": ("select 1", 5), "import_episode": ({"messages": []},), "export": ("sft",),
+    "sql": ("select 1", 5), "import_episode": ({"messages": []},), "restore_episode": ({"id": "e1"},), "restore_adapters": ({"adapters": []},), "export": ("sft",),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterState, Event
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 S = AdapterState
+T = TypeVar("T")
 Mutate = Callable[[str, dict[str, Any]], Awaitable[None]]
 ATTEMPTS = 5
 AWAY = "adapters' states stand in the store that the proxies share, and it takes nothing just now"
@@ -98,6 +99,18 @@ class Agreeing:
                 await self.mutate("event", e.model_dump(mode="json"))
         self.wake.set()
 
+    async def bring_in(self, found: Sequence[Adapter]) -> int:
+        """Adapters of another store, with the states they had there. → How many were not here."""
+        new = [a for a in found if a.name not in self.items]
+        live = {a.model for a in self.items.values() if a.state in (S.LIVE, S.CANDIDATE)}
+        if any(a.model in live and a.state in (S.LIVE, S.CANDIDATE) for a in new):
+            raise Problem(
+                409, "one is live here already", field="body.adapters", fix="import before anything is trained"
+            )
+        if new:
+            await self.change([a.model_copy(update={"loaded": False, "episodes": 0}) for a in new])
+        return len(new)
+
     async def _swap(self, changed: Sequence[Adapter], events: Sequence[Event]) -> int:
         if self.store is None:
             raise Problem(503, AWAY, fix="ask again", headers={"retry-after": "5"})
@@ -109,7 +122,7 @@ class Agreeing:
             raise Meanwhile
         return now
 
-    async def agree(self, decide: Callable[[], Awaitable[Adapter]]) -> Adapter:
+    async def agree(self, decide: Callable[[], Awaitable[T]]) -> T:
         """Decide on what is known now, and again if another proxy was first."""
         for _ in range(ATTEMPTS):
             await self.follow()

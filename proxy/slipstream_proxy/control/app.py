@@ -19,6 +19,7 @@ from slipstream_proxy.control import (
     routes_episodes,
     routes_import,
     routes_look,
+    routes_restore,
     routes_work,
 )
 from slipstream_proxy.control.deps import Deps
@@ -31,6 +32,7 @@ DEPS: web.AppKey[Deps] = web.AppKey("deps", Deps)
 ROUTES: list[Route] = [
     *routes_episodes.ROUTES,
     *routes_import.ROUTES,
+    *routes_restore.ROUTES,
     *routes_work.ROUTES,
     *routes_adapters.ROUTES,
     *routes_engine.ROUTES,

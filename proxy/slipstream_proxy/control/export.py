@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from pydantic import BaseModel
 
 from slipstream.contract import Call, EpisodeDetail
 from slipstream_proxy.control.http import json_of
@@ -17,7 +18,7 @@ from slipstream_proxy.control.threads import in_thread
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.http import Ctx
-    from slipstream_proxy.store.protocol import EpisodeFilter
+    from slipstream_proxy.store.protocol import EpisodeFilter, Store
 
 TYPES = {
     "jsonl": "application/x-ndjson",
@@ -70,48 +71,60 @@ def sft_row(episode: EpisodeDetail) -> dict[str, Any] | None:
     return row
 
 
-def dpo_rows(episodes: list[EpisodeDetail]) -> Iterator[dict[str, Any]]:
-    """Best against worst of each task, where they differ: the common beginning is the prompt."""
-    by_task: dict[tuple[str, str, str], list[EpisodeDetail]] = {}
-    for e in episodes:
-        if e.task and e.reward is not None and conversation(e):
-            by_task.setdefault((e.key, e.model, e.task), []).append(e)
-    for (_, _, task), runs in by_task.items():
-        best, worst = max(runs, key=lambda e: e.reward or 0.0), min(runs, key=lambda e: e.reward or 0.0)
-        if best.reward == worst.reward:
-            continue
-        chosen, rejected = conversation(best) or [], conversation(worst) or []
-        same = 0
-        while same < min(len(chosen), len(rejected)) - 1 and chosen[same] == rejected[same]:
-            same += 1
-        if same:
-            yield {"prompt": chosen[:same], "chosen": chosen[same:], "rejected": rejected[same:], "task": task,
-                   "chosen_reward": best.reward, "rejected_reward": worst.reward}  # fmt: skip
+def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> dict[str, Any] | None:
+    """Two runs of a task: the common beginning is the prompt. None: they have none, or are equally good."""
+    chosen, rejected = conversation(best) or [], conversation(worst) or []
+    same = 0
+    while same < min(len(chosen), len(rejected)) - 1 and chosen[same] == rejected[same]:
+        same += 1
+    if not same or best.reward == worst.reward:
+        return None
+    return {"prompt": chosen[:same], "chosen": chosen[same:], "rejected": rejected[same:], "task": best.task,
+            "chosen_reward": best.reward, "rejected_reward": worst.reward}  # fmt: skip
+
+
+def dpo_rows(store: Store, wanted: EpisodeFilter) -> Iterator[dict[str, Any]]:
+    """Best against worst of each task. Of a task's runs only the ids are held, and of the runs themselves two."""
+
+    def first(names: list[tuple[str, str]]) -> EpisodeDetail | None:
+        found = (store.episode(*name) for name in names)
+        return next((e for e in found if e is not None and conversation(e)), None)
+
+    for best, worst in store.ranked(wanted):
+        chosen, rejected = first(best), first(worst)
+        if chosen and rejected and (row := dpo_row(chosen, rejected)):
+            yield row
 
 
 def parquet_row(e: EpisodeDetail) -> dict[str, Any]:
     row = e.model_dump(mode="python", include={"id", "key", "task", "model", "adapter", "arm", "started", "ended", "calls", "prompt_tokens",
-                                               "completion_tokens", "reward", "group"})  # fmt: skip
+                                               "completion_tokens", "reward", "group", "advantage"})  # fmt: skip
     row |= {
         "split": e.split.value,
         "state": e.state.value,
         "tags": json.dumps(e.tags),
         "messages": json.dumps(conversation(e), default=str),
     }
-    row |= {
-        "rewards": json.dumps([r.model_dump(mode="json") for r in e.rewards]),
-        "call_list": json.dumps([c.model_dump() for c in e.call_list], default=str),
-    }
+    row |= {name: json.dumps(getattr(e, name)) for name in ("batches", "trained_adapters")}
+    row |= {"rewards": _dumped(e.rewards), "lineage": _dumped(e.lineage)}
+    row["call_list"] = json.dumps([c.model_dump(exclude=set(LISTS)) for c in e.call_list], default=str)
+    row |= {name: [getattr(c, name) for c in e.call_list] for name in LISTS}
     return row
 
 
-def pieces(batches: Iterator[list[EpisodeDetail]], format: str) -> Iterator[bytes]:
+LISTS = ("prompt_ids", "completion_ids", "logprobs")
+"""Of each call, as numbers: ids of the prompt, ids and log-probabilities of each choice."""
+
+
+def _dumped(models: Sequence[BaseModel]) -> str:
+    return json.dumps([m.model_dump(mode="python") for m in models], default=str)
+
+
+def pieces(store: Store, wanted: EpisodeFilter, format: str) -> Iterator[bytes]:
     if format == "dpo":
-        # pairs need all runs of a task; what a row needs is kept of them
-        everything = [e for batch in batches for e in batch]
-        yield from (line(row) for row in dpo_rows(everything))
+        yield from (line(row) for row in dpo_rows(store, wanted))
         return
-    for batch in batches:
+    for batch in store.export(wanted):
         if format == "jsonl":
             yield b"".join(json_of(e) + b"\n" for e in batch)
         else:
@@ -123,26 +136,19 @@ def parquet(batches: Iterator[list[EpisodeDetail]]) -> Iterator[bytes]:
     import pyarrow.parquet as pq
 
     text = (
-        "id",
-        "key",
-        "task",
-        "model",
-        "adapter",
-        "arm",
-        "group",
-        "split",
-        "state",
-        "tags",
-        "messages",
-        "rewards",
-        "call_list",
-    )
+        "id", "key", "task", "model", "adapter", "arm", "group", "split", "state", "tags", "messages", "rewards", "call_list", "lineage",
+        "batches", "trained_adapters",
+    )  # fmt: skip
     numbers = ("calls", "prompt_tokens", "completion_tokens")
+    ids = pa.list_(pa.int32())
     schema = pa.schema(
         [
             *((n, pa.string()) for n in text),
             *((n, pa.int64()) for n in numbers),
-            *((n, pa.float64()) for n in ("started", "ended", "reward")),
+            *((n, pa.float64()) for n in ("started", "ended", "reward", "advantage")),
+            ("prompt_ids", pa.list_(ids)),
+            ("completion_ids", pa.list_(pa.list_(ids))),
+            ("logprobs", pa.list_(pa.list_(pa.list_(pa.float32())))),
         ]
     )
     with tempfile.TemporaryDirectory(prefix="slipstream-export-") as folder:
@@ -157,8 +163,7 @@ def parquet(batches: Iterator[list[EpisodeDetail]]) -> Iterator[bytes]:
 
 async def send(ctx: Ctx, wanted: EpisodeFilter, format: str) -> web.StreamResponse:
     store = ctx.deps.store
-    batches = await ctx.deps.ask(store.export, wanted)
-    stream = parquet(batches) if format == "parquet" else pieces(batches, format)
+    stream = parquet(store.export(wanted)) if format == "parquet" else pieces(store, wanted, format)
     first = await in_thread(next, stream, b"")
     headers = {
         "content-type": TYPES[format],

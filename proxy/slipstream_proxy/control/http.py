@@ -204,12 +204,28 @@ def _parsed(kind: type[BaseModel], raw: bytes) -> BaseModel:
     try:
         return kind.model_validate_json(raw, strict=True)
     except ValidationError as e:
+        if e.errors(include_url=False)[0]["type"] == "json_invalid" and b"\\ud" in raw.lower():
+            return _with_surrogates(kind, raw, e)
         if not all(_whole(error) for error in e.errors(include_url=False)):
             raise explain(e, "body", kind) from e
     try:
         return kind.model_validate_json(raw)
     except ValidationError as e:
         raise explain(e, "body", kind) from e
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _with_surrogates(kind: type[BaseModel], raw: bytes, error: ValidationError) -> BaseModel:
+    """A transcript may hold half a surrogate pair, which JSON can write and pydantic's parser refuses."""
+    try:
+        return kind.model_validate(json.loads(raw, parse_constant=_no_number))
+    except ValidationError as e:
+        raise explain(e, "body", kind) from e
+    except (ValueError, RecursionError) as e:
+        raise explain(error, "body", kind) from e
 
 
 def _within(body: BaseModel) -> BaseModel:

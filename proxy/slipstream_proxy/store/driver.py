@@ -58,6 +58,9 @@ class Driver(Protocol):
     def settle(self) -> None:
         """Bring what is committed into the file itself (after DDL, for a snapshot)."""
 
+    def reread(self) -> AbstractContextManager[Tx]:
+        """A reading transaction that sees what is on the disk, not what is remembered of it. Raises ``StoreError`` when that can't be had just now."""
+
     def rewrite(self, tables: Sequence[str]) -> None:
         """Write tables anew, so that rows deleted from them are nowhere in the database's files."""
 

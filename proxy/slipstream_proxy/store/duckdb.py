@@ -31,6 +31,8 @@ BLOCKED = (
     "read-only file system",
 )
 """Why a good file cannot be opened just now: it is left where it is."""
+REREAD_PATIENCE = 5.0
+"""Seconds that a snapshot's verification waits for readers to end; another snapshot will come."""
 
 
 class DuckDriver:
@@ -137,11 +139,14 @@ class DuckDriver:
                 self._idle.notify_all()
 
     @contextmanager
-    def _closed(self) -> Iterator[None]:
-        """Nobody has the file open meanwhile; then it is open again. ``_writing`` is held."""
+    def _closed(self, patience: float | None = None) -> Iterator[None]:
+        """Nobody has the file open meanwhile; then it is open again. ``_writing`` is held. Raises ``StoreError`` if readers need longer."""
         with self._idle:
             self._closing = True
-            self._idle.wait_for(lambda: self._users == 0)
+            if not self._idle.wait_for(lambda: self._users == 0, patience):
+                self._closing = False
+                self._idle.notify_all()
+                raise StoreError(f"{self.path} is being read all the time")
         try:
             self._close()
             yield
@@ -219,6 +224,14 @@ class DuckDriver:
             except duckdb.TransactionException:
                 # Somebody reads: this one waits until they have done, as no new transaction writes meanwhile.
                 self._cursor().execute("FORCE CHECKPOINT").fetchall()
+
+    @contextmanager
+    def reread(self) -> Iterator[DuckTx]:
+        """The file is opened anew: DuckDB remembers blocks, and checks their sums when it reads them."""
+        with self._writing, self._closed(REREAD_PATIENCE):
+            log.debug("%s is opened anew", self.path)
+        with self.read() as tx:
+            yield tx
 
     def rewrite(self, tables: Sequence[str]) -> None:
         """Copy what is there to a new file that takes the old one's place: freed blocks of a DuckDB file keep their bytes."""

@@ -45,7 +45,10 @@ class Ingest(Restoring, Recall, Judging, Lifecycle, Registry):
 
     def positions(self) -> dict[str, Position]:
         with self.db.read() as tx:
-            found = tx.all("SELECT writer, segment, pos FROM t_positions WHERE instance = ?", (self.instance,))
+            return self._positions(tx)
+
+    def _positions(self, tx: Tx) -> dict[str, Position]:
+        found = tx.all("SELECT writer, segment, pos FROM t_positions WHERE instance = ?", (self.instance,))
         return {writer: Position(segment, pos) for writer, segment, pos in found}
 
     def _move(self, tx: Tx, positions: dict[str, Position]) -> None:

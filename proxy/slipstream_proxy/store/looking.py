@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from slipstream.contract import EpisodeDetail, EpisodePage
@@ -79,6 +80,25 @@ class Looking(Base):
             if after is None:
                 return
             wanted = replace(wanted, cursor=after)
+
+    def ranked(
+        self, wanted: EpisodeFilter, most: int = 4
+    ) -> Iterator[tuple[list[tuple[str, str]], list[tuple[str, str]]]]:
+        """Of each (key, model, task) with rewards that differ: the (key, id) of its best runs, and of its worst, at most ``most`` of each."""
+        where, params = where_of(replace(wanted, cursor=None))
+        sql = f"""SELECT key, model, task, id, best, worst FROM (SELECT key, model, task, id, reward,
+            row_number() OVER (PARTITION BY key, model, task ORDER BY reward DESC, eid) AS best,
+            row_number() OVER (PARTITION BY key, model, task ORDER BY reward, eid DESC) AS worst,
+            min(reward) OVER (PARTITION BY key, model, task) AS low, max(reward) OVER (PARTITION BY key, model, task) AS high
+            FROM t_episodes WHERE {where} AND task IS NOT NULL AND reward IS NOT NULL AND calls > 0) q
+            WHERE low < high AND (best <= ? OR worst <= ?) ORDER BY key, model, task, best"""
+        with self.db.read() as tx:
+            rows = tx.all(sql, (*params, most, most))
+        for _, group in groupby(rows, key=lambda r: r[:3]):
+            runs = list(group)
+            best = [(r[0], r[3]) for r in runs if r[4] <= most]
+            worst = [(r[0], r[3]) for r in sorted(runs, key=lambda r: r[5]) if r[5] <= most]
+            yield best, worst
 
     def arm_rewards(self, candidate: str, control: str) -> list[tuple[str, str, float]]:
         """(task, adapter, reward) of done train episodes of these two adapters, oldest first. Ungrouped ones go by what they are alike by."""

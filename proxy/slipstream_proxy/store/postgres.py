@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -110,6 +110,10 @@ class PostgresDriver:
 
     def settle(self) -> None:
         """PostgreSQL's own WAL has it."""
+
+    def reread(self) -> AbstractContextManager[PostgresTx]:
+        """PostgreSQL answers for what it has committed."""
+        return self.read()
 
     def rewrite(self, tables: Sequence[str]) -> None:
         with self._pool.connection() as con:

@@ -49,7 +49,7 @@ class CallRow:
     parsed: Parsed
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, frozen=True, order=True)
 class Position:
     """How far a spool writer's segments are ingested."""
 
@@ -195,6 +195,11 @@ class Store(Protocol):
 
     def sql(self, query: str, limit: int, timeout: float) -> SqlResult: ...
     def export(self, wanted: EpisodeFilter, batch: int = 100) -> Iterator[list[EpisodeDetail]]: ...
+    def ranked(
+        self, wanted: EpisodeFilter, most: int = 4
+    ) -> Iterator[tuple[list[tuple[str, str]], list[tuple[str, str]]]]:
+        """Of each (key, model, task) with rewards that differ: the (key, id) of its best runs, and of its worst, at most ``most`` of each."""
+
     def days(self) -> list[str]: ...
     def drop_day(self, day: str) -> int: ...
     def archive_day(self, day: str, folder: Path, batch: int = 200) -> Path | None:

@@ -19,7 +19,9 @@ from slipstream.errors import SlipstreamError
 def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
     parser.add_argument(
-        "file", help="JSONL of OpenAI-format conversations or request/response logs, or trajectory Parquet"
+        "file",
+        help="JSONL of OpenAI-format conversations or request/response logs, trajectory Parquet, what export --format jsonl or parquet wrote, "
+        "or what adapters --json printed (.json)",
     )
     parser.add_argument("--task", help="task of episodes that name none")
 
@@ -108,6 +110,24 @@ def _asked(row: dict[str, Any], where: str) -> dict[str, Any]:
     return {**row, "messages": messages, "tools": request.get("tools"), "model": request.get("model"), "at": at}
 
 
+LISTS = ("prompt_ids", "completion_ids", "logprobs")
+TEXTS = ("tags", "rewards", "call_list", "lineage", "batches", "trained_adapters")
+
+
+def exported(row: dict[str, Any], where: str) -> dict[str, Any] | None:
+    """A row of ``export``, as its JSON lines have it; None: it is none."""
+    if "call_list" not in row:
+        return None
+    if isinstance(row["call_list"], list):
+        return row
+    made = {k: v for k, v in row.items() if k not in ("messages", *LISTS)}
+    made |= {name: _json(row[name], where) for name in TEXTS}
+    for name in LISTS:
+        for call, value in zip(made["call_list"], row[name], strict=True):
+            call[name] = value
+    return made
+
+
 def episode_of(row: dict[str, Any], task: str | None, where: str) -> dict[str, Any]:
     """A row in any of the known shapes → the import route's body. Raises ``SlipstreamError`` naming what is missing."""
     messages = row.get("messages") or row.get("messages_and_choices")
@@ -133,11 +153,21 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.file)
     if not path.is_file():
         raise SlipstreamError(f"{path}: no such file")
+    if path.suffix == ".json" and (told := _json(path.read_text(), str(path))) and "adapters" in told:
+        with connect(args) as client:
+            client.restore_adapters(told)
+        count = len(told["adapters"])
+        print(json.dumps({"adapters": count}) if args.json else f"{count} adapters")
+        return 0
     rows = read_parquet(path) if path.suffix == ".parquet" else read_jsonl(path)
     count = 0
     with connect(args) as client:
         for number, row in rows:
-            client.import_episode(episode_of(row, args.task, f"{path}:{number}"))
+            where = f"{path}:{number}"
+            if (whole := exported(row, where)) is not None:
+                client.restore_episode(whole)
+            else:
+                client.import_episode(episode_of(row, args.task, where))
             count += 1
     print(json.dumps({"episodes": count}) if args.json else f"{count} episodes")
     return 0

@@ -273,3 +273,56 @@ def test_whatever_is_read_again_counts_once(tmp_path_factory, events, data):
     plain.close()
     crashed.close()
     shutil.rmtree(folder)
+
+
+def test_a_snapshot_is_read_back(path, monkeypatch):
+    store = open_store(f"duckdb:///{path}", rules())
+    store.ingest([call("a"), call("b", at=NOW + 90_000)], at(0, 10))
+    store.snapshot()
+    store.ingest([call("c", at=NOW + 90_100)], at(0, 20))
+    settle = store.db.settle
+    monkeypatch.setattr(store.db, "settle", lambda: (settle(), _lose(path, store)))
+    with pytest.raises(StoreError, match="the snapshot's"):
+        store.snapshot()
+    store.close()
+
+
+def _lose(path, store):
+    """A disk that says it has written and has not."""
+    with store.db.write() as tx:
+        tx.run("DELETE FROM t_calls_20270116 WHERE ts > ?", (NOW + 90_050,))
+
+
+def test_a_snapshot_that_cannot_be_read_is_none(path):
+    store = open_store(f"duckdb:///{path}", rules())
+    store.ingest([call(f"e{i}", messages=[{"role": "user", "content": f"{i} " * 4000}]) for i in range(60)], at(0, 10))
+    store.db.settle()
+    data = bytearray(path.read_bytes())
+    for place in range(16384 + 4096, len(data), 65536):
+        data[place] ^= 0x55
+    path.write_bytes(data)
+    with pytest.raises(Exception, match=r"(?i)corrupt|checksum|invalid|error"):
+        store.snapshot()
+
+
+def test_readers_that_stay_put_a_snapshot_off(path, monkeypatch):
+    monkeypatch.setattr("slipstream_proxy.store.duckdb.REREAD_PATIENCE", 0.05)
+    store = open_store(f"duckdb:///{path}", rules())
+    store.ingest([call("a")], at(0, 10))
+    reading, end = threading.Event(), threading.Event()
+
+    def read():
+        with store.db.read():
+            reading.set()
+            end.wait(60)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reading.wait(60)
+    with pytest.raises(StoreError, match="all the time"):
+        store.snapshot()
+    end.set()
+    reader.join()
+    store.snapshot()
+    assert store.episode("-", "a") is not None
+    store.close()

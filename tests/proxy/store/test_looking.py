@@ -55,6 +55,22 @@ def test_export_gives_everything_with_tokens(filled):
     assert list(filled.export(EpisodeFilter(key="nobody"))) == []
 
 
+def test_best_and_worst_runs_of_each_task(store):
+    records = [
+        *group("a", 6),
+        *group("same", 1),
+        *group("b", 2, key="k2"),
+        call("late", task="a", at=NOW + 60),
+        call("none", task=None),
+    ]
+    store.ingest([*records, reward("none", 9.0)], {})
+    best, worst = (list(x) for x in zip(*store.ranked(EpisodeFilter(), 2), strict=True))
+    assert best == [[("-", "a-5"), ("-", "a-4")], [("k2", "b-1"), ("k2", "b-0")]]
+    assert worst == [[("-", "a-0"), ("-", "a-1")], [("k2", "b-0"), ("k2", "b-1")]]
+    assert list(store.ranked(EpisodeFilter(key="k2"))) == [(best[1], worst[1])]
+    assert list(store.ranked(EpisodeFilter(reward_max=1.5))) == []
+
+
 def test_what_the_gate_compares(store):
     store.ingest(
         [

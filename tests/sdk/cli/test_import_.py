@@ -118,3 +118,30 @@ def test_files_that_are_none(server: Server, capsys: pytest.CaptureFixture[str])
 def test_what_is_missing_says_where() -> None:
     with pytest.raises(SlipstreamError, match="^there: no messages"):
         episode_of({"id": "x"}, None, "there")
+
+
+def test_our_own_exports_go_back_whole(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("POST", "/import/episode", {})
+    call = {"id": "c1", "messages": [USER], "prompt_ids": [1, 2], "completion_ids": [[3]], "logprobs": [[-0.5]]}
+    row = {
+        "id": "e1", "key": "-", "tags": {"a": "b"}, "rewards": [{"name": "reward", "value": 1.0}], "call_list": [call], "lineage": [],
+        "batches": ["b1"], "trained_adapters": [],
+    }  # fmt: skip
+    assert main(["import", str(jsonl(row)), "--url", server.url]) == 0
+    lists = ("prompt_ids", "completion_ids", "logprobs")
+    flat = {k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in row.items()}
+    flat["call_list"] = json.dumps([{k: v for k, v in call.items() if k not in lists}])
+    flat |= {name: [call[name]] for name in lists} | {"messages": json.dumps([USER, REPLY])}
+    pq.write_table(pa.Table.from_pylist([flat]), "all.parquet")
+    assert main(["import", "all.parquet", "--url", server.url]) == 0
+    assert [s.json for s in server.seen] == [row, row]
+    assert capsys.readouterr().out == "1 episodes\n" * 2
+
+
+def test_adapters_as_the_command_prints_them(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("POST", "/import/adapters", {"adapters": 1})
+    told = {"adapters": [{"name": "m@1"}], "live": {"m": "m@1"}}
+    Path("adapters.json").write_text(json.dumps(told, indent=2))
+    assert main(["import", "adapters.json", "--url", server.url]) == 0
+    assert server.seen[0].json == told
+    assert capsys.readouterr().out == "1 adapters\n"
