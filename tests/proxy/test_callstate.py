@@ -1,0 +1,27 @@
+"""Names in replies and headers."""
+
+from __future__ import annotations
+
+import pytest
+
+from slipstream_proxy.data.callstate import _adapter_line, renaming
+from slipstream_proxy.dialects.base import dumps
+
+
+@pytest.mark.parametrize("name", ["m", 'a"b', "ü", "a\\b", "x" * 300])
+def test_names_are_replaced_as_json(name):
+    compact, client, spaced, client_spaced, ours, theirs = renaming("adapter@1", name)
+    assert b'{"model":"adapter@1"}'.replace(compact, client) == b'{"model":' + dumps(name) + b"}"
+    assert b'{"model": "adapter@1"}'.replace(spaced, client_spaced) == b'{"model": ' + dumps(name) + b"}"
+    assert b"`adapter@1`".replace(ours, theirs) == b"`" + dumps(name)[1:-1] + b"`"
+
+
+@pytest.mark.parametrize("name", ["m@1", "ü", "a\r\nset-cookie: b"])
+def test_an_adapters_name_is_one_header_line(name):
+    line = _adapter_line(name)
+    assert (
+        line.startswith(b"x-slipstream-adapter: ")
+        and line.count(b"\r\n") == 1
+        and line.endswith(b"\r\n")
+        and line.isascii()
+    )
