@@ -1,23 +1,23 @@
 """What merging and prefix trees spare, on a small model on the CPU: python benchmarks/trainer/bench_trainer.py [--turns 6] [--prompt 1500] …
 
 Groups of episodes of several turns behind one shared prompt, laid out as: stock TRL with a sample for every call, stock TRL with merged rows, ours
-merged, ours as trees, ours as chosen by itself. Tokens computed, seconds of a forward and backward pass (best of --repeat), peak memory of
-the process. The last line is one JSON object.
+merged, ours as trees, ours as chosen by itself. Tokens computed, seconds of a forward and backward pass (best of --repeat), peak memory, each
+in a process of its own. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
-import functools
 import json
+import multiprocessing
 import os
 import resource
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -147,50 +147,65 @@ def rows_of(samples: list[Sample], *, merged: bool) -> tuple[list[tuple[np.ndarr
     return rows, rewards
 
 
-def measure(args: argparse.Namespace, config: Config, form: str) -> dict[str, Any]:
-    samples = episodes(args, form)
-    assign(samples, "std")
+def ours(config: Config, samples: list[Sample], layout: Layout, args: argparse.Namespace) -> dict[str, Any]:
+    """Our layout of the same episodes. Keeps the gradient in ``gradient-LAYOUT.pt``."""
     model, tokenizer = load_policy(config)
     trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "ours")
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "lora_B" in name:
                 p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)) * 0.02)
-    found: dict[str, Any] = {"form": form}
-    grads: dict[str, torch.Tensor] = {}
+    plan = make_plan(samples, layout=layout, budget=10**6, micro=CPU_MICRO, costs=trainer.costs())
 
-    def ours(layout: Layout) -> float:
-        plan = make_plan(copy.deepcopy(samples), layout=layout, budget=10**6, micro=CPU_MICRO, costs=trainer.costs())
-        found[f"computed_{layout}"] = plan.tokens
-        found.update(tokens_per_call=plan.tokens_per_call, tokens_merged=plan.tokens_merged)
-        if layout == "tree":
-            found["tokens_tree"] = plan.tokens_tree
+    def run() -> None:
         work = trainer.start(plan)
-        work.weight_T.fill_(1.0)
-        work.old_T.zero_()
+        work.engine_T = torch.zeros_like(work.engine_T)
+        trainer.backward(work)
 
-        def run() -> None:
-            fresh = trainer.start(plan)
-            fresh.engine_T = torch.zeros_like(fresh.engine_T)
-            trainer.backward(fresh)
+    seconds = timed(run, args.repeat)
+    torch.save(gradients(trainer.model), config.root / f"gradient-{layout}.pt")
+    return {
+        "seconds": seconds, "computed": plan.tokens, "tokens_per_call": plan.tokens_per_call, "tokens_merged": plan.tokens_merged, "tokens_tree": plan.tokens_tree,
+    }  # fmt: skip
 
-        seconds = timed(run, args.repeat)
-        grads[layout] = gradients(trainer.model)
-        return seconds
 
-    for layout in ("merged", "tree", "auto"):
-        found[f"seconds_{layout}"] = ours(layout)
-    found["gradient_error"] = max(
-        float((grads[x] - grads["merged"]).norm() / grads["merged"].norm()) for x in ("tree", "auto")
-    )
-    for name, merged in (("per_call", False), ("stock_merged", True)):
-        rows, rewards = rows_of(samples, merged=merged)
-        size = max(1, CPU_MICRO // max(len(x) for x, _ in rows))
-        stock = Stock(config)
-        found[f"seconds_{name}"] = timed(functools.partial(stock.run, rows, rewards, size), args.repeat)
-    found["speedup_vs_per_call"] = found["seconds_per_call"] / found["seconds_auto"]
-    found["speedup_vs_merged"] = found["seconds_stock_merged"] / found["seconds_auto"]
-    found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def stock(config: Config, samples: list[Sample], args: argparse.Namespace, *, merged: bool) -> dict[str, Any]:
+    rows, rewards = rows_of(samples, merged=merged)
+    size = max(1, CPU_MICRO // max(len(x) for x, _ in rows))
+    trl = Stock(config)
+    seconds = timed(lambda: trl.run(rows, rewards, size), args.repeat)
+    return {"seconds": seconds, "computed": sum(len(x) for x, _ in rows)}
+
+
+def one(settings: dict[str, Any], way: str, form: str, args: argparse.Namespace) -> dict[str, Any]:
+    """In a process of its own, for its peak of memory: what was there before the work is taken off."""
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    config = load_config(None, env={}, base=settings)
+    samples = episodes(args, form)
+    assign(samples, "std")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if way.startswith("stock"):
+        found = stock(config, samples, args, merged=way == "stock_merged")
+    else:
+        found = ours(config, samples, cast("Layout", way), args)
+    return found | {"peak_mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
+
+
+WAYS = ("stock_per_call", "stock_merged", "merged", "tree", "auto")
+
+
+def measure(args: argparse.Namespace, settings: dict[str, Any], form: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"form": form}
+    for way in WAYS:
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            found[way] = pool.submit(one, settings, way, form, args).result()
+        print(form, way, json.dumps({k: float(f"{v:.4g}") for k, v in found[way].items()}), file=sys.stderr, flush=True)
+    grads = {way: torch.load(Path(settings["data_dir"]) / f"gradient-{way}.pt") for way in WAYS[2:]}
+    mean = grads["merged"].norm()
+    found["gradient_error"] = max(float((grads[x] - grads["merged"]).norm() / mean) for x in ("tree", "auto"))
+    found["speedup_vs_per_call"] = found["stock_per_call"]["seconds"] / found["auto"]["seconds"]
+    found["speedup_vs_merged"] = found["stock_merged"]["seconds"] / found["auto"]["seconds"]
+    found |= {k: found["auto"][k] for k in ("tokens_per_call", "tokens_merged", "tokens_tree")}
     return found
 
 
@@ -213,7 +228,6 @@ def main() -> None:
     args = parser.parse_args()
     if args.full:
         args.groups, args.prompt, args.sampled, args.results = 8, 1500, 300, 300
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     with tempfile.TemporaryDirectory() as folder:
         make_model(Path(folder) / "model", args.layers, args.hidden)
         settings = {
@@ -221,15 +235,7 @@ def main() -> None:
             "engine": {"model": f"{folder}/model"},
             "trainer": {"lora_rank": 16, "max_ratio": 1e30, "is_max": 1e-30 + 1.0},
         }
-        config = load_config(None, env={}, base=settings)
-        results = []
-        for form in args.forms.split(","):
-            found = measure(args, config, form)
-            results.append(found)
-            print(
-                json.dumps({k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in found.items()}),
-                file=sys.stderr,
-            )
+        results = [measure(args, settings, form) for form in args.forms.split(",")]
     first = results[0]
     names = (
         "tokens_per_call",
@@ -242,6 +248,7 @@ def main() -> None:
     print(
         json.dumps(
             {n: first[n] for n in names}
+            | {"peak_mib": {way: round(first[way]["peak_mib"]) for way in WAYS}}
             | {"groups": args.groups, "prompt": args.prompt, "sampled": args.sampled, "results": args.results}
         )
     )
