@@ -13,7 +13,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-judge bench-ruler bench-trainer bench-store clean
+.PHONY: demo test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store clean
 
 setup: $(VENV)/.ready
 
@@ -55,6 +55,9 @@ bench: bench-store bench-judge bench-proxy bench-trainer
 
 bench-proxy: setup
 	$(BIN)/python benchmarks/proxy/bench.py $(ARGS)
+
+bench-soak: setup
+	$(BIN)/python benchmarks/proxy/soak.py $(ARGS)
 
 bench-store: setup
 	$(BIN)/python benchmarks/store/bench_store.py $(ARGS)

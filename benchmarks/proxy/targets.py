@@ -14,7 +14,6 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ HERE = Path(__file__).parent
 CORES = sorted(os.sched_getaffinity(0))
 PROXY_CORE, OTHER_CORE = CORES[0], CORES[-1]
 TICK = os.sysconf("SC_CLK_TCK")
+LITELLM = "litellm[proxy]==1.106.2"
 
 
 @dataclass
@@ -135,9 +135,26 @@ def start_nginx(stack: contextlib.ExitStack, folder: Path, mock: int) -> Target 
     return Target("nginx", port, process.pid)
 
 
+def litellm_python() -> Path | None:
+    """The interpreter of an environment with ``litellm[proxy]``, made at the first use: its pins would not fit beside ours."""
+    home = HERE.parents[1] / ".venv-litellm"
+    python = home / "bin" / "python"
+    if not (home / "ready").exists():
+        print(f"installing {LITELLM} into {home}", file=sys.stderr)
+        try:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True, timeout=120)
+            subprocess.run([str(python), "-m", "pip", "install", "-q", LITELLM], check=True, timeout=900)
+        except (subprocess.SubprocessError, OSError) as e:
+            print(f"no LiteLLM: {e}", file=sys.stderr)
+            return None
+        (home / "ready").touch()
+    return python
+
+
 def start_litellm(stack: contextlib.ExitStack, folder: Path, mock: int) -> Target | None:
-    """LiteLLM's proxy, one worker; None where it (or what its proxy needs) is not installed or does not start."""
-    if find_spec("litellm") is None:
+    """LiteLLM's proxy, one worker, in an environment of its own; None where it cannot be installed or does not start."""
+    python = litellm_python()
+    if python is None:
         return None
     port, home = free_port(), folder / "litellm"
     home.mkdir()
@@ -145,7 +162,8 @@ def start_litellm(stack: contextlib.ExitStack, folder: Path, mock: int) -> Targe
     config = {"model_list": [{"model_name": "gpt-4o", "litellm_params": entry}], "general_settings": {}}
     (home / "config.yaml").write_text(json.dumps(config))  # JSON is YAML
     env = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "ERROR"}
-    command = [sys.executable, "-c", "from litellm import run_server; run_server()"]
+    env["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"  # open to this machine, as nginx is
+    command = [python, "-c", "from litellm import run_server; run_server()"]
     command += [
         "--config",
         str(home / "config.yaml"),
