@@ -189,12 +189,19 @@ def test_hidden_reasoning():
         ({"temperature": "x"}, "unreadable sampling parameters"),
         ({"bad_words": ["x"]}, "restricted tokens"),
         ({"min_tokens": 3}, "min_tokens"),
+        ({"thinking_token_budget": 9}, "thinking budget"),
+        ({"watermarking": True}, "watermark"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]}, None),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "images or other media",
+        ),
     ],
 )
 def test_what_sampling_can_be_learned_from(body, reason):
     assert untrainable(body, trust=False) == reason
     trusted = untrainable(body, trust=True)
-    assert trusted == (reason if reason == "beam search" else None)
+    assert trusted == (reason if reason in ("beam search", "images or other media") else None)
     read = CHAT.parse(json.dumps(body).encode(), whole(), head())
     assert read.untrainable == reason
 

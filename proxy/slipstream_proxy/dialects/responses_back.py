@@ -85,7 +85,7 @@ class Back:
     def _response(self, status: str) -> dict[str, Any]:
         asked = self.asked
         temperature = float(asked["temperature"]) if asked.get("temperature") is not None else 1.0
-        greedy = temperature < 1e-5  # the engine samples so, and says so
+        greedy = temperature == 0  # the engine then says how it samples; between that and 0.01 it goes up to 0.01
         limit = asked.get("max_output_tokens")
         if limit is None and self.context is not None:
             limit = self.context - self.prompt

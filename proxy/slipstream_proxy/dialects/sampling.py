@@ -26,6 +26,10 @@ _KEPT = (
     "min_tokens",
     "stop_token_ids",
 )
+_MEDIA = frozenset((
+    "image_url", "input_image", "image", "image_pil", "image_embeds", "audio_url", "input_audio", "audio", "audio_embeds", "video_url", "video",
+    "prompt_embeds", "file",
+))  # fmt: skip
 _STRUCTURED = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
@@ -61,13 +65,29 @@ def forces(body: dict[str, Any]) -> str | None:
         return "logit_bias"
     if body.get("allowed_token_ids") or body.get("bad_words"):
         return "restricted tokens"
+    if body.get("thinking_token_budget") is not None:
+        return "thinking budget"
+    if body.get("watermarking"):
+        return "watermark"
     if body.get("echo"):
         return "echo"
     return None
 
 
+def has_media(messages: Any) -> bool:
+    """Images, sounds or embeddings are among the parts: the prompt's ids hold their places, but not what was in them."""
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict) and (part.get("type") in _MEDIA or not _MEDIA.isdisjoint(part)):
+                return True
+    return False
+
+
 def untrainable(body: dict[str, Any], *, trust: bool) -> str | None:
-    """The first reason why sampling was not the policy's own; ``trust`` overrides all but beam search and echo."""
+    """The first reason why sampling was not the policy's own; ``trust`` overrides all but media, beam search and echo."""
+    if has_media(body.get("messages")):
+        return "images or other media"
     forced = forces(body)
     if trust:
         return forced if forced in ("beam search", "echo") else None
