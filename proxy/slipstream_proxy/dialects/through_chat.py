@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ from slipstream_proxy.dialects.base import AsAsked, Back, Hide, Injected, Turn
 from slipstream_proxy.dialects.chat import Chat
 from slipstream_proxy.dialects.recorded import Read, parsed, readable
 from slipstream_proxy.records import CallHead, Parsed
+
+log = logging.getLogger(__name__)
 
 _CHAT = Chat()
 
@@ -43,6 +46,14 @@ class ThroughChat:
             return Injected(self._to_chat(body), Hide(), None, self._back(body))
         except AsAsked as e:
             return Injected(body, Hide(), str(e))
+        except (
+            TypeError,
+            ValueError,
+            LookupError,
+            AttributeError,
+        ) as e:  # a shape that nobody thought of: the engine says what it is
+            log.warning("a request of the format %s could not be read: %r", type(self).__name__, e)
+            return Injected(body, Hide(), "unreadable request")
 
     def whole(self, reply: bytes, hide: Hide) -> bytes:
         return reply
