@@ -39,6 +39,25 @@ def test_grpo_needs_logprobs_and_a_reward(tokenizer) -> None:
     assert [s.reason for s in found] == ["no_logprobs", "no_reward", "untrainable"]
 
 
+def test_what_an_importance_weight_cannot_be_made_of_is_refused_as_in_a_batch(tokenizer) -> None:
+    bad = {
+        "not_finite": {"logprobs": [[float("nan"), -1.0]]}, "logprobs_missing": {"logprobs": [[-9999.0, -1.0]]},
+        "temperature": {"sampling": {"temperature": 0.0}}, "unknown_token": {"completion_ids": [[6, 10_000]]},
+    }  # fmt: skip
+    rows = [episode(name, 1.0, **call) for name, call in bad.items()]
+    assert [s.reason for s in samples_of(rows, tokenizer, sft=False, vocab=64)] == list(bad)
+    imitated = samples_of(rows, tokenizer, sft=True, vocab=64)
+    assert [s.trainable for s in imitated] == [True, True, True, False] and {s.temperature for s in imitated} == {1.0}
+
+
+def test_how_it_was_sampled_does_not_matter_to_who_imitates_it(tokenizer) -> None:
+    row = episode("e", 1.0, trainable=False, untrainable_reason="top_k", sampling={"top_k": 5})
+    (s,) = samples_of([row], tokenizer, sft=True)
+    assert s.trainable and s.completion_C.tolist() == [6, 7]
+    (failed,) = samples_of([episode("e", 1.0, outcome="aborted") | {"messages": []}], tokenizer, sft=True)
+    assert not failed.trainable
+
+
 def test_text_alone_is_rendered_by_the_template_for_sft(tokenizer) -> None:
     row = {"episode": "x", "task": "t", "reward": 1.0, "messages": [
         {"role": "user", "content": "w4"}, {"role": "assistant", "content": "w5"}, {"role": "user", "content": "w6"},

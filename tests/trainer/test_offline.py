@@ -78,3 +78,52 @@ def test_what_cannot_be_trained_on_is_refused(tiny, tmp_path) -> None:
         train(config, from_export=tmp_path / "none.jsonl", url=NOWHERE)
     with pytest.raises(StartError, match="no_reward"):
         train(config, from_export=export(tmp_path / "x.jsonl", reward=False), url=NOWHERE)
+
+
+def test_distillation_from_episodes_that_have_only_their_text_and_on_from_there(tiny, tmp_path) -> None:
+    """An external model's episodes are imitated by the command; the next run starts from that adapter."""
+    from slipstream.cli import main
+
+    ask = {"role": "user", "content": "w4 w5"}
+    rows = [
+        {
+            "episode": f"x{i}",
+            "task": "t",
+            "reward": reward,
+            "messages": [ask, {"role": "assistant", "content": f"w{word} w9"}],
+        }
+        for i, (word, reward) in enumerate(((7, 1.0), (8, 0.0)))
+    ]
+    (tmp_path / "big.jsonl").write_text("\n".join(json.dumps(r) for r in rows))
+    common = ["train", "--from-export", str(tmp_path / "big.jsonl"), "--url", NOWHERE, "--set", "trainer.algorithm=sft"]
+    common += [
+        f"--set={k}={v}"
+        for k, v in {"data_dir": tmp_path / "d", "engine.model": tiny, "engine.name": "tiny", "trainer.threads": 1, "trainer.lora_rank": 8,
+                     "trainer.learning_rate": 0.002, "trainer.max_kl": 1e6}.items()
+    ]  # fmt: skip
+    assert main([*common, "--out", str(tmp_path / "first")]) == 0
+    assert main([*common, "--init-adapter", str(tmp_path / "first"), "--out", str(tmp_path / "second")]) == 0
+    assert main([*common, "--out", str(tmp_path / "second")]) == 2, "adapters are immutable"
+
+    def likelihood(adapter: str | None) -> list[float]:
+        from tests.trainer.tiny import make_trainer
+
+        from slipstream_trainer.dataset import read_rows, samples_of
+
+        trainer = make_trainer(make_config(tiny, tmp_path / "l", init_adapter=adapter), warm=False)
+        samples = samples_of(read_rows(tmp_path / "big.jsonl"), trainer.processing_class, sft=True)
+        return [_likelihood(trainer, s) for s in samples]
+
+    none, first, second = (likelihood(a and str(tmp_path / a)) for a in (None, "first", "second"))
+    assert none[0] < first[0] < second[0], "the good one is imitated, more so after the second run"
+    assert second[0] - none[0] > second[1] - none[1], "and more than the bad one"
+
+
+def _likelihood(trainer, s) -> float:
+    import torch
+
+    from slipstream_trainer.plan import make_plan
+
+    work = trainer.start(make_plan([s]))
+    with torch.no_grad():
+        return sum(float(trainer.forward(micro, work)[0].sum()) for micro in work.plan.micro)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.errors import StartError
-from slipstream_trainer.rows import Sample
+from slipstream_trainer.rows import Sample, fault
 
 NO_LOGPROBS = "no_logprobs"
 
@@ -42,15 +42,15 @@ def _array(values: Any, dtype: type) -> np.ndarray[Any, np.dtype[Any]]:
     return np.array(values if values is not None else [], dtype=dtype)
 
 
-def _captured(row: dict[str, Any]) -> Iterator[Sample]:
-    """The calls of an episode that have their tokens."""
+def _captured(row: dict[str, Any], *, imitate: bool) -> Iterator[Sample]:
+    """The calls of an episode that have their tokens. To ``imitate`` them it does not matter how they were sampled."""
     reward = row.get("reward")
     for call in row.get("call_list") or []:
         completions, logprobs = call.get("completion_ids") or [], call.get("logprobs") or []
         for k, ids in enumerate(completions):
             lp = _array(logprobs[k] if k < len(logprobs) else [], np.float32)
             ok = (
-                bool(call.get("trainable", True))
+                (imitate or bool(call.get("trainable", True)))
                 and call.get("outcome", "ok") == "ok"
                 and bool(call.get("prompt_ids"))
                 and bool(ids)
@@ -59,7 +59,7 @@ def _captured(row: dict[str, Any]) -> Iterator[Sample]:
             yield Sample(
                 row.get("group") or row.get("task") or row["id"], "task", row["id"], call["id"], call.get("number", 0), k,
                 _array(call.get("prompt_ids"), np.int32), _array(ids, np.int32), lp, float("nan") if reward is None else float(reward),
-                1.0 if temperature is None else float(temperature), adapter=call.get("adapter") or "", trainable=ok,
+                1.0 if temperature is None or imitate else float(temperature), adapter=call.get("adapter") or "", trainable=ok,
                 reason=None if ok else call.get("untrainable_reason") or "untrainable",
             )  # fmt: skip
 
@@ -90,19 +90,29 @@ def _by_template(row: dict[str, Any], tokenizer: Any) -> Iterator[Sample]:
         number += 1
 
 
-def samples_of(rows: Iterable[dict[str, Any]], tokenizer: Any, *, sft: bool) -> list[Sample]:
-    """GRPO takes captured tokens with their log-probabilities alone; SFT also what has only its text (an external model's, an import)."""
+def samples_of(rows: Iterable[dict[str, Any]], tokenizer: Any, *, sft: bool, vocab: int | None = None) -> list[Sample]:
+    """GRPO takes captured tokens with their log-probabilities alone; SFT also what has only its text (an external model's, an import).
+
+    What cannot be trained on says why, as in a leased batch. ``vocab``: ids must be below it.
+    """
     out: list[Sample] = []
     for row in rows:
-        found = list(_captured(row))
+        found = list(_captured(row, imitate=sft))
         if sft and not any(s.trainable for s in found) and row.get("messages"):
             found = list(_by_template(row, tokenizer))
-        if not sft:
-            for s in found:
-                if s.trainable and (len(s.logprobs_C) != len(s.completion_C) or not np.isfinite(s.reward)):
-                    s.trainable, s.reason = False, NO_LOGPROBS if np.isfinite(s.reward) else "no_reward"
+        for s in found:
+            if s.trainable and (why := _why_not(s, vocab, sft=sft)):
+                s.trainable, s.reason = False, why
         out += found
     return out
+
+
+def _why_not(s: Sample, vocab: int | None, *, sft: bool) -> str | None:
+    if not sft and not np.isfinite(s.reward):
+        return "no_reward"
+    if not sft and len(s.logprobs_C) != len(s.completion_C):
+        return NO_LOGPROBS
+    return fault(s, vocab, imitate=sft)
 
 
 def choose(samples: Sequence[Sample]) -> int:

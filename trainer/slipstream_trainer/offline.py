@@ -9,13 +9,14 @@ from typing import Any
 
 from slipstream.client import Client
 from slipstream.config import Config
-from slipstream.errors import ApiError, SlipstreamError, StartError
+from slipstream.errors import ApiError, StartError
 from slipstream_trainer.checkpoint import Checkpoints, State
 from slipstream_trainer.dataset import group_batches, read_rows, samples_of
 from slipstream_trainer.events import line
 from slipstream_trainer.guards import Snapshot
 from slipstream_trainer.publish import next_version, write_adapter
-from slipstream_trainer.rows import untrainable
+from slipstream_trainer.reporting import Reporter
+from slipstream_trainer.rows import exact_continuations, untrainable
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +64,15 @@ def _from_export(
     from slipstream_trainer.step import train as step
 
     t = config.trainer
+    if out is not None and out.exists():
+        raise StartError(f"{out} is there already: adapters are immutable")
     trainer, _ = start_trainer(config, None)
-    samples = samples_of(read_rows(export), trainer.processing_class, sft=t.algorithm == "sft")
+    samples = samples_of(read_rows(export), trainer.processing_class, sft=t.algorithm == "sft", vocab=trainer.vocab)
+    exact, later = exact_continuations(samples)
+    log.info(
+        "%d samples of %d episodes, %d to train on; of %d later calls %d continue an earlier one token by token",
+        len(samples), len({s.episode for s in samples}), sum(s.trainable for s in samples), later, exact,
+    )  # fmt: skip
     if not any(s.trainable for s in samples):
         raise StartError(f"{export}: nothing to train on ({untrainable(samples) or 'no calls with tokens'})")
     checkpoints = Checkpoints(config.root / "offline", t.keep_checkpoints)
@@ -75,7 +83,7 @@ def _from_export(
         skip = int(state.event.get("batches", 0)) if state.event.get("export") == str(export) else 0
     batches = group_batches(samples, t.max_groups)
     bar = _bar(len(batches), skip)
-    stepped = 0
+    stepped, reporter = 0, Reporter(trainer)
     for number, batch in enumerate(batches):
         if number < skip or (t.max_steps is not None and state.step >= t.max_steps) or (once and stepped):
             continue
@@ -84,6 +92,7 @@ def _from_export(
             stepped += 1
             state.step += 1
             log.info("%s", line(result.figures | {"step": state.step}))
+            reporter.step(state.step, result.figures)
         else:
             log.warning("batch %d %s: %s", number, result.outcome, result.reason)
         bar.update(1)
@@ -91,6 +100,7 @@ def _from_export(
         checkpoints.set_told(checkpoints.save(trainer.model, Snapshot.take(trainer.model, trainer.optimizer), state))
         checkpoints.prune(state.weights)
     bar.close()
+    reporter.end()
     if stepped:
         _publish(config, trainer, out, state.step, url, key)
     return 0 if stepped else 1
@@ -105,8 +115,6 @@ def _bar(total: int, initial: int) -> Any:
 def _publish(config: Config, trainer: Any, out: Path | None, step: int, url: str | None, key: str | None) -> None:
     model = config.model_name
     if out is not None:
-        if out.exists():
-            raise SlipstreamError(f"{out} is there already: adapters are immutable")
         write_adapter(trainer.model, out, config.engine.max_lora_rank)
         log.info("wrote %s", out)
         return

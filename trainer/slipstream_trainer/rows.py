@@ -71,12 +71,23 @@ def _lists(table: pa.Table, name: str, dtype: type) -> list[NDArray[Any]]:
     return out
 
 
-def _fault(s: Sample, vocab: int | None, max_staleness: int | None) -> str | None:
-    """Why a sample that the proxy calls trainable is not trained on, or None."""
+def fault(s: Sample, vocab: int | None, max_staleness: int | None = None, *, imitate: bool = False) -> str | None:
+    """Why a sample that the proxy calls trainable is not trained on, or None. ``imitate``: only its tokens count, not how they were sampled."""
     if not len(s.completion_C):
         return "empty"
     if not len(s.prompt_P):
         return "no_prompt"
+    if not imitate and (why := _unknown(s, max_staleness)):
+        return why
+    if vocab is not None:
+        low = min(s.prompt_P.min(), s.completion_C.min())
+        if low < 0 or max(s.prompt_P.max(), s.completion_C.max()) >= vocab:
+            return "unknown_token"
+    return None
+
+
+def _unknown(s: Sample, max_staleness: int | None) -> str | None:
+    """What an importance weight lacks."""
     if len(s.logprobs_C) != len(s.completion_C):
         return "logprobs_missing"
     if not np.isfinite(s.logprobs_C).all() or not np.isfinite(s.reward):
@@ -87,10 +98,6 @@ def _fault(s: Sample, vocab: int | None, max_staleness: int | None) -> str | Non
         return "temperature"
     if max_staleness is not None and s.staleness > max_staleness:
         return "stale"
-    if vocab is not None:
-        low = min(s.prompt_P.min(), s.completion_C.min())
-        if low < 0 or max(s.prompt_P.max(), s.completion_C.max()) >= vocab:
-            return "unknown_token"
     return None
 
 
@@ -117,8 +124,8 @@ def read_samples(table: pa.Table, vocab: int | None = None, max_staleness: int |
             float("nan") if reward is None else reward, float("nan") if temperature is None else temperature,
             p["call_reward"], p["adapter"] or "", p["staleness"] or 0, bool(p["trainable"]), p["untrainable_reason"],
         )  # fmt: skip
-        if s.trainable and (fault := _fault(s, vocab, max_staleness)):
-            s.trainable, s.reason = False, fault
+        if s.trainable and (why := fault(s, vocab, max_staleness)):
+            s.trainable, s.reason = False, why
         samples.append(s)
     return samples
 

@@ -7,6 +7,7 @@ import os
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream_trainer.policy import check_lora, load_policy
+from slipstream_trainer.reporting import check_report_to
 from slipstream_trainer.selfcheck import check_packing
 from slipstream_trainer.shards import check_sharding, reshard, shard_base
 from slipstream_trainer.sharing import Parking, Turns, check_share, worker_name
@@ -24,6 +25,7 @@ def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTr
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     check_share(config, processes)
     check_sharding(config, processes)
+    check_report_to(config)
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
     model, tokenizer = load_policy(config)

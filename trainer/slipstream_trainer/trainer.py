@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from transformers.trainer_callback import PrinterCallback
 
 from slipstream.config import Config
 from slipstream_trainer.attention import tree_mask
@@ -79,6 +80,7 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self.checkpointing = Checkpointing(base, layers, self.device, config.trainer.checkpointing)
         if self.attention == "flex_attention" and config.trainer.compile:
             compile_layers(layers)
+        self.remove_callback(PrinterCallback)  # steps are logged
         self.create_optimizer()
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None

@@ -24,6 +24,7 @@ from slipstream_trainer.events import clean, line
 from slipstream_trainer.guards import Snapshot
 from slipstream_trainer.metrics import Metrics
 from slipstream_trainer.publish import sweep
+from slipstream_trainer.reporting import Reporter
 from slipstream_trainer.rows import Sample, read_samples
 from slipstream_trainer.sharing import Turns, worker_name
 
@@ -65,6 +66,7 @@ class Worker:
         self.turns = turns or Turns(config, client, self.name)
         self.turns.stop = self.stop
         self.teller = Teller(config, client, self.checkpoints, self.metrics, self.stop)
+        self.reporter = Reporter(trainer)
         self.state = State(weights=config.model_name)
         self.live = config.model_name
         self.taken: set[str] = set()
@@ -103,6 +105,7 @@ class Worker:
                     self.stop.wait(IDLE_SECONDS)
         except Stop:
             pass
+        self.reporter.end()
         with contextlib.suppress(ApiError):
             self.client.release(self.name)
         log.info("ended at step %d", self.state.step)
@@ -189,9 +192,8 @@ class Worker:
             log.info("%s", line(data))
         else:
             log.warning("batch %s %s: %s", data["batch"], result.outcome, result.reason)
-        if self.config.trainer.report_to and result.outcome == "step":
-            self.trainer.state.global_step = step
-            self.trainer.log({k: v for k, v in clean(data).items() if isinstance(v, int | float)})
+        if result.outcome == "step":
+            self.reporter.step(step, data)
         if sys.stderr.isatty():
             from tqdm import tqdm
 

@@ -1,0 +1,69 @@
+"""A step's figures to W&B, TensorBoard, MLflow and whatever else transformers has a callback for (``trainer.report_to``)."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import logging
+from typing import TYPE_CHECKING, Any
+
+from slipstream.config import Config
+from slipstream.errors import ConfigError
+from slipstream_trainer.events import clean
+
+if TYPE_CHECKING:
+    from slipstream_trainer.trainer import CapturedGRPOTrainer
+
+log = logging.getLogger(__name__)
+PACKAGES = {
+    "tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",), "mlflow": ("mlflow",), "comet_ml": ("comet_ml",), "trackio": ("trackio",),
+    "neptune": ("neptune",), "clearml": ("clearml",), "dvclive": ("dvclive",), "swanlab": ("swanlab",),
+}  # fmt: skip
+"""Of which one has to be there."""
+
+
+def check_report_to(config: Config) -> None:
+    """Raises ``ConfigError`` for a logger that nobody knows or that is not installed."""
+    for name in config.trainer.report_to:
+        packages = PACKAGES.get(name)
+        if packages is None:
+            near = difflib.get_close_matches(name, PACKAGES, 1, 0.5)
+            raise ConfigError(f"trainer.report_to: {name!r} is not known; known are {', '.join(near or PACKAGES)}")
+        if not any(importlib.util.find_spec(p) for p in packages):
+            raise ConfigError(f"trainer.report_to: {name} is not installed: pip install {packages[0]}")
+
+
+class Reporter:
+    """A logger that fails is said and left alone: it never costs a step."""
+
+    def __init__(self, trainer: CapturedGRPOTrainer) -> None:
+        self.trainer = trainer
+        self.names = list(trainer.config.trainer.report_to)
+        self.begun = False
+
+    def _do(self, what: str, *args: Any) -> None:
+        handler = self.trainer.callback_handler
+        getattr(handler, what)(self.trainer.args, self.trainer.state, self.trainer.control, *args)
+
+    def step(self, step: int, figures: dict[str, Any]) -> None:
+        if not self.names:
+            return
+        try:
+            self.trainer.state.global_step = step
+            if not self.begun:
+                self.begun = True
+                self._do("on_train_begin")
+            numbers = {
+                k: v for k, v in clean(figures).items() if isinstance(v, int | float) and not isinstance(v, bool)
+            }
+            self.trainer.log(numbers)
+            self.trainer.state.log_history.clear()  # an endless run's would grow for ever
+        except Exception:
+            log.exception("step %d could not be reported to %s", step, ", ".join(self.names))
+
+    def end(self) -> None:
+        if self.begun:
+            try:
+                self._do("on_train_end")
+            except Exception:
+                log.exception("%s could not be closed", ", ".join(self.names))
