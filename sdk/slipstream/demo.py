@@ -195,7 +195,7 @@ async def learn(driver: Driver, stack: Stack, supervisor: Supervisor, progress: 
                 recent = driver.tally.recent
                 success = sum(recent) / max(1, len(recent))
                 progress.update(
-                    "training", min(trained, time_limit), time_limit, episodes=driver.tally.episodes, success=success, adapter=live,
+                    "training" if first_step else "gathering episodes for the first step", min(trained, time_limit), time_limit, episodes=driver.tally.episodes, success=success, adapter=live,
                     steps=seen.steps, tokens_per_s=round(rate),
                 )  # fmt: skip
                 seen.train_seconds = trained
