@@ -59,7 +59,8 @@ def operands(expr: str) -> list[str]:
         return f"@{len(hidden) - 1}@"
 
     flat = re.sub(r"\{[^}]*\}", hide, " ".join(expr.split()))
-    parts = re.split(r"\s(?:>=|<=|==|>|<)\s[\d.]+|\s(?:<|>)\s|\sand on \(\)\s", flat)
+    flat = re.sub(r"\s(?:>=|<=|==|>|<)\s[\d.]+", "", flat)
+    parts = re.split(r"\s(?:<|>)\s|\sand on \(\)\s", flat)
     found = []
     for part in parts:
         whole = part.strip()
@@ -78,8 +79,9 @@ def test_operands() -> None:
         "max(a)",
         'sum(delta(b{c="d > 1"}[10m]))',
     ]
+    assert operands("delta(a[30m]) / (delta(b[30m]) >= 20)") == ["delta(a[30m]) / (delta(b[30m]))"]
     assert operands("(r < (r offset 1h) - 0.25 * scalar(avg(s))) and on () (sum(v) > 0)") == [
-        "r", "(r offset 1h) - 0.25 * scalar(avg(s))", "sum(v)",
+        "r", "(r offset 1h) - 0.25 * scalar(avg(s))", "(sum(v))",
     ]  # fmt: skip
 
 
@@ -186,8 +188,8 @@ def check_documented(prom: Prom) -> None:
 
 
 @contextmanager
-def demo(engine: Any, start_proxy: Any, tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Proxy, judge and trainer at work → the proxy's URL, and job → address of its metrics."""
+def demo(engine: Any, start_proxy: Any, tmp_path: Path) -> Iterator[tuple[str, list[Any], dict[str, str]]]:
+    """Proxy, judge and trainer at work → the proxy's URL, the other two processes, and job → address of its metrics."""
     ports = {"judge": free_port(), "trainer": free_port()}
     with Served(RuledJudge().app()) as url:
         judge = {
@@ -198,7 +200,7 @@ def demo(engine: Any, start_proxy: Any, tmp_path: Path) -> Iterator[tuple[str, d
             "metrics_port": ports["trainer"],
             "min_groups": 1,
             "max_wait": 0.5,
-            "lora_rank": 4,
+            "lora_rank": 8,
             "token_budget": 4096,
             "threads": 1,
         }
@@ -207,16 +209,16 @@ def demo(engine: Any, start_proxy: Any, tmp_path: Path) -> Iterator[tuple[str, d
         )
         config = ["--config", str(proxy.config), "--url", proxy.url]
         env = {"OF_A_TEST": "none", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "127.0.0.1"}
-        with process(slipstream("judge", *config), tmp_path / "judge.log", env):
-            with process(slipstream("trainer", *config), tmp_path / "trainer.log", {"OMP_NUM_THREADS": "1"}):
+        with process(slipstream("judge", *config), tmp_path / "judge.log", env) as first:
+            with process(slipstream("trainer", *config), tmp_path / "trainer.log", {"OMP_NUM_THREADS": "1"}) as second:
                 targets = {f"slipstream-{name}": f"127.0.0.1:{port}" for name, port in ports.items()}
-                yield proxy.url, {"slipstream-proxy": proxy.url.removeprefix("http://"), **targets}
+                yield proxy.url, [first, second], {"slipstream-proxy": proxy.url.removeprefix("http://"), **targets}
 
 
 @pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not here (Debian: apt install prometheus)")
 def test_every_panel_and_alert_is_answered(engine, start_proxy, tmp_path: Path) -> None:
     folder, port = tmp_path / "prometheus", free_port()
-    with demo(engine, start_proxy, tmp_path) as (url, targets):
+    with demo(engine, start_proxy, tmp_path) as (url, others, targets):
         configure(folder, targets)
         argv = [
             str(PROMETHEUS),
@@ -230,13 +232,14 @@ def test_every_panel_and_alert_is_answered(engine, start_proxy, tmp_path: Path) 
 
             def scraped() -> bool:
                 assert p.poll() is None, log.read_text()[-2000:]
+                assert all(o.poll() is None for o in others), [f.read_text()[-500:] for f in tmp_path.glob("*.log")]
                 return len(prom.query("up == 1")) == len(targets)
 
             def trained() -> bool:
                 return TRAINED in client.adapters().live.values()
 
             wait_for(scraped, 120, 0.5, "Prometheus scrapes proxy, judge and trainer")
-            given = make_adapter(tmp_path / "proxy0" / "data" / "adapters" / GIVEN, 1, rank=4)
+            given = make_adapter(tmp_path / "proxy0" / "data" / "adapters" / GIVEN, 1, rank=8)
             client.add_adapter(AdapterIn(path=given.name, step=1))
             with agents(url):
                 wait_for(trained, 180, 0.5, "a trained adapter is live")
