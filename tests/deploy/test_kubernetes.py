@@ -216,8 +216,16 @@ def test_the_configuration_is_one_and_fits_the_objects(overlay):
                 assert args[3:] == ["--url", f"http://proxy:{config.proxy.port}"]
 
 
-def test_one_proxy_owns_the_adapters(overlay):
-    assert of(overlay[1], "StatefulSet")["proxy"]["spec"]["replicas"] == 1
+def test_proxies_are_replicated_where_they_share_a_store(overlay):
+    name, objects = overlay
+    proxy = of(objects, "StatefulSet")["proxy"]["spec"]
+    shared = "SLIPSTREAM_STORE__URL" in environment(containers(proxy["template"])[0])
+    assert proxy["replicas"] == (2 if name == "production" else 1) and shared == (name == "production")
+    assert [t["metadata"]["name"] for t in proxy["volumeClaimTemplates"]] == ["data"], "a spool of its own each"
+    assert of(objects, "Service")["proxy"]["spec"]["sessionAffinity"] == "ClientIP"
+    claim = of(objects, "PersistentVolumeClaim")["adapters"]["spec"]
+    assert claim["accessModes"] == ["ReadWriteMany"] or name == "cpu"
+    assert of(objects, "PodDisruptionBudget")["proxy"]["spec"]["maxUnavailable"] == 1
 
 
 def test_vllm_gets_what_up_gives_it(overlay):

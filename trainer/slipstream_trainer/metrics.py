@@ -49,7 +49,8 @@ class Metrics:
         self.unreachable = Counter(
             "slipstream_trainer_proxy_unavailable", "Requests that the proxy did not answer.", registry=r
         )
-        self._reasons: set[str] = set()
+        self._reasons = {"rolled_back"}
+        self.untrainable.labels("rolled_back")
         for outcome in ("step", "skipped", "undone"):
             self.batches.labels(outcome)
         self.gauges = {n: Gauge(f"slipstream_trainer_{n}", text, registry=r) for n, text in GAUGES.items()}

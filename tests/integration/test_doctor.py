@@ -1,0 +1,29 @@
+"""The doctor at a real vLLM's bed: what it reads out of its answers is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.support import MODEL
+
+from slipstream.config import load_config
+from slipstream.doctor_engine import check_engine
+
+pytestmark = pytest.mark.engine
+
+
+def test_a_healthy_engine(engine, tmp_path: Path) -> None:
+    flags = [f'engine.urls=["{engine.url}"]', "engine.name=inbox", f"engine.model={MODEL}", f"data_dir={tmp_path}/data"]
+    found = list(check_engine(engine.url, load_config(env={}, flags=flags)))
+    assert {f.level for f in found} == {"ok"}, found
+    assert "(vLLM 0." in found[0].what
+    assert found[2].what == "the engine takes adapters up to rank 16; trainer.lora_rank is 16"
+    assert not (tmp_path / "data").exists()
+
+    too_large = load_config(env={}, flags=[*flags, "trainer.lora_rank=32", "engine.max_lora_rank=32"])
+    (bad,) = [f for f in check_engine(engine.url, too_large) if f.level != "ok"]
+    assert (bad.level, "up to rank 16" in bad.what, "--max-lora-rank 32" in bad.fix) == ("fail", True, True)
+    served = {m["id"] for m in httpx.get(f"{engine.url}/v1/models", trust_env=False).json()["data"]}
+    assert not any("doctor" in name for name in served), "nothing is left in the engine"
