@@ -8,10 +8,13 @@ import random
 import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.proxy.test_relay import ASK
 
 from slipstream_proxy.data import fastpath
 from slipstream_proxy.data.fastpath import Handler
+from slipstream_proxy.data.http1 import Known
 from slipstream_proxy.keys import Keys
 
 NEVER = re.compile(rb"(?!)")
@@ -165,3 +168,72 @@ async def test_a_body_that_drips_is_ended(start, fake, monkeypatch):
         assert (await answer).startswith(b"HTTP/1.1 408")
     writer.close()
     assert not fake.seen
+
+
+GOOD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\nX-Last: z\r\n\r\n"
+BODY = json.dumps(ASK).encode()
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        GOOD.replace(b"%d", b"%d\r\nContent-Length: 3") % len(BODY),
+        GOOD.replace(b"%d", b"%d\r\nTransfer-Encoding: chunked") % len(BODY),
+        GOOD.replace(b"%d", b"%d\r\n x") % len(BODY),
+        GOOD.replace(b"%d", b"+%d") % len(BODY),
+        GOOD.replace(b"%d", b"0x%x") % len(BODY),
+        GOOD.replace(b"%d", b"%d ,5") % len(BODY),
+        GOOD.replace(b"%d", b""),
+        GOOD.replace(b"\r\nX-Last: z", b"\r\nX-Last: z\r\n folded") % len(BODY),
+        GOOD.replace(b"X-Last: z", b"X-Last: z\nTransfer-Encoding: chunked") % len(BODY),
+        GOOD.replace(b"Content-Length: %d", b"Transfer-Encoding: chunked") + b"zz\r\n",
+    ],
+    ids=range(10),
+)
+@pytest.mark.parametrize("way", ["fast", "aiohttp"])
+async def test_smuggling_behind_a_good_request(start, fake, monkeypatch, second, way):
+    """A head that nearly is the one before gets no further than any other."""
+    if way == "aiohttp":
+        monkeypatch.setattr(fastpath, "_LINE", NEVER)
+    proxy = await start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(GOOD % len(BODY) + BODY)
+    head = await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+    writer.write(second + BODY)
+    async with asyncio.timeout(60):
+        got = await reader.read()
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 200") and got.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
+    assert got.count(b"HTTP/1.") == 1 and len(fake.seen) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([b"a: b", b"Content-Length: 5", b"content-length:\t77 ", b"X: Content-Length: 5"]), max_size=4
+    ),
+    st.integers(0, 10**14),
+    st.binary(max_size=40),
+)
+def test_a_known_head_matches_itself_with_any_length_and_nothing_else(lines, length, tail):
+    def text(lines: list[bytes]) -> bytes:
+        return b"POST / HTTP/1.1\r\n" + b"".join(line + b"\r\n" for line in lines) + b"\r\n"
+
+    head = text(lines)
+    known = Known(head, 1)
+    assert known.matches(head + tail) and known.end == len(head)
+    places = [i for i, line in enumerate(lines) if line.lower().startswith(b"content-length")]
+    if len(places) == 1:
+        (place,) = places
+        name, _, said = lines[place].partition(b":")
+
+        def other(value: bytes) -> bytes:
+            return text([*lines[:place], name + b":" + said.replace(said.strip(), value), *lines[place + 1 :]])
+
+        assert known.length == int(said)
+        varied = other(b"%d" % length)
+        assert known.matches(varied + tail) and (known.length, known.end) == (length, len(varied))
+        for bad in (b"-1", b"", b"1" * 40, b"1 2", b"1\r\n2"):
+            assert not known.matches(other(bad) + tail)
+    assert not known.matches(head[:-1])

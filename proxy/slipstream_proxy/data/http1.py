@@ -198,7 +198,7 @@ class ResponseHead:
                 elif line:
                     raise Malformed("a header line without a colon")
             elif low == b"content-length":
-                self._length(value.strip())
+                self.length = _length(value.strip(), self.length)
             elif low == b"transfer-encoding":
                 if value.strip().lower() != b"chunked":
                     raise Malformed("a transfer coding other than chunked")
@@ -214,7 +214,8 @@ class ResponseHead:
         self.fields = fields
         self.block = b"".join([b"%b\r\n" % line for line in fields])
 
-    def _length(self, value: bytes) -> None:
-        if not value.isdigit() or (self.length is not None and self.length != int(value)):
-            raise Malformed("a bad content-length")
-        self.length = int(value)
+
+def _length(value: bytes, before: int | None) -> int:
+    if not value.isdigit() or len(value) > 18 or (before is not None and before != int(value)):
+        raise Malformed("a bad content-length")
+    return int(value)
