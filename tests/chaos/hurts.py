@@ -167,5 +167,9 @@ class Hurts(Running):
             await asyncio.sleep(0.02)
         self.kills += not fails and tracer.poll() is not None
         tracer.terminate()
-        await asyncio.to_thread(tracer.wait)
+        try:
+            await asyncio.to_thread(tracer.wait, 2.0)
+        except subprocess.TimeoutExpired:  # it may wait for a thread that it has let die; without it the kernel goes on
+            tracer.kill()
+            await asyncio.to_thread(tracer.wait)
         return before

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import logging
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream_proxy.control.reading import Item, Read, backlog, parse, read_writer, textless
+from slipstream_proxy.control.reading import Item, Read, backlog, gather, parse, textless
 from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.spool import list_segments
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BATCH = 512
+BATCH_BYTES = 64 * 2**20
 POLL = 0.05
 SNAPSHOT_EVERY = 180.0
 CONTROL = "control"
@@ -165,24 +165,7 @@ class Ingester:
         return True
 
     def _read(self) -> tuple[list[Read], list[Item], dict[str, Position]]:
-        # the control writer's end is looked at first: a done mark or reward accepted after a reply left must not be taken before that call
-        control = list_segments(self.dir).get(CONTROL, [])
-        limit = {n: path.stat().st_size for n, path in control[-1:]}
-        streams = []
-        for writer, segments in list_segments(self.dir).items():
-            if writer == CONTROL:
-                segments = [s for s in segments if not control or s[0] <= control[-1][0]]
-            stream = read_writer(writer, segments, self._positions.get(writer), self._torn)
-            if writer == CONTROL:
-                stream = (r for r in stream if r.position.offset <= limit.get(r.position.segment, r.position.offset))
-            streams.append(stream)
-        reads: list[Read] = []
-        size = 0
-        for read in heapq.merge(*streams, key=lambda r: r.at):
-            reads.append(read)
-            size += len(read.frame.request) + len(read.frame.reply)
-            if len(reads) >= BATCH or size > 64 * 2**20:
-                break
+        reads = gather(self.dir, self._positions, BATCH, BATCH_BYTES, self._torn)
         positions = dict(self._positions)
         items: list[Item] = []
         for read in reads:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from itertools import takewhile
 from pathlib import Path
 
 from slipstream_proxy.dialects import BY_NAME
@@ -17,6 +20,8 @@ from slipstream_proxy.usage import usage_of
 log = logging.getLogger(__name__)
 _HEAD_FIELDS = frozenset(f.name for f in fields(CallHead))
 Item = CallRow | Mutation
+Torn = Callable[[str, int, Path, str, int], None]
+"""Told of a segment's damage: writer, number, path, why, from which byte on."""
 
 
 @dataclass(slots=True)
@@ -38,7 +43,7 @@ def read_writer(
     writer: str,
     segments: list[tuple[int, Path]],
     start: Position | None,
-    on_torn: Callable[[str, int, Path, str, int], None],
+    on_torn: Torn,
 ) -> Iterator[Read]:
     """A writer's records from ``start`` on, over all its segments. A damaged tail is passed by as soon as there is a later segment."""
     for i, (number, path) in enumerate(segments):
@@ -58,6 +63,46 @@ def read_writer(
             if last:
                 return  # being written just now, or its writer died: the next one of its name says which
             on_torn(writer, number, path, segment.torn, segment.offset)
+
+
+def ends(found: dict[str, list[tuple[int, Path]]]) -> dict[str, Position]:
+    """Where each writer's files end now."""
+    there: dict[str, Position] = {}
+    for writer, segments in found.items():
+        for number, path in segments:
+            with contextlib.suppress(OSError):
+                there[writer] = Position(number, path.stat().st_size)
+    return there
+
+
+def gather(folder: Path, positions: dict[str, Position], most: int, most_bytes: int, on_torn: Torn) -> list[Read]:
+    """The next records of all writers, in the order in which they happened, none before one that its client had seen.
+
+    A client that was answered by one writer and then asks another has its first record on the disk before the second one. So all ends are looked at
+    before anything is read; and when the batch is read, they are looked at again, for what came meanwhile and is older than the batch's youngest.
+    """
+
+    def stream(writer: str, start: Position | None, end: Position) -> Iterator[Read]:
+        return takewhile(lambda r: r.position <= end, read_writer(writer, found[writer], start, on_torn))
+
+    found = list_segments(folder)
+    parts: dict[str, list[Read]] = defaultdict(list)
+    count = size = 0
+    youngest = float("-inf")
+    streams = [stream(writer, positions.get(writer), end) for writer, end in ends(found).items()]
+    for read in heapq.merge(*streams, key=lambda r: r.at):
+        parts[read.writer].append(read)
+        count, size = count + 1, size + len(read.frame.request) + len(read.frame.reply)
+        youngest = max(youngest, read.at)
+        if count >= most or size > most_bytes:
+            break
+    if not count:
+        return []
+    found = list_segments(folder)
+    for writer, end in ends(found).items():
+        reached = parts[writer][-1].position if parts[writer] else positions.get(writer)
+        parts[writer] += takewhile(lambda r: r.at <= youngest, stream(writer, reached, end))
+    return list(heapq.merge(*parts.values(), key=lambda r: r.at))
 
 
 def parse(read: Read) -> tuple[Item, bool]:

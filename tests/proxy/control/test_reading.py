@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from slipstream_proxy.control.reading import parse, read_writer
+from slipstream_proxy.control import reading
+from slipstream_proxy.control.reading import gather, parse, read_writer
 from slipstream_proxy.records import Kind
 from slipstream_proxy.spool import encode, list_segments
 from slipstream_proxy.store.protocol import Position
@@ -29,3 +30,38 @@ def test_a_tail_that_is_being_written_is_waited_for(tmp_path):
     path.write_bytes(frame)
     assert len(list(read_writer("data0", [(1, path)], None, lambda *a: torn.append(a)))) == 1
     assert torn == []
+
+
+def write(folder, writer: str, *ats: float) -> list[Position]:
+    """A segment of records that happened then. → Where each of them ends."""
+    found, data = [], b""
+    for at in ats:
+        data += encode(Kind.MUTATION, {"id": f"{at}", "op": "done", "at": at, "data": {}})
+        found.append(Position(1, len(data)))
+    (folder / f"{writer}-00000001.seg").write_bytes(data)
+    return found
+
+
+def test_no_record_is_read_before_one_that_its_client_had_seen(tmp_path, monkeypatch):
+    """Written at 1 and 2 by the one and at 3 by the other, where the first one's end was looked at before 2 was there."""
+    first, second = write(tmp_path, "data0", 1.0, 2.0, 4.0), write(tmp_path, "data1", 3.0)
+    told = iter([{"data0": first[0], "data1": second[0]}])
+    look = reading.ends
+    monkeypatch.setattr(reading, "ends", lambda found: next(told, None) or look(found))
+    found = gather(tmp_path, {}, 100, 2**20, lambda *_: None)
+    assert [r.at for r in found] == [1.0, 2.0, 3.0]  # 4 came later: the next batch's
+    positions = {r.writer: r.position for r in found}
+    assert [r.at for r in gather(tmp_path, positions, 100, 2**20, lambda *_: None)] == [4.0]
+
+
+def test_batches_end_where_they_are_told_to(tmp_path):
+    write(tmp_path, "data0", *[float(i) for i in range(0, 40, 2)])
+    write(tmp_path, "control", *[float(i) for i in range(1, 40, 2)])
+    positions: dict[str, Position] = {}
+    seen = []
+    while found := gather(tmp_path, positions, 7, 2**20, lambda *_: None):
+        assert len(found) <= 8
+        seen += [r.at for r in found]
+        positions |= {r.writer: r.position for r in found}
+    assert seen == [float(i) for i in range(40)]
+    assert gather(tmp_path / "nowhere", {}, 7, 2**20, lambda *_: None) == []

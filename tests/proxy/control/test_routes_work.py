@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pyarrow as pa
 from tests.proxy.control.conftest import until
 
@@ -114,3 +116,51 @@ async def test_scopes_of_the_workers(plane):
     assert (await plane.ask("POST", "/batches/lease", LEASE, scopes=["judge"]))[0] == 403
     assert (await plane.ask("POST", "/groups/lease", {"worker": "j"}, scopes=["trainer"]))[0] == 403
     assert (await plane.ask("POST", "/batches/lease", LEASE, scopes=["trainer"]))[0] == 204
+
+
+async def test_batches_are_whole_while_calls_are_written(make_plane):
+    """Each leased batch has every call of its groups with its own tokens, however much is written meanwhile."""
+    plane = await make_plane(groups={"size": 2})
+    stop = asyncio.Event()
+
+    async def load():
+        n = 0
+        while n < 1600 and not stop.is_set():
+            await asyncio.gather(*(plane.call(f"l{n + i}", task=f"other{(n + i) // 2}", done=True) for i in range(16)))
+            n += 16
+            await asyncio.sleep(0.01)
+        return n
+
+    loading = asyncio.create_task(load())
+    told = {}
+    for t in range(10):
+        for i in range(2):
+            name = f"e{t}-{i}"
+            told[name] = [
+                await plane.call(name, task=f"t{t}", text=f"{name} {turn}", done=turn == 2) for turn in range(3)
+            ]
+            await plane.seen(name)
+            await plane.ask("POST", f"/episodes/{name}/rewards", {"value": float(i)})
+    found: dict[str, list[str]] = {}
+
+    async def get():
+        r = await lease(plane, min_groups=1, max_groups=3, max_wait=0)
+        if r.status == 200:
+            for row in pa.ipc.open_stream(await r.read()).read_all().to_pylist():
+                assert (row["prompt_ids"], row["completion_ids"], row["logprobs"]) == ([1, 2, 3], [4, 5], [-0.5, -0.25])
+                assert row["reward"] == float(row["episode"].split("-")[1])
+                found.setdefault(row["episode"], []).append(row["call"])
+            ack = {"lease": r.headers["x-slipstream-lease"], "outcome": "trained"}
+            assert (await plane.ask("POST", f"/batches/{r.headers['x-slipstream-batch']}/ack", ack))[0] == 200
+        return len(found) == len(told)
+
+    await until(get, 120)
+    stop.set()
+    written = await loading
+    assert found == told
+    await until(lambda: _calls(plane, written + 60), 120)
+    assert (await lease(plane, min_groups=1, max_wait=0)).status == 204
+
+
+async def _calls(plane, count):
+    return (await plane.ask("GET", "/status"))[1]["calls"] == count
