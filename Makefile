@@ -61,6 +61,7 @@ bench-soak: setup
 
 bench-store: setup
 	$(BIN)/python benchmarks/store/bench_store.py $(ARGS)
+	$(BIN)/python benchmarks/store/bench_batches.py $(ARGS)
 
 bench-judge: setup
 	$(BIN)/python benchmarks/judge/bench_judge.py $(ARGS)
