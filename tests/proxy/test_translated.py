@@ -6,6 +6,8 @@ import asyncio
 import json
 
 import pytest
+from aiohttp import web
+from tests.proxy.conftest import eventually
 from tests.proxy.test_relay import ASK, parsed, post
 
 MESSAGE = {**ASK, "max_tokens": 5}
@@ -94,6 +96,32 @@ async def test_a_response_says_what_is_left_of_the_context(start, fake):
         ]
         == 7
     )
+
+
+async def test_all_wait_while_the_engine_is_asked(start, fake):
+    proxy = await start()
+    asked, go = 0, asyncio.Event()
+
+    async def slow(request):
+        nonlocal asked
+        asked += 1
+        await go.wait()
+        return web.json_response({"data": [{"id": "tiny", "max_model_len": 100}]})
+
+    server = web.Application()
+    server.router.add_get("/v1/models", slow)
+    runner = web.AppRunner(server, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    contexts, told = proxy.plane.contexts, []
+    for _ in range(3):
+        assert contexts.of(url, lambda: told.append(contexts.of(url, lambda: None))) is None
+        await eventually(lambda: asked == 1)
+    go.set()
+    await eventually(lambda: told == [100] * 3)
+    assert asked == 1
+    await runner.cleanup()
 
 
 async def test_an_engine_that_does_not_say_its_context(start, fake):

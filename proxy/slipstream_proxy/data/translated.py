@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 CHAT = "/v1/chat/completions"
 _AGAIN = 5.0
-"""Seconds after which an engine that did not say how long its context is may be asked again."""
+_FRESH = 60.0
+"""Seconds after which an engine is asked again how long its context is: one that did not say, one that did (it may have been restarted)."""
 
 _ROUND = (408, 429)
 """4xx that say nothing about the request."""
@@ -105,16 +106,17 @@ class Contexts:
         return None
 
     async def _ask(self, url: str) -> None:
-        self._known[url] = 0
+        found = 0
         try:
             headers = {"authorization": f"Bearer {k}"} if (k := self.plane.config.engine.api_key) else {}
             timeout = aiohttp.ClientTimeout(total=self.plane.config.proxy.connect_timeout)
             async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session, session.get(f"{url}/v1/models", headers=headers) as reply:  # fmt: skip
                 cards = loads(await reply.read())["data"]
-            self._known[url] = next(c["max_model_len"] for c in cards if isinstance(c.get("max_model_len"), int))
+            found = next(c["max_model_len"] for c in cards if isinstance(c.get("max_model_len"), int))
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError, AttributeError, StopIteration) as e:  # fmt: skip
             log.warning("%s does not say how long its context is: %r", url, e)
-            self.plane.loop.call_later(_AGAIN, self._known.pop, url, None)
+        self._known[url] = found
+        self.plane.loop.call_later(_FRESH if found else _AGAIN, self._known.pop, url, None)
         for then in self._waiting.pop(url, ()):
             try:
                 then()
