@@ -1,0 +1,104 @@
+"""A real browser, asked over Chrome's DevTools protocol: pages as people see them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+
+
+class Page:
+    """``errors``: what went wrong in the page: exceptions, console errors, refused requests, violations of its content security policy."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self.errors: list[str] = []
+        self._task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            said = json.loads(message.data)
+            if "id" in said:
+                if (future := self._waiting.pop(said["id"], None)) is not None and not future.done():
+                    future.set_result(said)
+            elif said["method"] == "Runtime.exceptionThrown":
+                self.errors.append(str(said["params"]["exceptionDetails"])[:500])
+            elif said["method"] == "Log.entryAdded" and said["params"]["entry"]["level"] == "error":
+                self.errors.append(str(said["params"]["entry"])[:500])
+
+    async def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        number = next(self._numbers)
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        await self._socket.send_json({"id": number, "method": method, "params": params})
+        async with asyncio.timeout(60):
+            read = await future
+        assert "error" not in read, read
+        return dict(read["result"])
+
+    async def js(self, expression: str) -> Any:
+        """The value of an expression in the page."""
+        read = await self.ask("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in read, read["exceptionDetails"]
+        return read["result"].get("value")
+
+    async def until(self, expression: str, seconds: float = 60.0) -> Any:
+        async with asyncio.timeout(seconds):
+            while not (value := await self.js(expression)):
+                await asyncio.sleep(0.05)
+        return value
+
+    async def close(self) -> None:
+        self._task.cancel()
+
+
+@contextlib.asynccontextmanager
+async def browser(folder: Path, url: str) -> AsyncIterator[Page]:
+    """A page of a headless Chromium with an empty profile, opened at ``url``."""
+    profile = folder / "profile"
+    argv = [
+        str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking", "--disable-extensions",
+        "--no-proxy-server", "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank",
+    ]  # fmt: skip
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={"HOME": str(folder), "PATH": "/usr/bin:/bin"},
+    )
+    try:
+        async with aiohttp.ClientSession() as session:
+            port = await _port(profile / "DevToolsActivePort", process)
+            async with session.get(f"http://127.0.0.1:{port}/json/list") as reply:
+                target = next(t for t in await reply.json() if t["type"] == "page")
+            async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=2**26) as socket:
+                page = Page(socket)
+                for domain in ("Page", "Runtime", "Log"):
+                    await page.ask(f"{domain}.enable")
+                await page.ask("Page.navigate", url=url)
+                yield page
+                await page.close()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def _port(file: Path, process: asyncio.subprocess.Process) -> int:
+    async with asyncio.timeout(90):
+        while not file.is_file() or "\n" not in file.read_text():
+            assert process.returncode is None, "the browser ended"
+            await asyncio.sleep(0.05)
+    return int(file.read_text().split("\n")[0])
