@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = [
     "proxy.port=0", "proxy.durability=process", "engine.share=true", "engine.name=shared", "gate.mode=guard", "gate.holdout=0", "groups.size=4",
     "trainer.min_groups=2", "trainer.max_groups=4", "trainer.max_wait=1", "trainer.learning_rate=1e-5",
-    "trainer.max_kl=1000", "trainer.max_ratio=1000000000", "trainer.max_grad=1e12",
+    "trainer.max_kl=1000", "trainer.max_ratio=1000000000", "trainer.max_grad=1e12", "trainer.max_engine_kl=1e12",
 ]  # fmt: skip
 """Random weights and random rewards: nothing is to be refused here for what it does to the policy."""
 

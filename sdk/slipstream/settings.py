@@ -233,6 +233,10 @@ class Trainer(Section):
     max_ratio: Positive = Field(
         4.0, description="A batch whose mean π_old / π_engine lies outside 1/this … this is not stepped on."
     )
+    max_engine_kl: Positive = Field(
+        1.0,
+        description="A batch whose KL of the engine's to the trainer's policy (nats a token) is above is not stepped on.",
+    )
     max_grad: Positive = Field(1000.0, description="A batch whose gradient norm is above is not stepped on.")
     min_entropy: Annotated[float, Field(ge=0)] = Field(
         0.0, description="A step after which mean entropy is below is undone."

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slipstream.config import Trainer
-from slipstream_trainer.guards import Pace, Snapshot, after_step, before_step, k3, mean_ratio
+from slipstream_trainer.guards import Pace, Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
 
 T = Trainer()
 GOOD = {"loss": 0.1, "ratio": 1.0, "grad_norm": 1.0}
@@ -16,12 +16,23 @@ GOOD = {"loss": 0.1, "ratio": 1.0, "grad_norm": 1.0}
     ("change", "word"),
     [
         ({"loss": float("nan")}, "loss"), ({"loss": math.inf}, "loss"), ({"grad_norm": float("nan")}, "norm"), ({"grad_norm": 1001.0}, "norm"),
-        ({"ratio": 5.0}, "π_old"), ({"ratio": 0.2}, "π_old"), ({"ratio": float("nan")}, "π_old"),
+        ({"ratio": 5.0}, "π_old"), ({"ratio": 0.2}, "π_old"), ({"ratio": float("nan")}, "π_old"), ({"kl": 1.1}, "engine"),
+        ({"kl": float("nan")}, "engine"),
     ],
 )  # fmt: skip
 def test_before_a_step(change, word: str) -> None:
     assert before_step(T, **GOOD) is None
     assert word in before_step(T, **(GOOD | change))
+
+
+def test_kl_of_the_engine_to_the_trainer() -> None:
+    """On tokens sampled from one distribution it estimates its KL to another; one token does not decide alone."""
+    p, q = torch.tensor([0.7, 0.2, 0.1]).log(), torch.tensor([0.5, 0.3, 0.2]).log()
+    tokens = torch.multinomial(p.exp(), 40_000, replacement=True, generator=torch.Generator().manual_seed(1))
+    exact = float((p.exp() * (p - q)).sum())
+    assert engine_kl((q - p)[tokens]) == pytest.approx(exact, abs=0.01)
+    assert engine_kl(torch.zeros(5)) == engine_kl(torch.zeros(0)) == 0.0
+    assert engine_kl(torch.tensor([50.0] + [0.0] * 99)) == pytest.approx(1.0)
 
 
 def test_after_a_step() -> None:

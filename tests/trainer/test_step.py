@@ -63,6 +63,15 @@ def test_a_batch_far_from_the_engine_is_not_stepped_on(make) -> None:
     assert all(p.grad is None for p in trainer.trained)
 
 
+def test_a_batch_of_another_policy_is_not_stepped_on(make) -> None:
+    """The mean ratio may look well where tokens lie far apart in both directions; KL sees it."""
+    trainer = make(max_engine_kl=0.5, max_ratio=1e6)
+    before = adapter_state(trainer.model)
+    result = train(trainer, conversation(0), Pace(), 0)
+    assert (result.outcome, "KL of the engine" in result.reason) == ("skipped", True)
+    assert same(before, adapter_state(trainer.model))
+
+
 def test_a_huge_gradient_is_not_stepped_on(make) -> None:
     result = train(make(max_grad=1e-9), conversation(0), Pace(), 0)
     assert (result.outcome, "norm" in result.reason) == ("skipped", True)

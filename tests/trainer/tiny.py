@@ -42,7 +42,7 @@ def make_model(folder: Path, **changes: Any) -> Path:
 
 def make_config(model: Path, data: Path, **trainer: Any) -> Config:
     # a model of random weights moves far in a step, and that is not what most tests are about
-    settings = {"threads": 1, "lora_rank": 8, "learning_rate": 1e-2, "max_kl": 1.0} | trainer
+    settings = {"threads": 1, "lora_rank": 8, "learning_rate": 1e-2, "max_kl": 1.0, "max_engine_kl": 1e6} | trainer
     return load_config(
         None, env={}, base={"data_dir": str(data), "engine": {"model": str(model), "name": "tiny"}, "trainer": settings}
     )

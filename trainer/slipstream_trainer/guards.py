@@ -21,13 +21,21 @@ def mean_ratio(log_ratio_T: torch.Tensor) -> float:
     return float(log_ratio_T.double().exp().clamp(max=EXTREME).mean()) if len(log_ratio_T) else 1.0
 
 
+def engine_kl(log_ratio_T: torch.Tensor) -> float:
+    """KL(π_engine ‖ π_old) a token, by ``k3`` on tokens that the engine sampled; one token counts ``EXTREME`` at most."""
+    if not len(log_ratio_T):
+        return 0.0
+    d = log_ratio_T.double()
+    return float((d.exp() - d - 1).clamp(max=EXTREME).mean())
+
+
 def k3(old_T: torch.Tensor, new_T: torch.Tensor) -> torch.Tensor:
     """KL(old ‖ new) a token, from samples of old: exp(d) - d - 1 ≥ 0, d = new - old (http://joschu.net/blog/kl-approx.html)."""
     d = (new_T - old_T).double()
     return d.exp() - d - 1
 
 
-def before_step(t: Trainer, *, loss: float, ratio: float, grad_norm: float) -> str | None:
+def before_step(t: Trainer, *, loss: float, ratio: float, grad_norm: float, kl: float = 0.0) -> str | None:
     """Why the batch must not be stepped on, or None."""
     if not math.isfinite(loss):
         return f"the loss is {loss}"
@@ -35,6 +43,8 @@ def before_step(t: Trainer, *, loss: float, ratio: float, grad_norm: float) -> s
         return f"the gradient's norm is {grad_norm}"
     if not 1 / t.max_ratio <= ratio <= t.max_ratio:
         return f"mean π_old / π_engine {ratio:.3g} lies outside 1/{t.max_ratio:g} … {t.max_ratio:g}"
+    if not kl <= t.max_engine_kl:
+        return f"KL of the engine's to the trainer's policy {kl:.3g} is above {t.max_engine_kl:g}"
     if grad_norm > t.max_grad:
         return f"the gradient's norm {grad_norm:.3g} is above {t.max_grad:g}"
     return None

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from slipstream.config import Trainer
 from slipstream_trainer.advantage import Advantages, assign
 from slipstream_trainer.dataset import choose
-from slipstream_trainer.guards import Pace, Snapshot, after_step, before_step, k3, mean_ratio
+from slipstream_trainer.guards import Pace, Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
 from slipstream_trainer.plan import Layout, Plan, make_plan
 from slipstream_trainer.rows import Sample, exact_continuations, untrainable
 from slipstream_trainer.shards import even, reshard
@@ -100,13 +100,14 @@ def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: Pace, applied: int, r
     for inner in range(t.inner_steps):
         loss = trainer.backward(work)
         norm = trainer.clip()
-        ratio = 1.0 if trainer.sft else mean_ratio(work.old_T - work.engine_T)
-        if why := before_step(t, loss=loss, ratio=ratio, grad_norm=norm):
+        log_ratio = work.old_T - work.engine_T
+        ratio, far = (1.0, 0.0) if trainer.sft else (mean_ratio(log_ratio), engine_kl(log_ratio))
+        if why := before_step(t, loss=loss, ratio=ratio, grad_norm=norm, kl=far):
             trainer.model.zero_grad(set_to_none=True)
             result.outcome, result.reason = ("undone" if inner else "skipped"), why
             break
         if inner == 0:
-            result.figures |= {"loss": loss, "grad_norm": norm, "ratio": ratio}
+            result.figures |= {"loss": loss, "grad_norm": norm, "ratio": ratio, "kl_engine": far}
         trainer.optimize(rate)
         result.outcome = "step"
     result.figures |= _policy(t, work) | {"learning_rate": rate}
