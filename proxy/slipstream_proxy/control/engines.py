@@ -46,20 +46,22 @@ class Engine:
         return {"url": self.url, "ok": self.ok, "loaded": sorted(self.loaded)}
 
 
-def same(root: str | None, path: str) -> bool:
-    """Whether a loaded adapter (``root`` of ``/v1/models``: the path it came from) is the one at ``path``. An engine that does not tell is believed."""
-    return root is None or PurePath(root) == PurePath(path)
+def same(root: str | None, *paths: str) -> bool:
+    """Whether a loaded adapter (``root`` of ``/v1/models``: the path it came from) is that of one of ``paths``. An engine that does not tell is believed."""
+    return root is None or any(PurePath(root) == PurePath(path) for path in paths)
 
 
 class Engines:
-    """``wanted()``: adapters (name → path as vLLM sees it) that each engine must have before it is ``ok``; ``known()``: the same of all that are ours."""
+    """``wanted()``: adapters (name → path as vLLM sees it) that each engine must have before it is ``ok``; ``known()``: all that are ours, with
+    the paths that an engine may have them from.
+    """
 
     def __init__(
         self,
         urls: list[str],
         api_key: str | None,
         wanted: Callable[[], dict[str, str]],
-        known: Callable[[], dict[str, str]],
+        known: Callable[[], dict[str, tuple[str, ...]]],
         interval: float,
     ) -> None:
         self.engines = [Engine(u) for u in dict.fromkeys(u.rstrip("/").removesuffix("/v1") for u in urls)]
@@ -143,7 +145,7 @@ class Engines:
         there = await self.models(engine)
         if name not in there:
             raise self._error(status, f"load_lora_adapter answered {status}: {text[:500]}")
-        if same(there[name], path):
+        if same(there[name], path, *self.known().get(name, ())):
             return  # a name is one adapter for ever: loaded before is loaded
         # of a proxy whose store is not ours: its weights are not what our trainer made
         other = f"{engine.url} has another adapter named {name}, of {there[name]}"
@@ -206,7 +208,7 @@ class Engines:
         engine.healthy, engine.error = True, None
         if not engine.lock.locked():
             ours = self.known()
-            engine.loaded = {n for n, root in there.items() if n in ours and same(root, ours[n])}
+            engine.loaded = {n for n, root in there.items() if n in ours and same(root, *ours[n])}
         missing = {n: p for n, p in self.wanted().items() if n not in engine.loaded}
         if missing:
             engine.ok = False

@@ -72,7 +72,20 @@ def query_of(model: type[BaseModel] | None) -> list[dict[str, Any]]:
 def _defs(models: Iterable[type[BaseModel]]) -> tuple[dict[Any, Any], dict[str, Any]]:
     unique = list(dict.fromkeys(models))
     refs, top = models_json_schema([(m, "validation") for m in unique], ref_template=REF)
-    return {m: refs[(m, "validation")] for m in unique}, top.get("$defs", {})
+    return {m: refs[(m, "validation")] for m in unique}, _named_only(top.get("$defs", {}))
+
+
+def _named_only(schema: Any) -> Any:
+    """Names of a mapping that has a pattern for them are of that pattern: pydantic leaves it unsaid what other names would be."""
+    if isinstance(schema, dict):
+        if "patternProperties" in schema:
+            schema.setdefault("additionalProperties", False)
+        for part in schema.values():
+            _named_only(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            _named_only(part)
+    return schema
 
 
 def _enums(model: type[BaseModel] | None) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class EpisodeIn(c.EpisodeDetail):
     key: Key
     task: c.Tag | None
     split: Literal["train", "eval"]  # type: ignore[assignment]
-    tags: dict[c.Tag, c.Tag] = Field(default_factory=dict, json_schema_extra={"additionalProperties": False})
+    tags: dict[c.Tag, c.Tag] = Field(default_factory=dict)
     model: Name
     adapter: Name | None
     state: Literal["open", "done"]  # type: ignore[assignment]

@@ -100,7 +100,7 @@ class ControlPlane:
             config.engine.urls,
             config.engine.api_key,
             dict,
-            lambda: {a.name: adapters.path_for_engine(a) for a in adapters.items.values()},
+            lambda: {a.name: adapters.paths(a) for a in adapters.items.values()},
             config.engine.health_interval,
         )
         swapper = Swapper(adapters, engines, live, store)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ import duckdb
 
 from slipstream.contract import SqlResult
 from slipstream_proxy.store.driver import QueryError, StoreError
+from slipstream_proxy.store.duckfile import write_anew
 from slipstream_proxy.store.ducktx import DuckTx
 from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.queries import check, public
@@ -235,24 +235,8 @@ class DuckDriver:
 
     def rewrite(self, tables: Sequence[str]) -> None:
         """Copy what is there to a new file that takes the old one's place: freed blocks of a DuckDB file keep their bytes."""
-        new = Path(f"{self.path}.rewrite")
         with self._writing, self._closed():
-            # The last connection that closes writes the log into the file; a log that stays would be the old file's.
-            if Path(f"{self.path}.wal").exists():
-                duckdb.connect(str(self.path), config=self._config).close()
-            new.unlink(missing_ok=True)
-            with duckdb.connect(":memory:", config=self._config) as con:
-                for path, name, mode in ((self.path, "old", " (READ_ONLY)"), (new, "new", "")):
-                    quoted = str(path).replace("'", "''")
-                    con.execute(f"ATTACH '{quoted}' AS {name}{mode}")
-                con.execute("COPY FROM DATABASE old TO new")
-                con.execute("CHECKPOINT new")
-            if Path(f"{self.path}.wal").exists():
-                raise StoreError(f"{self.path}.wal is still there: the file was not written anew")
-            new.replace(self.path)
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            os.fsync(folder)
-            os.close(folder)
+            write_anew(self.path, self._config)
 
     # users' queries
 

@@ -35,6 +35,17 @@ async def test_one_that_another_proxy_loaded_from_the_same_path_is_ours(engines,
     assert ("unload", "tiny@1") not in engine.calls
 
 
+async def test_one_that_came_to_another_proxy_of_the_fleet_is_ours(engine, tmp_path):
+    """The same folder, mounted at another place there."""
+    here, there = (str(write_adapter(tmp_path / n / "tiny@1")) for n in ("here", "there"))
+    engine.adapters["tiny@1"] = there
+    engines = Engines([engine.url], None, dict, lambda: {"tiny@1": (here, there)}, 0.1)
+    await engines.start()
+    await engines.load(at(engines), "tiny@1", here)
+    assert engine.adapters == {"tiny@1": there}
+    await engines.stop()
+
+
 async def test_anothers_adapter_of_our_name_makes_room_once(engines, engine, tmp_path):
     """A fresh data folder beside an engine that ran with another: its ``tiny@1`` is not what our trainer made."""
     ours, theirs = (str(write_adapter(tmp_path / n / "tiny@1")) for n in ("ours", "theirs"))
@@ -58,7 +69,7 @@ async def test_one_that_cannot_be_unloaded_is_no_reason_to_serve_it(engines, eng
 async def test_anothers_adapter_does_not_count_as_loaded(engine, tmp_path):
     path = str(write_adapter(tmp_path / "tiny@1"))
     engine.adapters |= {"tiny@1": "/elsewhere/tiny@1", "tiny@2": "/elsewhere/tiny@2"}
-    engines = Engines([engine.url], None, lambda: {"tiny@1": path}, lambda: {"tiny@1": path}, 0.1)
+    engines = Engines([engine.url], None, lambda: {"tiny@1": path}, lambda: {"tiny@1": (path,)}, 0.1)
     await engines.start()
     await engines.check_all()
     assert (at(engines).ok, at(engines).loaded) == (True, {"tiny@1"})
@@ -90,3 +101,4 @@ def test_paths():
     assert same("/a/b/", "/a//b")
     assert same(None, "/a")  # an engine that does not tell
     assert not same("/a/b", "/a/c")
+    assert same("/a/b", "/a/c", "/a/b")

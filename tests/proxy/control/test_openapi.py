@@ -38,6 +38,12 @@ def test_no_reference_hangs():
     assert f"{API}/episodes/{{episode}}/rewards" in found["paths"]
 
 
+def test_names_that_a_mapping_does_not_take_are_said():
+    tags = document(ROUTES)["components"]["schemas"]["ImportIn"]["properties"]["tags"]
+    assert list(tags["patternProperties"]) == [r"^[A-Za-z0-9._-]{1,128}$"]
+    assert tags["additionalProperties"] is False
+
+
 async def test_schemathesis_finds_nothing(plane, tmp_path):
     """The running server against its own document: status codes, content types, schemas, refused nonsense, no 500."""
     await plane.call("e1")
