@@ -13,7 +13,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store clean
+.PHONY: demo test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-operate clean
 
 setup: $(VENV)/.ready
 
@@ -71,6 +71,9 @@ bench-ruler: setup
 
 bench-trainer: setup
 	$(BIN)/python benchmarks/trainer/bench_trainer.py $(ARGS)
+
+bench-operate: setup
+	$(BIN)/python benchmarks/operate/bench_sizing.py $(ARGS)
 
 chaos: setup
 	$(BIN)/python tests/chaos/chaos.py --rounds 200 $(ARGS)
