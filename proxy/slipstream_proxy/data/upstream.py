@@ -28,8 +28,8 @@ class Receiver(Protocol):
         """``kind``: ``connect`` (no byte was sent), ``stale`` (an idle connection was closed before a byte came), ``broken``, ``timeout``."""
 
 
-class Upstream(asyncio.Protocol):
-    """One connection. ``receiver`` is None while it is idle."""
+class Upstream:
+    """One connection, an ``asyncio.Protocol`` in all but its base class. ``receiver`` is None while it is idle."""
 
     __slots__ = ("_body", "_buffer", "_head", "_left", "fresh", "last", "paused", "pool", "receiver", "transport")
 
@@ -150,6 +150,12 @@ class Upstream(asyncio.Protocol):
             self.drop()
         receiver.up_end()
 
+    def pause_writing(self) -> None:
+        """A request is as large as its body's limit lets it be."""
+
+    def resume_writing(self) -> None:
+        """Nothing was held back."""
+
     def eof_received(self) -> None:
         if self._head is not None and self._body is None and self._left is None and self.receiver is not None:
             self._finish(self.receiver, clean=False)
@@ -245,14 +251,14 @@ class Pool:
         self.known = [Known(text, head), *(k for k in self.known if k.value.chunked != head.chunked)]
 
     async def _connect(self, data: bytes, receiver: Receiver, handle: Sent) -> None:
+        connection = Upstream(self)
+        protocol = cast("asyncio.Protocol", connection)
         try:
             async with asyncio.timeout(self.connect_timeout):
                 if self.unix:
-                    _, connection = await self.loop.create_unix_connection(lambda: Upstream(self), self.unix)
+                    await self.loop.create_unix_connection(lambda: protocol, self.unix)
                 else:
-                    _, connection = await self.loop.create_connection(
-                        lambda: Upstream(self), self.host, self.port, ssl=self.tls
-                    )
+                    await self.loop.create_connection(lambda: protocol, self.host, self.port, ssl=self.tls)
         except (OSError, TimeoutError) as e:
             if not handle.dropped:
                 receiver.up_failed(f"cannot connect to the upstream: {e or type(e).__name__}", kind="connect")

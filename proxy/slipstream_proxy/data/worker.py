@@ -18,9 +18,13 @@ from typing import TYPE_CHECKING
 from slipstream.config import Config
 from slipstream.log import setup_logging
 from slipstream.process import die_with_parent
-from slipstream_proxy.data.listener import sweep
-from slipstream_proxy.data.plane import Plane
-from slipstream_proxy.data.server import make_server
+from slipstream_proxy import compiled
+
+COMPILED = __name__ == "__main__" and compiled.use()
+
+from slipstream_proxy.data.listener import sweep  # noqa: E402 - what is compiled must be known before it is imported
+from slipstream_proxy.data.plane import Plane  # noqa: E402
+from slipstream_proxy.data.server import make_server  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +66,7 @@ async def serve(
     tasks = [loop.create_task(t) for t in (plane.link.follow(), sweep(server), _save_metrics(plane))]
     if started:
         started(plane)
-    log.info("worker %d is up", number)
+    log.info("worker %d is up%s", number, " (compiled)" if COMPILED else "")
     await stop.wait()
     log.info("worker %d drains", number)
     await drain(plane)
