@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slipstream_proxy.control.blanking import blank
 from slipstream_proxy.control.reading import Item, Read, backlog, gather, parse, textless
 from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.records import Mutation
@@ -84,6 +86,9 @@ class Ingester:
         self._seen = Seen()
         self._wake = asyncio.Event()
         self._snapshot_now = asyncio.Event()
+        self._tidying = threading.Lock()
+        self.forgotten: set[tuple[str, str]] = set()
+        """(key, episode) whose records are to be blanked after the next snapshot."""
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._lock = asyncio.Lock()
@@ -110,9 +115,14 @@ class Ingester:
     def wake(self) -> None:
         self._wake.set()
 
-    def snapshot_soon(self) -> None:
-        """A deletion: segments with its text should go without waiting for the next snapshot."""
-        self._snapshot_now.set()
+    async def forget(self, key: str, episode: str) -> None:
+        """A deletion: its text and tokens go from the spool now, or with the next snapshot that succeeds."""
+        self.forgotten.add((key, episode))
+        try:
+            await in_thread(self.tidy)
+        except Exception:
+            log.exception("what was forgotten stands in the spool until the next snapshot")
+            self._snapshot_now.set()
 
     def expect(self, id: str) -> asyncio.Future[None]:
         """Done when the mutation of this id is in the store. Ask before it is spooled."""
@@ -248,7 +258,12 @@ class Ingester:
                 log.exception("snapshot failed: segments are kept")
 
     def tidy(self) -> int:
-        """Snapshot the store, then delete the segments that it holds wholly. Returns how many went."""
+        """Snapshot the store, then delete the segments that it holds wholly, and blank what is forgotten in the others. → Segments gone."""
+        with self._tidying:
+            return self._tidy()
+
+    def _tidy(self) -> int:
+        wanted = set(self.forgotten)
         before = self.store.positions()
         self.store.snapshot()
         gone = 0
@@ -258,6 +273,9 @@ class Ingester:
                 if reached and number < reached.segment:
                     path.unlink(missing_ok=True)
                     gone += 1
+        if wanted:
+            blank(self.dir, before, wanted)
+            self.forgotten -= wanted
         self.stats.spool_bytes = spool_bytes(self.dir)
         return gone
 

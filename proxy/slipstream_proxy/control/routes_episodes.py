@@ -131,7 +131,7 @@ async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     await deps.mutate("delete", {"key": found.key, "episode": episode})
     gone = await deps.ask(deps.store.delete, found.key, episode, deps.now())
     if deps.ingester:
-        deps.ingester.snapshot_soon()
+        await deps.ingester.forget(found.key, episode)
     return reply(gone or c.Deleted(id=episode, adapters=found.trained_adapters))
 
 

@@ -192,6 +192,8 @@ class Ingest(Restoring, Recall, Judging, Lifecycle, Registry):
             case "pin":
                 eid = eid_of(data["key"], data["episode"])
                 work.pins[eid] = (eid, data["model"], data["adapter"], data["arm"], item.at, True)
+            case "blank":
+                pass  # what stood here is forgotten
             case other:
                 raise ValueError(f"a mutation of an unknown kind: {other}")
 

@@ -11,6 +11,8 @@ All methods block and may be called from any thread. Times are seconds since the
 - ``ack``     ``{"batch", "ack": BatchAck, "members": batch_members(batch)}``: like ``ack_batch``, which may have been called before
 - ``adapter`` ``Adapter``;  ``event`` ``Event``;  ``cache`` ``CacheEntry``
 - ``pin``     ``{"key", "episode", "model", "adapter", "arm"}``
+- ``episode`` ``{"key", "episode", "days", "text"}``: an exported episode as JSON text, and the days of its calls
+- ``blank``   ``{}``: stands where a record was that is forgotten
 """
 
 from __future__ import annotations
