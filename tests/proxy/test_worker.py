@@ -216,6 +216,47 @@ async def test_the_parent_keeps_its_children_alive_and_ends_them(tmp_path, fake)
         process.wait()
 
 
+async def test_a_keys_limits_and_the_metrics_are_those_of_all_workers(tmp_path, fake):
+    data = tmp_path / "d"
+    _, secret = Keys(data / "keys.json").add("a", ["inference", "admin"], concurrency=2)
+    flags = [f"data_dir={data}", "proxy.port=0", "proxy.workers=3", "engine.name=tiny", f'engine.urls=["{fake.url}"]']
+    process = subprocess.Popen([sys.executable, "-c", PARENT, *flags], stdout=subprocess.DEVNULL)
+    auth = {"authorization": f"Bearer {secret}"}
+    try:
+        found = data / "proxy.json"
+        await eventually(lambda: found.exists() or process.poll() is not None)
+        url = json.loads(found.read_text())["url"]
+
+        async def up() -> bool:
+            async with aiohttp.ClientSession() as session, session.get(url + "/metrics") as reply:
+                return reply.status == 200 and len(list((data / "metrics").glob("data*.json"))) == 3
+
+        async with asyncio.timeout(60):
+            while not await up():
+                await asyncio.sleep(0.05)
+        fake.hold = asyncio.Event()
+        asked = [asyncio.create_task(post(url, ASK, headers=auth)) for _ in range(12)]
+        await eventually(lambda: sum(t.done() for t in asked) == 10)
+        assert {t.result()[0] for t in asked if t.done()} == {429} and len(fake.seen) == 2
+        fake.hold.set()
+        assert sorted([(await t)[0] for t in asked]) == [200, 200, *[429] * 10]
+        assert (await post(url, ASK, headers=auth))[0] == 200
+
+        async def counted() -> list[str]:
+            async with aiohttp.ClientSession() as session, session.get(url + "/metrics") as reply:
+                text = await reply.text()
+            names = ("slipstream_calls_total{", "slipstream_requests_refused_total{")
+            return sorted(line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(names))
+
+        # whoever is asked: the others' numbers are as old as their last file
+        async with asyncio.timeout(60):
+            while await counted() != ["10", "10", "3"]:
+                await asyncio.sleep(0.2)
+    finally:
+        process.terminate()
+        process.wait()
+
+
 async def test_children_die_with_a_killed_parent(tmp_path, fake):
     flags = [f"data_dir={tmp_path / 'd'}", "proxy.port=0", "engine.name=tiny", f'engine.urls=["{fake.url}"]']
     process = subprocess.Popen([sys.executable, "-c", PARENT, *flags], stdout=subprocess.DEVNULL)
