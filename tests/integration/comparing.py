@@ -40,28 +40,37 @@ def events(body: str) -> dict[int | None, list[str]]:
 
 
 def joined(body: str) -> list[Any]:
-    """What a chat's or completion's events say, wherever their tokens were cut: text, ids and log-probabilities of each choice, and the rest
-    of each event once.
+    """What a chat's or completion's events say, wherever their tokens were cut: text, ids, log-probabilities and end of each choice, and what
+    else stands in the events, once.
     """
     rest: list[Any] = []
     said: dict[int, dict[str, Any]] = {}
     for event in body.split("\n\n"):
         data = event.rpartition("data: ")[2]
         read = level(json.loads(data)) if data.startswith("{") else event
-        for part in read.get("choices", ()) if isinstance(read, dict) else ():
-            mine = said.setdefault(part["index"], {"content": "", "text": "", "ids": [], "logprobs": [], "calls": ""})
-            delta = part.get("delta", {})
-            mine["content"] += delta.pop("content", None) or ""
-            mine["text"] += part.pop("text", None) or ""
-            mine["ids"] += part.pop("token_ids", None) or []
-            mine["logprobs"].append(json.dumps(part.pop("logprobs", None)))
-            for call in delta.pop("tool_calls", ()):
-                mine["calls"] += (call["function"].get("name") or "") + (call["function"].get("arguments") or "")
+        if isinstance(read, dict) and read.get("choices"):
+            for part in read.pop("choices"):
+                _say(
+                    said.setdefault(part["index"], {"text": "", "ids": [], "logprobs": [], "calls": "", "end": None}),
+                    part,
+                )
+            read.pop("usage", None)
         if read not in rest:
             rest.append(read)
     for mine in said.values():
         mine["logprobs"] = "".join(x for x in mine["logprobs"] if x != "null").replace(']}{"content": [', ", ")
     return [said, sorted(rest, key=json.dumps)]
+
+
+def _say(mine: dict[str, Any], part: dict[str, Any]) -> None:
+    delta = part.get("delta", {})
+    mine["text"] += (delta.get("reasoning") or "") + (delta.get("content") or "") + (part.get("text") or "")
+    mine["ids"] += part.get("token_ids") or []
+    mine["logprobs"].append(json.dumps(part.get("logprobs")))
+    for call in delta.get("tool_calls", ()):
+        mine["calls"] += (call["function"].get("name") or "") + (call["function"].get("arguments") or "")
+    if part.get("finish_reason"):
+        mine["end"] = [part["finish_reason"], part.get("stop_reason")]
 
 
 def merged(body: str) -> list[Any]:

@@ -56,3 +56,10 @@ def start_proxy(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         yield lambda engine_url, **overrides: stack.enter_context(
             run_proxy(tmp_path / f"proxy{next(count)}", engine_url, **overrides)
         )
+
+
+@pytest.fixture(scope="session")
+def plain_proxy(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One proxy for all comparisons of replies."""
+    with run_proxy(tmp_path_factory.mktemp("plain"), engine.url, proxy={"durability": "process"}) as running:
+        yield running

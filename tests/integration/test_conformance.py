@@ -70,12 +70,9 @@ COMPLETIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def proxy(engine, tmp_path_factory):
-    from tests.integration.conftest import run_proxy
-
-    with run_proxy(tmp_path_factory.mktemp("conformance"), engine.url, proxy={"durability": "process"}) as running:
-        yield running
+@pytest.fixture
+def proxy(plain_proxy):
+    return plain_proxy
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

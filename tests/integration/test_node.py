@@ -23,12 +23,15 @@ def package() -> Path:
     if node is None or npm is None:
         pytest.skip("Node is not installed")
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slipstream-tests" / f"openai-{VERSION}"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "package.json").write_text("{}")
+    except OSError:
+        pytest.skip("there is no place for a cache")
     entry = folder / "node_modules" / "openai" / "package.json"
     for _ in range(3):
         if entry.is_file() and json.loads(entry.read_text())["version"] == VERSION:
             return folder
-        (folder / "package.json").write_text("{}")
         command = [npm, "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder), f"openai@{VERSION}"]
         try:
             subprocess.run(command, capture_output=True, timeout=120, check=False)
