@@ -95,17 +95,24 @@ async def test_who_goes_away_while_waiting_costs_nothing(start, fake, control):
     assert [body["user"] for body, _ in fake.seen] == ["stays"]
 
 
-async def test_there_are_limits(start, fake, control, monkeypatch):
+async def test_more_than_the_limit_are_told_to_come_again(start, fake, control, monkeypatch):
     monkeypatch.setattr(hold, "LIMIT", 1)
-    proxy = await start(proxy={"upstream_timeout": 0.3})
+    proxy = await start()
     await held(proxy, control, soon())
     first = asyncio.create_task(post(proxy.url, ASK))
     await eventually(lambda: proxy.plane.holding.waiting)
     status, headers, _ = await post(proxy.url, ASK)
     assert status == 503 and headers["retry-after"]
-    status, _, body = await first
+    control.say(None)
+    assert (await first)[0] == 200 and len(fake.seen) == 1
+
+
+async def test_nobody_waits_longer_than_for_the_engine(start, fake, control):
+    proxy = await start(proxy={"upstream_timeout": 0.1})
+    await held(proxy, control, soon())
+    status, _, body = await post(proxy.url, ASK)
     assert status == 504 and json.loads(body)["error"]["message"]
-    assert not fake.seen
+    assert not fake.seen and not proxy.plane.in_flight
 
 
 async def test_a_hold_that_nobody_ends_ends(start, fake, control, monkeypatch):
