@@ -189,6 +189,8 @@ class Deleted(Model):
     id: Id
     adapters: list[str]
     """Adapters that were trained on it."""
+    exports: list[str] = Field(default_factory=list)
+    """Datasets that it stands in (an export's ``x-slipstream-export``), which are where they were taken to; archives of days are written anew without it."""
 
 
 # --- the judge's work -----------------------------------------------------------------------------------------------

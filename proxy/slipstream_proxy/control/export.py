@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,15 @@ from pydantic import BaseModel
 
 from slipstream.contract import Call, EpisodeDetail
 from slipstream_proxy.control.http import json_of
+from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.threads import in_thread
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.http import Ctx
     from slipstream_proxy.store.protocol import EpisodeFilter, Store
 
+Note = Callable[[list[tuple[str, str]]], None]
+"""Told of the (key, id) of episodes that are about to leave."""
 TYPES = {
     "jsonl": "application/x-ndjson",
     "sft": "application/x-ndjson",
@@ -83,7 +86,14 @@ def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> dict[str, Any] | None:
             "chosen_reward": best.reward, "rejected_reward": worst.reward}  # fmt: skip
 
 
-def dpo_rows(store: Store, wanted: EpisodeFilter) -> Iterator[dict[str, Any]]:
+def noted(batches: Iterator[list[EpisodeDetail]], note: Note) -> Iterator[list[EpisodeDetail]]:
+    """In the manifest before they leave."""
+    for batch in batches:
+        note([(e.key, e.id) for e in batch])
+        yield batch
+
+
+def dpo_rows(store: Store, wanted: EpisodeFilter, note: Note) -> Iterator[dict[str, Any]]:
     """Best against worst of each task. Of a task's runs only the ids are held, and of the runs themselves two."""
 
     def first(names: list[tuple[str, str]]) -> EpisodeDetail | None:
@@ -93,6 +103,7 @@ def dpo_rows(store: Store, wanted: EpisodeFilter) -> Iterator[dict[str, Any]]:
     for best, worst in store.ranked(wanted):
         chosen, rejected = first(best), first(worst)
         if chosen and rejected and (row := dpo_row(chosen, rejected)):
+            note([(e.key, e.id) for e in (chosen, rejected)])
             yield row
 
 
@@ -120,11 +131,11 @@ def _dumped(models: Sequence[BaseModel]) -> str:
     return json.dumps([m.model_dump(mode="python") for m in models], default=str)
 
 
-def pieces(store: Store, wanted: EpisodeFilter, format: str) -> Iterator[bytes]:
+def pieces(store: Store, wanted: EpisodeFilter, format: str, note: Note) -> Iterator[bytes]:
     if format == "dpo":
-        yield from (line(row) for row in dpo_rows(store, wanted))
+        yield from (line(row) for row in dpo_rows(store, wanted, note))
         return
-    for batch in store.export(wanted):
+    for batch in noted(store.export(wanted), note):
         if format == "jsonl":
             yield b"".join(json_of(e) + b"\n" for e in batch)
         else:
@@ -163,10 +174,16 @@ def parquet(batches: Iterator[list[EpisodeDetail]]) -> Iterator[bytes]:
 
 async def send(ctx: Ctx, wanted: EpisodeFilter, format: str) -> web.StreamResponse:
     store = ctx.deps.store
-    stream = parquet(store.export(wanted)) if format == "parquet" else pieces(store, wanted, format)
+    export = f"export-{new_id()}"
+
+    def note(names: list[tuple[str, str]]) -> None:
+        store.note_export(export, format, names, ctx.deps.now())
+
+    stream = parquet(noted(store.export(wanted), note)) if format == "parquet" else pieces(store, wanted, format, note)
     first = await in_thread(next, stream, b"")
     headers = {
         "content-type": TYPES[format],
+        "x-slipstream-export": export,
         "content-disposition": f'attachment; filename="slipstream.{"parquet" if format == "parquet" else "jsonl"}"',
     }
     response = web.StreamResponse(headers=headers)

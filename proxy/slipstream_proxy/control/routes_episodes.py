@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from aiohttp import web
@@ -10,6 +11,8 @@ from pydantic import Field
 from slipstream import contract as c
 from slipstream_proxy.control import export
 from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, INFERENCE, REWARD, Ctx, Problem, Query, Route, reply
+from slipstream_proxy.control.threads import in_thread
+from slipstream_proxy.store.archive import forget_archived
 from slipstream_proxy.store.protocol import EpisodeFilter
 
 EPISODE = c.API + "/episodes/{episode:[A-Za-z0-9._~-]{1,160}}"
@@ -132,6 +135,9 @@ async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     gone = await deps.ask(deps.store.delete, found.key, episode, deps.now())
     if deps.ingester:
         await deps.ingester.forget(found.key, episode)
+    for name in gone.exports if gone else ():
+        if deps.config.store.archive and (path := Path(deps.config.store.archive).expanduser() / name).is_file():
+            await in_thread(forget_archived, path, found.key, episode)
     return reply(gone or c.Deleted(id=episode, adapters=found.trained_adapters))
 
 

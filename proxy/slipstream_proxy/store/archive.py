@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.base import CALL_COLUMNS, IN, Base
 from slipstream_proxy.store.compact import Whole
-from slipstream_proxy.store.rows import C, call_public, dump, whole
+from slipstream_proxy.store.rows import C, call_public, dump, eid_of, whole
 
 SCHEMA = pa.schema(
     {
@@ -25,6 +28,18 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 """JSON (messages, tools, reply, sampling, tags) is text."""
 JSON = ("sampling", "messages", "tools", "reply")
+
+
+def forget_archived(path: Path, key: str, episode: str) -> int:
+    """Write an archive anew without an episode. → Its calls that are gone."""
+    part, gone = path.with_name(f".{path.name}.part"), 0
+    with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
+        for batch in pq.ParquetFile(path).iter_batches(1000):
+            mine = pc.and_(pc.equal(batch["key"], key), pc.equal(batch["episode"], episode))
+            gone += pc.sum(mine).as_py() or 0
+            writer.write_table(pa.Table.from_batches([batch.filter(pc.invert(mine))], schema=SCHEMA))
+    part.replace(path)
+    return gone
 
 
 class Archive(Base):
@@ -41,7 +56,19 @@ class Archive(Base):
             for i in range(0, len(eids), batch):
                 writer.write_table(self._archived(table, eids[i : i + batch]))
         part.replace(path)
+        self.note_export(path.name, "archive", [tuple(eid.split("/", 1)) for eid in eids], time.time())
         return path
+
+    def note_export(self, export: str, format: str, names: Collection[tuple[str, str]], now: float) -> None:
+        """The manifest: these (key, id) stand in the dataset of this id. Again for more of them."""
+        eids = {eid_of(*name) for name in names}
+        with self.db.write() as tx:
+            if not tx.all("SELECT 1 FROM t_exports WHERE id = ?", (export,)):
+                tx.insert("t_exports", [(export, now, format)])
+            known = {
+                e for (e,) in tx.all(f"SELECT eid FROM t_exported WHERE export = ? AND eid {IN}", (export, list(eids)))
+            }
+            tx.insert("t_exported", [(export, eid) for eid in sorted(eids - known)])
 
     def _known_days(self) -> list[str]:
         with self.db.read() as tx:

@@ -154,9 +154,11 @@ class Lifecycle(Batches):
                 else []
             )
             adapters = sorted(self._adapters_of(tx, state))
+            exports = sorted({e for (e,) in tx.all(f"SELECT export FROM t_exported WHERE eid {IN}", (eids,))})
+            tx.run(f"DELETE FROM t_exported WHERE eid {IN}", (eids,))
             self._forget(tx, eids, now)
         self._scrub()
-        return Deleted(id=episode, adapters=adapters)
+        return Deleted(id=episode, adapters=adapters, exports=exports)
 
     def _forget(self, tx: Tx, eids: Collection[str], now: float) -> None:
         """Leave a tombstone of each, which swallows calls and rewards that are still to come."""

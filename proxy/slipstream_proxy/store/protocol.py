@@ -17,7 +17,7 @@ All methods block and may be called from any thread. Times are seconds since the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -197,6 +197,9 @@ class Store(Protocol):
 
     def sql(self, query: str, limit: int, timeout: float) -> SqlResult: ...
     def export(self, wanted: EpisodeFilter, batch: int = 100) -> Iterator[list[EpisodeDetail]]: ...
+    def note_export(self, export: str, format: str, names: Collection[tuple[str, str]], now: float) -> None:
+        """The manifest: these (key, id) stand in the dataset of this id. Again for more of them."""
+
     def ranked(
         self, wanted: EpisodeFilter, most: int = 4
     ) -> Iterator[tuple[list[tuple[str, str]], list[tuple[str, str]]]]:

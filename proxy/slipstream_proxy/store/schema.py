@@ -59,6 +59,8 @@ TABLES: dict[str, dict[str, str]] = {
     },
     "t_events": {"id": "BIGINT", "ts": "FLOAT8", "kind": "TEXT", "data": "TEXT"},
     "t_cache": {"id": "TEXT", "value": "TEXT", "ts": "FLOAT8"},
+    "t_exports": {"id": "TEXT", "ts": "FLOAT8", "format": "TEXT"},
+    "t_exported": {"export": "TEXT", "eid": "TEXT"},
     "t_rewrite": {"tab": "TEXT"},
     "t_calls_none": CALLS,
 }  # fmt: skip
@@ -67,6 +69,7 @@ PRIMARY: dict[str, str] = {
     "t_meta": "name", "t_days": "day", "t_positions": "instance, writer", "t_seen": "id", "t_episodes": "eid", "t_early": "eid",
     "t_rewards": "id", "t_expired": "eid", "t_pins": "eid", "t_groups": "id", "t_batches": "id", "t_members": "batch, eid",
     "t_adapters": "name", "t_events": "id", "t_cache": "id", "t_rewrite": "tab",
+    "t_exports": "id", "t_exported": "eid, export",
 }  # fmt: skip
 """Keys where the database wants indexes (PostgreSQL)."""
 

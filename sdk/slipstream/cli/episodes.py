@@ -59,11 +59,10 @@ def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         if args.id and args.delete:
             gone = client.delete(args.id)
-            print(
-                gone.model_dump_json()
-                if args.json
-                else f"forgotten; trained on it: {', '.join(gone.adapters) or 'nothing'}"
-            )
+            said = f"forgotten; trained on it: {', '.join(gone.adapters) or 'nothing'}"
+            if gone.exports:
+                said += f"; still in: {', '.join(gone.exports)}"
+            print(gone.model_dump_json() if args.json else said)
             return 0
         if args.id:
             episode = client.episode(args.id)

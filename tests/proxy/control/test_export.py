@@ -59,3 +59,17 @@ async def test_sft_rows_train_in_trl(exported, tmp_path):
     result = trainer.train()
     assert result.global_step == 2
     assert result.training_loss > 0
+
+
+async def test_who_forgets_is_told_of_the_datasets(plane):
+    for name in ("gone", "kept"):
+        await plane.call(name, done=True)
+        await plane.seen(name)
+    made = []
+    for query in ("format=jsonl", "format=parquet", "format=sft&state=open"):
+        r = await plane.client.get(f"/slipstream/v1/export?{query}", headers=plane.as_())
+        await r.read()
+        made.append(r.headers["x-slipstream-export"])
+    status, body = await plane.ask("DELETE", "/episodes/gone")
+    assert (status, body["exports"]) == (200, sorted(made[:2]))
+    assert (await plane.ask("DELETE", "/episodes/kept"))[1]["exports"] == sorted(made[:2])

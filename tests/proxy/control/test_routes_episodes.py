@@ -90,7 +90,7 @@ async def test_forgetting(plane):
     await plane.call("e1", text="secret words")
     await plane.seen("e1")
     status, body = await plane.ask("DELETE", "/episodes/e1")
-    assert (status, body) == (200, {"id": "e1", "adapters": []})
+    assert (status, body) == (200, {"id": "e1", "adapters": [], "exports": []})
     assert (await plane.ask("DELETE", "/episodes/e1"))[0] == 404
     assert "secret" not in str(await plane.ask("GET", "/episodes/e1"))
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 
 import pyarrow.parquet as pq
-from tests.proxy.store.helpers import call, reward
+from tests.proxy.store.helpers import NOW, call, reward
+
+from slipstream_proxy.store.archive import forget_archived
 
 
 def test_a_day_is_written_whole(store, tmp_path):
@@ -21,3 +23,13 @@ def test_a_day_is_written_whole(store, tmp_path):
     assert json.loads(rows[0]["tags"]) == {"u": "1"}
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     assert store.archive_day("2001-01-01", tmp_path) is None
+
+
+def test_an_archive_forgets_too(store, tmp_path):
+    store.ingest([call("a"), call("b"), call("a", key="k2")], {})
+    path = store.archive_day(store.days()[0], tmp_path / "cold")
+    assert store.delete("-", "a", NOW).exports == [path.name]
+    assert forget_archived(path, "-", "a") == 1
+    assert [(r["key"], r["episode"]) for r in pq.read_table(path).to_pylist()] == [("-", "b"), ("k2", "a")]
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert store.delete("-", "b", NOW).exports == [path.name]

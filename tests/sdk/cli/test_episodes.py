@@ -54,12 +54,15 @@ def test_one_whole(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_forgetting(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.on("DELETE", "/episodes/e1", {"id": "e1", "adapters": ["inbox@1", "inbox@2"]})
-    server.on("DELETE", "/episodes/e2", {"id": "e2", "adapters": []})
+    server.on("DELETE", "/episodes/e2", {"id": "e2", "adapters": [], "exports": ["export-1"]})
     assert main(["episodes", "e1", "--delete", "--url", server.url]) == 0
     assert main(["episodes", "e2", "--delete", "--url", server.url]) == 0
-    assert capsys.readouterr().out == "forgotten; trained on it: inbox@1, inbox@2\nforgotten; trained on it: nothing\n"
+    assert capsys.readouterr().out.splitlines() == [
+        "forgotten; trained on it: inbox@1, inbox@2",
+        "forgotten; trained on it: nothing; still in: export-1",
+    ]
     assert main(["episodes", "e1", "--delete", "--json", "--url", server.url]) == 0
-    assert json.loads(capsys.readouterr().out) == {"id": "e1", "adapters": ["inbox@1", "inbox@2"]}
+    assert json.loads(capsys.readouterr().out) == {"id": "e1", "adapters": ["inbox@1", "inbox@2"], "exports": []}
     server.seen.clear()
     assert main(["episodes", "--delete", "--url", server.url]) == 2
     assert server.seen == []
