@@ -187,7 +187,7 @@ TRAINER = Dashboard("trainer", "Slipstream: trainer", [
     ("Speed", [
         own("tokens_per_second", "Computed tokens a second", "ops"), Panel("Tokens trained on", [(rate("slipstream_trainer_tokens_total"), "tokens")], "ops"),
         Panel("Time of a batch", quantiles("slipstream_trainer_step_seconds"), "s"),
-        own("padding", "Padding", "percentunit"), own("saving", "Tokens spared by merging and trees", "percentunit"), own("memory_mib", "Peak memory", "mbytes"),
+        own("padding", "Padding", "percentunit"), own("saving", "Tokens spared by merging and trees", "percentunit"), own("memory_bytes", "Peak memory", "bytes"),
     ]),
     ("As the trainer told the proxy", [
         training("reward", title="Mean reward of the batch"), training("loss", title="Loss"),

@@ -52,7 +52,9 @@ def test_names_follow_prometheus():
     for f in families().values():
         assert re.fullmatch(r"(slipstream|gen_ai)_[a-z0-9_]+", f.name) and f.text.strip(), f
         assert (f.kind == "counter") == f.name.endswith("_total"), f
-        assert not re.search(r"_(ms|milliseconds|minutes|kb|mb)(_|$)", f.name), f"{f.name}: base units"
+        assert not re.search(r"_(ms|milliseconds|minutes|hours|kb|mb|kib|mib|gib|percent)(_|$)", f.name), (
+            f"{f.name}: base units"
+        )
         assert "instance" not in f.labels and "episode" not in f.labels and "call" not in f.labels, (
             f"{f.name}: {f.labels} grows without bound"
         )

@@ -25,7 +25,7 @@ GAUGES = {
     "saving": "Share of tokens that merging and trees spare, of a sequence for each call.",
     "continuations": "Share of later calls that continue an earlier one token by token.",
     "learning_rate": "Learning rate of the newest step.",
-    "memory_mib": "Peak memory.",
+    "memory_bytes": "Peak memory.",
     "hold_seconds": "Time that the engine gave way for the newest step (engine.share).",
 }
 
@@ -64,6 +64,8 @@ class Metrics:
     def note(self, outcome: str, step: int, data: dict[str, Any]) -> None:
         self.batches.labels(outcome).inc()
         self.step.set(step)
+        if isinstance(mib := data.get("memory_mib"), int | float):
+            data = {**data, "memory_bytes": mib * 2**20}
         for name, gauge in self.gauges.items():
             value = data.get(name)
             if isinstance(value, int | float):
