@@ -33,6 +33,8 @@ _FRAME = struct.Struct("<II")
 _PAYLOAD = struct.Struct("<BI")
 _NAME = re.compile(r"^([A-Za-z0-9_.]+)-(\d{8})\.seg$")
 MAX_PAYLOAD = 2**31
+_AT_ONCE = 1023
+"""Pieces of one ``writev``: whole frames, and no more than Linux takes (IOV_MAX)."""
 
 
 def frame(
@@ -201,7 +203,7 @@ class SpoolWriter:
         pieces, dones = self._pieces, self._dones
         self._pieces, self._dones = [], []
         try:
-            self._write(b"".join(pieces))
+            self._write(pieces)
         except OSError as e:
             self._give_up(dones, e)
             return
@@ -221,13 +223,20 @@ class SpoolWriter:
         self.offset = 0
         self._new_file = True
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, pieces: list[bytes]) -> None:
         if self._fd < 0 or self.offset >= self.segment_bytes:
             self._open()
         written = 0
         try:
-            while written < len(data):
-                written += os.write(self._fd, data[written:] if written else data)
+            for at in range(0, len(pieces), _AT_ONCE):
+                some = pieces[at : at + _AT_ONCE]
+                done = os.writev(self._fd, some)
+                written += done
+                rest = b"".join(some)[done:] if done < sum(map(len, some)) else b""
+                while rest:
+                    done = os.write(self._fd, rest)
+                    written += done
+                    rest = rest[done:]
         except OSError:
             if written:  # what is half there would hide what is written behind it
                 try:

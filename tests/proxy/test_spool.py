@@ -100,12 +100,15 @@ async def test_write_and_read_back(tmp_path, durability):
 
 async def test_one_write_a_tick(tmp_path, monkeypatch):
     spool = SpoolWriter(tmp_path, "w", durability="process")
-    writes, real = [], os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: writes.append(len(data)) or real(fd, data))
+    writes, real = [], os.writev
+    monkeypatch.setattr(os, "writev", lambda fd, pieces: writes.append(len(pieces)) or real(fd, pieces))
     await asyncio.gather(*(spool.put(Kind.CALL, {"i": i}) for i in range(20)))
     monkeypatch.undo()
     assert len(writes) == 1
+    await asyncio.gather(*(spool.put(Kind.CALL, {"i": i}, b"q", b"r" * i) for i in range(1000)))
     await spool.close()
+    frames = [f for _, path in list_segments(tmp_path)["w"] for f in read_segment(path)]
+    assert [(f.head["i"], len(f.reply)) for f in frames[20:]] == [(i, i) for i in range(1000)]
 
 
 async def test_a_full_disk_costs_the_record_and_not_the_caller(tmp_path, monkeypatch):
@@ -113,13 +116,17 @@ async def test_a_full_disk_costs_the_record_and_not_the_caller(tmp_path, monkeyp
     spool = SpoolWriter(tmp_path, "w", durability="process", on_lost=lambda n, e: lost.append((n, e.errno)))
     assert await spool.put(Kind.CALL, {"i": 1}, b"x" * 100)
     real = os.write
+    room = 20
 
     def full(fd, data):
-        if len(data) > 10:
-            return real(fd, data[:10])  # a part of it still fits
-        raise OSError(28, "No space left on device")
+        nonlocal room
+        if not room:
+            raise OSError(28, "No space left on device")
+        room -= 10
+        return real(fd, data[:10])  # a part of it still fits
 
-    monkeypatch.setattr(os, "write", lambda fd, data: full(fd, data[:11]) if len(data) > 11 else full(fd, b""))
+    monkeypatch.setattr(os, "writev", lambda fd, pieces: full(fd, b"".join(pieces)))
+    monkeypatch.setattr(os, "write", full)
     assert not await spool.put(Kind.CALL, {"i": 2}, b"y" * 100)
     monkeypatch.undo()
     assert lost == [(1, 28)] and spool.lost == 1
