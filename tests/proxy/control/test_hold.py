@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 
-import pytest
 from tests.proxy.control.conftest import until
 from tests.proxy.control.fake_engine import write_adapter
 
@@ -39,13 +38,6 @@ async def test_the_engine_sleeps_and_wakes(make_plane, engine):
     assert "hold" not in plane.deps.live.value
     text = (await plane.deps.metrics.text(plane.deps)).decode()
     assert 'slipstream_engine_holds_total{how="released"} 1.0' in text
-
-
-async def test_nobody_holds_what_is_not_shared(plane, engine):
-    status, body = await take(plane)
-    assert status == 409 and "engine.share" in body["error"]["fix"] and not engine.sleeping.modes
-    assert (await give(plane))[1]["held"] is False
-    assert (await plane.ask("POST", "/engine/hold", {"worker": "t"}, scopes=["judge"]))[0] == 403
 
 
 async def test_a_hold_that_is_not_renewed_ends(make_plane, engine):
@@ -99,9 +91,3 @@ async def test_what_sleeps_without_a_hold_is_woken(make_plane, engine):
     await until(engine.sleeping.awake.is_set)
     assert engine.sleeping.wakes == 1
     assert json.loads(plane.deps.live.path.read_text())["engines"]
-
-
-@pytest.mark.parametrize("seconds", [0, 601, "1"])
-async def test_nonsense_is_refused(make_plane, seconds):
-    plane = await make_plane(**SHARED)
-    assert (await take(plane, seconds=seconds))[0] == 422
