@@ -115,7 +115,7 @@ def start_slipstream(stack: contextlib.ExitStack, folder: Path, mock: int, durab
     )
     sock = socket.create_server(("127.0.0.1", 0), backlog=4096)
     stack.enter_context(contextlib.closing(sock))
-    env = {**os.environ, "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(), "SLIPSTREAM_LOG": "WARNING"}
+    env = {**os.environ, "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(), "SLIPSTREAM_LOG_LEVEL": "warning"}
     command = [sys.executable, "-m", "slipstream_proxy.data.worker", "0", sock.fileno()]
     process = start(stack, command, PROXY_CORE, env=env, pass_fds=(sock.fileno(),))
     port = sock.getsockname()[1]
