@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.control.http import Ctx
     from slipstream_proxy.store.protocol import EpisodeFilter, Store
 
+log = logging.getLogger(__name__)
 Note = Callable[[list[tuple[str, str]]], None]
 """Told of the (key, id) of episodes that are about to leave."""
 TYPES = {
@@ -177,7 +179,10 @@ async def send(ctx: Ctx, wanted: EpisodeFilter, format: str) -> web.StreamRespon
     export = f"export-{new_id()}"
 
     def note(names: list[tuple[str, str]]) -> None:
-        store.note_export(export, format, names, ctx.deps.now())
+        try:
+            store.note_export(export, format, names, ctx.deps.now())
+        except Exception as e:  # a full disk is a reason to take data out, not to keep it in
+            log.warning("the manifest of %s cannot be kept: %s", export, e)
 
     stream = parquet(noted(store.export(wanted), note)) if format == "parquet" else pieces(store, wanted, format, note)
     first = await in_thread(next, stream, b"")

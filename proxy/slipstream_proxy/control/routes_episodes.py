@@ -135,9 +135,12 @@ async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     gone = await deps.ask(deps.store.delete, found.key, episode, deps.now())
     if deps.ingester:
         await deps.ingester.forget(found.key, episode)
-    for name in gone.exports if gone else ():
-        if deps.config.store.archive and (path := Path(deps.config.store.archive).expanduser() / name).is_file():
-            await in_thread(forget_archived, path, found.key, episode)
+    if gone and deps.config.store.archive:
+        folder = Path(deps.config.store.archive).expanduser()
+        archived = [name for name in gone.exports if (folder / name).is_file()]
+        for name in archived:
+            await in_thread(forget_archived, folder / name, found.key, episode)
+        gone = gone.model_copy(update={"exports": [name for name in gone.exports if name not in archived]})
     return reply(gone or c.Deleted(id=episode, adapters=found.trained_adapters))
 
 
