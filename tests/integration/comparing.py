@@ -100,6 +100,12 @@ def ask(url: str, path: str, body: dict[str, Any], **headers: str) -> httpx.Resp
     return httpx.post(url + path, content=data, headers=headers, timeout=120, trust_env=False)
 
 
+def detokenized(engine: Any, ids: list[int]) -> str:
+    """Their text without special tokens, which replies do not show."""
+    text = ask(engine.url, "/detokenize", {"tokens": ids}).json()["prompt"]
+    return re.sub(r"<\|im_start\|>\w+\n|<\|[^|]*\|>", "", text)
+
+
 def said(reply: httpx.Response) -> Any:
     if reply.headers.get("content-type", "").startswith("text/event-stream"):
         return events(reply.text)

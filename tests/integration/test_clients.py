@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -220,6 +221,61 @@ def test_openai_agents(proxy) -> None:
     except AgentsException:
         pass  # the small model may call a tool that this agent does not have
     recorded(proxy.url, "agents")
+
+
+def test_openai_agents_with_responses_and_tools(proxy) -> None:
+    from agents import (
+        Agent,
+        ModelSettings,
+        OpenAIResponsesModel,
+        RunConfig,
+        Runner,
+        function_tool,
+        set_tracing_disabled,
+    )
+    from agents.exceptions import AgentsException
+    from openai import AsyncOpenAI
+
+    set_tracing_disabled(True)
+
+    @function_tool
+    def search(keywords: str) -> str:
+        """Find mails."""
+        return f"no mail about {keywords}"
+
+    def agent(episode: str) -> Agent:
+        client = AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="any", default_headers=tags(episode))
+        model, settings = OpenAIResponsesModel("inbox", client), ModelSettings(max_tokens=24)
+        return Agent(name="inbox", instructions="find the mail", tools=[search], model=model, model_settings=settings)
+
+    async def streamed() -> None:
+        result = Runner.run_streamed(agent("agents-responses-stream"), QUESTION, max_turns=2, run_config=config)
+        async for _ in result.stream_events():
+            pass
+
+    config = RunConfig(tracing_disabled=True)
+    with contextlib.suppress(
+        AgentsException
+    ):  # the small model may go on calling tools, or call one that this agent does not have
+        Runner.run_sync(agent("agents-responses"), QUESTION, max_turns=2, run_config=config)
+    with contextlib.suppress(AgentsException):
+        asyncio.run(streamed())
+    for episode in ("agents-responses", "agents-responses-stream"):
+        call = recorded(proxy.url, episode).call_list[0]
+        assert call.trainable, call.untrainable_reason
+        assert len(call.completion_ids[0]) == len(call.logprobs[0]) > 0
+
+
+def test_langchain_with_responses(proxy) -> None:
+    from langchain_openai import ChatOpenAI
+
+    model = ChatOpenAI(
+        model="inbox", base_url=f"{proxy.url}/v1", api_key="any", max_tokens=8, default_headers=tags("langchain-responses"), use_responses_api=True
+    )  # fmt: skip
+    assert model.invoke([("system", "find the mail"), ("user", QUESTION)]).response_metadata
+    assert list(model.stream(QUESTION))
+    found = recorded(proxy.url, "langchain-responses", 2)
+    assert all(c.trainable for c in found.call_list), [c.untrainable_reason for c in found.call_list]
 
 
 def test_litellm(proxy) -> None:

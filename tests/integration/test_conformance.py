@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.integration.comparing import ask, level, same
+from tests.integration.comparing import ask, detokenized, level, same
 
 pytestmark = pytest.mark.engine
 
@@ -152,12 +152,7 @@ def test_what_was_recorded_is_what_was_sampled(engine, proxy, stream):
     read = BY_NAME["chat"].parse(frame.request, frame.reply, head)
     assert read.untrainable is None
     (choice,) = read.choices
-    text = httpx.post(
-        engine.url + "/detokenize",
-        json={"model": "inbox", "tokens": choice.completion_ids},
-        timeout=60,
-        trust_env=False,
-    ).json()["prompt"]
+    text = detokenized(engine, choice.completion_ids)
     assert text.startswith(choice.message["content"] or "") and len(choice.logprobs) == len(choice.completion_ids)
     asked = {"model": "inbox", "messages": CHAT["messages"], "add_generation_prompt": True}
     prompt = httpx.post(engine.url + "/tokenize", json=asked, timeout=60, trust_env=False).json()["tokens"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import httpx
 import pytest
-from tests.integration.comparing import ask, same
+from tests.integration.comparing import ask, detokenized, same
 from tests.integration.test_conformance import TOOL, proxy  # noqa: F401
 
 pytestmark = pytest.mark.engine
@@ -33,7 +32,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "tools, named": {**SAY_TOOLS, "tool_choice": {"type": "tool", "name": "search"}, "max_tokens": 200},
     "no tools": {**SAY, "tools": []},
     "a tool of theirs": {**SAY, "tools": [{"type": "web_search_20250305", "name": "web_search"}]},
-    "history": {**SAY_TOOLS, "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "so"}, {"type": "tool_use", "id": "t1", "name": "search", "input": {"keywords": "é"}}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "mail 1"}]}, {"type": "text", "text": "go on"}]}]},
+    "history": {**SAY_TOOLS, "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "so"}, {"type": "tool_use", "id": "t1", "name": "search", "input": {"keywords": "é"}, "caller": {"type": "direct"}}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "mail 1"}]}, {"type": "text", "text": "go on"}]}]},
     "stop": {**SAY, "stop_sequences": ["e"]},
     "begun": {**SAY, "messages": [*SAY["messages"], {"role": "assistant", "content": "It is"}]},
     "thinking": {**SAY, "thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000},
@@ -62,6 +61,7 @@ RESPONSES: dict[str, dict[str, Any]] = {
     "tools, required": {**ASK_TOOLS, "tool_choice": "required", "max_output_tokens": 200},
     "no tools": {**ASK, "tools": []},
     "history": {**ASK_TOOLS, "input": [{"role": "user", "content": "a"}, {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}, {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", "content": [{"type": "output_text", "text": "so", "annotations": []}]}, {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "search", "arguments": '{"keywords": "a"}'}, {"type": "function_call_output", "call_id": "c1", "output": "mail 1"}, {"role": "assistant", "content": "well"}, {"role": "user", "content": "go on"}]},
+    "as Codex asks": {**ASK_TOOLS, "include": ["reasoning.encrypted_content"], "store": False, "prompt_cache_key": "k", "parallel_tool_calls": True, "tool_choice": "auto", "instructions": "be kind"},
     "logprobs": {**ASK, "include": ["message.output_text.logprobs"], "top_logprobs": 2},
     "json": {**ASK, "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "object", "properties": {"day": {"enum": ["Mon", "Tue"]}}, "required": ["day"]}}}},
     "text": {**ASK, "text": {"format": {"type": "text"}, "verbosity": "low"}},
@@ -136,8 +136,7 @@ def test_what_was_recorded_is_what_was_sampled(engine, proxy, path, cases, name,
     assert read.prompt_ids == rendered.json()["token_ids"]
     (choice,) = read.choices
     assert len(choice.logprobs) == len(choice.completion_ids) > 0
-    text = ask(engine.url, "/detokenize", {"tokens": choice.completion_ids}).json()["prompt"]
-    text = re.sub(r"<\|[^|]*\|>", "", text)  # special tokens are not shown
+    text = detokenized(engine, choice.completion_ids)
     assert text.startswith((choice.message["content"] or "").split("<", 1)[0])
     usage = reply.json()["usage"] if not stream else None
     assert usage is None or usage["output_tokens"] == len(choice.completion_ids)

@@ -25,7 +25,7 @@ def test_a_plain_request():
 def test_a_conversation_with_tools():
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}, {"type": "text", "text": "b"}]},
-        {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "so"}, {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": "é"}}]},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "so"}, {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": "é"}, "caller": {"type": "direct"}, "text": None}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "1"}, {"type": "text", "text": "2"}], "is_error": False}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t2"}, {"type": "text", "text": "go on"}]},
         {"role": "assistant", "content": [{"type": "text", "text": ""}]},
@@ -53,7 +53,7 @@ def test_a_conversation_with_tools():
         ({"messages": [{"role": "system", "content": "x"}]}, "a message of another role"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "images or other blocks"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": 3}]}]}, "unreadable request"),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "new": 1}]}]}, "a block with fields of its own"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "id": 1}]}]}, "a block with fields of another"),
         ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "a thinking budget was asked"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "structured output"),
         ({"tool_choice": {"type": "any"}, "tools": [TOOL]}, "forced tool"),

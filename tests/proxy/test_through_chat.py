@@ -33,7 +33,7 @@ BODY = st.fixed_dictionaries({}, optional={
 })  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.sampled_from(["messages", "responses"]), BODY)
 def test_any_request(name, body):
     dialect, before = BY_NAME[name], copy.deepcopy(body)

@@ -22,7 +22,9 @@ _SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
     "tool_result": {"tool_use_id": (str,), "content": (str, list, type(None)), "is_error": (bool, type(None))},
 }
 _MAY_LACK = ("signature", "content", "is_error")
-_BESIDE = ("type", "cache_control", "citations")
+_FIELDS = frozenset(name for shape in _SHAPES.values() for name in shape) | {"source", "tool_name", "tool"}
+"""What vLLM reads of blocks; other fields it leaves out."""
+
 _BILLING = "x-anthropic-billing-header"
 """A system block that begins so says which client asks; vLLM leaves it out, because it differs each time."""
 
@@ -176,8 +178,8 @@ def _checked(block: Any) -> dict[str, Any]:
     for name, types in shape.items():
         if not isinstance(block.get(name), types) and not (name in _MAY_LACK and name not in block):
             raise AsAsked("unreadable request")
-    if any(name not in shape and name not in _BESIDE for name in block):
-        raise AsAsked("a block with fields of its own")
+    if any(name in _FIELDS and name not in shape and block[name] is not None for name in block):
+        raise AsAsked("a block with fields of another")
     if block["type"] == "tool_use" and not block["id"]:
         raise AsAsked("unreadable request")
     return block

@@ -21,7 +21,6 @@ _UNLESS: dict[str, tuple[Any, str]] = {
     "store": (False, "stored response"),
     "previous_response_id": (None, "after an earlier response"),
     "previous_input_messages": (None, "after an earlier response"),
-    "include": ([], "more was asked in the reply"),
     "top_logprobs": (0, "more was asked in the reply"),
     "enable_response_messages": (False, "more was asked in the reply"),
     "include_reasoning": (True, "hidden reasoning"),
@@ -30,6 +29,9 @@ _UNLESS: dict[str, tuple[Any, str]] = {
     "structured_outputs": (None, "structured output"),
 }
 """Fields that only these values may have, else the call goes as it was asked, for this reason."""
+
+_INCLUDED = ("reasoning.encrypted_content", "code_interpreter_call.outputs", "file_search_call.results", "message.input_image.image_url", "computer_call_output.output.image_url")  # fmt: skip
+"""What vLLM takes in ``include`` without doing anything."""
 
 _ENGINES = (
     "watermarking", "media_io_kwargs", "mm_processor_kwargs", "mm_payload", "return_mm_kwargs", "vllm_xargs", "kv_transfer_params",
@@ -42,6 +44,8 @@ def to_chat(body: dict[str, Any]) -> dict[str, Any]:
     for name, (value, reason) in _UNLESS.items():
         if body.get(name) is not None and body[name] != value:
             raise AsAsked(reason)
+    if any(x not in _INCLUDED for x in _list(body.get("include") or [])):
+        raise AsAsked("more was asked in the reply")
     for name in _ENGINES:
         if body.get(name) is not None:
             raise AsAsked(f"{name} was asked")
