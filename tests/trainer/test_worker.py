@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import sys
 from pathlib import Path
 
 import pytest
-from tests.support import process, wait_for
 from tests.trainer.control import Control, serve
 from tests.trainer.tiny import conversation, make_config, make_trainer, table
 
@@ -188,24 +184,3 @@ def test_without_checkpoints_it_starts_from_the_live_adapter(tiny, tmp_path) -> 
 def test_two_trainers_on_one_folder_are_refused(tmp_path) -> None:
     with only_one(tmp_path), pytest.raises(StartError, match="another trainer"), only_one(tmp_path):
         pass
-
-
-def test_the_process_ends_politely_and_gives_its_lease_back(tiny, tmp_path) -> None:
-    with serve(Control()) as control:
-        config = make_config(tiny, tmp_path, min_groups=1)
-        (tmp_path / "run.py").write_text(
-            "import sys\nfrom slipstream.config import Config\nfrom slipstream_trainer.worker import main\n"
-            "sys.exit(main(Config.model_validate_json(open(sys.argv[1]).read()), sys.argv[2]))\n"
-        )
-        (tmp_path / "config.json").write_text(config.model_dump_json())
-        argv = [sys.executable, str(tmp_path / "run.py"), str(tmp_path / "config.json"), control.url]
-        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-        with process(argv, tmp_path / "log", env) as p:
-            wait_for(lambda: control.released or p.poll() is not None, 120)
-            control.add("b0", table(conversation(0)))
-            wait_for(lambda: control.done or p.poll() is not None, 120)
-            assert control.done == {"b0": "trained"}, (tmp_path / "log").read_text()
-            began = len(control.released)
-            p.send_signal(signal.SIGTERM)
-            assert p.wait(60) == 0, (tmp_path / "log").read_text()
-            assert len(control.released) > began

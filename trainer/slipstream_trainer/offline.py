@@ -42,8 +42,9 @@ def train(
 
 
 def _online(config: Config, *, once: bool, url: str | None, key: str | None) -> int:
+    from slipstream_trainer.process import main
     from slipstream_trainer.start import start_trainer
-    from slipstream_trainer.worker import Worker, main, only_one
+    from slipstream_trainer.worker import Worker, only_one
 
     if not once:
         return main(config, url, key)

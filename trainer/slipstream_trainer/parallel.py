@@ -1,6 +1,6 @@
 """Several processes, one trainer: the first talks to the proxy and tells the others what to do; each computes its share of every batch.
 
-The base must fit one device. Gradients of the LoRA weights are summed (a few megabytes), so processes need neither equal rows nor a wrapper.
+Each has the whole base, or a part of it (``shards.py``). Gradients of the LoRA weights are summed (a few megabytes), so processes need neither equal rows nor a wrapper.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The trainer's process: lease, train, tell, for ever."""
+"""What the trainer does: lease, train, tell, for ever."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import logging
-import os
 import signal
 import sys
 import threading
@@ -256,24 +255,3 @@ class Worker:
             )
         log.warning("%s was rolled back: going on from %s", taken, self.state.weights)
         self.teller.post("restored", taken_back=taken, adapter=self.state.weights, step=step)
-
-
-def main(config: Config, url: str | None = None, key: str | None = None) -> int:
-    """The process. Raises ``StartError`` and ``ConfigError``; otherwise returns the exit code."""
-    from slipstream_trainer.policy import check_lora
-
-    check_lora(config)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    from slipstream_trainer.parallel import follow, is_first, lead, leave
-    from slipstream_trainer.start import start_trainer
-
-    try:
-        if not is_first():
-            return follow(start_trainer(config, None)[0])
-        with only_one(config.checkpoints_dir), Client(url, key) as client:
-            worker = lead(config, client, *start_trainer(config, client))
-            worker.handle_signals()
-            return worker.run()
-    finally:
-        leave()

@@ -32,4 +32,4 @@ def run(args: argparse.Namespace) -> int:
         if args.key:  # not in argv, where every user of the machine sees it
             os.environ["SLIPSTREAM_API_KEY"] = args.key
         os.execv(sys.executable, torchrun(args.processes, args.url))  # noqa: S606
-    return int(need("slipstream_trainer.worker", "trainer").main(config, args.url, args.key))
+    return int(need("slipstream_trainer.process", "trainer").main(config, args.url, args.key))
