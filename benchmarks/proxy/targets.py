@@ -143,7 +143,7 @@ def litellm_python() -> Path | None:
         print(f"installing {LITELLM} into {home}", file=sys.stderr)
         try:
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True, timeout=120)
-            subprocess.run([str(python), "-m", "pip", "install", "-q", LITELLM], check=True, timeout=900)
+            subprocess.run([str(python), "-m", "pip", "install", "-q", LITELLM], check=True, timeout=600)
         except (subprocess.SubprocessError, OSError) as e:
             print(f"no LiteLLM: {e}", file=sys.stderr)
             return None
