@@ -13,7 +13,7 @@ from typing import Any
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterState
 from slipstream_proxy.control.agreeing import Mutate, event
-from slipstream_proxy.control.http import Problem
+from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.registering import Registering
 
 log = logging.getLogger(__name__)

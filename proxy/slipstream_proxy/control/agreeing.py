@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterState, Event
-from slipstream_proxy.control.http import Problem
+from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import in_thread
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from slipstream_proxy.control import (
     routes_work,
 )
 from slipstream_proxy.control.deps import Deps
-from slipstream_proxy.control.http import Ctx, Problem, Route, caller_of, checked, problem_response
+from slipstream_proxy.control.http import Ctx, Route, caller_of, checked, problem_response
+from slipstream_proxy.control.problem import Problem
 
 __all__ = ["DEPS", "ROUTES", "Deps", "make_app"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slipstream.config import Config
-from slipstream_proxy.control.http import Problem
 from slipstream_proxy.control.ingest import Ingester
 from slipstream_proxy.control.live import Live
 from slipstream_proxy.control.mutations import Mutations
+from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import in_thread
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from slipstream.contract import EngineReleased, Hold, HoldIn
 from slipstream_proxy.control.engines import Away, Engine, Engines, Failed
-from slipstream_proxy.control.http import Problem
 from slipstream_proxy.control.live import Live
+from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import end
 
 log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from slipstream.contract import Error
+from slipstream_proxy.control.problem import Problem
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.deps import Deps
@@ -28,44 +29,6 @@ MANY = 2**53
 ENDLESS: dict[str, Any] = {"x-endless": True}
 """Marks a query parameter that makes the reply endless: said in words in the OpenAPI document, which tools call with every parameter."""
 EVERY_SCOPE = (INFERENCE, REWARD, JUDGE, TRAINER, ADMIN)
-
-
-class Problem(Exception):
-    """An answer that is an error. ``field`` names what is wrong in the request, ``fix`` what to do about it."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        type: str | None = None,
-        field: str | None = None,
-        fix: str | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.type = type or TYPES.get(status, "error")
-        self.message = message
-        self.field = field
-        self.fix = fix
-        self.headers = headers or {}
-
-
-TYPES = {
-    400: "bad_request",
-    401: "unauthorized",
-    403: "forbidden",
-    404: "not_found",
-    405: "method_not_allowed",
-    408: "timeout",
-    409: "conflict",
-    413: "too_large",
-    415: "unsupported_media_type",
-    422: "invalid",
-    500: "internal",
-    503: "unavailable",
-}
 
 
 class Query(BaseModel):

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from slipstream_proxy.control import arms
 from slipstream_proxy.control.deps import Deps
-from slipstream_proxy.control.http import Problem, explain
+from slipstream_proxy.control.http import explain
+from slipstream_proxy.control.problem import Problem
 
 
 class PinIn(BaseModel):

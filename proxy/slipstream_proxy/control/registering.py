@@ -10,7 +10,7 @@ from typing import Any
 
 from slipstream.contract import Adapter, AdapterIn, AdapterState
 from slipstream_proxy.control.agreeing import Agreeing, event
-from slipstream_proxy.control.http import Problem
+from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.control.validate import BadAdapter, base_shapes, check_folder, split_name
 

@@ -12,8 +12,9 @@ from aiohttp import BodyPartReader, web
 from pydantic import Field, StringConstraints, ValidationError
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, TRAINER, Ctx, Problem, Query, Route, explain, reply
+from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, TRAINER, Ctx, Query, Route, explain, reply
 from slipstream_proxy.control.ids import new_id
+from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.control.validate import CONFIG, WEIGHTS
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from aiohttp import web
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import TRAINER, Ctx, Problem, Route, reply
+from slipstream_proxy.control.http import TRAINER, Ctx, Route, reply
+from slipstream_proxy.control.problem import Problem
 
 
 async def hold(ctx: Ctx) -> web.StreamResponse:

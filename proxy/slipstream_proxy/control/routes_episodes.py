@@ -10,7 +10,8 @@ from pydantic import Field
 
 from slipstream import contract as c
 from slipstream_proxy.control import export
-from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, INFERENCE, REWARD, Ctx, Problem, Query, Route, reply
+from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, INFERENCE, REWARD, Ctx, Query, Route, reply
+from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.store.archive import forget_archived
 from slipstream_proxy.store.protocol import EpisodeFilter

@@ -10,8 +10,9 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import REWARD, Ctx, Problem, Route, reply
+from slipstream_proxy.control.http import REWARD, Ctx, Route, reply
 from slipstream_proxy.control.ids import text_of
+from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes_episodes import KeyQuery
 from slipstream_proxy.records import CallHead, Kind
 

@@ -13,19 +13,8 @@ from pydantic import Field
 
 from slipstream import contract as c
 from slipstream_proxy.control.deps import Deps
-from slipstream_proxy.control.http import (
-    ADMIN,
-    ENDLESS,
-    EVERY_SCOPE,
-    JUDGE,
-    TRAINER,
-    Ctx,
-    Problem,
-    Query,
-    Route,
-    json_of,
-    reply,
-)
+from slipstream_proxy.control.http import ADMIN, ENDLESS, EVERY_SCOPE, JUDGE, TRAINER, Ctx, Query, Route, json_of, reply
+from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes_episodes import Stored
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.data.metrics import read_parts

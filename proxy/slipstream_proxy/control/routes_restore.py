@@ -12,7 +12,8 @@ from aiohttp import web
 from pydantic import Field, StringConstraints
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import ADMIN, Ctx, Problem, Route, reply
+from slipstream_proxy.control.http import ADMIN, Ctx, Route, reply
+from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes_import import Imported
 from slipstream_proxy.store import schema
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 from aiohttp import web
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import JUDGE, TRAINER, Ctx, Problem, Route, reply
+from slipstream_proxy.control.http import JUDGE, TRAINER, Ctx, Route, reply
+from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes_episodes import Stored
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.store.protocol import LeasedBatch

@@ -7,7 +7,7 @@ from tests.proxy.control.fake_engine import write_adapter
 
 from slipstream.contract import Adapter
 from slipstream_proxy.control.agreeing import Agreeing, Meanwhile, event
-from slipstream_proxy.control.http import Problem
+from slipstream_proxy.control.problem import Problem
 
 
 def adapter(n: int, state: str = "live", **more) -> Adapter:

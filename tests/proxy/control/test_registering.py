@@ -6,7 +6,7 @@ import pytest
 from tests.proxy.control.fake_engine import write_adapter
 
 from slipstream.contract import AdapterIn
-from slipstream_proxy.control.http import Problem
+from slipstream_proxy.control.problem import Problem
 
 
 async def status(plane, path: str, **more) -> int:
