@@ -64,6 +64,10 @@ class CallHead:
     trust_sampling: bool = False
     """``models.x.sampling = "trust"``."""
     request_bytes: int = 0
+    tick: float = 0.0
+    """When it was written, by the machine's monotonic clock, which all processes share and nobody sets."""
+    boot: str = ""
+    """Since which start of the machine ``tick`` counts."""
     note: str | None = None
     """Why the capture is not whole (a dialect without ids, redaction failed)."""
     version: int = 1

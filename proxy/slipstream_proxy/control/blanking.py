@@ -35,7 +35,8 @@ def name_of(frame: Frame) -> Name | None:
 def nothing(frame: Frame, size: int) -> bytes | None:
     """A frame of ``size`` bytes with the id and the time of this one. None: it does not fit."""
     at = float(frame.head.get("at") or 0.0) + float(frame.head.get("seconds") or 0.0)
-    text = orjson.dumps({"id": frame.head.get("id"), "op": BLANK, "at": at, "data": {}})
+    when = {name: frame.head[name] for name in ("tick", "boot") if name in frame.head}
+    text = orjson.dumps({"id": frame.head.get("id"), "op": BLANK, "at": at, "data": {}, **when})
     room = size - 8 - 5
     if len(text) > room:
         return None

@@ -31,7 +31,23 @@ class Read:
     writer: str
     position: Position
     at: float
+    """When it happened, by the wall clock."""
+    order: float
+    """The same, but never less for what one machine wrote later: the wall clock may have been set meanwhile."""
     frame: Frame
+
+
+class Steady:
+    """Times of records by the monotonic clock of the machine that wrote them, counted from each start of it as the wall clock stood at its first record."""
+
+    def __init__(self) -> None:
+        self._starts: dict[str, float] = {}
+
+    def of(self, frame: Frame) -> float:
+        at, tick = _time_of(frame), frame.head.get("tick")
+        if not tick:
+            return at
+        return self._starts.setdefault(str(frame.head.get("boot")), at - float(tick)) + float(tick)
 
 
 def _time_of(frame: Frame) -> float:
@@ -44,8 +60,10 @@ def read_writer(
     segments: list[tuple[int, Path]],
     start: Position | None,
     on_torn: Torn,
+    steady: Steady | None = None,
 ) -> Iterator[Read]:
     """A writer's records from ``start`` on, over all its segments. A damaged tail is passed by as soon as there is a later segment."""
+    steady = steady or Steady()
     for i, (number, path) in enumerate(segments):
         if start and number < start.segment:
             continue
@@ -57,7 +75,7 @@ def read_writer(
         except FileNotFoundError:
             continue
         for frame in segment:
-            yield Read(writer, Position(number, frame.end), _time_of(frame), frame)
+            yield Read(writer, Position(number, frame.end), _time_of(frame), steady.of(frame), frame)
         if segment.torn:
             last = i == len(segments) - 1
             if last:
@@ -83,17 +101,17 @@ def gather(folder: Path, positions: dict[str, Position], most: int, most_bytes: 
     """
 
     def stream(writer: str, start: Position | None, end: Position) -> Iterator[Read]:
-        return takewhile(lambda r: r.position <= end, read_writer(writer, found[writer], start, on_torn))
+        return takewhile(lambda r: r.position <= end, read_writer(writer, found[writer], start, on_torn, steady))
 
-    found = list_segments(folder)
+    found, steady = list_segments(folder), Steady()
     parts: dict[str, list[Read]] = defaultdict(list)
     count = size = 0
     youngest = float("-inf")
     streams = [stream(writer, positions.get(writer), end) for writer, end in ends(found).items()]
-    for read in heapq.merge(*streams, key=lambda r: r.at):
+    for read in heapq.merge(*streams, key=lambda r: r.order):
         parts[read.writer].append(read)
         count, size = count + 1, size + len(read.frame.request) + len(read.frame.reply)
-        youngest = max(youngest, read.at)
+        youngest = max(youngest, read.order)
         if count >= most or size > most_bytes:
             break
     if not count:
@@ -101,8 +119,8 @@ def gather(folder: Path, positions: dict[str, Position], most: int, most_bytes: 
     found = list_segments(folder)
     for writer, end in ends(found).items():
         reached = parts[writer][-1].position if parts[writer] else positions.get(writer)
-        parts[writer] += takewhile(lambda r: r.at <= youngest, stream(writer, reached, end))
-    return list(heapq.merge(*parts.values(), key=lambda r: r.at))
+        parts[writer] += takewhile(lambda r: r.order <= youngest, stream(writer, reached, end))
+    return list(heapq.merge(*parts.values(), key=lambda r: r.order))
 
 
 def parse(read: Read) -> tuple[Item, bool]:

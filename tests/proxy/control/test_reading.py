@@ -54,6 +54,19 @@ def test_no_record_is_read_before_one_that_its_client_had_seen(tmp_path, monkeyp
     assert [r.at for r in gather(tmp_path, positions, 100, 2**20, lambda *_: None)] == [4.0]
 
 
+def test_a_clock_that_is_set_changes_no_order(tmp_path):
+    """An hour ahead, then right again; and a machine that was started anew, whose ticks begin at 0."""
+
+    def record(name: str, at: float, tick: float, boot: str = "a") -> bytes:
+        head = {"id": name, "op": "done", "at": at, "data": {}, "tick": tick, "boot": boot}
+        return encode(Kind.MUTATION, head)
+
+    (tmp_path / "data0-00000001.seg").write_bytes(record("m1", 5000.0, 100.0) + record("m3", 5002.0, 102.0))
+    (tmp_path / "data1-00000001.seg").write_bytes(record("m2", 8601.0, 101.0) + record("m4", 8603.0, 103.0))
+    (tmp_path / "data0-00000002.seg").write_bytes(record("m5", 5200.0, 7.0, "b"))
+    assert [parse(r)[0].id for r in gather(tmp_path, {}, 100, 2**20, lambda *_: None)] == ["m1", "m2", "m3", "m4", "m5"]
+
+
 def test_batches_end_where_they_are_told_to(tmp_path):
     write(tmp_path, "data0", *[float(i) for i in range(0, 40, 2)])
     write(tmp_path, "control", *[float(i) for i in range(1, 40, 2)])
