@@ -18,6 +18,10 @@ from slipstream_trainer.rows import Chain, Ints, Sample, merge_chains
 from slipstream_trainer.tree import Index, Tree, common_prefix, pack_tree
 
 Layout = Literal["per_call", "merged", "tree", "auto"]
+CPU_PAIR = 0.32
+"""What a multiply-add of attention costs on a CPU, beside one of the weights: its products are the better ones there (``make bench-trainer``)."""
+CPU_MASKED = 1.7
+"""What a pair costs there under a mask, of which none is left out; without one half of them are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +36,10 @@ class Costs:
     dense: bool = True
 
     def row(self, tokens: int, pairs: int, *, plain: bool) -> float:
-        if plain:
-            return self.token * tokens + self.pair * tokens * tokens / 2
-        return self.token * tokens + self.pair * (2.5 * tokens * tokens if self.dense else pairs)
+        square = tokens * tokens
+        if self.dense:
+            return self.token * tokens + self.pair * CPU_PAIR * square * (0.5 if plain else CPU_MASKED)
+        return self.token * tokens + self.pair * (square / 2 if plain else pairs)
 
 
 @dataclass(slots=True, eq=False)
