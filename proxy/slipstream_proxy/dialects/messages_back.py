@@ -6,7 +6,8 @@ import json
 import uuid
 from typing import Any
 
-from slipstream_proxy.dialects.base import dumps, event_data, loads
+from slipstream_proxy.dialects.base import dumps, loads
+from slipstream_proxy.dialects.chat_events import ChatEvents
 
 
 def _usage(usage: Any) -> dict[str, int]:
@@ -44,7 +45,7 @@ def _is_json(text: str) -> bool:
     return True
 
 
-class Back:
+class Back(ChatEvents):
     """A chat reply as a message: ``whole`` at once, or event by event."""
 
     context_needed = False
@@ -63,7 +64,6 @@ class Back:
         self.arguments = ""
         self.later = ""
         """Text that came while a tool's block was open."""
-        self.failed = False
 
     def whole(self, reply: bytes) -> bytes:
         """Raises ValueError where the engine's own route could not make a message of it either."""
@@ -86,19 +86,11 @@ class Back:
         }  # fmt: skip
         return dumps({name: value for name, value in made.items() if value is not None})
 
-    def event(self, event: bytes) -> bytes | None:
-        """The events that the engine would have sent for this one; None: none."""
-        data = event_data(event)
-        if data == b"[DONE]":
-            return b"".join(self._close()) + _sse("message_stop", {}) if self.begun and not self.failed else None
-        if not data.startswith(b"{"):
-            return None
-        read = loads(data)
-        if read.get("error") is not None:
-            self.failed = True
-            error = read["error"]
-            return _sse("error", {"error": {"type": "internal_error", "message": str(error.get("message"))}})
-        return b"".join(self._events(read)) or None
+    def _end(self) -> bytes | None:
+        return b"".join(self._close()) + _sse("message_stop", {}) if self.begun else None
+
+    def _error(self, error: dict[str, Any]) -> bytes:
+        return _sse("error", {"error": {"type": "internal_error", "message": str(error.get("message"))}})
 
     def _events(self, read: dict[str, Any]) -> list[bytes]:
         if not self.begun:

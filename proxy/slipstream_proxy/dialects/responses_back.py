@@ -6,7 +6,8 @@ import time
 import uuid
 from typing import Any
 
-from slipstream_proxy.dialects.base import dumps, event_data, loads
+from slipstream_proxy.dialects.base import dumps, loads
+from slipstream_proxy.dialects.chat_events import ChatEvents
 from slipstream_proxy.dialects.responses_chat import FUNCTION, reasoning_config, text_config, tool_choice
 
 _ECHOED = ("instructions", "metadata", "max_tool_calls", "user")
@@ -40,7 +41,7 @@ def _called(name: str, arguments: str, call_id: str, uid: str, status: str = "co
     }  # fmt: skip
 
 
-class Back:
+class Back(ChatEvents):
     """A chat reply as a response: ``whole`` at once, or event by event.
 
     ``context``: how many tokens the engine's context has. It says what is left of it as ``max_output_tokens`` where the client gave no limit.
@@ -62,7 +63,6 @@ class Back:
         self.output: list[dict[str, Any]] = []
         self.finish: str | None = None
         self.usage: dict[str, Any] = {}
-        self.failed = False
 
     def whole(self, reply: bytes) -> bytes:
         read = loads(reply)
@@ -124,22 +124,14 @@ class Back:
             "total_tokens": usage.get("total_tokens", 0),
         }  # fmt: skip
 
-    def event(self, event: bytes) -> bytes | None:
-        """The events that the engine would have sent for this one; None: none."""
-        data = event_data(event)
-        if data == b"[DONE]":
-            if self.failed or not self.model:
-                return None
-            made = self._close()
-            return b"".join((*made, self._sse("response.completed", {"response": self._response(self._status())})))
-        if not data.startswith(b"{"):
+    def _end(self) -> bytes | None:
+        if not self.model:
             return None
-        read = loads(data)
-        if read.get("error") is not None:
-            self.failed = True
-            error = read["error"]
-            return self._sse("error", {"code": error.get("type"), "message": error.get("message"), "param": None})
-        return b"".join(self._events(read)) or None
+        made = self._close()
+        return b"".join((*made, self._sse("response.completed", {"response": self._response(self._status())})))
+
+    def _error(self, error: dict[str, Any]) -> bytes:
+        return self._sse("error", {"code": error.get("type"), "message": error.get("message"), "param": None})
 
     def _events(self, read: dict[str, Any]) -> list[bytes]:
         made: list[bytes] = []

@@ -1,0 +1,37 @@
+"""A stream of chat events on its way to another format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream_proxy.dialects.base import event_data, loads
+
+
+class ChatEvents:
+    """``event`` reads a chat event; what the format makes of it is the subclass's."""
+
+    failed = False
+    """The engine has said an error: no end follows."""
+
+    def event(self, event: bytes) -> bytes | None:
+        """The events that the engine would have sent for this one; None: none."""
+        data = event_data(event)
+        if data == b"[DONE]":
+            return None if self.failed else self._end()
+        if not data.startswith(b"{"):
+            return None
+        read = loads(data)
+        if read.get("error") is not None:
+            self.failed = True
+            return self._error(read["error"])
+        return b"".join(self._events(read)) or None
+
+    def _end(self) -> bytes | None:
+        """None: nothing has begun."""
+        raise NotImplementedError
+
+    def _error(self, error: dict[str, Any]) -> bytes:
+        raise NotImplementedError
+
+    def _events(self, read: dict[str, Any]) -> list[bytes]:
+        raise NotImplementedError
