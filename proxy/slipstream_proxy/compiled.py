@@ -25,13 +25,13 @@ MODULES = (
     *(
         f"data/{name}.py"
         for name in (
-            "admission", "callstate", "episodes", "exchange", "http1", "identity", "limits", "live", "metrics", "plane", "record", "refused",
-            "reply", "request", "routing", "upstream",
+            "admission", "callstate", "episodes", "exchange", "fastpath", "http1", "identity", "limits", "live", "metrics", "plane", "queued",
+            "record", "refused", "reply", "request", "routing", "upstream",
         )
     ),
     "dialects/base.py", "dialects/chat.py", "keys.py", "spool.py",
 )  # fmt: skip
-"""Compiled together, so that calls among them are C calls. Subclasses of aiohttp's and asyncio's classes cannot be among them."""
+"""Compiled together, so that calls among them are C calls. Subclasses of aiohttp's classes cannot be among them."""
 
 _INI = (
     "[mypy]\nexplicit_package_bases = True\nnamespace_packages = True\nignore_missing_imports = True\nmypy_path = {}\n"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.proxy.test_relay import ASK
 
 from slipstream_proxy.data import fastpath
-from slipstream_proxy.data.fastpath import Handler
+from slipstream_proxy.data.fastpath import Client
 from slipstream_proxy.data.http1 import Known
 from slipstream_proxy.keys import Keys
 
@@ -111,7 +111,7 @@ async def test_the_fast_way_is_taken(start, fake, monkeypatch):
         raise AssertionError("aiohttp's parser was asked")
 
     proxy = await start()
-    monkeypatch.setattr(Handler, "_slow_data", never)
+    monkeypatch.setattr(Client, "_go_slow", never)
     asked = request([("Host", "a"), ("Content-Type", "application/json")], json.dumps(ASK).encode())
     more = request([("Host", "a"), ("Content-Type", "application/json")], json.dumps({**ASK, "n": 2}).encode())
     found = await replies(proxy.port, [asked, asked + more, asked], 4)

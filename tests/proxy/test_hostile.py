@@ -192,7 +192,7 @@ async def test_a_client_that_sends_ahead_without_reading(start, fake):
     writer.write(more * 4000)
     for _ in range(20):
         await asyncio.sleep(0.01)
-    (connection,) = proxy.server.connections
+    (connection,) = proxy.server.clients
     assert len(connection._ahead) < 1_000_000
     fake.hold.set()
     fake.hold = None

@@ -8,7 +8,8 @@ import aiohttp
 from tests.proxy.conftest import eventually
 from tests.proxy.test_relay import ASK
 
-from slipstream_proxy.data.fastpath import Handler
+from slipstream_proxy.data.fastpath import KEEPALIVE
+from slipstream_proxy.data.listener import Handler
 
 
 async def test_what_runs_is_counted(start, fake):
@@ -25,16 +26,48 @@ async def test_what_runs_is_counted(start, fake):
     assert values[("slipstream_event_loop_lag_seconds", "")] >= 0.0
 
 
-async def test_the_servers_connections_are_ours(start, fake):
+async def test_a_head_that_does_not_end_costs_its_connection(start, fake):
     proxy = await start()
-    _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    await eventually(lambda: proxy.server.clients)
+    (client,) = proxy.server.clients
+    writer.write(b"POST /v1/cha")
+    await eventually(lambda: client._ahead)
+    now = asyncio.get_running_loop().time()
+    proxy.server.check(now + 10.0)
+    assert not client._discarding
+    proxy.server.check(now + 1000.0)
+    async with asyncio.timeout(60):
+        assert (await reader.read()).startswith(b"HTTP/1.1 408")
+    await eventually(lambda: not proxy.server.clients)
+    writer.close()
+
+
+async def test_the_same_at_aiohttp(start, fake):
+    proxy = await start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(b"GET /v1/models HTTP/1.1\r\nHost: lo")
     await eventually(lambda: proxy.server.connections)
     (connection,) = proxy.server.connections
-    assert isinstance(connection, Handler)
-    writer.write(b"POST /v1/cha")
-    await eventually(lambda: connection._ahead)
-    proxy.server.check(asyncio.get_running_loop().time() + 10.0)
-    assert not connection._close
+    assert isinstance(connection, Handler) and not proxy.server.clients
     proxy.server.check(asyncio.get_running_loop().time() + 1000.0)
-    await eventually(lambda: not proxy.server.connections)
+    async with asyncio.timeout(60):
+        got = await reader.read()
+    assert got.startswith(b"HTTP/1.1 408") and b"connection: close" in got
+    await eventually(lambda: not proxy.server.connected)
     writer.close()
+
+
+async def test_a_connection_without_requests_is_closed(start, fake):
+    proxy = await start()
+    async with aiohttp.ClientSession() as session:
+        async with session.post(proxy.url + "/v1/chat/completions", json=ASK) as reply:
+            await reply.read()
+        assert proxy.server.connected == 1
+        now = asyncio.get_running_loop().time()
+        proxy.server.check(now)
+        proxy.server.check(now + KEEPALIVE - 1.0)
+        await asyncio.sleep(0.05)
+        assert proxy.server.connected == 1
+        proxy.server.check(now + KEEPALIVE + 1.0)
+        await eventually(lambda: not proxy.server.connected)

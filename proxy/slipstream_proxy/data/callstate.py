@@ -15,6 +15,7 @@ from slipstream_proxy.data.record import make_head, make_texts
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import Head, Sink
 from slipstream_proxy.data.routing import Route
+from slipstream_proxy.data.upstream import Receiver
 from slipstream_proxy.dialects.base import Back, Events, Hide, Turn, dumps
 from slipstream_proxy.records import Kind
 
@@ -59,7 +60,7 @@ def renaming(engine: str, client: str) -> Names:
     return found
 
 
-class CallState:
+class CallState(Receiver):
     """Of one call. ``ended``: its client has its answer, or is gone."""
 
     __slots__ = (

@@ -1,29 +1,27 @@
 """The fast way in: a whole ``POST`` of a captured format, with a plain head and a Content-Length, never meets aiohttp's parser.
 
 Everything else (chunked bodies, Expect, Upgrade, HTTP/1.0, ``Connection: close``, content codings, other routes, anything malformed) goes
-to aiohttp's own parser with all of its bytes, and the connection stays there. Both ways end in the same ``Call``.
+to aiohttp with all of its bytes, and the connection stays there (``listener.py``). Both ways end in the same ``Call``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
+import socket
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
-
-from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
-from aiohttp.web_protocol import RequestHandler
+from typing import TYPE_CHECKING, cast
 
 from slipstream_proxy.data.exchange import Call
 from slipstream_proxy.data.http1 import LAST_CHUNK, Known
 from slipstream_proxy.data.identity import split_path
 from slipstream_proxy.data.refused import Refused
-from slipstream_proxy.data.request import Head, parse_fields
+from slipstream_proxy.data.request import Head, Sink, parse_fields
 from slipstream_proxy.dialects import BY_PATH
 from slipstream_proxy.dialects.base import Dialect, openai_error
 
 if TYPE_CHECKING:
-    from slipstream_proxy.data.listener import Server
     from slipstream_proxy.data.plane import Plane
 
 _LINE = re.compile(rb"POST (/[!-~]*) HTTP/1\.1\r\n")
@@ -34,61 +32,107 @@ _PIPELINED = 256 * 1024
 MIN_RATE = 1024.0
 """Bytes a second of a body, below which a client uses up its ``header_timeout``: one that drips must not hold a connection for ever."""
 
+KEEPALIVE = 300.0
+"""Seconds after which a connection without a request is closed."""
+
 _LINGER = 2.0
 """Seconds in which a client may go on sending a body that is too large."""
 
+_LARGE = 65536
+"""Bytes from which on a body is not copied to stand behind its head."""
+
 REASONS = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
+_SIZES = [b"%x\r\n" % size for size in range(4096)]
 
 
 def status_line(status: int) -> bytes:
     return REASONS.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
 
 
-class Handler(RequestHandler):
-    """One client connection, and the ``Sink`` of its fast calls."""
+def refusal(e: Refused, dialect: Dialect | None = None) -> bytes:
+    """A whole response, behind which the connection is closed."""
+    body = (dialect.error if dialect else openai_error)(e.status, e.message, e.kind)
+    lines = (b"content-type: application/json", *e.fields, b"content-length: %d" % len(body), b"connection: close")
+    return b"%b%b\r\n%b" % (status_line(e.status), b"".join([b"%b\r\n" % line for line in lines]), body)
+
+
+class Client(Sink):
+    """One client's connection, an ``asyncio.Protocol`` in all but its base class, and the ``Sink`` of its calls."""
 
     __slots__ = (
-        "_ahead",
-        "_call",
-        "_discarding",
-        "_have",
-        "_known",
-        "_need",
-        "_pieces",
-        "_plane",
-        "_request",
-        "_since",
-        "_slow",
-        "_throttled",
-    )
+        "_ahead", "_call", "_clients", "_discarding", "_have", "_idle_since", "_known", "_loop", "_need", "_pieces", "_plane", "_request",
+        "_served", "_since", "_throttled", "_to_aiohttp", "transport",
+    )  # fmt: skip
 
-    def __init__(self, manager: Server, **kwargs: Any) -> None:
-        super().__init__(manager, **kwargs)
-        self._plane: Plane = manager.plane
-        self._slow = False
+    def __init__(self, plane: Plane, clients: set[Client], to_aiohttp: Callable[[], asyncio.Protocol]) -> None:
+        """``clients``: those that are connected. ``to_aiohttp`` makes the protocol that takes over what is not for this one."""
+        self._plane, self._clients, self._to_aiohttp = plane, clients, to_aiohttp
+        self._loop = plane.loop
+        self.transport: asyncio.Transport | None = None
         self._call: Call | None = None
         self._ahead = b""
         self._request: Head | None = None
         self._known: Known[Head] | None = None
         self._pieces: list[bytes] = []
         self._have = self._need = 0
-        self._since = 0.0
+        self._since = self._idle_since = 0.0
+        self._served = True
         self._throttled = False
         self._discarding = False
+
+    # --- the connection ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
+        self._clients.add(self)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.transport = None
+        self._clients.discard(self)
+        call, self._call = self._call, None
+        if call is not None:
+            call.client_gone()
+
+    def eof_received(self) -> None:
+        """A client that sends no more is gone."""
+
+    def pause_writing(self) -> None:
+        if self._call is not None:
+            self._call.pause()
+
+    def resume_writing(self) -> None:
+        if self._call is not None:
+            self._call.resume()
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
+    def check(self, now: float, timeout: float) -> None:
+        """Once a second: a head that does not end, a body that does not go on or only drips, or no request at all costs a connection."""
+        if self._since and now - self._since > timeout and self._call is None and self.transport is not None:
+            self._since = 0.0
+            self._turn_away(Refused(408, "the request did not arrive in time"))
+        elif self._served or self._call is not None or self._request is not None:
+            self._served = False
+            self._idle_since = now
+        elif now - self._idle_since > KEEPALIVE:
+            self.close()
 
     # --- the client's bytes -----------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._slow:
-            if not self._discarding:
-                self._slow_data(data)
-        elif self._discarding:
-            return
-        elif self._call is not None:
+        if self._call is not None:
             self._ahead += data
             if len(self._ahead) > _PIPELINED and not self._throttled and self.transport is not None:
                 self._throttled = True
                 self.transport.pause_reading()
+        elif self._discarding:
+            return
         elif self._request is not None:
             self._body(data)
         else:
@@ -165,36 +209,31 @@ class Handler(RequestHandler):
         call.begin()
 
     def _go_slow(self, data: bytes) -> None:
-        self._slow = True
-        self._ahead = b""
-        self._since = 0.0
-        self._slow_data(data)
-
-    def _slow_data(self, data: bytes) -> None:
-        super().data_received(data)
-        waiting = not self._messages and self._current_request is None and not self._request_in_progress
-        self._since = (self._since or self._loop.time()) if waiting and not self._force_close else 0.0
+        """Aiohttp takes over, for good."""
+        transport = self.transport
+        if transport is None:
+            return
+        self._clients.discard(self)
+        self.transport = None
+        protocol = self._to_aiohttp()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.data_received(data)
 
     def _turn_away(self, e: Refused, dialect: Dialect | None = None) -> None:
         """Answer and close: what follows on this connection cannot be trusted to be a request."""
         self._plane.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
-        body = (dialect.error if dialect else openai_error)(e.status, e.message, e.kind)
         transport = self.transport
-        if e.status != 413 or transport is None:
-            block = b"".join([b"%b\r\n" % line for line in (b"content-type: application/json", *e.fields)])
-            self.send_whole(e.status, block, body, close=True)
+        if transport is None:
             return
-        # Closing while the body still comes in would reset the connection before the client has read why.
-        head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-        transport.write(head % (status_line(413), len(body)) + body)
         self._discarding = True
-        self._loop.call_later(_LINGER, transport.close)
-
-    def check(self, now: float, timeout: float) -> None:
-        """Once a second: a head that does not end, or a body that does not go on or only drips, costs its connection."""
-        if self._since and now - self._since > timeout and self._call is None and self.transport is not None:
-            self._since = 0.0
-            self._turn_away(Refused(408, "the request did not arrive in time"))
+        transport.write(refusal(e, dialect))
+        if (
+            e.status == 413
+        ):  # closing while the body still comes in would reset the connection before the client has read why
+            self._loop.call_later(_LINGER, transport.close)
+        else:
+            transport.close()
 
     # --- the sink ---------------------------------------------------------------------------------------------------
 
@@ -202,11 +241,15 @@ class Handler(RequestHandler):
         transport = self.transport
         if transport is not None:
             close = close or self._plane.draining
-            start, last = REASONS.get(status) or status_line(status), b"connection: close\r\n" if close else b""
-            transport.write(b"%b%bcontent-length: %d\r\n%b\r\n%b" % (start, block, len(body), last, body))
+            start = REASONS.get(status) or status_line(status)
+            last = b"connection: close\r\n\r\n" if close else b"\r\n"
+            length = str(len(body)).encode()
+            if len(body) < _LARGE:
+                transport.write(b"%b%bcontent-length: %b\r\n%b%b" % (start, block, length, last, body))
+            else:
+                transport.writelines((b"%b%bcontent-length: %b\r\n%b" % (start, block, length, last), body))
             if close:
-                self._close = True
-                transport.close()
+                self._over(transport)
                 return
         self._next()
 
@@ -218,26 +261,32 @@ class Handler(RequestHandler):
 
     def send_part(self, data: bytes) -> None:
         if self.transport is not None:
-            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            size = len(data)
+            self.transport.write(b"%b%b\r\n" % (_SIZES[size] if size < 4096 else b"%x\r\n" % size, data))
 
     def send_end(self) -> None:
         if self.transport is not None:
             self.transport.write(LAST_CHUNK)
             if self._plane.draining:
-                self.transport.close()
+                self._over(self.transport)
                 return
         self._next()
 
     def break_off(self) -> None:
         self._call = None
-        self._close = True
-        if self.transport is not None:
-            self.transport.close()
+        self._discarding = True
+        self.close()
+
+    def _over(self, transport: asyncio.Transport) -> None:
+        """No more requests on this connection."""
+        self._call = None
+        self._discarding = True
+        transport.close()
 
     def _next(self) -> None:
         """The call is over: go on with what its client sent ahead."""
         self._call = None
-        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        self._served = True
         if self._throttled:
             self._throttled = False
             if self.transport is not None:
@@ -246,56 +295,9 @@ class Handler(RequestHandler):
             self._loop.call_soon(self._take_ahead)
 
     def _take_ahead(self) -> None:
-        if (
-            self._call is None
-            and self._request is None
-            and not self._slow
-            and self._ahead
-            and self.transport is not None
-        ):
+        if self._call is None and self._request is None and self._ahead and self.transport is not None:
             data, self._ahead = self._ahead, b""
             self._head(data)
-
-    # --- the connection ---------------------------------------------------------------------------------------------
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        call, self._call = self._call, None
-        if call is not None:
-            call.client_gone()
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        if self._call is not None:
-            self._call.pause()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._call is not None:
-            self._call.resume()
-
-    def _process_keepalive(self) -> None:
-        if self._call is not None or self._request is not None:
-            self._keepalive_handle = self._loop.call_later(self._keepalive_timeout, self._process_keepalive)
-            return
-        super()._process_keepalive()
-
-    def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
-    ) -> web.StreamResponse:
-        """Aiohttp's parser refused the request: JSON like all our errors, and a closed connection."""
-        if request.writer.output_size > 0:
-            raise ConnectionError("a part of the response is sent already")
-        if isinstance(exc, LineTooLong):
-            status = 431
-        if status >= 500:
-            self.log_exception("Error handling request", exc_info=exc)
-        text = "the request is malformed" if status < 500 else "the proxy failed at this request"
-        response = web.Response(
-            status=status, body=openai_error(status, text, Refused(status, text).kind), content_type="application/json"
-        )
-        response.force_close()
-        return response
 
 
 def _kept_alive(headers: dict[bytes, bytes]) -> bool:

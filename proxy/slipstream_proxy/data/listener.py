@@ -1,4 +1,4 @@
-"""What accepts connections, and looks after them once a second."""
+"""What accepts connections, and looks after them once a second. A connection is a ``Client`` until it sends what is aiohttp's to read."""
 
 from __future__ import annotations
 
@@ -6,28 +6,90 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
-from slipstream_proxy.data.fastpath import Handler
+from slipstream_proxy.data.fastpath import KEEPALIVE, Client, refusal
+from slipstream_proxy.data.refused import Refused
+from slipstream_proxy.dialects.base import openai_error
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.plane import Plane
 
 
+class Handler(RequestHandler):
+    """A connection that aiohttp reads."""
+
+    __slots__ = ("_plane", "_since")
+
+    def __init__(self, manager: Server, **kwargs: Any) -> None:
+        super().__init__(manager, **kwargs)
+        self._plane: Plane = manager.plane
+        self._since = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        waiting = not self._messages and self._current_request is None and not self._request_in_progress
+        self._since = (self._since or self._loop.time()) if waiting and not self._force_close else 0.0
+
+    def check(self, now: float, timeout: float) -> None:
+        """Once a second: a head that does not end costs its connection."""
+        if self._since and now - self._since > timeout and self.transport is not None:
+            self._since = 0.0
+            e = Refused(408, "the request did not arrive in time")
+            self._plane.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
+            self.transport.write(refusal(e))
+            self._close = True
+            self.transport.close()
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Aiohttp's parser refused the request: JSON like all our errors, and a closed connection."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the response is sent already")
+        if isinstance(exc, LineTooLong):
+            status = 431
+        if status >= 500:
+            self.log_exception("Error handling request", exc_info=exc)
+        text = "the request is malformed" if status < 500 else "the proxy failed at this request"
+        response = web.Response(
+            status=status, body=openai_error(status, text, Refused(status, text).kind), content_type="application/json"
+        )
+        response.force_close()
+        return response
+
+
 class Server(web.Server):
-    """Makes a ``Handler`` for each connection."""
+    """Makes a ``Client`` for each connection, and a ``Handler`` of those that are aiohttp's to read."""
 
     def __init__(self, plane: Plane, handler: Any, **kwargs: Any) -> None:
-        super().__init__(handler, **kwargs)
+        super().__init__(handler, keepalive_timeout=KEEPALIVE, **kwargs)
         self.plane = plane
+        self.clients: set[Client] = set()
 
-    def __call__(self) -> RequestHandler:
+    def __call__(self) -> Any:
+        return Client(self.plane, self.clients, self._handler)
+
+    def _handler(self) -> Handler:
         return Handler(self, loop=self._loop, **self._kwargs)
 
+    @property
+    def connected(self) -> int:
+        return len(self.clients) + len(self.connections)
+
     def check(self, now: float) -> None:
-        for connection in list(self.connections):
+        timeout = self.plane.config.proxy.header_timeout
+        for client in list(self.clients):
+            client.check(now, timeout)
+        for connection in self.connections:
             if isinstance(connection, Handler):
-                connection.check(now, self.plane.config.proxy.header_timeout)
+                connection.check(now, timeout)
+
+    async def shutdown(self, timeout: float | None = None) -> None:
+        for client in list(self.clients):
+            client.close()
+        await super().shutdown(timeout)
 
 
 async def sweep(server: Server) -> None:
@@ -39,7 +101,7 @@ async def sweep(server: Server) -> None:
         await asyncio.sleep(1.0)
         now = loop.time()
         plane.metrics.set("slipstream_event_loop_lag_seconds", max(0.0, now - due))
-        plane.metrics.set("slipstream_connections", len(server.connections))
+        plane.metrics.set("slipstream_connections", server.connected)
         plane.metrics.set("slipstream_in_flight", len(plane.in_flight))
         plane.metrics.set("slipstream_queued", sum(call.first is None for call in plane.in_flight))
         server.check(now)

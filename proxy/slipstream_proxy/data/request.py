@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.identity import Prefix, Tags
@@ -58,15 +58,26 @@ class Head:
         self.tags: Tags | None = None
 
 
-class Sink(Protocol):
-    """Where a reply goes. ``block`` are header lines with their line ends."""
+class Sink:
+    """Where a reply goes. ``block`` are header lines with their line ends. A class and no protocol: compiled, its calls are C calls."""
 
-    def send_whole(self, status: int, block: bytes, body: bytes, *, close: bool = False) -> None: ...
-    def send_head(self, status: int, block: bytes) -> None: ...
-    def send_part(self, data: bytes) -> None: ...
-    def send_end(self) -> None: ...
+    __slots__ = ()
+
+    def send_whole(self, status: int, block: bytes, body: bytes, *, close: bool = False) -> None:
+        raise NotImplementedError
+
+    def send_head(self, status: int, block: bytes) -> None:
+        raise NotImplementedError
+
+    def send_part(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def send_end(self) -> None:
+        raise NotImplementedError
+
     def break_off(self) -> None:
         """End the connection without the body's end: the client sees that something broke."""
+        raise NotImplementedError
 
 
 _known: dict[bytes, tuple[bytes, bytes, bytes | None, bool]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from slipstream_proxy.data.identity import Prefix, split_path
 from slipstream_proxy.data.listener import Server
 from slipstream_proxy.data.metrics_text import passed_label
 from slipstream_proxy.data.passthrough import is_allowed, list_models, pass_through
+from slipstream_proxy.data.queued import ABORT, END, QueueSink
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import Head, forwardable
 from slipstream_proxy.dialects import BY_PATH
@@ -28,62 +28,6 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.plane import Plane
 
 log = logging.getLogger(__name__)
-
-_HIGH = 256 * 1024
-_END, _ABORT = object(), object()
-
-
-class QueueSink:
-    """Hands a call's reply to the coroutine that writes it through aiohttp."""
-
-    def __init__(self) -> None:
-        self.call: Call | None = None
-        self.reply: tuple[int, bytes, bytes | None, bool] | None = None
-        self._queue: deque[object] = deque()
-        self._bytes = 0
-        self._event = asyncio.Event()
-
-    def send_whole(self, status: int, block: bytes, body: bytes, *, close: bool = False) -> None:
-        self.reply = (status, block, body, close)
-        self._event.set()
-
-    def send_head(self, status: int, block: bytes) -> None:
-        self.reply = (status, block, None, False)
-        self._event.set()
-
-    def send_part(self, data: bytes) -> None:
-        self._queue.append(data)
-        self._bytes += len(data)
-        if self._bytes > _HIGH and self.call is not None:
-            self.call.pause()
-        self._event.set()
-
-    def send_end(self) -> None:
-        self._queue.append(_END)
-        self._event.set()
-
-    def break_off(self) -> None:
-        self._queue.append(_ABORT)
-        self._event.set()
-
-    async def head(self) -> tuple[int, bytes, bytes | None, bool]:
-        while self.reply is None:
-            await self._event.wait()
-        self._event.clear()
-        if self._queue:
-            self._event.set()
-        return self.reply
-
-    async def take(self) -> object:
-        while not self._queue:
-            self._event.clear()
-            await self._event.wait()
-        item = self._queue.popleft()
-        if isinstance(item, bytes):
-            self._bytes -= len(item)
-            if not self._bytes and self.call is not None:
-                self.call.resume()
-        return item
 
 
 def header_map(fields: list[bytes]) -> CIMultiDict[str]:
@@ -115,8 +59,8 @@ async def captured(plane: Plane, request: web.BaseRequest, prefix: Prefix, diale
         if plane.draining:
             stream.force_close()
         await stream.prepare(request)
-        while (item := await sink.take()) is not _END:
-            if item is _ABORT:
+        while (item := await sink.take()) is not END:
+            if item is ABORT:
                 if request.transport is not None:
                     request.transport.close()
                 return stream
@@ -180,7 +124,6 @@ def make_server(plane: Plane) -> Server:
         make_handler(plane),
         access_log=None,
         handler_cancellation=True,
-        keepalive_timeout=300.0,
         lingering_time=2.0,
         max_line_size=proxy.header_limit,
         max_field_size=proxy.header_limit,

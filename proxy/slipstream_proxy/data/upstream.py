@@ -10,7 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from typing import Protocol, cast
+from typing import cast
 from urllib.parse import urlsplit
 
 from slipstream_proxy.data.http1 import ChunkedBody, Known, Malformed, ResponseHead
@@ -18,14 +18,24 @@ from slipstream_proxy.data.http1 import ChunkedBody, Known, Malformed, ResponseH
 MAX_HEAD = 256 * 1024
 
 
-class Receiver(Protocol):
-    def up_head(self, head: ResponseHead) -> None: ...
+class Receiver:
+    """Who is told what comes back. A class and no protocol: compiled, its calls are C calls."""
+
+    __slots__ = ()
+
+    def up_head(self, head: ResponseHead) -> None:
+        raise NotImplementedError
+
     def up_body(self, data: bytes) -> None:
         """What one read brought of the body, without its framing."""
+        raise NotImplementedError
 
-    def up_end(self) -> None: ...
+    def up_end(self) -> None:
+        raise NotImplementedError
+
     def up_failed(self, why: str, *, kind: str) -> None:
         """``kind``: ``connect`` (no byte was sent), ``stale`` (an idle connection was closed before a byte came), ``broken``, ``timeout``."""
+        raise NotImplementedError
 
 
 class Upstream:
