@@ -56,14 +56,21 @@ class _Tip:
 
 
 _node = os.urandom(3).hex()
+_HEX = [f"{n:03x}" for n in range(4096)]
 _count = 0
+_bucket = 0
+_prefix = ""
 
 
 def new_id() -> str:
-    """26 characters that sort by time: microseconds (14), process (6), count (6)."""
-    global _count
+    """26 characters that sort by time: microseconds (14, in steps of a millisecond), process (6), count (6)."""
+    global _count, _bucket, _prefix
     _count = (_count + 1) & 0xFFFFFF
-    return f"{time.time_ns() // 1000:014x}{_node}{_count:06x}"
+    bucket = time.time_ns() // 1_000_000
+    if bucket != _bucket:
+        _bucket = bucket
+        _prefix = f"{bucket * 1000:014x}{_node}"
+    return _prefix + _HEX[_count >> 12] + _HEX[_count & 4095]
 
 
 class Episodes:

@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 def body_hash(body: bytes) -> str:
     """Tells the bodies of one client's retries apart: a checksum and the length, at a hundredth of a cryptographic hash's price."""
-    return f"{len(body):x}-{crc32c(body):08x}"
+    check: int = crc32c(body)
+    return f"{len(body)}-{check}"
 
 
 class Call(Reply):

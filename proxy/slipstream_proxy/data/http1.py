@@ -147,13 +147,20 @@ class Known(Generic[T]):
             return False
         if not after:
             return True
-        start = len(before)
-        end = data.find(after, start, start + 12 + len(after))
-        digits = data[start:end]
-        if end < 0 or not digits.isdigit():
+        # By hand: compiled, this takes a tenth of the time of find and int.
+        at = start = len(before)
+        length, stop = 0, min(len(data), start + 16)
+        while at < stop:
+            digit = data[at] - 48
+            if not 0 <= digit <= 9:
+                break
+            length = length * 10 + digit
+            at += 1
+        end = at + len(after)
+        if at == start or data[at:end] != after:
             return False
-        self.length = int(digits)
-        self.end = end + len(after)
+        self.length = length
+        self.end = end
         return True
 
 

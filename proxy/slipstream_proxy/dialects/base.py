@@ -172,50 +172,62 @@ def stream_objects(reply: bytes) -> Iterator[dict[str, Any]]:
                 yield value
 
 
+_IDS, _SPACED_IDS = b'token_ids":[', b'token_ids": ['
+
+
 def null_ids(text: bytes) -> bytes:
     """Token-id arrays become null, as vLLM writes them when they are not asked for. Inside JSON strings quotes are escaped, so the keys
     found here are keys.
     """
-    at = text.find(b'token_ids":')
-    if at < 0:
-        return text
-    parts: list[bytes] = []
-    start = 0
-    while at >= 0:
-        begin = at + 11
-        if text[begin : begin + 1] == b" ":
-            begin += 1
-        if text[begin : begin + 1] == b"[":
-            end = text.find(b"]", begin)
-            if end < 0:
-                break
-            parts += (text[start:begin], b"null")
-            start = begin = end + 1
-        at = text.find(b'token_ids":', begin)
-    parts.append(text[start:])
+    key = _IDS
+    pieces = text.rsplit(key)  # from behind: there are the long arrays, and few letters in them
+    if len(pieces) == 1:
+        if _SPACED_IDS not in text:
+            return text
+        key = _SPACED_IDS
+        pieces = text.split(key)
+    parts = [pieces[0]]
+    for piece in pieces[1:]:
+        end = piece.find(b"]")
+        parts += (key, piece) if end < 0 else (key[:-1], b"null", piece[end + 1 :])
     return b"".join(parts)
+
+
+_LOGPROBS, _SPACED_LOGPROBS = b'"logprobs":{', b'"logprobs": {'
+_AFTER, _SPACED_AFTER = b',"finish_reason":', b', "finish_reason":'
 
 
 def null_logprobs(text: bytes) -> bytes | None:
     """Objects under ``logprobs`` become null; None: they do not stand where vLLM writes them (before finish_reason)."""
-    key, after = b'"logprobs":{', b',"finish_reason":'
+    key, after = _LOGPROBS, _AFTER
     at = text.find(key)
     if at < 0:
-        key, after = b'"logprobs": {', b', "finish_reason":'
+        key, after = _SPACED_LOGPROBS, _SPACED_AFTER
         at = text.find(key)
         if at < 0:
             return text
     parts: list[bytes] = []
     start = 0
     while at >= 0:
-        end = text.find(after, at)
+        end = _next(text, after, at)
         if end < 0 or text[end - 1] != 0x7D:
             return None
         parts += (text[start : at + len(key) - 1], b"null")
         start = end
-        at = text.find(key, end)
+        # Looking from behind is much faster, and mostly there is no other choice.
+        at = -1 if text.rfind(key, end) < 0 else text.find(key, end)
     parts.append(text[start:])
     return b"".join(parts)
+
+
+def _next(text: bytes, after: bytes, at: int) -> int:
+    """``text.find(after, at)``. Log-probabilities are long and have hardly an ``f`` in them, and one byte is found many at a time."""
+    letter = after.index(b"f")
+    for _ in range(8):
+        at = text.find(b"f", at + 1)
+        if at < 0 or text.startswith(after, at - letter):
+            return at - letter if at >= 0 else -1
+    return text.find(after, at)
 
 
 def openai_error(status: int, message: str, kind: str, param: str | None = None) -> bytes:
