@@ -34,6 +34,9 @@ _FRAME = struct.Struct("<II")
 _PAYLOAD = struct.Struct("<BI")
 _NAME = re.compile(r"^([A-Za-z0-9_.]+)-(\d{8})\.seg$")
 MAX_PAYLOAD = 2**31
+
+_ENOUGH = 64
+"""Frames that are written without waiting for more of the same tick: later they would have to be fetched into the processor's cache again."""
 _AT_ONCE = 1023
 """Pieces of one ``writev``: whole frames, and no more than Linux takes (IOV_MAX)."""
 
@@ -201,7 +204,11 @@ class SpoolWriter:
                 done(True)
         else:
             self._dones.append(done)
-        if not self._scheduled and not self._syncing:
+        if self._syncing:
+            return
+        if len(self._dones) >= _ENOUGH:
+            self._flush()
+        elif not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 

@@ -106,9 +106,8 @@ class Call(Reply):
             return False
         if found.stream:
             self.sink.send_head(found.status, found.block)
-            self.sink.send_part(found.body)
             self._end()
-            self.sink.send_end()
+            self.sink.send_end(found.body)
         else:
             self._end()
             self.sink.send_whole(found.status, found.block, found.body)

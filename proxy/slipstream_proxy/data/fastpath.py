@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
 from slipstream_proxy.data.exchange import Call
-from slipstream_proxy.data.http1 import LAST_CHUNK, Known
+from slipstream_proxy.data.http1 import LAST_CHUNK, Known, chunk
 from slipstream_proxy.data.identity import split_path
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import Head, Sink, parse_fields
@@ -42,7 +42,6 @@ _LARGE = 65536
 """Bytes from which on a body is not copied to stand behind its head."""
 
 REASONS = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
-_SIZES = [b"%x\r\n" % size for size in range(4096)]
 
 
 def status_line(status: int) -> bytes:
@@ -261,12 +260,11 @@ class Client(Sink):
 
     def send_part(self, data: bytes) -> None:
         if self.transport is not None:
-            size = len(data)
-            self.transport.write(b"%b%b\r\n" % (_SIZES[size] if size < 4096 else b"%x\r\n" % size, data))
+            self.transport.write(chunk(data))
 
-    def send_end(self) -> None:
+    def send_end(self, data: bytes) -> None:
         if self.transport is not None:
-            self.transport.write(LAST_CHUNK)
+            self.transport.write(chunk(data) + LAST_CHUNK if data else LAST_CHUNK)
             if self._plane.draining:
                 self._over(self.transport)
                 return

@@ -109,8 +109,13 @@ class ChunkedBody:
         return pieces
 
 
+_LINES = [b"%x\r\n" % size for size in range(4096)]
+
+
 def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
+    """One chunk of a chunked body; ``data`` must not be empty."""
+    size = len(data)
+    return b"%b%b\r\n" % (_LINES[size] if size < 4096 else b"%x\r\n" % size, data)
 
 
 LAST_CHUNK = b"0\r\n\r\n"

@@ -40,7 +40,9 @@ class QueueSink(Sink):
             self.call.pause()
         self._event.set()
 
-    def send_end(self) -> None:
+    def send_end(self, data: bytes) -> None:
+        if data:
+            self.send_part(data)
         self._queue.append(END)
         self._event.set()
 

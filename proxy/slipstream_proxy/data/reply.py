@@ -135,9 +135,7 @@ class Reply(CallState):
         self._count(head.status, outcome)
         self._end()
         if self.stream:
-            if shown:
-                self.sink.send_part(shown)
-            self.sink.send_end()
+            self.sink.send_end(shown)
         else:
             self.sink.send_whole(head.status, self._block(), shown)
 

@@ -72,7 +72,8 @@ class Sink:
     def send_part(self, data: bytes) -> None:
         raise NotImplementedError
 
-    def send_end(self) -> None:
+    def send_end(self, data: bytes) -> None:
+        """The last part, which may be empty, and the body's end."""
         raise NotImplementedError
 
     def break_off(self) -> None:
