@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import orjson
 from crc32c import crc32c
@@ -30,14 +30,17 @@ log = logging.getLogger(__name__)
 Durability = Literal["power", "process", "none"]
 Done = Callable[[bool], None]
 
-_FRAME = struct.Struct("<II")
-_PAYLOAD = struct.Struct("<BI")
+_FRAME: Final = struct.Struct("<II")
+_PAYLOAD: Final = struct.Struct("<BI")
+_dumps: Final[Callable[[object], bytes]] = orjson.dumps
+_checksum: Final[Callable[..., int]] = crc32c
+_monotonic: Final[Callable[[], float]] = time.monotonic
 _NAME = re.compile(r"^([A-Za-z0-9_.]+)-(\d{8})\.seg$")
 MAX_PAYLOAD = 2**31
 
-_ENOUGH = 64
+_ENOUGH: Final = 64
 """Frames that are written without waiting for more of the same tick: later they would have to be fetched into the processor's cache again."""
-_AT_ONCE = 1023
+_AT_ONCE: Final = 1023
 """Pieces of one ``writev``: whole frames, and no more than Linux takes (IOV_MAX)."""
 
 
@@ -49,23 +52,30 @@ def _boot() -> str:
         return "-"
 
 
-BOOT = _boot()
+BOOT: Final = _boot()
 
 
 def frame(
-    kind: Kind, head: dict[str, Any] | CallHead, request: bytes = b"", reply: bytes = b""
+    kind: Kind, head: dict[str, Any] | CallHead, request: bytes = b"", reply: bytes = b"", common: bytes = b""
 ) -> tuple[bytes, bytes, bytes]:
     """One frame in three pieces, so that large bodies are copied once, when they are written. The head gets ``request_bytes``: where in the
-    payload's rest the reply begins.
+    payload's rest the reply begins. ``common`` (``common_head``) stands before it.
     """
     if isinstance(head, dict):
         head["request_bytes"] = len(request)
     else:
         head.request_bytes = len(request)
-    text = orjson.dumps(head)
-    start = _PAYLOAD.pack(kind, len(text)) + text
-    check = crc32c(reply, crc32c(request, crc32c(start)))
+    text: bytes = _dumps(head)
+    if common:
+        text = b"%b,%b" % (common, text[1:])
+    start: bytes = _PAYLOAD.pack(kind, len(text)) + text
+    check = _checksum(reply, _checksum(request, _checksum(start)))
     return _FRAME.pack(len(start) + len(request) + len(reply), check) + start, request, reply
+
+
+def common_head(members: dict[str, Any]) -> bytes:
+    """What many heads begin with, to be made once for them: a JSON object without its closing brace."""
+    return orjson.dumps(members)[:-1]
 
 
 def encode(kind: Kind, head: dict[str, Any] | CallHead, request: bytes = b"", reply: bytes = b"") -> bytes:
@@ -183,17 +193,20 @@ class SpoolWriter:
         request: bytes = b"",
         reply: bytes = b"",
         done: Done | None = None,
+        common: bytes = b"",
     ) -> None:
         """Queue a frame; ``done(ok)`` is called once it is as durable as asked for. Never raises.
 
         The head gets ``tick`` and ``boot``: when, by a clock that nobody sets. All writers' records have one order by it.
         """
         if isinstance(head, dict):
-            head["tick"], head["boot"] = time.monotonic(), BOOT
+            head["tick"] = _monotonic()
+            head["boot"] = BOOT
         else:
-            head.tick, head.boot = time.monotonic(), BOOT
+            head.tick = _monotonic()
+            head.boot = BOOT
         try:
-            pieces = frame(kind, head, request, reply)
+            pieces = frame(kind, head, request, reply, common)
         except Exception as e:  # a head that is no JSON must not cost the client its reply
             self._give_up([done], e)
             return

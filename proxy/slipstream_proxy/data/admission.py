@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from slipstream_proxy.data.limits import Limits
 from slipstream_proxy.data.refused import Refused
+from slipstream_proxy.data.request import Headers
 from slipstream_proxy.keys import ANYONE, Key, Keys
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Admission:
@@ -22,7 +18,7 @@ class Admission:
         """Stays what it was at the start: revoking the last key must not open the door."""
         self._known: dict[bytes, tuple[Key, str | None, int]] = {}
 
-    def who(self, headers: Mapping[bytes, bytes]) -> tuple[Key, str | None]:
+    def who(self, headers: Headers) -> tuple[Key, str | None]:
         """The key, and what stands behind its first colon. Raises ``Refused``."""
         value = headers.get(b"authorization")
         known = self._known.get(value) if value is not None else None
@@ -54,7 +50,7 @@ class Admission:
         self.limits.leave(key)
 
 
-def credential(headers: Mapping[bytes, bytes]) -> tuple[str | None, str | None]:
+def credential(headers: Headers) -> tuple[str | None, str | None]:
     """Secret and suffix of ``Authorization: Bearer``, ``x-api-key`` or ``api-key``."""
     value = headers.get(b"authorization")
     if value is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from slipstream_proxy.data.call_log import log_call
 from slipstream_proxy.data.episodes import Episode, Pinned, new_id
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NO_TAGS = Tags()
-_NO_ROUTE = Route("base", "")
-_JSON = b"content-type: application/json\r\n"
+_NO_TAGS: Final = Tags()
+_NO_ROUTE: Final = Route("base", "")
+_JSON: Final = b"content-type: application/json\r\n"
+_CALL: Final = Kind.CALL
 
-_adapter_lines: dict[str, bytes] = {}
+_adapter_lines: Final[dict[str, bytes]] = {}
 
 
 def _adapter_line(name: str) -> bytes:
@@ -45,7 +46,7 @@ def _adapter_line(name: str) -> bytes:
 Names = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
 """The engine's and the client's name of a model: as a compact and a spaced JSON member, and as JSON text without its quotes."""
 
-_names: dict[tuple[str, str], Names] = {}
+_names: Final[dict[tuple[str, str], Names]] = {}
 
 
 def renaming(engine: str, client: str) -> Names:
@@ -83,6 +84,7 @@ class CallState(Receiver):
         "key",
         "names",
         "note",
+        "outcome",
         "parts",
         "pin",
         "plain",
@@ -93,6 +95,7 @@ class CallState(Receiver):
         "route",
         "sent",
         "servers",
+        "shown",
         "sink",
         "span",
         "started",
@@ -131,7 +134,9 @@ class CallState(Receiver):
         self.span: Any = None
         self.stream = self.terminal = self.ended = self.relayed = False
         self.tries = 0
-        self.upstream = self.adapter = self.client = self.bodyhash = ""
+        self.upstream = self.adapter = self.client = self.bodyhash = self.outcome = ""
+        self.shown = b""
+        """What of a whole reply its client gets, or of a stream what is held until it is durable."""
         self.tags = _NO_TAGS
         self.turn: Turn | None = None
         self.route: Route = _NO_ROUTE
@@ -180,14 +185,14 @@ class CallState(Receiver):
             if plane.redact is not None:
                 request, reply, redacted = make_texts(plane.redact, request, reply)
                 note = redacted or note
-            head = make_head(self, status, outcome, note)
+            common, head = make_head(self, status, outcome, note)
         except Exception:
             log.exception("a call could not be recorded")
             plane.metrics.add("slipstream_capture_lost_total")
             if done:
                 done(False)
             return
-        plane.spool.append(Kind.CALL, head, request, reply, done)
+        plane.spool.append(_CALL, head, request, reply, done, common)
 
     def _count(self, status: int, outcome: str) -> None:
         plane = self.plane

@@ -11,9 +11,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.data.identity import Tags
 from slipstream_proxy.dialects.base import Turn
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.record import Common
 
 Name = tuple[str, str]
 """(key's id, episode as the client names it)."""
@@ -44,6 +48,8 @@ class Episode:
     pins: dict[str, Pinned] = field(default_factory=dict)
     waiting: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
     """Model → who waits for its pin."""
+    common: Common | None = None
+    """Of its calls' records, as it was for the last one."""
 
 
 @dataclass(slots=True)
@@ -55,8 +61,8 @@ class _Tip:
     at: float = 0.0
 
 
-_node = os.urandom(3).hex()
-_HEX = [f"{n:03x}" for n in range(4096)]
+_NODE: Final = os.urandom(3).hex()
+_HEX: Final = [f"{n:03x}" for n in range(4096)]
 _count = 0
 _bucket = 0
 _prefix = ""
@@ -69,7 +75,7 @@ def new_id() -> str:
     bucket = time.time_ns() // 1_000_000
     if bucket != _bucket:
         _bucket = bucket
-        _prefix = f"{bucket * 1000:014x}{_node}"
+        _prefix = f"{bucket * 1000:014x}{_NODE}"
     return _prefix + _HEX[_count >> 12] + _HEX[_count & 4095]
 
 
@@ -106,7 +112,8 @@ class Episodes:
             self._known[name] = episode
             if len(self._known) > self.limit:
                 self._known.popitem(last=False)
-        self._known.move_to_end(name)
+        elif now - episode.seen > 1.0:
+            self._known.move_to_end(name)
         episode.seen = now
         if tags.task is not None:
             episode.task = tags.task

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
     from slipstream_proxy.keys import Key
 
 log = logging.getLogger(__name__)
+_checksum: Final[Callable[[bytes], int]] = crc32c
 
 
 def body_hash(body: bytes) -> str:
     """Tells the bodies of one client's retries apart: a checksum and the length, at a hundredth of a cryptographic hash's price."""
-    check: int = crc32c(body)
+    check: int = _checksum(body)
     return f"{len(body)}-{check}"
 
 
@@ -126,9 +128,11 @@ class Call(Reply):
                 plane.holding.wait(self._chosen, self._refuse)
                 return
             if route.kind == "trained":
-                pin = plane.pinned(episode, route.model, self._chosen)
-                if pin is None:
-                    return
+                pin = episode.pins.get(route.model)
+                if pin is None or pin.checked != plane.live.version:
+                    pin = plane.pinned(episode, route.model, self._chosen)
+                    if pin is None:
+                        return
                 self.pin = pin
                 self.adapter = pin.adapter
             self.servers = plane.live.servers(self.adapter, episode.id)

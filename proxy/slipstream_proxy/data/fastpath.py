@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from slipstream_proxy.data.exchange import Call
 from slipstream_proxy.data.http1 import LAST_CHUNK, Known, chunk
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LINE = re.compile(rb"POST (/[!-~]*) HTTP/1\.1\r\n")
 _SLOW = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"content-encoding"))
-_PIPELINED = 256 * 1024
+_PIPELINED: Final = 256 * 1024
 """Bytes that a client may send ahead while its call runs; then its socket is not read until the call ends."""
 
 MIN_RATE = 1024.0
@@ -38,10 +38,10 @@ KEEPALIVE = 300.0
 _LINGER = 2.0
 """Seconds in which a client may go on sending a body that is too large."""
 
-_LARGE = 65536
+_LARGE: Final = 65536
 """Bytes from which on a body is not copied to stand behind its head."""
 
-REASONS = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
+REASONS: Final = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
 
 
 def status_line(status: int) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 HOP = frozenset(
     (
@@ -27,7 +27,7 @@ class Malformed(ValueError):
 
 
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
-_sizes: dict[bytes, int] = {}
+_sizes: Final[dict[bytes, int]] = {}
 """Sizes that were read before, as servers write them; at most 4,095."""
 
 _MAX_LINE = 4096
@@ -109,7 +109,7 @@ class ChunkedBody:
         return pieces
 
 
-_LINES = [b"%x\r\n" % size for size in range(4096)]
+_LINES: Final = [b"%x\r\n" % size for size in range(4096)]
 
 
 def chunk(data: bytes) -> bytes:
@@ -118,7 +118,7 @@ def chunk(data: bytes) -> bytes:
     return b"%b%b\r\n" % (_LINES[size] if size < 4096 else b"%x\r\n" % size, data)
 
 
-LAST_CHUNK = b"0\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
 
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n]*)?\r\n")
 
@@ -169,7 +169,7 @@ class Known(Generic[T]):
         return True
 
 
-_plain: dict[bytes, bytes] = {}
+_plain: Final[dict[bytes, bytes]] = {}
 """Response lines that come again and again → their content type, if they are one."""
 
 

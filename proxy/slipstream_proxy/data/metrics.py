@@ -36,14 +36,15 @@ PER_FORMAT = (CALL_SECONDS, FIRST_BYTE, CHUNK)
 class Histogram:
     """Values wait in a list until somebody asks or ``WAITING`` of them are there: sorted, they are counted at a fraction of the price."""
 
-    __slots__ = ("_counts", "_total", "_waiting", "observe")
+    __slots__ = ("_counts", "_total", "_waiting")
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BUCKETS) + 1)
         self._total = 0.0
         self._waiting: list[float] = []
-        self.observe = self._waiting.append
-        """Seconds."""
+
+    def observe(self, seconds: float) -> None:
+        self._waiting.append(seconds)
 
     def fold(self) -> None:
         if not self._waiting:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from slipstream_proxy.dialects.base import null_ids, null_logprobs
+from slipstream_proxy.spool import common_head
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.callstate import CallState
@@ -16,48 +17,88 @@ log = logging.getLogger(__name__)
 
 Redact = Callable[[dict[str, Any]], dict[str, Any]]
 
-_NOTHING: dict[str, Any] = {}
-_THROUGH_CHAT = {"route": "chat"}
+_NOTHING: Final[dict[str, Any]] = {}
+_THROUGH_CHAT: Final = {"route": "chat"}
 """Request and reply are recorded as the chat completion that they were to the engine."""
 
 
-def make_head(call: CallState, status: int, outcome: str, note: str | None) -> dict[str, Any]:
-    """A ``CallHead`` as a dict (building the class itself takes twice as long)."""
-    episode, tags, key, route = call.episode, call.tags, call.key, call.route
+class Common:
+    """What the heads of one episode's calls have alike, as ``text``; the rest says which calls those are."""
+
+    __slots__ = ("client", "dialect", "episode", "note", "origin", "pin", "route", "split", "tags", "task", "text", "through_chat", "upstream")  # fmt: skip
+
+    def __init__(self, call: CallState, note: str | None) -> None:
+        episode, key, route, pin = call.episode, call.key, call.route, call.pin
+        assert episode is not None
+        assert key is not None
+        self.route, self.pin, self.client, self.upstream = route, pin, call.client, call.upstream
+        self.dialect, self.origin, self.note = call.dialect, call.tags.origin, note
+        self.through_chat = call.back is not None
+        self.episode, self.task, self.tags = episode.id, episode.task, episode.tags
+        self.split = call.tags.split or episode.split
+        members = {
+            "key": key.id,
+            "episode": episode.id,
+            "task": episode.task,
+            "split": self.split,
+            "tags": episode.tags,
+            "model": call.client,
+            "trained": route.model if route.kind == "trained" else None,
+            "adapter": call.adapter or None,
+            "arm": pin.arm if pin else "live",
+            "pin": pin.how if pin else "local",
+            "dialect": call.dialect.name,
+            "upstream": call.upstream,
+            "external": route.kind == "upstream",
+            "origin": call.tags.origin,
+            "grouped": episode.task is not None,
+            "trust_sampling": route.trust,
+            "note": note,
+            "extra": _THROUGH_CHAT if self.through_chat else _NOTHING,
+        }
+        self.text = common_head(members)
+
+    def fits(self, call: CallState, note: str | None) -> bool:
+        episode = call.episode
+        return (
+            episode is not None
+            and self.route is call.route
+            and self.pin is call.pin
+            and self.tags is episode.tags
+            and self.dialect is call.dialect
+            and self.through_chat == (call.back is not None)
+            and self.client == call.client
+            and self.upstream == call.upstream
+            and self.origin == call.tags.origin
+            and self.episode == episode.id
+            and self.task == episode.task
+            and self.split == (call.tags.split or episode.split)
+            and self.note == note
+        )
+
+
+def make_head(call: CallState, status: int, outcome: str, note: str | None) -> tuple[bytes, dict[str, Any]]:
+    """A ``CallHead`` for the spool: what the episode's calls have in common, and what is this one's."""
+    episode, request = call.episode, call.request
     assert episode is not None
-    assert key is not None
-    pin, idempotency = call.pin, call.request.idempotency
-    return {
+    common = episode.common
+    if common is None or not common.fits(call, note):
+        common = episode.common = Common(call, note)
+    started, first, idempotency = call.started, call.first, request.idempotency
+    head: dict[str, Any] = {
         "id": call.id,
-        "key": key.id,
-        "episode": episode.id,
-        "task": episode.task,
-        "split": tags.split or episode.split,
-        "tags": episode.tags,
-        "model": call.client,
-        "trained": route.model if route.kind == "trained" else None,
-        "adapter": call.adapter or None,
-        "arm": pin.arm if pin else "live",
-        "pin": pin.how if pin else "local",
-        "dialect": call.dialect.name,
         "stream": call.stream,
-        "at": call.started,
-        "seconds": time.time() - call.started,
-        "first_byte": call.first - call.started if call.first is not None else None,
+        "at": started,
+        "seconds": (call.replied or time.time()) - started,
+        "first_byte": first - started if first is not None else None,
         "status": status,
         "outcome": outcome,
-        "upstream": call.upstream,
-        "external": route.kind == "upstream",
-        "origin": tags.origin,
-        "grouped": episode.task is not None,
-        "done": tags.done,
-        "attempt": call.request.attempt,
+        "done": call.tags.done,
+        "attempt": request.attempt,
         "body_hash": call.bodyhash,
         "idempotency_key": idempotency.decode("latin-1")[:200] if idempotency is not None else None,
-        "trust_sampling": route.trust,
-        "note": note,
-        "extra": _THROUGH_CHAT if call.back is not None else _NOTHING,
     }
+    return common.text, head
 
 
 def make_texts(redact: Redact | None, request: bytes, reply: bytes) -> tuple[bytes, bytes, str | None]:

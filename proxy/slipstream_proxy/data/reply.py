@@ -118,13 +118,14 @@ class Reply(CallState):
             self.episode.done = True
         if self.turn is not None:
             self._remember(reply if self.back is None else b"".join((*self.back.shown, shown)), outcome)
-        self._record(reply, head.status, outcome, lambda _ok: self._deliver(shown, outcome))
+        self.shown, self.outcome = shown, outcome
+        self._record(reply, head.status, outcome, self._deliver)
 
-    def _deliver(self, shown: bytes, outcome: str) -> None:
+    def _deliver(self, _ok: bool) -> None:
         """Durable (or given up): the reply's end may leave."""
         if self.ended:
             return
-        head = self.head
+        head, shown, outcome = self.head, self.shown, self.outcome
         assert head is not None
         idempotency = self.request.idempotency
         if idempotency is not None and self.key is not None and outcome == "ok":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.identity import Prefix, Tags
@@ -81,7 +81,7 @@ class Sink:
         raise NotImplementedError
 
 
-_known: dict[bytes, tuple[bytes, bytes, bytes | None, bool]] = {}
+_known: Final[dict[bytes, tuple[bytes, bytes, bytes | None, bool]]] = {}
 """Header lines seen before → (name, value, line for the upstream, is it a tag?): a client sends nearly the same head each time."""
 
 

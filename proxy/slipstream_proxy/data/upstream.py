@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections import deque
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -57,6 +56,7 @@ class Upstream:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
+        self.pool.all.add(self)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -65,9 +65,7 @@ class Upstream:
         self.receiver = receiver
         self._head = self._body = None
         self._buffer = b""
-        pool = self.pool
-        self.last = pool.loop.time()
-        pool.busy.add(self)
+        self.last = self.pool.now
         assert self.transport is not None
         self.transport.write(data)
 
@@ -75,7 +73,7 @@ class Upstream:
         if self.receiver is None:  # bytes that nobody asked for
             self.drop()
             return
-        self.last = self.pool.loop.time()
+        self.last = self.pool.now
         try:
             if self._head is None:
                 self._take_head(data)
@@ -151,8 +149,8 @@ class Upstream:
         head = self._head
         assert head is not None
         self.receiver = None
-        self.pool.busy.discard(self)
-        self.resume()
+        if self.paused:
+            self.resume()
         if clean and head.keep_alive and not self.pool.closed:
             self.fresh = False
             self.pool.idle.append(self)
@@ -205,7 +203,7 @@ class Upstream:
     def resume(self) -> None:
         if self.paused:
             self.paused = False
-            self.last = self.pool.loop.time()
+            self.last = self.pool.now
             if self.transport is not None:
                 self.transport.resume_reading()
 
@@ -225,8 +223,10 @@ class Pool:
         self.connect_timeout = connect_timeout
         self.timeout = timeout
         self.loop = asyncio.get_running_loop()
-        self.idle: deque[Upstream] = deque()
-        self.busy: set[Upstream] = set()
+        self.now = self.loop.time()
+        """As of the last ``sweep``: time-outs are of seconds."""
+        self.idle: list[Upstream] = []
+        self.all: set[Upstream] = set()
         self.closed = False
         self.known: list[Known[ResponseHead]] = []
         """The latest heads of a whole reply and of a stream: an engine begins each reply with one of them."""
@@ -284,21 +284,23 @@ class Pool:
             connection.pause()
 
     def forget(self, connection: Upstream) -> None:
-        self.busy.discard(connection)
+        self.all.discard(connection)
         try:
             self.idle.remove(connection)
         except ValueError:
             pass
 
     def sweep(self, now: float) -> None:
-        """Give up requests without a byte for ``timeout`` seconds. A paused one waits for its client and not for the engine."""
-        for connection in list(self.busy):
-            if not connection.paused and now - connection.last > self.timeout:
+        """Once a second: give up requests without a byte for ``timeout`` seconds. A paused one waits for its client and not for the engine."""
+        self.now = now
+        late = self.timeout + 1.0  # a connection's clock is a second behind at most
+        for connection in list(self.all):
+            if connection.receiver is not None and not connection.paused and now - connection.last > late:
                 connection.expire()
 
     def close(self) -> None:
         self.closed = True
-        for connection in (*self.idle, *self.busy):
+        for connection in list(self.all):
             connection.drop()
 
 

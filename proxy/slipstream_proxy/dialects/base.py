@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -172,7 +172,8 @@ def stream_objects(reply: bytes) -> Iterator[dict[str, Any]]:
                 yield value
 
 
-_IDS, _SPACED_IDS = b'token_ids":[', b'token_ids": ['
+_IDS: Final = b'token_ids":['
+_SPACED_IDS: Final = b'token_ids": ['
 
 
 def null_ids(text: bytes) -> bytes:
@@ -193,8 +194,10 @@ def null_ids(text: bytes) -> bytes:
     return b"".join(parts)
 
 
-_LOGPROBS, _SPACED_LOGPROBS = b'"logprobs":{', b'"logprobs": {'
-_AFTER, _SPACED_AFTER = b',"finish_reason":', b', "finish_reason":'
+_LOGPROBS: Final = b'"logprobs":{'
+_SPACED_LOGPROBS: Final = b'"logprobs": {'
+_AFTER: Final = b',"finish_reason":'
+_SPACED_AFTER: Final = b', "finish_reason":'
 
 
 def null_logprobs(text: bytes) -> bytes | None:
@@ -222,7 +225,7 @@ def null_logprobs(text: bytes) -> bytes | None:
 
 def _next(text: bytes, after: bytes, at: int) -> int:
     """``text.find(after, at)``. Log-probabilities are long and have hardly an ``f`` in them, and one byte is found many at a time."""
-    letter = after.index(b"f")
+    letter = len(after) - 15
     for _ in range(8):
         at = text.find(b"f", at + 1)
         if at < 0 or text.startswith(after, at - letter):

@@ -7,7 +7,7 @@ Asked for: ``return_token_ids`` and ``logprobs`` (and reasoning where the client
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, Final
 
 from slipstream_proxy.dialects.base import (
     Hide,
@@ -25,7 +25,9 @@ from slipstream_proxy.dialects.recorded import Read, parsed, readable
 from slipstream_proxy.dialects.sampling import forces
 from slipstream_proxy.records import CallHead, Choice, Parsed
 
-_EMPTY = (b'"delta":{},"logprobs":null,"finish_reason":null', b'"delta": {}, "logprobs": null, "finish_reason": null')
+_EMPTY: Final = b'"delta":{},"logprobs":null,"finish_reason":null'
+_SPACED_EMPTY: Final = b'"delta": {}, "logprobs": null, "finish_reason": null'
+_USUAL: Final = Hide(ids=True, logprobs=True)
 
 
 class Chat(OpenAI):
@@ -33,16 +35,17 @@ class Chat(OpenAI):
     path = "/v1/chat/completions"
 
     def inject(self, body: dict[str, Any]) -> Injected:
-        hide, note = Hide(), None
+        note = None
+        ids = logprobs_hidden = reasoning = False
         if body.get("return_token_ids") is not True:
-            hide.ids = True
+            ids = True
             body["return_token_ids"] = True
         logprobs = body.get("logprobs")
         if logprobs is None or logprobs is False:
             if body.get("top_logprobs") or body.get("logprob_token_ids"):
                 note = "logprobs refused"  # the engine answers 400 to these without logprobs, and so must we
             else:
-                hide.logprobs = True
+                logprobs_hidden = True
                 body["logprobs"] = True
         elif logprobs is not True:
             note = "unreadable logprobs"
@@ -50,8 +53,9 @@ class Chat(OpenAI):
             if forces(body) == "structured output":
                 note = "hidden reasoning with structured output"  # showing it would move where the grammar begins
             else:
-                hide.reasoning = True
+                reasoning = True
                 body["include_reasoning"] = True
+        hide = _USUAL if ids and logprobs_hidden and not reasoning else Hide(ids, logprobs_hidden, reasoning)
         return Injected(body, hide, note)
 
     def whole(self, reply: bytes, hide: Hide) -> bytes:
@@ -74,7 +78,7 @@ class Chat(OpenAI):
             event = cut
         if hide.ids:
             event = null_ids(event)
-            if hide.logprobs and (_EMPTY[0] in event or _EMPTY[1] in event):
+            if hide.logprobs and (_EMPTY in event or _SPACED_EMPTY in event):
                 return None
         return event
 
