@@ -29,7 +29,14 @@ MODULES = (
             "record", "refused", "reply", "request", "routing", "upstream",
         )
     ),
-    "dialects/base.py", "dialects/chat.py", "keys.py", "spool.py",
+    *(
+        f"dialects/{name}.py"
+        for name in (
+            "base", "chat", "chat_events", "completions", "messages", "messages_back", "messages_chat", "openai", "recorded", "responses",
+            "responses_back", "responses_chat", "sampling", "through_chat",
+        )
+    ),
+    "keys.py", "spool.py",
 )  # fmt: skip
 """Compiled together, so that calls among them are C calls. Subclasses of aiohttp's classes cannot be among them."""
 

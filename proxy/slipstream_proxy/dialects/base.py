@@ -67,36 +67,60 @@ class Turn:
     """A message of the assistant is among them: the request may continue something."""
 
 
-class Dialect(Protocol):
-    name: str
-    path: str
+class Dialect:
+    """A wire format. A class and no protocol: compiled, its calls are C calls."""
+
+    __slots__ = ()
+
+    name: str = ""
+    path: str = ""
 
     def inject(self, body: dict[str, Any]) -> Injected:
         """Ask for ids and log-probabilities. May return the same dict changed."""
+        raise NotImplementedError
 
     def whole(self, reply: bytes, hide: Hide) -> bytes:
         """A reply as the engine would have sent it to the client."""
+        raise NotImplementedError
 
     def event(self, event: bytes, hide: Hide) -> bytes | None:
         """An SSE event (with its blank line) likewise; None: the engine would not have sent it."""
+        raise NotImplementedError
 
     def terminal(self, event: bytes) -> bool:
         """Is this the stream's last event?"""
+        raise NotImplementedError
 
     def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes:
         """An error's JSON body."""
+        raise NotImplementedError
 
     def error_event(self, status: int, message: str, kind: str) -> bytes:
         """An error inside a stream, as an SSE event."""
+        raise NotImplementedError
 
     def parse(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
-        """Read a recorded call. Never raises: what cannot be read is ``untrainable``."""
+        """Read a recorded call. Never raises: what cannot be read cannot be trained on."""
+        try:
+            return self.read(request, reply, head)
+        except Exception as e:
+            return unreadable("unreadable", f"{type(e).__name__}: {e}"[:4096])
+
+    def read(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
+        """``parse`` of a format. May raise whatever it does at strangers' bytes."""
+        raise NotImplementedError
 
     def turn(self, body: dict[str, Any]) -> Turn:
         """The request's conversation."""
+        raise NotImplementedError
 
     def said(self, reply: bytes, *, stream: bool) -> Turn:
         """The reply's messages (one a choice)."""
+        raise NotImplementedError
+
+
+def unreadable(reason: str, error: str | None = None) -> Parsed:
+    return Parsed([], [], {}, [], [], reason, error)
 
 
 def loads(text: bytes) -> Any:
@@ -115,6 +139,7 @@ def dumps(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
+# For bytes ``find`` is far cheaper than ``in``, which tries to take what it looks for as a number first.
 _BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 
@@ -129,9 +154,10 @@ class Events:
     def feed(self, data: bytes) -> list[bytes]:
         if self.tail:
             data = self.tail + data
-        if b"\r" in data:
+        if data.find(b"\r") >= 0:
             return self._feed_any(data)
-        if data.endswith(b"\n\n") and data.count(b"\n\n") == 1 and b"\n\n\n" not in data:
+        end = data.find(b"\n\n")
+        if end >= 0 and end == len(data) - 2:
             self.tail = b""
             return [data]
         *events, self.tail = data.split(b"\n\n")
@@ -183,7 +209,7 @@ def null_ids(text: bytes) -> bytes:
     key = _IDS
     pieces = text.rsplit(key)  # from behind: there are the long arrays, and few letters in them
     if len(pieces) == 1:
-        if _SPACED_IDS not in text:
+        if text.find(_SPACED_IDS) < 0:
             return text
         key = _SPACED_IDS
         pieces = text.split(key)

@@ -21,7 +21,7 @@ from slipstream_proxy.dialects.base import (
     stream_objects,
 )
 from slipstream_proxy.dialects.openai import OpenAI
-from slipstream_proxy.dialects.recorded import Read, parsed, readable
+from slipstream_proxy.dialects.recorded import Read, parsed
 from slipstream_proxy.dialects.sampling import forces
 from slipstream_proxy.records import CallHead, Choice, Parsed
 
@@ -78,12 +78,11 @@ class Chat(OpenAI):
             event = cut
         if hide.ids:
             event = null_ids(event)
-            if hide.logprobs and (_EMPTY in event or _SPACED_EMPTY in event):
+            if hide.logprobs and event.find(b"{},") >= 0 and (_EMPTY in event or _SPACED_EMPTY in event):
                 return None
         return event
 
-    @readable
-    def parse(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
+    def read(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
         return parsed(request, reply, head, _read, _texts)
 
     def turn(self, body: dict[str, Any]) -> Turn:

@@ -6,7 +6,7 @@ from typing import Any
 
 from slipstream_proxy.dialects.base import Hide, Injected, Turn, dumps, loads, null_ids, null_logprobs, stream_objects
 from slipstream_proxy.dialects.openai import OpenAI
-from slipstream_proxy.dialects.recorded import Read, parsed, readable
+from slipstream_proxy.dialects.recorded import Read, parsed
 from slipstream_proxy.records import CallHead, Choice, Parsed
 
 
@@ -45,8 +45,7 @@ class Completions(OpenAI):
             return event
         return b"data: " + self.whole(event[6:-2], hide) + event[-2:]
 
-    @readable
-    def parse(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
+    def read(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
         return parsed(request, reply, head, _read, _texts)
 
     def turn(self, body: dict[str, Any]) -> Turn:

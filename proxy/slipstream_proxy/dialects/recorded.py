@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
-from slipstream_proxy.dialects.base import loads
+from slipstream_proxy.dialects.base import loads, unreadable
 from slipstream_proxy.dialects.sampling import sampling_of, untrainable
 from slipstream_proxy.records import CallHead, Choice, Parsed
 
-Parse = Callable[[Any, bytes, bytes, CallHead], Parsed]
 Read = tuple[list[int], list[Choice], str | None]
 """Prompt ids, choices, error of a reply."""
-
-
-def readable(parse: Parse) -> Parse:
-    """A reader of strangers' bytes that answers instead of raising: what it cannot read cannot be trained on."""
-
-    @functools.wraps(parse)
-    def safe(self: Any, request: bytes, reply: bytes, head: CallHead) -> Parsed:
-        try:
-            return parse(self, request, reply, head)
-        except Exception as e:
-            return _fail("unreadable", f"{type(e).__name__}: {e}"[:4096])
-
-    return safe
 
 
 def parsed(
@@ -38,7 +23,7 @@ def parsed(
     """``read(reply, stream=…)`` reads the reply, ``texts(body)`` says the request's messages and tools."""
     body = loads(request)
     if not isinstance(body, dict):
-        return _fail("unreadable request")
+        return unreadable("unreadable request")
     found: Read = [], [], None
     bad = None
     if reply:
@@ -51,10 +36,6 @@ def parsed(
     if error is None and head.status >= 400:
         error = reply[:4096].decode("utf-8", "replace")
     return Parsed(*texts(body), sampling_of(body), prompt, choices, reason, error)
-
-
-def _fail(reason: str, error: str | None = None) -> Parsed:
-    return Parsed([], [], {}, [], [], reason, error)
 
 
 def why_not(head: CallHead, sampling: str | None, prompt: list[int], choices: list[Choice]) -> str | None:

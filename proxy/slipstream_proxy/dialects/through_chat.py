@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from slipstream_proxy.dialects.base import AsAsked, Back, Hide, Injected, Turn
+from slipstream_proxy.dialects.base import AsAsked, Back, Dialect, Hide, Injected, Turn
 from slipstream_proxy.dialects.chat import Chat
-from slipstream_proxy.dialects.recorded import Read, parsed, readable
+from slipstream_proxy.dialects.recorded import Read, parsed
 from slipstream_proxy.records import CallHead, Parsed
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ def items(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-class ThroughChat:
+class ThroughChat(Dialect):
     """``_to_chat`` makes the chat request, or raises ``AsAsked``; ``_back`` turns the reply round."""
 
     def _to_chat(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -61,10 +61,9 @@ class ThroughChat:
     def event(self, event: bytes, hide: Hide) -> bytes | None:
         return event
 
-    @readable
-    def parse(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
+    def read(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
         if head.extra.get("route") == "chat":
-            return _CHAT.parse(request, reply, head)
+            return _CHAT.read(request, reply, head)
         read: Callable[..., Read] = self._read
         return parsed(request, reply, head, read, self._texts)
 
