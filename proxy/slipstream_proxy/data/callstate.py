@@ -112,7 +112,7 @@ class CallState(Receiver):
         self.plane, self.request, self.body, self.sink = plane, request, body, sink
         self.dialect = request.dialect
         self.started = time.time()
-        self.id = new_id()
+        self.id = new_id(self.started)
         self.key: Key | None = None
         self.episode: Episode | None = None
         self.pin: Pinned | None = None

@@ -10,7 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.data.identity import Tags
@@ -23,33 +23,36 @@ Name = tuple[str, str]
 """(key's id, episode as the client names it)."""
 
 
-@dataclass(slots=True)
 class Pinned:
-    adapter: str
-    arm: str
-    how: str
-    """``control``, ``local`` or ``moved``."""
-    checked: int = -1
-    """The state of ``Live`` under which its adapter was found to be loaded."""
+    __slots__ = (
+        "adapter",
+        "arm",
+        "checked",
+        "how",
+    )  # here and below no dataclass: the ``__init__`` of one is not compiled
+
+    def __init__(self, adapter: str, arm: str, how: str) -> None:
+        """``how``: ``control``, ``local`` or ``moved``."""
+        self.adapter, self.arm, self.how = adapter, arm, how
+        self.checked = -1
+        """The state of ``Live`` under which its adapter was found to be loaded."""
 
 
-@dataclass(slots=True)
 class Episode:
-    id: str
-    """As stored: with ``~2`` after the first of the name was done."""
-    name: Name
-    task: str | None
-    split: str
-    tags: dict[str, str]
-    origin: str
-    seen: float
-    done: bool = False
-    generation: int = 1
-    pins: dict[str, Pinned] = field(default_factory=dict)
-    waiting: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
-    """Model → who waits for its pin."""
-    common: Common | None = None
-    """Of its calls' records, as it was for the last one."""
+    __slots__ = ("common", "done", "generation", "id", "name", "pins", "seen", "split", "tags", "task", "waiting")
+
+    def __init__(self, name: Name, generation: int, said: Tags, now: float) -> None:
+        self.id = name[1] if generation == 1 else f"{name[1]}~{generation}"
+        """As stored: with ``~2`` after the first of the name was done."""
+        self.name, self.generation = name, generation
+        self.task, self.split, self.tags = said.task, said.split or "train", said.tags
+        self.seen = now
+        self.done = False
+        self.pins: dict[str, Pinned] = {}
+        self.waiting: dict[str, list[Callable[[], None]]] = {}
+        """Model → who waits for its pin."""
+        self.common: Common | None = None
+        """Of its calls' records, as it was for the last one."""
 
 
 @dataclass(slots=True)
@@ -68,11 +71,11 @@ _bucket = 0
 _prefix = ""
 
 
-def new_id() -> str:
-    """26 characters that sort by time: microseconds (14, in steps of a millisecond), process (6), count (6)."""
+def new_id(now: float) -> str:
+    """26 characters that sort by time (``now``, seconds since the epoch): microseconds (14, in steps of a millisecond), process (6), count (6)."""
     global _count, _bucket, _prefix
     _count = (_count + 1) & 0xFFFFFF
-    bucket = time.time_ns() // 1_000_000
+    bucket = int(now * 1000.0)
     if bucket != _bucket:
         _bucket = bucket
         _prefix = f"{bucket * 1000:014x}{_NODE}"
@@ -96,19 +99,16 @@ class Episodes:
             if found is not None:
                 name, origin = found[1], "continued"
         if name is None:
-            name, origin = f"ep-{new_id()}", "new"
+            name, origin = f"ep-{new_id(time.time())}", "new"
         tags.origin = origin
-        return self._get((key, name), tags, origin)
+        return self._get((key, name), tags)
 
-    def _get(self, name: Name, tags: Tags, origin: str) -> Episode:
+    def _get(self, name: Name, tags: Tags) -> Episode:
         now = time.monotonic()
         episode = self._known.get(name)
         if episode is None or episode.done:
             generation = episode.generation + 1 if episode is not None else 1
-            stored = name[1] if generation == 1 else f"{name[1]}~{generation}"
-            episode = Episode(
-                stored, name, tags.task, tags.split or "train", tags.tags, origin, now, generation=generation
-            )
+            episode = Episode(name, generation, tags, now)
             self._known[name] = episode
             if len(self._known) > self.limit:
                 self._known.popitem(last=False)

@@ -171,7 +171,7 @@ class Call(Reply):
         body, number = self.body, b""
         if b"x-request-id" not in request.headers:  # the engine's log and the reply's id then name the call
             number = b"X-Request-Id: %b\r\n" % self.id.encode()
-        start = pool.start(path)
-        data = b"%b%b%b%bContent-Length: %d\r\n\r\n%b" % (start, block, number, key, len(body), body)
+        start, length = pool.start(path), str(len(body)).encode()
+        data = b"%b%b%b%bContent-Length: %b\r\n\r\n%b" % (start, block, number, key, length, body)
         self.forwarded = time.time()
         self.sent = pool.send(data, self, fresh=fresh)

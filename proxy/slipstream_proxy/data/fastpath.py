@@ -145,7 +145,7 @@ class Client(Sink):
             self._start(known.value, known.length, data, known.end)
             return
         end = data.find(b"\r\n\r\n")
-        limit = self._plane.config.proxy.header_limit
+        limit = self._plane.header_limit
         if end < 0 or end > limit:
             if not data.startswith(b"POST /"[: len(data)]):
                 self._go_slow(data)
@@ -178,7 +178,7 @@ class Client(Sink):
 
     def _start(self, head: Head, need: int, data: bytes, end: int) -> None:
         """The head of a fast request is there; its body begins at ``end`` of ``data``."""
-        limit = self._plane.config.proxy.body_limit
+        limit = self._plane.body_limit
         if need > limit:
             self._turn_away(Refused(413, f"the request's body is larger than {limit} bytes"), head.dialect)
             return

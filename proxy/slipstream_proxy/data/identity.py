@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slipstream.contract import TAG
@@ -21,16 +21,24 @@ _SPLITS = ("train", "eval", "off")
 MAX_TAGS = 32
 
 
-@dataclass(slots=True)
 class Tags:
     """What a request says about itself; None: nothing. ``origin`` is what named the episode."""
 
-    episode: str | None = None
-    task: str | None = None
-    split: str | None = None
-    done: bool = False
-    tags: dict[str, str] = field(default_factory=dict)
-    origin: str = "new"
+    __slots__ = (
+        "done",
+        "episode",
+        "origin",
+        "split",
+        "tags",
+        "task",
+    )  # no dataclass: the ``__init__`` of one is not compiled
+
+    def __init__(self, episode: str | None = None, task: str | None = None) -> None:
+        self.episode, self.task = episode, task
+        self.split: str | None = None
+        self.done = False
+        self.tags: dict[str, str] = {}
+        self.origin = "new"
 
 
 @dataclass(slots=True, frozen=True)

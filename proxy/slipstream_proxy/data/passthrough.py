@@ -38,7 +38,7 @@ def _headers(plane: Plane, request: web.BaseRequest) -> CIMultiDict[str]:
     found: CIMultiDict[str] = CIMultiDict()
     for line in lines:
         name, _, value = line.partition(b": ")
-        found.add(name.decode("latin-1"), value.decode("latin-1"))
+        found.add(name.decode("latin-1"), value.decode("latin-1").removesuffix("\r\n"))
     if plane.config.engine.api_key:
         found["Authorization"] = f"Bearer {plane.config.engine.api_key}"
     return found

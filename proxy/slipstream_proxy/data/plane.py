@@ -69,6 +69,7 @@ class Plane:
         self.config = config
         self.number = number
         self.loop = asyncio.get_running_loop()
+        self.header_limit, self.body_limit = config.proxy.header_limit, config.proxy.body_limit
         self.metrics = Metrics(config.proxy.metric_tags)
         self.debug = logging.getLogger("slipstream_proxy.data.call_log").isEnabledFor(logging.DEBUG)
         self.tracing = make_tracing()

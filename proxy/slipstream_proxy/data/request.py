@@ -51,7 +51,7 @@ class Head:
     def __init__(self, prefix: Prefix, dialect: Dialect, fields: Fields) -> None:
         self.path, self.prefix, self.dialect = prefix.path, prefix, dialect
         self.headers, self.ours, lines = fields
-        self.block = b"".join([b"%b\r\n" % line for line in lines])
+        self.block = b"".join(lines)
         retry = self.headers.get(b"x-stainless-retry-count", b"0")
         self.attempt = int(retry) if retry.isdigit() and len(retry) < 4 else 0
         self.idempotency = self.headers.get(b"idempotency-key")
@@ -91,7 +91,12 @@ def _read_line(line: bytes) -> tuple[bytes, bytes, bytes | None, bool] | None:
         return None
     low, value = m[1].lower(), m[2].rstrip(b" \t")
     ours = low.startswith(b"x-slipstream-")
-    read = (low, value, None if ours or low in _DROPPED else b"%b: %b" % (m[1], value), ours or low == b"traceparent")
+    read = (
+        low,
+        value,
+        None if ours or low in _DROPPED else b"%b: %b\r\n" % (m[1], value),
+        ours or low == b"traceparent",
+    )
     if low not in _VARYING and len(line) < 512:
         if len(_known) >= 2048:
             _known.clear()
@@ -103,7 +108,7 @@ _VARYING = frozenset((b"content-length", b"x-slipstream-episode", b"x-request-id
 
 
 def parse_fields(text: bytes) -> Fields | None:
-    """Header lines (each with its CRLF) → headers by name, tags, lines for the upstream. None: not plain enough, aiohttp's parser decides."""
+    """Header lines (each with its CRLF) → headers by name, tags, lines for the upstream with their ends. None: not plain enough, aiohttp's parser decides."""
     headers: Headers = {}
     ours: Headers = {}
     lines: list[bytes] = []
@@ -138,7 +143,7 @@ def forwardable(pairs: list[tuple[bytes, bytes]]) -> Fields:
         if low.startswith(b"x-slipstream-"):
             ours.setdefault(low, value)
         elif low not in _DROPPED:
-            lines.append(b"%b: %b" % (name, value))
+            lines.append(b"%b: %b\r\n" % (name, value))
             if low == b"traceparent":
                 ours.setdefault(low, value)
     return headers, ours, lines

@@ -45,16 +45,15 @@ class Back(Protocol):
         """None, or as many events as the format has for this one."""
 
 
-@dataclass(slots=True)
 class Injected:
     """``body`` is what goes to the engine; ``note`` why it is not enough for exact capture. With a ``back`` it is a chat request, and the client's
     own body has been left as it was.
     """
 
-    body: dict[str, Any]
-    hide: Hide
-    note: str | None = None
-    back: Back | None = None
+    __slots__ = ("back", "body", "hide", "note")  # no dataclass: the ``__init__`` of one is not compiled
+
+    def __init__(self, body: dict[str, Any], hide: Hide, note: str | None = None, back: Back | None = None) -> None:
+        self.body, self.hide, self.note, self.back = body, hide, note, back
 
 
 @dataclass(slots=True)
