@@ -27,11 +27,24 @@ class Malformed(ValueError):
 
 
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
-_sizes: Final[dict[bytes, int]] = {}
-"""Sizes that were read before, as servers write them; at most 4,095."""
-
 _MAX_LINE = 4096
 _MAX_TRAILERS = 16384
+
+
+def _one_chunk(data: bytes) -> int:
+    """Where the payload begins, if ``data`` is one chunk with its framing; else 0."""
+    at, size = 0, 0
+    for at in range(min(8, len(data))):
+        digit = data[at]
+        if 48 <= digit <= 57:
+            size = size * 16 + digit - 48
+        elif 97 <= digit <= 102:
+            size = size * 16 + digit - 87
+        else:
+            break
+    if not at or not size or len(data) != at + 4 + size or data[at : at + 2] != b"\r\n" or data[-2:] != b"\r\n":
+        return 0
+    return at + 2
 
 
 class ChunkedBody:
@@ -50,10 +63,9 @@ class ChunkedBody:
         """Raises ``Malformed``; after that the connection is of no use."""
         if not self._state and not self._buffer:
             # A server that streams sends a chunk at a time, so that most of what arrives is one chunk with all of its framing.
-            end = data.find(b"\r\n", 0, 18)
-            whole = _sizes.get(data[:end])
-            if whole is not None and len(data) == end + 4 + whole and data.endswith(b"\r\n"):
-                return [data[end + 2 : -2]]
+            start = _one_chunk(data)
+            if start:
+                return [data[start:-2]]
         if self._buffer:
             data = self._buffer + data
             self._buffer = b""
@@ -84,8 +96,6 @@ class ChunkedBody:
                     return self._keep(data, at, pieces)
                 at = m.end()
                 self._left = int(m[1], 16)
-                if 0 < self._left < 4096:
-                    _sizes[b"%x" % self._left] = self._left
                 self._state = 1 if self._left else 3
             if self._state == 3:
                 return self._trailers(data, at, pieces)
