@@ -276,3 +276,21 @@ async def test_children_die_with_a_killed_parent(tmp_path, fake):
             break
         assert time.monotonic() < until
         await asyncio.sleep(0.1)
+
+
+def test_memory_that_is_freed_is_kept_for_the_next_call():
+    """Page faults of bodies that come and go: what malloc gives back to the system has to be faulted in again."""
+    script = """
+import resource
+from slipstream_proxy.data.worker import keep_memory
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(300):
+        [b"%b" % (b"x" * 60_000) for _ in range(6)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+keep_memory()
+faults()
+print(faults())
+"""
+    out = subprocess.check_output([sys.executable, "-c", script], text=True, timeout=60)
+    assert int(out) < 300
