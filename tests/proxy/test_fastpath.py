@@ -23,6 +23,12 @@ VARYING = re.compile(
 )
 
 
+def only_aiohttp(monkeypatch) -> None:
+    """No request line is one for the fast way any more."""
+    monkeypatch.setattr(fastpath, "_LINE", NEVER)
+    monkeypatch.setattr(fastpath, "_lines", {})
+
+
 def request(headers: list[tuple[str, str]], body: bytes, path: str = "/v1/chat/completions") -> bytes:
     lines = [f"POST {path} HTTP/1.1", *(f"{k}: {v}" for k, v in headers), f"Content-Length: {len(body)}", "", ""]
     return "\r\n".join(lines).encode("latin-1") + body
@@ -99,8 +105,10 @@ async def test_both_ways_say_the_same(start, fake, monkeypatch, seed):
     seen, raw = fake.seen[:], fake.raw[:]
     fake.seen.clear()
     fake.raw.clear()
-    monkeypatch.setattr(fastpath, "_LINE", NEVER)
+    only_aiohttp(monkeypatch)
+    assert proxy.server.requests_count == 0
     slow = await replies(proxy.port, pieces, len(asked))
+    assert proxy.server.requests_count == len(asked)
     assert fast == slow
     assert raw == fake.raw
     assert [sent(headers) for _, headers in seen] == [sent(headers) for _, headers in fake.seen]
@@ -194,7 +202,7 @@ BODY = json.dumps(ASK).encode()
 async def test_smuggling_behind_a_good_request(start, fake, monkeypatch, second, way):
     """A head that nearly is the one before gets no further than any other."""
     if way == "aiohttp":
-        monkeypatch.setattr(fastpath, "_LINE", NEVER)
+        only_aiohttp(monkeypatch)
     proxy = await start()
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(GOOD % len(BODY) + BODY)

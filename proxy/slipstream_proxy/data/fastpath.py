@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from slipstream_proxy.data.exchange import Call
 from slipstream_proxy.data.http1 import LAST_CHUNK, Known, chunk
-from slipstream_proxy.data.identity import split_path
+from slipstream_proxy.data.identity import Prefix, split_path
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import Head, Sink, parse_fields
 from slipstream_proxy.dialects import BY_PATH
@@ -156,13 +156,13 @@ class Client(Sink):
                 self._since = self._since or self._loop.time()
             return
         self._ahead = b""
-        line = _LINE.match(data)
-        if line is None:
+        start = data.find(b"\r\n") + 2
+        read = _lines.get(data[:start]) or _read_line(data[:start])
+        if read is None:
             self._go_slow(data)
             return
-        prefix = split_path(line[1].decode())
-        dialect = BY_PATH.get(prefix.path.partition("?")[0])
-        parsed = parse_fields(data[line.end() : end + 2]) if dialect is not None else None
+        prefix, dialect = read
+        parsed = parse_fields(data[start : end + 2]) if dialect is not None else None
         if parsed is None or dialect is None:
             self._go_slow(data)
             return
@@ -296,6 +296,21 @@ class Client(Sink):
         if self._call is None and self._request is None and self._ahead and self.transport is not None:
             data, self._ahead = self._ahead, b""
             self._head(data)
+
+
+_lines: Final[dict[bytes, tuple[Prefix, Dialect | None]]] = {}
+"""Request lines that were read before, but those that name an episode."""
+
+
+def _read_line(line: bytes) -> tuple[Prefix, Dialect | None] | None:
+    m = _LINE.fullmatch(line)
+    if m is None:
+        return None
+    prefix = split_path(m[1].decode())
+    read = prefix, BY_PATH.get(prefix.path.partition("?")[0])
+    if prefix.episode is None and len(_lines) < 256 and len(line) < 256:
+        _lines[line] = read
+    return read
 
 
 def _kept_alive(headers: dict[bytes, bytes]) -> bool:

@@ -133,7 +133,7 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n]*)?\r\n")
 
 
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,15})(?=[ \t]*\r\n)", re.IGNORECASE)
+_LENGTH: Final = b"\r\ncontent-length:"
 T = TypeVar("T")
 
 
@@ -147,14 +147,21 @@ class Known(Generic[T]):
 
     def __init__(self, head: bytes, value: T) -> None:
         """``head`` with its blank line; it was found to be well-formed, and to have one Content-Length at most."""
-        m = _LENGTH.search(head)
         self.value = value
         self.end = len(head)
-        self.length = int(m[1]) if m else None
-        if m is None or _LENGTH.search(head, m.end()):
-            self._before, self._after = head, b""  # nothing is left open
-        else:
-            self._before, self._after = head[: m.start(1)], head[m.end(1) :]
+        self.length: int | None = None
+        self._before, self._after = head, b""  # nothing is left open
+        at = head.lower().find(_LENGTH)
+        if at < 0:
+            return
+        start = at + len(_LENGTH)
+        while head[start] in b" \t":
+            start += 1
+        end = head.index(b"\r", start)
+        digits = head[start:end].rstrip(b" \t")
+        self.length = int(digits)
+        if head.lower().find(_LENGTH, end) < 0:
+            self._before, self._after = head[:start], head[start + len(digits) :]
 
     def matches(self, data: bytes) -> bool:
         before, after = self._before, self._after

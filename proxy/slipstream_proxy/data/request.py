@@ -85,7 +85,13 @@ _known: Final[dict[bytes, tuple[bytes, bytes, bytes | None, bool]]] = {}
 """Header lines seen before → (name, value, line for the upstream, is it a tag?): a client sends nearly the same head each time."""
 
 
+_LENGTH: Final = b"content-length: "
+
+
 def _read_line(line: bytes) -> tuple[bytes, bytes, bytes | None, bool] | None:
+    digits = line[len(_LENGTH) :]
+    if digits.isdigit() and line[: len(_LENGTH)].lower() == _LENGTH:
+        return b"content-length", digits, None, False
     m = _LINE.fullmatch(line)
     if m is None:
         return None
