@@ -92,7 +92,7 @@ def main() -> None:
         wait_port(mock_port)
         nginx = start_nginx(stack, folder, mock_port)
         litellm = start_litellm(stack, folder, mock_port) if options.litellm else None
-        ours = [start_slipstream(stack, folder, mock_port, d) for d in ("process", "power")]
+        ours = [start_slipstream(stack, folder, f"http://127.0.0.1:{mock_port}", d) for d in ("process", "power")]
         targets = [Target("direct", mock_port, mock.pid), *([nginx] if nginx else []), *ours]
         targets += [litellm] if litellm else []
         body = bodies(folder)

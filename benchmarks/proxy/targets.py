@@ -101,7 +101,9 @@ def cpu_seconds(pid: int) -> float:
     return total / TICK
 
 
-def start_slipstream(stack: contextlib.ExitStack, folder: Path, mock: int, durability: str) -> Target:
+def start_slipstream(
+    stack: contextlib.ExitStack, folder: Path, engine: str, durability: str, *, model: str = "m"
+) -> Target:
     """One worker with keys, tags, a model map and metrics; every call is recorded."""
     data = folder / durability
     _, secret = Keys(data / "keys.json").add("bench", ["inference"])
@@ -109,8 +111,8 @@ def start_slipstream(stack: contextlib.ExitStack, folder: Path, mock: int, durab
         {
             "data_dir": str(data),
             "proxy": {"durability": durability},
-            "engine": {"urls": [f"http://127.0.0.1:{mock}"], "name": "m"},
-            "models": {"gpt-*": {"trained": "m"}},
+            "engine": {"urls": [engine], "name": model},
+            "models": {"gpt-*": {"trained": model}},
         }
     )
     sock = socket.create_server(("127.0.0.1", 0), backlog=4096)
