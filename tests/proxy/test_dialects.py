@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.proxy.fake_engine import dump, sse
 
 from slipstream_proxy.dialects import BY_NAME
-from slipstream_proxy.dialects.base import Hide, loads
+from slipstream_proxy.dialects.base import Hide, dumps, loads
 from slipstream_proxy.dialects.sampling import sampling_of, untrainable
 from slipstream_proxy.records import CallHead
 
@@ -69,11 +69,44 @@ def whole(text="hi", ids=(1, 2), logprobs=(-0.5, -0.1), **choice):
             {"include_reasoning": True, "return_token_ids": True, "logprobs": True},
         ),
         ({"logprobs": "x"}, Hide(ids=True), {"logprobs": "x", "return_token_ids": True}),
+        ({"return_token_ids": "x"}, Hide(logprobs=True), {"return_token_ids": "x", "logprobs": True}),
     ],
 )
 def test_chat_inject(body, hide, sent):
-    made = CHAT.inject(dict(body))
-    assert (made.hide, made.body) == (hide, sent)
+    made = CHAT.inject({"messages": [], **body})
+    assert (made.hide, made.body) == (hide, {"messages": [], **sent})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "f"}}},
+        {"tools": [{"type": "function", "function": {"name": "f"}}], "parallel_tool_calls": False},
+        {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
+        {"logprobs": True},
+        {"return_token_ids": True},
+    ],
+    ids="-".join,
+)
+def test_reasoning_stays_hidden_where_showing_it_would_change_the_reply(more):
+    made = CHAT.inject({"messages": [], "include_reasoning": False, **more})
+    assert made.body["include_reasoning"] is False and not made.hide.reasoning
+    assert made.note and made.note.startswith("hidden reasoning")
+
+
+@pytest.mark.parametrize("name", ["chat", "completions"])
+def test_what_the_engine_will_refuse_is_not_changed(name):
+    odd = {"messages": [], "prompt": "x", "return_token_ids": "maybe"}
+    assert BY_NAME[name].inject(dict(odd)).body["return_token_ids"] == "maybe"
+    assert CHAT.inject({"model": "m"}).body == {"model": "m"}  # the engine's error counts the fields
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_that_json_does_not_have_stay_what_they_are(value):
+    text = b'{"a":%b,"b":0.1}' % value.encode()
+    assert dumps(loads(text)) == text
 
 
 @settings(max_examples=200, deadline=None)

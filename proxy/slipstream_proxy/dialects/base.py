@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from slipstream_proxy.dialects.numbers import python_loads
 from slipstream_proxy.records import CallHead, Parsed
 
 
@@ -123,15 +124,15 @@ def unreadable(reason: str, error: str | None = None) -> Parsed:
 
 
 def loads(text: bytes) -> Any:
-    """JSON as Python's reader takes it: lone surrogates, NaN and long integers too. Raises ValueError."""
+    """JSON as Python's reader takes it: lone surrogates and NaN too. Raises ValueError."""
     try:
         return orjson.loads(text)
     except ValueError:
-        return json.loads(text)
+        return python_loads(text)
 
 
 def dumps(value: Any) -> bytes:
-    """Compact JSON; what orjson refuses (lone surrogates, long integers, NaN) goes out escaped."""
+    """Compact JSON; what orjson refuses (lone surrogates, integers beyond 64 bits, ``Odd``) goes out as Python writes it."""
     try:
         return orjson.dumps(value)
     except TypeError:

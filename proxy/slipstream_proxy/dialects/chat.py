@@ -37,9 +37,14 @@ class Chat(OpenAI):
     def inject(self, body: dict[str, Any]) -> Injected:
         note = None
         ids = logprobs_hidden = reasoning = False
-        if body.get("return_token_ids") is not True:
+        if "messages" not in body:
+            return Injected(body, Hide(), "no messages")  # the engine's refusal counts the body's fields
+        asked = body.get("return_token_ids")
+        if asked is None or asked is False:
             ids = True
             body["return_token_ids"] = True
+        elif asked is not True:
+            note = "unreadable return_token_ids"
         logprobs = body.get("logprobs")
         if logprobs is None or logprobs is False:
             if body.get("top_logprobs") or body.get("logprob_token_ids"):
@@ -50,8 +55,10 @@ class Chat(OpenAI):
         elif logprobs is not True:
             note = "unreadable logprobs"
         if body.get("include_reasoning") is False:
-            if forces(body) == "structured output":
-                note = "hidden reasoning with structured output"  # showing it would move where the grammar begins
+            if forces(body) in ("structured output", "forced tool") or _masked_calls(body):
+                note = "hidden reasoning under a grammar"  # showing it would move where the grammar begins
+            elif not (ids and logprobs_hidden):
+                note = "hidden reasoning with its tokens asked for"  # with no parser in the engine nothing is hidden
             else:
                 reasoning = True
                 body["include_reasoning"] = True
@@ -108,6 +115,17 @@ class Chat(OpenAI):
             turn.messages.append(canonical(choice.message))
             turn.tool_ids += _tool_ids(choice.message)
         return turn
+
+
+def _masked_calls(body: dict[str, Any]) -> bool:
+    """VLLM puts a grammar on the tool calls of such a request, where it does not force any."""
+    tools = _list(body.get("tools"))
+    return bool(tools) and (body.get("parallel_tool_calls") is False or any(map(_is_strict, tools)))
+
+
+def _is_strict(tool: Any) -> bool:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return isinstance(function, dict) and bool(function.get("strict"))
 
 
 def _texts(body: dict[str, Any]) -> tuple[list[Any], list[Any]]:

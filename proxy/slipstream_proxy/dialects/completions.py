@@ -21,9 +21,12 @@ class Completions(OpenAI):
         prompt = body.get("prompt")
         if isinstance(prompt, list) and len(prompt) != 1 and not all(isinstance(t, int) for t in prompt):
             note = "several prompts in one call"
-        if body.get("return_token_ids") is not True:
+        ids = body.get("return_token_ids")
+        if ids is None or ids is False:
             hide.ids = True
             body["return_token_ids"] = True
+        elif ids is not True:
+            note = "unreadable return_token_ids"
         if body.get("logprobs") is None:
             if body.get("logprob_token_ids"):
                 note = "logprobs refused"
