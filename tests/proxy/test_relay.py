@@ -237,6 +237,14 @@ async def test_lone_surrogates_and_long_integers(start, fake):
     )
 
 
+@pytest.mark.parametrize("number", ["18446744073709551616", "-9223372036854775809", "1" * 40, "18446744073709551615"])
+async def test_integers_of_a_schema_stay_what_they_are(start, fake, number):
+    proxy = await start()
+    tool = '{"type":"function","function":{"name":"f","parameters":{"maximum":%s}}}' % number
+    await post(proxy.url, f'{{"model":"tiny","messages":[],"tools":[{tool}]}}'.encode())
+    assert tool.encode() in fake.raw[-1]
+
+
 async def test_large_prompt(start, fake):
     proxy = await start()
     status, _, _ = await post(proxy.url, {**ASK, "messages": [{"role": "user", "content": "x" * 2_000_000}]})

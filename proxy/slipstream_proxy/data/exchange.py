@@ -19,6 +19,7 @@ from slipstream_proxy.data.identity import read_tags
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.reply import Reply
 from slipstream_proxy.dialects.base import Turn, dumps, loads
+from slipstream_proxy.dialects.numbers import has_long_integer, python_loads
 
 if TYPE_CHECKING:
     from slipstream_proxy.keys import Key
@@ -62,6 +63,8 @@ class Call(Reply):
             body = None
         if not isinstance(body, dict):
             body = None  # the engine says what is wrong with it
+        elif ("tools" in body or "response_format" in body or "seed" in body) and has_long_integer(self.body):
+            body = python_loads(self.body)
         tags = request.tags
         metadata = body is not None and isinstance(body.get("metadata"), dict)
         if tags is None or metadata:
