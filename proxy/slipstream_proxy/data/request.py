@@ -139,16 +139,17 @@ def parse_fields(text: bytes) -> Fields | None:
 
 
 def forwardable(pairs: list[tuple[bytes, bytes]]) -> Fields:
-    """The same from pairs that were parsed and checked already."""
+    """The same from pairs that were parsed and checked already, without those that Connection names as this hop's."""
     headers: Headers = {}
     ours: Headers = {}
     lines: list[bytes] = []
+    named = {n.strip().lower() for name, value in pairs if name.lower() == b"connection" for n in value.split(b",")}
     for name, value in pairs:
         low = name.lower()
         headers.setdefault(low, value)
         if low.startswith(b"x-slipstream-"):
             ours.setdefault(low, value)
-        elif low not in _DROPPED:
+        elif low not in _DROPPED and low not in named:
             lines.append(b"%b: %b\r\n" % (name, value))
             if low == b"traceparent":
                 ours.setdefault(low, value)
