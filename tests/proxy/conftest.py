@@ -83,3 +83,31 @@ async def start(tmp_path: Path, fake: FakeEngine):
             return made
 
         yield make
+
+
+@pytest.fixture
+async def serve():
+    """``await serve(handler)`` → URL of a raw server; ``handler(reader, writer)`` runs for each connection."""
+    servers, tasks = [], set()
+
+    async def make(handler):
+        async def run(reader, writer):
+            task = asyncio.current_task()
+            tasks.add(task)
+            try:
+                await handler(reader, writer)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                pass
+            finally:
+                writer.close()
+                tasks.discard(task)
+
+        server = await asyncio.start_server(run, "127.0.0.1", 0)
+        servers.append(server)
+        return "http://127.0.0.1:%d" % server.sockets[0].getsockname()[1]
+
+    yield make
+    for server in servers:
+        server.close()
+    for task in list(tasks):
+        task.cancel()

@@ -9,6 +9,7 @@ import json
 import aiohttp
 import pytest
 from tests.proxy.test_relay import ASK, post
+from tests.proxy.test_upstream import read_request
 
 from slipstream_proxy.keys import Keys
 
@@ -16,8 +17,8 @@ BODY = json.dumps(ASK).encode()
 LINE = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
-async def send(port: int, *parts: bytes, eof: bool = False) -> bytes:
-    """Everything that comes back until the server closes."""
+async def send(port: int, *parts: bytes, eof: bool = False, until: bytes = b"") -> bytes:
+    """Everything that comes back until the server closes, or up to ``until``."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for part in parts:
         writer.write(part)
@@ -25,7 +26,7 @@ async def send(port: int, *parts: bytes, eof: bool = False) -> bytes:
     if eof:
         writer.write_eof()
     async with asyncio.timeout(30):
-        got = await reader.read()
+        got = await (reader.readuntil(until) if until else reader.read())
     writer.close()
     return got
 
@@ -79,6 +80,31 @@ async def test_http_1_0(start, fake):
     stream = json.dumps({**ASK, "stream": True}).encode()
     got = await send(proxy.port, old % len(stream) + stream)
     assert b"transfer-encoding" not in got.lower() and got.endswith(b"data: [DONE]\n\n")
+
+
+async def test_http_1_0_with_keep_alive(start, fake):
+    """A whole reply says how long it is and the connection goes on; a stream ends with its connection."""
+    proxy = await start()
+    old = b"POST /v1/chat/completions HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: %d\r\n\r\n%b"
+    stream = json.dumps({**ASK, "stream": True}).encode()
+    got = await send(proxy.port, old % (len(BODY), BODY) + old % (len(stream), stream))
+    assert got.count(b"HTTP/1.0 200") == 2 and got.endswith(b"data: [DONE]\n\n")
+
+
+async def test_both_ways_answer_with_the_engines_headers_and_ours(start, serve):
+    async def bare(reader, writer):
+        while True:
+            await read_request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nx-Engine: a\r\ncontent-length: 2\r\nx-engine: b\r\n\r\n{}")
+
+    proxy = await start(engine={"urls": [await serve(bare)]})
+    many = b"".join(b"x-%d: v\r\n" % i for i in range(300))
+    for way in (b"", b"TE: trailers\r\nConnection: close, te\r\n"):
+        request = LINE + many + way + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+        head = (await send(proxy.port, request, until=b"{}")).partition(b"\r\n\r\n")[0]
+        names = {line.partition(b":")[0].lower() for line in head.split(b"\r\n")[1:]}
+        ours = {b"x-slipstream-episode", b"x-slipstream-call", b"x-slipstream-adapter"}
+        assert names - {b"connection"} == {b"x-engine", b"content-length"} | ours
 
 
 async def test_a_head_in_single_bytes(start, fake):

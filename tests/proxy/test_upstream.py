@@ -11,34 +11,6 @@ from tests.proxy.test_relay import ASK, post
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 
 
-@pytest.fixture
-async def serve():
-    """``await serve(handler)`` → URL of a raw server; ``handler(reader, writer)`` runs for each connection."""
-    servers, tasks = [], set()
-
-    async def make(handler):
-        async def run(reader, writer):
-            task = asyncio.current_task()
-            tasks.add(task)
-            try:
-                await handler(reader, writer)
-            except (asyncio.IncompleteReadError, ConnectionError):
-                pass
-            finally:
-                writer.close()
-                tasks.discard(task)
-
-        server = await asyncio.start_server(run, "127.0.0.1", 0)
-        servers.append(server)
-        return "http://127.0.0.1:%d" % server.sockets[0].getsockname()[1]
-
-    yield make
-    for server in servers:
-        server.close()
-    for task in list(tasks):
-        task.cancel()
-
-
 async def read_request(reader) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 if TYPE_CHECKING:
@@ -18,6 +18,20 @@ _HOP = frozenset((
 ))  # fmt: skip
 
 
+class Streamed(web.StreamResponse):
+    """Without the fields that aiohttp adds by itself: a reply goes on with those of the server that made it."""
+
+    async def _prepare_headers(self) -> None:
+        added = [name for name in (hdrs.SERVER, hdrs.DATE, hdrs.CONTENT_TYPE) if name not in self.headers]
+        await super()._prepare_headers()
+        for name in added:
+            self.headers.popall(name, None)
+
+
+class Whole(Streamed, web.Response):
+    """The same of a reply that is there at once."""
+
+
 def end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
     """The fields that go on, each as often as it is there."""
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in _HOP)
@@ -25,9 +39,11 @@ def end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
 
 async def hand_on(request: web.BaseRequest, reply: aiohttp.ClientResponse) -> web.StreamResponse:
     """Each part of the body when it arrives."""
-    response = web.StreamResponse(status=reply.status, headers=end_to_end(reply.headers))
+    response = Streamed(status=reply.status, headers=end_to_end(reply.headers))
     if request.version >= (1, 1):
         response.enable_chunked_encoding()
+    else:
+        response.force_close()
     await response.prepare(request)
     async for data in reply.content.iter_any():
         await response.write(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from slipstream.contract import TAG
 from slipstream_proxy.data.refused import Refused
@@ -56,9 +57,9 @@ def split_path(path: str) -> Prefix:
         return Prefix(path)
     m = _PREFIX.match(path)
     if m:
-        return Prefix(path[m.end() :], m[2], m[1])
+        return Prefix(path[m.end() :], unquote(m[2]), m[1] and unquote(m[1]))
     m = _TASK_PREFIX.match(path)
-    return Prefix(path[m.end() :], None, m[1]) if m else Prefix(path)
+    return Prefix(path[m.end() :], None, unquote(m[1])) if m else Prefix(path)
 
 
 def checked(value: str, where: str) -> str:

@@ -1,4 +1,4 @@
-"""Inference routes that are relayed without being captured: an allow-list, so that the engine's admin routes stay closed."""
+"""Inference routes that are relayed without being captured (``paths.py`` says which)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from slipstream_proxy.data.body import body_parts, read_body
-from slipstream_proxy.data.forwarding import end_to_end, hand_on
+from slipstream_proxy.data.forwarding import Whole, end_to_end, hand_on
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import forwardable
 from slipstream_proxy.dialects.base import dumps, loads
@@ -20,17 +20,11 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.identity import Prefix
     from slipstream_proxy.data.plane import Plane
 
-_ALLOWED = re.compile(
-    r"^(?:GET /(?:v1/models/[^/]+|version|ping|health|load|v1/responses/[^/]+|v1/responses/[^/]+/input_items|v1/files.*|v1/batches.*)"
-    r"|POST /(?:v1/embeddings|embeddings|v2/embed|v1/audio/(?:transcriptions|translations|speech)|v1/images/(?:generations|edits|variations)"
-    r"|v1/moderations|tokenize|detokenize|v1/rerank|v2/rerank|rerank|score|v1/score|pooling|classify|v1/messages/count_tokens"
-    r"|v1/responses/[^/]+/cancel|v1/files|v1/batches|v1/batches/[^/]+/cancel)"
-    r"|DELETE /(?:v1/files/[^/]+|v1/responses/[^/]+))$"
-)
+_IDLE = 3.0
+"""Seconds for which a connection to an engine is kept: less than those after which an engine closes it (5 with uvicorn)."""
 
-
-def is_allowed(method: str, path: str) -> bool:
-    return _ALLOWED.match(f"{method} {path}") is not None
+_ONE_ENGINES = re.compile(r"/v1/(?:responses|files|batches)/")
+"""What one engine has made and the others do not know."""
 
 
 def _headers(plane: Plane, request: web.BaseRequest) -> CIMultiDict[str]:
@@ -44,17 +38,20 @@ def _headers(plane: Plane, request: web.BaseRequest) -> CIMultiDict[str]:
     return found
 
 
-def _engine(plane: Plane) -> str:
+def _engines(plane: Plane) -> list[str]:
+    """Those that are up first."""
     servers = plane.live.servers(plane.routes.default, "")
     if not servers:
         raise Refused(503, "no engine is configured", retry_after=1.0)
-    return servers[0]
+    return servers
 
 
 def _session(plane: Plane) -> aiohttp.ClientSession:
     if plane.session is None:
         proxy = plane.config.proxy
         plane.session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE),
+            cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=proxy.connect_timeout, sock_read=proxy.upstream_timeout
@@ -102,19 +99,41 @@ async def pass_through(plane: Plane, request: web.BaseRequest, prefix: Prefix) -
         if request.method == "POST":
             await plane.holding.over()
         data, names = await _mapped(plane, request)
-        url = URL(_engine(plane) + prefix.path, encoded=True)
+        engines = _engines(plane)
+        while True:
+            reply = await _ask(plane, request, engines.pop(0) + prefix.path, data)
+            async with reply:
+                if reply.status == 404 and engines and _ONE_ENGINES.match(prefix.path):
+                    continue
+                return await _relay(request, reply, names)
+    finally:
+        plane.admission.leave(key)
+
+
+async def pass_preflight(plane: Plane, request: web.BaseRequest, prefix: Prefix) -> web.StreamResponse:
+    """A browser asks, without a key, whether a page may send something: the engine knows which pages may."""
+    async with await _ask(plane, request, _engines(plane)[0] + prefix.path, None) as reply:
+        return await _relay(request, reply, None)
+
+
+async def _ask(plane: Plane, request: web.BaseRequest, url: str, data: Any) -> aiohttp.ClientResponse:
+    """Once more where a kept connection was closed by the engine just then, and the body is at hand."""
+    for again in (data is None or isinstance(data, bytes), False):
         try:
-            reply = await _session(plane).request(
-                request.method, url, headers=_headers(plane, request), data=data, allow_redirects=False
+            return await _session(plane).request(
+                request.method,
+                URL(url, encoded=True),
+                headers=_headers(plane, request),
+                data=data,
+                allow_redirects=False,
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
+            if again and isinstance(e, aiohttp.ServerDisconnectedError | ConnectionResetError | BrokenPipeError):
+                continue
             if isinstance(e.__cause__, Refused):
                 raise e.__cause__ from None  # the client's body, and not the engine
             raise Refused(503, f"the model's server cannot answer: {type(e).__name__}", retry_after=1.0) from e
-        async with reply:
-            return await _relay(request, reply, names)
-    finally:
-        plane.admission.leave(key)
+    raise AssertionError("unreachable")
 
 
 async def _relay(
@@ -124,9 +143,18 @@ async def _relay(
     if names is not None or reply.content_length is not None:
         body = await reply.read()
         if names is not None:
-            body = body.replace(b'"model":' + names[0], b'"model":' + names[1], 1)
-        return web.Response(status=reply.status, headers=headers, body=body)
+            body = _renamed(body, *names, everywhere=reply.status >= 400)
+        return Whole(status=reply.status, headers=headers, body=body)
     return await hand_on(request, reply)
+
+
+def _renamed(body: bytes, engines: bytes, clients: bytes, *, everywhere: bool) -> bytes:
+    """``everywhere``: an error names the model in its message."""
+    if everywhere:
+        return body.replace(engines[1:-1], clients[1:-1])
+    return body.replace(b'"model":' + engines, b'"model":' + clients, 1).replace(
+        b'"model": ' + engines, b'"model": ' + clients, 1
+    )
 
 
 async def list_models(plane: Plane, request: web.BaseRequest) -> web.Response:
@@ -134,12 +162,12 @@ async def list_models(plane: Plane, request: web.BaseRequest) -> web.Response:
     key, _ = plane.admission.who({n.lower(): v for n, v in request.raw_headers})
     plane.admission.enter(key)
     try:
-        url = URL(f"{_engine(plane)}/v1/models", encoded=True)
+        url = URL(f"{_engines(plane)[0]}/v1/models", encoded=True)
         async with _session(plane).get(url, headers=_headers(plane, request)) as reply:
             body = await reply.read()
             headers = end_to_end(reply.headers)
             if reply.status != 200:
-                return web.Response(status=reply.status, headers=headers, body=body)
+                return Whole(status=reply.status, headers=headers, body=body)
             read = loads(body)
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as e:
         raise Refused(503, f"the model's server cannot answer: {type(e).__name__}", retry_after=1.0) from e
@@ -152,4 +180,4 @@ async def list_models(plane: Plane, request: web.BaseRequest) -> web.Response:
         "owned_by": "vllm",
     }
     read["data"] = [{**card, "id": name} for name in plane.routes.names()]
-    return web.Response(status=200, headers=headers, body=dumps(read))
+    return Whole(status=200, headers=headers, body=dumps(read))

@@ -13,11 +13,13 @@ from multidict import CIMultiDict
 from slipstream_proxy.data.body import read_body
 from slipstream_proxy.data.control_forward import forward_to_control, is_control
 from slipstream_proxy.data.exchange import Call
+from slipstream_proxy.data.forwarding import Streamed, Whole
 from slipstream_proxy.data.health import answer_health
 from slipstream_proxy.data.identity import Prefix, split_path
 from slipstream_proxy.data.listener import Server
 from slipstream_proxy.data.metrics_text import passed_label
-from slipstream_proxy.data.passthrough import is_allowed, list_models, pass_through
+from slipstream_proxy.data.passthrough import list_models, pass_preflight, pass_through
+from slipstream_proxy.data.paths import MODELS, decoded, methods, passed
 from slipstream_proxy.data.queued import ABORT, END, QueueSink
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import Head, forwardable
@@ -49,15 +51,15 @@ async def captured(plane: Plane, request: web.BaseRequest, prefix: Prefix, diale
         status, block, whole, close = await sink.head()
         headers = header_map(block.split(b"\r\n")[:-1])
         if whole is not None:
-            response = web.Response(status=status, headers=headers, body=whole)
+            response = Whole(status=status, headers=headers, body=whole)
             if close or plane.draining:
                 response.force_close()
             return response
-        stream = web.StreamResponse(status=status, headers=headers)
+        stream = Streamed(status=status, headers=headers)
         if request.version >= (1, 1):
             stream.enable_chunked_encoding()
-        if plane.draining:
-            stream.force_close()
+        if plane.draining or request.version < (1, 1):
+            stream.force_close()  # how else would HTTP/1.0 know where the stream ends
         await stream.prepare(request)
         while (item := await sink.take()) is not END:
             if item is ABORT:
@@ -75,12 +77,40 @@ async def captured(plane: Plane, request: web.BaseRequest, prefix: Prefix, diale
 
 def error_response(e: Refused, dialect: Dialect | None = None) -> web.Response:
     body = (dialect.error if dialect else openai_error)(e.status, e.message, e.kind, e.param)
-    response = web.Response(
-        status=e.status, headers=header_map([b"content-type: application/json", *e.fields]), body=body
-    )
+    response = Whole(status=e.status, headers=header_map([b"content-type: application/json", *e.fields]), body=body)
     if e.status in (408, 413):
         response.force_close()  # what is left of the body would be read as a request
     return response
+
+
+async def _inference(plane: Plane, request: web.BaseRequest, prefix: Prefix, path: str) -> web.StreamResponse:
+    """``path`` is the prefix's, decoded."""
+    query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
+    method, dialect = request.method, BY_PATH.get(path)
+    if dialect is not None and method == "POST":
+        return await captured(plane, request, Prefix(path + query, prefix.episode, prefix.task), dialect)
+    if path == MODELS and method == "GET":
+        return await list_models(plane, request)
+    full = Prefix(prefix.path + query, prefix.episode, prefix.task)
+    if method in passed(path):
+        reply = await pass_through(plane, request, full)
+        plane.metrics.add("slipstream_passed_requests_total", passed_label(path, reply.status))
+        return reply
+    allowed = methods(path)
+    if allowed and method == "OPTIONS" and {"Origin", "Access-Control-Request-Method"} <= request.headers.keys():
+        return await pass_preflight(plane, request, full)
+    if allowed:
+        return _detail(405, "Method Not Allowed", {"allow": ", ".join(allowed)})
+    if path.endswith("/") and methods(path[:-1]):
+        return Whole(status=307, headers={"location": request.rel_url.raw_path[:-1] + query})
+    return _detail(404, "Not Found", {})
+
+
+def _detail(status: int, text: str, headers: dict[str, str]) -> web.Response:
+    """As vLLM says it."""
+    return Whole(
+        status=status, headers=headers, body=b'{"detail":"%b"}' % text.encode(), content_type="application/json"
+    )
 
 
 def make_handler(plane: Plane) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
@@ -97,22 +127,13 @@ def make_handler(plane: Plane) -> Callable[[web.BaseRequest], Awaitable[web.Stre
                 return health
             if is_control(target):
                 return await forward_to_control(plane, request)
-            query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
             prefix = split_path(target)
-            dialect = BY_PATH.get(prefix.path) if request.method == "POST" else None
-            full = Prefix(prefix.path + query, prefix.episode, prefix.task)
-            if dialect is not None:
-                return await captured(plane, request, full, dialect)
-            if prefix.path == "/v1/models" and request.method == "GET":
-                return await list_models(plane, request)
-            if is_allowed(request.method, prefix.path):
-                passed = await pass_through(plane, request, full)
-                plane.metrics.add("slipstream_passed_requests_total", passed_label(prefix.path, passed.status))
-                return passed
+            path = decoded(prefix.path)
+            dialect = BY_PATH.get(path) or (BY_PATH["/v1/messages"] if path.startswith("/v1/messages/") else None)
+            return await _inference(plane, request, prefix, path)
         except Refused as e:
             plane.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
             return error_response(e, dialect)
-        return web.json_response({"detail": "Not Found"}, status=404)
 
     return handle
 
@@ -127,5 +148,6 @@ def make_server(plane: Plane) -> Server:
         lingering_time=2.0,
         max_line_size=proxy.header_limit,
         max_field_size=proxy.header_limit,
+        max_headers=proxy.header_limit // 4,
         read_bufsize=256 * 1024,
     )

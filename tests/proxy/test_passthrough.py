@@ -1,0 +1,161 @@
+"""Routes that are relayed without being captured, and those that there are not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+from aiohttp import web
+from tests.proxy.test_relay import ASK, post
+from tests.proxy.test_upstream import read_request
+
+from slipstream_proxy.data.paths import decoded, methods
+
+CHAT = "/v1/chat/completions"
+
+
+async def ask(proxy, method, path, **kw):
+    """Paths as they are: nothing is normalised."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    head = "".join(f"{name}: {value}\r\n" for name, value in kw.pop("headers", {}).items())
+    body = kw.pop("body", b"")
+    writer.write(
+        f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+    got = await reader.read()
+    writer.close()
+    head, _, text = got.partition(b"\r\n\r\n")
+    lines = head.decode("latin-1").split("\r\n")
+    return int(lines[0].split()[1]), {n.lower(): v for n, _, v in (x.partition(": ") for x in lines[1:])}, text
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        (CHAT, ["POST"]),
+        ("/v1/models", ["GET"]),
+        ("/v1/models/gpt-4o", ["GET"]),
+        ("/v1/responses/resp_1", ["GET", "DELETE"]),
+        ("/v1/files", ["GET", "POST"]),
+        ("/v1/files/f1/content", ["GET"]),
+        ("/v1/filesystem", []),
+        ("/v1/load_lora_adapter", []),
+        ("/v1/files/../../metrics", []),
+        ("/v1/responses/%2e%2e", []),
+        ("/v1/responses/..%2f..%2fsleep", []),
+        ("/v1/responses/..%5csleep", []),
+        ("/v1/chat%2Fcompletions", ["POST"]),
+        ("/v1/chat%252Fcompletions", []),
+        ("/v1/files/a%0d%0ab", []),
+        ("", []),
+    ],
+)
+def test_routes(path, allowed):
+    assert methods(decoded(path)) == allowed
+
+
+async def test_what_a_route_does_not_have_is_said_as_the_engine_says_it(start, fake):
+    proxy = await start()
+    for method, path, allow in (
+        ("GET", CHAT, "POST"),
+        ("PUT", "/v1/messages", "POST"),
+        ("DELETE", "/v1/models", "GET"),
+    ):
+        status, headers, body = await ask(proxy, method, path)
+        assert (status, headers["allow"], body) == (405, allow, b'{"detail":"Method Not Allowed"}')
+    assert (await ask(proxy, "HEAD", "/v1/models"))[::2] == (405, b"")
+    assert (await ask(proxy, "GET", "/nope"))[::2] == (404, b'{"detail":"Not Found"}')
+    status, headers, _ = await ask(proxy, "POST", f"/e/e1{CHAT}/?a=b")
+    assert (status, headers["location"]) == (307, f"/e/e1{CHAT}?a=b")
+    async with aiohttp.ClientSession() as session, session.post(f"{proxy.url}{CHAT}/", json=ASK) as reply:
+        assert reply.status == 200
+    status, _, body = await ask(proxy, "POST", "/e/run%2D1/v1/chat%2Fcompletion%73", body=json.dumps(ASK).encode())
+    assert status == 200 and json.loads(body)["object"] == "chat.completion"
+    heads = [frame.head for frame in await proxy.record(2)]
+    assert "run-1" in {head["episode"] for head in heads}
+
+
+async def other_engine(routes):
+    """``routes``: (method, path, handler)."""
+    app = web.Application()
+    app.add_routes([web.route(*route) for route in routes])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+
+async def test_browsers_ask_the_engine_whether_they_may(start):
+    async def preflight(request):
+        return web.Response(headers={"access-control-allow-origin": request.headers["origin"]})
+
+    runner, url = await other_engine([("OPTIONS", CHAT, preflight)])
+    proxy = await start(engine={"urls": [url]})
+    try:
+        asked = {"origin": "http://localhost:3000", "access-control-request-method": "POST"}
+        status, headers, _ = await ask(proxy, "OPTIONS", CHAT, headers=asked)
+        assert status == 200 and headers["access-control-allow-origin"] == "http://localhost:3000"
+        assert (await ask(proxy, "OPTIONS", CHAT))[0] == 405
+        assert (await ask(proxy, "OPTIONS", "/v1/load_lora_adapter", headers=asked))[0] == 404
+    finally:
+        await runner.cleanup()
+
+
+async def test_what_one_of_several_engines_keeps_is_found(start):
+    async def mine(request):
+        return web.json_response({"id": request.match_info["id"]})
+
+    runners = [await other_engine([]), await other_engine([("*", "/v1/responses/{id}", mine)])]
+    try:
+        for urls in ([url for _, url in runners], [url for _, url in reversed(runners)]):
+            proxy = await start(engine={"urls": urls})
+            for method in ("GET", "DELETE"):
+                assert (await ask(proxy, method, "/v1/responses/resp_1?x=1"))[::2] == (200, b'{"id": "resp_1"}')
+            assert (await ask(proxy, "GET", "/v1/batches/b1"))[0] == 404
+    finally:
+        for runner, _ in runners:
+            await runner.cleanup()
+
+
+async def test_connections_that_engines_close_are_replaced(start, serve):
+    """And a cookie of the engine's is no other client's."""
+    heads = []
+
+    async def one_each(reader, writer):
+        heads.append(await read_request(reader))
+        writer.write(b"HTTP/1.1 200 OK\r\nset-cookie: who=first\r\ncontent-length: 2\r\n\r\n{}")
+        heads.append(await read_request(reader))  # the second request on it is never answered
+
+    proxy = await start(engine={"urls": [await serve(one_each)]})
+    for _ in range(3):
+        status, headers, _ = await post(proxy.url, {"model": "tiny", "input": "x"}, path="/v1/embeddings")
+        assert status == 200 and headers["set-cookie"] == "who=first"
+    assert len(heads) == 5 and not any(b"cookie" in head.lower() for head in heads)
+
+
+async def test_errors_of_passed_routes_name_the_clients_model(start):
+    async def refuse(request):
+        name = (await request.json())["model"]
+        return web.json_response(
+            {"error": {"message": f"The model `{name}` is no embedder"}, "model": name}, status=400
+        )
+
+    runner, url = await other_engine([("POST", "/v1/embeddings", refuse)])
+    proxy = await start(engine={"urls": [url]}, models={"ada": {"base": "tiny"}})
+    try:
+        status, _, body = await post(proxy.url, {"model": "ada", "input": "x"}, path="/v1/embeddings")
+        assert status == 400 and json.loads(body) == {
+            "error": {"message": "The model `ada` is no embedder"},
+            "model": "ada",
+        }
+    finally:
+        await runner.cleanup()
+
+
+async def test_refusals_of_count_tokens_have_anthropics_shape(start, fake, tmp_path):
+    proxy = await start(models={"far": {"upstream": "http://127.0.0.1:1/v1"}})
+    status, _, body = await post(proxy.url, {"model": "far", "messages": []}, path="/v1/messages/count_tokens")
+    assert status == 404 and json.loads(body)["type"] == "error"
