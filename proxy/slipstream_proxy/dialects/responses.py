@@ -1,4 +1,4 @@
-"""``POST /v1/responses``. A request by an earlier response's id is recorded without that one's items."""
+"""``POST /v1/responses``. A request by an earlier response's id is recorded without that one's items, and continues its episode."""
 
 from __future__ import annotations
 
@@ -41,28 +41,26 @@ class Responses(ThroughChat):
         return messages, items(body.get("tools"))
 
     def _read(self, reply: bytes, *, stream: bool) -> Read:
-        error = None
-        if stream:
-            last: dict[str, Any] = {}
-            for event in stream_objects(reply):
-                if event.get("type") == "error":
-                    error = str(event.get("message"))[:4096]
-                if isinstance(event.get("response"), dict):
-                    last = event["response"]
-        else:
-            last = loads(reply)
-        output = last.get("output") if isinstance(last, dict) else None
-        return [], [Choice(output, last.get("status"))] if output else [], error
+        response, error = _response(reply, stream=stream)
+        output = response.get("output")
+        return [], [Choice(output, response.get("status"))] if output else [], error
 
     def turn(self, body: dict[str, Any]) -> Turn:
-        return self._turn(items(body.get("input")))
+        before = body.get("previous_response_id")
+        turn = self._turn(items(body.get("input")), has_reply=before is not None)
+        if isinstance(before, str):
+            turn.tool_ids.append(before)
+        return turn
 
     def said(self, reply: bytes, *, stream: bool) -> Turn:
         try:
-            _, choices, _ = self._read(reply, stream=stream)
+            response = _response(reply, stream=stream)[0]
         except Exception:
-            choices = []
-        return self._turn(items(choices[0].message) if choices else [], has_reply=True)
+            response = {}
+        turn = self._turn(items(response.get("output")), has_reply=True)
+        if isinstance(response.get("id"), str):
+            turn.tool_ids.append(response["id"])
+        return turn
 
     def _add(self, turn: Turn, item: dict[str, Any]) -> None:
         if isinstance(item.get("call_id"), str):
@@ -75,3 +73,18 @@ class Responses(ThroughChat):
                 "content": item.get("content") or item.get("output") or item.get("arguments"),
             }
             turn.messages.append(canonical({**named, "tool_call_id": item.get("call_id")}))
+
+
+def _response(reply: bytes, *, stream: bool) -> tuple[dict[str, Any], str | None]:
+    """The response as it stood last, and a stream's error."""
+    found: dict[str, Any] = {}
+    error = None
+    if not stream:
+        read = loads(reply)
+        return read if isinstance(read, dict) else found, None
+    for event in stream_objects(reply):
+        if event.get("type") == "error":
+            error = str(event.get("message"))[:4096]
+        if isinstance(event.get("response"), dict):
+            found = event["response"]
+    return found, error
