@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 from tests.proxy.test_relay import ASK, post
+from tests.proxy.test_upstream import read_request
 
 from slipstream_proxy.data.episodes import Episodes
 from slipstream_proxy.data.identity import Prefix, Tags, read_tags, split_path
@@ -202,3 +204,59 @@ async def test_untagged_conversations(start, fake, stream):
     runs = await asyncio.gather(*(post(proxy.url, more) for _ in range(8)))
     assert {r[1]["x-slipstream-episode"] for r in runs} == set(first)
     assert [f.head["origin"] for f in await proxy.record(16)] == ["new"] * 8 + ["continued"] * 8
+
+
+async def test_an_untagged_call_that_is_sent_again_stays_in_its_episode(start, fake):
+    proxy = await start()
+    fake.fail_with = 503
+    runs = await asyncio.gather(*(post(proxy.url, ASK) for _ in range(4)))
+    first = [r[1]["x-slipstream-episode"] for r in runs]
+    fake.fail_with = None
+    again = {"x-stainless-retry-count": "1"}
+    runs = await asyncio.gather(*(post(proxy.url, ASK, headers=again) for _ in range(4)))
+    assert sorted(r[1]["x-slipstream-episode"] for r in runs) == sorted(first) and len(set(first)) == 4
+    others = [
+        await post(proxy.url, ASK),
+        await post(proxy.url, ASK, headers=again),  # nothing has failed that this one could repeat
+        await post(proxy.url, {**ASK, "seed": 1}, headers=again),
+    ]
+    assert not {r[1]["x-slipstream-episode"] for r in others} & set(first)
+
+
+def test_a_failed_call_of_another_key_or_a_done_episode_is_not_continued():
+    episodes = Episodes()
+    one, two = (episodes.of("-", Tags(), turn(user(t))) for t in "ab")
+    episodes.failed("-", "h", one)
+    assert episodes.again("k2", "h") is None and episodes.again("-", "other") is None
+    episodes.failed("-", "h", two)
+    one.done = True
+    assert episodes.again("-", "h") == two.name[1] and episodes.again("-", "h") is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_after_an_earlier_one_continues_its_episode(start, serve, stream):
+    """And so goes to the engine that has the earlier one."""
+    count = iter(range(100))
+
+    async def engine(reader, writer):
+        while True:
+            await read_request(reader)
+            made = json.dumps({"id": f"resp_{next(count)}", "status": "completed", "output": []}).encode()
+            if stream:
+                kind = b"response.completed"
+                made = b'event: %b\ndata: {"type":"%b","response":%b}\n\n' % (kind, kind, made)
+            writer.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b"
+                % (b"text/event-stream" if stream else b"application/json", len(made), made)
+            )
+
+    proxy = await start(engine={"urls": [await serve(engine)]})
+
+    async def respond(**more):
+        _, headers, body = await post(proxy.url, {"input": "x", "store": True, **more}, path="/v1/responses")
+        return headers["x-slipstream-episode"], re.search(rb"resp_\d+", body)[0].decode()
+
+    episode, before = await respond()
+    same, before = await respond(previous_response_id=before)
+    assert same == episode == (await respond(previous_response_id=before))[0]
+    assert (await respond())[0] != episode != (await respond(previous_response_id="resp_x"))[0]

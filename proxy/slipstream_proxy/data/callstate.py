@@ -196,6 +196,8 @@ class CallState(Receiver):
 
     def _count(self, status: int, outcome: str) -> None:
         plane = self.plane
+        if outcome != "ok" and self.turn is not None and self.episode is not None:
+            plane.episodes.failed(self.episode.name[0], self.bodyhash, self.episode)
         plane.metrics.call(self, status, outcome)
         if plane.debug:
             log_call(self, status, outcome)

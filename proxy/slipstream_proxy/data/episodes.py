@@ -89,6 +89,7 @@ class Episodes:
         self._known: OrderedDict[Name, Episode] = OrderedDict()
         self._tools: OrderedDict[tuple[str, str], Name | None] = OrderedDict()
         self._tips: OrderedDict[tuple[str, bytes], _Tip] = OrderedDict()
+        self._failed: OrderedDict[tuple[str, str], list[Name]] = OrderedDict()
 
     def of(self, key: str, tags: Tags, turn: Turn | None) -> Episode:
         """The episode of a call: the named one, the one it continues, or a new one."""
@@ -128,6 +129,26 @@ class Episodes:
         known = self._known.get((key, episode.partition("~")[0]))
         if known is not None and known.id == episode:
             known.done = True
+
+    # --- untagged calls that are sent again -------------------------------------------------------------------------
+
+    def failed(self, key: str, body_hash: str, episode: Episode) -> None:
+        """A call got no reply: its client may send it again, and that is no new run."""
+        self._failed.setdefault((key, body_hash), []).append(episode.name)
+        if len(self._failed) > self.limit:
+            self._failed.popitem(last=False)
+
+    def again(self, key: str, body_hash: str) -> str | None:
+        """The episode of a call like this one that failed; each is given once, so that parallel runs stay apart."""
+        now = time.monotonic()
+        names = self._failed.pop((key, body_hash), [])
+        while names:
+            name = names.pop(0)
+            if self._alive(name, now):
+                if names:
+                    self._failed[(key, body_hash)] = names
+                return name[1]
+        return None
 
     # --- continuation -----------------------------------------------------------------------------------------------
 

@@ -73,8 +73,10 @@ class Call(Reply):
                 request.tags = tags
         self.tags = tags
         self.turn = self._turn(body) if tags.episode is None and body is not None else None
-        self.episode = plane.episodes.of(key.id, tags, self.turn)
         self.bodyhash = body_hash(self.body)
+        if self.turn is not None and request.attempt:
+            tags.episode, tags.origin = plane.episodes.again(key.id, self.bodyhash), "continued"
+        self.episode = plane.episodes.of(key.id, tags, self.turn)
         self._inject(body)
 
     def _turn(self, body: dict[str, Any]) -> Turn:
