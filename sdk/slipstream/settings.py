@@ -31,6 +31,10 @@ class Proxy(Section):
     header_timeout: Positive = Field(
         30.0, description="Seconds in which a request's head and body must have begun to arrive whole."
     )
+    client_timeout: Positive = Field(
+        120.0,
+        description="Seconds without a byte taken by a client that has some to read, after which its call is aborted.",
+    )
     upstream_timeout: Positive = Field(
         600.0, description="Seconds without a byte from the engine after which a call fails (504)."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -11,10 +12,13 @@ from aiohttp.web_protocol import RequestHandler
 
 from slipstream_proxy.data.fastpath import KEEPALIVE, Client, refusal
 from slipstream_proxy.data.refused import Refused
+from slipstream_proxy.data.stalled import Stalled
 from slipstream_proxy.dialects.base import openai_error
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.plane import Plane
+
+log = logging.getLogger(__name__)
 
 
 class Handler(RequestHandler):
@@ -67,6 +71,7 @@ class Server(web.Server):
         super().__init__(handler, keepalive_timeout=KEEPALIVE, **kwargs)
         self.plane = plane
         self.clients: set[Client] = set()
+        self.stalled = Stalled(plane.config.proxy.client_timeout)
 
     def __call__(self) -> Any:
         return Client(self.plane, self.clients, self._handler)
@@ -85,6 +90,10 @@ class Server(web.Server):
         for connection in self.connections:
             if isinstance(connection, Handler):
                 connection.check(now, timeout)
+        transports = (*(c.transport for c in self.clients), *(c.transport for c in self.connections))
+        for transport in self.stalled.ended(transports, now):
+            log.warning("a client took nothing for %.0f s: its connection is ended", self.stalled.timeout)
+            transport.abort()
 
     async def shutdown(self, timeout: float | None = None) -> None:
         for client in list(self.clients):
