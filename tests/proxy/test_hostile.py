@@ -206,6 +206,23 @@ async def test_host_and_origin_of_the_control_api(start, fake, headers, status):
         assert reply.status == status and "error" in await reply.json()
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/embeddings"])
+@pytest.mark.parametrize(
+    ("origin", "status"), [("http://evil.example", 403), ("null", 403), ("http://localhost:3", 200)]
+)
+async def test_no_other_sites_page_makes_calls_without_keys(start, fake, path, origin, status):
+    """By DNS rebinding it could: what it sends would be trained on."""
+    proxy = await start()
+    ask = {**ASK, "input": "x", "max_tokens": 3}
+    got, _, body = await post(proxy.url, ask, path=path, headers={"origin": origin})
+    assert got == status and (status == 200 or "Origin" in json.loads(body)["error"]["message"])
+    assert len(fake.raw) + len(fake.seen) == 0 or status == 200
+    Keys(proxy.config.keys_file).add("k", ["inference"])
+    assert (await post((await start()).url, ask, path=path, headers={"origin": origin}))[
+        0
+    ] == 401  # a key says who it is
+
+
 async def test_a_client_that_sends_ahead_without_reading(start, fake):
     """Its socket is not read while a call runs, so that it cannot fill the proxy's memory."""
     proxy = await start()

@@ -1,6 +1,6 @@
 """The fast way in: a whole ``POST`` of a captured format, with a plain head and a Content-Length, never meets aiohttp's parser.
 
-Everything else (chunked bodies, Expect, Upgrade, HTTP/1.0, ``Connection: close``, content codings, other routes, anything malformed) goes
+Everything else (chunked bodies, Expect, Upgrade, HTTP/1.0, ``Connection: close``, content codings, Origin, other routes, anything malformed) goes
 to aiohttp with all of its bytes, and the connection stays there (``listener.py``). Both ways end in the same ``Call``.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.plane import Plane
 
 _LINE = re.compile(rb"POST (/[!-~]*) HTTP/1\.1\r\n")
-_SLOW = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"content-encoding"))
+_SLOW = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"content-encoding", b"origin"))
 _PIPELINED: Final = 256 * 1024
 """Bytes that a client may send ahead while its call runs; then its socket is not read until the call ends."""
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from slipstream_proxy.data.body import read_body
-from slipstream_proxy.data.control_forward import forward_to_control, is_control
+from slipstream_proxy.data.control_forward import check_origin, forward_to_control, is_control
 from slipstream_proxy.data.exchange import Call
 from slipstream_proxy.data.forwarding import Streamed, Whole
 from slipstream_proxy.data.health import answer_health
@@ -130,6 +130,7 @@ def make_handler(plane: Plane) -> Callable[[web.BaseRequest], Awaitable[web.Stre
             prefix = split_path(target)
             path = decoded(prefix.path)
             dialect = BY_PATH.get(path) or (BY_PATH["/v1/messages"] if path.startswith("/v1/messages/") else None)
+            check_origin(plane, request)
             return await _inference(plane, request, prefix, path)
         except Refused as e:
             plane.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
