@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import socket
 
 import aiohttp
 import pytest
+from tests.proxy.conftest import eventually
 from tests.proxy.test_relay import ASK, post
 from tests.proxy.test_upstream import read_request
 
@@ -244,6 +246,22 @@ async def test_a_client_that_sends_ahead_without_reading(start, fake):
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         await reader.readexactly(length)
     writer.close()
+
+
+async def test_a_client_that_sends_ahead_and_goes_is_heard(start, fake):
+    proxy = await start()
+    fake.hold = asyncio.Event()
+    body = json.dumps({**ASK, "stream": True}).encode()
+    client = socket.create_connection(("127.0.0.1", proxy.port))
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(client, LINE + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+    await eventually(lambda: fake.seen)
+    await loop.sock_sendall(client, (LINE + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY) * 2000)
+    (connection,) = proxy.server.clients
+    await eventually(lambda: connection._throttled)
+    client.close()
+    await eventually(lambda: fake.aborted == 1 and not proxy.plane.in_flight)
 
 
 async def test_a_reader_that_stops_holds_the_engine_back(start, fake):

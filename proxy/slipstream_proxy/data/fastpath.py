@@ -18,6 +18,7 @@ from slipstream_proxy.data.http1 import LAST_CHUNK, Known, chunk
 from slipstream_proxy.data.identity import Prefix, split_path
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import Head, Sink, parse_fields
+from slipstream_proxy.data.stalled import hung_up
 from slipstream_proxy.dialects import BY_PATH
 from slipstream_proxy.dialects.base import Dialect, openai_error
 
@@ -116,6 +117,8 @@ class Client(Sink):
         if self._since and now - self._since > timeout and self._call is None and self.transport is not None:
             self._since = 0.0
             self._turn_away(Refused(408, "the request did not arrive in time"))
+        elif self._throttled and self.transport is not None and hung_up(self.transport):
+            self.transport.abort()
         elif self._served or self._call is not None or self._request is not None:
             self._served = False
             self._idle_since = now

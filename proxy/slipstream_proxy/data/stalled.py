@@ -1,8 +1,9 @@
-"""Clients that do not read: what waits for them keeps an engine's slot, so there is an end to it."""
+"""Clients that do not read, or that cannot be heard: what runs for them keeps an engine's slot, so there is an end to it."""
 
 from __future__ import annotations
 
 import fcntl
+import select
 import struct
 import sys
 from collections.abc import Iterable
@@ -25,6 +26,16 @@ def unsent(transport: asyncio.Transport) -> int:
         except OSError:
             pass
     return waiting
+
+
+def hung_up(transport: asyncio.Transport) -> bool:
+    """Whether the client is gone, though nothing is read from it at the moment."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sys.platform != "linux":
+        return False
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 class Stalled:
