@@ -11,6 +11,7 @@ from aiohttp import web
 from tests.proxy.test_relay import ASK, post
 from tests.proxy.test_upstream import read_request
 
+from slipstream_proxy.data.forms import find_model
 from slipstream_proxy.data.paths import decoded, methods
 
 CHAT = "/v1/chat/completions"
@@ -153,6 +154,64 @@ async def test_errors_of_passed_routes_name_the_clients_model(start):
         }
     finally:
         await runner.cleanup()
+
+
+async def test_the_model_of_a_form_is_mapped(start):
+    got = []
+
+    async def hear(request):
+        form = await request.post()
+        got.append((form["model"], form["file"].file.read(), form.get("prompt")))
+        return web.Response(text="heard")
+
+    runner, url = await other_engine([("POST", "/v1/audio/transcriptions", hear)])
+    proxy = await start(
+        engine={"urls": [url]}, models={"whisper-1": {"base": "tiny"}, "far": {"upstream": "http://x/v1"}}
+    )
+    sound = b'\x00\r\n--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nno\r\n'
+    try:
+        for name, status, sent in (("whisper-1", 200, "tiny"), ("other", 200, "other"), ("far", 404, None)):
+            form = aiohttp.FormData()
+            form.add_field("file", sound, filename="a.wav", content_type="audio/wav")
+            form.add_field("model", name)
+            form.add_field("prompt", 'name="model"')
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(f"{proxy.url}/v1/audio/transcriptions", data=form) as reply,
+            ):
+                assert reply.status == status
+            assert sent is None or got.pop() == (sent, sound, 'name="model"')
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "found"),
+    [
+        (
+            b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--b--\r\n',
+            "multipart/form-data; boundary=b",
+            b"m",
+        ),
+        (
+            b"--b\r\nX: y\r\ncontent-disposition: form-data; name=model\r\n\r\n\r\n--b--",
+            'multipart/form-data; boundary="b"',
+            b"",
+        ),
+        (
+            b'--b\r\nContent-Disposition: form-data; name="model"; filename="f"\r\n\r\nm\r\n--b--',
+            "multipart/form-data; boundary=b",
+            None,
+        ),
+        (b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm', "multipart/form-data; boundary=b", None),
+        (b"--b--\r\n", "multipart/form-data; boundary=b", None),
+        (b"", "multipart/form-data; boundary=b", None),
+        (b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--b--', "multipart/form-data", None),
+    ],
+)
+def test_where_a_form_names_its_model(body, kind, found):
+    place = find_model(body, kind)
+    assert (None if place is None else body[slice(*place)]) == found
 
 
 async def test_refusals_of_count_tokens_have_anthropics_shape(start, fake, tmp_path):

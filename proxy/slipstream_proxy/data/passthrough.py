@@ -11,6 +11,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from slipstream_proxy.data.body import body_parts, read_body
+from slipstream_proxy.data.forms import find_model
 from slipstream_proxy.data.forwarding import Whole, end_to_end, hand_on
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import forwardable
@@ -62,11 +63,14 @@ def _session(plane: Plane) -> aiohttp.ClientSession:
 
 
 async def _mapped(plane: Plane, request: web.BaseRequest) -> tuple[Any, tuple[bytes, bytes] | None]:
-    """The body with the engine's model name, and (engine's, client's) name as JSON. What is no JSON goes on as it comes."""
+    """The body with the engine's model name, and (engine's, client's) name as JSON. What has no such name goes on as it comes."""
     limit, timeout = plane.config.proxy.body_limit, plane.config.proxy.header_timeout
     if not request.can_read_body:
         return None, None
-    if "json" not in request.headers.get("Content-Type", "").lower():
+    kind = request.headers.get("Content-Type", "")
+    if kind.lower().startswith("multipart/form-data") and plane.config.models:
+        return _mapped_form(plane, await read_body(request, limit, timeout), kind)
+    if "json" not in kind.lower():
         return body_parts(request, limit, timeout), None
     body = await read_body(request, limit, timeout)
     try:
@@ -76,20 +80,32 @@ async def _mapped(plane: Plane, request: web.BaseRequest) -> tuple[Any, tuple[by
     if not isinstance(read, dict) or not isinstance(read.get("model"), str):
         return body, None
     asked = read["model"]
-    route = plane.routes.of(asked)
-    if route.kind == "upstream":
-        raise Refused(
-            404, f"model {asked!r} is an external upstream, which serves the captured routes only", param="model"
-        )
-    model = (
-        plane.live.models[route.model].base
-        if route.kind == "trained" and route.model in plane.live.models
-        else route.model
-    )
+    model = _engines_name(plane, asked)
     if model == asked:
         return body, None
     read["model"] = model
     return dumps(read), (dumps(model), dumps(asked))
+
+
+def _mapped_form(plane: Plane, body: bytes, kind: str) -> tuple[bytes, tuple[bytes, bytes] | None]:
+    found = find_model(body, kind)
+    if found is None:
+        return body, None
+    start, end = found
+    asked = body[start:end].decode("utf-8", "replace")
+    model = _engines_name(plane, asked)
+    if model == asked:
+        return body, None
+    return body[:start] + model.encode() + body[end:], (dumps(model), dumps(asked))
+
+
+def _engines_name(plane: Plane, asked: str) -> str:
+    route = plane.routes.of(asked)
+    if route.kind == "upstream":
+        message = f"model {asked!r} is an external upstream, which serves the captured routes only"
+        raise Refused(404, message, param="model")
+    live = plane.live.models.get(route.model) if route.kind == "trained" else None
+    return live.base if live is not None else route.model
 
 
 async def pass_through(plane: Plane, request: web.BaseRequest, prefix: Prefix) -> web.StreamResponse:
