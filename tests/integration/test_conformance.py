@@ -54,6 +54,13 @@ CHATS: dict[str, dict[str, Any]] = {
     "strict tools": {**TOOLS, "tools": [{**TOOL, "function": {**TOOL["function"], "strict": True}}]},
     "empty tools": {**CHAT, "tools": []},
     "no reasoning, ids": {**CHAT, "include_reasoning": False, "return_token_ids": True},
+    "no reasoning, serial": {**TOOLS, "include_reasoning": False, "parallel_tool_calls": False},
+    "no reasoning, required": {**TOOLS, "include_reasoning": False, "tool_choice": "required", "max_tokens": 200},
+    "ids, oddly": {**CHAT, "return_token_ids": 1},
+    "ids, badly": {**CHAT, "return_token_ids": "maybe"},
+    "NaN": {**CHAT, "temperature": float("nan")},
+    "long integer": {**CHAT, "seed": 2**64},
+    "no messages": {"max_tokens": 4},
     "n, all asked": {**CHAT, "n": 3, "temperature": 1.0, "top_k": 1, "logprobs": True, "top_logprobs": 1, "return_token_ids": True},
 }  # fmt: skip
 COMPLETIONS: dict[str, dict[str, Any]] = {
@@ -132,6 +139,40 @@ def test_routes_that_are_passed_through(engine, proxy):
 )
 def test_the_engines_admin_routes_are_closed(proxy, path):
     assert httpx.post(proxy.url + path, json={}, timeout=60, trust_env=False).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/chat/completions"),
+        ("DELETE", "/v1/models"),
+        ("OPTIONS", "/v1/messages"),
+        ("HEAD", "/health"),
+        ("PUT", "/nope"),
+        ("GET", "/v1/models/inbox"),
+        ("POST", "/v1/chat%2Fcompletions"),
+        ("POST", "/v1//chat/completions"),
+        ("POST", "/v1/chat/completions?api-version=2024-10-21"),
+    ],
+)
+def test_routes_and_methods(engine, proxy, method, path):
+    body = None if method != "POST" else {**CHAT, "model": "inbox", "max_tokens": 2}
+    direct, through = (
+        httpx.request(method, url + path, json=body, timeout=60, trust_env=False) for url in (engine.url, proxy.url)
+    )
+    assert through.status_code == direct.status_code and through.headers.get("allow") == direct.headers.get("allow")
+    if method != "POST" or not direct.is_success:
+        assert through.content == direct.content
+    else:
+        assert level(through.json()).keys() == level(direct.json()).keys()
+
+
+def test_a_slash_at_the_end_leads_where_there_is_none(engine, proxy):
+    asked = {**CHAT, "model": "inbox", "max_tokens": 2}
+    for url in (engine.url, proxy.url):
+        path = url + "/v1/chat/completions/"
+        assert httpx.post(path, json=asked, timeout=60, trust_env=False).status_code == 307
+        assert httpx.post(path, json=asked, timeout=60, trust_env=False, follow_redirects=True).status_code == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])
