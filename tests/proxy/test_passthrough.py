@@ -121,6 +121,31 @@ async def test_what_one_of_several_engines_keeps_is_found(start):
             await runner.cleanup()
 
 
+async def test_another_engine_answers_for_one_that_is_away(start, fake, serve):
+    async def away(reader, writer):
+        await reader.readline()
+
+    gone = await serve(away)
+    for urls in ([gone, fake.url], [fake.url, gone]):
+        proxy = await start(engine={"urls": urls})
+        for _ in range(2):
+            assert (await post(proxy.url, {"model": "tiny", "input": "x"}, path="/v1/embeddings"))[0] == 200
+            assert (await ask(proxy, "GET", "/v1/models"))[0] == 200
+            proxy.plane.live.down.clear()
+    proxy = await start(engine={"urls": [gone]})
+    status, headers, _ = await post(proxy.url, {"model": "tiny", "input": "x"}, path="/v1/embeddings")
+    assert status == 503 and headers["retry-after"] == "1"
+
+
+async def test_an_engine_that_says_nothing_is_not_asked_twice(start, fake, serve):
+    async def silent(reader, writer):
+        await read_request(reader)
+        await reader.read()
+
+    proxy = await start(engine={"urls": [await serve(silent)]}, proxy={"upstream_timeout": 0.2})
+    assert (await post(proxy.url, {"model": "tiny", "input": "x"}, path="/v1/embeddings"))[0] == 504
+
+
 async def test_connections_that_engines_close_are_replaced(start, serve):
     """And a cookie of the engine's is no other client's."""
     heads = []

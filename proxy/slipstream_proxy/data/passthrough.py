@@ -115,21 +115,36 @@ async def pass_through(plane: Plane, request: web.BaseRequest, prefix: Prefix) -
         if request.method == "POST":
             await plane.holding.over()
         data, names = await _mapped(plane, request)
-        engines = _engines(plane)
-        while True:
-            reply = await _ask(plane, request, engines.pop(0) + prefix.path, data)
-            async with reply:
-                if reply.status == 404 and engines and _ONE_ENGINES.match(prefix.path):
-                    continue
-                return await _relay(request, reply, names)
+        reply = await _ask_any(plane, request, prefix.path, data)
+        async with reply:
+            return await _relay(request, reply, names)
     finally:
         plane.admission.leave(key)
 
 
 async def pass_preflight(plane: Plane, request: web.BaseRequest, prefix: Prefix) -> web.StreamResponse:
     """A browser asks, without a key, whether a page may send something: the engine knows which pages may."""
-    async with await _ask(plane, request, _engines(plane)[0] + prefix.path, None) as reply:
+    async with await _ask_any(plane, request, prefix.path, None) as reply:
         return await _relay(request, reply, None)
+
+
+async def _ask_any(plane: Plane, request: web.BaseRequest, path: str, data: Any) -> aiohttp.ClientResponse:
+    """The first engine that answers, and knows what is asked for; a body that is streamed goes to one only."""
+    engines = _engines(plane)
+    while True:
+        url = engines.pop(0)
+        last = not engines or not (data is None or isinstance(data, bytes))
+        try:
+            reply = await _ask(plane, request, url + path, data)
+        except Refused as e:
+            if e.status == 503:
+                plane.live.mark_down(url)
+            if last or e.status != 503:
+                raise
+            continue
+        if last or reply.status != 404 or not _ONE_ENGINES.match(path):
+            return reply
+        reply.release()
 
 
 async def _ask(plane: Plane, request: web.BaseRequest, url: str, data: Any) -> aiohttp.ClientResponse:
@@ -148,7 +163,8 @@ async def _ask(plane: Plane, request: web.BaseRequest, url: str, data: Any) -> a
                 continue
             if isinstance(e.__cause__, Refused):
                 raise e.__cause__ from None  # the client's body, and not the engine
-            raise Refused(503, f"the model's server cannot answer: {type(e).__name__}", retry_after=1.0) from e
+            status = 504 if isinstance(e, aiohttp.SocketTimeoutError) else 503
+            raise Refused(status, f"the model's server cannot answer: {type(e).__name__}", retry_after=1.0) from e
     raise AssertionError("unreachable")
 
 
@@ -178,8 +194,7 @@ async def list_models(plane: Plane, request: web.BaseRequest) -> web.Response:
     key, _ = plane.admission.who({n.lower(): v for n, v in request.raw_headers})
     plane.admission.enter(key)
     try:
-        url = URL(f"{_engines(plane)[0]}/v1/models", encoded=True)
-        async with _session(plane).get(url, headers=_headers(plane, request)) as reply:
+        async with await _ask_any(plane, request, "/v1/models", None) as reply:
             body = await reply.read()
             headers = end_to_end(reply.headers)
             if reply.status != 200:
