@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.data.identity import Tags
+from slipstream_proxy.data.shared import Shared
 from slipstream_proxy.dialects.base import Turn
 
 if TYPE_CHECKING:
@@ -82,10 +83,16 @@ def new_id(now: float) -> str:
     return _prefix + _HEX[_count >> 12] + _HEX[_count & 4095]
 
 
+_SAME: Final = 128
+"""Runs that stand at the same place of a conversation; of one that is asked for ever the older ones are forgotten."""
+
+
 class Episodes:
-    def __init__(self, *, window: float = 1800.0, limit: int = 100_000) -> None:
+    def __init__(self, *, window: float = 1800.0, limit: int = 100_000, shared: Shared | None = None) -> None:
+        """``shared``: what other workers know."""
         self.window = window
         self.limit = limit
+        self.shared = shared
         self._known: OrderedDict[Name, Episode] = OrderedDict()
         self._tools: OrderedDict[tuple[str, str], Name | None] = OrderedDict()
         self._tips: OrderedDict[tuple[str, bytes], _Tip] = OrderedDict()
@@ -107,8 +114,9 @@ class Episodes:
     def _get(self, name: Name, tags: Tags) -> Episode:
         now = time.monotonic()
         episode = self._known.get(name)
-        if episode is None or episode.done:
-            generation = episode.generation + 1 if episode is not None else 1
+        finished = self._finished(name) if self.shared is not None else 0
+        if episode is None or episode.done or finished >= episode.generation:
+            generation = max(finished, episode.generation if episode is not None else 0) + 1
             episode = Episode(name, generation, tags, now)
             self._known[name] = episode
             if len(self._known) > self.limit:
@@ -128,19 +136,41 @@ class Episodes:
         """It was told that the episode (by its stored id) is done: its name's next call starts another one."""
         known = self._known.get((key, episode.partition("~")[0]))
         if known is not None and known.id == episode:
-            known.done = True
+            self.end(known)
+        elif self.shared is not None:
+            name, _, generation = episode.partition("~")
+            self.shared.only("done", key, name.encode(), generation if generation.isdigit() else "1")
+
+    def end(self, episode: Episode) -> None:
+        """Its last call was answered."""
+        episode.done = True
+        if self.shared is not None:
+            key, name = episode.name
+            self.shared.only("done", key, name.encode(), str(episode.generation))
+
+    def _finished(self, name: Name) -> int:
+        """The last generation of a name that any worker was told the end of."""
+        assert self.shared is not None
+        return max([int(n) for n in self.shared.names("done", name[0], name[1].encode())], default=0)
 
     # --- untagged calls that are sent again -------------------------------------------------------------------------
 
     def failed(self, key: str, body_hash: str, episode: Episode) -> None:
         """A call got no reply: its client may send it again, and that is no new run."""
-        self._failed.setdefault((key, body_hash), []).append(episode.name)
+        if self.shared is not None:
+            self.shared.put("failed", key, body_hash.encode(), episode.name[1])
+            return
+        names = self._failed.setdefault((key, body_hash), [])
+        names.append(episode.name)
+        del names[:-_SAME]
         if len(self._failed) > self.limit:
             self._failed.popitem(last=False)
 
     def again(self, key: str, body_hash: str) -> str | None:
         """The episode of a call like this one that failed; each is given once, so that parallel runs stay apart."""
         now = time.monotonic()
+        if self.shared is not None:
+            return self._running(key, self.shared.claim("failed", key, body_hash.encode(), once=True))
         names = self._failed.pop((key, body_hash), [])
         while names:
             name = names.pop(0)
@@ -161,35 +191,67 @@ class Episodes:
             return None
         now = time.monotonic()
         for tool in reversed(turn.tool_ids):
-            name = self._tools.get((key, tool))
-            if name is not None and self._alive(name, now):
+            name = self._tools.get((key, tool)) if self.shared is None else self._caller(key, tool)
+            if name is not None and (self.shared is not None or self._alive(name, now)):
                 return name
         chain = _chain(turn.messages)
         for digest in reversed(chain[:-1]):  # something must have been added to what was said
-            tip = self._tips.get((key, digest))
-            if tip is None or now - tip.at > self.window:
-                continue
-            # Runs that said the same so far are interchangeable: each continues one of them.
-            for _ in range(len(tip.episodes)):
-                name = tip.episodes[min(tip.used, len(tip.episodes) - 1)]
-                tip.used += 1
-                if self._alive(name, now):
-                    return name
+            name = self._standing(key, digest, now)
+            if name is not None:
+                return name
         return None
+
+    def _standing(self, key: str, digest: bytes, now: float) -> Name | None:
+        """An episode that stands there: runs that said the same so far are interchangeable, and each continues one of them."""
+        if self.shared is not None:
+            found = self._running(key, self.shared.claim("tip", key, digest))
+            return (key, found) if found is not None else None
+        tip = self._tips.get((key, digest))
+        if tip is None or now - tip.at > self.window:
+            return None
+        for _ in range(len(tip.episodes)):
+            name = tip.episodes[min(tip.used, len(tip.episodes) - 1)]
+            tip.used += 1
+            if self._alive(name, now):
+                return name
+        return None
+
+    def _caller(self, key: str, tool: str) -> Name | None:
+        """The one episode, of any worker, that was given this tool call."""
+        assert self.shared is not None
+        names = set(self.shared.names("tool", key, tool.encode("utf-8", "surrogatepass")))
+        found = self._running(key, names.pop()) if len(names) == 1 else None
+        return (key, found) if found is not None else None
+
+    def _running(self, key: str, name: str | None) -> str | None:
+        """None: it is done, as some worker was told."""
+        if name is None:
+            return None
+        known = self._known.get((key, name))
+        return name if self._finished((key, name)) < (known.generation if known is not None else 1) else None
 
     def remember(self, episode: Episode, asked: Turn, said: Turn) -> None:
         """After a reply: the next call of this conversation will begin with these messages."""
         key = episode.name[0]
+        base = _chain(asked.messages)
+        last = base[-1] if base else b""
+        tips = [_link(last, message) for message in said.messages]
+        if self.shared is not None:
+            for tool in said.tool_ids:
+                self.shared.put("tool", key, tool.encode("utf-8", "surrogatepass"), episode.name[1])
+            for digest in tips:
+                self.shared.put("tip", key, digest, episode.name[1])
+            return
         for tool in said.tool_ids:
             other = self._tools.get((key, tool), episode.name)
             # an id that two episodes were given (parsers that count from 0) says nothing
             self._tools[(key, tool)] = episode.name if other == episode.name else None
-        base = _chain(asked.messages)
-        last = base[-1] if base else b""
-        for message in said.messages:
-            digest = _link(last, message)
+        for digest in tips:
             tip = self._tips.setdefault((key, digest), _Tip([]))
             tip.episodes.append(episode.name)
+            if len(tip.episodes) > 2 * _SAME:
+                del tip.episodes[:_SAME]
+                tip.used = max(0, tip.used - _SAME)
             tip.at = time.monotonic()
             self._tips.move_to_end((key, digest))
         while len(self._tools) > self.limit:

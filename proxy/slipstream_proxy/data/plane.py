@@ -22,6 +22,7 @@ from slipstream_proxy.data.link import ControlLink
 from slipstream_proxy.data.live import Live
 from slipstream_proxy.data.metrics import Metrics
 from slipstream_proxy.data.routing import Routes
+from slipstream_proxy.data.shared import Shared
 from slipstream_proxy.data.tracing import make_tracing
 from slipstream_proxy.data.translated import Contexts
 from slipstream_proxy.data.upstream import Pool
@@ -80,7 +81,9 @@ class Plane:
         self.holding = Holding(self)
         self.live.changed = self.holding.look
         self.link = ControlLink(config.socket, self.live)
-        self.episodes = Episodes(window=config.identity.continue_window)
+        window = config.identity.continue_window
+        shared = Shared(config.root / "conversations", window) if config.proxy.workers > 1 else None
+        self.episodes = Episodes(window=window, shared=shared)
         self.spool = SpoolWriter(
             config.spool_dir,
             f"data{number}",
@@ -177,6 +180,8 @@ class Plane:
             await self.session.close()
         await self.link.close()
         self.limits.close()
+        if self.episodes.shared is not None:
+            self.episodes.shared.close()
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
 

@@ -115,7 +115,7 @@ class Reply(CallState):
                 return
             shown, outcome = reply, "ok"
         if self.tags.done and outcome == "ok" and self.episode is not None:
-            self.episode.done = True
+            self.plane.episodes.end(self.episode)
         if self.turn is not None:
             self._remember(reply if self.back is None else b"".join((*self.back.shown, shown)), outcome)
         self.shown, self.outcome = shown, outcome

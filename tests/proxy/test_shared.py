@@ -1,0 +1,158 @@
+"""Workers of one proxy know the same conversations."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.proxy.conftest import Proxy
+from tests.proxy.test_identity import reply, turn, user
+from tests.proxy.test_relay import ASK
+
+from slipstream.config import Config
+from slipstream_proxy.data import shared as module
+from slipstream_proxy.data.episodes import Episodes
+from slipstream_proxy.data.identity import Tags
+from slipstream_proxy.data.shared import Shared
+
+
+@pytest.fixture
+def workers(tmp_path):
+    tables = [Shared(tmp_path / "conversations", 1800.0) for _ in range(3)]
+    yield [Episodes(shared=table) for table in tables]
+    for table in tables:
+        table.close()
+
+
+def on(i: int) -> Any:
+    return turn(user("go"), {"role": "assistant", "content": f"answer {i}"}, user("on"))
+
+
+def test_a_conversation_goes_on_at_any_worker(workers):
+    one, two, three = workers
+    first = one.of("-", Tags(), turn(user("go")))
+    one.remember(first, turn(user("go")), reply("answer 1"))
+    second = two.of("-", Tags(), on(1))
+    assert second.id == first.id
+    two.remember(second, on(1), reply("more"))
+    longer = turn(
+        user("go"),
+        {"role": "assistant", "content": "answer 1"},
+        user("on"),
+        {"role": "assistant", "content": "more"},
+        user("end"),
+    )
+    assert three.of("-", Tags(), longer).id == one.of("-", Tags(), longer).id == first.id
+    assert two.of("other key", Tags(), on(1)).id != first.id and two.of("-", Tags(), on(2)).id != first.id
+
+
+def test_runs_that_say_the_same_stay_apart(workers):
+    one, two, _ = workers
+    runs = [one.of("-", Tags(), turn(user("go"))) for _ in range(8)]
+    for run in runs:
+        one.remember(run, turn(user("go")), reply("answer"))
+    same = turn(user("go"), {"role": "assistant", "content": "answer"}, user("on"))
+    assert {two.of("-", Tags(), same).id for _ in range(8)} == {run.id for run in runs}
+
+
+def test_runs_of_two_workers_that_say_the_same_stay_apart(workers):
+    one, two, _ = workers
+    runs = [w.of("-", Tags(), turn(user("go"))) for w in (one, two)]
+    for worker, run in zip((one, two), runs, strict=True):
+        worker.remember(run, turn(user("go")), reply("answer"))
+    same = turn(user("go"), {"role": "assistant", "content": "answer"}, user("on"))
+    assert {one.of("-", Tags(), same).id for _ in range(2)} == {run.id for run in runs}
+
+
+def test_a_call_that_is_sent_again_to_another_worker(workers):
+    one, two, _ = workers
+    runs = [one.of("-", Tags(), turn(user("go"))) for _ in range(3)]
+    for run in runs:
+        one.failed("-", "h", run)
+    one.end(runs[0])
+    found = [w.again("-", "h") for w in (two, one, two, one)]
+    assert sorted(f or "" for f in found) == sorted(["", "", runs[1].id, runs[2].id])
+
+
+def test_tool_call_ids_of_another_worker(workers):
+    one, two, three = workers
+    for worker, text, ids in ((one, "a", ["call_x", "0"]), (two, "b", ["call_y", "0"])):
+        worker.remember(worker.of("-", Tags(episode=text), None), turn(user(text)), reply(None, ids))
+
+    def back(uid: str) -> Any:
+        call = {"role": "assistant", "tool_calls": [{"id": uid}]}
+        return turn(user("compacted"), call, {"role": "tool", "tool_call_id": uid, "content": "r"})
+
+    assert three.of("-", Tags(), back("call_x")).id == "a" and three.of("-", Tags(), back("call_y")).id == "b"
+    assert three.of("-", Tags(), back("0")).id not in ("a", "b")
+    two.end(two.of("-", Tags(episode="b"), None))
+    assert not three.of("-", Tags(), back("call_y")).id.startswith("b")
+
+
+def test_what_is_done_is_done_everywhere(workers):
+    one, two, three = workers
+    first, known = (w.of("-", Tags(episode="e"), None) for w in (one, two))
+    assert first.id == known.id == "e"
+    one.end(first)
+    assert [w.of("-", Tags(episode="e"), None).id for w in workers] == ["e~2"] * 3
+    two.finish("-", "e~2")
+    assert [w.of("-", Tags(episode="e"), None).id for w in workers] == ["e~3"] * 3
+    three.finish("-", "never seen here")
+    assert one.of("-", Tags(episode="never seen here"), None).id == "never seen here~2"
+    assert one.of("k", Tags(episode="e"), None).id == "e"
+
+
+def test_a_full_table_forgets_the_oldest(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SLOTS", 32)
+    table = Shared(tmp_path / "t", 1800.0)
+    for i in range(1000):
+        table.put("tip", "-", b"%d" % i, f"e{i}")
+        assert table.claim("tip", "-", b"%d" % i) == f"e{i}"
+    assert table.names("tip", "-", b"0") == []
+    table.put("tip", "-", b"x", "n" * 200)  # no name is so long
+    assert table.names("tip", "-", b"x") == []
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 3600.0)
+    assert table.names("tip", "-", b"999") == [] and table.claim("tip", "-", b"999") is None
+    table.close()
+
+
+def test_a_prompt_that_is_asked_for_ever_fills_no_memory():
+    episodes = Episodes()
+    for _ in range(2000):
+        run = episodes.of("-", Tags(), turn(user("go")))
+        episodes.remember(run, turn(user("go")), reply("answer"))
+        episodes.failed("-", "h", run)
+    (tip,) = episodes._tips.values()
+    assert len(tip.episodes) <= 256 and len(episodes._failed["-", "h"]) <= 256
+    same = turn(user("go"), {"role": "assistant", "content": "answer"}, user("on"))
+    assert episodes.of("-", Tags(), same).id in {name for _, name in tip.episodes}
+
+
+async def test_two_workers(tmp_path, fake):
+    config = Config(data_dir=str(tmp_path), engine={"urls": [fake.url], "name": "tiny"}, proxy={"workers": 2})
+    one, two = [await Proxy(config).start() for _ in range(2)]
+    try:
+
+        async def ask(proxy, messages):
+            async with aiohttp.ClientSession() as session:
+                async with session.post(
+                    f"{proxy.url}/v1/chat/completions", json={**ASK, "messages": messages}
+                ) as answer:
+                    said = (await answer.json())["choices"][0]["message"]
+                    return answer.headers["x-slipstream-episode"], [
+                        *messages,
+                        {k: said[k] for k in ("role", "content")},
+                        user("more"),
+                    ]
+
+        first, messages = await ask(one, ASK["messages"])
+        for proxy in (two, one, two):
+            episode, messages = await ask(proxy, messages)
+            assert episode == first, json.dumps(messages)
+    finally:
+        await one.stop()
+        await two.stop()
