@@ -224,6 +224,9 @@ def test_hidden_reasoning():
         ({"min_tokens": 3}, "min_tokens"),
         ({"thinking_token_budget": 9}, "thinking budget"),
         ({"watermarking": True}, "watermark"),
+        ({"vllm_xargs": {"a": 1}}, "engine options"),
+        ({"vllm_xargs": {}}, None),
+        ({"prompt_embeds": "AAAA"}, "images or other media"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]}, None),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
@@ -239,8 +242,22 @@ def test_what_sampling_can_be_learned_from(body, reason):
     assert read.untrainable == reason
 
 
-def test_defaults_are_the_effective_sampling():
-    assert sampling_of({"n": 2, "max_tokens": 5, "temperature": None})["temperature"] == 1.0
+@pytest.mark.parametrize(
+    ("asked", "effective"),
+    [
+        (None, 1.0),
+        ("0.5", 0.5),
+        (1, 1),
+        (0, 0),
+        (0.001, 0.01),
+        ("0.001", 0.01),
+        (0.01, 0.01),
+        ("hot", "hot"),
+        ([1], [1]),
+    ],
+)
+def test_the_effective_sampling(asked, effective):
+    assert sampling_of({"n": 2, "max_tokens": 5, "temperature": asked})["temperature"] == effective
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,23 @@ _MEDIA = frozenset((
 _STRUCTURED = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
+LEAST_TEMPERATURE = 0.01
+"""vLLM samples with this where less is asked (and with the greatest logit at 0)."""
+
+
+def _number(value: Any) -> Any:
+    """As the engine reads it: ``"0.5"`` is a number to it, and so is an integer where a float is due."""
+    try:
+        return float(value) if isinstance(value, str | float) else value
+    except ValueError:
+        return value
+
+
 def sampling_of(body: dict[str, Any]) -> dict[str, Any]:
     """The effective parameters, and what forces the output."""
-    found = {name: default if body.get(name) is None else body[name] for name, default in DEFAULTS.items()}
+    found = {name: default if body.get(name) is None else _number(body[name]) for name, default in DEFAULTS.items()}
+    if isinstance(found["temperature"], float) and 0 < found["temperature"] < LEAST_TEMPERATURE:
+        found["temperature"] = LEAST_TEMPERATURE
     found.update({name: body[name] for name in _KEPT if body.get(name) is not None})
     if forced := forces(body):
         found["forced"] = forced
@@ -69,6 +83,8 @@ def forces(body: dict[str, Any]) -> str | None:
         return "thinking budget"
     if body.get("watermarking"):
         return "watermark"
+    if body.get("vllm_xargs"):
+        return "engine options"
     if body.get("echo"):
         return "echo"
     return None
@@ -86,7 +102,7 @@ def has_media(messages: Any) -> bool:
 
 def untrainable(body: dict[str, Any], *, trust: bool) -> str | None:
     """The first reason why sampling was not the policy's own; ``trust`` overrides all but media, beam search and echo."""
-    if has_media(body.get("messages")):
+    if has_media(body.get("messages")) or body.get("prompt_embeds") is not None:
         return "images or other media"
     forced = forces(body)
     if trust:
