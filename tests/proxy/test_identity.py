@@ -155,6 +155,15 @@ def test_done_starts_the_next_generation():
     assert episodes.of("k2", Tags(episode="e"), None).id == "e"
 
 
+@pytest.mark.parametrize(
+    ("header", "metadata", "done"), [("false", True, False), ("true", False, True), (None, True, True)]
+)
+def test_a_header_says_whether_it_is_done_before_metadata_does(header, metadata, done):
+    headers = {} if header is None else {b"x-slipstream-done": header.encode()}
+    body = {"metadata": {"slipstream_done": metadata, "k": "v"}}
+    assert read_tags(headers, Prefix(""), None, body).done is done and body == {"metadata": {"k": "v"}}
+
+
 async def test_tags_reach_the_record(start, fake):
     proxy = await start()
     await post(proxy.url, ASK, path="/t/q1/e/run-7/v1/chat/completions")

@@ -92,7 +92,7 @@ def read_tags(
         if colon:
             found.task = found.task or checked(task, "the API key's task")
     if body is not None and isinstance(body.get("metadata"), dict):
-        _metadata(found, body)
+        _metadata(found, body, done=b"x-slipstream-done" not in headers)
     if traceparent and found.episode is None and (m := _TRACE.match(headers.get(b"traceparent", b""))):
         _name(found, m[1].decode(), "trace")
     return found
@@ -139,7 +139,8 @@ def _tag(found: Tags, key: str, value: str, where: str) -> None:
     found.tags.setdefault(key, value)
 
 
-def _metadata(found: Tags, body: dict[str, Any]) -> None:
+def _metadata(found: Tags, body: dict[str, Any], *, done: bool) -> None:
+    """``done``: whether this says if it is done; a header was first."""
     metadata: dict[str, Any] = body["metadata"]
     ours = [k for k in metadata if k.startswith("slipstream_")]
     if not ours:
@@ -153,7 +154,7 @@ def _metadata(found: Tags, body: dict[str, Any]) -> None:
         elif name == "slipstream_split":
             found.split = found.split or _split(value, where)
         elif name == "slipstream_done":
-            found.done = found.done or _done(value, where)
+            found.done = _done(value, where) if done else found.done
         elif name.startswith("slipstream_tag_"):
             _tag(found, checked(name.removeprefix("slipstream_tag_"), where), value, where)
     left = {k: v for k, v in metadata.items() if k not in ours}

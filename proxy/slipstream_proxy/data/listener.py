@@ -11,6 +11,7 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
 from slipstream_proxy.data.fastpath import KEEPALIVE, Client, refusal
+from slipstream_proxy.data.forwarding import Whole
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.stalled import Stalled
 from slipstream_proxy.dialects.base import openai_error
@@ -57,7 +58,7 @@ class Handler(RequestHandler):
         if status >= 500:
             self.log_exception("Error handling request", exc_info=exc)
         text = "the request is malformed" if status < 500 else "the proxy failed at this request"
-        response = web.Response(
+        response = Whole(
             status=status, body=openai_error(status, text, Refused(status, text).kind), content_type="application/json"
         )
         response.force_close()
