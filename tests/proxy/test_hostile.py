@@ -75,6 +75,15 @@ async def test_chunked_gzip_and_expect_bodies(start, fake):
     assert [json.loads(r)["messages"] for r in fake.raw] == [ASK["messages"]] * 4
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+async def test_a_body_that_cannot_be_unpacked_is_a_400_and_no_error_of_ours(start, fake, caplog, path):
+    proxy = await start()
+    line = LINE.replace(b"/v1/chat/completions", path.encode())
+    got = await send(proxy.port, line + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc")
+    assert got.startswith(b"HTTP/1.1 400") and b"malformed" in got and not fake.seen
+    assert not [r for r in caplog.records if r.levelname == "ERROR"]
+
+
 async def test_http_1_0(start, fake):
     proxy = await start()
     old = b"POST /v1/chat/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"

@@ -47,6 +47,11 @@ class Handler(RequestHandler):
             self._close = True
             self.transport.close()
 
+    def log_exception(self, *args: Any, **kwargs: Any) -> None:
+        """A body that cannot be read was answered (400): aiohttp reads on in it, and that is no failure of ours."""
+        if not isinstance(kwargs.get("exc_info"), web.RequestPayloadError):
+            super().log_exception(*args, **kwargs)
+
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
