@@ -119,3 +119,18 @@ async def test_what_others_wait_for_is_relayed_when_it_arrives(start, serve):
         go.set()
         await reader.readuntil(b"0\r\n\r\n")
     writer.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+async def test_an_error_in_a_stream_names_the_clients_model(start, serve, path):
+    async def fail(reader, writer):
+        await read_request(reader)
+        error = {"error": {"message": "The model `gone` fell over", "type": "InternalServerError", "code": 500}}
+        body = f"data: {json.dumps(error)}\n\ndata: [DONE]\n\n".encode()
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+        writer.write(head % len(body) + body)
+
+    proxy = await start(engine={"urls": [await serve(fail)]}, models={"gpt-4o": {"base": "gone"}})
+    ask = {**ASK, "input": "x", "max_tokens": 3, "max_output_tokens": 3, "model": "gpt-4o", "stream": True}
+    _, _, body = await post(proxy.url, ask, path=path)
+    assert b"The model `gpt-4o` fell over" in body and b"gone" not in body

@@ -77,9 +77,13 @@ class Reply(CallState):
     def _renamed(self, text: bytes) -> bytes:
         if self.names is None:
             return text
-        compact, client, spaced, client_spaced, _, _ = self.names
+        compact, client, spaced, client_spaced, engines, clients = self.names
         changed = text.replace(compact, client, 1)
-        return changed if changed is not text else text.replace(spaced, client_spaced, 1)
+        if changed is text:
+            changed = text.replace(spaced, client_spaced, 1)
+        if changed is text and b'"error"' in text:  # an error in a stream
+            changed = text.replace(engines, clients)
+        return changed
 
     def up_end(self) -> None:
         self.sent = None
