@@ -273,6 +273,8 @@ def test_the_effective_sampling(asked, effective):
         (b"", {"outcome": "error", "status": 503}, "error"),
         (b"[]", {}, "no token ids"),
         (b"3", {}, "no token ids"),
+        (whole(finish_reason="abort"), {}, "error"),
+        (whole(finish_reason="length"), {}, None),
         (whole(), {"external": True}, "external upstream"),
         (whole(), {"note": "redacted"}, "redacted"),
     ],
@@ -365,6 +367,23 @@ def test_rubbish_never_raises(name, rubbish, stream):
     if isinstance(body, dict):
         dialect.turn(body)
         dialect.inject(body)
+
+
+@pytest.mark.parametrize("name", ["chat", "completions"])
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_stream_in_which_the_engine_failed_is_not_learned_from(name, failed):
+    """vLLM says an error in the stream, and ends it as any other."""
+    ids = {"prompt_token_ids": [1]}
+    logprobs = {"content": [{"token": "a", "logprob": -0.5}]}
+    token = {"delta": {"content": "a"}, "token_ids": [2], "logprobs": logprobs}
+    if name == "completions":
+        token = {"text": "a", "token_ids": [2], "logprobs": {"token_logprobs": [-0.5]}, **ids}
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    last = {"error": {"message": "out of memory"}} if failed else end
+    reply = sse({"choices": [{"index": 0, **token}], **ids}) + sse(last) + b"data: [DONE]\n\n"
+    read = BY_NAME[name].parse(b'{"messages":[]}', reply, head(stream=True, dialect=name))
+    assert read.choices[0].completion_ids == [2] and read.untrainable == ("error" if failed else None)
+    assert ("out of memory" in (read.error or "")) == failed
 
 
 def test_messages_stream():

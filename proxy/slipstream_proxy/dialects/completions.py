@@ -65,7 +65,10 @@ def _texts(body: dict[str, Any]) -> tuple[list[Any], list[Any]]:
 def _read(reply: bytes, *, stream: bool) -> Read:
     prompt: list[int] = []
     found: dict[int, Choice] = {}
+    error = None
     for read in stream_objects(reply) if stream else [loads(reply)]:
+        if read.get("error"):
+            error = dumps(read["error"])[:4096].decode("utf-8", "replace")
         for part in read.get("choices") or ():
             choice = found.setdefault(part.get("index", 0), Choice({"role": "assistant", "content": ""}, None))
             choice.message["content"] += part.get("text") or ""
@@ -74,7 +77,7 @@ def _read(reply: bytes, *, stream: bool) -> Read:
             choice.finish_reason = part.get("finish_reason") or choice.finish_reason
             if not prompt and part.get("prompt_token_ids"):
                 prompt = part["prompt_token_ids"]
-    return prompt, [found[i] for i in sorted(found)], None
+    return prompt, [found[i] for i in sorted(found)], error
 
 
 def _by_json(reply: bytes, hide: Hide) -> bytes:

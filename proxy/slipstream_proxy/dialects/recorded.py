@@ -12,6 +12,9 @@ from slipstream_proxy.records import CallHead, Choice, Parsed
 Read = tuple[list[int], list[Choice], str | None]
 """Prompt ids, choices, error of a reply."""
 
+_BROKEN = ("abort", "error")
+"""Ends that the engine made and the policy did not."""
+
 
 def parsed(
     request: bytes,
@@ -33,6 +36,8 @@ def parsed(
             bad = "unreadable"
     prompt, choices, error = found
     reason = why_not(head, bad or untrainable(body, trust=head.trust_sampling), prompt, choices)
+    if reason is None and (error is not None or any(c.finish_reason in _BROKEN for c in choices)):
+        reason = "error"
     if error is None and head.status >= 400:
         error = reply[:4096].decode("utf-8", "replace")
     return Parsed(*texts(body), sampling_of(body), prompt, choices, reason, error)
