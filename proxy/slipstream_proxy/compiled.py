@@ -26,13 +26,13 @@ MODULES = (
         f"data/{name}.py"
         for name in (
             "admission", "callstate", "episodes", "exchange", "fastpath", "http1", "identity", "limits", "live", "metrics", "plane", "queued",
-            "record", "refused", "reply", "request", "routing", "upstream",
+            "record", "refused", "reply", "request", "routing", "shared", "upstream",
         )
     ),
     *(
         f"dialects/{name}.py"
         for name in (
-            "base", "chat", "chat_events", "completions", "messages", "messages_back", "messages_chat", "openai", "recorded", "responses",
+            "base", "chat", "chat_events", "completions", "messages", "messages_back", "messages_chat", "numbers", "openai", "recorded", "responses",
             "responses_back", "responses_chat", "sampling", "through_chat",
         )
     ),

@@ -63,7 +63,11 @@ class Call(Reply):
             body = None
         if not isinstance(body, dict):
             body = None  # the engine says what is wrong with it
-        elif ("tools" in body or "response_format" in body or "seed" in body) and has_long_integer(self.body):
+        elif (
+            has_long_integer(body.get("tools"))
+            or has_long_integer(body.get("response_format"))
+            or has_long_integer(body.get("seed"))
+        ):
             body = python_loads(self.body)
         tags = request.tags
         metadata = body is not None and isinstance(body.get("metadata"), dict)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, Final
 
-_DIGITS = bytes(0x30 if 0x30 <= c <= 0x39 else c for c in range(256))
-_LONG = b"0" * 19
+import orjson
+
+_DIGITS: Final = bytes(0x30 if 0x30 <= c <= 0x39 else c for c in range(256))
 
 
 class Odd(float):
@@ -24,6 +25,13 @@ def python_loads(text: bytes) -> Any:
     return json.loads(text, parse_constant=number, parse_float=number)
 
 
-def has_long_integer(text: bytes) -> bool:
-    """Something in this JSON may be an integer beyond 64 bits, of which orjson makes a float."""
-    return _LONG in text.translate(_DIGITS)
+def has_long_integer(value: Any) -> bool:
+    """Whether what orjson has read may have been an integer beyond 64 bits: it makes a float of one, and writes that with an exponent."""
+    if value is None:
+        return False
+    try:
+        text = orjson.dumps(value)
+    except TypeError:  # read by ``python_loads``
+        return False
+    text = text.translate(_DIGITS)
+    return text.find(b"0e+00") >= 0 or text.find(b"0e00") >= 0  # older versions write no sign
