@@ -32,7 +32,7 @@ MODULES = (
     *(
         f"dialects/{name}.py"
         for name in (
-            "base", "chat", "chat_events", "completions", "messages", "messages_back", "messages_chat", "numbers", "openai", "recorded", "responses",
+            "base", "chat", "chat_events", "completions", "messages", "messages_back", "messages_chat", "openai", "recorded", "responses",
             "responses_back", "responses_chat", "sampling", "through_chat",
         )
     ),

@@ -34,6 +34,15 @@ def body_hash(body: bytes) -> str:
     return f"{len(body)}-{check}"
 
 
+def _has_long_integer(body: dict[str, Any]) -> bool:
+    """Looked for where they are found in requests: going through whole conversations would cost more than all the rest."""
+    for name in ("tools", "response_format", "seed"):
+        value = body.get(name)
+        if value is not None and has_long_integer(value):
+            return True
+    return False
+
+
 class Call(Reply):
     """The request's side."""
 
@@ -63,11 +72,7 @@ class Call(Reply):
             body = None
         if not isinstance(body, dict):
             body = None  # the engine says what is wrong with it
-        elif (
-            has_long_integer(body.get("tools"))
-            or has_long_integer(body.get("response_format"))
-            or has_long_integer(body.get("seed"))
-        ):
+        elif _has_long_integer(body):
             body = python_loads(self.body)
         tags = request.tags
         metadata = body is not None and isinstance(body.get("metadata"), dict)

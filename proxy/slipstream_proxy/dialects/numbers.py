@@ -27,8 +27,6 @@ def python_loads(text: bytes) -> Any:
 
 def has_long_integer(value: Any) -> bool:
     """Whether what orjson has read may have been an integer beyond 64 bits: it makes a float of one, and writes that with an exponent."""
-    if value is None:
-        return False
     try:
         text = orjson.dumps(value)
     except TypeError:  # read by ``python_loads``
