@@ -19,7 +19,7 @@ from typing import Any
 
 from slipstream.config import Config
 from slipstream_proxy.keys import Keys
-from slipstream_proxy.spool import list_segments, read_segment
+from slipstream_proxy.segments import list_segments, read_segment
 
 HERE = Path(__file__).parent
 CORES = sorted(os.sched_getaffinity(0))

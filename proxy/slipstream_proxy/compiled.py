@@ -26,7 +26,7 @@ MODULES = (
         f"data/{name}.py"
         for name in (
             "admission", "callstate", "episodes", "exchange", "fastpath", "http1", "identity", "limits", "live", "metrics", "plane", "queued",
-            "record", "refused", "reply", "request", "routing", "shared", "upstream",
+            "receiver", "record", "refused", "reply", "request", "routing", "shared", "upstream",
         )
     ),
     *(
@@ -36,7 +36,7 @@ MODULES = (
             "responses_back", "responses_chat", "sampling", "through_chat",
         )
     ),
-    "keys.py", "spool.py",
+    "keys.py", "segments.py", "spool.py",
 )  # fmt: skip
 """Compiled together, so that calls among them are C calls. Subclasses of aiohttp's classes cannot be among them."""
 

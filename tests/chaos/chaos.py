@@ -28,7 +28,7 @@ from tests.chaos.hurts import KILLS, NEED_MOUNT, SYSCALLS, WAL, Hurts, clock_lib
 from tests.chaos.running import API, PATIENCE
 from tests.proxy.fake_engine import FakeEngine
 
-from slipstream_proxy.spool import list_segments, read_segment
+from slipstream_proxy.segments import list_segments, read_segment
 
 AGENTS = 4
 

@@ -180,7 +180,7 @@ def test_what_was_recorded_is_what_was_sampled(engine, proxy, stream):
     """The record's ids are the engine's own, and detokenised they are the reply."""
     from slipstream_proxy.dialects import BY_NAME
     from slipstream_proxy.records import CallHead
-    from slipstream_proxy.spool import list_segments, read_segment
+    from slipstream_proxy.segments import list_segments, read_segment
 
     body = {**CHAT, "temperature": 1.0, "stream": stream}
     reply = ask(proxy.url, "/v1/chat/completions", body)

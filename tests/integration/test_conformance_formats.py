@@ -104,7 +104,7 @@ def record(proxy: Any, reply: httpx.Response) -> tuple[Any, Any]:  # noqa: F811
     """What the store will have of a call."""
     from slipstream_proxy.dialects import BY_NAME
     from slipstream_proxy.records import CallHead
-    from slipstream_proxy.spool import list_segments, read_segment
+    from slipstream_proxy.segments import list_segments, read_segment
 
     call = reply.headers["x-slipstream-call"]
     segments = [path for found in list_segments(proxy.data_dir / "spool").values() for _, path in found]

@@ -14,7 +14,7 @@ from slipstream.config import Config
 from slipstream_proxy.data.listener import sweep
 from slipstream_proxy.data.plane import Plane
 from slipstream_proxy.data.server import make_server
-from slipstream_proxy.spool import list_segments, read_segment
+from slipstream_proxy.segments import list_segments, read_segment
 
 settings.register_profile("proxy", derandomize=True, deadline=None)
 settings.load_profile("proxy")

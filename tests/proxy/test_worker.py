@@ -22,7 +22,7 @@ from slipstream.errors import ConfigError, StartError
 from slipstream_proxy.keys import Keys
 from slipstream_proxy.main import run
 from slipstream_proxy.parent import bind, is_loopback, lock
-from slipstream_proxy.spool import list_segments, read_segment
+from slipstream_proxy.segments import list_segments, read_segment
 
 
 class Worker:

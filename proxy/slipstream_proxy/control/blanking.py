@@ -14,7 +14,7 @@ import orjson
 from crc32c import crc32c
 
 from slipstream_proxy.records import Kind
-from slipstream_proxy.spool import Frame, list_segments, read_segment
+from slipstream_proxy.segments import Frame, list_segments, read_segment
 from slipstream_proxy.store.protocol import Position
 
 BLANK = "blank"

@@ -20,7 +20,7 @@ from slipstream_proxy.control.blanking import blank
 from slipstream_proxy.control.reading import Item, Read, backlog, gather, parse, textless
 from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.records import Mutation
-from slipstream_proxy.spool import list_segments
+from slipstream_proxy.segments import list_segments
 from slipstream_proxy.store.protocol import CallRow, Position, Store
 
 if TYPE_CHECKING:

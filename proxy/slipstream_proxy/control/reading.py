@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.records import CallHead, Kind, Mutation, Parsed
-from slipstream_proxy.spool import Frame, list_segments, read_segment
+from slipstream_proxy.segments import Frame, list_segments, read_segment
 from slipstream_proxy.store.protocol import CallRow, Position
 from slipstream_proxy.usage import usage_of
 

@@ -11,17 +11,17 @@ from slipstream_proxy.data.call_log import log_call
 from slipstream_proxy.data.episodes import Episode, Pinned, new_id
 from slipstream_proxy.data.identity import Tags
 from slipstream_proxy.data.plane import Plane
+from slipstream_proxy.data.receiver import Receiver
 from slipstream_proxy.data.record import make_head, make_texts
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import Head, Sink
 from slipstream_proxy.data.routing import Route
-from slipstream_proxy.data.upstream import Receiver
 from slipstream_proxy.dialects.base import Back, Events, Hide, Turn, dumps
 from slipstream_proxy.records import Kind
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.http1 import ResponseHead
-    from slipstream_proxy.data.upstream import Sent
+    from slipstream_proxy.data.receiver import Sent
     from slipstream_proxy.keys import Key
 
 log = logging.getLogger(__name__)

@@ -10,11 +10,10 @@ import asyncio
 import re
 import socket
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
 from slipstream_proxy.data.exchange import Call
-from slipstream_proxy.data.http1 import LAST_CHUNK, Known, chunk
+from slipstream_proxy.data.http1 import LAST_CHUNK, REASONS, Known, chunk, status_line
 from slipstream_proxy.data.identity import Prefix, split_path
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import Head, Sink, parse_fields
@@ -41,12 +40,6 @@ _LINGER = 2.0
 
 _LARGE: Final = 65536
 """Bytes from which on a body is not copied to stand behind its head."""
-
-REASONS: Final = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
-
-
-def status_line(status: int) -> bytes:
-    return REASONS.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
 
 
 def refusal(e: Refused, dialect: Dialect | None = None) -> bytes:
@@ -230,9 +223,8 @@ class Client(Sink):
             return
         self._discarding = True
         transport.write(refusal(e, dialect))
-        if (
-            e.status == 413
-        ):  # closing while the body still comes in would reset the connection before the client has read why
+        if e.status == 413:
+            # Closing while the body still comes in would reset the connection before the client has read why.
             self._loop.call_later(_LINGER, transport.close)
         else:
             transport.close()

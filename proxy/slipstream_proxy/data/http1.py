@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from http import HTTPStatus
 from typing import Final, Generic, TypeVar
 
 HOP = frozenset(
@@ -20,6 +21,13 @@ HOP = frozenset(
     )
 )
 """Fields that belong to one connection; content-length is written anew."""
+
+
+REASONS: Final = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
+
+
+def status_line(status: int) -> bytes:
+    return REASONS.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
 
 
 class Malformed(ValueError):

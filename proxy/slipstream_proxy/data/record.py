@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from slipstream_proxy.dialects.base import null_ids, null_logprobs
-from slipstream_proxy.spool import common_head
+from slipstream_proxy.segments import common_head
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.callstate import CallState

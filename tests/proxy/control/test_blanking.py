@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from slipstream_proxy.control.blanking import BLANK, blank, nothing
 from slipstream_proxy.records import Kind
-from slipstream_proxy.spool import encode, read_segment
+from slipstream_proxy.segments import encode, read_segment
 from slipstream_proxy.store.protocol import Position
 
 

@@ -9,7 +9,8 @@ from tests.proxy.control.conftest import until
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.ingest import of_a_record
 from slipstream_proxy.records import Kind
-from slipstream_proxy.spool import SpoolWriter, list_segments
+from slipstream_proxy.segments import list_segments
+from slipstream_proxy.spool import SpoolWriter
 from slipstream_proxy.store.driver import StoreError
 
 

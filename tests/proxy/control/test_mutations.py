@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.mutations import Mutations
-from slipstream_proxy.spool import SpoolWriter, list_segments, read_segment
+from slipstream_proxy.segments import list_segments, read_segment
+from slipstream_proxy.spool import SpoolWriter
 
 
 async def test_huge_numbers_do_not_cost_the_record(tmp_path):

@@ -3,7 +3,7 @@ from __future__ import annotations
 from slipstream_proxy.control import reading
 from slipstream_proxy.control.reading import gather, parse, read_writer
 from slipstream_proxy.records import Kind
-from slipstream_proxy.spool import encode, list_segments
+from slipstream_proxy.segments import encode, list_segments
 from slipstream_proxy.store.protocol import Position
 
 
