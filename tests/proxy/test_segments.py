@@ -34,8 +34,8 @@ def check(path: Path, records, whole: int) -> None:
     reader = read_segment(path)
     found = list(reader)
     assert [(f.request, f.reply) for f in found] == [(q, r) for _, q, r in records[:whole]]
-    for frame, (head, request, _) in zip(found, records, strict=False):
-        assert frame.head == {**head, "request_bytes": len(request)}
+    for one, (head, request, _) in zip(found, records, strict=False):
+        assert one.head == {**head, "request_bytes": len(request)}
 
 
 @settings(max_examples=100, deadline=None)
