@@ -160,6 +160,23 @@ async def test_lengths_beyond_all_bounds(start, fake, length):
     assert got.startswith(b"HTTP/1.1 413") and b"connection: close" in got and not fake.seen
 
 
+@pytest.mark.parametrize("way", ["fast", "aiohttp"])
+async def test_leading_zeros_of_a_length_are_no_other_length(start, fake, monkeypatch, way):
+    """Read as a shorter one, the body's rest would be a request that nobody sent."""
+    if way == "aiohttp":
+        monkeypatch.setattr(fastpath, "_LINE", NEVER)
+    proxy = await start()
+    inner = request([("Host", "a")], json.dumps({**ASK, "n": 2}).encode())
+    for zeros in (1, 12, 16, 40):
+        asked = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %b%d\r\n\r\n%b"
+        asked %= (b"0" * zeros, len(inner), inner)
+        after = request([("Host", "a")], BODY)
+        (_, _, said), (status, _, _) = await replies(proxy.port, [asked + after], 2)
+        assert b"no JSON" in said and status == b"HTTP/1.1 200 OK"
+        assert fake.raw.pop(0) == inner and len(fake.raw) == 1
+        fake.raw.clear()
+
+
 async def test_a_body_that_drips_is_ended(start, fake, monkeypatch):
     """Each byte in time, but never the whole."""
     monkeypatch.setattr(fastpath, "MIN_RATE", 1e6)
