@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import json
 
 import aiohttp
@@ -74,6 +76,26 @@ async def test_who_asks_goes_along(start, control, tmp_path):
     told = [json.loads(s[2]["x-slipstream-auth"]) for s in seen if "x-slipstream-auth" in s[2]]
     assert told == [{"key": uid, "scopes": ["judge"]}, {"key": "-", "scopes": []}]
     assert secret not in str(seen)
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(start, control):
+    proxy = await start(proxy={"header_timeout": 0.2})
+    await control(proxy.config.socket)
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(b"POST /slipstream/v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nab")
+    async with asyncio.timeout(30):
+        got = await reader.read()
+    writer.close()
+    assert got.startswith(b"HTTP/1.1 408") and b'"timeout_error"' in got
+
+
+async def test_what_is_unpacked_is_not_called_packed(start, control):
+    proxy = await start()
+    seen = await control(proxy.config.socket)
+    packed = gzip.compress(b'{"a": 1}')
+    await ask(proxy, "POST", "/slipstream/v1/x", data=packed, headers={"Content-Encoding": "gzip"})
+    _, _, fields, data = next(s for s in seen if s[1].startswith("/slipstream"))
+    assert data == b'{"a": 1}' and "Content-Encoding" not in fields
 
 
 def test_what_is_the_control_planes():

@@ -46,6 +46,8 @@ async def send(port: int, *parts: bytes, eof: bool = False, until: bytes = b"") 
         LINE + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n0\r\n\r\n",
         LINE + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n0\r\n\r\n",
         LINE + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        LINE + b"Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        LINE + b"X-A: b\x1b[31m\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY,
         b"POST /v1/chat/completions HTTP/1.1\r\nno colon here\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 rubbish\r\n\r\n",
     ],
@@ -147,6 +149,40 @@ async def test_too_large(start, fake):
     got = await send(proxy.port, b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-A: " + b"y" * 4000 + b"\r\n\r\n")
     assert got.startswith((b"HTTP/1.1 431", b"HTTP/1.0 431", b"HTTP/1.1 400", b"HTTP/1.0 400"))
     assert not fake.seen
+
+
+@pytest.mark.parametrize(
+    "line", [b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n", LINE + b"Connection: close\r\n", LINE]
+)
+async def test_the_sum_of_a_heads_lines_is_limited_too(start, fake, line):
+    proxy = await start(proxy={"header_limit": 4096})
+    for count, size in ((50, 100), (1100, 1)):
+        head = line + b"".join(b"X-%d: %b\r\n" % (i, b"y" * size) for i in range(count)) + b"\r\n"
+        whole = await send(proxy.port, head)
+        drip = await send(proxy.port, *(head[i : i + 61] for i in range(0, len(head), 61)))
+        for got in (whole, drip):
+            assert got.startswith((b"HTTP/1.1 431", b"HTTP/1.0 431")) and got.count(b"HTTP/1.") == 1, got[:100]
+    many = line + b"".join(b"X%d:\r\n" % i for i in range(200)) + b"Content-Length: 0\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(many)
+    async with asyncio.timeout(30):
+        assert b"431" not in await reader.readline()
+    writer.close()
+
+
+async def test_a_client_that_sends_a_head_without_end_reads_why_it_is_turned_away(start, fake):
+    proxy = await start(proxy={"header_limit": 4096})
+    for line in (LINE, b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(line + b"X-A: " + b"y" * 3_000_000)
+        async with asyncio.timeout(30):
+            assert (await reader.readline()).endswith(b" 431 Request Header Fields Too Large\r\n")
+        writer.close()
+
+
+async def test_a_connection_that_never_asks_is_closed(start, fake):
+    proxy = await start(proxy={"header_timeout": 0.2})
+    assert await send(proxy.port) == b""
 
 
 async def test_a_client_reads_why_its_body_is_too_large(start, fake):

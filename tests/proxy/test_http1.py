@@ -154,6 +154,8 @@ def test_response_heads():
         b"a: b\nc: d\r\n",
         b"a: b\rc\r\n",
         b"a: \0\r\n",
+        b"a: \x1b[31m\r\n",
+        b"a: b\x7f\r\n",
         b"content-length: 1\r\ncontent-length: 2\r\n",
         b"Host: a\r\nhost: b\r\n",
         b"a\xff: b\r\n",

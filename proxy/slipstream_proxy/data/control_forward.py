@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -12,6 +13,7 @@ from aiohttp import web
 from yarl import URL
 
 from slipstream_proxy.data.admission import credential
+from slipstream_proxy.data.body import body_parts
 from slipstream_proxy.data.forwarding import end_to_end, hand_on
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.keys import ANYONE
@@ -81,17 +83,21 @@ async def forward_to_control(plane: Plane, request: web.BaseRequest) -> web.Stre
     headers = end_to_end(request.headers)
     for name in {n for n in headers if n.lower() in _CREDENTIALS or n.lower().startswith("x-slipstream-")}:
         headers.popall(name, None)
+    headers.popall("content-encoding", None)  # what is read of the body is unpacked
     headers["x-slipstream-auth"] = auth
+    body = body_parts(request, sys.maxsize, plane.config.proxy.header_timeout) if request.can_read_body else None
     url = URL(f"http://control{request.rel_url.raw_path_qs}", encoded=True)
     try:
         reply = await plane.link.session.request(
             request.method,
             url,
             headers=headers,
-            data=request.content if request.can_read_body else None,
+            data=body,
             allow_redirects=False,
         )
-    except (aiohttp.ClientError, OSError, TimeoutError):
+    except (aiohttp.ClientError, OSError, TimeoutError) as e:
+        if isinstance(e.__cause__, Refused):
+            return _refused(e.__cause__)  # the client's body, and not the control plane
         return _refused(
             Refused(503, "the control plane does not answer; calls are served and recorded meanwhile", retry_after=1.0)
         )
@@ -107,4 +113,8 @@ def _refused(e: Refused) -> web.Response:
     response = web.json_response({"error": detail}, status=e.status)
     if e.retry_after is not None:
         response.headers["retry-after"] = "1"
+    if e.status == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    if e.status == 408:
+        response.force_close()
     return response

@@ -35,8 +35,8 @@ MIN_RATE = 1024.0
 KEEPALIVE = 300.0
 """Seconds after which a connection without a request is closed."""
 
-_LINGER = 2.0
-"""Seconds in which a client may go on sending a body that is too large."""
+LINGER = 2.0
+"""Seconds in which a client that was turned away may go on sending: a connection closed meanwhile is reset before it has read why."""
 
 _LARGE: Final = 65536
 """Bytes from which on a body is not copied to stand behind its head."""
@@ -78,6 +78,7 @@ class Client(Sink):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
         self._clients.add(self)
+        self._since = self._loop.time()
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -109,7 +110,10 @@ class Client(Sink):
         """Once a second: a head that does not end, a body that does not go on or only drips, or no request at all costs a connection."""
         if self._since and now - self._since > timeout and self._call is None and self.transport is not None:
             self._since = 0.0
-            self._turn_away(Refused(408, "the request did not arrive in time"))
+            if self._ahead or self._request is not None:
+                self._turn_away(Refused(408, "the request did not arrive in time"))
+            else:  # opened, perhaps for later, and never used: an answer might be taken for that of a request on its way
+                self.close()
         elif self._throttled and self.transport is not None and hung_up(self.transport):
             self.transport.abort()
         elif self._served or self._call is not None or self._request is not None:
@@ -225,11 +229,8 @@ class Client(Sink):
             return
         self._discarding = True
         transport.write(refusal(e, dialect))
-        if e.status == 413:
-            # Closing while the body still comes in would reset the connection before the client has read why.
-            self._loop.call_later(_LINGER, transport.close)
-        else:
-            transport.close()
+        transport.write_eof()
+        self._loop.call_later(LINGER, transport.close)
 
     # --- the sink ---------------------------------------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
+from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
-from slipstream_proxy.data.fastpath import KEEPALIVE, Client, refusal
+from slipstream_proxy.data.fastpath import KEEPALIVE, LINGER, Client, refusal
 from slipstream_proxy.data.forwarding import Whole
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.stalled import Stalled
@@ -25,27 +25,54 @@ log = logging.getLogger(__name__)
 class Handler(RequestHandler):
     """A connection that aiohttp reads."""
 
-    __slots__ = ("_plane", "_since")
+    __slots__ = ("_body", "_last", "_plane", "_since", "_size")
 
     def __init__(self, manager: Server, **kwargs: Any) -> None:
         super().__init__(manager, **kwargs)
         self._plane: Plane = manager.plane
         self._since = 0.0
+        self._size, self._last = 0, b""
+        self._body: Any = None
 
     def data_received(self, data: bytes) -> None:
+        if self._close or self._force_close:
+            return
+        body = self._body
+        if (body is None or body.is_eof()) and self._head_size(data) > self._plane.config.proxy.header_limit:
+            self._turn_away(Refused(431, "the request's head is too large"))
+            return
+        count = self._request_count
         super().data_received(data)
+        if self._request_count != count:
+            self._body = self._messages[-1][1]
+            self._size, self._last = 0, b""
         waiting = not self._messages and self._current_request is None and not self._request_in_progress
         self._since = (self._since or self._loop.time()) if waiting and not self._force_close else 0.0
 
+    def _head_size(self, data: bytes) -> int:
+        """Of the head so far. Aiohttp limits each line and their number, not their sum."""
+        if not self._size:
+            data = data.lstrip(b"\r\n")
+        text = self._last + data
+        end = text.find(b"\r\n\r\n")
+        self._size += len(data) if end < 0 else end - len(self._last)
+        self._last = text[-3:]
+        return self._size
+
+    def _turn_away(self, e: Refused) -> None:
+        self._since = 0.0
+        self._plane.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
+        transport = self.transport
+        if transport is not None:
+            transport.write(refusal(e))
+            transport.write_eof()
+            self._close = True
+            self._loop.call_later(LINGER, transport.close)
+
     def check(self, now: float, timeout: float) -> None:
         """Once a second: a head that does not end costs its connection."""
-        if self._since and now - self._since > timeout and self.transport is not None:
-            self._since = 0.0
-            e = Refused(408, "the request did not arrive in time")
-            self._plane.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
-            self.transport.write(refusal(e))
-            self._close = True
-            self.transport.close()
+        if self._since and now - self._since > timeout:
+            self._turn_away(Refused(408, "the request did not arrive in time"))
 
     def log_exception(self, *args: Any, **kwargs: Any) -> None:
         """A body that cannot be read was answered (400): aiohttp reads on in it, and that is no failure of ours."""
@@ -58,7 +85,7 @@ class Handler(RequestHandler):
         """Aiohttp's parser refused the request: JSON like all our errors, and a closed connection."""
         if request.writer.output_size > 0:
             raise ConnectionError("a part of the response is sent already")
-        if isinstance(exc, LineTooLong):
+        if isinstance(exc, LineTooLong) or (isinstance(exc, BadHttpMessage) and "Too many" in exc.message):
             status = 431
         if status >= 500:
             self.log_exception("Error handling request", exc_info=exc)

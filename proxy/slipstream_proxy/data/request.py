@@ -32,7 +32,7 @@ _DROPPED = frozenset(
 )
 """Never sent upstream: fields of this hop, and the client's credentials."""
 
-_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\r\n\0]*)")
+_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
 
 
 Headers = dict[bytes, bytes]
