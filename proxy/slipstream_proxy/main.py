@@ -21,20 +21,21 @@ def run(config: Config, config_path: Path | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C; returns the exit code. Raises ``StartError`` or ``ConfigError`` before anything runs."""
     if config.proxy.redact:
         load_function(config.proxy.redact)
-    if not len(Keys(config.keys_file)) and not is_loopback(config.proxy.host):
+    keyed = bool(len(Keys(config.keys_file)))
+    if not keyed and not is_loopback(config.proxy.host):
         raise StartError(
             f"proxy.host is {config.proxy.host} and there are no API keys: make one with `slipstream keys add`, or bind to 127.0.0.1"
         )
     fd = lock(config.root)
     try:
-        return _run(config)
+        return _run(config, keyed=keyed)
     finally:
         os.close(fd)
 
 
-def _run(config: Config) -> int:
+def _run(config: Config, *, keyed: bool) -> int:
     sock = bind(config.proxy.host, config.proxy.port)
-    parent = Parent(config, sock)
+    parent = Parent(config, sock, keyed=keyed)
 
     def stop(*_: Any) -> None:
         parent.stopping = True

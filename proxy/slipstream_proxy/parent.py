@@ -109,13 +109,15 @@ class Child:
 
 
 class Parent:
-    def __init__(self, config: Config, sock: socket.socket) -> None:
+    def __init__(self, config: Config, sock: socket.socket, *, keyed: bool = False) -> None:
+        """``keyed``: every call needs a key, also of workers that are started when the last one is revoked: the socket may be open to the world."""
         self.config = config
         self.sock = sock
         self.env = {
             **os.environ,
             "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(),
             "SLIPSTREAM_PARENT": str(os.getpid()),
+            "SLIPSTREAM_KEYED": "1" if keyed else "0",
         }
         run = [sys.executable, "-m"]
         fd = sock.fileno()

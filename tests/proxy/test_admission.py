@@ -15,6 +15,7 @@ def test_without_keys_anybody(tmp_path):
     assert admission.who({b"authorization": b"Bearer any:e1"}) == (ANYONE, "e1")
     Keys(tmp_path / "keys.json").add("a", ["inference"])
     assert admission.open  # what it was at the start
+    assert Admission(Keys(tmp_path / "keys.json"), keyed=False).open  # of the proxy, whenever the worker was
 
 
 def test_a_key_is_known_until_it_is_revoked(tmp_path):

@@ -183,7 +183,8 @@ PARENT = "import sys; from slipstream.config import load_config; from slipstream
 
 async def test_the_parent_keeps_its_children_alive_and_ends_them(tmp_path, fake):
     data = tmp_path / "d"
-    Keys(data / "keys.json").add("a", ["admin"])
+    keys = Keys(data / "keys.json")
+    key_id, _ = keys.add("a", ["admin"])
     flags = [f"data_dir={data}", "proxy.port=0", "proxy.workers=2", "engine.name=tiny", f'engine.urls=["{fake.url}"]']
     process = subprocess.Popen([sys.executable, "-c", PARENT, *flags], stdout=subprocess.PIPE, text=True)
     try:
@@ -204,9 +205,14 @@ async def test_the_parent_keeps_its_children_alive_and_ends_them(tmp_path, fake)
             return found
 
         await eventually(lambda: len(workers()) == 2)
-        victim = workers()[0]
-        os.kill(victim, signal.SIGKILL)
-        await eventually(lambda: len(now := workers()) == 2 and victim not in now)
+        keys.revoke(key_id)
+        victims = set(workers())
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
+        await eventually(lambda: len(now := workers()) == 2 and victims.isdisjoint(now))
+        assert (await post(url, ASK))[0] == 401, (
+            "that the last key is gone opens no door, whenever a worker was started"
+        )
         process.send_signal(signal.SIGTERM)
         await eventually(lambda: process.poll() is not None)
         assert process.returncode == 0 and not found.exists()

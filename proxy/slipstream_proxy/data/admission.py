@@ -11,10 +11,11 @@ from slipstream_proxy.keys import ANYONE, Key, Keys
 class Admission:
     """Keys from the keys file; with none there everyone is ``ANYONE`` (the parent then binds to loopback only)."""
 
-    def __init__(self, keys: Keys, limits: Limits | None = None) -> None:
+    def __init__(self, keys: Keys, limits: Limits | None = None, keyed: bool | None = None) -> None:
+        """``keyed``: whether there were keys when the proxy was started; None: it is started now."""
         self.keys = keys
         self.limits = limits or Limits()
-        self.open = len(keys) == 0
+        self.open = not keyed if keyed is not None else len(keys) == 0
         """Stays what it was at the start: revoking the last key must not open the door."""
         self._known: dict[bytes, tuple[Key, str | None, int]] = {}
 

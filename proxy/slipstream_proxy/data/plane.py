@@ -66,7 +66,7 @@ class Replays:
 
 
 class Plane:
-    def __init__(self, config: Config, number: int = 0) -> None:
+    def __init__(self, config: Config, number: int = 0, keyed: bool | None = None) -> None:
         self.config = config
         self.number = number
         self.loop = asyncio.get_running_loop()
@@ -75,7 +75,7 @@ class Plane:
         self.debug = logging.getLogger("slipstream_proxy.data.call_log").isEnabledFor(logging.DEBUG)
         self.tracing = make_tracing()
         self.limits = Limits(config.root / "limits", config.proxy.workers, number)
-        self.admission = Admission(Keys(config.keys_file), self.limits)
+        self.admission = Admission(Keys(config.keys_file), self.limits, keyed)
         self.routes = Routes(config)
         self.live = Live(config)
         self.holding = Holding(self)

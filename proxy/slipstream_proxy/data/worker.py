@@ -68,7 +68,8 @@ async def serve(
     config: Config, number: int, sock: socket.socket, *, started: Callable[[Plane], None] | None = None
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain and flush the spool."""
-    plane = Plane(config, number)
+    keyed = os.environ.get("SLIPSTREAM_KEYED")
+    plane = Plane(config, number, keyed == "1" if keyed is not None else None)
     plane.metrics.resume(metrics_file(plane))
     server = make_server(plane)
     loop = asyncio.get_running_loop()
