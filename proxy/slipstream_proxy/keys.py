@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
+import math
 import os
 import secrets
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -68,10 +72,16 @@ class Keys:
             raise SlipstreamError(f"no such scope: {', '.join(unknown)} (there are {', '.join(SCOPES)})")
         if not scopes:
             raise SlipstreamError(f"a key needs a scope ({', '.join(SCOPES)})")
-        self._load()
+        if not name.strip() or not name.isprintable():
+            raise SlipstreamError("a key needs a name of printable characters")
+        if rate is not None and not 0.0 < rate < math.inf:
+            raise SlipstreamError(f"a rate is a number of requests a second above 0, not {rate}")
+        if concurrency is not None and concurrency < 1:
+            raise SlipstreamError(f"a concurrency is 1 or more, not {concurrency}")
         secret = "sk-slip-" + secrets.token_urlsafe(24)
-        key = Key(secrets.token_hex(6), name, tuple(scopes), rate, concurrency, time.time())
-        self._save({**self._file.by_hash, _hash(secret): key})
+        key = Key(secrets.token_hex(6), name, tuple(dict.fromkeys(scopes)), rate, concurrency, time.time())
+        with self._changing():
+            self._save({**self._file.by_hash, _hash(secret): key})
         return key.id, secret
 
     def list(self) -> list[Key]:
@@ -80,12 +90,24 @@ class Keys:
 
     def revoke(self, key_id: str) -> bool:
         """Returns whether there was such a key. The proxy knows within a second."""
-        self._load()
-        left = {h: k for h, k in self._file.by_hash.items() if k.id != key_id}
-        found = len(left) < len(self._file.by_hash)
-        if found:
-            self._save(left)
+        with self._changing():
+            left = {h: k for h, k in self._file.by_hash.items() if k.id != key_id}
+            found = len(left) < len(self._file.by_hash)
+            if found:
+                self._save(left)
         return found
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Nobody else changes the file between our reading and writing of it: their key would be lost, or a revoked one back."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            self._load()
+            yield
+        finally:
+            os.close(fd)
 
     def check(self, secret: str) -> Key | None:
         """The key of a secret. Compared by hash, so that time tells nothing about the secret."""
@@ -117,7 +139,6 @@ class Keys:
 
     def _save(self, by_hash: dict[str, Key]) -> None:
         text = json.dumps({"keys": [{"hash": h, **asdict(k)} for h, k in by_hash.items()]}, indent=1)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         fd, temp = tempfile.mkstemp(dir=self.path.parent, prefix=".keys-")  # mkstemp makes it 0600
         with os.fdopen(fd, "w") as file:
             file.write(text)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -32,6 +33,37 @@ def test_the_file_is_read_again_when_it_changes(tmp_path):
     _, secret = there.add("a", ["inference"])
     here._looked = 0.0
     assert here.check(secret) is not None
+
+
+def test_several_hands_at_once_lose_nothing(tmp_path):
+    path = tmp_path / "data" / "k"
+    gone = [Keys(path).add(f"g{i}", ["admin"])[0] for i in range(20)]
+
+    def change(i: int) -> str:
+        assert Keys(path).revoke(gone[i])
+        return Keys(path).add(f"k{i}", ["inference"])[0]
+
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(change, range(20)))
+    assert sorted(k.id for k in Keys(path).list()) == sorted(made)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"name": ""},
+        {"name": " "},
+        {"name": "a\nb"},
+        {"name": "a\x1b[31m"},
+        *({"rate": r} for r in (0.0, -1.0, float("nan"), float("inf"))),
+        {"concurrency": 0},
+        {"concurrency": -1},
+    ],
+)
+def test_names_and_limits_that_mean_nothing(tmp_path, bad):
+    with pytest.raises(SlipstreamError):
+        Keys(tmp_path / "k").add(**{"name": "a", "scopes": ["inference"], **bad})
+    assert not (tmp_path / "k").exists()
 
 
 @pytest.mark.parametrize("scopes", [[], ["nope"]])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from slipstream.cli.common import add_config, need, read_config, table, when
 from slipstream.errors import ConfigError, SlipstreamError
@@ -30,6 +31,10 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"no such scope: {', '.join(unknown)}; there are {', '.join(SCOPES)}")
         key_id, secret = keys.add(args.name, scopes, rate=args.rate, concurrency=args.concurrency)
         print(f"{secret}\n(id {key_id}; only its hash is kept, so write it down now)")
+        if len(keys) == 1 and (config.root / "proxy.json").exists():
+            print(
+                "the proxy that runs was started without keys: it asks for them from its next start on", file=sys.stderr
+            )
         return 0
     if args.action == "revoke":
         if not keys.revoke(args.id):

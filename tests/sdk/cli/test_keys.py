@@ -46,6 +46,23 @@ def test_no_scope(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("slipstream keys: a key needs a scope")
 
 
+def test_limits_that_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags in (("--rate", "nan"), ("--rate", "0"), ("--rate=-1",), ("--concurrency", "0")):
+        assert keys("add", "ci", *flags) == 1
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("slipstream keys: a ")
+    assert not Path("data/keys.json").exists()
+
+
+def test_the_first_key_of_a_proxy_that_runs_without(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("data").mkdir()
+    Path("data/proxy.json").write_text("{}")
+    assert keys("add", "ci") == 0
+    assert "next start" in capsys.readouterr().err
+    assert keys("add", "ci") == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_the_scopes_are_the_proxys() -> None:
     from slipstream_proxy.keys import SCOPES as THEIRS
 
