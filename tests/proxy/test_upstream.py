@@ -38,6 +38,16 @@ async def test_an_idle_connection_that_was_closed_is_replaced(start, serve):
         b"rubbish\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nX-A: b\nSet-Cookie: evil=1\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nX-A: b\rSet-Cookie: evil=1\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nX-A: b\0\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nX-A: \x1b[31m\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nX-A: b\r\n Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length : 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding : chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX A: b\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\n: b\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nX-A: " + b"a" * 300_000 + b"\r\nContent-Length: 2\r\n\r\n{}",
         b"",
     ],
 )
@@ -51,6 +61,23 @@ async def test_a_malformed_answer_is_a_502(start, serve, answer):
     status, headers, body = await post(proxy.url, ASK)
     assert status == 502 and headers["retry-after"] == "1" and json.loads(body)["error"]["code"] == 502
     assert (await proxy.record())[0].head["outcome"] == "error"
+
+
+async def test_an_upstream_cannot_speak_for_this_proxy(start, serve):
+    async def pretend(reader, writer):
+        await read_request(reader)
+        writer.write(
+            OK.replace(
+                b"content-length",
+                b"X-Slipstream-Call: evil\r\nx-slipstream-done: 1\r\nX-Own: \xe9 ok\r\ncontent-length",
+            )
+        )
+        await writer.drain()
+
+    proxy = await start(engine={"urls": [await serve(pretend)]})
+    status, headers, _ = await post(proxy.url, ASK)
+    assert status == 200 and headers.getall("x-slipstream-call") == [(await proxy.record())[0].head["id"]]
+    assert "x-slipstream-done" not in headers and "x-own" in headers
 
 
 async def test_an_engine_that_says_nothing_is_a_504(start, serve):

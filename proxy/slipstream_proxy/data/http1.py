@@ -139,6 +139,7 @@ def chunk(data: bytes) -> bytes:
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n]*)?\r\n")
+_FIELD = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([^\x00-\x08\x0a-\x1f\x7f]*)")
 
 
 _LENGTH: Final = b"\r\ncontent-length:"
@@ -223,17 +224,20 @@ class ResponseHead:
                 fields.append(line)
                 self.content_type = content_type or self.content_type
                 continue
-            name, colon, value = line.partition(b":")
-            low = name.lower()
+            if not line:
+                continue
+            field = _FIELD.fullmatch(line)
+            if field is None:  # passed on, a client might read it as the end of a line or of a body
+                raise Malformed("a bad header line")
+            low, value = field[1].lower(), field[2]
             if low not in HOP:
-                if colon:
-                    fields.append(line)
-                    kind = value.strip() if low == b"content-type" else b""
-                    self.content_type = kind or self.content_type
-                    if len(_plain) < 256 and low in (b"content-type", b"server"):
-                        _plain[line] = kind
-                elif line:
-                    raise Malformed("a header line without a colon")
+                if low.startswith(b"x-slipstream-"):
+                    continue  # another proxy's, or pretended: ours stand beside them
+                fields.append(line)
+                kind = value.strip() if low == b"content-type" else b""
+                self.content_type = kind or self.content_type
+                if len(_plain) < 256 and low in (b"content-type", b"server"):
+                    _plain[line] = kind
             elif low == b"content-length":
                 self.length = _length(value.strip(), self.length)
             elif low == b"transfer-encoding":

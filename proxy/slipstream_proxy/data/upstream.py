@@ -91,9 +91,9 @@ class Upstream:
         """The head, and what stands behind it; None: it goes on."""
         while True:
             end = data.find(b"\r\n\r\n")
+            if (end if end >= 0 else len(data)) > MAX_HEAD:
+                raise Malformed("a head without end")
             if end < 0:
-                if len(data) > MAX_HEAD:
-                    raise Malformed("a head without end")
                 self._buffer = data
                 return None
             head = ResponseHead(data[: end + 2])
