@@ -11,7 +11,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +38,10 @@ def frame(
         head["request_bytes"] = len(request)
     else:
         head.request_bytes = len(request)
-    text: bytes = _dumps(head)
+    try:
+        text: bytes = _dumps(head)
+    except TypeError:
+        text = _dumps(_whole(head if isinstance(head, dict) else asdict(head)))
     if common:
         text = b"%b,%b" % (common, text[1:])
     start: bytes = _PAYLOAD.pack(kind, len(text)) + text
@@ -48,7 +51,19 @@ def frame(
 
 def common_head(members: dict[str, Any]) -> bytes:
     """What many heads begin with, to be made once for them: a JSON object without its closing brace."""
-    return orjson.dumps(members)[:-1]
+    try:
+        return orjson.dumps(members)[:-1]
+    except TypeError:
+        return orjson.dumps(_whole(members))[:-1]
+
+
+def _whole(value: Any) -> Any:
+    """Without halves of surrogate pairs, which JSON can write and UTF-8 cannot: a client's model may be called so."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_whole(k): _whole(v) for k, v in value.items()}
+    return [_whole(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def encode(kind: Kind, head: dict[str, Any] | CallHead, request: bytes = b"", reply: bytes = b"") -> bytes:

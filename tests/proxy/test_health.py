@@ -49,6 +49,12 @@ async def test_only_reading_methods(start, fake):
             assert reply.status == 200
 
 
+def test_what_a_label_holds_is_no_line_of_its_own():
+    own = '# TYPE a counter\na{x="\u2028# TYPE b gauge\x85# TYPE b gauge"} 5\n'
+    other = '# TYPE b gauge\nb{y="\x85\u2028\x1c"} 1\n'
+    assert _merged(own, other) == own + other
+
+
 @pytest.mark.parametrize(
     ("other", "kept"),
     [

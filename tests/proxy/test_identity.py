@@ -31,6 +31,26 @@ def test_path(path, expected):
     assert split_path(path) == expected
 
 
+@pytest.mark.parametrize(
+    "value", ["a\nb", "a\tb", "\x1b[31m", "\x7f", "\x85", "\x9b31m", "\u2028", "\u2029", "\ud800", "x" * 257]
+)
+def test_tags_that_would_end_a_line_or_steer_a_terminal(value):
+    for headers, body in (
+        ({b"x-slipstream-tag-a": value.encode("utf-8", "surrogatepass")}, None),
+        ({}, {"metadata": {"slipstream_tag_a": value}}),
+    ):
+        with pytest.raises(Refused) as e:
+            read_tags(headers, Prefix("/"), None, body)
+        assert e.value.status == 400 and "tag" in str(e.value.param)
+
+
+def test_tags_in_other_scripts():
+    for value in ("café", "テスト", "👩‍💻", 'say "x" \\ {y}', "“quoted”", "a\xa0b"):
+        assert read_tags({b"x-slipstream-tag-a": value.encode()}, Prefix("/"), None, None).tags == {"a": value}
+        assert read_tags({}, Prefix("/"), None, {"metadata": {"slipstream_tag_a": value}}).tags == {"a": value}
+    assert read_tags({b"x-slipstream-tag-a": b"caf\xe9"}, Prefix("/"), None, None).tags == {"a": "café"}
+
+
 def test_order_of_sources():
     prefix = Prefix("/v1/x", "p", "pt")
     body = {"metadata": {"slipstream_episode": "m", "slipstream_task": "mt", "slipstream_tag_a": "b", "mine": 1}}

@@ -86,6 +86,15 @@ async def test_a_failed_sync_is_told_and_survived(tmp_path, monkeypatch):
     assert len(list_segments(tmp_path)["w"]) == 2
 
 
+async def test_half_a_surrogate_pair_in_a_head_costs_no_record(tmp_path):
+    writer = SpoolWriter(tmp_path, "w")
+    assert await writer.put(Kind.CALL, {"id": "a", "model": "gpt-\ud800", "tags": {"\udfff": ["\ud800", 1, None]}})
+    await writer.close()
+    ((_, path),) = list_segments(tmp_path)["w"]
+    (found,) = read_segment(path)
+    assert found.head["model"] == "gpt-?" and found.head["tags"] == {"?": ["?", 1, None]}
+
+
 async def test_a_head_that_is_no_json_is_lost_and_said(tmp_path):
     lost = []
     spool = SpoolWriter(tmp_path, "w", durability="process", on_lost=lambda n, e: lost.append(n))

@@ -53,10 +53,10 @@ async def _control_metrics(plane: Plane) -> str:
 
 def _merged(own: str, other: str) -> str:
     """The control plane's families behind ours, without those that we have."""
-    ours = {line.split(" ", 3)[2] for line in own.splitlines() if line.startswith("# TYPE ")}
+    ours = {line.split(" ", 3)[2] for line in own.split("\n") if line.startswith("# TYPE ")}
     kept: list[str] = []
     skip = False
-    for line in other.splitlines():
+    for line in other.split("\n"):  # and not where splitlines does: labels hold what strangers wrote
         if line.startswith("# "):
             parts = line.split(" ", 3)
             if len(parts) > 2 and parts[1] in ("HELP", "TYPE"):

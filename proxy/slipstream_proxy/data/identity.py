@@ -19,6 +19,8 @@ _TRACE = re.compile(rb"^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _OURS = b"x-slipstream-"
 _KNOWN = frozenset((b"x-slipstream-episode", b"x-slipstream-task", b"x-slipstream-split", b"x-slipstream-done"))
 _SPLITS = ("train", "eval", "off")
+_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""In a tag's value: what ends a line somewhere, steers a terminal or is no character."""
 MAX_TAGS = 32
 
 
@@ -115,6 +117,10 @@ def _header(found: Tags, name: bytes, raw: bytes) -> None:
         found.done = _done(value, shown)
     elif name.startswith(b"x-slipstream-tag-"):
         key = checked(shown.removeprefix("x-slipstream-tag-"), shown[:64])
+        try:
+            value = raw.decode()
+        except UnicodeDecodeError:  # of clients that send Latin-1
+            pass
         _tag(found, key, value, shown)
 
 
@@ -132,7 +138,7 @@ def _done(value: str, where: str) -> bool:
 
 
 def _tag(found: Tags, key: str, value: str, where: str) -> None:
-    if len(value) > 256 or any(ord(c) < 32 for c in value):
+    if len(value) > 256 or _UNFIT.search(value):
         raise Refused(400, f"{where}: a tag has at most 256 printable characters", param=where)
     if len(found.tags) >= MAX_TAGS:
         raise Refused(400, f"{where}: more than {MAX_TAGS} tags", param=where)
