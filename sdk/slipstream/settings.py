@@ -48,7 +48,8 @@ class Proxy(Section):
         description="Tags that calls are counted by in the metrics (20 values each); None: the first four names seen.",
     )
     allowed_hosts: list[str] = Field(
-        default_factory=list, description="Extra Host names for the control API and page when no keys are set."
+        default_factory=list,
+        description="Names beside this machine's own that may stand in Host and Origin when no keys are set.",
     )
 
 

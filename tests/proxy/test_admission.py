@@ -33,6 +33,16 @@ def test_a_key_is_known_until_it_is_revoked(tmp_path):
         assert e.value.status == 401
 
 
+@pytest.mark.parametrize("other", [b"", b"Basic dTpw"])
+def test_what_stood_beside_a_key_is_no_key(tmp_path, other):
+    keys = Keys(tmp_path / "keys.json")
+    uid, secret = keys.add("a", ["inference"])
+    admission = Admission(keys)
+    assert admission.who({b"authorization": other, b"x-api-key": secret.encode()})[0].id == uid
+    with pytest.raises(Refused):
+        admission.who({b"authorization": other})
+
+
 def test_scopes(tmp_path):
     keys = Keys(tmp_path / "keys.json")
     _, secret = keys.add("a", ["reward"])
@@ -54,6 +64,10 @@ def test_scopes(tmp_path):
         ({b"authorization": b"Basic s"}, (None, None)),
         ({b"api-key": b" s "}, ("s", None)),
         ({b"x-api-key": b"s", b"api-key": b"t"}, ("s", None)),
+        ({b"authorization": b"Basic dTpw", b"x-api-key": b"s:e"}, ("s", "e")),
+        ({b"authorization": b"", b"api-key": b"s"}, ("s", None)),
+        ({b"authorization": b"Bearer t", b"x-api-key": b"s"}, ("t", None)),
+        ({b"authorization": b"  BEARER   t  "}, ("t", None)),
         ({}, (None, None)),
     ],
 )

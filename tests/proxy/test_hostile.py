@@ -242,10 +242,19 @@ async def test_keys_scopes_and_limits(start, fake, tmp_path):
         ({"Origin": "http://localhost:8100"}, 503),
         ({"Host": "proxy.lan:8100"}, 503),
         ({"Host": "[bad"}, 403),
+        ({"Host": "PROXY.lan"}, 503),
+        ({"Host": "localhost.evil.example"}, 403),
+        ({"Host": "evil.example@localhost"}, 403),
+        ({"Host": "localhost/evil.example"}, 403),
+        ({"Host": "[::1]:8100"}, 503),
+        ({"Host": ""}, 403),
+        ({"Origin": "file://"}, 403),
+        ({"Origin": "http://[bad"}, 403),
+        ({"Origin": "http://proxy.LAN"}, 503),
     ],
 )
 async def test_host_and_origin_of_the_control_api(start, fake, headers, status):
-    proxy = await start(proxy={"allowed_hosts": ["proxy.lan"]})
+    proxy = await start(proxy={"allowed_hosts": ["Proxy.lan"]})
     async with (
         aiohttp.ClientSession() as session,
         session.get(proxy.url + "/slipstream/v1/status", headers=headers) as reply,
@@ -268,6 +277,46 @@ async def test_no_other_sites_page_makes_calls_without_keys(start, fake, path, o
     assert (await post((await start()).url, ask, path=path, headers={"origin": origin}))[
         0
     ] == 401  # a key says who it is
+
+
+@pytest.mark.parametrize(
+    ("target", "lines", "status"),
+    [
+        (b"/", b"Host: evil.example\r\n", b"403"),
+        (b"/static/page.js", b"Host: evil.example\r\n", b"403"),
+        (b"/", b"", b"400"),
+        (b"/", b"Host: localhost\r\nHost: evil.example\r\n", b"400"),
+        (b"http://evil.example/", b"Host: localhost\r\n", b"403"),
+        (b"http://localhost/", b"Host: evil.example\r\n", b"403"),
+        (b"/", b"Host: localhost\r\nOrigin: http://localhost\r\nOrigin: http://evil.example\r\n", b"403"),
+        (b"/", b"Host: localhost\r\n", b"503"),
+    ],
+)
+async def test_host_and_origin_of_the_page(start, fake, target, lines, status):
+    proxy = await start()
+    got = await send(proxy.port, b"GET " + target + b" HTTP/1.1\r\n" + lines + b"Connection: close\r\n\r\n")
+    assert got.split(b" ", 2)[1] == status
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/embeddings", "/e/x/v1/chat/completions"])
+@pytest.mark.parametrize("way", [{}, {"Connection": "close"}])
+async def test_without_keys_no_other_sites_page_may_call(start, fake, path, way):
+    """A browser sends Origin with every POST to another site; what is no browser sends none."""
+    proxy = await start(proxy={"allowed_hosts": ["app.example"]})
+    for origin in ("http://evil.example", "https://localhost.evil.example", "null", "http://[bad"):
+        status, _, body = await post(proxy.url, ASK, path=path, headers={"Origin": origin, **way})
+        assert status == 403 and json.loads(body)["error"]["type"] == "permission_error"
+    assert not fake.seen
+    for origin in ("http://localhost:3000", "http://127.0.0.1", "http://[::1]:1", "https://app.example"):
+        assert (await post(proxy.url, ASK, path=path, headers={"Origin": origin, **way}))[0] == 200
+    assert (await post(proxy.url, ASK, path=path, headers={"Host": "host.docker.internal:8100", **way}))[0] == 200
+
+
+async def test_with_keys_any_page_may_call(start, fake, tmp_path):
+    _, secret = Keys(tmp_path / "data" / "keys.json").add("a", ["inference"])
+    proxy = await start()
+    headers = {"Origin": "https://app.example", "Authorization": f"Bearer {secret}"}
+    assert (await post(proxy.url, ASK, headers=headers))[0] == 200
 
 
 async def test_a_client_that_sends_ahead_without_reading(start, fake):

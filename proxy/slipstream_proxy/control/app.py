@@ -66,7 +66,7 @@ def check_origin(deps: Deps, request: web.Request) -> None:
         raise Problem(403, "host or origin cannot be read", field="header.host") from e
     if caller_of(request).key != "-":
         return
-    allowed = {deps.config.proxy.host, *deps.config.proxy.allowed_hosts}
+    allowed = {name.lower() for name in (deps.config.proxy.host, *deps.config.proxy.allowed_hosts)}
     if not (_is_loopback(host) or host in allowed):
         raise Problem(
             403,

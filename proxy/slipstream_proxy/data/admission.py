@@ -35,7 +35,7 @@ class Admission:
         key = self.keys.check(secret)
         if key is None:
             raise Refused(401, "this API key is not known")
-        if value is not None and suffix is None:
+        if value is not None and suffix is None and value.strip()[:6].lower() == b"bearer":
             if len(self._known) >= 1024:
                 self._known.clear()
             self._known[value] = (key, suffix, self.keys.generation())
@@ -52,15 +52,12 @@ class Admission:
 
 
 def credential(headers: Headers) -> tuple[str | None, str | None]:
-    """Secret and suffix of ``Authorization: Bearer``, ``x-api-key`` or ``api-key``."""
-    value = headers.get(b"authorization")
-    if value is not None:
-        scheme, _, value = value.strip().partition(b" ")
-        if scheme.lower() != b"bearer":
+    """Secret and suffix of ``Authorization: Bearer``, else of ``x-api-key`` or ``api-key``."""
+    scheme, _, value = headers.get(b"authorization", b"").strip().partition(b" ")
+    if scheme.lower() != b"bearer":
+        other = headers.get(b"x-api-key") or headers.get(b"api-key")
+        if other is None:
             return None, None
-    else:
-        value = headers.get(b"x-api-key") or headers.get(b"api-key")
-        if value is None:
-            return None, None
+        value = other
     secret, colon, suffix = value.strip().decode("latin-1").partition(":")
     return secret, suffix if colon else None

@@ -21,10 +21,11 @@ from slipstream_proxy.keys import ANYONE
 if TYPE_CHECKING:
     from slipstream_proxy.data.plane import Plane
 
-_CREDENTIALS = ("authorization", "x-api-key", "api-key")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_CREDENTIALS = ("authorization", "x-api-key", "api-key")
 _DONE = re.compile(r"^/slipstream/v1/episodes/([^/]+)/done$")
 _PAGE = ("/", "/favicon.ico")
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
 
 def is_control(path: str) -> bool:
@@ -35,22 +36,25 @@ def check_host(plane: Plane, request: web.BaseRequest) -> None:
     """Without keys anybody on this machine may ask, but no web page in its browser: DNS rebinding shows in Host, cross-site requests in
     Origin. Raises ``Refused`` (403).
     """
-    if plane.admission.open and _hostname(f"//{request.headers.get('Host', '')}") not in _allowed(plane):
-        raise Refused(403, "Host: this name is not served (proxy.allowed_hosts adds one)", param="host")
+    if plane.admission.open:
+        named, allowed = request.headers.get("Host", ""), _allowed(plane)
+        # a target that is a whole URL names its host, too
+        if not _HOST.fullmatch(named) or not {_hostname(f"//{named}"), _hostname(f"//{request.host}")} <= allowed:
+            raise Refused(403, "Host: this name is not served (proxy.allowed_hosts adds one)", param="host")
     check_origin(plane, request)
 
 
 def check_origin(plane: Plane, request: web.BaseRequest) -> None:
     """Enough where only what is sent matters: a browser says the page's origin with every POST. Raises ``Refused`` (403)."""
-    origin = request.headers.get("Origin")
-    if plane.admission.open and origin is not None and _hostname(origin) not in _allowed(plane):
+    origins = request.headers.getall("Origin", ())
+    if plane.admission.open and any(_hostname(origin) not in _allowed(plane) for origin in origins):
         raise Refused(
             403, "Origin: another site's page may not ask this (proxy.allowed_hosts adds one)", param="origin"
         )
 
 
-def _allowed(plane: Plane) -> set[str]:
-    return {*_LOOPBACK, plane.config.proxy.host, *plane.config.proxy.allowed_hosts}
+def _allowed(plane: Plane) -> set[str | None]:
+    return {*_LOOPBACK, *(name.lower() for name in (plane.config.proxy.host, *plane.config.proxy.allowed_hosts))}
 
 
 def _hostname(url: str) -> str | None:
