@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from aiohttp import hdrs, web
@@ -16,6 +17,10 @@ _HOP = frozenset((
     "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade",
     "content-length", "expect",
 ))  # fmt: skip
+
+
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_UNFIT = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class Streamed(web.StreamResponse):
@@ -33,8 +38,13 @@ class Whole(Streamed, web.Response):
 
 
 def end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """The fields that go on, each as often as it is there."""
-    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in _HOP)
+    """The fields that go on, each as often as it is there. Aiohttp reads more as a field than may be written as one: that stays behind."""
+    hop = {*_HOP, *(name.strip().lower() for name in headers.get("Connection", "").split(","))}
+    return CIMultiDict(
+        (name, value)
+        for name, value in headers.items()
+        if name.lower() not in hop and _NAME.fullmatch(name) and not _UNFIT.search(value)
+    )
 
 
 async def hand_on(request: web.BaseRequest, reply: aiohttp.ClientResponse) -> web.StreamResponse:

@@ -172,8 +172,13 @@ async def _relay(
     request: web.BaseRequest, reply: aiohttp.ClientResponse, names: tuple[bytes, bytes] | None
 ) -> web.StreamResponse:
     headers = end_to_end(reply.headers)
+    if not 200 <= reply.status < 600:
+        raise Refused(502, f"the model's server answers with the status {reply.status}", retry_after=1.0)
     if names is not None or reply.content_length is not None:
-        body = await reply.read()
+        try:
+            body = await reply.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as e:
+            raise Refused(502, f"the model's server broke off: {type(e).__name__}", retry_after=1.0) from e
         if names is not None:
             body = _renamed(body, *names, everywhere=reply.status >= 400)
         return Whole(status=reply.status, headers=headers, body=body)
