@@ -41,7 +41,8 @@ class Proxy(Section):
     connect_timeout: Positive = Field(5.0, description="Seconds to connect to an engine.")
     segment_bytes: int = Field(64 * 2**20, ge=4096, description="Spool segment size at which a new one is begun.")
     redact: str | None = Field(
-        None, description="module:function(record: dict) -> dict, run before anything is stored."
+        None,
+        description="module:function(record: dict) -> dict, run before a call is stored: its request, reply and tag.NAME, each a str.",
     )
     metric_tags: list[str] | None = Field(
         None,

@@ -181,11 +181,12 @@ class CallState(Receiver):
                 done(True)
             return
         try:
-            request, note = self.body, self.note
+            request, note, tags = self.body, self.note, None
             if plane.redact is not None:
-                request, reply, redacted = make_texts(plane.redact, request, reply)
+                tags = dict(self.episode.tags)
+                request, reply, redacted = make_texts(plane.redact, request, reply, tags)
                 note = redacted or note
-            common, head = make_head(self, status, outcome, note)
+            common, head = make_head(self, status, outcome, note, tags)
         except Exception:
             log.exception("a call could not be recorded")
             plane.metrics.add("slipstream_capture_lost_total")

@@ -27,7 +27,8 @@ class Common:
 
     __slots__ = ("client", "dialect", "episode", "note", "origin", "pin", "route", "split", "tags", "task", "text", "through_chat", "upstream")  # fmt: skip
 
-    def __init__(self, call: CallState, note: str | None) -> None:
+    def __init__(self, call: CallState, note: str | None, tags: dict[str, str] | None = None) -> None:
+        """``tags``: redacted ones, in place of the episode's."""
         episode, key, route, pin = call.episode, call.key, call.route, call.pin
         assert episode is not None
         assert key is not None
@@ -41,7 +42,7 @@ class Common:
             "episode": episode.id,
             "task": episode.task,
             "split": self.split,
-            "tags": episode.tags,
+            "tags": episode.tags if tags is None else tags,
             "model": call.client,
             "trained": route.model if route.kind == "trained" else None,
             "adapter": call.adapter or None,
@@ -77,12 +78,16 @@ class Common:
         )
 
 
-def make_head(call: CallState, status: int, outcome: str, note: str | None) -> tuple[bytes, dict[str, Any]]:
+def make_head(
+    call: CallState, status: int, outcome: str, note: str | None, tags: dict[str, str] | None = None
+) -> tuple[bytes, dict[str, Any]]:
     """A ``CallHead`` for the spool: what the episode's calls have in common, and what is this one's."""
     episode, request = call.episode, call.request
     assert episode is not None
     common = episode.common
-    if common is None or not common.fits(call, note):
+    if tags is not None:
+        common = Common(call, note, tags)
+    elif common is None or not common.fits(call, note):
         common = episode.common = Common(call, note)
     started, first, idempotency = call.started, call.first, request.idempotency
     head: dict[str, Any] = {
@@ -101,17 +106,34 @@ def make_head(call: CallState, status: int, outcome: str, note: str | None) -> t
     return common.text, head
 
 
-def make_texts(redact: Redact | None, request: bytes, reply: bytes) -> tuple[bytes, bytes, str | None]:
-    """Request and reply as they may be stored. What was redacted loses its token ids, because they say the same in other signs."""
+def make_texts(
+    redact: Redact | None, request: bytes, reply: bytes, tags: dict[str, str] | None = None
+) -> tuple[bytes, bytes, str | None]:
+    """Request and reply as they may be stored. What was redacted loses its token ids, because they say the same in other signs.
+
+    ``tags`` are changed where they lie; the function sees each as ``tag.<name>``.
+    """
     if redact is None:
         return request, reply, None
+    tags = {} if tags is None else tags
     before = {"request": request.decode("utf-8", "surrogateescape"), "reply": reply.decode("utf-8", "surrogateescape")}
     try:
-        after = redact(dict(before))
-        texts = [str(after[name]).encode("utf-8", "surrogateescape") for name in ("request", "reply")]
-    except Exception as e:
+        after = redact({**before, **{f"tag.{name}": value for name, value in tags.items()}})
+        texts = [_text(after[name]) for name in before]
+        tags.update({name: _text(after.get(f"tag.{name}", value)).decode() for name, value in tags.items()})
+    except BaseException as e:  # a sys.exit() in it must not cost the client its reply either
         log.error("redaction failed, the call is stored without text: %s", type(e).__name__)
+        tags.clear()
         return b"{}", b"", "redaction failed"
-    if after == before:
+    if all(after[name] == text for name, text in before.items()):
         return request, reply, None
     return texts[0], null_ids(null_logprobs(texts[1]) or b""), "redacted"
+
+
+def _text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError("what is redacted must stay a str")
+    try:
+        return value.encode("utf-8", "surrogateescape")  # bytes of the request that were no UTF-8
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "replace")
