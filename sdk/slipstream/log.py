@@ -69,12 +69,20 @@ class _Json(_Lines):
         return json.dumps(line, default=str)
 
 
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""In a line for a person: what steers a terminal, ends a line in some viewers, or cannot be written."""
+
+
+def _readable(text: str) -> str:
+    return _STEERING.sub(lambda m: ascii(m[0])[1:-1], text)
+
+
 class _Console(_Lines):
     def format(self, record: logging.LogRecord) -> str:
         extra = "".join(f" {k}={_one_line(v)}" for k, v in _fields(record).items())
-        text = record.getMessage().replace("\n", "\n    ")
+        text = _readable(record.getMessage()).replace("\n", "\n    ")
         line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {record.levelname.lower():7} {text}{extra}"
-        return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
+        return line + ("\n" + _readable(self.formatException(record.exc_info)) if record.exc_info else "")
 
 
 def _one_line(value: object) -> str:

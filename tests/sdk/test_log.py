@@ -18,6 +18,18 @@ def test_a_line_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
     assert err.split(" ", 1)[1] == "info    two\n    lines episode=e1\n"
 
 
+def test_what_a_stranger_wrote_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging()
+    text = "a\x1b[31m\r\x00\x9b1m\u2028\u202e\ud800é✓\tb"
+    try:
+        raise OSError(text)
+    except OSError:
+        logging.getLogger("part").exception("it is %s", text, extra={"tag": text})
+    err = capsys.readouterr().err
+    assert set(err) & set("\x1b\r\x00\x9b\u2028\u202e\ud800") == set()
+    assert "it is a\\x1b[31m\\r\\x00\\x9b1m\\u2028\\u202e\\ud800é✓\tb" in err
+
+
 def test_a_line_for_a_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLIPSTREAM_LOG_FORMAT", "json")
     monkeypatch.setenv("SLIPSTREAM_LOG_LEVEL", "debug")

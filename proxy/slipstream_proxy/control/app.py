@@ -116,7 +116,8 @@ async def shape(request: web.Request, handler: Handler) -> web.StreamResponse:
     except (ConnectionResetError, TimeoutError) as e:
         response = problem_response(Problem(408, f"{type(e).__name__}"))
     except Exception:
-        log.exception("%s %s failed", request.method, request.path)
+        resource = request.match_info.route.resource  # a path may be a text that somebody wrote
+        log.exception("%s %s failed", request.method, resource.canonical if resource is not None else "?")
         response = problem_response(Problem(500, "this went wrong inside; the log says more"))
     deps.metrics.request(request, response.status, time.monotonic() - started)
     return response
