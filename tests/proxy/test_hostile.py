@@ -312,6 +312,20 @@ async def test_without_keys_no_other_sites_page_may_call(start, fake, path, way)
     assert (await post(proxy.url, ASK, path=path, headers={"Host": "host.docker.internal:8100", **way}))[0] == 200
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"])
+async def test_of_two_keys_the_first_counts(start, fake, tmp_path, path, more):
+    _, secret = Keys(tmp_path / "data" / "keys.json").add("a", ["inference"])
+    proxy = await start()
+    lines = LINE.replace(b"/v1/chat/completions", path.encode()) + more + b"Content-Length: %d\r\n" % len(BODY)
+    for keys, status in (((secret, "nope"), b"200"), (("nope", secret), b"401")):
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(lines + b"".join(b"Authorization: Bearer %b\r\n" % k.encode() for k in keys) + b"\r\n" + BODY)
+        async with asyncio.timeout(30):
+            assert (await reader.readline()).split()[1] == status
+        writer.close()
+
+
 async def test_with_keys_any_page_may_call(start, fake, tmp_path):
     _, secret = Keys(tmp_path / "data" / "keys.json").add("a", ["inference"])
     proxy = await start()

@@ -32,7 +32,7 @@ def test_path(path, expected):
 
 
 @pytest.mark.parametrize(
-    "value", ["a\nb", "a\tb", "\x1b[31m", "\x7f", "\x85", "\x9b31m", "\u2028", "\u2029", "\ud800", "x" * 257]
+    "value", ["a\nb", "a\tb", "\x1b[31m", "\x7f", "\x85", "\x9b31m", "\u2028", "\u2029", "\u202e", "\ud800", "x" * 257]
 )
 def test_tags_that_would_end_a_line_or_steer_a_terminal(value):
     for headers, body in (

@@ -14,7 +14,7 @@ from yarl import URL
 
 from slipstream_proxy.data.admission import credential
 from slipstream_proxy.data.body import body_parts
-from slipstream_proxy.data.forwarding import end_to_end, hand_on
+from slipstream_proxy.data.forwarding import end_to_end, first_fields, hand_on
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.keys import ANYONE
 
@@ -66,7 +66,7 @@ def _hostname(url: str) -> str | None:
 
 def _auth(plane: Plane, request: web.BaseRequest, path: str) -> str:
     """Who asks, for the control plane. The page itself needs no key: it asks for one."""
-    headers = {n.lower(): v for n, v in request.raw_headers}
+    headers = first_fields(request)
     if plane.admission.open:
         key = ANYONE
     elif credential(headers)[0] is None and (path in _PAGE or path.startswith("/static/")):

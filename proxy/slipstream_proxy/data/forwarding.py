@@ -37,6 +37,14 @@ class Whole(Streamed, web.Response):
     """The same of a reply that is there at once."""
 
 
+def first_fields(request: web.BaseRequest) -> dict[bytes, bytes]:
+    """By lower-case name, the first of several, as the fast way reads them."""
+    found: dict[bytes, bytes] = {}
+    for name, value in request.raw_headers:
+        found.setdefault(name.lower(), value)
+    return found
+
+
 def end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
     """The fields that go on, each as often as it is there. Aiohttp reads more as a field than may be written as one: that stays behind."""
     hop = {*_HOP, *(name.strip().lower() for name in headers.get("Connection", "").split(","))}

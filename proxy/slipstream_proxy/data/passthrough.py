@@ -12,7 +12,7 @@ from yarl import URL
 
 from slipstream_proxy.data.body import body_parts, read_body
 from slipstream_proxy.data.forms import find_model
-from slipstream_proxy.data.forwarding import Whole, end_to_end, hand_on
+from slipstream_proxy.data.forwarding import Whole, end_to_end, first_fields, hand_on
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import forwardable
 from slipstream_proxy.dialects.base import dumps, loads
@@ -109,7 +109,7 @@ def _engines_name(plane: Plane, asked: str) -> str:
 
 
 async def pass_through(plane: Plane, request: web.BaseRequest, prefix: Prefix) -> web.StreamResponse:
-    key, _ = plane.admission.who({n.lower(): v for n, v in request.raw_headers})
+    key, _ = plane.admission.who(first_fields(request))
     plane.admission.enter(key)
     try:
         if request.method == "POST":
@@ -196,7 +196,7 @@ def _renamed(body: bytes, engines: bytes, clients: bytes, *, everywhere: bool) -
 
 async def list_models(plane: Plane, request: web.BaseRequest) -> web.Response:
     """The names that clients may use, as copies of the base model's card."""
-    key, _ = plane.admission.who({n.lower(): v for n, v in request.raw_headers})
+    key, _ = plane.admission.who(first_fields(request))
     plane.admission.enter(key)
     try:
         async with await _ask_any(plane, request, "/v1/models", None) as reply:
