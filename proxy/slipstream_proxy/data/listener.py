@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -62,12 +63,30 @@ class Handler(RequestHandler):
     def _turn_away(self, e: Refused) -> None:
         self._since = 0.0
         self._plane.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
+        if self.transport is not None:
+            self.transport.write(refusal(e))
+            self._linger()
+
+    def _linger(self) -> None:
+        """Nothing more is said or read. The client may go on sending for a while: closed at once, the connection is reset before it has read why."""
         transport = self.transport
-        if transport is not None:
-            transport.write(refusal(e))
+        self._close = True
+        if transport is not None and not transport.is_closing():
             transport.write_eof()
-            self._close = True
             self._loop.call_later(LINGER, transport.close)
+
+    def _make_error_handler(self, err_info: Any) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
+        answer = super()._make_error_handler(err_info)
+
+        async def handle(request: web.BaseRequest) -> web.StreamResponse:
+            response = await answer(request)
+            await response.prepare(request)
+            await response.write_eof()
+            self._linger()
+            await asyncio.sleep(LINGER)
+            return response
+
+        return handle
 
     def check(self, now: float, timeout: float) -> None:
         """Once a second: a head that does not end costs its connection."""
