@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,14 +51,38 @@ def test_chunked_body(parts, cuts, trailers, rest, extension):
     )
 )
 def test_chunked_rubbish(pieces):
-    body = ChunkedBody()
+    """Read, or refused, however it is cut; and read as the grammar says."""
+    whole = walked([b"".join(pieces)])
+    assert walked(pieces) == whole
+    if whole is not None and whole[1]:
+        assert whole[:2] == (unchunked(b"".join(pieces)), True)
+
+
+def walked(pieces):
+    """Payload, whether the body ended and what stands behind it; None: malformed."""
+    body, got = ChunkedBody(), b""
     try:
-        for piece in pieces:
-            body.feed(piece)
+        for i, piece in enumerate(pieces):
+            got += b"".join(body.feed(piece))
             if body.done:
-                break
+                return got, True, body.rest + b"".join(pieces[i + 1 :])
     except Malformed:
-        pass
+        return None
+    return got, False, b""
+
+
+def unchunked(text):
+    """The payload of a whole body by RFC 9112's grammar, a chunk after the other."""
+    got, size = b"", 1
+    while size:
+        m = re.match(rb"([0-9A-Fa-f]+)[ \t]*(?:;[^\r\n]*)?\r\n", text)
+        assert m is not None
+        size, text = int(m[1], 16), text[m.end() :]
+        if size:
+            got += text[:size]
+            assert len(text) >= size + 2 and text[size : size + 2] == b"\r\n"
+            text = text[size + 2 :]
+    return got
 
 
 @pytest.mark.parametrize(
@@ -115,7 +141,54 @@ def test_event_rubbish(pieces):
     list(stream_objects(b"".join(pieces)))
 
 
+def sse(text: bytes) -> list[bytes]:
+    """The data of each event of a whole stream: the specification's algorithm, line by line."""
+    found, lines = [], []
+    for line in text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[:-1]:
+        if not line:
+            if lines:
+                found.append(b"\n".join(lines))
+            lines = []
+        elif line.startswith(b"data:"):
+            lines.append(line[5:].removeprefix(b" "))
+    return found
+
+
+EVENT = st.lists(
+    st.one_of(
+        st.binary(max_size=12).map(lambda b: b"data: " + b.replace(b"\r", b"").replace(b"\n", b"")),
+        st.sampled_from(
+            [
+                b"data:",
+                b"data: {}",
+                b"data:  x",
+                b"event: y",
+                b": ping",
+                b"id: 1",
+                b"retry: 5",
+                b"data",
+                b"dat: x",
+                b"data: [DONE]",
+            ]
+        ),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(EVENT, max_size=6), CUTS, st.sampled_from([b"\n", b"\r\n", b"\r"]))
+def test_the_data_of_events_is_what_the_specification_says(events, cuts, end):
+    text = b"".join(end.join(lines) + end + end for lines in events)
+    reader, got = Events(), []
+    for piece in cut(text, cuts):
+        got += [event_data(e) for e in reader.feed(piece) if b"data" in e]
+    assert [d for d in got if d] == [d for d in sse(text) if d] and not reader.tail
+
+
 def test_data_lines_are_joined():
+    assert event_data(b"data: [DONE]\r\n\r\n") == b"[DONE]"
     assert event_data(b"event: x\ndata: a\ndata:b\n\n") == b"a\nb"
     assert list(stream_objects(b'event: x\r\ndata: {"a":\r\ndata: 1}\r\n\r\ndata: [DONE]\r\n\r\n')) == [{"a": 1}]
 

@@ -174,7 +174,7 @@ class Events:
 
 def event_data(event: bytes) -> bytes:
     """The ``data`` of an event: its data lines joined, as the SSE specification says."""
-    if event.startswith(b"data: ") and event.count(b"\n") == 2:
+    if event.startswith(b"data: ") and event.count(b"\n") == 2 and event.endswith(b"\n\n"):
         return event[6:-2]
     lines = [
         line[5:].removeprefix(b" ")
