@@ -88,6 +88,7 @@ async def test_a_body_that_cannot_be_unpacked_is_a_400_and_no_error_of_ours(star
 
 async def test_http_1_0(start, fake):
     proxy = await start()
+    assert b" 400 Bad Request\r\n" in await send(proxy.port, b"POST /v1/chat/completions\r\n\r\n") and not fake.raw
     old = b"POST /v1/chat/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     assert (await send(proxy.port, old % len(BODY) + BODY)).startswith(b"HTTP/1.0 200")
     stream = json.dumps({**ASK, "stream": True}).encode()

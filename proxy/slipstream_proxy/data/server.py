@@ -120,8 +120,11 @@ def make_handler(plane: Plane) -> Callable[[web.BaseRequest], Awaitable[web.Stre
         if request.version >= (1, 1) and request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0
-        if request.headers.get("Transfer-Encoding", "chunked").strip().lower() != "chunked":
-            refused = error_response(Refused(400, "a transfer coding other than chunked"))
+        coded = request.headers.get("Transfer-Encoding", "chunked").strip().lower() != "chunked"
+        if coded or request.version < (1, 0):
+            refused = error_response(
+                Refused(400, "a transfer coding other than chunked" if coded else "this is no HTTP/1")
+            )
             refused.force_close()
             return refused
         target = request.rel_url.raw_path
