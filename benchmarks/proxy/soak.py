@@ -3,8 +3,9 @@
     python benchmarks/proxy/soak.py [--seconds 600] [--streams 256]
 
 A whole proxy (parent, control plane with DuckDB, one worker) in front of two engines that can be killed. The last line is one JSON object:
-``rss_growth`` of the worker (last fifth of the run against the second), ``lost`` calls (answered to the end and not in the store), ``stuck`` calls
-(no byte for ``PATIENCE`` seconds, or still running in the proxy after the last client has gone), ``lag_p99_ms`` of the worker's event loop.
+``rss_growth`` of the worker (last fifth of the run against the second), ``lost`` calls (begun to be answered and not in the store, whether they were
+answered to the end, left by their client or broken off), ``stuck`` calls and connections (no byte for ``PATIENCE`` seconds, still running in the
+proxy after the last client has gone, or still open then), ``lag_p99_ms`` of the worker's event loop.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ RETRY = 0.5
 class Told:
     """What the clients saw."""
 
-    answered: set[str] = field(default_factory=set)
+    begun: set[str] = field(default_factory=set)
+    """Calls of which there was a head."""
     outcomes: Counter[str] = field(default_factory=Counter)
 
 
@@ -142,6 +144,7 @@ class Agent:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
         if " 200 " not in head.partition("\r\n")[0]:
             return "refused"
+        self.told.begun.add(head.partition("x-slipstream-call: ")[2].partition("\r\n")[0])
         leave = self.rng.randrange(1, 12) if self.rng.random() < self.aborts else -1
         while True:
             size = int(await reader.readuntil(b"\r\n"), 16)
@@ -153,7 +156,6 @@ class Agent:
             leave -= 1
             if leave == 0:
                 return "aborted"
-        self.told.answered.add(head.partition("x-slipstream-call: ")[2].partition("\r\n")[0])
         return "answered"
 
 
@@ -213,8 +215,18 @@ class Soak:
         self.samples.control.append((now, rss(pids["control"])))
         self.samples.lag.append(await self.metric(session, "slipstream_event_loop_lag_seconds"))
 
+    async def left(self, session: aiohttp.ClientSession) -> float:
+        """Calls and connections that the proxy still has, once it has had the time to see that all clients but this one are gone."""
+        until = time.monotonic() + 15
+        while True:
+            running = await self.metric(session, "slipstream_in_flight")
+            open_ = await self.metric(session, "slipstream_connections") - 1.0
+            if not (running or open_ > 0) or time.monotonic() > until:
+                return running + max(0.0, open_)
+            await asyncio.sleep(1.0)
+
     async def missing(self, session: aiohttp.ClientSession) -> int:
-        """Answered calls that are not in the store, once it has taken in all that it will."""
+        """Calls that are not in the store, once it has taken in all that it will."""
         until = time.monotonic() + 120
         while True:
             stored: set[str] = set()
@@ -228,7 +240,7 @@ class Soak:
                 if len(rows) < 50_000:
                     break
                 last = rows[-1][0]
-            left = len(self.told.answered - stored)
+            left = len(self.told.begun - stored)
             if not left or time.monotonic() > until:
                 return left
             await asyncio.sleep(1.0)
@@ -256,8 +268,8 @@ class Soak:
                 for task in others:
                     task.cancel()
                 await asyncio.gather(*others, return_exceptions=True)
-                await asyncio.sleep(3.0)
-                running = await self.metric(session, "slipstream_in_flight")
+            async with aiohttp.ClientSession() as session:  # with one connection of its own
+                running = await self.left(session)
                 return self.report(running, await self.missing(session), same=pids == children(process.pid))
         finally:
             process.send_signal(signal.SIGTERM)
