@@ -171,10 +171,8 @@ class Client(Sink):
         if not length.isdigit() or b"host" not in headers or not _SLOW.isdisjoint(headers) or not _kept_alive(headers):
             self._go_slow(data)
             return
-        head, need = (
-            Head(prefix, dialect, parsed),
-            int(length.lstrip(b"0")[:16] or b"0"),
-        )  # 16 digits are beyond every limit
+        need = int(length.lstrip(b"0")[:16] or b"0")  # 16 digits are beyond every limit
+        head = Head(prefix, dialect, parsed)
         if len(length) < 16:
             self._known = Known(data[: end + 4], head)
         self._start(head, need, data, end + 4)
