@@ -9,7 +9,6 @@ import aiohttp
 import pytest
 from tests.proxy.conftest import eventually
 
-from slipstream_proxy.data.record import make_texts
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.records import CallHead
 
@@ -316,46 +315,6 @@ async def test_pipelined_requests(start, fake):
     got = await reader.read()
     assert got.count(b"HTTP/1.1 200") == 6 and got.endswith(b'{"status": "ok"}')
     writer.close()
-
-
-def test_redaction_takes_the_ids_along():
-    request, reply, note = make_texts(
-        lambda r: {**r, "reply": r["reply"].replace("Bob", "X")}, b"{}", b'{"a":"Bob","token_ids":[1],"b":1}'
-    )
-    assert (request, reply, note) == (b"{}", b'{"a":"X","token_ids":null,"b":1}', "redacted")
-    assert make_texts(lambda r: r, b"{}", b'{"token_ids":[1]}') == (b"{}", b'{"token_ids":[1]}', None)
-    assert make_texts(lambda r: 1 / 0, b"{1}", b"x") == (b"{}", b"", "redaction failed")
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        None,
-        5,
-        "x",
-        {},
-        {"request": "a"},
-        {"request": 5, "reply": "x"},
-        {"request": "a", "reply": b"x"},
-        {"request": "a", "reply": "x", "tag.t": 1},
-    ],
-)
-def test_a_redaction_that_gives_no_texts_stores_none(answer):
-    tags = {"t": "v"}
-    assert make_texts(lambda _: answer, b"{1}", b"x", tags) == (b"{}", b"", "redaction failed") and tags == {}
-
-
-def test_redaction_of_tags_and_of_odd_bytes():
-    tags = {"user": "alice", "team": "a"}
-    found = make_texts(lambda r: {k: v.replace("alice", "X") for k, v in r.items()}, b"{\xff}", b"x", tags)
-    assert found == (b"{\xff}", b"x", None) and tags == {"user": "X", "team": "a"}
-    assert make_texts(lambda r: {"request": r["request"] + "\ud800", "reply": r["reply"]}, b"a", b"x", tags)[0] == b"a?"
-    assert tags == {"user": "X", "team": "a"}
-
-    def leave(_):
-        raise SystemExit(3)
-
-    assert make_texts(leave, b"a", b"x") == (b"{}", b"", "redaction failed")
 
 
 async def test_what_is_redacted_is_not_stored_and_not_taken_from_the_reply(start, fake):

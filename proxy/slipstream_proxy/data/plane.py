@@ -21,6 +21,7 @@ from slipstream_proxy.data.limits import Limits
 from slipstream_proxy.data.link import ControlLink
 from slipstream_proxy.data.live import Live
 from slipstream_proxy.data.metrics import Metrics
+from slipstream_proxy.data.record import Commons
 from slipstream_proxy.data.routing import Routes
 from slipstream_proxy.data.shared import Shared
 from slipstream_proxy.data.tracing import make_tracing
@@ -84,6 +85,7 @@ class Plane:
         window = config.identity.continue_window
         shared = Shared(config.root / "conversations", window) if config.proxy.workers > 1 else None
         self.episodes = Episodes(window=window, shared=shared)
+        self.commons = Commons()
         self.spool = SpoolWriter(
             config.spool_dir,
             f"data{number}",

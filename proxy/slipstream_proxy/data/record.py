@@ -12,6 +12,7 @@ from slipstream_proxy.segments import common_head
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.callstate import CallState
+    from slipstream_proxy.data.episodes import Episode
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,22 @@ class Common:
         )
 
 
+class Commons:
+    """Gives episodes their ``common``, and takes it back from those that got it long ago: it is ten times as large as they are."""
+
+    def __init__(self, limit: int = 4096) -> None:
+        self._latest: list[Episode | None] = [None] * limit
+        self._at = 0
+
+    def give(self, episode: Episode, common: Common) -> None:
+        before = self._latest[self._at]
+        if before is not None:
+            before.common = None
+        self._latest[self._at] = episode
+        self._at = (self._at + 1) % len(self._latest)
+        episode.common = common
+
+
 def make_head(
     call: CallState, status: int, outcome: str, note: str | None, tags: dict[str, str] | None = None
 ) -> tuple[bytes, dict[str, Any]]:
@@ -88,7 +105,8 @@ def make_head(
     if tags is not None:
         common = Common(call, note, tags)
     elif common is None or not common.fits(call, note):
-        common = episode.common = Common(call, note)
+        common = Common(call, note)
+        call.plane.commons.give(episode, common)
     started, first, idempotency = call.started, call.first, request.idempotency
     head: dict[str, Any] = {
         "id": call.id,
