@@ -3,7 +3,7 @@
     python benchmarks/proxy/bench.py [--rounds N] [--seconds S] [--no-litellm]
 
 The proxy under test has one core, mock and load generator share another. The proxy has keys, tags, a model map and metrics on and records
-every call. The last line is one JSON object with the medians of the rounds' ratios; ``recorded`` must equal ``answered``.
+every call; between two measurements its finished segments are counted and deleted. The last line is one JSON object with the medians of the rounds' ratios; ``recorded`` must equal ``answered``.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def run(load: Path, target: Target, connections: int, seconds: float, body: Path
             f"{target.name}: {found['bad']} answers were not 200, {found['reconnected']} connections broke"
         )
     target.answered += int(found["answered"])
+    target.collect()
     return found
 
 
