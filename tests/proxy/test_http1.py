@@ -104,6 +104,11 @@ def test_bad_chunks(text):
         ChunkedBody().feed(text)
 
 
+def fed(reader: Events, piece: bytes) -> list[bytes]:
+    """As the relay asks it."""
+    return [piece] if reader.single(piece) else reader.feed(piece)
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.text(alphabet=st.characters(exclude_characters="\r\n"), max_size=12), max_size=6),
@@ -114,7 +119,7 @@ def test_events_whatever_the_cuts(texts, cuts, end):
     events = [b"data: " + t.encode("utf-8", "surrogatepass") + end + end for t in texts]
     reader, got = Events(), []
     for piece in cut(b"".join(events) + b"data: tail", cuts):
-        got += reader.feed(piece)
+        got += fed(reader, piece)
     if end == b"\n":
         assert got == events and reader.tail == b"data: tail"
     else:  # where \r and \n arrive apart a blank line is seen early; nothing is lost
@@ -134,7 +139,7 @@ def test_events_whatever_the_cuts(texts, cuts, end):
 def test_event_rubbish(pieces):
     reader, got = Events(), b""
     for piece in pieces:
-        for event in reader.feed(piece):
+        for event in fed(reader, piece):
             got += event
             event_data(event)
     assert got + reader.tail == b"".join(pieces)
@@ -183,7 +188,7 @@ def test_the_data_of_events_is_what_the_specification_says(events, cuts, end):
     text = b"".join(end.join(lines) + end + end for lines in events)
     reader, got = Events(), []
     for piece in cut(text, cuts):
-        got += [event_data(e) for e in reader.feed(piece) if b"data" in e]
+        got += [event_data(e) for e in fed(reader, piece) if b"data" in e]
     assert [d for d in got if d] == [d for d in sse(text) if d] and not reader.tail
 
 

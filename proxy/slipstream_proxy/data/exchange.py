@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from slipstream_proxy.data import translated
 from slipstream_proxy.data.callstate import renaming
+from slipstream_proxy.data.http1 import digits
 from slipstream_proxy.data.identity import read_tags
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.reply import Reply
@@ -185,7 +186,7 @@ class Call(Reply):
         body, number = self.body, b""
         if b"x-request-id" not in request.headers:  # the engine's log and the reply's id then name the call
             number = b"X-Request-Id: %b\r\n" % self.id.encode()
-        start, length = pool.start(path), str(len(body)).encode()
+        start, length = pool.start(path), digits(len(body))
         data = b"%b%b%b%bContent-Length: %b\r\n\r\n%b" % (start, block, number, key, length, body)
         self.forwarded = time.time()
         self.sent = pool.send(data, self, fresh=fresh)

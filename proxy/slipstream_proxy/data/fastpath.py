@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from slipstream_proxy.data.exchange import Call
-from slipstream_proxy.data.http1 import LAST_CHUNK, REASONS, Known, chunk, status_line
+from slipstream_proxy.data.http1 import LAST_CHUNK, REASONS, Known, chunk, digits, status_line
 from slipstream_proxy.data.identity import Prefix, split_path
 from slipstream_proxy.data.refused import Refused
 from slipstream_proxy.data.request import Head, Sink, parse_fields
@@ -239,7 +239,7 @@ class Client(Sink):
             close = close or self._plane.draining
             start = REASONS.get(status) or status_line(status)
             last = b"connection: close\r\n\r\n" if close else b"\r\n"
-            length = str(len(body)).encode()
+            length = digits(len(body))
             if len(body) < _LARGE:
                 transport.write(b"%b%bcontent-length: %b\r\n%b%b" % (start, block, length, last, body))
             else:

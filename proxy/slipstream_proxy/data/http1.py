@@ -130,6 +130,14 @@ class ChunkedBody:
 _LINES: Final = [b"%x\r\n" % size for size in range(4096)]
 
 
+_DIGITS: Final = [b"%d" % size for size in range(4096)]
+
+
+def digits(number: int) -> bytes:
+    """Of a length."""
+    return _DIGITS[number] if number < 4096 else b"%d" % number
+
+
 def chunk(data: bytes) -> bytes:
     """One chunk of a chunked body; ``data`` must not be empty."""
     size = len(data)

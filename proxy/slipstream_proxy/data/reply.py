@@ -46,11 +46,10 @@ class Reply(CallState):
             return
         part: bytes | None
         try:
-            found = events.feed(data)
-            if len(found) == 1:
-                part = self._shown(found[0])
+            if events.single(data):
+                part = self._shown(data)
             else:
-                part = b"".join([shown for event in found if (shown := self._shown(event)) is not None])
+                part = b"".join([shown for event in events.feed(data) if (shown := self._shown(event)) is not None])
         except Exception:
             log.exception("an event could not be read; relayed as it came")
             part = data if self.back is None else None

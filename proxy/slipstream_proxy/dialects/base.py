@@ -151,15 +151,16 @@ class Events:
     def __init__(self) -> None:
         self.tail = b""
 
+    def single(self, data: bytes) -> bool:
+        """Whether this is one event as it stands, which most of what a server sends at a time is; then ``feed`` need not be asked."""
+        end = data.find(b"\n\n")
+        return end >= 0 and end == len(data) - 2 and not self.tail and data.find(b"\r") < 0
+
     def feed(self, data: bytes) -> list[bytes]:
         if self.tail:
             data = self.tail + data
         if data.find(b"\r") >= 0:
             return self._feed_any(data)
-        end = data.find(b"\n\n")
-        if end >= 0 and end == len(data) - 2:
-            self.tail = b""
-            return [data]
         *events, self.tail = data.split(b"\n\n")
         return [e + b"\n\n" for e in events]
 
@@ -254,8 +255,11 @@ def _next(text: bytes, after: bytes, at: int) -> int:
     letter = len(after) - 15
     for _ in range(8):
         at = text.find(b"f", at + 1)
-        if at < 0 or text.startswith(after, at - letter):
-            return at - letter if at >= 0 else -1
+        if at < 0:
+            return -1
+        start = at - letter
+        if text[start : start + len(after)] == after:
+            return start
     return text.find(after, at)
 
 
