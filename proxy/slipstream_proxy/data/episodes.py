@@ -9,7 +9,6 @@ import hashlib
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -39,19 +38,24 @@ class Pinned:
         """The state of ``Live`` under which its adapter was found to be loaded."""
 
 
+_NO_TAGS: Final[dict[str, str]] = {}
+_NO_PINS: Final[dict[str, Pinned]] = {}
+
+
 class Episode:
-    __slots__ = ("common", "done", "generation", "id", "name", "pins", "seen", "split", "tags", "task", "waiting")
+    __slots__ = ("common", "done", "generation", "id", "name", "pins", "seen", "split", "tags", "task")
 
     def __init__(self, name: Name, generation: int, said: Tags, now: float) -> None:
         self.id = name[1] if generation == 1 else f"{name[1]}~{generation}"
         """As stored: with ``~2`` after the first of the name was done."""
         self.name, self.generation = name, generation
-        self.task, self.split, self.tags = said.task, said.split or "train", said.tags
+        self.task, self.split = said.task, said.split or "train"
+        # Both are replaced and never changed: what many episodes have alike is one dict.
+        self.tags: dict[str, str] = said.tags or _NO_TAGS
+        self.pins: dict[str, Pinned] = _NO_PINS
+        """By model."""
         self.seen = now
         self.done = False
-        self.pins: dict[str, Pinned] = {}
-        self.waiting: dict[str, list[Callable[[], None]]] = {}
-        """Model → who waits for its pin."""
         self.common: Common | None = None
         """Of its calls' records, as it was for the last one."""
 

@@ -85,6 +85,9 @@ class Plane:
         window = config.identity.continue_window
         shared = Shared(config.root / "conversations", window) if config.proxy.workers > 1 else None
         self.episodes = Episodes(window=window, shared=shared)
+        self._pins: dict[tuple[str, str, str, str], dict[str, Pinned]] = {}
+        self._waiting: dict[tuple[str, str, str], list[Callable[[], None]]] = {}
+        """(key, episode, model) → who waits for its pin."""
         self.commons = Commons()
         self.spool = SpoolWriter(
             config.spool_dir,
@@ -128,11 +131,11 @@ class Plane:
             return pin if pin.checked == self.live.version else self._checked(episode, model, pin)
         if not self.live.connected:
             return self._pin_alone(episode, model)
-        waiting = episode.waiting.get(model)
+        waiting = self._waiting.get((*episode.name, model))
         if waiting is not None:
             waiting.append(then)
             return None
-        episode.waiting[model] = [then]
+        self._waiting[(*episode.name, model)] = [then]
         task = self.loop.create_task(self._ask(episode, model))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -140,26 +143,37 @@ class Plane:
 
     def _checked(self, episode: Episode, model: str, pin: Pinned) -> Pinned:
         if not self.live.servers(pin.adapter, episode.id):
-            pin = episode.pins[model] = Pinned(self.live.replacement(model, pin.adapter), "live", "moved")
+            pin = self._pin(episode, model, self.live.replacement(model, pin.adapter), "live", "moved")
         pin.checked = self.live.version
         return pin
 
     def _pin_alone(self, episode: Episode, model: str) -> Pinned:
         adapter, arm = self.live.decide(model, episode.name[0], episode.id)
         self.metrics.add("slipstream_pins_total", 'by="worker"')
-        pin = episode.pins[model] = Pinned(adapter, arm, "local")
-        return self._checked(episode, model, pin)
+        return self._checked(episode, model, self._pin(episode, model, adapter, arm, "local"))
+
+    def _pin(self, episode: Episode, model: str, adapter: str, arm: str, how: str) -> Pinned:
+        """Episodes share the dict that most of them have: a worker remembers a hundred thousand."""
+        key = (model, adapter, arm, how)
+        alone = self._pins.get(key)
+        if alone is None:
+            if len(self._pins) >= 1024:
+                self._pins.clear()
+            alone = self._pins[key] = {model: Pinned(adapter, arm, how)}
+        others = {name: pin for name, pin in episode.pins.items() if name != model}
+        episode.pins = {**others, **alone} if others else alone
+        return alone[model]
 
     async def _ask(self, episode: Episode, model: str) -> None:
         answer = await self.link.pin(episode.name[0], episode.id, model, episode.task, episode.split)
         if answer is None:
             self._pin_alone(episode, model)
         else:
-            episode.pins[model] = Pinned(answer["adapter"], str(answer.get("arm", "live")), "control")
+            self._pin(episode, model, answer["adapter"], str(answer.get("arm", "live")), "control")
             if isinstance(answer.get("episode"), str):
                 episode.id = answer["episode"]
             self.metrics.add("slipstream_pins_total", 'by="control"')
-        for then in episode.waiting.pop(model, ()):
+        for then in self._waiting.pop((*episode.name, model), ()):
             try:
                 then()
             except Exception:
