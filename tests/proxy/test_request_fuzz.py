@@ -56,14 +56,16 @@ def ambiguous(request: bytes) -> bool:
     )
 
 
-async def send(port: int, pieces: list[bytes]) -> bytes:
+async def send(port: int, pieces: list[bytes], *, eof: bool = True) -> bytes:
+    """What comes back until the server closes; without ``eof`` it does that behind the last of the requests that ask for it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     got = b""
     with contextlib.suppress(ConnectionError):
         for piece in pieces:
             writer.write(piece)
             await asyncio.sleep(0)
-        writer.write_eof()
+        if eof:
+            writer.write_eof()
         async with asyncio.timeout(60):
             got = await reader.read()
     writer.close()
@@ -135,20 +137,6 @@ def near_misses(draw):
     return start + b"".join(line + b"\r\n" for line in draw(st.permutations(lines))) + b"\r\n" + body
 
 
-async def exchange(port: int, pieces: list[bytes]) -> bytes:
-    """What comes back until the server closes, which it does behind the last of the requests that ask for it."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    got = b""
-    with contextlib.suppress(ConnectionError):
-        for piece in pieces:
-            writer.write(piece)
-            await asyncio.sleep(0)
-        async with asyncio.timeout(60):
-            got = await reader.read()
-    writer.close()
-    return got
-
-
 LAST = PLAIN + b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(GOOD), GOOD)
 HIDDEN = PLAIN + b"Content-Length: %040d\r\n\r\n%b" % (len(PLAIN) + 23, PLAIN + b"Content-Length: 2\r\n\r\n{}")
 
@@ -178,7 +166,7 @@ async def test_both_ways_read_the_same(proxy_for_all, asked, cuts):
     pieces = [text[a:b] for a, b in zip(points, points[1:], strict=False) if a < b]
 
     async def talk() -> list[bytes]:
-        return re.findall(rb"HTTP/1\.[01] (\d+)", await exchange(proxy.port, pieces))
+        return re.findall(rb"HTTP/1\.[01] (\d+)", await send(proxy.port, pieces, eof=False))
 
     (fast, raw, seen), (slow, slow_raw, slow_seen) = await both_ways(proxy, fake, talk)
     if slow[-1:] == [b"400"]:

@@ -24,12 +24,8 @@ Name = tuple[str, str]
 
 
 class Pinned:
-    __slots__ = (
-        "adapter",
-        "arm",
-        "checked",
-        "how",
-    )  # here and below no dataclass: the ``__init__`` of one is not compiled
+    # Here and below no dataclass: the ``__init__`` of one is not compiled.
+    __slots__ = ("adapter", "arm", "checked", "how")
 
     def __init__(self, adapter: str, arm: str, how: str) -> None:
         """``how``: ``control``, ``local`` or ``moved``."""

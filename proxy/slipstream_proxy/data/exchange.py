@@ -143,11 +143,11 @@ class Call(Reply):
                 plane.holding.wait(self._chosen, self._refuse)
                 return
             if route.kind == "trained":
-                pin = episode.pins.get(route.model)
-                if pin is None or pin.checked != plane.live.version:
-                    pin = plane.pinned(episode, route.model, self._chosen)
-                    if pin is None:
-                        return
+                pin = plane.pinned(episode, route.model)
+                if pin is None:
+                    pin = plane.pin(episode, route.model, self._chosen)
+                if pin is None:
+                    return
                 self.pin = pin
                 self.adapter = pin.adapter
             self.servers = plane.live.servers(self.adapter, episode.id)

@@ -147,7 +147,8 @@ def chunk(data: bytes) -> bytes:
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n]*)?\r\n")
-_FIELD = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([^\x00-\x08\x0a-\x1f\x7f]*)")
+FIELD: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
+"""A header line, without its end: name, value."""
 
 
 _LENGTH: Final = b"\r\ncontent-length:"
@@ -168,17 +169,18 @@ class Known(Generic[T]):
         self.end = len(head)
         self.length: int | None = None
         self._before, self._after = head, b""  # nothing is left open
-        at = head.lower().find(_LENGTH)
+        low = head.lower()
+        at = low.find(_LENGTH)
         if at < 0:
             return
         start = at + len(_LENGTH)
         while head[start] in b" \t":
             start += 1
         end = head.index(b"\r", start)
-        digits = head[start:end].rstrip(b" \t")
-        self.length = int(digits)
-        if head.lower().find(_LENGTH, end) < 0:
-            self._before, self._after = head[:start], head[start + len(digits) :]
+        said = head[start:end].rstrip(b" \t")
+        self.length = int(said)
+        if low.find(_LENGTH, end) < 0:
+            self._before, self._after = head[:start], head[start + len(said) :]
 
     def matches(self, data: bytes) -> bool:
         before, after = self._before, self._after
@@ -234,7 +236,7 @@ class ResponseHead:
                 continue
             if not line:
                 continue
-            field = _FIELD.fullmatch(line)
+            field = FIELD.fullmatch(line)
             if field is None:  # passed on, a client might read it as the end of a line or of a body
                 raise Malformed("a bad header line")
             low, value = field[1].lower(), field[2]

@@ -17,7 +17,6 @@ _PREFIX = re.compile(r"^(?:/t/([^/]*))?/e/([^/]*)(?=/)")
 _TASK_PREFIX = re.compile(r"^/t/([^/]*)(?=/)")
 _TRACE = re.compile(rb"^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _OURS = b"x-slipstream-"
-_KNOWN = frozenset((b"x-slipstream-episode", b"x-slipstream-task", b"x-slipstream-split", b"x-slipstream-done"))
 _SPLITS = ("train", "eval", "off")
 _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """In a tag's value: what ends a line somewhere, steers a terminal or is no character."""

@@ -124,11 +124,15 @@ class Plane:
             found = self.pools[url] = Pool(url, connect_timeout=proxy.connect_timeout, timeout=proxy.upstream_timeout)
         return found
 
-    def pinned(self, episode: Episode, model: str, then: Callable[[], None]) -> Pinned | None:
-        """The episode's pin; None: ``then`` is called once it is there."""
+    def pinned(self, episode: Episode, model: str) -> Pinned | None:
+        """The episode's pin, if it has one."""
         pin = episode.pins.get(model)
-        if pin is not None:
-            return pin if pin.checked == self.live.version else self._checked(episode, model, pin)
+        if pin is None or pin.checked == self.live.version:
+            return pin
+        return self._checked(episode, model, pin)
+
+    def pin(self, episode: Episode, model: str, then: Callable[[], None]) -> Pinned | None:
+        """The pin of an episode that has none; None: ``then`` is called once it is there."""
         if not self.live.connected:
             return self._pin_alone(episode, model)
         waiting = self._waiting.get((*episode.name, model))

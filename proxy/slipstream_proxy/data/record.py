@@ -80,7 +80,7 @@ class Common:
 
 
 class Commons:
-    """Gives episodes their ``common``, and takes it back from those that got it long ago: it is ten times as large as they are."""
+    """Gives episodes their ``common``, and takes it back from those that got it long ago: it is larger than they are."""
 
     def __init__(self, limit: int = 1024) -> None:
         self._latest: list[Episode | None] = [None] * limit

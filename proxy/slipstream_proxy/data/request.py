@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
+
+from slipstream_proxy.data.http1 import FIELD
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.identity import Prefix, Tags
@@ -31,9 +32,6 @@ _DROPPED = frozenset(
     )
 )
 """Never sent upstream: fields of this hop, and the client's credentials."""
-
-_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
-
 
 Headers = dict[bytes, bytes]
 Fields = tuple[Headers, Headers, list[bytes]]
@@ -92,7 +90,7 @@ def _read_line(line: bytes) -> tuple[bytes, bytes, bytes | None, bool] | None:
     digits = line[len(_LENGTH) :]
     if digits.isdigit() and line[: len(_LENGTH)].lower() == _LENGTH:
         return b"content-length", digits, None, False
-    m = _LINE.fullmatch(line)
+    m = FIELD.fullmatch(line)
     if m is None:
         return None
     low, value = m[1].lower(), m[2].rstrip(b" \t")

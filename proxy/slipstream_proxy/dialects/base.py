@@ -225,6 +225,7 @@ _LOGPROBS: Final = b'"logprobs":{'
 _SPACED_LOGPROBS: Final = b'"logprobs": {'
 _AFTER: Final = b',"finish_reason":'
 _SPACED_AFTER: Final = b', "finish_reason":'
+_FROM_F: Final = len(b'finish_reason":')
 
 
 def null_logprobs(text: bytes) -> bytes | None:
@@ -252,7 +253,7 @@ def null_logprobs(text: bytes) -> bytes | None:
 
 def _next(text: bytes, after: bytes, at: int) -> int:
     """``text.find(after, at)``. Log-probabilities are long and have hardly an ``f`` in them, and one byte is found many at a time."""
-    letter = len(after) - 15
+    letter = len(after) - _FROM_F
     for _ in range(8):
         at = text.find(b"f", at + 1)
         if at < 0:
