@@ -20,7 +20,7 @@ from slipstream_proxy.dialects.base import (
     null_logprobs,
     stream_objects,
 )
-from slipstream_proxy.dialects.openai import OpenAI
+from slipstream_proxy.dialects.openai import OpenAI, ask_for_ids
 from slipstream_proxy.dialects.recorded import Read, parsed
 from slipstream_proxy.dialects.sampling import forces
 from slipstream_proxy.records import CallHead, Choice, Parsed
@@ -35,16 +35,10 @@ class Chat(OpenAI):
     path = "/v1/chat/completions"
 
     def inject(self, body: dict[str, Any]) -> Injected:
-        note = None
-        ids = logprobs_hidden = reasoning = False
         if "messages" not in body:
             return Injected(body, Hide(), "no messages")  # the engine's refusal counts the body's fields
-        asked = body.get("return_token_ids")
-        if asked is None or asked is False:
-            ids = True
-            body["return_token_ids"] = True
-        elif asked is not True:
-            note = "unreadable return_token_ids"
+        logprobs_hidden = reasoning = False
+        ids, note = ask_for_ids(body)
         logprobs = body.get("logprobs")
         if logprobs is None or logprobs is False:
             if body.get("top_logprobs") or body.get("logprob_token_ids"):

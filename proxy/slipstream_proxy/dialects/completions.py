@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slipstream_proxy.dialects.base import Hide, Injected, Turn, dumps, loads, null_ids, null_logprobs, stream_objects
-from slipstream_proxy.dialects.openai import OpenAI
+from slipstream_proxy.dialects.openai import OpenAI, ask_for_ids
 from slipstream_proxy.dialects.recorded import Read, parsed
 from slipstream_proxy.records import CallHead, Choice, Parsed
 
@@ -21,12 +21,8 @@ class Completions(OpenAI):
         prompt = body.get("prompt")
         if isinstance(prompt, list) and len(prompt) != 1 and not all(isinstance(t, int) for t in prompt):
             note = "several prompts in one call"
-        ids = body.get("return_token_ids")
-        if ids is None or ids is False:
-            hide.ids = True
-            body["return_token_ids"] = True
-        elif ids is not True:
-            note = "unreadable return_token_ids"
+        hide.ids, unreadable = ask_for_ids(body)
+        note = unreadable or note
         if body.get("logprobs") is None:
             if body.get("logprob_token_ids"):
                 note = "logprobs refused"

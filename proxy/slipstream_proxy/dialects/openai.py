@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from slipstream_proxy.dialects.base import Dialect, openai_error
+
+
+def ask_for_ids(body: dict[str, Any]) -> tuple[bool, str | None]:
+    """Whether they are to be hidden, because the client did not ask, too; and why they cannot be asked for."""
+    asked = body.get("return_token_ids")
+    if asked is None or asked is False:
+        body["return_token_ids"] = True
+        return True, None
+    return False, None if asked is True else "unreadable return_token_ids"
 
 
 class OpenAI(Dialect):
