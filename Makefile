@@ -1,6 +1,7 @@
 # make demo    watch the inbox agent get better (SEED=n)
 # make test    set up, then all tests, real vLLM among them
 # make lint    ruff and mypy
+# make structure   the figures of the source tree, and which are over their limit
 # make fuzz    coverage-guided, ARGS="chunked -max_total_time=600" (needs atheris)
 # make bench   the benchmarks that need no GPU
 
@@ -13,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-operate clean
+.PHONY: demo structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-operate clean
 
 setup: $(VENV)/.ready
 
@@ -82,6 +83,9 @@ chaos: setup
 fuzz: setup
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target .fuzz atheris==3.0.0
 	PYTHONPATH=.fuzz $(BIN)/python tests/fuzz/fuzz.py $(or $(ARGS),record -max_total_time=60)
+
+structure: setup
+	$(BIN)/python scripts/structure.py $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

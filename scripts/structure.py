@@ -1,0 +1,258 @@
+"""Measure the structure of the four packages, and fail when a figure is over its limit.
+
+    python scripts/structure.py            print each figure with its limit; exit 1 when one is over
+    python scripts/structure.py --where    also print the places that break a limit
+
+Imports under ``if TYPE_CHECKING:`` do not count as arrows. Imports inside functions do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE_ROOTS = ("sdk", "proxy", "judge", "trainer")
+DATA = "slipstream_proxy.data"
+LIMITS = {
+    "data_entries": 12,
+    "data_levels": 7,
+    "circles": 0,
+    "module_lines_median": 150,
+    "module_lines_longest": 350,
+    "function_lines_longest": 60,
+    "class_names_used_twice": 0,
+    "lines_over_120": 0,
+    "fmt_skip": 20,
+    "any": 250,
+    "modules_without_test": 0,
+}
+COLUMNS = 120
+
+
+@dataclass
+class Module:
+    """One source file. ``name`` is its dotted import name."""
+
+    name: str
+    path: Path
+    area: str
+
+    @cached_property
+    def text(self) -> str:
+        return self.path.read_text()
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @property
+    def lines(self) -> int:
+        return self.text.count("\n")
+
+    @property
+    def where(self) -> str:
+        return str(self.path.relative_to(ROOT))
+
+
+@dataclass
+class Figures:
+    """Values by the names of ``LIMITS``, and the places that each of them counts."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    places: dict[str, list[str]] = field(default_factory=dict)
+
+    def put(self, name: str, value: float, places: list[str]) -> None:
+        self.values[name], self.places[name] = value, places
+
+
+def modules() -> list[Module]:
+    found = []
+    for area in SOURCE_ROOTS:
+        for path in sorted((ROOT / area).rglob("*.py")):
+            parts = list(path.relative_to(ROOT / area).with_suffix("").parts)
+            if parts[-1] == "__init__":
+                parts.pop()
+            found.append(Module(".".join(parts), path, area))
+    return found
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def run_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes that can run: what is only for the type checker is left out."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and is_type_checking(child):
+            for other in child.orelse:
+                yield from run_nodes(other)
+        else:
+            yield from run_nodes(child)
+
+
+def imports(module: Module, known: set[str]) -> set[str]:
+    """Names of the known modules that this one imports."""
+    found: set[str] = set()
+    for node in run_nodes(module.tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.name.split(".")
+                up = node.level - (module.path.name == "__init__.py")
+                base = ".".join([*parts[: len(parts) - up], *([node.module] if node.module else [])])
+            for alias in node.names:
+                whole = f"{base}.{alias.name}"
+                found.add(whole if whole in known else base)
+    return (found & known) - {module.name}
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components of more than one module (Tarjan)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in graph[name]:
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            part = []
+            while (last := stack.pop()) != name:
+                part.append(last)
+            if part:
+                found.append(sorted([name, *part]))
+
+    for name in graph:
+        if name not in index:
+            visit(name)
+    return found
+
+
+def longest_chain(graph: dict[str, set[str]], inside: str) -> list[str]:
+    """The longest chain of imports among the modules of one package; a circle is cut where it closes."""
+    part = {
+        name: {o for o in others if o.startswith(inside)} for name, others in graph.items() if name.startswith(inside)
+    }
+    best: dict[str, list[str]] = {}
+
+    def chain(name: str, above: frozenset[str]) -> list[str]:
+        if name not in best:
+            below = [chain(o, above | {name}) for o in part[name] if o not in above]
+            best[name] = [name, *max(below, key=len, default=[])]
+        return best[name]
+
+    return max((chain(name, frozenset()) for name in part), key=len, default=[])
+
+
+def declares(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Nothing but assignments, such as a class that declares its metrics."""
+    body = [n for n in function.body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
+    return all(isinstance(n, ast.Assign | ast.AnnAssign) for n in body)
+
+
+def functions(module: Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not declares(node):
+            yield (node.end_lineno or node.lineno) - node.lineno + 1, f"{module.where}:{node.lineno} {node.name}"
+
+
+def untested(found: list[Module]) -> list[str]:
+    """Modules for which no ``test_<name>.py`` lies under the tests of their package."""
+    missing = []
+    for module in found:
+        name = module.path.stem
+        if name in {"__init__", "__main__"}:
+            continue
+        folder = ROOT / "tests" / module.area
+        if not any(folder.rglob(f"test_{name.strip('_')}.py")):
+            missing.append(module.where)
+    return missing
+
+
+def measure() -> Figures:
+    found = modules()
+    known = {m.name for m in found}
+    graph = {m.name: imports(m, known) for m in found}
+    figures = Figures()
+
+    entries = sorted(p.name for p in (ROOT / "proxy/slipstream_proxy/data").iterdir() if not p.name.startswith("__"))
+    figures.put("data_entries", len(entries), entries)
+    chain = longest_chain(graph, DATA)
+    figures.put("data_levels", len(chain), [" > ".join(chain)])
+    rings = circles(graph)
+    figures.put("circles", len(rings), [", ".join(ring) for ring in rings])
+
+    lengths = sorted(((m.lines, m.where) for m in found if m.lines), reverse=True)
+    figures.put("module_lines_median", statistics.median(n for n, _ in lengths), [])
+    over = [f"{n} {where}" for n, where in lengths if n > LIMITS["module_lines_longest"]]
+    figures.put("module_lines_longest", lengths[0][0], over)
+    sizes = sorted((f for m in found for f in functions(m)), reverse=True)
+    over = [f"{n} {where}" for n, where in sizes if n > LIMITS["function_lines_longest"]]
+    figures.put("function_lines_longest", sizes[0][0] if sizes else 0, over)
+
+    classes: dict[str, list[str]] = defaultdict(list)
+    for m in found:
+        for node in ast.walk(m.tree):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name].append(f"{m.where}:{node.lineno}")
+    twice = {name: at for name, at in classes.items() if len(at) > 1}
+    figures.put(
+        "class_names_used_twice", len(twice), [f"{name}: {', '.join(at)}" for name, at in sorted(twice.items())]
+    )
+
+    wide, skips, anys = [], [], []
+    for m in found:
+        for number, line in enumerate(m.text.splitlines(), 1):
+            if len(line) > COLUMNS:
+                wide.append(f"{m.where}:{number}")
+            if re.search(r"#\s*fmt:\s*(skip|off)", line):
+                skips.append(f"{m.where}:{number}")
+            anys += [f"{m.where}:{number}"] * len(re.findall(r"\bAny\b", line))
+    figures.put("lines_over_120", len(wide), wide)
+    figures.put("fmt_skip", len(skips), skips)
+    figures.put("any", len(anys), anys)
+    missing = untested(found)
+    figures.put("modules_without_test", len(missing), missing)
+    figures.put("source_lines", sum(m.lines for m in found), [])
+    return figures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--where", action="store_true", help="print the places that break a limit")
+    where = parser.parse_args().where
+    sys.setrecursionlimit(10_000)
+    figures = measure()
+    broken = [name for name, limit in LIMITS.items() if figures.values[name] > limit]
+    for name, value in figures.values.items():
+        limit = f"≤ {LIMITS[name]}" if name in LIMITS else ""
+        sys.stdout.write(f"{name:24} {value:8g}  {limit:8}{'  OVER' if name in broken else ''}\n")
+        if where and name in broken:
+            for place in figures.places[name]:
+                sys.stdout.write(f"    {place}\n")
+    sys.stdout.write(json.dumps(figures.values) + "\n")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

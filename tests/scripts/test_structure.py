@@ -1,0 +1,70 @@
+"""The structure's figures: each is measured on small trees of which the answer is known."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+SPEC = importlib.util.spec_from_file_location("structure", Path(__file__).resolve().parents[2] / "scripts/structure.py")
+assert SPEC is not None
+assert SPEC.loader is not None
+structure = importlib.util.module_from_spec(SPEC)
+sys.modules["structure"] = structure
+SPEC.loader.exec_module(structure)
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with two modules that import each other, one of them only for the type checker."""
+    data = tmp_path / "proxy/slipstream_proxy/data"
+    data.mkdir(parents=True)
+    for area in ("sdk", "judge", "trainer"):
+        (tmp_path / area).mkdir()
+    (data / "__init__.py").write_text("")
+    (data / "one.py").write_text("from slipstream_proxy.data import two\n\n\nclass Same:\n    pass\n")
+    (data / "two.py").write_text(
+        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from slipstream_proxy.data.one import Same\n"
+    )
+    (tmp_path / "tests/proxy").mkdir(parents=True)
+    (tmp_path / "tests/proxy/test_one.py").write_text("")
+    monkeypatch.setattr(structure, "ROOT", tmp_path)
+    return data
+
+
+def test_type_only_imports_make_no_circle(tree: Path) -> None:
+    values = structure.measure().values
+    assert values["circles"] == 0
+    assert values["data_levels"] == 2
+    assert values["data_entries"] == 2
+
+
+def test_an_import_in_a_function_closes_a_circle(tree: Path) -> None:
+    (tree / "two.py").write_text("def late():\n    from slipstream_proxy.data.one import Same\n    return Same\n")
+    figures = structure.measure()
+    assert figures.places["circles"] == ["slipstream_proxy.data.one, slipstream_proxy.data.two"]
+
+
+def test_each_place_over_a_limit_is_named(tree: Path) -> None:
+    body = "\n".join(f"    x = {n}" for n in range(70)) + "\n    return x"
+    (tree / "two.py").write_text(
+        f"class Same:\n    pass\n\n\ndef long():\n{body}\n\n\n# {'w' * 130}\nY = 1  # fmt: skip\n"
+    )
+    figures = structure.measure()
+    assert figures.values["function_lines_longest"] == 72
+    assert figures.places["class_names_used_twice"][0].startswith("Same: ")
+    assert len(figures.places["lines_over_120"]) == len(figures.places["fmt_skip"]) == 1
+    assert figures.places["modules_without_test"] == ["proxy/slipstream_proxy/data/two.py"]
+
+
+def test_a_function_that_only_assigns_may_be_long(tree: Path) -> None:
+    body = "\n".join(f"    x{n} = {n}" for n in range(70))
+    (tree / "two.py").write_text(f"def metrics():\n{body}\n")
+    assert structure.measure().values["function_lines_longest"] == 0
+
+
+def test_anys_are_counted_in_code_and_annotations(tree: Path) -> None:
+    (tree / "two.py").write_text("from typing import Any\n\nx: dict[str, Any] = {}\nmany: int = 0\n")
+    assert structure.measure().values["any"] == 2
