@@ -2,7 +2,7 @@
 
     python benchmarks/judge/bench_judge.py [--rounds 12] [--levels 1,16,64]
 
-The model and the control API (tests/judge/fake_control.py) are processes of their own, over HTTP on loopback; LiteLLM, the cache and the posting
+The model and the control API (tests/support/control.py) are processes of their own, over HTTP on loopback; LiteLLM, the cache and the posting
 of scores are the real ones. Ideal is ``concurrency`` groups a second. The clock runs from the first lease to
 the last posted score. The last line is JSON.
 """
@@ -52,7 +52,7 @@ async def answer(request: Any) -> Any:
 
 def serve_model(pipe: Connection) -> None:
     from aiohttp import web
-    from tests.judge.ruled_judge import Served
+    from tests.support.served import Served
 
     app = web.Application(client_max_size=2**28)
     app.router.add_post("/v1/chat/completions", answer)
@@ -62,12 +62,12 @@ def serve_model(pipe: Connection) -> None:
 
 
 def serve_control(pipe: Connection, count: int, run: str) -> None:
-    from tests.judge.fake_control import FakeControl
-    from tests.judge.made import quality_group
-    from tests.judge.ruled_judge import Served
+    from tests.support.control import FakeControl
+    from tests.support.groups import quality_group
+    from tests.support.served import Served
 
     control = FakeControl()
-    control.add(
+    control.add_groups(
         *(
             quality_group(f"{run}-{n}", [round((n + k) % 10 / 10 + k / 1000, 3) for k in range(SIZE)], filler=f"{n}")
             for n in range(count)

@@ -2,7 +2,7 @@
 
     python benchmarks/judge/bench_ruler.py [--seed 0] [--time-limit 170] [--only ruler]
 
-The judge's model is tests/judge/ruled_judge.py with the rule ``inbox``: it sees transcripts and nothing else, through LiteLLM and HTTP like any model.
+The judge's model is tests/support/ruled_judge.py with the rule ``inbox``: it sees transcripts and nothing else, through LiteLLM and HTTP like any model.
 The last line is JSON: held-out success of the base model and of the last adapter of each run.
 """
 
@@ -33,7 +33,8 @@ def demo(folder: Path, args: argparse.Namespace, *more: str) -> dict[str, Any]:
 
 def by_ruler(folder: Path, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     """A run by RULER alone, and how often its model was asked."""
-    from tests.judge.ruled_judge import RuledJudge, Served, inbox_rule
+    from tests.support.ruled_judge import RuledJudge, inbox_rule
+    from tests.support.served import Served
 
     judge = RuledJudge(inbox_rule)
     with Served(judge.app()) as url:

@@ -17,8 +17,9 @@ import pytest
 import yaml
 from tests.integration.adapters import make_adapter
 from tests.integration.load import body
-from tests.judge.ruled_judge import RuledJudge, Served
 from tests.support import ROOT, free_port, process, slipstream, wait_for
+from tests.support.ruled_judge import RuledJudge
+from tests.support.served import Served
 
 from slipstream.client import Client
 from slipstream.contract import AdapterIn, RewardIn

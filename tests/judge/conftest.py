@@ -3,8 +3,9 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from tests.judge.fake_control import FakeControl
-from tests.judge.ruled_judge import RuledJudge, Served
+from tests.support.control import FakeControl
+from tests.support.ruled_judge import RuledJudge
+from tests.support.served import Served
 
 
 @pytest.fixture(scope="session", autouse=True)

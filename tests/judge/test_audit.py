@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from tests.judge.made import episode, group, quality_group, run
+from tests.support.groups import episode, group, quality_group, run
 
 from slipstream.config import Judge
 from slipstream.contract import Score

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.judge.made import run, said
+from tests.support.groups import run, said
 
 from slipstream.errors import ConfigError
 from slipstream_judge.cases import read_cases

@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from tests.judge.made import run
+from tests.support.groups import run
 
 from slipstream.config import Config
 from slipstream_judge.evaluate import evaluate, main

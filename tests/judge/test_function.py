@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from tests.judge.made import quality_group
+from tests.support.groups import quality_group
 
 from slipstream.errors import ConfigError
 from slipstream_judge.function import FunctionJudge, load

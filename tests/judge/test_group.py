@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from tests.judge.made import calls_tool, episode, group, quality_group, result, run, said
+from tests.support.groups import calls_tool, episode, group, quality_group, result, run, said
 
 from slipstream.client import AsyncClient
 from slipstream.config import Judge

@@ -4,7 +4,7 @@ import email.utils
 import time
 
 import pytest
-from tests.judge.ruled_judge import Served
+from tests.support.served import Served
 
 from slipstream.config import Judge
 from slipstream_judge.budget import Budget, OverBudget

@@ -4,7 +4,7 @@ import sys
 import time
 
 import pytest
-from tests.judge.made import quality_group
+from tests.support.groups import quality_group
 
 from slipstream.config import Config
 from slipstream.errors import ConfigError

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.judge.ruled_judge import understand
+from tests.support.ruled_judge import understand
 
 from slipstream_judge.prompt import BadAnswer, build, parse, schema_of
 from slipstream_judge.render import Cut, Shown

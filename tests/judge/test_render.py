@@ -4,7 +4,7 @@ import re
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.judge.made import calls_tool, result, run, said
+from tests.support.groups import calls_tool, result, run, said
 
 from slipstream_judge.cases import make_episode
 from slipstream_judge.render import LEVELS, RESULT_LEVELS, Cut, estimate, fit, force, quoted, show

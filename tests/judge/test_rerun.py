@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from tests.judge.made import episode, run
+from tests.support.groups import episode, run
 
 from slipstream.client import AsyncClient
 from slipstream.config import Config

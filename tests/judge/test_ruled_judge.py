@@ -3,8 +3,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from tests.judge.made import calls_tool, episode, group, result, said
-from tests.judge.ruled_judge import inbox_rule
+from tests.support.groups import calls_tool, episode, group, result, said
+from tests.support.ruled_judge import inbox_rule
 
 from slipstream.config import Judge
 from slipstream_judge.budget import Budget

@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from tests.judge.made import calls_tool, result, run, said
+from tests.support.groups import calls_tool, result, run, said
 
 from slipstream.config import Judge
 from slipstream_judge.budget import Budget

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tests.judge.made import TOOLS, calls_tool, result, run, said
+from tests.support.groups import TOOLS, calls_tool, result, run, said
 
 from slipstream_judge.cases import make_episode
 from slipstream_judge.transcript import AGAIN, ALONE, CHOICE, REWRITTEN, UNDER, common_prefix, common_tools, of_episode

@@ -8,8 +8,8 @@ import time
 import urllib.request
 
 import pytest
-from tests.judge.made import episode, group, quality_group
-from tests.judge.made import run as made_run
+from tests.support.groups import episode, group, quality_group
+from tests.support.groups import run as made_run
 
 from slipstream.client import AsyncClient
 from slipstream.config import Config
@@ -55,7 +55,7 @@ def counted(worker, outcome):
 
 
 async def test_groups_are_leased_scored_and_posted(ruled, control):
-    control.add(*(quality_group(f"g{n}", [0.1, n / 10]) for n in range(2, 8)))
+    control.add_groups(*(quality_group(f"g{n}", [0.1, n / 10]) for n in range(2, 8)))
     async with working(control, configured(ruled)) as worker:
         await until(lambda: len(control.scored) == 6)
         assert values(control, "g5") == {"g5-0": 0.1, "g5-1": 0.5}
@@ -66,14 +66,14 @@ async def test_groups_are_leased_scored_and_posted(ruled, control):
 
 async def test_several_copies_judge_each_group_once(ruled, control):
     ruled.latency = 0.02
-    control.add(*(quality_group(f"g{n}", [0.1, n / 40]) for n in range(5, 35)))
+    control.add_groups(*(quality_group(f"g{n}", [0.1, n / 40]) for n in range(5, 35)))
     async with working(control, configured(ruled, concurrency=2), count=3):
         await until(lambda: len(control.scored) == 30)
     assert len(control.posts) == 30 and len({w["worker"] for w in control.leases}) == 3
 
 
 async def test_a_group_whose_judge_died_comes_back(ruled, control):
-    control.add(quality_group("g", [0.1, 0.9]))
+    control.add_groups(quality_group("g", [0.1, 0.9]))
     async with AsyncClient(control.url) as client:
         assert await client.lease_groups(GroupLeaseIn(worker="dead", seconds=0.5))
     async with working(control, configured(ruled)):
@@ -82,7 +82,7 @@ async def test_a_group_whose_judge_died_comes_back(ruled, control):
 
 async def test_a_failure_is_told_and_the_group_is_judged_later(ruled, control):
     ruled.faults.extend(["half", "missing"])
-    control.add(quality_group("g", [0.1, 0.9]))
+    control.add_groups(quality_group("g", [0.1, 0.9]))
     async with working(control, configured(ruled)) as worker:
         await until(lambda: "g" in control.scored)
         assert counted(worker, "failed") == 1
@@ -96,7 +96,7 @@ async def test_a_group_that_always_fails_is_parked_and_the_others_are_not(ruled,
     ruled.rule = lambda runs, shared: dict.fromkeys(runs, 7.0) if "POISON" in shared else plain(runs, shared)
     judge = ruled._judge
     ruled._judge = lambda read: {"scores": []} if "POISON" in read.shared else judge(read)
-    control.add(bad, good)
+    control.add_groups(bad, good)
     async with working(control, configured(ruled)):
         await until(lambda: "bad" in control.parked and "good" in control.scored)
     assert [p[1]["retry_after"] for p in control.posts if p[0] == "bad"] == [None] * 4
@@ -104,15 +104,15 @@ async def test_a_group_that_always_fails_is_parked_and_the_others_are_not(ruled,
 
 async def test_a_rate_limit_is_no_attempt(ruled, control):
     ruled.always = {"status": 429, "headers": {"Retry-After": "3600"}}
-    control.add(quality_group("g", [0.1, 0.9]))
+    control.add_groups(quality_group("g", [0.1, 0.9]))
     async with working(control, configured(ruled, timeout=30)) as worker:
         await until(lambda: counted(worker, "postponed") == 1)
     assert control.posts[0][1]["retry_after"] > 3500 and control.waiting["g"].group.attempts == 0
 
 
 async def test_a_proxy_that_is_away_is_waited_for(ruled, control):
-    control.broken = 2
-    control.add(quality_group("g", [0.1, 0.9]))
+    control.broken, control.broken_path = 2, "scores"
+    control.add_groups(quality_group("g", [0.1, 0.9]))
     async with working(control, configured(ruled)):
         await until(lambda: "g" in control.scored)
     assert len(ruled.requests) == 1
@@ -132,7 +132,7 @@ async def test_no_proxy_at_all(ruled):
 
 
 async def test_over_budget_no_group_is_leased_and_it_is_said(ruled, control, caplog):
-    control.add(*(quality_group(f"g{n}", [0.1, n / 10]) for n in range(2, 8)))
+    control.add_groups(*(quality_group(f"g{n}", [0.1, n / 10]) for n in range(2, 8)))
     async with working(control, configured(ruled, calls_per_minute=2, concurrency=1, timeout=3)) as worker:
         await until(lambda: len(control.scored) == 2)
         await until(lambda: worker.metrics.waiting.labels("calls_per_minute")._value.get() == 1)
@@ -143,7 +143,7 @@ async def test_over_budget_no_group_is_leased_and_it_is_said(ruled, control, cap
 
 async def test_a_judge_told_to_stop_ends_what_it_began(ruled, control):
     ruled.latency = 0.3
-    control.add(quality_group("g", [0.1, 0.9]))
+    control.add_groups(quality_group("g", [0.1, 0.9]))
     async with working(control, configured(ruled)):
         await until(lambda: ruled.requests)
     assert "g" in control.scored
@@ -152,7 +152,7 @@ async def test_a_judge_told_to_stop_ends_what_it_began(ruled, control):
 async def test_what_does_not_end_in_time_goes_back_at_once(ruled, control, monkeypatch):
     monkeypatch.setattr(worker_module, "GRACE", 0.05)
     ruled.always = {"sleep": 30}
-    control.add(quality_group("g", [0.1, 0.9]))
+    control.add_groups(quality_group("g", [0.1, 0.9]))
     async with working(control, configured(ruled)) as worker:
         await until(lambda: ruled.running)
     assert control.released == [worker.name] and control.waiting["g"].until == 0.0
@@ -161,7 +161,7 @@ async def test_what_does_not_end_in_time_goes_back_at_once(ruled, control, monke
 async def test_singles_are_asked_for_unless_they_are_off(ruled, control):
     context = episode("c", made_run(0.4), judge=0.4)
     context.context = True
-    control.add(group("w", [episode("new", made_run(0.6), task=None), context], GroupKind.WINDOW, task=None))
+    control.add_groups(group("w", [episode("new", made_run(0.6), task=None), context], GroupKind.WINDOW, task=None))
     async with working(control, configured(ruled)):
         await until(lambda: "w" in control.scored)
     assert values(control, "w") == {"new": 0.6}
@@ -174,7 +174,7 @@ async def test_function_and_model_score_together_under_names_of_their_own(ruled,
         "def score(group):\n    return {e.episode.id: 0.25 for e in group.episodes}\n"
     )
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    control.add(quality_group("g", [0.1, 0.9]))
+    control.add_groups(quality_group("g", [0.1, 0.9]))
     async with working(control, configured(ruled, function="both_scores:score")):
         await until(lambda: "g" in control.scored)
     assert control.leases[0]["names"] == ["judge", "function"]
@@ -184,7 +184,7 @@ async def test_function_and_model_score_together_under_names_of_their_own(ruled,
 
 async def test_audits_and_the_agent_s_own_reward_are_metrics(ruled, control):
     made = group("g", [episode(f"e{n}", made_run(q), reward=q) for n, q in enumerate([0.1, 0.9, 0.5])])
-    control.add(made)
+    control.add_groups(made)
     async with working(control, configured(ruled, audit_share=1.0, audit_model="openai/second")) as worker:
         await until(lambda: control.events)
         assert worker.metrics.agreement._value.get() == pytest.approx(1.0)
@@ -198,7 +198,7 @@ async def test_run_serves_metrics_and_ends(ruled, control):
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     stop = asyncio.Event()
-    control.add(quality_group("g", [0.1, 0.9]))
+    control.add_groups(quality_group("g", [0.1, 0.9]))
     async with AsyncClient(control.url) as client:
         task = asyncio.create_task(run(configured(ruled, metrics_port=port), client, stop))
         await until(lambda: "g" in control.scored)

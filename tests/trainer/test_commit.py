@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.trainer.control import Control, serve
+from tests.support.control import FakeControl, serve
 from tests.trainer.tiny import make_config
 
 from slipstream.client import Client
@@ -18,7 +18,7 @@ from slipstream_trainer.metrics import Metrics
 
 @pytest.fixture
 def teller(tmp_path):
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         config = make_config(tmp_path / "model", tmp_path)
         yield control, Teller(config, Client(control.url), Checkpoints(tmp_path / "c", 2), Metrics(), threading.Event())
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.trainer.control import Control, serve
+from tests.support.control import FakeControl, serve
 from tests.trainer.tiny import conversation, make_config, table
 
 from slipstream.errors import StartError
@@ -63,7 +63,7 @@ def test_sft_makes_the_chosen_more_likely(tiny, tmp_path) -> None:
 
 
 def test_one_step_online(tiny, tmp_path) -> None:
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         config = make_config(tiny, tmp_path)
         assert train(config, once=True, url=control.url) == 1
         control.add("b0", table(conversation(0)))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.support import free_port, process, slipstream, wait_for
-from tests.trainer.control import Control, serve
+from tests.support.control import FakeControl, serve
 from tests.trainer.tiny import apart, conversation, gradients, make_config, make_trainer, table
 
 from slipstream.stack import CONFIG_ENV
@@ -95,7 +95,7 @@ def test_two_ranks_have_the_gradients_of_one_with_the_base_whole_or_sharded(tiny
 def test_the_command_on_two_ranks(tiny, tmp_path) -> None:
     """`slipstream trainer --processes 2`, sharded, from the lease to the ack."""
     config = make_config(tiny, tmp_path / "d", min_groups=1, max_steps=2, max_kl=1e6, sharding="fsdp2")
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         for i in range(2):
             control.add(f"b{i}", table(conversation(i)))
         argv = slipstream("trainer", "--processes", "2", "--url", control.url)

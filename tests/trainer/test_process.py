@@ -5,12 +5,12 @@ import signal
 import sys
 
 from tests.support import process, wait_for
-from tests.trainer.control import Control, serve
+from tests.support.control import FakeControl, serve
 from tests.trainer.tiny import conversation, make_config, table
 
 
 def test_the_process_ends_politely_and_gives_its_lease_back(tiny, tmp_path) -> None:
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         config = make_config(tiny, tmp_path, min_groups=1)
         (tmp_path / "run.py").write_text(
             "import sys\nfrom slipstream.config import Config\nfrom slipstream_trainer.process import main\n"

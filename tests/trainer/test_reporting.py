@@ -3,7 +3,7 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
-from tests.trainer.control import Control, serve
+from tests.support.control import FakeControl, serve
 from tests.trainer.tiny import conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
@@ -47,7 +47,7 @@ class Listener:
 
 def test_a_callback_of_trl_hears_of_every_step_between_begin_and_end(tiny, tmp_path) -> None:
     config = make_config(tiny, tmp_path, max_steps=2, max_kl=1e6)
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         for i in range(2):
             control.add(f"b{i}", table(conversation(i)))
         trainer = make_trainer(config, warm=False)
@@ -72,7 +72,7 @@ def test_a_logger_that_fails_costs_no_step(tiny, tmp_path, caplog) -> None:
 
     trainer = make_trainer(make_config(tiny, tmp_path, max_steps=1, max_kl=1e6), warm=False)
     trainer.add_callback(Broken())
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         control.add("b0", table(conversation(0)))
         worker = Worker(trainer.config, Client(control.url), trainer)
         worker.reporter.names = ["broken"]
@@ -84,7 +84,7 @@ def test_a_logger_that_fails_costs_no_step(tiny, tmp_path, caplog) -> None:
 @pytest.mark.skipif(not BOARD, reason="TensorBoard is not installed")
 def test_tensorboard_has_a_file_with_the_figures(tiny, tmp_path) -> None:
     config = make_config(tiny, tmp_path, max_steps=1, max_kl=1e6, report_to=["tensorboard"])
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         control.add("b0", table(conversation(0)))
         assert Worker(config, Client(control.url), make_trainer(config, warm=False)).run() == 0
     (file,) = (tmp_path / "trainer").rglob("*tfevents*")

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from tests.support import wait_for
-from tests.trainer.control import Control, serve
+from tests.support.control import FakeControl, serve
 from tests.trainer.tiny import conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
@@ -25,7 +25,7 @@ def shared(tiny, tmp_path, **trainer) -> Config:
 
 
 def test_a_step_is_a_turn_and_says_what_it_cost(tiny, tmp_path) -> None:
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         control.add("b0", table(conversation(0)))
         control.falling = 2
         config = shared(tiny, tmp_path, max_steps=1)
@@ -46,7 +46,7 @@ def test_a_step_is_a_turn_and_says_what_it_cost(tiny, tmp_path) -> None:
 
 def test_a_turn_is_renewed_and_ends_whatever_happens_in_it(tiny, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(sharing, "RENEW", 0.01)
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         turns = Turns(shared(tiny, tmp_path), Client(control.url), "t")
         with pytest.raises(KeyError), turns.take():
             wait_for(lambda: control.holds.count("hold") >= 3, 60)
@@ -58,7 +58,7 @@ def test_a_turn_is_renewed_and_ends_whatever_happens_in_it(tiny, tmp_path, monke
 
 
 def test_a_proxy_that_is_busy_is_waited_for_and_the_end_is_not(tiny, tmp_path) -> None:
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         turns = Turns(shared(tiny, tmp_path), Client(control.url), "t")
         control.broken = 2
         with turns.take():
@@ -70,7 +70,7 @@ def test_a_proxy_that_is_busy_is_waited_for_and_the_end_is_not(tiny, tmp_path) -
 
 
 def test_without_sharing_there_is_nothing_to_ask(tiny, tmp_path) -> None:
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         with Turns(make_config(tiny, tmp_path), Client(control.url), "t").take() as figures:
             pass
         assert figures == {} and control.holds == []
@@ -88,7 +88,7 @@ def test_what_cannot_share_is_refused(tiny, tmp_path) -> None:
 
 
 def test_nobody_waits_for_a_batch_that_is_skipped(tiny, tmp_path) -> None:
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         nothing = conversation(0)
         for s in nothing:
             s.trainable, s.reason = False, "top_k"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.trainer.control import Control, serve
+from tests.support.control import FakeControl, serve
 from tests.trainer.tiny import make_config
 
 from slipstream.client import Client
@@ -13,7 +13,7 @@ from slipstream_trainer.start import start_trainer
 def test_a_trainer_that_shares_takes_its_first_turn_to_load(tiny, tmp_path) -> None:
     config = make_config(tiny, tmp_path)
     config.engine.share = True
-    with serve(Control()) as control, Client(control.url) as client:
+    with serve(FakeControl()) as control, Client(control.url) as client:
         trainer, turns = start_trainer(config, client)
         assert control.holds == ["hold", "release"] and turns.shared
         assert turns.device == trainer.device and turns.worker == worker_name(config) == "trainer-tiny"

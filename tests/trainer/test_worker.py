@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.trainer.control import Control, serve
+from tests.support.control import FakeControl, serve
 from tests.trainer.tiny import conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
@@ -14,13 +14,13 @@ from slipstream.errors import StartError
 from slipstream_trainer.worker import Worker, only_one
 
 
-def make_worker(tiny: Path, data: Path, control: Control, **settings):
+def make_worker(tiny: Path, data: Path, control: FakeControl, **settings):
     config = make_config(tiny, data, **settings)
     return Worker(config, Client(control.url), make_trainer(config, warm=False))
 
 
 def test_batches_become_adapters_events_and_acks_in_order(tiny, tmp_path) -> None:
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         for i in range(3):
             control.add(f"b{i}", table(conversation(i)))
         assert make_worker(tiny, tmp_path, control, max_steps=3).run() == 0
@@ -39,7 +39,7 @@ def test_batches_become_adapters_events_and_acks_in_order(tiny, tmp_path) -> Non
 
 
 def test_a_proxy_that_is_away_is_waited_for(tiny, tmp_path) -> None:
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         control.add("b0", table(conversation(0)))
         control.broken = 3
         assert make_worker(tiny, tmp_path, control, max_steps=1).run() == 0
@@ -47,7 +47,7 @@ def test_a_proxy_that_is_away_is_waited_for(tiny, tmp_path) -> None:
 
 
 def test_a_batch_without_differences_is_skipped_and_said(tiny, tmp_path) -> None:
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         same = conversation(0)
         for s in same:
             s.reward = 1.0
@@ -66,7 +66,7 @@ def test_killed_between_checkpoint_and_telling_it_tells_the_rest_once(tiny, tmp_
     def die(*_: object, **__: object) -> None:
         raise Killed
 
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         control.add("b0", table(conversation(0)))
         control.add("b1", table(conversation(1)))
         worker = make_worker(tiny, tmp_path, control, max_steps=2)
@@ -85,7 +85,7 @@ def test_killed_between_checkpoint_and_telling_it_tells_the_rest_once(tiny, tmp_
 
 
 def test_killed_while_training_the_batch_comes_back_and_nothing_of_it_remains(tiny, tmp_path) -> None:
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         control.add("b0", table(conversation(0)))
         worker = make_worker(tiny, tmp_path, control)
         worker.recover()
@@ -108,7 +108,7 @@ def weights(folder: Path) -> bytes:
 
 def test_killed_and_restored_it_goes_on_bit_identically(tiny, tmp_path) -> None:
     for name, parts in {"unbroken": [4], "broken": [1, 2, 4]}.items():
-        with serve(Control()) as control:
+        with serve(FakeControl()) as control:
             for i in range(4):
                 control.add(f"b{i}", table(conversation(i)))
             for until in parts:
@@ -120,7 +120,7 @@ def test_killed_and_restored_it_goes_on_bit_identically(tiny, tmp_path) -> None:
 
 
 def test_a_rollback_restores_what_is_live(tiny, tmp_path) -> None:
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         for i in range(2):
             control.add(f"b{i}", table(conversation(i)))
         worker = make_worker(tiny, tmp_path, control, max_steps=2)
@@ -136,7 +136,7 @@ def test_a_rollback_restores_what_is_live(tiny, tmp_path) -> None:
         assert control.adapters["tiny@3"]["parent"] == "tiny@1"
         assert [d["step"] for d in control.of_kind("step")] == [1, 2, 3]
 
-    with serve(Control()) as straight:  # the same without the batch that was taken back
+    with serve(FakeControl()) as straight:  # the same without the batch that was taken back
         straight.add("b0", table(conversation(0)))
         straight.add("b2", table(conversation(2)))
         assert make_worker(tiny, tmp_path / "straight", straight, max_steps=2).run() == 0
@@ -144,7 +144,7 @@ def test_a_rollback_restores_what_is_live(tiny, tmp_path) -> None:
 
 
 def test_what_a_rolled_back_adapter_sampled_is_not_trained_on(tiny, tmp_path) -> None:
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         control.add("b0", table(conversation(0)))
         worker = make_worker(tiny, tmp_path, control, max_steps=1)
         worker.run()
@@ -159,7 +159,7 @@ def test_what_a_rolled_back_adapter_sampled_is_not_trained_on(tiny, tmp_path) ->
 
 
 def test_all_rolled_back_it_starts_from_the_base_again(tiny, tmp_path) -> None:
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         control.add("b0", table(conversation(0)))
         worker = make_worker(tiny, tmp_path, control, max_steps=1)
         worker.run()
@@ -170,7 +170,7 @@ def test_all_rolled_back_it_starts_from_the_base_again(tiny, tmp_path) -> None:
 
 
 def test_without_checkpoints_it_starts_from_the_live_adapter(tiny, tmp_path) -> None:
-    with serve(Control()) as control:
+    with serve(FakeControl()) as control:
         control.add("b0", table(conversation(0)))
         make_worker(tiny, tmp_path, control, max_steps=1).run()
         for p in (tmp_path / "checkpoints").iterdir():

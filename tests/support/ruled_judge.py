@@ -1,6 +1,6 @@
 """A judge that judges by a rule, behind an HTTP server that speaks the OpenAI protocol.
 
-    python tests/judge/ruled_judge.py --port 9000 [--rule inbox] [--latency 1]
+    python -m tests.support.ruled_judge --port 9000 [--rule inbox] [--latency 1]
 
 It reads the prompt as a model would: what stands between the two lines that the system message names is data, the rest is instruction. A rule sees
 nothing but the runs' transcripts. Faults can be scripted: each request takes the next one.
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from tests.support.served import Served
 
 Rule = Callable[[dict[str, str], str], dict[str, float]]
 """(id → the run's text, shared beginning) → id → score."""
@@ -209,39 +210,6 @@ def _spoil(text: str, fault: str | None, read: Read) -> tuple[str | None, dict[s
     elif fault == "think":
         return f'<think>{{"scores": []}}</think>\n{text}', {}, "stop"
     return json.dumps(answer), {}, "stop"
-
-
-class Served:
-    """An aiohttp application in a thread of its own, on a free port: ``with Served(app) as url``."""
-
-    def __init__(self, app: web.Application, port: int = 0) -> None:
-        self.app, self.port = app, port
-        self.url = ""
-        self._ready = threading.Event()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=0.1)
-        self._loop.run_until_complete(runner.setup())
-        site = web.TCPSite(runner, "127.0.0.1", self.port)
-        self._loop.run_until_complete(site.start())
-        self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
-        self._ready.set()
-        self._loop.run_forever()
-        self._loop.run_until_complete(runner.cleanup())
-        self._loop.close()
-
-    def __enter__(self) -> str:
-        self._thread.start()
-        if not self._ready.wait(60):
-            raise TimeoutError("the server did not start")
-        return self.url
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
 
 
 def main() -> None:

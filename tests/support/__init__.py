@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "examples" / "inbox" / "model"
 
 

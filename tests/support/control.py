@@ -1,0 +1,283 @@
+"""The control API in memory: what the judge's and the trainer's workers talk to in their tests."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from aiohttp import web
+from tests.support.served import Served
+
+from slipstream.contract import API, Group
+
+Json = dict[str, Any]
+
+
+@dataclass
+class WaitingGroup:
+    """A group that the judge may lease. ``until``: when its lease ends; ``not_before``: when it may be leased again."""
+
+    group: Group
+    lease: str | None = None
+    until: float = 0.0
+    not_before: float = 0.0
+    _text: str = ""
+
+    def text(self) -> str:
+        if not self._text or self.group.attempts:
+            self._text = self.group.model_dump_json()
+        return self._text
+
+
+@dataclass
+class FakeControl:
+    """Groups for judges, batches for trainers, and a record of all that they posted."""
+
+    model: str = "tiny"
+    max_attempts: int = 4
+    url: str = ""
+    broken: int = 0
+    """How many of the next requests are answered 503."""
+    broken_path: str = ""
+    """Only requests whose path ends so count for ``broken``."""
+
+    waiting: dict[str, WaitingGroup] = field(default_factory=dict)
+    parked: dict[str, Group] = field(default_factory=dict)
+    scored: dict[str, list[Json]] = field(default_factory=dict)
+    posts: list[tuple[str, Json]] = field(default_factory=list)
+    leases: list[Json] = field(default_factory=list)
+    cache: Json = field(default_factory=dict)
+    rewards: list[tuple[str, Json]] = field(default_factory=list)
+    episodes: dict[str, Json] = field(default_factory=dict)
+    queries: list[dict[str, str]] = field(default_factory=list)
+
+    batches: dict[str, pa.Table] = field(default_factory=dict)
+    """Not leased yet, by batch id. A leased one comes back when its worker releases it."""
+    leased: dict[str, tuple[str, str]] = field(default_factory=dict)
+    all: dict[str, pa.Table] = field(default_factory=dict)
+    acks: list[tuple[str, Json]] = field(default_factory=list)
+    done: dict[str, str] = field(default_factory=dict)
+    adapters: dict[str, Json] = field(default_factory=dict)
+    live: str = ""
+    held: str | None = None
+    """Who has the engine."""
+    holds: list[str] = field(default_factory=list)
+    """``hold``, ``busy`` and ``release``, as they were asked for."""
+    falling: int = 0
+    """Requests for a hold that are answered "not yet" before the next good one."""
+
+    events: list[Json] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.live = self.live or self.model
+
+    def add(self, batch: str, table: pa.Table) -> None:
+        self.all[batch] = self.batches[batch] = table
+
+    def add_groups(self, *groups: Group) -> None:
+        for group in groups:
+            self.waiting[group.id] = WaitingGroup(group)
+            self.waiting[group.id].text()
+
+    def of_kind(self, kind: str) -> list[Json]:
+        return [e["data"] for e in self.events if e["kind"] == kind]
+
+    def roll_back(self, name: str, live: str) -> None:
+        self.adapters[name]["state"] = "rolled_back"
+        self.live = live
+        if live in self.adapters:
+            self.adapters[live]["state"] = "live"
+
+    def app(self) -> web.Application:
+        @web.middleware
+        async def faults(
+            request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+        ) -> web.StreamResponse:
+            if self.broken and request.path.endswith(self.broken_path):
+                self.broken -= 1
+                return _error(503, "not now")
+            return await handler(request)
+
+        app = web.Application(client_max_size=2**28, middlewares=[faults])
+        app.add_routes(
+            [
+                web.post(f"{API}/groups/lease", self.lease_groups),
+                web.post(API + "/groups/{id}/scores", self.scores),
+                web.get(API + "/judge/cache/{key}", self.cache_get),
+                web.put(API + "/judge/cache/{key}", self.cache_put),
+                web.get(f"{API}/episodes", self.list_episodes),
+                web.get(API + "/episodes/{id}", self.episode),
+                web.post(API + "/episodes/{id}/rewards", self.reward),
+                web.post(f"{API}/batches/lease", self.lease_batch),
+                web.post(API + "/batches/{id}/ack", self.ack),
+                web.post(f"{API}/engine/hold", self.hold),
+                web.post(f"{API}/engine/release", self.give_back),
+                web.get(f"{API}/adapters", self.list_adapters),
+                web.post(f"{API}/adapters", self.register),
+                web.get(f"{API}/training/events", self.list_events),
+                web.post(f"{API}/training/events", self.event),
+                web.post(f"{API}/leases/release", self.release),
+            ]
+        )
+        return app
+
+    # the judge's work
+
+    async def lease_groups(self, request: web.Request) -> web.Response:
+        wanted = await request.json()
+        self.leases.append(wanted)
+        now = time.time()
+        free = [w for w in self.waiting.values() if w.until < now and w.not_before < now][: wanted["limit"]]
+        if not free:
+            return web.Response(status=204)
+        lease, until = uuid.uuid4().hex, now + wanted["seconds"]
+        for w in free:
+            w.lease, w.until = lease, until
+        groups = ",".join(w.text() for w in free)
+        return web.Response(
+            text=f'{{"lease": "{lease}", "until": {until}, "groups": [{groups}]}}', content_type="application/json"
+        )
+
+    async def scores(self, request: web.Request) -> web.Response:
+        name, body = request.match_info["id"], await request.json()
+        self.posts.append((name, body))
+        waiting = self.waiting.get(name)
+        if waiting is None or waiting.lease != body["lease"]:
+            return _error(409, "the lease has run out")
+        if body["failed"] is None:
+            self.scored[name] = body["scores"]
+            del self.waiting[name]
+            return web.json_response({})
+        waiting.until = 0.0
+        waiting.not_before = time.time() + (body["retry_after"] or 0.0)
+        if body["retry_after"] is None:
+            waiting.group.attempts += 1
+            if waiting.group.attempts >= self.max_attempts:
+                self.parked[name] = self.waiting.pop(name).group
+        return web.json_response({})
+
+    async def cache_get(self, request: web.Request) -> web.Response:
+        key = request.match_info["key"]
+        if key not in self.cache:
+            return _error(404, "not there")
+        return web.json_response({"key": key, "value": self.cache[key], "at": 0.0})
+
+    async def cache_put(self, request: web.Request) -> web.Response:
+        self.cache[request.match_info["key"]] = (await request.json())["value"]
+        return web.json_response({})
+
+    async def list_episodes(self, request: web.Request) -> web.Response:
+        self.queries.append(dict(request.query))
+        names = ("call_list", "rewards", "advantage", "batches", "trained_adapters", "lineage")
+        all_ = [{k: v for k, v in e.items() if k not in names} for e in self.episodes.values()]
+        start = int(request.query.get("cursor", 0))
+        more = str(start + 3) if start + 3 < len(all_) else None
+        return web.json_response({"episodes": all_[start : start + 3], "next": more})
+
+    async def episode(self, request: web.Request) -> web.Response:
+        return web.json_response(self.episodes[request.match_info["id"]])
+
+    async def reward(self, request: web.Request) -> web.Response:
+        self.rewards.append((request.match_info["id"], await request.json()))
+        return web.json_response({"stored": True, "known": True})
+
+    # the trainer's work
+
+    async def lease_batch(self, request: web.Request) -> web.Response:
+        wanted = await request.json()
+        if not self.batches:
+            return web.Response(status=204)
+        batch = next(iter(self.batches))
+        table = self.batches.pop(batch)
+        lease = f"lease{len(self.released)}-{batch}"
+        self.leased[batch] = (lease, wanted["worker"])
+        headers = {
+            "x-slipstream-batch": batch,
+            "x-slipstream-lease": lease,
+            "x-slipstream-until": str(time.time() + wanted["seconds"]),
+        }
+        return web.Response(body=ipc(table), headers=headers)
+
+    async def ack(self, request: web.Request) -> web.Response:
+        batch, body = request.match_info["id"], await request.json()
+        if self.done.get(batch, body["outcome"]) != body["outcome"]:
+            return _error(409, "the lease is lost")
+        self.acks.append((batch, body))
+        self.done[batch] = body["outcome"]
+        self.batches.pop(batch, None)
+        self.leased.pop(batch, None)
+        return web.json_response({})
+
+    async def hold(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        ready = self.falling == 0
+        self.falling = max(0, self.falling - 1)
+        self.held = body["worker"]
+        self.holds.append("hold" if ready else "busy")
+        until = time.time() + body["seconds"]
+        return web.json_response({"worker": body["worker"], "until": until, "ready": ready, "sleep_seconds": 0.5})
+
+    async def give_back(self, request: web.Request) -> web.Response:
+        was, self.held = self.held == (await request.json())["worker"], None
+        self.holds.append("release")
+        return web.json_response({"held": was, "wake_seconds": 0.25})
+
+    async def register(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        name = body["path"]
+        made = {"name": name, "model": self.model, "version": int(name.rpartition("@")[2]), "state": "live"}
+        made |= {"created": 1.0, "path": name, "parent": body["parent"], "step": body["step"]}
+        adapter = self.adapters.setdefault(name, made | {"batches": body["batches"]})
+        self.live = name
+        return web.json_response(adapter, status=201)
+
+    async def list_adapters(self, request: web.Request) -> web.Response:
+        return web.json_response({"adapters": list(self.adapters.values()), "live": {self.model: self.live}})
+
+    # both
+
+    async def event(self, request: web.Request) -> web.Response:
+        self.events.append(await request.json() | {"id": len(self.events) + 1})
+        return web.json_response({})
+
+    async def list_events(self, request: web.Request) -> web.Response:
+        return web.Response(text="\n".join(json.dumps(e) for e in self.events))
+
+    async def release(self, request: web.Request) -> web.Response:
+        worker = (await request.json())["worker"]
+        self.released.append(worker)
+        for w in self.waiting.values():
+            w.until = 0.0
+        for batch in [i for i, (_, holder) in self.leased.items() if holder == worker]:
+            del self.leased[batch]
+            self.batches[batch] = self.all[batch]
+        return web.json_response({"released": 1})
+
+
+def ipc(table: pa.Table) -> bytes:
+    """The table as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+@contextmanager
+def serve(control: FakeControl) -> Iterator[FakeControl]:
+    """The control API on a free port; ``control.url`` says where."""
+    with Served(control.app()) as url:
+        control.url = url
+        yield control
+
+
+def _error(status: int, message: str) -> web.Response:
+    return web.json_response(
+        {"error": {"type": "error", "message": message, "field": None, "fix": None}}, status=status
+    )
