@@ -8,7 +8,7 @@ import os
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from slipstream_proxy.control import arms
+from slipstream_proxy.assignment import assign
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.http import explain
 from slipstream_proxy.control.problem import Problem
@@ -58,7 +58,7 @@ async def pin_of(deps: Deps, asked: PinIn) -> dict[str, str]:
     if asked.model not in adapters.models:
         raise Problem(404, f"no trained model {asked.model}", field="body.model")
     live = adapters.live(asked.model)
-    adapter, arm = arms.choose(live, adapters.arms(asked.model), asked.task, asked.episode, asked.split)
+    adapter, arm, _, _ = assign(live, adapters.arms(asked.model), asked.key, asked.task, asked.episode, asked.split)
     if deps.store_or_none is None:
         return {"adapter": adapter, "arm": arm}
     kept = await deps.ask(deps.store.pin, asked.key, asked.episode, asked.model, adapter, arm, deps.now())

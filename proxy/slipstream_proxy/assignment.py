@@ -1,0 +1,77 @@
+"""Which adapter a new episode gets, and with what probability: one rule for the control plane and for a worker that decides alone.
+
+The rule is pure: it looks at the live state and at the episode's names, so every process gives the same answer. A keyed hash stands in for the coin.
+The live adapter's name salts it: when a new version goes live, names that an agent uses again (a task's, an episode's) get a new coin.
+
+The gate's estimates need the probability of every arm *at the time of the assignment*, because the control arm's share moves with the evidence. So an
+assignment carries ``chances``, which the pin and the episode keep.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+LIVE = "live"
+"""The arm of the adapter that new episodes get unless another arm has them."""
+CONTROL = "control"
+"""The last accepted adapter."""
+BEST = "best"
+"""The version that no later one has been shown to beat."""
+CANDIDATE = "candidate"
+"""The adapter on trial, in canary mode."""
+
+
+class Assignment(NamedTuple):
+    adapter: str
+    arm: str
+    propensity: float
+    """Probability of this arm, in (0, 1]."""
+    chances: str
+    """Probability of each arm: ``live=0.9 control=0.1``. Empty: there was nothing to choose, so the episode is no evidence about arms."""
+
+
+def place(salt: str, key: str, task: str | None, episode: str) -> float:
+    """A number in [0, 1), uniform over episodes, that depends on these four alone."""
+    text = "\0".join((key, task or "", episode)).encode("utf-8", "surrogatepass")
+    name = hashlib.blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    digest = hashlib.blake2b(text, digest_size=8, key=name).digest()
+    return (int.from_bytes(digest, "big") >> 11) / 2.0**53
+
+
+def assign(
+    live: str, arms: Sequence[tuple[str, str, float]], key: str, task: str | None, episode: str, split: str = "train"
+) -> Assignment:
+    """The adapter of a new episode. ``arms`` are (adapter, arm, share) as in the live state; ``live`` gets the rest.
+
+    An evaluation episode always gets the live adapter: it says how good that one is.
+    """
+    if split == "eval" or not arms:
+        return Assignment(live, LIVE, 1.0, "")
+    at = place(live, key, task, episode)
+    text = chances_of(arms)
+    for adapter, arm, share in arms:
+        if at < share:
+            return Assignment(adapter, arm, share, text)
+        at -= share
+    return Assignment(live, LIVE, chance(text, LIVE), text)
+
+
+def chances_of(arms: Sequence[tuple[str, str, float]]) -> str:
+    """The live arm's probability, then the others'. ``chance`` reads it."""
+    rest = 1.0 - sum(share for _, _, share in arms)
+    return " ".join((f"{LIVE}={max(rest, 0.0):.6g}", *(f"{arm}={share:.6g}" for _, arm, share in arms)))
+
+
+def chance(chances: str, arm: str) -> float:
+    """Probability of an arm in ``Assignment.chances``; 0.0 for one that was not in play, or for text that is not ours."""
+    for part in chances.split():
+        name, _, share = part.partition("=")
+        if name == arm:
+            try:
+                found = float(share)
+            except ValueError:
+                return 0.0
+            return found if 0.0 <= found <= 1.0 else 0.0
+    return 0.0
