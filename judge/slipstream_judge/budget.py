@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from slipstream.client import AsyncClient
-from slipstream.config import Judge
+from slipstream.config import JudgeConfig
 from slipstream.errors import ApiError
 from slipstream_judge.metrics import Metrics
 
@@ -43,7 +43,11 @@ class Budget:
     """``await take(tokens, deadline)`` before each call, ``spend`` after it. ``deadline`` is on ``clock``'s scale (seconds since the epoch)."""
 
     def __init__(
-        self, judge: Judge, metrics: Metrics, client: AsyncClient | None = None, clock: Callable[[], float] = time.time
+        self,
+        judge: JudgeConfig,
+        metrics: Metrics,
+        client: AsyncClient | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.judge, self.metrics, self.client, self.clock = judge, metrics, client, clock
         self.spent = Spent(self._day())

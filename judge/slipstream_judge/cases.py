@@ -14,13 +14,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from slipstream.contract import TAG, Call, Episode, EpisodeState, Group, GroupEpisode, GroupKind, Split
+from slipstream.contract import TAG, CallRecord, Episode, EpisodeState, Group, GroupEpisode, GroupKind, Split
 from slipstream.errors import ConfigError
 
 FIELDS = {"group", "truth", "messages", "calls", "tools", "episode", "task"}
 
 
-def _call(id: str, number: int, given: dict[str, Any]) -> Call:
+def _call(id: str, number: int, given: dict[str, Any]) -> CallRecord:
     filled = {
         "id": f"{id}.{number}",
         "episode": id,
@@ -34,7 +34,7 @@ def _call(id: str, number: int, given: dict[str, Any]) -> Call:
         "outcome": "ok",
         "trainable": True,
     }
-    return Call.model_validate(filled | given)
+    return CallRecord.model_validate(filled | given)
 
 
 def make_episode(id: str, task: str | None, calls: list[dict[str, Any]]) -> GroupEpisode:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from slipstream.config import Judge
+from slipstream.config import JudgeConfig
 from slipstream.contract import Group, GroupKind, Score
 from slipstream_judge.budget import OverBudget
 from slipstream_judge.cache import Cache, cache_key
@@ -54,7 +54,7 @@ class GroupJudge:
 
     def __init__(
         self,
-        judge: Judge,
+        judge: JudgeConfig,
         ruler: Ruler,
         rubrics: Rubrics,
         cache: Cache,

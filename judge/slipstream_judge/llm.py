@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slipstream.config import Judge
+from slipstream.config import JudgeConfig
 from slipstream_judge.budget import Budget
 from slipstream_judge.metrics import Metrics
 from slipstream_judge.render import estimate
@@ -132,7 +132,7 @@ def _status(error: BaseException) -> int:
 class Llm:
     """``model``: LiteLLM's name. A ``deadline`` is in seconds since the epoch."""
 
-    def __init__(self, judge: Judge, budget: Budget, metrics: Metrics, model: str | None = None) -> None:
+    def __init__(self, judge: JudgeConfig, budget: Budget, metrics: Metrics, model: str | None = None) -> None:
         name = model or judge.model
         if name is None:
             raise JudgeFailed("no judge.model is set")

@@ -6,7 +6,7 @@ import fnmatch
 import hashlib
 from pathlib import Path
 
-from slipstream.config import Judge
+from slipstream.config import JudgeConfig
 from slipstream.errors import ConfigError
 
 DEFAULT = """\
@@ -43,7 +43,7 @@ def rubric_hash(text: str) -> str:
 class Rubrics:
     """Read once, at the start. The first pattern of ``judge.rubrics`` that matches a task wins, then ``judge.rubric``, then the default."""
 
-    def __init__(self, judge: Judge, override: str | None = None) -> None:
+    def __init__(self, judge: JudgeConfig, override: str | None = None) -> None:
         self.patterns = [] if override else [(pattern, text_of(value)) for pattern, value in judge.rubrics.items()]
         value = override or judge.rubric
         self.default = DEFAULT if value is None else text_of(value)

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from slipstream.config import Judge
+from slipstream.config import JudgeConfig
 from slipstream_judge.llm import JudgeFailed, Llm, TooLong, Usage
 from slipstream_judge.metrics import Metrics
 from slipstream_judge.parts import choose_anchors, merge, pack
@@ -44,7 +44,7 @@ class Asked:
 class Ruler:
     """Runs are named by their transcripts' digests throughout."""
 
-    def __init__(self, judge: Judge, llm: Llm, metrics: Metrics) -> None:
+    def __init__(self, judge: JudgeConfig, llm: Llm, metrics: Metrics) -> None:
         self.judge, self.llm, self.metrics = judge, llm, metrics
         self.room = judge.context
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from slipstream.contract import Call
+from slipstream.contract import CallRecord
 
 RESULT = "tool result"
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
@@ -175,7 +175,7 @@ class Reader:
             self.think(part.get("thinking"))
 
 
-def call_steps(call: Call, choice: int) -> tuple[list[Step], int]:
+def call_steps(call: CallRecord, choice: int) -> tuple[list[Step], int]:
     """The request and one of its replies, as one path, and how many of its steps are the request's. What ended badly is said in a last note."""
     reader = Reader()
     reader.read(call.messages)
@@ -188,7 +188,7 @@ def call_steps(call: Call, choice: int) -> tuple[list[Step], int]:
     return reader.end(_note(call)), asked
 
 
-def replies(call: Call) -> list[list[Any]]:
+def replies(call: CallRecord) -> list[list[Any]]:
     """The messages of each choice. A reply of the Responses format is a list of items, and one choice."""
     if call.dialect == "responses" and all(isinstance(r, dict) and "type" in r for r in call.reply):
         return [call.reply] if call.reply else []
@@ -199,7 +199,7 @@ def replies(call: Call) -> list[list[Any]]:
     return found
 
 
-def plain_prompt(call: Call) -> str | None:
+def plain_prompt(call: CallRecord) -> str | None:
     """The prompt of a call that has no messages but a text."""
     if call.dialect != "completions" or len(call.messages) != 1:
         return None
@@ -208,7 +208,7 @@ def plain_prompt(call: Call) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _note(call: Call) -> str:
+def _note(call: CallRecord) -> str:
     if call.outcome == "aborted":
         return "(the client broke this reply off)"
     if call.outcome == "error":

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from slipstream.contract import Call, GroupEpisode
+from slipstream.contract import CallRecord, GroupEpisode
 from slipstream_judge.steps import Step, call_steps, clean, plain, plain_prompt, replies, tool_lines
 
 ALONE = "a conversation of its own (a sub-agent, or a fresh start)"
@@ -100,7 +100,7 @@ class _Tree:
             return AGAIN
         return UNDER if all(s.kind == "system" for s in path[:depth]) else REWRITTEN
 
-    def continued(self, call: Call) -> list[Step] | None:
+    def continued(self, call: CallRecord) -> list[Step] | None:
         """A plain prompt that goes on where an earlier prompt and reply ended: that path, and what is new."""
         if (prompt := plain_prompt(call)) is None:
             return None
@@ -111,7 +111,7 @@ class _Tree:
         return [*best[1], *([Step("user", clean(rest))] if rest.strip() else [])]
 
 
-def read(calls: Sequence[Call]) -> Transcript:
+def read(calls: Sequence[CallRecord]) -> Transcript:
     """The transcript of one episode's calls. Superseded calls (the client asked again) are left out."""
     tree = _Tree()
     tools: dict[str, None] = {}

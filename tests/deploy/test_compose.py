@@ -7,7 +7,7 @@ import yaml
 from tests.deploy.rendering import DEPLOY, OWN_ENV, REQUIRED, compose, flags, interpolate, is_setting
 
 from slipstream.config import load_config
-from slipstream.engine import engine_command
+from slipstream.operate.engine import engine_command
 from slipstream_proxy.data import health
 
 

@@ -11,7 +11,7 @@ import yaml
 from tests.deploy.rendering import DEPLOY, OWN_ENV, flags, is_setting, kustomize, pods
 
 from slipstream.config import load_config
-from slipstream.engine import engine_command
+from slipstream.operate.engine import engine_command
 from slipstream_proxy.data import health
 
 FOLDER = DEPLOY / "kubernetes"

@@ -9,7 +9,7 @@ import pytest
 from tests.support import MODEL
 
 from slipstream.config import load_config
-from slipstream.doctor_engine import check_engine
+from slipstream.operate.doctor_engine import check_engine
 
 pytestmark = pytest.mark.engine
 

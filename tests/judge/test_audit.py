@@ -5,7 +5,7 @@ import time
 import pytest
 from tests.support.groups import episode, group, quality_group, run
 
-from slipstream.config import Judge
+from slipstream.config import JudgeConfig
 from slipstream.contract import Score
 from slipstream_judge.audit import Auditor, agreement, chosen
 from slipstream_judge.budget import Budget
@@ -38,7 +38,7 @@ def test_agreement():
 
 
 def second(ruled, metrics):
-    judge = Judge(model="openai/first", audit_model="openai/second", audit_share=1.0, api_base=ruled.url)
+    judge = JudgeConfig(model="openai/first", audit_model="openai/second", audit_share=1.0, api_base=ruled.url)
     ruler = Ruler(judge, Llm(judge, Budget(judge, metrics), metrics, "openai/second"), metrics)
     return judge, GroupJudge(judge, ruler, Rubrics(judge), Cache(None, metrics), metrics)
 
@@ -66,7 +66,7 @@ async def test_an_audit_that_fails_is_counted_and_harms_nothing(ruled):
 
 def test_the_agent_s_reward_is_compared_within_groups():
     metrics = Metrics()
-    auditor = Auditor(Judge(), None, metrics)
+    auditor = Auditor(JudgeConfig(), None, metrics)
     # Between the groups the two disagree, within each they agree.
     for base, name in ((0.0, "a"), (0.5, "b")):
         work = group(name, [episode(f"{name}{n}", run(0.1), reward=1 - base + n / 10) for n in range(3)])

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from slipstream.client import AsyncClient
-from slipstream.config import Judge
+from slipstream.config import JudgeConfig
 from slipstream_judge.budget import DAY, Budget, OverBudget
 from slipstream_judge.metrics import Metrics
 
@@ -20,7 +20,7 @@ class Clock:
 
 
 def make(clock, client=None, **limits):
-    return Budget(Judge(model="m", **limits), Metrics(), client, clock)
+    return Budget(JudgeConfig(model="m", **limits), Metrics(), client, clock)
 
 
 async def test_without_budgets_nothing_waits():

@@ -6,7 +6,7 @@ import pytest
 from tests.support.groups import calls_tool, episode, group, quality_group, result, run, said
 
 from slipstream.client import AsyncClient
-from slipstream.config import Judge
+from slipstream.config import JudgeConfig
 from slipstream.contract import GroupKind, Reward
 from slipstream_judge.budget import Budget
 from slipstream_judge.cache import Cache
@@ -19,7 +19,7 @@ from slipstream_judge.ruler import Ruler
 
 
 def make(ruled, client=None, model="openai/gpt-4o-mini", **more):
-    judge = Judge(model=model, api_base=ruled.url, **more)
+    judge = JudgeConfig(model=model, api_base=ruled.url, **more)
     metrics = Metrics()
     ruler = Ruler(judge, Llm(judge, Budget(judge, metrics), metrics), metrics)
     return GroupJudge(judge, ruler, Rubrics(judge), Cache(client, metrics), metrics)

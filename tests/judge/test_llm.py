@@ -6,7 +6,7 @@ import time
 import pytest
 from tests.support.served import Served
 
-from slipstream.config import Judge
+from slipstream.config import JudgeConfig
 from slipstream_judge.budget import Budget, OverBudget
 from slipstream_judge.llm import JudgeFailed, Llm, Refused, TooLong, Usage, retry_after
 from slipstream_judge.metrics import Metrics
@@ -17,7 +17,7 @@ PROMPT = build(Shown("", ["| QUALITY 0.5"], 5, Cut()), ["e1"], "r", "absolute")
 
 
 def make(ruled, model="openai/gpt-4o-mini", **more):
-    judge = Judge(model=model, api_base=ruled.url, **more)
+    judge = JudgeConfig(model=model, api_base=ruled.url, **more)
     metrics = Metrics()
     return Llm(judge, Budget(judge, metrics), metrics)
 
@@ -173,7 +173,7 @@ async def test_budgets_are_asked_before_each_call(ruled):
 
 def test_no_model():
     with pytest.raises(JudgeFailed):
-        Llm(Judge(), Budget(Judge(), Metrics()), Metrics())
+        Llm(JudgeConfig(), Budget(JudgeConfig(), Metrics()), Metrics())
 
 
 def test_retry_after_is_read_in_all_its_forms():

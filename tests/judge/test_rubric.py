@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.config import Judge
+from slipstream.config import JudgeConfig
 from slipstream.errors import ConfigError
 from slipstream_judge.rubric import DEFAULT, Rubrics, rubric_hash, text_of
 
 
 def test_the_default_is_goal_progress_efficiency():
-    assert Rubrics(Judge()).of("any") == DEFAULT
+    assert Rubrics(JudgeConfig()).of("any") == DEFAULT
     assert all(word in DEFAULT for word in ("goal", "progress", "wasted"))
 
 
@@ -16,7 +16,7 @@ def test_the_first_matching_pattern_wins(tmp_path):
     file = tmp_path / "mail.md"
     file.write_text("Mail rubric.\n")
     rubrics = Rubrics(
-        Judge(
+        JudgeConfig(
             rubric="General rubric.", rubrics={"mail-*": str(file), "mail-urgent*": "never", "*code*": "Code rubric."}
         )
     )
@@ -26,7 +26,7 @@ def test_the_first_matching_pattern_wins(tmp_path):
 
 
 def test_an_override_is_for_every_task(tmp_path):
-    assert Rubrics(Judge(rubrics={"*": "no"}), "Short and kind.").of("x") == "Short and kind."
+    assert Rubrics(JudgeConfig(rubrics={"*": "no"}), "Short and kind.").of("x") == "Short and kind."
 
 
 def test_bad_rubrics_are_told_at_the_start(tmp_path):
@@ -34,7 +34,7 @@ def test_bad_rubrics_are_told_at_the_start(tmp_path):
     empty.write_text(" \n")
     for value in (str(empty), "  ", "not-there.md"):
         with pytest.raises(ConfigError):
-            Rubrics(Judge(rubric=value))
+            Rubrics(JudgeConfig(rubric=value))
     assert text_of("Look at README.md") == "Look at README.md"
     assert text_of("x" * 5000) == "x" * 5000
 

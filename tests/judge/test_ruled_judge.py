@@ -6,7 +6,7 @@ import pytest
 from tests.support.groups import calls_tool, episode, group, result, said
 from tests.support.ruled_judge import inbox_rule
 
-from slipstream.config import Judge
+from slipstream.config import JudgeConfig
 from slipstream_judge.budget import Budget
 from slipstream_judge.cache import Cache
 from slipstream_judge.group import GroupJudge
@@ -43,7 +43,7 @@ RIGHT, OTHER = "the dentist for dana: monday", "the rent for omar is friday"
 @pytest.mark.parametrize("question", QUESTIONS)
 async def test_the_rule_sees_success_in_transcripts_alone(ruled, question):
     ruled.rule = inbox_rule
-    judge = Judge(model="openai/ruled", api_base=ruled.url)
+    judge = JudgeConfig(model="openai/ruled", api_base=ruled.url)
     metrics = Metrics()
     ruler = Ruler(judge, Llm(judge, Budget(judge, metrics), metrics), metrics)
     scorer = GroupJudge(judge, ruler, Rubrics(judge), Cache(None, metrics), metrics)

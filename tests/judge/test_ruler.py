@@ -6,7 +6,7 @@ import time
 import pytest
 from tests.support.groups import calls_tool, result, run, said
 
-from slipstream.config import Judge
+from slipstream.config import JudgeConfig
 from slipstream_judge.budget import Budget
 from slipstream_judge.cases import make_episode
 from slipstream_judge.llm import JudgeFailed, Llm
@@ -18,7 +18,7 @@ GROUP = Asked("the rubric", "group")
 
 
 def make(ruled, model="openai/ruled", **more):
-    judge = Judge(model=model, api_base=ruled.url, **more)
+    judge = JudgeConfig(model=model, api_base=ruled.url, **more)
     metrics = Metrics()
     return Ruler(judge, Llm(judge, Budget(judge, metrics), metrics), metrics)
 

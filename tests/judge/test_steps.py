@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from slipstream.contract import Call
+from slipstream.contract import CallRecord
 from slipstream_judge.steps import Reader, call_steps, canonical, clean, plain, plain_prompt, replies, tool_lines
 
 
@@ -16,7 +16,7 @@ def call(messages, reply=(), **more):
         "adapter": None,
     }
     fields |= {"status": 200, "outcome": "ok", "trainable": True}
-    return Call.model_validate(fields | {"messages": list(messages), "reply": list(reply)} | more)
+    return CallRecord.model_validate(fields | {"messages": list(messages), "reply": list(reply)} | more)
 
 
 def said(messages):

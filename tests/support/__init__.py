@@ -91,7 +91,7 @@ def vllm(log: Path, *more: str) -> Iterator[str]:
     import httpx
 
     from slipstream.config import load_config
-    from slipstream.engine import engine_command
+    from slipstream.operate.engine import engine_command
 
     engine = {
         "model": str(MODEL),

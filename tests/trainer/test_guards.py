@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from slipstream.config import Trainer
+from slipstream.config import TrainerConfig
 from slipstream_trainer.guards import Pace, Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
 
-T = Trainer()
+T = TrainerConfig()
 GOOD = {"loss": 0.1, "ratio": 1.0, "grad_norm": 1.0}
 
 
@@ -39,12 +39,12 @@ def test_after_a_step() -> None:
     assert after_step(T, kl=0.05, entropy=0.5) is None
     assert "KL" in after_step(T, kl=0.15, entropy=0.5)
     assert "KL" in after_step(T, kl=float("nan"), entropy=0.5)
-    assert "entropy" in after_step(Trainer(min_entropy=0.6), kl=0.05, entropy=0.5)
+    assert "entropy" in after_step(TrainerConfig(min_entropy=0.6), kl=0.05, entropy=0.5)
     assert "entropy" in after_step(T, kl=0.05, entropy=float("nan"))
 
 
 def test_the_rate_halves_after_two_undone_in_a_row() -> None:
-    t, pace = Trainer(learning_rate=1.0, warmup_steps=4), Pace()
+    t, pace = TrainerConfig(learning_rate=1.0, warmup_steps=4), Pace()
     assert [pace.rate(t, n) for n in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert not pace.note(undone=True)
     assert not pace.note(undone=False)

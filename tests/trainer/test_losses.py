@@ -163,12 +163,12 @@ def test_against_stock_trl(trainer, stock, loss: str, beta: float) -> None:
 
 
 def test_settings_that_have_traps() -> None:
-    from slipstream.config import Trainer
+    from slipstream.config import TrainerConfig
 
-    assert trl_settings(Trainer())["epsilon_high"] == 5.0
-    assert trl_settings(Trainer(loss="dapo"))["epsilon_high"] == 0.2
-    assert trl_settings(Trainer(loss="cispo", epsilon_high=3.0))["epsilon_high"] == 3.0
-    found = trl_settings(Trainer(loss="gspo"))
+    assert trl_settings(TrainerConfig())["epsilon_high"] == 5.0
+    assert trl_settings(TrainerConfig(loss="dapo"))["epsilon_high"] == 0.2
+    assert trl_settings(TrainerConfig(loss="cispo", epsilon_high=3.0))["epsilon_high"] == 3.0
+    found = trl_settings(TrainerConfig(loss="gspo"))
     assert (found["loss_type"], found["importance_sampling_level"]) == ("grpo", "sequence")
     assert found["vllm_importance_sampling_mode"] == "token_truncate"
     assert found["use_bias_correction_kl"] is True

@@ -12,7 +12,7 @@ from tests.support import free_port, process, slipstream, wait_for
 from tests.support.control import FakeControl, serve
 from tests.trainer.tiny import apart, conversation, gradients, make_config, make_trainer, table
 
-from slipstream.stack import CONFIG_ENV
+from slipstream.operate.stack import CONFIG_ENV
 from slipstream_trainer.advantage import assign
 from slipstream_trainer.plan import make_plan
 

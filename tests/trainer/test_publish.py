@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.trainer.tiny import make_config, make_trainer
 
-from slipstream.contract import Adapter, Adapters
+from slipstream.contract import Adapter, AdapterList
 from slipstream.errors import SlipstreamError
 from slipstream_trainer import publish
 from slipstream_trainer.publish import next_version, rename_whole, sweep, write_adapter
@@ -15,7 +15,7 @@ def test_a_number_is_never_used_again(tmp_path) -> None:
         (tmp_path / name).mkdir()
     assert next_version("m", tmp_path, None) == 12
     refused = Adapter(name="m@15", model="m", version=15, state="refused", created=1.0, path="m@15")
-    assert next_version("m", tmp_path, Adapters(adapters=[refused], live={})) == 16
+    assert next_version("m", tmp_path, AdapterList(adapters=[refused], live={})) == 16
 
 
 def test_a_folder_appears_whole_or_not_at_all(tiny, tmp_path, monkeypatch) -> None:

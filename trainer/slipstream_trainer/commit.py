@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from slipstream.client import Client
 from slipstream.config import Config
-from slipstream.contract import AdapterIn, Adapters, BatchAck
+from slipstream.contract import AdapterIn, AdapterList, BatchAck
 from slipstream.errors import ApiError, SlipstreamError, Unavailable
 from slipstream_trainer.checkpoint import Checkpoints, State
 from slipstream_trainer.events import event
@@ -64,7 +64,7 @@ class Teller:
                 raise Stop
             pause = min(2 * pause, LAST_PAUSE)
 
-    def adapters(self) -> Adapters:
+    def adapters(self) -> AdapterList:
         return self.patiently(self.client.adapters)
 
     def new_name(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from slipstream.config import Trainer
+from slipstream.config import TrainerConfig
 
 HALVE_AFTER = 2
 """Undone steps in a row after which the learning rate halves."""
@@ -35,7 +35,7 @@ def k3(old_T: torch.Tensor, new_T: torch.Tensor) -> torch.Tensor:
     return d.exp() - d - 1
 
 
-def before_step(t: Trainer, *, loss: float, ratio: float, grad_norm: float, kl: float = 0.0) -> str | None:
+def before_step(t: TrainerConfig, *, loss: float, ratio: float, grad_norm: float, kl: float = 0.0) -> str | None:
     """Why the batch must not be stepped on, or None."""
     if not math.isfinite(loss):
         return f"the loss is {loss}"
@@ -50,7 +50,7 @@ def before_step(t: Trainer, *, loss: float, ratio: float, grad_norm: float, kl: 
     return None
 
 
-def after_step(t: Trainer, *, kl: float, entropy: float) -> str | None:
+def after_step(t: TrainerConfig, *, kl: float, entropy: float) -> str | None:
     """Why the step must be undone, or None."""
     if not math.isfinite(kl) or kl > t.max_kl:
         return f"KL to the adapter before {kl:.3g} is above {t.max_kl:g}"
@@ -67,7 +67,7 @@ class Pace:
     undone: int = 0
     """In a row."""
 
-    def rate(self, t: Trainer, applied: int) -> float:
+    def rate(self, t: TrainerConfig, applied: int) -> float:
         warm = min(1.0, (applied + 1) / t.warmup_steps) if t.warmup_steps else 1.0
         return t.learning_rate * self.scale * warm
 

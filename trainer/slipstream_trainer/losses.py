@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.config import Trainer
+from slipstream.config import TrainerConfig
 
 SEQUENCE = ("grpo", "gspo", "sapo")
 """Losses that need an episode's tokens together."""
@@ -27,7 +27,7 @@ LENGTH = 256
 CISPO_HIGH = 5.0
 
 
-def trl_settings(t: Trainer) -> dict[str, Any]:
+def trl_settings(t: TrainerConfig) -> dict[str, Any]:
     """Arguments of ``GRPOConfig`` that make the loss."""
     high = t.epsilon_high or (CISPO_HIGH if t.loss == "cispo" else t.epsilon)
     return {

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from slipstream.contract import Adapters
+from slipstream.contract import AdapterList
 from slipstream.errors import SlipstreamError
 from slipstream_trainer.policy import check_adapter
 
@@ -42,7 +42,7 @@ def sweep(folder: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def next_version(model: str, folder: Path, known: Adapters | None) -> int:
+def next_version(model: str, folder: Path, known: AdapterList | None) -> int:
     """1 + the highest version ever used, by the proxy's word and by the folder's."""
     pattern = re.compile(re.escape(model) + r"@([0-9]+)")
     names = [p.name for p in folder.glob(f"{model}@*")] if folder.is_dir() else []

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from pydantic import JsonValue
 
-from slipstream.config import Trainer
+from slipstream.config import TrainerConfig
 from slipstream_trainer.advantage import Advantages, assign
 from slipstream_trainer.dataset import choose
 from slipstream_trainer.guards import Pace, Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
@@ -147,7 +147,7 @@ def _layout(plan: Plan, samples: Sequence[Sample]) -> dict[str, JsonValue]:
     }  # fmt: skip
 
 
-def _policy(t: Trainer, work: Work) -> dict[str, JsonValue]:
+def _policy(t: TrainerConfig, work: Work) -> dict[str, JsonValue]:
     """What the tokens say about policy and engine."""
     gap = (work.old_T - work.engine_T).abs()
     ratio = (work.now_T - work.old_T).exp()

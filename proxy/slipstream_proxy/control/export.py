@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from pydantic import BaseModel
 
-from slipstream.contract import Call, EpisodeDetail
+from slipstream.contract import CallRecord, EpisodeDetail
 from slipstream_proxy.control.http import json_of
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.threads import in_thread
@@ -37,7 +37,7 @@ def line(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=True, default=str).encode() + b"\n"
 
 
-def good_calls(episode: EpisodeDetail) -> list[Call]:
+def good_calls(episode: EpisodeDetail) -> list[CallRecord]:
     return [c for c in episode.call_list if c.outcome == "ok" and c.reply and c.messages]
 
 

@@ -37,7 +37,7 @@ class WaitQuery(Query):
 async def list_adapters(ctx: Ctx) -> web.StreamResponse:
     adapters, swapper = ctx.deps.adapters, ctx.deps.swapper
     return reply(
-        c.Adapters(adapters=adapters.public(swapper.loaded()), live={m: adapters.live(m) for m in adapters.models})
+        c.AdapterList(adapters=adapters.public(swapper.loaded()), live={m: adapters.live(m) for m in adapters.models})
     )
 
 
@@ -140,7 +140,7 @@ async def rollback(ctx: Ctx) -> web.StreamResponse:
 
 
 ROUTES = [
-    Route("GET", c.API + "/adapters", list_adapters, "Versions and where they stand", EVERY_SCOPE, responses={200: c.Adapters}),
+    Route("GET", c.API + "/adapters", list_adapters, "Versions and where they stand", EVERY_SCOPE, responses={200: c.AdapterList}),
     Route("POST", c.API + "/adapters", post_adapter,
           "Register a folder under adapters.dir, or upload one as multipart/form-data (parts: adapter = this body as JSON, adapter_config.json, "
           "adapter_model.safetensors)", (TRAINER,), WaitQuery, AdapterPost, responses={201: c.Adapter}, errors=(404, 409), multipart=True),

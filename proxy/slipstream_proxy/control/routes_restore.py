@@ -23,7 +23,7 @@ Key = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Name = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00]*$")]
 
 
-class CallIn(c.Call):
+class CallIn(c.CallRecord):
     number: Count
     at: Time
     seconds: Annotated[float, Field(ge=0, le=1e9)]
@@ -88,7 +88,7 @@ async def post_episode(ctx: Ctx) -> web.StreamResponse:
 async def post_adapters(ctx: Ctx) -> web.StreamResponse:
     """States are taken as they are: the live one is loaded before any call is sent to it. Those that are here already stay as they are."""
     adapters = ctx.deps.adapters
-    body: c.Adapters = ctx.body
+    body: c.AdapterList = ctx.body
     strange = [a.name for a in body.adapters if a.model not in adapters.models or a.name != f"{a.model}@{a.version}"]
     if strange:
         known = ", ".join(adapters.models)
@@ -102,5 +102,5 @@ ROUTES = [
     Route("POST", c.API + "/import/episode", post_episode, "Put an exported episode back whole; again changes nothing", (ADMIN,), body=EpisodeIn,
           responses={200: Imported}, errors=(409,)),
     Route("POST", c.API + "/import/adapters", post_adapters, "Adapters of another store, as GET adapters tells them; again changes nothing", (ADMIN,),
-          body=c.Adapters, responses={200: BroughtIn}, errors=(409,)),
+          body=c.AdapterList, responses={200: BroughtIn}, errors=(409,)),
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from aiohttp import web
 from slipstream.config import Config
 from slipstream.contract import Event
 from slipstream.log import setup_logging
-from slipstream.process import die_with_parent
+from slipstream.operate.process import die_with_parent
 from slipstream_proxy.control.adapters import Adapters
 from slipstream_proxy.control.app import make_app
 from slipstream_proxy.control.deps import Deps

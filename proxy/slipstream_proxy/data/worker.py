@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.config import Config
 from slipstream.log import setup_logging
-from slipstream.process import die_with_parent
+from slipstream.operate.process import die_with_parent
 from slipstream_proxy import compiled
 
 COMPILED = __name__ == "__main__" and compiled.use()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from slipstream.contract import Call, EpisodeDetail
+from slipstream.contract import CallRecord, EpisodeDetail
 from slipstream_proxy.records import CallHead, Choice, Mutation, Parsed
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.compact import cut
@@ -19,7 +19,7 @@ from slipstream_proxy.store.work import Work
 UPSTREAM = "import"
 
 
-def call_of(told: Call, ep: EpisodeDetail) -> CallRow:
+def call_of(told: CallRecord, ep: EpisodeDetail) -> CallRow:
     """The record that such a call was made of, as far as it is known."""
     ids, logprobs = told.completion_ids or [], told.logprobs or []
     choices = [
@@ -85,7 +85,7 @@ class Restoring(Recall, Judging):
         self._regroup(tx, work, ep, told, item.at)
         work.now = max(work.now, item.at)
 
-    def _restore_call(self, tx: Tx, work: Work, ep: Ep, call: CallRow, told: Call) -> None:
+    def _restore_call(self, tx: Tx, work: Work, ep: Ep, call: CallRow, told: CallRecord) -> None:
         packed = pack(call)
         day = schema.day_of(told.at)
         known = self._possible(tx, ep, day, new=True)

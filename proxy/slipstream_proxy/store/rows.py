@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from slipstream.contract import Call, Episode, EpisodeState, Reward, Split
+from slipstream.contract import CallRecord, Episode, EpisodeState, Reward, Split
 from slipstream_proxy.store import compact
 from slipstream_proxy.store.compact import Cut, Ids, Known, Whole
 from slipstream_proxy.store.driver import Row
@@ -215,10 +215,10 @@ def choices_of(row: Row) -> list[tuple[Ids, Any]]:
     return found
 
 
-def call_public(row: Row, made: Whole, *, tokens: bool) -> Call:
+def call_public(row: Row, made: Whole, *, tokens: bool) -> CallRecord:
     finish = load(row[C["finish"]], [])
     choices = choices_of(row) if tokens else []
-    return Call(
+    return CallRecord(
         id=row[C["id"]], episode=row[C["eid"]].split("/", 1)[1], number=row[C["number"]], at=row[C["ts"]], seconds=row[C["seconds"]],
         dialect=row[C["dialect"]], model=row[C["model"]], adapter=row[C["adapter"]], trained=row[C["trained"]], status=row[C["status"]], outcome=row[C["outcome"]],
         trainable=row[C["trainable"]], untrainable_reason=row[C["reason"]], sampling=load(row[C["sampling"]], {}), messages=made.messages,

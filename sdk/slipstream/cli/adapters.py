@@ -35,7 +35,7 @@ def line(adapter: Adapter) -> tuple[object, ...]:
 def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         if args.action == "push":
-            from slipstream.push import push
+            from slipstream.operate.push import push
 
             print(push(client, read_config(args), args.version, args.to, merged=args.merged))
             return 0

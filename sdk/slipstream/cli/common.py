@@ -15,7 +15,7 @@ from typing import Any
 from slipstream.client import Client
 from slipstream.config import Config, load_config
 from slipstream.errors import ConfigError, StartError
-from slipstream.stack import CONFIG_ENV
+from slipstream.operate.stack import CONFIG_ENV
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from slipstream.demo import TIME_LIMIT, Options, demo
+    from slipstream.operate.demo import TIME_LIMIT, Options, demo
 
     setup_logging("warning")
     options = Options(

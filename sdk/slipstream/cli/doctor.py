@@ -19,7 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0: nothing fails (warnings are told); 1: something does."""
-    from slipstream.doctor import as_json, examine
+    from slipstream.operate.doctor import as_json, examine
 
     findings = list(examine(read_config(args, own_flags(args)), args.url, args.key))
     if args.json:

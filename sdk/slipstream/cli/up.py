@@ -8,8 +8,8 @@ from slipstream.cli.common import add_config, read_config
 from slipstream.cli.proxy import own_flags
 from slipstream.config import Config
 from slipstream.log import setup_logging
-from slipstream.stack import start_stack
-from slipstream.supervisor import Supervisor
+from slipstream.operate.stack import start_stack
+from slipstream.operate.supervisor import Supervisor
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,89 @@
+"""One question to the control API: what is sent, and how its answer is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from slipstream import contract as c
+from slipstream.errors import ApiError
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+Params = dict[str, str | int | float | bool]
+
+
+@dataclass(slots=True)
+class Ask(Generic[T]):
+    """``read`` turns a response that the proxy did not refuse into the method's result."""
+
+    method: str
+    path: str
+    read: Callable[[httpx.Response], T]
+    body: BaseModel | dict[str, Any] | None = None
+    params: Params | None = None
+    default: Callable[[], T] | None = None
+    """What a 404 stands for; None: a 404 is an error like any other."""
+
+    def request(self, client: httpx.Client | httpx.AsyncClient) -> httpx.Request:
+        body = self.body.model_dump_json() if isinstance(self.body, BaseModel) else self.body
+        if isinstance(body, str):
+            return client.build_request(
+                self.method,
+                c.API + self.path,
+                content=body,
+                headers={"content-type": "application/json"},
+                params=self.params,
+            )
+        return client.build_request(self.method, c.API + self.path, json=body, params=self.params)
+
+    def result(self, response: httpx.Response) -> T:
+        """Raises ``ApiError`` for a refusal, and for an answer that does not fit the contract."""
+        if self.default is not None and response.status_code == httpx.codes.NOT_FOUND:
+            return self.default()
+        check(response)
+        return self.read(response)
+
+
+def check(response: httpx.Response) -> None:
+    """Raises ``ApiError`` for a refusal."""
+    if response.is_success:
+        return
+    try:
+        detail = c.Error.model_validate_json(response.content).error
+    except ValidationError:
+        raise ApiError(
+            response.status_code, f"{response.status_code} from {response.url}: {response.text[:500]}"
+        ) from None
+    raise ApiError(response.status_code, detail.message, field=detail.field, fix=detail.fix)
+
+
+def model(kind: type[M]) -> Callable[[httpx.Response], M]:
+    def read(response: httpx.Response) -> M:
+        try:
+            return kind.model_validate_json(response.content)
+        except ValidationError as e:
+            message = f"{response.url} answered with something that is no {kind.__name__}: {e}"
+            raise ApiError(response.status_code, message) from e
+
+    return read
+
+
+def nothing(_: httpx.Response) -> None:
+    """For routes whose answer says no more than that it is done."""
+
+
+def part(id: str) -> str:
+    """An id as one part of a path, whatever is in it."""
+    return quote(id, safe="@~")
+
+
+def query(filters: Mapping[str, Any]) -> Params:
+    """Filters as query parameters: those that are None are left out, ``tags={"a": "b"}`` becomes ``tag.a=b``."""
+    flat = {k: v for k, v in filters.items() if v is not None and k != "tags"}
+    return flat | {f"tag.{k}": v for k, v in (filters.get("tags") or {}).items()}

@@ -1,0 +1,197 @@
+"""Every method of the client, once: its arguments, the request they make, and the type of its result.
+
+``Client`` and ``AsyncClient`` (sessions.py) both take their methods from here, so the two can't differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from slipstream import contract as c
+from slipstream.client.ask import Ask, model, nothing, part, query
+from slipstream.errors import ApiError, Unavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(slots=True)
+class LeasedBatch:
+    """The trainer's work: ``table`` has ``contract.BATCH_COLUMNS``, a row per sampled choice. Hold it until ``until``."""
+
+    id: str
+    lease: str
+    until: float
+    table: pa.Table
+
+
+class _Parked(BaseModel):
+    groups: list[c.Group]
+
+
+def _batch(response: httpx.Response) -> LeasedBatch | None:
+    if response.status_code == httpx.codes.NO_CONTENT:
+        return None
+    import pyarrow as pa
+
+    try:
+        table = pa.ipc.open_stream(response.content).read_all()
+        h = response.headers
+        return LeasedBatch(h["x-slipstream-batch"], h["x-slipstream-lease"], float(h["x-slipstream-until"]), table)
+    except (KeyError, ValueError, IndexError, OSError, pa.ArrowException) as e:
+        raise Unavailable(f"{response.url} answered with a broken batch: {e!r}") from e
+
+
+def _groups(response: httpx.Response) -> c.GroupLease | None:
+    return None if response.status_code == httpx.codes.NO_CONTENT else model(c.GroupLease)(response)
+
+
+def _events(response: httpx.Response) -> list[c.Event]:
+    try:
+        # only \n ends a line of NDJSON: U+2028 and such may stand in a string
+        return [c.Event.model_validate_json(line) for line in response.content.split(b"\n") if line.strip()]
+    except ValidationError as e:
+        raise ApiError(response.status_code, f"{response.url} answered with something that is no event: {e}") from e
+
+
+# --- episodes ---
+
+
+def episodes(**filters: Any) -> Ask[c.EpisodePage]:
+    """Filters: task, split, adapter, state, model, tags, reward_min, reward_max, since, until, cursor, limit."""
+    return Ask("GET", "/episodes", model(c.EpisodePage), params=query(filters))
+
+
+def episode(id: str, *, tokens: bool = False) -> Ask[c.EpisodeDetail]:
+    return Ask("GET", f"/episodes/{part(id)}", model(c.EpisodeDetail), params={"tokens": int(tokens)})
+
+
+def add_reward(episode: str, reward: c.RewardIn) -> Ask[c.RewardAck]:
+    return Ask("POST", f"/episodes/{part(episode)}/rewards", model(c.RewardAck), reward)
+
+
+def done(episode: str) -> Ask[None]:
+    return Ask("POST", f"/episodes/{part(episode)}/done", nothing, c.DoneIn())
+
+
+def delete(episode: str) -> Ask[c.Deleted]:
+    return Ask("DELETE", f"/episodes/{part(episode)}", model(c.Deleted))
+
+
+# --- the judge's work ---
+
+
+def lease_groups(wanted: c.GroupLeaseIn) -> Ask[c.GroupLease | None]:
+    return Ask("POST", "/groups/lease", _groups, wanted)
+
+
+def post_scores(group: str, scores: c.ScoresIn) -> Ask[None]:
+    return Ask("POST", f"/groups/{part(group)}/scores", nothing, scores)
+
+
+def parked() -> Ask[list[c.Group]]:
+    """Groups that the judge gave up after ``judge.max_attempts`` failures."""
+    return Ask("GET", "/groups/parked", lambda r: model(_Parked)(r).groups)
+
+
+def retry_group(group: str) -> Ask[None]:
+    return Ask("POST", f"/groups/{part(group)}/retry", nothing)
+
+
+def cache_get(key: str) -> Ask[dict[str, Any] | None]:
+    """None: nothing is stored under ``key``."""
+    return Ask("GET", f"/judge/cache/{part(key)}", lambda r: model(c.CacheEntry)(r).value, default=lambda: None)
+
+
+def cache_put(key: str, value: dict[str, Any]) -> Ask[None]:
+    return Ask("PUT", f"/judge/cache/{part(key)}", nothing, c.CacheEntry(key=key, value=value))
+
+
+# --- the trainer's work ---
+
+
+def lease_batch(wanted: c.BatchLeaseIn) -> Ask[LeasedBatch | None]:
+    """None: there are not enough scored groups yet."""
+    return Ask("POST", "/batches/lease", _batch, wanted)
+
+
+def ack_batch(batch: str, ack: c.BatchAck) -> Ask[None]:
+    return Ask("POST", f"/batches/{part(batch)}/ack", nothing, ack)
+
+
+def release(worker: str) -> Ask[None]:
+    """Gives back every lease of ``worker``."""
+    return Ask("POST", "/leases/release", nothing, {"worker": worker})
+
+
+def hold_engine(hold: c.HoldIn) -> Ask[c.Hold]:
+    return Ask("POST", "/engine/hold", model(c.Hold), hold)
+
+
+def release_engine(worker: str) -> Ask[c.EngineReleased]:
+    return Ask("POST", "/engine/release", model(c.EngineReleased), c.EngineReleaseIn(worker=worker))
+
+
+# --- adapters ---
+
+
+def add_adapter(adapter: c.AdapterIn) -> Ask[c.Adapter]:
+    return Ask("POST", "/adapters", model(c.Adapter), adapter)
+
+
+def adapters() -> Ask[c.AdapterList]:
+    return Ask("GET", "/adapters", model(c.AdapterList))
+
+
+def promote(adapter: str, reason: str | None = None) -> Ask[c.Adapter]:
+    return Ask("POST", f"/adapters/{part(adapter)}/promote", model(c.Adapter), c.GateIn(reason=reason))
+
+
+def rollback(adapter: str, reason: str | None = None) -> Ask[c.Adapter]:
+    return Ask("POST", f"/adapters/{part(adapter)}/rollback", model(c.Adapter), c.GateIn(reason=reason))
+
+
+# --- events, status, SQL ---
+
+
+def post_event(event: c.Event) -> Ask[None]:
+    return Ask("POST", "/training/events", nothing, event)
+
+
+def events(after: int = 0) -> Ask[list[c.Event]]:
+    return Ask("GET", "/training/events", _events, params={"after": after})
+
+
+def status() -> Ask[c.Status]:
+    return Ask("GET", "/status", model(c.Status))
+
+
+def sql(query: str, limit: int = 1000) -> Ask[c.SqlResult]:
+    return Ask("POST", "/sql", model(c.SqlResult), c.Sql(query=query, limit=limit))
+
+
+# --- import and export ---
+
+
+def import_episode(episode: dict[str, Any]) -> Ask[None]:
+    """One conversation of a log: id, task, split, model, messages, tools, reward, tags. It has text and no tokens."""
+    return Ask("POST", "/import", nothing, episode)
+
+
+def restore_episode(episode: dict[str, Any]) -> Ask[None]:
+    """Puts back an episode as ``export("jsonl")`` wrote it, with its ids and log-probabilities. Needs an admin key."""
+    return Ask("POST", "/import/episode", nothing, episode)
+
+
+def restore_adapters(adapters: dict[str, Any]) -> Ask[None]:
+    """Puts back adapters and their states, as ``adapters()`` returned them. Needs an admin key."""
+    return Ask("POST", "/import/adapters", nothing, adapters)
+
+
+def export(format: str, filters: dict[str, Any]) -> Ask[None]:
+    """The dataset is streamed: a client reads the response itself."""
+    return Ask("GET", "/export", nothing, params=query(filters) | {"format": format})

@@ -1,0 +1,186 @@
+"""``Client`` and ``AsyncClient``: the same methods (requests.py), one with ``await``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import update_wrapper
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
+
+import httpx
+
+from slipstream import contract as c
+from slipstream.client import requests
+from slipstream.client.ask import Ask, check
+from slipstream.errors import ConfigError, Unavailable
+
+T = TypeVar("T")
+P = ParamSpec("P")
+DEFAULT_URL = "http://127.0.0.1:8100"
+LONG = httpx.Timeout(60.0, connect=10.0)
+
+
+def _settings(url: str | None, key: str | None) -> tuple[str, dict[str, str]]:
+    base = (
+        (url or os.environ.get("SLIPSTREAM_URL") or os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL)
+        .rstrip("/")
+        .removesuffix("/v1")
+    )
+    try:
+        httpx.URL(base)
+    except httpx.InvalidURL as e:
+        raise ConfigError(f"{base} is no URL: {e}") from e
+    key = (key or os.environ.get("SLIPSTREAM_API_KEY") or "").strip()
+    return base, {"authorization": f"Bearer {key}"} if key else {}
+
+
+class SyncSession:
+    def __init__(
+        self, url: str | None = None, key: str | None = None, *, timeout: httpx.Timeout | float = LONG
+    ) -> None:
+        self.url, headers = _settings(url, key)
+        self.http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+
+    def ask(self, ask: Ask[T]) -> T:
+        try:
+            response = self.http.send(ask.request(self.http))
+        except (httpx.RequestError, httpx.InvalidURL) as e:
+            raise Unavailable(f"{self.url} does not answer: {e!r}") from e
+        return ask.result(response)
+
+    def close(self) -> None:
+        self.http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncSession:
+    def __init__(
+        self, url: str | None = None, key: str | None = None, *, timeout: httpx.Timeout | float = LONG
+    ) -> None:
+        self.url, headers = _settings(url, key)
+        self.http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+
+    async def ask(self, ask: Ask[T]) -> T:
+        try:
+            response = await self.http.send(ask.request(self.http))
+        except (httpx.RequestError, httpx.InvalidURL) as e:
+            raise Unavailable(f"{self.url} does not answer: {e!r}") from e
+        return ask.result(response)
+
+    async def close(self) -> None:
+        await self.http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Method(Generic[P, T]):
+    """A function of requests.py as a method: it returns the result on a ``Client``, a coroutine of it on an ``AsyncClient``."""
+
+    def __init__(self, make: Callable[P, Ask[T]]) -> None:
+        self.make = make
+        self.__doc__ = make.__doc__
+
+    @overload
+    def __get__(self, client: None, kind: type | None = None) -> Self: ...
+    @overload
+    def __get__(self, client: SyncSession, kind: type | None = None) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, client: AsyncSession, kind: type | None = None) -> Callable[P, Coroutine[None, None, T]]: ...
+    def __get__(self, client: SyncSession | AsyncSession | None, kind: type | None = None) -> object:
+        if client is None:
+            return self
+
+        def method(*args: P.args, **kwargs: P.kwargs) -> T | Coroutine[None, None, T]:
+            return client.ask(self.make(*args, **kwargs))
+
+        return update_wrapper(method, self.make)
+
+
+class Methods:
+    episodes = Method(requests.episodes)
+    episode = Method(requests.episode)
+    add_reward = Method(requests.add_reward)
+    done = Method(requests.done)
+    delete = Method(requests.delete)
+    lease_groups = Method(requests.lease_groups)
+    post_scores = Method(requests.post_scores)
+    parked = Method(requests.parked)
+    retry_group = Method(requests.retry_group)
+    cache_get = Method(requests.cache_get)
+    cache_put = Method(requests.cache_put)
+    lease_batch = Method(requests.lease_batch)
+    ack_batch = Method(requests.ack_batch)
+    release = Method(requests.release)
+    hold_engine = Method(requests.hold_engine)
+    release_engine = Method(requests.release_engine)
+    add_adapter = Method(requests.add_adapter)
+    adapters = Method(requests.adapters)
+    promote = Method(requests.promote)
+    rollback = Method(requests.rollback)
+    post_event = Method(requests.post_event)
+    events = Method(requests.events)
+    status = Method(requests.status)
+    sql = Method(requests.sql)
+    import_episode = Method(requests.import_episode)
+    restore_episode = Method(requests.restore_episode)
+    restore_adapters = Method(requests.restore_adapters)
+
+
+class Client(Methods, SyncSession):
+    """Sync. ``url`` is the proxy's (``SLIPSTREAM_URL``, ``OPENAI_BASE_URL``), ``key`` an API key with the needed scope (``SLIPSTREAM_API_KEY``).
+
+    Raises ``ApiError`` for what the proxy refuses, ``Unavailable`` when it does not answer, ``ConfigError`` for a ``url`` that is none.
+    """
+
+    def all_episodes(self, **filters: Any) -> Iterator[c.Episode]:
+        while True:
+            page = self.episodes(**filters)
+            yield from page.episodes
+            if page.next is None:
+                return
+            filters["cursor"] = page.next
+
+    def export(self, format: str, **filters: Any) -> Iterator[bytes]:
+        """The dataset's bytes, as they come."""
+        try:
+            response = self.http.send(requests.export(format, filters).request(self.http), stream=True)
+            if not response.is_success:
+                response.read()
+            check(response)
+            yield from response.iter_bytes()
+        except httpx.RequestError as e:
+            raise Unavailable(f"{self.url} broke off: {e!r}") from e
+
+
+class AsyncClient(Methods, AsyncSession):
+    """``Client`` with ``await``."""
+
+    async def all_episodes(self, **filters: Any) -> AsyncIterator[c.Episode]:
+        while True:
+            page = await self.episodes(**filters)
+            for episode in page.episodes:
+                yield episode
+            if page.next is None:
+                return
+            filters["cursor"] = page.next
+
+    async def export(self, format: str, **filters: Any) -> AsyncIterator[bytes]:
+        """The dataset's bytes, as they come."""
+        try:
+            response = await self.http.send(requests.export(format, filters).request(self.http), stream=True)
+            if not response.is_success:
+                await response.aread()
+            check(response)
+            async for chunk in response.aiter_bytes():
+                yield chunk
+        except httpx.RequestError as e:
+            raise Unavailable(f"{self.url} broke off: {e!r}") from e

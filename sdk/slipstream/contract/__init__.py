@@ -1,0 +1,83 @@
+"""The contract: the JSON bodies that proxy, judge, trainer and users send each other over the control API.
+
+Every model is a body of a route under ``/slipstream/v1``; ``GET /slipstream/openapi.json`` lists them. Bulk token data travels as Arrow IPC
+streams, and ``BATCH_COLUMNS`` names their columns. Times are seconds since the epoch, UTC, as floats.
+"""
+
+from slipstream.contract.adapters import Adapter, AdapterIn, AdapterList, AdapterState, GateIn
+from slipstream.contract.base import API, ID_PATTERN, TAG, TAG_PATTERN, Error, Finite, Headers, Id, Model, Split, Tag
+from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchLeaseIn
+from slipstream.contract.episodes import (
+    CallRecord,
+    Deleted,
+    DoneIn,
+    Episode,
+    EpisodeDetail,
+    EpisodePage,
+    EpisodeState,
+    Lineage,
+    Reward,
+    RewardAck,
+    RewardIn,
+)
+from slipstream.contract.judging import (
+    CacheEntry,
+    Group,
+    GroupEpisode,
+    GroupKind,
+    GroupLease,
+    GroupLeaseIn,
+    Score,
+    ScoresIn,
+)
+from slipstream.contract.sharing import EngineReleased, EngineReleaseIn, Hold, HoldIn
+from slipstream.contract.status import Event, Sql, SqlResult, Status
+
+__all__ = [
+    "API",
+    "BATCH_COLUMNS",
+    "ID_PATTERN",
+    "TAG",
+    "TAG_PATTERN",
+    "Adapter",
+    "AdapterIn",
+    "AdapterList",
+    "AdapterState",
+    "BatchAck",
+    "BatchLeaseIn",
+    "CacheEntry",
+    "CallRecord",
+    "Deleted",
+    "DoneIn",
+    "EngineReleaseIn",
+    "EngineReleased",
+    "Episode",
+    "EpisodeDetail",
+    "EpisodePage",
+    "EpisodeState",
+    "Error",
+    "Event",
+    "Finite",
+    "GateIn",
+    "Group",
+    "GroupEpisode",
+    "GroupKind",
+    "GroupLease",
+    "GroupLeaseIn",
+    "Headers",
+    "Hold",
+    "HoldIn",
+    "Id",
+    "Lineage",
+    "Model",
+    "Reward",
+    "RewardAck",
+    "RewardIn",
+    "Score",
+    "ScoresIn",
+    "Split",
+    "Sql",
+    "SqlResult",
+    "Status",
+    "Tag",
+]

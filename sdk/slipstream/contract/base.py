@@ -1,0 +1,58 @@
+"""What every part of the contract is made of: ids, header names, and the base of all bodies."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+ID_PATTERN = r"^[A-Za-z0-9._~-]{1,160}$"
+"""Stored ids: what a client may choose (``TAG_PATTERN``), and what we add to it (``~2``, a call's number)."""
+TAG_PATTERN = r"^[A-Za-z0-9._-]{1,128}$"
+TAG = re.compile(TAG_PATTERN.removesuffix("$") + r"\Z")  # "$" alone lets a newline through
+
+Id = Annotated[str, StringConstraints(pattern=ID_PATTERN)]
+Tag = Annotated[str, StringConstraints(pattern=TAG_PATTERN)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+API = "/slipstream/v1"
+
+
+class Headers:
+    """Header names of the data plane (DESIGN section 3). None of the ``x-slipstream-*`` ever reaches the engine."""
+
+    PREFIX = "x-slipstream-"
+    EPISODE = "x-slipstream-episode"
+    TASK = "x-slipstream-task"
+    SPLIT = "x-slipstream-split"
+    DONE = "x-slipstream-done"
+    TAG = "x-slipstream-tag-"
+    CALL = "x-slipstream-call"
+    ADAPTER = "x-slipstream-adapter"
+
+
+class Split(StrEnum):
+    TRAIN = "train"
+    EVAL = "eval"
+    OFF = "off"
+    """Relay, store nothing."""
+
+
+class Model(BaseModel):
+    """Base of all bodies: an unknown field is an error, so that a typo is told and not swallowed."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class Error(Model):
+    """The one shape of every control-API error: ``{"error": {...}}``."""
+
+    class Detail(Model):
+        type: str
+        message: str
+        field: str | None = None
+        fix: str | None = None
+
+    error: Detail

@@ -1,0 +1,58 @@
+"""The trainer's work: batches of scored groups."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from slipstream.contract.base import Finite, Id, Model, Tag
+
+
+class BatchLeaseIn(Model):
+    """``POST batches/lease`` → 200 with an Arrow IPC stream (``BATCH_COLUMNS``), or 204: not enough scored groups yet.
+
+    The reply's headers: ``x-slipstream-batch`` (id), ``x-slipstream-lease`` and ``x-slipstream-until``.
+    """
+
+    worker: Tag
+    model: str | None = None
+    seconds: Annotated[float, Field(gt=0, le=86_400)] = 600.0
+    min_groups: Annotated[int, Field(ge=1)] = 8
+    max_groups: Annotated[int, Field(ge=1)] = 16
+    max_wait: Annotated[float, Field(ge=0)] = 60.0
+    """Seconds after which fewer than ``min_groups`` are enough, counted from when the oldest waiting group was ready."""
+    max_staleness: Annotated[int, Field(ge=0)] = 4
+
+
+BATCH_COLUMNS = (
+    "group",  # str: group id
+    "kind",  # str: GroupKind
+    "episode",  # str
+    "task",  # str | null
+    "call",  # str
+    "number",  # int32: position of the call in its episode
+    "choice",  # int32: 0 … n-1
+    "adapter",  # str: what sampled it
+    "staleness",  # int32: versions behind the live one
+    "temperature",  # float32
+    "trainable",  # bool
+    "untrainable_reason",  # str | null
+    "prompt_ids",  # list<int32>
+    "completion_ids",  # list<int32>
+    "logprobs",  # list<float32>, of completion_ids
+    "reward",  # float64: the episode's training reward, frozen at lease
+    "call_reward",  # float64 | null
+)
+
+
+class BatchAck(Model):
+    """``POST batches/{id}/ack``. ``trained``: its groups never come back. ``released``: they do, at once."""
+
+    lease: Id
+    outcome: Literal["trained", "skipped", "released"]
+    adapter: str | None = None
+    step: int | None = None
+    reason: str | None = None
+    advantages: dict[str, Finite] = Field(default_factory=dict)
+    """Of each episode, for the page."""

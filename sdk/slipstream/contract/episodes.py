@@ -1,0 +1,138 @@
+"""Episodes, their calls and their rewards."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue
+
+from slipstream.contract.base import Finite, Id, Model, Split, Tag
+
+
+class RewardIn(Model):
+    """``POST episodes/{id}/rewards``. The latest row of one (episode, name, source) wins; a batch freezes what it leased."""
+
+    name: Tag = "reward"
+    value: Finite
+    source: Tag = "agent"
+    call: Id | None = None
+    """A call of the episode, when the reward is that call's alone."""
+    reason: str | None = Field(default=None, max_length=20_000)
+    key: str | None = Field(default=None, max_length=200)
+    """Idempotency key: a second post with the same key changes nothing."""
+    meta: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class Reward(RewardIn):
+    episode: Id
+    at: float
+    adapter: str | None = None
+
+
+class RewardAck(Model):
+    stored: bool
+    """False: this idempotency key was there already."""
+    known: bool
+    """False: no call of the episode has arrived yet; the reward is kept and joined when one does."""
+
+
+class CallRecord(Model):
+    """One request to the engine and its reply. ``choices`` are all that were sampled (n > 1 gives several)."""
+
+    id: Id
+    episode: Id
+    number: int
+    """Position in its episode, from 0."""
+    at: float
+    seconds: float
+    dialect: str
+    model: str
+    """The name that the client asked for."""
+    adapter: str | None
+    """What served it: an adapter's name, or the base model's."""
+    trained: str | None = None
+    """The trained model that the client's name stands for; None: a base model or an upstream of elsewhere."""
+    status: int
+    outcome: Literal["ok", "aborted", "error", "superseded"]
+    trainable: bool
+    untrainable_reason: str | None = None
+    sampling: dict[str, JsonValue] = Field(default_factory=dict)
+    messages: list[Any] = Field(default_factory=list)
+    """The request's messages (prompt, input), as the client sent them."""
+    tools: list[Any] = Field(default_factory=list)
+    reply: list[Any] = Field(default_factory=list)
+    """A message for each choice, in the request's own format."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_ids: list[int] | None = None
+    completion_ids: list[list[int]] | None = None
+    logprobs: list[list[float]] | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+    """The error body, of a call that failed (cut at 4 KiB)."""
+    parent: Id | None = None
+
+
+class EpisodeState(StrEnum):
+    OPEN = "open"
+    DONE = "done"
+    DELETED = "deleted"
+
+
+class Episode(Model):
+    id: Id
+    key: str
+    """The API key's id; ``-`` where no keys are configured."""
+    task: str | None
+    split: Split
+    tags: dict[str, str] = Field(default_factory=dict)
+    model: str
+    adapter: str | None
+    arm: Literal["live", "control", "candidate"] = "live"
+    state: EpisodeState
+    started: float
+    ended: float | None
+    calls: int
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    reward: float | None = None
+    """The combined training reward (``reward.weights``); None while a name with a weight is missing."""
+    group: str | None = None
+
+
+class Lineage(Model):
+    """A batch that an episode was in."""
+
+    batch: Id
+    outcome: Literal["trained", "skipped"]
+    adapter: str | None = None
+    """What came of it, as its ack said."""
+    advantage: float | None = None
+
+
+class EpisodeDetail(Episode):
+    call_list: list[CallRecord] = Field(default_factory=list)
+    rewards: list[Reward] = Field(default_factory=list)
+    advantage: float | None = None
+    batches: list[str] = Field(default_factory=list)
+    trained_adapters: list[str] = Field(default_factory=list)
+    lineage: list[Lineage] = Field(default_factory=list)
+
+
+class EpisodePage(Model):
+    episodes: list[Episode]
+    next: str | None = None
+    """Pass as ``?cursor=`` for the next page; None at the end."""
+
+
+class DoneIn(Model):
+    """``POST episodes/{id}/done``: nothing more will come."""
+
+
+class Deleted(Model):
+    id: Id
+    adapters: list[str]
+    """Adapters that were trained on it."""
+    exports: list[str] = Field(default_factory=list)
+    """Datasets that it stands in (an export's ``x-slipstream-export``), which are where they were taken to; archives of days are written anew without it."""

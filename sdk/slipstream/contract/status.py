@@ -1,0 +1,54 @@
+"""Events, status and SQL: how users see where things stand."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, JsonValue
+
+from slipstream.contract.base import Model, Tag
+
+
+class Event(Model):
+    """A line of ``GET training/events`` (NDJSON; ``?after=`` replays, ``?follow=true`` stays on)."""
+
+    id: int = 0
+    at: float = 0.0
+    kind: Tag
+    """``step``, ``skipped``, ``undone``, ``adapter``, ``promote``, ``rollback``, ``refused``, ``judge``, …"""
+    data: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class Status(Model):
+    """``GET status``: where things stand, and why there was no step yet."""
+
+    version: str
+    started: float
+    models: dict[str, str]
+    """Trained model → what is live."""
+    engines: list[dict[str, JsonValue]] = Field(default_factory=list)
+    episodes: dict[str, int] = Field(default_factory=dict)
+    groups: dict[str, int] = Field(default_factory=dict)
+    calls: int = 0
+    capture_lost: int = 0
+    ingest_lag_seconds: float = 0.0
+    steps: int = 0
+    last_step: float | None = None
+    untrainable: dict[str, int] = Field(default_factory=dict)
+    """Reason → calls."""
+    waiting: list[str] = Field(default_factory=list)
+    """Plain sentences: what the next step waits for, with counts."""
+    batch: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class Sql(Model):
+    """``POST sql``: one SELECT over the documented views."""
+
+    query: str = Field(min_length=1, max_length=100_000)
+    limit: Annotated[int, Field(ge=1, le=100_000)] = 1000
+
+
+class SqlResult(Model):
+    columns: list[str]
+    rows: list[list[Any]]
+    truncated: bool = False

@@ -1,0 +1,244 @@
+"""``slipstream doctor``: what is wrong, each finding with its fix. Engines and the proxy: ``doctor_engine.py``, ``doctor_proxy.py``."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from slipstream.config import Config
+from slipstream.operate.doctor_engine import check_engine
+from slipstream.operate.doctor_proxy import check_proxy
+from slipstream.operate.engine import has_gpu
+from slipstream.operate.findings import Finding, fail, ok, warn
+
+__all__ = ["Finding", "as_json", "examine"]
+
+LOW_DISK_BYTES = 2 * 2**30
+SLOW_SYNC_MS = 20
+KEYS = {
+    "openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY", "mistral": "MISTRAL_API_KEY", "groq": "GROQ_API_KEY",
+    "deepseek": "DEEPSEEK_API_KEY", "openrouter": "OPENROUTER_API_KEY", "together_ai": "TOGETHERAI_API_KEY", "fireworks_ai": "FIREWORKS_AI_API_KEY",
+    "azure": "AZURE_API_KEY",
+}  # fmt: skip
+"""Where LiteLLM looks for a provider's key."""
+TRAINED_WITH = {"torch": (2, 11), "transformers": (5, 17), "peft": (0, 21), "accelerate": (1, 10)}
+"""The oldest versions that the trainer is tried with. TRL has an upper bound too."""
+
+
+def check_disk(config: Config) -> Iterator[Finding]:
+    folder = config.root
+    while not folder.exists():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        yield fail(f"data_dir {config.root} can't be written", "choose another data_dir, or chown it")
+        return
+    free = shutil.disk_usage(folder).free
+    if free < LOW_DISK_BYTES:
+        yield warn(
+            f"{free / 2**30:.1f} GiB free where the spool and the store live ({folder})",
+            "free some, or set store.keep_days",
+        )
+    with tempfile.TemporaryFile(dir=folder) as f:
+        began = time.perf_counter()
+        for _ in range(20):
+            f.write(b"x" * 512)
+            f.flush()
+            os.fdatasync(f.fileno())
+        each = (time.perf_counter() - began) / 20 * 1e3
+    if each > SLOW_SYNC_MS:
+        yield warn(
+            f"fdatasync takes {each:.0f} ms here",
+            'put data_dir on a faster disk, or set proxy.durability = "process"',
+        )
+    else:
+        yield ok(f"disk: {free / 2**30:.0f} GiB free, fdatasync {each:.1f} ms")
+
+
+def check_ports(config: Config) -> Iterator[Finding]:
+    """Those that the parts bind on this machine."""
+    judges = config.judge.model or config.judge.function
+    parts = [
+        ("proxy", config.proxy.host, config.proxy.port),
+        ("judge.metrics", config.judge.metrics_host, config.judge.metrics_port if judges else None),
+        (
+            "trainer.metrics",
+            config.trainer.metrics_host,
+            config.trainer.metrics_port if config.trainer.enabled else None,
+        ),
+        ("engine", config.engine.host, config.engine.port if config.engine.model and not config.engine.urls else None),
+    ]
+    for name, host, port in parts:
+        if port is not None and (name == "proxy" or port):
+            yield _port(name, host, port, config)
+
+
+def _port(name: str, host: str, port: int, config: Config) -> Finding:
+    setting = f"{name}_port" if "." in name else f"{name}.port"
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind((host, port))
+        except OSError as e:
+            if name == "proxy" and _own_proxy(config).endswith(f":{port}"):
+                return ok(f"{host}:{port} is served by this data_dir's proxy")
+            if name != "proxy":
+                return warn(
+                    f"{host}:{port} is taken ({e.strerror})",
+                    f"fine if it is the {name.partition('.')[0]}; else set {setting}",
+                )
+            return warn(f"{host}:{port} is taken ({e.strerror})", "fine if it is the proxy; else set proxy.port")
+    return ok(f"{host}:{port} is free or ours to bind" + ("" if name == "proxy" else f" ({name})"))
+
+
+def _own_proxy(config: Config) -> str:
+    try:
+        return str(json.loads((config.root / "proxy.json").read_text())["url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def check_store(config: Config) -> Iterator[Finding]:
+    if config.store_url.startswith("postgres"):
+        yield _postgres(config.store_url)
+    elif not (path := Path(config.store_url.removeprefix("duckdb:///"))).is_file():
+        yield ok(f"store: {config.store_url} (to be made)")
+    else:
+        yield _duckdb(path)
+
+
+def _postgres(url: str) -> Finding:
+    try:
+        import psycopg
+
+        with psycopg.connect(url, connect_timeout=5) as connection:
+            connection.execute("create temporary table slipstream_doctor (x int)")
+            row = connection.execute("show server_version").fetchone()
+        return ok(f"PostgreSQL {row[0] if row else ''} answers, and may be written")
+    except ModuleNotFoundError:
+        return fail("psycopg is not installed", "pip install 'slipstream[proxy]'")
+    except Exception as e:
+        return fail(f"PostgreSQL does not answer: {e}", "correct store.url")
+
+
+def _duckdb(path: Path) -> Finding:
+    try:
+        import duckdb
+    except ModuleNotFoundError:
+        return fail("duckdb is not installed", "pip install 'slipstream[proxy]'")
+    try:
+        duckdb.connect(path, read_only=True).close()
+    except Exception as e:
+        if "lock" in str(e).lower():
+            return ok(f"store: {path} is open in a running proxy")
+        return fail(
+            f"the store {path} can't be opened: {type(e).__name__}",
+            "start the proxy: it sets the file aside and fills a new one from the spool; or restore a backup",
+        )
+    return ok(f"store: {path} can be opened by DuckDB {duckdb.__version__}")
+
+
+def check_judge(config: Config) -> Iterator[Finding]:
+    """A key is there, and an OpenAI-compatible API takes it."""
+    judge = config.judge
+    if judge.model is None:
+        yield ok("no LLM judge is configured" + (f" (judge.function = {judge.function})" if judge.function else ""))
+        return
+    name = judge.api_key_env or KEYS.get(judge.model.partition("/")[0] if "/" in judge.model else "openai")
+    if judge.api_key_env and not os.environ.get(judge.api_key_env):
+        yield fail(f"judge.api_key_env names {judge.api_key_env}, which is not set", f"export {judge.api_key_env}=…")
+    elif name and not judge.api_base and not os.environ.get(name):
+        yield fail(
+            f"no key for the judge {judge.model}: {name} is not set", f"export {name}=…, or set judge.api_key_env"
+        )
+    elif judge.api_base:
+        yield _judge_answers(judge.api_base, os.environ.get(name or ""), judge.model)
+    else:
+        yield ok(f"judge {judge.model}" + (f", its key in {name}" if name else ""))
+
+
+def _judge_answers(base: str, key: str | None, model: str) -> Finding:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        status = httpx.get(f"{base.rstrip('/')}/models", headers=headers, timeout=10.0).status_code
+    except (httpx.HTTPError, httpx.InvalidURL) as e:
+        return fail(
+            f"the judge's API {base} does not answer: {type(e).__name__}", "start it, or correct judge.api_base"
+        )
+    if status in (401, 403):
+        return fail(f"the judge's API {base} refuses the key", "put the right key into judge.api_key_env's variable")
+    return ok(f"judge {model} at {base}")
+
+
+def check_trainer(config: Config) -> Iterator[Finding]:
+    """Versions that it is tried with, and the GPU."""
+    if not config.trainer.enabled:
+        return
+    versions: dict[str, str] = {}
+    for name in ("torch", "transformers", "trl", "peft", "accelerate"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield fail(f"{name} is not installed, so the trainer can't start", "pip install 'slipstream[trainer]'")
+            return
+    old = [f"{n} {versions[n]}" for n, least in TRAINED_WITH.items() if _numbers(versions[n]) < least]
+    trl = _numbers(versions["trl"])
+    if not (1, 15) <= trl < (1, 17):
+        yield fail(f"trl {versions['trl']} was not tried", "pip install 'trl>=1.15,<1.17'")
+    elif not has_gpu() and trl < (1, 16):
+        yield fail(f"trl {versions['trl']} has no CPU path for GRPO", "pip install 'trl>=1.16,<1.17'")
+    elif old:
+        yield fail(f"{', '.join(old)}: older than the trainer is tried with", "pip install -U 'slipstream[trainer]'")
+    else:
+        yield ok("trainer: " + ", ".join(f"{k} {v}" for k, v in versions.items()))
+    yield _gpu(versions["torch"])
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int("".join(c for c in x if c.isdigit()) or 0) for x in version.partition("+")[0].split(".")[:2])
+
+
+def _gpu(torch: str) -> Finding:
+    if not has_gpu():
+        return ok("no GPU: the trainer works on the CPU, for small models only")
+    if torch.endswith("+cpu"):
+        return fail(f"there is a GPU, and torch {torch} cannot use it", "install torch with CUDA, as its own page says")
+    ask = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(ask, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as e:
+        return warn(f"nvidia-smi does not answer: {type(e).__name__}", "is the driver loaded? try `nvidia-smi`")
+    return ok("GPU: " + "; ".join(said.splitlines()))
+
+
+def examine(config: Config, url: str | None, key: str | None) -> Iterator[Finding]:
+    """All checks; one that breaks is a finding too."""
+    checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
+        *((f"engine {u}", lambda u=u: check_engine(u, config)) for u in config.engine.urls),
+        ("proxy", lambda: check_proxy(url, key)), ("disk", lambda: check_disk(config)), ("ports", lambda: check_ports(config)),
+        ("store", lambda: check_store(config)), ("judge", lambda: check_judge(config)), ("trainer", lambda: check_trainer(config)),
+    ]  # fmt: skip
+    if not config.engine.urls and not config.engine.model:
+        yield warn("no engine is configured", "set engine.model (for `up`) or engine.urls")
+    elif config.engine.model and not config.engine.urls:
+        folder = Path(config.engine.model).expanduser()
+        yield ok(f"engine.model {config.engine.model}" + (" (a folder)" if folder.is_dir() else " (from a hub)"))
+    for name, check in checks:
+        try:
+            yield from check()
+        except Exception as e:
+            yield fail(f"the check of {name} itself failed: {e!r}", "please report it")
+
+
+def as_json(findings: list[Finding]) -> list[dict[str, Any]]:
+    return [{"level": f.level, "what": f.what, "fix": f.fix} for f in findings]

@@ -1,0 +1,152 @@
+"""The doctor's look at an engine: everything by what it answers itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+from slipstream.config import Config
+from slipstream.operate.findings import Finding, fail, ok, warn
+
+ROUTE_OFF = (404, 405)
+NO_RIGHT = (401, 403)
+PROBE = "slipstream-doctor"
+PROBE_RANK = 4096
+"""Above what any vLLM takes (512): it refuses such an adapter, and says what it would take."""
+OLDEST = (0, 11)
+"""The first vLLM with ``return_token_ids`` on chat completions."""
+
+
+def check_engine(url: str, config: Config) -> Iterator[Finding]:
+    """LoRA on, runtime updates allowed, the largest rank, ids and log-probabilities returned."""
+    headers = {"authorization": f"Bearer {config.engine.api_key}"} if config.engine.api_key else {}
+    with httpx.Client(base_url=url, timeout=60.0, trust_env=False, headers=headers) as http:
+        try:
+            models = http.get("/v1/models").raise_for_status().json()["data"]
+        except (httpx.HTTPError, ValueError, KeyError) as e:
+            if isinstance(e, httpx.HTTPStatusError) and e.response.status_code in NO_RIGHT:
+                yield fail(f"engine {url} refuses the key", "set engine.api_key to the engine's own")
+            else:
+                yield fail(f"engine {url} does not answer: {e!r}", "start vLLM there, or correct engine.urls")
+            return
+        names = [m["id"] for m in models]
+        version = _version(http)
+        yield ok(f"engine {url} serves {', '.join(names)}" + (f" (vLLM {version})" if version else ""))
+        if (numbers := tuple(map(int, re.findall(r"\d+", version)[:2]))) and numbers < OLDEST:
+            yield fail(f"vLLM {version} is too old to return token ids", "use vLLM 0.11 or newer")
+        if config.model_name not in names:
+            yield fail(
+                f"the engine serves no model {config.model_name}", f"set engine.name to one of: {', '.join(names)}"
+            )
+            return
+        found = check_lora(http)
+        yield found
+        if found.level == "ok":
+            yield from check_rank(http, config)
+        yield from check_capture(http, config.model_name)
+
+
+def _version(http: httpx.Client) -> str:
+    with contextlib.suppress(httpx.HTTPError, ValueError, KeyError, TypeError):
+        return str(http.get("/version").raise_for_status().json()["version"])
+    return ""
+
+
+def check_lora(http: httpx.Client) -> Finding:
+    """An adapter that can't exist: a server that could load one says it can't find it, another says that it does not do that."""
+    r = http.post("/v1/load_lora_adapter", json={"lora_name": PROBE, "lora_path": f"/nonexistent/{PROBE}"})
+    text = r.text.lower()
+    if r.status_code in ROUTE_OFF and PROBE not in text:
+        return fail(
+            "the engine takes no adapters at run time",
+            "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and --enable-lora",
+        )
+    if "enable_lora" in text or "lora is not enabled" in text or "--enable-lora" in text:
+        return fail("LoRA is off in the engine", "start it with --enable-lora --max-lora-rank 16 --max-loras 4")
+    if r.status_code in NO_RIGHT:
+        return fail(f"the engine refuses the key ({r.status_code})", "set engine.api_key to the engine's own")
+    return ok("the engine takes adapters at run time")
+
+
+def check_rank(http: httpx.Client, config: Config) -> Iterator[Finding]:
+    """The engine is offered an adapter of a rank that it can't take, in ``adapters.dir``: its answer says what it takes, or that it does not see
+    that folder.
+    """
+    name = f"{PROBE}-{secrets.token_hex(4)}"
+    folder = config.adapters_dir / f".tmp-{name}"
+    made = [p for p in (config.adapters_dir, config.adapters_dir.parent) if not p.exists()]
+    try:
+        folder.mkdir(parents=True)
+        described = {"peft_type": "LORA", "r": PROBE_RANK, "lora_alpha": PROBE_RANK, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM",
+                     "bias": "none", "base_model_name_or_path": config.model_name}  # fmt: skip
+        (folder / "adapter_config.json").write_text(json.dumps(described))
+    except OSError as e:
+        _remove(folder, made)
+        yield warn(
+            f"adapters.dir {config.adapters_dir} can't be written: {e.strerror}",
+            "run the doctor where the trainer runs, as its user, or chown the folder",
+        )
+        return
+    try:
+        seen = Path(config.engine.adapters_dir) if config.engine.adapters_dir else config.adapters_dir
+        r = http.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(seen / folder.name)})
+        if r.is_success:
+            http.post("/v1/unload_lora_adapter", json={"lora_name": name})
+        yield _rank_of(r, config, seen)
+    finally:
+        _remove(folder, made)
+
+
+def _remove(folder: Path, made: list[Path]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    for path in made:
+        with contextlib.suppress(OSError):
+            path.rmdir()
+
+
+def _rank_of(r: httpx.Response, config: Config, seen: Path) -> Finding:
+    text = r.text
+    if found := re.search(r"max_lora_rank\W*(\d+)", text):
+        rank, wanted = int(found[1]), config.trainer.lora_rank
+        if wanted > rank:
+            return fail(
+                f"the engine takes adapters up to rank {rank}, and trainer.lora_rank is {wanted}",
+                f"start it with --max-lora-rank {wanted}, or set trainer.lora_rank to {rank}",
+            )
+        return ok(f"the engine takes adapters up to rank {rank}; trainer.lora_rank is {wanted}")
+    if re.search(r"no adapter found|not exist|no such file|can't find|does not contain|not found", text, re.IGNORECASE):
+        return warn(
+            f"the engine does not see the adapters' folder at {seen}",
+            "share adapters.dir with it, and say in engine.adapters_dir where it is mounted there",
+        )
+    return ok("the engine sees the adapters' folder; it does not say its max rank")
+
+
+def check_capture(http: httpx.Client, model: str) -> Iterator[Finding]:
+    """Ids and log-probabilities of a small call, and log-probabilities as they were sampled from."""
+    body = {
+        "model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, "temperature": 0.5,
+        "return_token_ids": True, "logprobs": True,
+    }  # fmt: skip
+    r = http.post("/v1/chat/completions", json=body)
+    try:
+        choice = r.raise_for_status().json()["choices"][0]
+    except (httpx.HTTPError, ValueError, KeyError, IndexError) as e:
+        yield fail(f"a chat completion failed: {e!r} {r.text[:200]}", "does the model have a chat template?")
+        return
+    if not choice.get("token_ids"):
+        yield fail(
+            "the engine returns no token ids, so nothing can be trained on",
+            "use vLLM 0.11 or newer (return_token_ids)",
+        )
+    elif not (choice.get("logprobs") or {}).get("content"):
+        yield fail("the engine returns no log-probabilities", "start it without --max-logprobs 0")
+    else:
+        yield ok("token ids and log-probabilities come back")

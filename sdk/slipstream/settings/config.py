@@ -1,0 +1,80 @@
+"""The whole configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from slipstream.settings.base import Section
+from slipstream.settings.engine import EngineConfig
+from slipstream.settings.gate import GateConfig
+from slipstream.settings.judge import JudgeConfig
+from slipstream.settings.proxy import ModelRoute, ProxyConfig
+from slipstream.settings.storage import AdaptersConfig, StoreConfig
+from slipstream.settings.traffic import EpisodesConfig, GroupsConfig, IdentityConfig, RewardConfig
+from slipstream.settings.trainer import TrainerConfig
+
+
+class Config(Section):
+    data_dir: str = Field("slipstream-data", description="Folder of spool, store, adapters, checkpoints.")
+    proxy: ProxyConfig = Field(default_factory=ProxyConfig)
+    engine: EngineConfig = Field(default_factory=EngineConfig)
+    models: dict[str, ModelRoute] = Field(default_factory=dict, description="Name pattern (glob) → what answers.")
+    identity: IdentityConfig = Field(default_factory=IdentityConfig)
+    episodes: EpisodesConfig = Field(default_factory=EpisodesConfig)
+    groups: GroupsConfig = Field(default_factory=GroupsConfig)
+    reward: RewardConfig = Field(default_factory=RewardConfig)
+    store: StoreConfig = Field(default_factory=StoreConfig)
+    adapters: AdaptersConfig = Field(default_factory=AdaptersConfig)
+    gate: GateConfig = Field(default_factory=GateConfig)
+    judge: JudgeConfig = Field(default_factory=JudgeConfig)
+    trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.trainer.lora_rank > self.engine.max_lora_rank:
+            raise ValueError(
+                f"trainer.lora_rank {self.trainer.lora_rank} is above engine.max_lora_rank {self.engine.max_lora_rank}: vLLM would refuse"
+            )
+        if self.trainer.min_groups > self.trainer.max_groups:
+            raise ValueError("trainer.min_groups is above trainer.max_groups")
+        return self
+
+    @property
+    def root(self) -> Path:
+        return Path(self.data_dir).expanduser().resolve()
+
+    @property
+    def spool_dir(self) -> Path:
+        return self.root / "spool"
+
+    @property
+    def adapters_dir(self) -> Path:
+        return Path(self.adapters.dir).expanduser().resolve() if self.adapters.dir else self.root / "adapters"
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def socket(self) -> Path:
+        """The control plane's Unix socket."""
+        return self.root / "control.sock"
+
+    @property
+    def keys_file(self) -> Path:
+        return self.root / "keys.json"
+
+    @property
+    def store_url(self) -> str:
+        return self.store.url or f"duckdb:///{self.root / 'slipstream.duckdb'}"
+
+    @property
+    def model_name(self) -> str:
+        """Name of the trained model (and of the base model in the engine)."""
+        if self.engine.name or not self.engine.model:
+            return self.engine.name or "default"
+        path = Path(self.engine.model).expanduser()
+        return (path.resolve() if path.is_dir() else path).name or "default"

@@ -1,0 +1,40 @@
+"""The engine: a vLLM that runs already, or the one that ``up`` starts."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from slipstream.settings.base import Positive, Section, Share
+
+
+class EngineConfig(Section):
+    urls: list[str] = Field(
+        default_factory=list, description="vLLM servers that already run; empty: `slipstream up` starts one."
+    )
+    model: str | None = Field(None, description="Folder or hub name of the base model that `up` serves.")
+    name: str | None = Field(
+        None, description="Name under which the base model is served; default: its last path part."
+    )
+    api_key: str | None = Field(None, description="Key sent to the engine. Clients' keys never go upstream.")
+    host: str = Field("127.0.0.1", description="Where `up` binds vLLM.")
+    port: int = Field(0, ge=0, le=65535, description="Port of the vLLM that `up` starts; 0 picks one.")
+    max_loras: int = Field(4, ge=2, description="Adapters that vLLM computes with at once.")
+    max_lora_rank: int = Field(16, ge=1, description="Largest rank that vLLM takes.")
+    max_model_len: int | None = Field(None, ge=16, description="Context length; None: the model's own.")
+    dtype: str = Field("auto", description="vLLM's dtype.")
+    gpu_memory: Share | None = Field(
+        None, description="Share of the GPU's memory for vLLM; None: 0.9, or 0.45 beside a trainer."
+    )
+    tool_parser: str | None = Field(None, description="vLLM tool-call parser; None: by the model's family.")
+    reasoning_parser: str | None = Field(None, description="vLLM reasoning parser; None: by the model's family.")
+    share: bool = Field(False, description="One GPU for engine and trainer: vLLM sleeps while the trainer steps.")
+    adapters_dir: str | None = Field(
+        None, description="Where vLLM sees adapters.dir, if it is mounted elsewhere there."
+    )
+    own_responses: bool = Field(
+        False,
+        description="Responses go to the engine's own route, without ids: for one that keeps them (VLLM_ENABLE_RESPONSES_API_STORE=1) or serves gpt-oss.",
+    )
+    args: list[str] = Field(default_factory=list, description="More vLLM flags.")
+    start_timeout: Positive = Field(900.0, description="Seconds until a starting engine must answer.")
+    health_interval: Positive = Field(2.0, description="Seconds between health checks.")

@@ -1,0 +1,35 @@
+"""The judge: which model scores, by which rubric, and within which budget."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from slipstream.settings.base import Positive, Section, Share
+
+
+class JudgeConfig(Section):
+    model: str | None = Field(None, description="LiteLLM model; None: no judge.")
+    api_base: str | None = Field(None, description="Base URL of the judge's API.")
+    api_key_env: str | None = Field(None, description="Environment variable with the judge's key.")
+    function: str | None = Field(None, description="module:function(group) -> {episode: score} in place of the LLM.")
+    rubric: str | None = Field(None, description="The rubric's text, or a path to a file with it.")
+    rubrics: dict[str, str] = Field(default_factory=dict, description="Task pattern (glob) → rubric text or path.")
+    name: str = Field("judge", description="Reward name that the scores are stored under.")
+    votes: int = Field(1, ge=1, le=32, description="Calls per group, each in another order.")
+    concurrency: int = Field(8, ge=1, description="Groups judged at once.")
+    temperature: float | None = Field(0.0, ge=0, description="None: not sent.")
+    max_tokens: int | None = Field(None, ge=16, description="Limit of the judge's answer.")
+    context: int = Field(32_000, ge=512, description="Tokens of transcript that one judge call may hold.")
+    timeout: Positive = Field(120.0, description="Seconds for one judge call.")
+    max_attempts: int = Field(4, ge=1, description="Failures after which a group is parked.")
+    singles: Literal["off", "window", "absolute"] = Field("window", description="How ungrouped episodes are scored.")
+    window: int = Field(7, ge=1, le=63, description="Alike episodes shown beside a single one.")
+    calls_per_minute: int | None = Field(None, ge=1, description="Budget.")
+    tokens_per_day: int | None = Field(None, ge=1, description="Budget.")
+    dollars_per_day: float | None = Field(None, gt=0, description="Budget.")
+    audit_share: Share = Field(0.0, description="Share of groups that audit_model judges too.")
+    audit_model: str | None = Field(None, description="The second judge.")
+    metrics_port: int | None = Field(None, ge=0, le=65535, description="Prometheus port of the judge; None: off.")
+    metrics_host: str = Field("127.0.0.1", description="Address that the judge's Prometheus port is bound to.")

@@ -1,0 +1,69 @@
+"""The proxy: where it listens, and what a client's model name stands for."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from slipstream.settings.base import Positive, Section
+
+
+class ProxyConfig(Section):
+    host: str = Field("127.0.0.1", description="Address to bind. Anything but loopback needs keys.")
+    port: int = Field(
+        8100, ge=0, le=65535, description="Port of the OpenAI-compatible API, control API and page; 0 picks one."
+    )
+    workers: int = Field(1, ge=1, le=64, description="Data-plane processes on the one port.")
+    durability: Literal["power", "process", "none"] = Field(
+        "power",
+        description="A reply ends once its call is: on the disk (power), handed to the OS (process), or at once (none).",
+    )
+    drain_timeout: Positive = Field(30.0, description="Seconds that running streams get after SIGTERM.")
+    body_limit: int = Field(32 * 2**20, ge=1024, description="Largest request body in bytes; more is a 413.")
+    header_limit: int = Field(32 * 1024, ge=1024, description="Largest request head in bytes; more is a 431.")
+    header_timeout: Positive = Field(
+        30.0, description="Seconds in which a request's head and body must have begun to arrive whole."
+    )
+    client_timeout: Positive = Field(
+        120.0,
+        description="Seconds without a byte taken by a client that has some to read, after which its call is aborted.",
+    )
+    upstream_timeout: Positive = Field(
+        600.0, description="Seconds without a byte from the engine after which a call fails (504)."
+    )
+    connect_timeout: Positive = Field(5.0, description="Seconds to connect to an engine.")
+    segment_bytes: int = Field(64 * 2**20, ge=4096, description="Spool segment size at which a new one is begun.")
+    redact: str | None = Field(
+        None,
+        description="module:function(record: dict) -> dict, run before a call is stored: its request, reply and tag.NAME, each a str.",
+    )
+    metric_tags: list[str] | None = Field(
+        None,
+        description="Tags that calls are counted by in the metrics (20 values each); None: the first four names seen.",
+    )
+    allowed_hosts: list[str] = Field(
+        default_factory=list,
+        description="Names beside this machine's own that may stand in Host and Origin when no keys are set.",
+    )
+
+
+class ModelRoute(Section):
+    """What a client's model name stands for. Exactly one of ``trained``, ``base``, ``upstream``."""
+
+    trained: str | None = Field(None, description="A trained model's name: the live adapter answers.")
+    base: str | None = Field(None, description="The base model, without adapter.")
+    upstream: str | None = Field(
+        None, description="Base URL of an external OpenAI-compatible API; recorded as text only."
+    )
+    model: str | None = Field(None, description="Model name sent to the upstream; default: the client's.")
+    api_key_env: str | None = Field(None, description="Environment variable with the upstream's key.")
+    sampling: Literal["strict", "trust"] = Field(
+        "strict", description="trust: top-k, penalties and so on do not make a call untrainable."
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if sum(x is not None for x in (self.trained, self.base, self.upstream)) != 1:
+            raise ValueError("name exactly one of trained, base, upstream")
+        return self

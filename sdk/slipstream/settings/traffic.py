@@ -1,0 +1,38 @@
+"""From calls to rewarded groups: how calls become episodes, episodes groups, and rewards one number."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from slipstream.settings.base import Positive, Section
+
+
+class IdentityConfig(Section):
+    traceparent: bool = Field(False, description="Take the episode from W3C traceparent when nothing else says it.")
+    continue_window: Positive = Field(
+        1800.0, description="Seconds in which an untagged call may continue a conversation."
+    )
+
+
+class EpisodesConfig(Section):
+    idle_timeout: Positive = Field(900.0, description="Seconds without a call after which an episode is done.")
+
+
+class GroupsConfig(Section):
+    size: int = Field(8, ge=2, description="Episodes at which a group is complete.")
+    max_age: Positive = Field(
+        3600.0, description="Seconds after which a group with two or more episodes is complete anyway."
+    )
+    ungrouped: bool = Field(True, description="Untagged episodes form groups of likeness with a batch-level baseline.")
+
+
+class RewardConfig(Section):
+    weights: dict[str, float] = Field(
+        default_factory=lambda: {"reward": 1.0}, description="What trains: reward name → weight."
+    )
+    credit: Literal["episode", "call"] = Field(
+        "episode", description="call: a call's own reward counts for that call alone."
+    )
+    orphan_ttl: Positive = Field(3600.0, description="Seconds that a reward waits for its episode's first call.")

@@ -1,0 +1,75 @@
+"""The trainer: algorithm, pace, guards, and how it uses the machine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from slipstream.settings.base import Positive, Section
+
+
+class TrainerConfig(Section):
+    enabled: bool = Field(True, description="`up` starts a trainer.")
+    model: str | None = Field(None, description="Folder or hub name of the base weights; None: engine.model.")
+    algorithm: Literal["grpo", "sft"] = Field(
+        "grpo", description="sft: imitate the chosen episodes (warm start, distillation)."
+    )
+    loss: Literal["cispo", "grpo", "bnpo", "dapo", "dr_grpo", "gspo", "sapo"] = Field(
+        "cispo", description="TRL's names."
+    )
+    epsilon: Positive = Field(0.2, description="Lower clip.")
+    epsilon_high: Positive | None = Field(None, description="Upper clip; None: 5.0 for cispo, epsilon for the others.")
+    beta: Annotated[float, Field(ge=0)] = Field(0.0, description="KL weight to the base model (adapter off).")
+    advantage: Literal["std", "mean", "leave_one_out"] = Field(
+        "std", description="How a group's rewards become advantages."
+    )
+    learning_rate: Positive = Field(2e-5, description="AdamW's, constant after warm-up.")
+    warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW's.")
+    max_grad_norm: Positive = Field(1.0, description="Gradient clipping.")
+    inner_steps: int = Field(1, ge=1, description="Optimiser steps on one batch.")
+    min_groups: int = Field(8, ge=1, description="Scored groups that make a step.")
+    max_groups: int = Field(16, ge=1, description="Most groups of one step.")
+    max_wait: Annotated[float, Field(ge=0)] = Field(120.0, description="Seconds after which fewer groups are enough.")
+    max_staleness: int = Field(4, ge=0, description="Versions behind the live one that are still trained on.")
+    is_max: Positive = Field(2.0, description="Cap of a token's weight π_old / π_engine.")
+    lora_rank: int = Field(16, description="1, 8, 16, 32, 64, 128, 256 or 320, and at most engine.max_lora_rank.")
+    lora_alpha: Positive = Field(32.0, description="LoRA's scale is alpha / rank.")
+    lora_targets: list[str] | Literal["all-linear"] = Field("all-linear", description="Module names to adapt.")
+    rslora: bool = Field(False, description="Scale alpha / sqrt(rank).")
+    quantize: Literal["none", "4bit"] = Field("none", description="4bit: QLoRA.")
+    mode: Literal["auto", "merged", "tree", "frugal"] = Field("auto", description="How a batch is laid out.")
+    token_budget: int = Field(16_384, ge=64, description="Tokens computed in one micro-batch.")
+    checkpointing: Literal["auto", "on", "off"] = Field(
+        "auto", description="Gradient checkpointing; auto: of as few layers as the memory asks for."
+    )
+    compile: bool = Field(True, description="Compile the model's layers (GPU, mode tree).")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="Of the base weights; auto: bf16 on GPU, fp32 on CPU."
+    )
+    sharding: Literal["ddp", "fsdp2"] = Field(
+        "ddp", description="Several processes: each has the whole base (ddp), or a part of it (fsdp2)."
+    )
+    threads: int | None = Field(None, ge=1, description="Torch threads; None: torch's choice.")
+    seed: int = Field(0, description="Of LoRA's start and everything random.")
+    init_adapter: str | None = Field(None, description="Folder of an adapter to start from.")
+    report_to: list[str] = Field(default_factory=list, description="wandb, tensorboard, mlflow: TRL's report_to.")
+    max_kl: Positive = Field(
+        0.1, description="A step whose KL to the adapter before (nats a token, on its batch) is above is undone."
+    )
+    max_ratio: Positive = Field(
+        4.0, description="A batch whose mean π_old / π_engine lies outside 1/this … this is not stepped on."
+    )
+    max_engine_kl: Positive = Field(
+        1.0,
+        description="A batch whose KL of the engine's to the trainer's policy (nats a token) is above is not stepped on.",
+    )
+    max_grad: Positive = Field(1000.0, description="A batch whose gradient norm is above is not stepped on.")
+    min_entropy: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="A step after which mean entropy is below is undone."
+    )
+    keep_checkpoints: int = Field(3, ge=1, description="Checkpoints kept.")
+    metrics_port: int | None = Field(None, ge=0, le=65535, description="Prometheus port of the trainer; None: off.")
+    metrics_host: str = Field("127.0.0.1", description="Address that the trainer's Prometheus port is bound to.")
+    max_steps: int | None = Field(None, ge=1, description="Steps after which the trainer ends; None: never.")

@@ -1,0 +1,180 @@
+"""Each finding with its fix, on this machine."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from tests.sdk.operate.doctored import config, engine, levels
+from tests.sdk.server import Reply, Server
+from tests.support import free_port
+
+from slipstream.config import load_config
+from slipstream.operate.doctor import (
+    as_json,
+    check_disk,
+    check_judge,
+    check_ports,
+    check_store,
+    check_trainer,
+    examine,
+)  # fmt: skip
+
+
+def proxy(server: Server) -> None:
+    server.on("GET", "/healthz", {})
+    server.on("GET", "/episodes", {"episodes": []})
+    server.on("GET", "/status", {"version": "0", "started": 1.0, "models": {}, "calls": 3})
+
+
+def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = list(check_disk(config(f"data_dir={tmp_path}/not/yet")))
+    assert set(levels(found)) <= {"ok", "warn"}  # a slow disk is a warning
+    assert not (tmp_path / "not").exists()
+    monkeypatch.setattr("slipstream.operate.doctor.LOW_DISK_BYTES", 2**80)
+    monkeypatch.setattr("slipstream.operate.doctor.SLOW_SYNC_MS", -1)
+    low, slow = check_disk(config(f"data_dir={tmp_path}"))
+    assert "GiB free where the spool and the store live" in low.what
+    assert "fdatasync takes" in slow.what
+    assert "proxy.durability" in slow.fix
+
+
+def test_ports(tmp_path: Path) -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        (taken,) = check_ports(config(f"proxy.port={port}"))
+        assert taken.level == "warn"
+        assert "is taken" in taken.what
+        (tmp_path / "proxy.json").write_text(json.dumps({"url": f"http://127.0.0.1:{port}", "pid": 1}))
+        (own,) = check_ports(config(f"proxy.port={port}", f"data_dir={tmp_path}"))
+        assert (own.level, "this data_dir's proxy" in own.what) == ("ok", True)
+        (_, metrics) = check_ports(config("proxy.port=0", f"trainer.metrics_port={port}"))
+        assert (metrics.level, metrics.fix) == ("warn", "fine if it is the trainer; else set trainer.metrics_port")
+    (free,) = check_ports(config("proxy.port=0"))
+    assert free.level == "ok"
+
+
+def test_store(tmp_path: Path) -> None:
+    (found,) = check_store(config("store.url=duckdb:///x"))
+    assert (found.level, found.what) == ("ok", "store: duckdb:///x (to be made)")
+    (found,) = check_store(config(f"store.url=postgresql://me:hush@127.0.0.1:{free_port()}/d"))
+    assert found.level == "fail"
+    assert "hush" not in found.what
+    (tmp_path / "bad").write_bytes(b"no database, for sure" * 1000)
+    (found,) = check_store(config(f"store.url=duckdb:///{tmp_path}/bad"))
+    assert (found.level, "can't be opened" in found.what) == ("fail", True)
+    assert "backup" in found.fix
+
+
+def test_a_store_that_can_be_opened(tmp_path: Path) -> None:
+    import duckdb
+
+    path = tmp_path / "good"
+    duckdb.connect(path).close()
+    (found,) = check_store(config(f"store.url=duckdb:///{path}"))
+    assert (found.level, "can be opened" in found.what) == ("ok", True)
+
+
+def test_judge(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "JUDGE_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    assert [f.what for f in check_judge(config())] == ["no LLM judge is configured"]
+    (by_function,) = check_judge(config("judge.function=a:b"))
+    assert "judge.function = a:b" in by_function.what
+    (found,) = check_judge(config("judge.model=openai/x"))
+    assert (found.level, found.fix) == ("fail", "export OPENAI_API_KEY=…, or set judge.api_key_env")
+    wanting = config("judge.model=openai/x", "judge.api_key_env=JUDGE_KEY")
+    (found,) = check_judge(wanting)
+    assert (found.level, found.fix) == ("fail", "export JUDGE_KEY=…")
+    monkeypatch.setenv("JUDGE_KEY", "sk-of-a-judge")
+    (found,) = check_judge(wanting)
+    assert (found.level, "sk-of-a-judge" in found.what) == ("ok", False)
+    assert levels(list(check_judge(config("judge.model=ollama/x")))) == ["ok"]
+
+
+def test_the_judges_key_is_tried(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "sk-of-a-judge")
+    base = config("judge.model=openai/x", "judge.api_key_env=JUDGE_KEY", f"judge.api_base={server.url}/v1")
+    server.on("GET", "/v1/models", {"data": []})
+    assert levels(list(check_judge(base))) == ["ok"]
+    assert server.seen[-1].headers["authorization"] == "Bearer sk-of-a-judge"
+    server.on("GET", "/v1/models", {"error": "no"}, 401)
+    (found,) = check_judge(base)
+    assert (found.level, "refuses the key" in found.what) == ("fail", True)
+    assert "judge.api_key_env" in found.fix
+    (found,) = check_judge(config("judge.model=openai/x", f"judge.api_base=http://127.0.0.1:{free_port()}/v1"))
+    assert (found.level, "does not answer" in found.what) == ("fail", True)
+
+
+def test_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(check_trainer(config("trainer.enabled=false"))) == []
+    monkeypatch.setattr("slipstream.operate.doctor.has_gpu", lambda: False)
+    versions, gpu = check_trainer(config())
+    assert (versions.level, "trl" in versions.what) == ("ok", True)
+    assert (gpu.level, "no GPU" in gpu.what) == ("ok", True)
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "what", "fix"),
+    [
+        ("trl", "1.14.0", "trl 1.14.0 was not tried", "trl>=1.15,<1.17"),
+        ("trl", "1.17.0", "trl 1.17.0 was not tried", "trl>=1.15,<1.17"),
+        ("trl", "1.15.3", "no CPU path", "trl>=1.16"),
+        ("peft", "0.20.9", "peft 0.20.9: older", "slipstream[trainer]"),
+    ],
+)
+def test_versions_that_do_not_fit(
+    monkeypatch: pytest.MonkeyPatch, package: str, version: str, what: str, fix: str
+) -> None:
+    import importlib.metadata
+
+    real = importlib.metadata.version
+    monkeypatch.setattr("importlib.metadata.version", lambda name: version if name == package else real(name))
+    monkeypatch.setattr("slipstream.operate.doctor.has_gpu", lambda: False)
+    bad = [f for f in check_trainer(config()) if f.level == "fail"]
+    assert len(bad) == 1
+    assert what in bad[0].what
+    assert fix in bad[0].fix
+
+
+def test_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import importlib.metadata
+
+    real = importlib.metadata.version
+    monkeypatch.setattr("slipstream.operate.doctor.has_gpu", lambda: True)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.13.0+cpu" if name == "torch" else real(name))
+    (bad,) = [f for f in check_trainer(config()) if f.level == "fail"]
+    assert "torch 2.13.0+cpu cannot use it" in bad.what
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.13.0" if name == "torch" else real(name))
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB, 570.1'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert list(check_trainer(config()))[-1].what == "GPU: NVIDIA H200, 143771 MiB, 570.1"
+    smi.unlink()
+    (slow,) = [f for f in check_trainer(config()) if f.level == "warn"]
+    assert "nvidia-smi does not answer" in slow.what
+
+
+def test_all_of_it(server: Server, tmp_path: Path) -> None:
+    tree = engine(server).model_dump()
+    proxy(server)
+    findings = list(examine(load_config(env={}, base=tree | {"data_dir": str(tmp_path)}), server.url, None))
+    assert "fail" not in levels(findings)
+    told = as_json(findings)
+    assert told[0] == {"level": "ok", "what": f"engine {server.url} serves inbox (vLLM 0.32.0)", "fix": ""}
+    assert len(told) >= 9
+    (first, *_) = examine(config(), server.url, None)
+    assert (first.level, first.what) == ("warn", "no engine is configured")
+
+
+def test_a_check_that_breaks_is_a_finding_too(server: Server, tmp_path: Path) -> None:
+    proxy(server)
+    server.routes["GET", "/v1/models"] = Reply({"data": [{"no": "id"}]})
+    findings = list(examine(config(f'engine.urls=["{server.url}"]', f"data_dir={tmp_path}"), server.url, None))
+    assert any(f.level == "fail" and "itself failed" in f.what and server.url in f.what for f in findings)
+    assert any("calls recorded" in f.what for f in findings)

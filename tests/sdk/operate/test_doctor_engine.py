@@ -1,0 +1,90 @@
+"""Each finding with its fix, against an engine that says what vLLM says."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.sdk.operate.doctored import CHOICE, config, engine, levels, refuse
+from tests.sdk.server import Reply, Server
+from tests.support import free_port
+
+from slipstream.operate.doctor_engine import check_engine
+
+
+def test_a_good_engine(server: Server, tmp_path: Path) -> None:
+    found = list(check_engine(server.url, engine(server, f"data_dir={tmp_path}/new")))
+    assert [f.what for f in found] == [
+        f"engine {server.url} serves inbox (vLLM 0.32.0)",
+        "the engine takes adapters at run time",
+        "the engine takes adapters up to rank 16; trainer.lora_rank is 16",
+        "token ids and log-probabilities come back",
+    ]
+    assert levels(found) == ["ok"] * 4
+    asked = server.asked("POST", "/v1/chat/completions")[0].json
+    assert (asked["return_token_ids"], asked["logprobs"], asked["model"]) == (True, True, "inbox")
+    assert not (tmp_path / "new").exists(), "the doctor leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("changed", "what", "fix"),
+    [
+        ({"lora": Reply({"detail": "Not Found"}, 404)}, "takes no adapters at run time", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
+        ({"lora": Reply({"error": {"message": "Method Not Allowed"}}, 405)}, "takes no adapters", "VLLM_ALLOW_RUNTIME"),
+        ({"lora": Reply({"error": {"message": "LoRA is not enabled. Use --enable-lora"}}, 500)}, "LoRA is off", "--enable-lora"),
+        ({"lora": Reply({"error": "unauthorized"}, 401)}, "refuses the key", "engine.api_key"),
+        ({"chat": Reply({"choices": [CHOICE | {"token_ids": None}]})}, "no token ids", "return_token_ids"),
+        ({"chat": Reply({"choices": [CHOICE | {"logprobs": None}]})}, "no log-probabilities", "--max-logprobs"),
+        ({"chat": Reply({"error": {"message": "no chat template"}}, 400)}, "a chat completion failed", "chat template"),
+        ({"chat": Reply({"choices": []})}, "a chat completion failed", "chat template"),
+        ({"models": Reply({"data": [{"id": "other"}]})}, "serves no model inbox", "one of: other"),
+        ({"models": Reply({"error": "unauthorized"}, 401)}, "refuses the key", "engine.api_key"),
+        ({"models": Reply(b"<html>")}, "does not answer", "engine.urls"),
+        ({"models": Reply({"x": 1})}, "does not answer", "engine.urls"),
+        ({"version": Reply({"version": "0.9.2"})}, "vLLM 0.9.2 is too old", "0.11"),
+        ({"lora": partial(refuse, max_rank=8)}, "up to rank 8, and trainer.lora_rank is 16", "--max-lora-rank 16"),
+    ],
+)  # fmt: skip
+def test_an_engine_that_lacks_something(server: Server, tmp_path: Path, changed: dict, what: str, fix: str) -> None:
+    found = list(check_engine(server.url, engine(server, f"data_dir={tmp_path}", **changed)))
+    bad = [f for f in found if f.level != "ok"]
+    assert levels(bad) == ["fail"]
+    assert what in bad[0].what
+    assert fix in bad[0].fix
+
+
+def test_an_engine_that_does_not_see_the_folder(server: Server, tmp_path: Path) -> None:
+    settings = engine(
+        server, f"data_dir={tmp_path}", "engine.adapters_dir=/mnt/there", lora=partial(refuse, blind=True)
+    )
+    (bad,) = [f for f in check_engine(server.url, settings) if f.level != "ok"]
+    assert bad.level == "warn"
+    assert "does not see the adapters' folder at /mnt/there" in bad.what
+    assert "engine.adapters_dir" in bad.fix
+    assert server.asked("POST", "/v1/load_lora_adapter")[-1].json["lora_path"].startswith("/mnt/there/.tmp-slipstream-")
+
+
+def test_an_adapter_that_is_taken_is_given_back(server: Server, tmp_path: Path) -> None:
+    server.on("POST", "/v1/unload_lora_adapter", b"")
+    found = list(check_engine(server.url, engine(server, f"data_dir={tmp_path}", lora=Reply(b"Success"))))
+    assert set(levels(found)) == {"ok"}
+    assert len(server.asked("POST", "/v1/unload_lora_adapter")) == 1
+
+
+def test_a_folder_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = list(check_engine(server.url, engine(server, f"adapters.dir={tmp_path}/file")))
+    (bad,) = [f for f in found if f.level != "ok"]
+    assert (bad.level, "can't be written" in bad.what) == ("warn", True)
+
+
+def test_no_engine() -> None:
+    (found,) = check_engine(f"http://127.0.0.1:{free_port()}", config())
+    assert (found.level, "does not answer" in found.what) == ("fail", True)
+
+
+def test_the_engines_key_is_sent(server: Server, tmp_path: Path) -> None:
+    settings = engine(server, "engine.api_key=sk-e", f"data_dir={tmp_path}")
+    list(check_engine(server.url, settings))
+    assert {s.headers["authorization"] for s in server.seen} == {"Bearer sk-e"}

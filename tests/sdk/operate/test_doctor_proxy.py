@@ -1,0 +1,72 @@
+"""Each finding with its fix, against a proxy that says what it says."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+
+import pytest
+from tests.sdk.operate.doctored import levels
+from tests.sdk.server import Server
+from tests.support import free_port
+
+from slipstream.operate.doctor_proxy import check_proxy
+
+EPISODE = {"id": "e", "key": "-", "task": None, "split": "train", "model": "m", "adapter": "m", "state": "done", "started": 1.0, "ended": 2.0, "calls": 3}  # fmt: skip
+
+
+def proxy(server: Server, date: str | None = None, episodes: list | None = None, **changed: object) -> None:
+    server.on("GET", "/healthz", {}, **({"date": date} if date else {}))
+    server.on("GET", "/episodes", {"episodes": [EPISODE | e for e in episodes or []]})
+    server.on("GET", "/status", {"version": "0", "started": 1.0, "models": {}, **changed})
+
+
+def test_a_good_proxy(server: Server) -> None:
+    proxy(server, calls=3, waiting=["2 of 8 scored groups"], episodes=[{}], engines=[{"url": "http://e", "ok": True}])
+    found = list(check_proxy(server.url, "k"))
+    assert [f.what for f in found] == [
+        f"the proxy at {server.url} answers; 3 calls recorded",
+        "this machine's clock and the proxy's agree",
+        "the next step waits: 2 of 8 scored groups",
+    ]
+    assert levels(found) == ["ok"] * 3
+
+
+@pytest.mark.parametrize(
+    ("told", "level", "what", "fix"),
+    [
+        ({"capture_lost": 2}, "fail", "2 calls were served but not recorded", "disk"),
+        ({"ingest_lag_seconds": 100.0}, "warn", "100 s behind the spool", "SlipstreamSpoolGrowing"),
+        ({"engines": [{"url": "http://e", "ok": False, "error": "refused"}]}, "fail", "http://e is down: refused", "SlipstreamEngineDown"),
+        ({"calls": 10, "untrainable": {"temperature 0": 5, "top_k": 4}}, "warn", "most because: temperature 0 (5 of 10)", "never learns"),
+        ({"calls": 10, "untrainable": {"top_k": 6}}, "warn", "most because: top_k (6 of 10)", "docs/capture.md"),
+        ({"calls": 201, "episodes": {"open": 1}}, "warn", "all 201 calls are one episode", "x-slipstream-episode"),
+        ({"calls": 500, "episodes": {"done": 9}, "episodes_": [{"id": "a", "calls": 400}, {}]}, "warn", "400 of 500 calls are one episode (a)", "x-slipstream-episode"),
+        ({"calls": 30, "episodes": {"done": 6}, "episodes_": [{"id": f"run~{n}"} for n in range(2, 8)]}, "warn", "6 of the latest 6 episodes are called run", "x-slipstream-episode"),
+        ({"calls": 300, "episodes": {"done": 300}, "episodes_": [{"id": f"x{n}", "calls": 1} for n in range(9)]}, "warn", "every call is an episode of its own", "x-slipstream-episode"),
+    ],
+)  # fmt: skip
+def test_a_proxy_in_trouble(server: Server, told: dict, level: str, what: str, fix: str) -> None:
+    latest = told.pop("episodes_", None)
+    server.on("GET", "/healthz", {})
+    server.on("GET", "/episodes", {"episodes": [EPISODE | e for e in latest or []]})
+    server.on("GET", "/status", {"version": "0", "started": 1.0, "models": {}, **told})
+    bad = [f for f in check_proxy(server.url, None) if f.level != "ok"]
+    assert levels(bad) == [level]
+    assert what in bad[0].what
+    assert fix in bad[0].fix
+
+
+def test_clocks_that_differ(server: Server) -> None:
+    proxy(server, formatdate(time.time() - 3600, usegmt=True))
+    (bad,) = [f for f in check_proxy(server.url, None) if f.level != "ok"]
+    assert (bad.level, "clock differs" in bad.what) == ("warn", True)
+    assert "NTP" in bad.fix
+
+
+def test_no_proxy() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    (found,) = check_proxy(url, None)
+    assert found.level == "warn"
+    assert found.what.startswith(f"no proxy at {url}: ")
+    assert "slipstream up" in found.fix

@@ -1,0 +1,175 @@
+"""vLLM's command line: what is asked of it, and what it refuses before anything is started."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support import MODEL
+
+from slipstream.config import Config, load_config
+from slipstream.errors import StartError
+from slipstream.operate.engine import engine_command, free_port, has_gpu, model_config, parsers
+
+
+@pytest.fixture(autouse=True)
+def _online(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+
+
+def config(*flags: str) -> Config:
+    return load_config(env={}, flags=flags)
+
+
+def after(argv: list[str], flag: str) -> str:
+    return argv[argv.index(flag) + 1]
+
+
+def folder(tmp_path: Path, name: str, described: object, template: str = "") -> Path:
+    path = tmp_path / name
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(described))
+    if template:
+        (path / "chat_template.jinja").write_text(template)
+    return path
+
+
+def test_on_the_cpu() -> None:
+    command = engine_command(
+        config(f"engine.model={MODEL}", "engine.name=inbox", "engine.port=1234", "engine.max_model_len=512", 'engine.args=["--x"]'), gpu=False
+    )  # fmt: skip
+    argv = command.argv
+    assert argv[:3] == [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    assert after(argv, "--model") == str(MODEL)
+    assert after(argv, "--served-model-name") == "inbox"
+    assert (after(argv, "--host"), after(argv, "--port")) == ("127.0.0.1", "1234")
+    assert after(argv, "--max-model-len") == "512"
+    assert after(argv, "--max-lora-rank") == "16"
+    assert after(argv, "--generation-config") == "vllm"
+    assert after(argv, "--logprobs-mode") == "processed_logprobs"
+    assert {"--enable-lora", "--enforce-eager", "--enable-auto-tool-choice"} <= set(argv)
+    assert argv[-1] == "--x"
+    assert "--gpu-memory-utilization" not in argv
+    assert command.url == "http://127.0.0.1:1234"
+    assert command.env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
+    assert command.env["HF_HUB_OFFLINE"] == "1"
+    assert "VLLM_CPU_KVCACHE_SPACE" in command.env
+    assert command.says == ["tool parser: hermes", "reasoning parser: none", "no GPU: vLLM on the CPU"]
+
+
+def test_on_a_gpu_the_memory_is_split_with_the_trainer() -> None:
+    beside = engine_command(config("engine.model=Qwen/Qwen3-4B"), gpu=True)
+    assert after(beside.argv, "--gpu-memory-utilization") == "0.45"
+    assert beside.says[-1] == "GPU memory for vLLM: 45%, the rest for the trainer"
+    assert "--enforce-eager" not in beside.argv
+    assert "VLLM_CPU_KVCACHE_SPACE" not in beside.env
+    assert "HF_HUB_OFFLINE" not in beside.env
+    alone = engine_command(config("engine.model=Qwen/Qwen3-4B", "trainer.enabled=false"), gpu=True)
+    assert after(alone.argv, "--gpu-memory-utilization") == "0.9"
+    assert alone.says[-1] == "GPU memory for vLLM: 90%"
+    chosen = engine_command(config("engine.model=Qwen/Qwen3-4B", "engine.gpu_memory=0.3"), gpu=True)
+    assert after(chosen.argv, "--gpu-memory-utilization") == "0.3"
+
+
+def test_one_gpu_for_both_takes_turns() -> None:
+    command = engine_command(config("engine.model=Qwen/Qwen3-4B", "engine.share=true"), gpu=True)
+    assert "--enable-sleep-mode" in command.argv
+    assert command.env["VLLM_SERVER_DEV_MODE"] == "1"
+    assert after(command.argv, "--gpu-memory-utilization") == "0.9"
+
+
+def test_the_key_is_not_on_the_command_line() -> None:
+    command = engine_command(config("engine.model=Qwen/Qwen3-4B", "engine.api_key=sk-1"), gpu=False)
+    assert "sk-1" not in " ".join(command.argv)
+    assert command.env["VLLM_API_KEY"] == "sk-1"
+
+
+@pytest.mark.parametrize(
+    ("model", "tool", "reasoning"),
+    [
+        ("Qwen/Qwen3-4B", "hermes", "qwen3"),
+        ("Qwen/Qwen2.5-7B-Instruct", "hermes", None),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3_xml", "qwen3"),
+        ("NousResearch/Hermes-3", "hermes", None),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama3_json", None),
+        ("meta-llama/Llama-4-Scout", "llama4_pythonic", None),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral", None),
+        ("openai/gpt-oss-20b", "openai", None),
+        ("zai-org/GLM-4.5-Air", "glm45", "glm45"),
+        ("ibm-granite/granite-4.0", "granite", "granite"),
+        ("some/unknown", None, None),
+    ],
+)
+def test_parsers_by_name(model: str, tool: str | None, reasoning: str | None) -> None:
+    found = parsers(config(f"engine.model={model}"), {})
+    assert found[0] == tool
+    assert found[1] == reasoning or model.startswith("openai/")
+
+
+def test_parsers_by_what_the_folder_says(tmp_path: Path) -> None:
+    plain = folder(tmp_path / "llama" / "kimi", "mine", {"model_type": "qwen3"})
+    assert parsers(config(f"engine.model={plain}"), model_config(str(plain))) == ("hermes", None)
+    thinks = folder(tmp_path, "thinks", {"model_type": "qwen3"}, "{{ '<think>' }}")
+    assert parsers(config(f"engine.model={thinks}"), model_config(str(thinks))) == ("hermes", "qwen3")
+    unknown = folder(tmp_path / "llama", "x1", {"model_type": "mystery"})
+    command = engine_command(config(f"engine.model={unknown}"), gpu=False)
+    assert "--tool-call-parser" not in command.argv
+    assert command.says[0] == "tool parser: none"
+
+
+def test_parsers_as_configured(tmp_path: Path) -> None:
+    path = folder(tmp_path, "qwen", {"model_type": "qwen3"})
+    set_by_hand = config(f"engine.model={path}", "engine.tool_parser=pythonic", "engine.reasoning_parser=glm45")
+    assert parsers(set_by_hand, model_config(str(path))) == ("pythonic", "glm45")
+    assert parsers(
+        config("engine.model=Qwen/Qwen3-4B", "engine.tool_parser=none", "engine.reasoning_parser=none"), {}
+    ) == (None, None)
+    command = engine_command(config("engine.model=Qwen/Qwen3-4B"), gpu=False)
+    assert (after(command.argv, "--tool-call-parser"), after(command.argv, "--reasoning-parser")) == ("hermes", "qwen3")
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./none", "~/none-such-model", "none", "a/b/c"])
+def test_no_such_model(name: str) -> None:
+    with pytest.raises(StartError) as e:
+        engine_command(config(f"engine.model={name}"), gpu=False)
+    assert str(e.value) == f"--model {name}: no such folder; give a folder or a hub name like Qwen/Qwen3-4B"
+
+
+def test_no_hub_is_asked_when_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    assert model_config("Qwen/Qwen3-4B") == {}
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(StartError, match="HF_HUB_OFFLINE=1, so no hub is asked"):
+        model_config("Qwen/Qwen3-4B")
+
+
+def test_folders_that_are_no_model(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"the folder has no config\.json, so it is no model"):
+        engine_command(config(f"engine.model={tmp_path}"), gpu=False)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(StartError, match=r"its config\.json can't be read"):
+        engine_command(config(f"engine.model={tmp_path}"), gpu=False)
+    with pytest.raises(StartError, match="no model: give --model"):
+        engine_command(config(), gpu=False)
+
+
+def test_a_folder_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = folder(tmp_path, "mine", {"model_type": "qwen3"})
+    command = engine_command(config("engine.model=~/mine"), gpu=False)
+    assert after(command.argv, "--model") == str(path)
+    assert after(command.argv, "--served-model-name") == "mine"
+    assert command.env["HF_HUB_OFFLINE"] == "1"
+
+
+def test_free_port_can_be_bound() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", free_port()))
+
+
+def test_an_empty_list_of_devices_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert not has_gpu()

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support import wait_for
+
+from slipstream.operate.process import die_with_parent
+
+CHILD = """
+import os, signal, sys, time
+from slipstream.operate.process import die_with_parent
+signal.signal(signal.SIGUSR1, lambda *_: (open(sys.argv[1], "w").write("told"), os._exit(0)))
+die_with_parent(signal.SIGUSR1, str(os.getppid()))
+print("ready", flush=True)
+time.sleep(120)
+"""
+PARENT = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]], stdout=subprocess.PIPE)
+child.stdout.readline()
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+def test_the_signal_comes_when_the_parent_is_killed(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    done = subprocess.run([sys.executable, "-c", PARENT, CHILD, str(said)], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    wait_for(lambda: said.read_text() == "told", 60, 0.05, "the child was told")
+
+
+def test_a_parent_that_died_before_is_no_parent() -> None:
+    script = "from slipstream.operate.process import die_with_parent; die_with_parent(parent='1'); print('on')"
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    fine = script.replace("'1'", repr(str(os.getpid())))
+    done = subprocess.run([sys.executable, "-c", fine], check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "on\n")
+
+
+def test_without_prctl_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_library(*_: object, **__: object) -> None:
+        raise OSError("no such library")
+
+    monkeypatch.setattr("slipstream.operate.process.ctypes.CDLL", no_library)
+    die_with_parent()

@@ -1,0 +1,260 @@
+"""Children as one, with small shells as children."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.support import process, wait_for
+
+from slipstream.operate import supervisor as module
+from slipstream.operate.supervisor import Child, Supervisor, reap_group
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BACKOFF_SECONDS", (0.01, 0.02))
+
+
+class Lines(list[str]):
+    def __call__(self, name: str, line: str) -> None:
+        self.append(f"{name}: {line}")
+
+
+def sh(name: str, script: str, **more: object) -> Child:
+    return Child(name, ["/bin/sh", "-c", script], **more)  # type: ignore[arg-type]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def eventually(what) -> None:
+    for _ in range(1200):
+        if what():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("not within 60 s")
+
+
+async def test_output_is_prefixed_and_errors_too(capsys: pytest.CaptureFixture[str]) -> None:
+    supervisor = Supervisor()
+    child = supervisor.start(sh("engine", "echo one; echo two >&2; printf three"))
+    await eventually(lambda: child.exit_code is not None)
+    await supervisor.stop()
+    assert capsys.readouterr().err == "engine   | one\nengine   | two\nengine   | three\n"
+    assert list(child.tail) == ["one", "two", "three"]
+
+
+async def test_a_child_sees_its_environment_and_no_terminal() -> None:
+    lines = Lines()
+    supervisor = Supervisor(lines)
+    child = supervisor.start(sh("c", 'echo "$COLOUR $HOME"; cat; echo end', env={"COLOUR": "red"}))
+    await eventually(lambda: child.exit_code is not None)
+    await supervisor.stop()
+    assert lines == [f"c: red {os.environ['HOME']}", "c: end"]
+
+
+async def test_one_that_ends_well_is_left_alone() -> None:
+    lines = Lines()
+    supervisor = Supervisor(lines)
+    child = supervisor.start(sh("c", "exit 0"))
+    await asyncio.gather(*supervisor._tasks)
+    assert (child.starts, child.exit_code, child.gave_up) == (1, 0, False)
+    assert not supervisor.stopping.is_set()
+    supervisor.stopping.set()
+    assert await supervisor.wait() == 0
+    await supervisor.stop()
+    assert lines == []
+
+
+async def test_one_that_dies_is_started_again(tmp_path: Path) -> None:
+    lines = Lines()
+    supervisor = Supervisor(lines)
+    child = supervisor.start(
+        sh("c", f"echo x >> {tmp_path}/n; [ $(wc -l < {tmp_path}/n) -ge 3 ] && exec sleep 600; exit 7")
+    )
+    await eventually(lambda: child.starts == 3)
+    assert not child.gave_up
+    await supervisor.stop()
+    assert lines == [
+        "c: ended with exit code 7; started again in 0.01 s",
+        "c: ended with exit code 7; started again in 0.02 s",
+    ]
+
+
+async def test_one_that_keeps_dying_is_given_up_and_ends_all() -> None:
+    lines = Lines()
+    supervisor = Supervisor(lines)
+    other = supervisor.start(sh("other", "exec sleep 600"))
+    child = supervisor.start(sh("c", "echo sorry; exit 3", max_failures=3))
+    assert await asyncio.wait_for(supervisor.wait(), 60) == 1
+    await asyncio.wait_for(supervisor.stop(), 60)
+    assert (child.starts, child.gave_up) == (3, True)
+    assert lines[-1] == "c: given up: exit code 3 after 3 failed starts"
+    assert other.process is not None
+    assert not alive(other.process.pid)
+    assert not other.gave_up
+
+
+async def test_what_cannot_be_is_not_tried_again() -> None:
+    lines = Lines()
+    supervisor = Supervisor(lines)
+    child = supervisor.start(sh("c", "exit 2"))
+    assert await asyncio.wait_for(supervisor.wait(), 60) == 1
+    await supervisor.stop()
+    assert child.starts == 1
+    assert lines == ["c: given up: exit code 2 after 1 failed start"]
+
+
+async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    lines = Lines()
+    supervisor = Supervisor(lines)
+    child = supervisor.start(Child("c", [str(tmp_path / "none")]))
+    assert await asyncio.wait_for(supervisor.wait(), 60) == 1
+    await asyncio.wait_for(supervisor.stop(), 60)
+    assert child.gave_up
+    assert lines[0] == f"c: {tmp_path}/none can't be run: No such file or directory"
+
+
+async def test_without_restart_it_ends_once() -> None:
+    supervisor = Supervisor(Lines())
+    child = supervisor.start(sh("c", "exit 7", restart=False))
+
+    async def never() -> bool:
+        return False
+
+    assert not await asyncio.wait_for(supervisor.until(child, never, 600), 60)
+    assert (child.starts, child.exit_code, child.gave_up) == (1, 7, False)
+    await supervisor.stop()
+
+
+async def test_until_it_is_ready(tmp_path: Path) -> None:
+    supervisor = Supervisor(Lines())
+    child = supervisor.start(sh("c", f"touch {tmp_path}/up; exec sleep 600"))
+
+    async def ready() -> bool:
+        return (tmp_path / "up").exists()
+
+    async def never() -> bool:
+        return False
+
+    assert await supervisor.until(child, ready, 60)
+    assert not await supervisor.until(child, never, 0.1)
+    await supervisor.stop()
+    assert not await supervisor.until(child, ready, 60)
+
+
+async def test_the_last_one_started_ends_first(tmp_path: Path) -> None:
+    supervisor = Supervisor(Lines())
+    script = "trap 'echo {n} >> {f}; exit 0' TERM; touch {d}/{n}.up; while :; do sleep 0.05; done"
+    for n in "abc":
+        supervisor.start(sh(n, script.format(n=n, f=tmp_path / "ends", d=tmp_path)))
+    await eventually(lambda: all((tmp_path / f"{n}.up").exists() for n in "abc"))
+    await asyncio.wait_for(supervisor.stop(), 60)
+    assert (tmp_path / "ends").read_text().split() == ["c", "b", "a"]
+
+
+async def test_one_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
+    lines = Lines()
+    supervisor = Supervisor(lines)
+    child = supervisor.start(sh("c", f"trap '' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done", grace=0.2))
+    await eventually((tmp_path / "up").exists)
+    await asyncio.wait_for(supervisor.stop(), 60)
+    assert child.exit_code == -signal.SIGKILL
+    assert any("did not end within" in line for line in lines)
+
+
+async def test_a_stop_while_it_is_just_being_started() -> None:
+    for pause in (0, 0, 0.001, 0.003):
+        supervisor = Supervisor(Lines())
+        child = supervisor.start(sh("c", "exec sleep 600"))
+        await asyncio.sleep(pause)
+        await asyncio.wait_for(supervisor.stop(), 60)
+        assert child.process is None or not alive(child.process.pid)
+
+
+async def test_what_a_dead_child_left_is_ended_with_it(tmp_path: Path) -> None:
+    """As when vLLM's server is killed and its engine core lives on, holding the pipe and the memory."""
+    supervisor = Supervisor(Lines())
+    child = supervisor.start(sh("c", f"sleep 600 & echo $! > {tmp_path}/pid; kill -9 $$", restart=False))
+    await eventually(lambda: child.exit_code is not None)
+    left = int((tmp_path / "pid").read_text())
+    await eventually(lambda: not alive(left))
+    await supervisor.stop()
+
+
+async def test_an_orphan_that_holds_the_pipe_holds_nobody_up(tmp_path: Path) -> None:
+    supervisor = Supervisor(Lines())
+    orphan = f"import os,time; os.setsid(); open(r'{tmp_path}/pid.tmp','w').write(str(os.getpid())); os.rename(r'{tmp_path}/pid.tmp', r'{tmp_path}/pid'); time.sleep(600)"
+    script = f'{sys.executable} -c "{orphan}" & while [ ! -e {tmp_path}/pid ]; do sleep 0.05; done; echo bye'
+    child = supervisor.start(sh("c", script))
+    try:
+        await eventually(lambda: child.exit_code is not None)
+        assert (child.exit_code, list(child.tail)) == (0, ["bye"])
+        await asyncio.wait_for(supervisor.stop(), 60)
+        assert alive(int((tmp_path / "pid").read_text()))
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+async def test_a_very_long_line_does_not_stop_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LINE_BYTES", 1024)
+    supervisor = Supervisor(Lines())
+    child = supervisor.start(sh("c", "head -c 100000 /dev/zero | tr '\\0' x; echo; printf '\\377\\n'; echo after"))
+    await eventually(lambda: child.exit_code is not None)
+    await supervisor.stop()
+    assert child.tail[-1] == "after"
+    assert child.tail[-2] == "�"
+
+
+PROGRAM = """
+import asyncio, sys
+from slipstream.operate.supervisor import Child, Supervisor
+
+async def main():
+    supervisor = Supervisor()
+    supervisor.handle_signals()
+    script = "import subprocess, sys, time; subprocess.Popen(['sleep', '600']); print('up', flush=True); time.sleep(600)"
+    supervisor.start(Child("one", [sys.executable, "-c", script]))
+    supervisor.start(Child("two", ["/bin/sh", "-c", "sleep 600 & sleep 600 & echo up; wait"]))
+    code = await supervisor.wait()
+    await supervisor.stop()
+    return code
+
+sys.exit(asyncio.run(main()))
+"""
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_ends_the_whole_tree(tmp_path: Path, sig: signal.Signals) -> None:
+    log = tmp_path / "log"
+    with process([sys.executable, "-c", PROGRAM], log) as p:
+
+        def tree() -> list[psutil.Process]:
+            found = psutil.Process(p.pid).children(recursive=True)
+            return found if len(found) >= 5 and log.read_text().count("| up") == 2 else []
+
+        pids = [c.pid for c in wait_for(tree, said="all are up")]
+        p.send_signal(sig)
+        assert p.wait(60) == 0, log.read_text()
+        wait_for(lambda: not any(alive(pid) for pid in pids), said="all are gone")
+
+
+def test_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with process([sys.executable, "-c", PROGRAM], log) as p:
+        wait_for(lambda: log.read_text().count("| up") == 2, said="all are up")
+        pids = [c.pid for c in psutil.Process(p.pid).children()]
+        p.kill()
+        wait_for(lambda: not any(alive(pid) for pid in pids), said="children are gone")
+        for pid in pids:  # a supervisor that is killed can't end its grandchildren
+            reap_group(pid, signal.SIGKILL)
