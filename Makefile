@@ -2,6 +2,7 @@
 # make test    set up, then all tests, real vLLM among them
 # make lint    ruff and mypy
 # make structure   the figures of the source tree, and which are over their limit
+# make docs    build the documentation site into site/, with every link checked
 # make fuzz    coverage-guided, ARGS="chunked -max_total_time=600" (needs atheris)
 # make bench   the benchmarks that need no GPU
 
@@ -14,7 +15,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-operate clean
+.PHONY: demo docs structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-operate clean
 
 setup: $(VENV)/.ready
 
@@ -83,6 +84,9 @@ chaos: setup
 fuzz: setup
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target .fuzz atheris==3.0.0
 	PYTHONPATH=.fuzz $(BIN)/python tests/fuzz/fuzz.py $(or $(ARGS),record -max_total_time=60)
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
 
 structure: setup
 	$(BIN)/python scripts/structure.py $(ARGS)

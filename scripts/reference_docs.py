@@ -1,0 +1,210 @@
+"""Write the reference pages of the documentation from the code.
+
+    python scripts/reference_docs.py FOLDER    write settings.md, cli.md and http-api.md there
+
+``mkdocs build`` calls ``on_pre_build`` of this file, so that the site never differs from the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from slipstream.config import Config
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "reference"
+Schema = dict[str, object]
+
+
+def cell(text: str) -> str:
+    """Text that can stand in a Markdown table."""
+    return text.replace("|", "\\|").replace("\n", " ").strip()
+
+
+def kind(field: FieldInfo) -> str:
+    """A setting's type, as short as a reader needs it."""
+    text = str(field.annotation if not isinstance(field.annotation, type) else field.annotation.__name__)
+    return text.replace("typing.", "").replace("slipstream.settings.", "").replace("Literal", "one of ")
+
+
+def default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    return "required" if field.is_required() else json.dumps(value, default=str)
+
+
+def sections(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, str, dict[str, FieldInfo]]]:
+    """Each section's name, its docstring and its own settings."""
+    own = {n: f for n, f in model.model_fields.items() if not is_section(f)}
+    if own:
+        yield path, (model.__doc__ or "") if path else "", own
+    for name, found in model.model_fields.items():
+        if is_section(found):
+            assert isinstance(found.annotation, type)
+            yield from sections(found.annotation, f"{path}.{name}" if path else name)
+
+
+def is_section(field: FieldInfo) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+
+
+def settings() -> str:
+    lines = [
+        "# Settings",
+        "",
+        "Slipstream reads one TOML file: `slipstream.toml` in the current folder, or the one that `--config` names.",
+        "An environment variable `SLIPSTREAM_SECTION__NAME` overrides the file. `--set section.name=value` overrides both.",
+        "`slipstream config` prints the values that are in effect.",
+        "",
+    ]
+    for name, text, fields in sections(Config):
+        lines += [f"## `[{name}]`" if name else "## Top level", ""]
+        if text:
+            lines += [text.strip(), ""]
+        lines += ["| setting | type | default | meaning |", "|---|---|---|---|"]
+        for field, info in fields.items():
+            row = (f"`{field}`", f"`{cell(kind(info))}`", f"`{cell(default(info))}`", cell(info.description or ""))
+            lines.append(f"| {' | '.join(row)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in dict.fromkeys(action.choices.values()):
+                yield from parsers(sub)
+
+
+def cli() -> str:
+    cli = importlib.import_module("slipstream.cli")
+    lines = ["# Command line", "", "Exit codes: 0 success, 1 something failed, 2 the request can never work.", ""]
+    for command, text in cli.COMMANDS.items():
+        lines += [f"## `slipstream {command}`", "", f"{text[0].upper()}{text[1:]}.", ""]
+        whole = cli.build_parser(command)
+        (choices,) = (a for a in whole._actions if isinstance(a, argparse._SubParsersAction))
+        for parser in parsers(choices.choices[command]):
+            parser.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=100)
+            lines += ["```text", parser.format_help().rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def shape(schema: object) -> str:
+    """A JSON schema in a few words."""
+    if not isinstance(schema, dict):
+        return ""
+    if "$ref" in schema:
+        return str(schema["$ref"]).rsplit("/", 1)[-1]
+    if "anyOf" in schema:
+        return " or ".join(shape(s) for s in schema["anyOf"])
+    if schema.get("type") == "array":
+        return f"list of {shape(schema.get('items'))}"
+    if "enum" in schema:
+        return " or ".join(json.dumps(v) for v in schema["enum"])
+    return str(schema.get("const", schema.get("type", "any")))
+
+
+def properties(schema: Schema) -> list[str]:
+    fields = schema.get("properties")
+    if not isinstance(fields, dict) or not fields:
+        return []
+    required = schema.get("required")
+    needed = set(required) if isinstance(required, list) else set()
+    lines = ["| field | type | default | meaning |", "|---|---|---|---|"]
+    for name, part in fields.items():
+        value = "required" if name in needed else json.dumps(part.get("default"))
+        text = cell(str(part.get("description", "")))
+        lines.append(f"| `{name}` | {cell(shape(part))} | `{cell(value)}` | {text} |")
+    return [*lines, ""]
+
+
+def operation(path: str, method: str, found: Schema) -> list[str]:
+    lines = [f"### `{method.upper()} {path}`", "", str(found.get("summary") or found.get("description") or ""), ""]
+    parameters = found.get("parameters")
+    rows = [
+        f"| `{p['name']}` | {p['in']} | {cell(shape(p.get('schema')))} | {cell(str(p.get('description', '')))} |"
+        for p in (parameters if isinstance(parameters, list) else [])
+    ]
+    if rows:
+        lines += ["| parameter | in | type | meaning |", "|---|---|---|---|", *rows, ""]
+    body = found.get("requestBody")
+    if isinstance(body, dict):
+        lines += [f"Body: {', '.join(shape(c.get('schema')) for c in body.get('content', {}).values())}.", ""]
+    responses = found.get("responses")
+    for status, answer in responses.items() if isinstance(responses, dict) else ():
+        if status in COMMON:
+            continue
+        made = ", ".join(s for c in answer.get("content", {}).values() if (s := shape(c.get("schema"))))
+        lines.append(f"- {status}: {cell(str(answer.get('description', '')))}{f' ({made})' if made else ''}")
+    return [*lines, ""]
+
+
+def http_api() -> str:
+    spec = openapi()
+    lines = [
+        "# HTTP API",
+        "",
+        "The control API stands on the proxy's own port. The proxy serves this description as JSON at",
+        "`/slipstream/openapi.json`. If keys exist, send one as `Authorization: Bearer …`.",
+        "",
+        "Every route can answer 400, 401, 403, 405, 422 and 503. The body is then an [Error](#error) with a fix.",
+        "",
+        "## Routes",
+        "",
+    ]
+    paths, components = spec["paths"], spec.get("components")
+    assert isinstance(paths, dict)
+    for path, methods in paths.items():
+        for method, found in methods.items():
+            lines += operation(path, method, found)
+    lines += ["## Objects", ""]
+    schemas = components.get("schemas", {}) if isinstance(components, dict) else {}
+    for name, schema in sorted(schemas.items()):
+        lines += [f"### {name}", "", str(schema.get("description", "")), "", *properties(schema)]
+    return "\n".join(lines)
+
+
+def openapi() -> Schema:
+    """What a running proxy answers at ``/slipstream/openapi.json``."""
+    from slipstream_proxy.control.app import ROUTES
+    from slipstream_proxy.control.openapi import document
+
+    found: Schema = document(ROUTES)
+    return found
+
+
+COMMON = {"400", "401", "403", "405", "422", "503"}
+PAGES = {"settings.md": settings, "cli.md": cli, "http-api.md": http_api}
+
+
+def write(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, make in PAGES.items():
+        text = make().rstrip() + "\n"
+        page = folder / name
+        if not page.is_file() or page.read_text() != text:
+            page.write_text(text)
+
+
+def on_pre_build(config: object) -> None:
+    """mkdocs calls this before each build."""
+    write(FOLDER)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write the reference pages from the code.")
+    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
+    write(parser.parse_args().folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
