@@ -17,6 +17,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from slipstream.backoff import Backoff, rest
 from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.contract import TAG, Event, Group, GroupLeaseIn, ScoresIn
@@ -67,14 +68,16 @@ class Worker:
     async def run(self, stop: asyncio.Event) -> int:
         """Judge until ``stop`` is set. Returns the exit code."""
         sync = asyncio.create_task(self._sync())
-        idle = IDLE[0]
+        idle = Backoff(*IDLE, factor=1.5)
         await self.panel.budget.sync()
         try:
             while not stop.is_set():
-                pause = await self._round(idle)
-                idle = IDLE[0] if pause == 0 else min(IDLE[1], idle * 1.5)
+                pause = await self._round(idle.pause)
                 if pause:
-                    await _pause(stop, pause)
+                    idle.next()
+                    await rest(pause, stop)
+                else:
+                    idle.reset()
             return 0
         finally:
             sync.cancel()
@@ -139,22 +142,21 @@ class Worker:
 
     async def _post(self, group: Group, answer: ScoresIn, deadline: float) -> bool:
         """Posting is idempotent under its lease: tried until the proxy answers or the lease is over."""
-        pause = 0.2
+        backoff = Backoff(0.2, 5.0)
         while True:
             try:
                 async with self.lane:
                     await self.client.post_scores(group.id, answer)
                 return True
             except Unavailable as e:
-                if time.time() + pause > deadline:
+                if time.time() + backoff.pause > deadline:
                     log.warning("scores of group %s are lost: %s", group.id, e)
                     return False
             except ApiError as e:
-                if e.status < 500 or time.time() + pause > deadline:
+                if e.status < 500 or time.time() + backoff.pause > deadline:
                     log.warning("the proxy did not take the scores of group %s: %s", group.id, e)
                     return False
-            await asyncio.sleep(pause)
-            pause = min(5.0, pause * 2)
+            await backoff.sleep()
 
     def _count(self, group: Group, answer: ScoresIn, *, kept: bool) -> None:
         if answer.failed is None:
@@ -193,11 +195,6 @@ class Worker:
                 with contextlib.suppress(ApiError):
                     await self.client.release(self.name)
         await self.panel.budget.sync()
-
-
-async def _pause(stop: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), seconds)
 
 
 async def run(config: Config, client: AsyncClient, stop: asyncio.Event) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from slipstream.backoff import Backoff
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.contract import AdapterIn, AdapterList, BatchAck
@@ -49,7 +50,7 @@ class Teller:
 
     def patiently(self, ask: Callable[[], T]) -> T:
         """Until it is answered. Raises ``Stop`` when the process is to end meanwhile, and ``ApiError`` for what is refused."""
-        pause, said = FIRST_PAUSE, False
+        backoff, said = Backoff(FIRST_PAUSE, LAST_PAUSE), False
         while True:
             try:
                 return ask()
@@ -60,9 +61,8 @@ class Teller:
                 if not said:
                     log.warning("%s; trying until it answers", e)
                     said = True
-            if self.stop.wait(pause):
+            if backoff.wait(self.stop):
                 raise Stop
-            pause = min(2 * pause, LAST_PAUSE)
 
     def adapters(self) -> AdapterList:
         return self.patiently(self.client.adapters)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from slipstream.backoff import Backoff
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.contract import Hold, HoldIn
@@ -118,7 +119,7 @@ class Turns:
         return self.client.hold_engine(HoldIn(worker=self.worker, seconds=TTL))
 
     def _hold(self) -> Hold:
-        pause, said = FIRST_PAUSE, False
+        backoff, said = Backoff(FIRST_PAUSE, LAST_PAUSE), False
         while True:
             try:
                 if (hold := self._ask()).ready:
@@ -134,9 +135,8 @@ class Turns:
                 if not said:
                     log.warning("the engine does not give way: %s; trying until it does", e)
                     said = True
-            if self.stop.wait(pause):
+            if backoff.wait(self.stop):
                 raise Stop
-            pause = min(2 * pause, LAST_PAUSE)
 
     def _renew(self, done: threading.Event) -> None:
         while not done.wait(RENEW):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slipstream.backoff import Backoff, rest
 from slipstream_proxy.control.blanking import blank
 from slipstream_proxy.control.reading import Item, Read, backlog, gather, parse, textless
 from slipstream_proxy.control.threads import end, in_thread
@@ -132,22 +133,22 @@ class Ingester:
         return future
 
     async def _run(self) -> None:
-        pause = POLL
+        backoff = Backoff(POLL, 5.0)
         while True:
             try:
                 done = await self.round()
                 self.stats.broken = None
-                pause = POLL
+                backoff.reset()
             except Exception as e:
                 if self.stats.broken is None:
                     log.exception("the store takes nothing; the spool keeps everything")
                 self.stats.broken = f"{type(e).__name__}: {e}"
-                done, pause = False, min(pause * 2, 5.0)
+                done = False
+                backoff.next()
             if done:
                 continue
             self._wake.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), pause)
+            await rest(backoff.pause, self._wake)
 
     async def round(self) -> bool:
         """Ingest one batch. False: there was nothing."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
+from slipstream.backoff import Backoff
 from slipstream.config import Config
 from slipstream.contract import Event
 from slipstream.log import setup_logging
@@ -207,10 +208,9 @@ class ControlPlane:
 
     async def _reopen(self) -> None:
         """Look again now and then: a disk that was full may have room by now."""
-        pause = 5.0
+        backoff = Backoff(5.0, 60.0)
         while self.deps.store_or_none is None:
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 60.0)
+            await backoff.sleep()
             store = await in_thread(open_or_none, self.config)
             if store is None:
                 continue

@@ -5,7 +5,6 @@ Nothing here can stop a call: while the control plane is away the worker goes on
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import aiohttp
 
+from slipstream.backoff import Backoff
 from slipstream_proxy.data.live import Live
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class ControlLink:
 
     async def follow(self) -> None:
         """Keep ``live`` up to date until cancelled."""
-        pause = 0.05
+        backoff = Backoff(0.05, 1.0)
         while True:
             try:
                 timeout = aiohttp.ClientTimeout(total=None, sock_connect=2.0, sock_read=HEARTBEAT)
@@ -59,14 +59,13 @@ class ControlLink:
                         if not self.live.connected and self.live.known:
                             log.info("the control plane is connected")
                             self.live.connected = True
-                        pause = 0.05
+                        backoff.reset()
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError, AttributeError) as e:
                 log.debug("control plane: %s", e)
             if self.live.connected:
                 log.warning("the control plane is away: serving on with what was live last")
                 self.live.connected = False
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)
+            await backoff.sleep()
 
     async def pin(self, key: str, episode: str, model: str, task: str | None, split: str) -> dict[str, Any] | None:
         """{"adapter", "arm"} of a new episode; None: nobody answered in time, decide alone."""
