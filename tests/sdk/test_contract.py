@@ -88,3 +88,28 @@ def test_defaults_are_not_shared() -> None:
 def test_batch_columns_are_distinct() -> None:
     assert len(set(c.BATCH_COLUMNS)) == len(c.BATCH_COLUMNS)
     assert {"prompt_ids", "completion_ids", "logprobs", "reward", "temperature"} <= set(c.BATCH_COLUMNS)
+
+
+OLD_ADAPTER = {
+    "name": "m@2", "model": "m", "version": 2, "state": "live", "created": 1.0, "path": "m@2",
+    "numbers": {
+        "sha256": "ab", "engine_path": "/mnt/m@2", "forced": True, "accepted": True, "meta": {"kl": 0.1}, "p": 0.5,
+        "gate": {"decision": "accept", "control": "m@1", "pairs": 9, "wealth": 3.0},
+    },
+}  # fmt: skip
+
+
+def test_an_adapter_of_version_0_1_reads_into_typed_fields() -> None:
+    one = c.Adapter.model_validate(OLD_ADAPTER)
+    assert (one.sha256, one.engine_path, one.forced, one.accepted) == ("ab", "/mnt/m@2", True, True)
+    assert one.gate == c.GateReport(decision="accept", control="m@1", pairs=9)  # another gate's field is left out
+    assert one.meta == {"kl": 0.1, "p": 0.5}
+    assert c.Adapter.model_validate_json(one.model_dump_json()) == one
+
+
+@pytest.mark.parametrize(
+    ("rank", "word"), [(0, "r = 0"), (True, "r = True"), ("8", "r = '8'"), (17, "above"), (12, ""), (16, "")]
+)
+def test_vllm_takes_any_rank_up_to_its_largest(rank: object, word: str) -> None:
+    why = c.check_lora_rank(rank, 16)
+    assert why is None if not word else word in str(why)

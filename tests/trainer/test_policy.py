@@ -13,7 +13,7 @@ from slipstream_trainer.policy import adapter_state, check_adapter, check_lora, 
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
-        ({"lora_rank": 12}, "12"), ({"lora_targets": ["q_proj", "lm_head"]}, "lm_head"), ({"lora_targets": []}, "empty"),
+        ({"lora_rank": 17}, "17"), ({"lora_targets": ["q_proj", "lm_head"]}, "lm_head"), ({"lora_targets": []}, "empty"),
         ({"lora_targets": ["embed_tokens"]}, "embed_tokens"),
     ],
 )  # fmt: skip
@@ -36,7 +36,7 @@ def test_no_such_model(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"r": 12}, "rank 12"), ({"r": 64}, "rank 64"), ({"use_dora": True}, "DoRA"), ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"r": 0}, "r = 0"), ({"r": 64}, "rank 64"), ({"use_dora": True}, "DoRA"), ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"bias": "all"}, "bias"), ({"peft_type": "IA3"}, "IA3"), ({"rank_pattern": {"q_proj": 4}}, "rank_pattern"),
     ],
 )  # fmt: skip

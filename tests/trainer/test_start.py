@@ -23,6 +23,6 @@ def test_a_trainer_that_shares_takes_its_first_turn_to_load(tiny, tmp_path) -> N
 
 def test_what_vllm_would_refuse_is_refused_before_anything_is_loaded(tmp_path) -> None:
     config = make_config(tmp_path / "nothing", tmp_path, lora_rank=8)
-    config.trainer.lora_rank = 7
+    config.trainer.lora_rank = 700
     with pytest.raises(ConfigError, match="rank"):
         start_trainer(config, None)

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from slipstream.config import Config
+from slipstream.contract import check_lora_rank
 from slipstream.errors import ConfigError, StartError
 from slipstream_trainer.memory import SHARE, activation_bytes
 from slipstream_trainer.targets import check_quantize, check_targets
 
 log = logging.getLogger(__name__)
 
-VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320)
 ADAPTER = "default"
 """PEFT's name of the one adapter."""
 
@@ -25,12 +25,8 @@ ADAPTER = "default"
 def check_lora(config: Config) -> None:
     """Raises ``ConfigError`` for a LoRA that vLLM would refuse, before anything is loaded."""
     t = config.trainer
-    if t.lora_rank not in VLLM_RANKS:
-        raise ConfigError(f"trainer.lora_rank {t.lora_rank}: vLLM takes {', '.join(map(str, VLLM_RANKS))}")
-    if t.lora_rank > config.engine.max_lora_rank:
-        raise ConfigError(
-            f"trainer.lora_rank {t.lora_rank} is above engine.max_lora_rank {config.engine.max_lora_rank}: vLLM would refuse"
-        )
+    if why := check_lora_rank(t.lora_rank, config.engine.max_lora_rank):
+        raise ConfigError(f"trainer.lora_rank: {why}, so vLLM would refuse it")
     if isinstance(t.lora_targets, list):
         bad = [n for n in t.lora_targets if n.split(".")[-1] in ("lm_head", "embed_tokens")]
         if bad or not t.lora_targets:
@@ -57,8 +53,8 @@ def check_adapter(folder: Path, max_rank: int) -> str | None:
     if found.get("bias", "none") != "none":
         return "bias"
     rank = found.get("r")
-    if rank not in VLLM_RANKS or rank > max_rank:
-        return f"rank {rank}: at most {max_rank}, and one of {', '.join(map(str, VLLM_RANKS))}"
+    if why := check_lora_rank(rank, max_rank):
+        return why
     if found.get("rank_pattern") or found.get("alpha_pattern"):
         return "rank_pattern or alpha_pattern"
     return None

@@ -10,34 +10,33 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from slipstream_proxy.control import (
-    internal,
-    openapi,
-    page,
-    routes_adapters,
-    routes_engine,
-    routes_episodes,
-    routes_import,
-    routes_look,
-    routes_restore,
-    routes_work,
-)
+from slipstream_proxy.control import openapi, page
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.http import Ctx, Route, caller_of, checked, problem_response
 from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.routes import (
+    adapters,
+    engine,
+    episodes,
+    internal,
+    log_import,
+    status,
+    store_import,
+    work,
+)
 
 __all__ = ["DEPS", "ROUTES", "Deps", "make_app"]
 
 log = logging.getLogger(__name__)
 DEPS: web.AppKey[Deps] = web.AppKey("deps", Deps)
 ROUTES: list[Route] = [
-    *routes_episodes.ROUTES,
-    *routes_import.ROUTES,
-    *routes_restore.ROUTES,
-    *routes_work.ROUTES,
-    *routes_adapters.ROUTES,
-    *routes_engine.ROUTES,
-    *routes_look.ROUTES,
+    *episodes.ROUTES,
+    *log_import.ROUTES,
+    *store_import.ROUTES,
+    *work.ROUTES,
+    *adapters.ROUTES,
+    *engine.ROUTES,
+    *status.ROUTES,
 ]
 BODY_LIMIT = 64 * 2**20
 LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})

@@ -1,4 +1,4 @@
-"""What the control plane's handlers need, made once by ``worker.py`` (and by tests)."""
+"""What the control plane's handlers need. ``assembly.py`` makes it once."""
 
 from __future__ import annotations
 
@@ -8,70 +8,81 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from slipstream.config import Config
-from slipstream_proxy.control.ingest import Ingester
-from slipstream_proxy.control.live import Live
-from slipstream_proxy.control.mutations import Mutations
 from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.store_handle import RETRY, StoreHandle
 from slipstream_proxy.control.threads import in_thread
 
 if TYPE_CHECKING:
-    from slipstream_proxy.control.adapters import Adapters
-    from slipstream_proxy.control.hold import Holder
+    from slipstream.config import Config
+    from slipstream_proxy.control.adapters.fleet import Fleet
+    from slipstream_proxy.control.adapters.gatekeeper import Gatekeeper
+    from slipstream_proxy.control.adapters.journal import AdapterJournal
+    from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
+    from slipstream_proxy.control.adapters.publisher import LivePublisher
+    from slipstream_proxy.control.adapters.registrar import AdapterRegistrar
+    from slipstream_proxy.control.adapters.registry import AdapterRegistry
+    from slipstream_proxy.control.adapters.swapper import Swapper
+    from slipstream_proxy.control.engine_lease import EngineLease
+    from slipstream_proxy.control.engines import EnginePool
+    from slipstream_proxy.control.ingest import Ingester
+    from slipstream_proxy.control.live import LiveState
     from slipstream_proxy.control.metrics import ControlMetrics
-    from slipstream_proxy.control.swap import Swapper
+    from slipstream_proxy.control.mutations import Mutations
     from slipstream_proxy.store.protocol import Store
 
 T = TypeVar("T")
-AWAY = {"retry-after": "5"}
 
 
 @dataclass(slots=True)
 class Deps:
     config: Config
+    stores: StoreHandle
     mutations: Mutations
-    live: Live
-    adapters: Adapters
+    live: LiveState
+    registry: AdapterRegistry
+    journal: AdapterJournal
+    lifecycle: AdapterLifecycle
+    registrar: AdapterRegistrar
+    fleet: Fleet
+    gatekeeper: Gatekeeper
+    engines: EnginePool
+    lease: EngineLease
+    publisher: LivePublisher
     swapper: Swapper
     metrics: ControlMetrics
-    store_or_none: Store | None = None
-    """None: it could not be opened, not even anew. Everything that needs it answers 503, and the spool keeps what comes."""
-    ingester: Ingester | None = None
     started: float = field(default_factory=time.time)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set, and replaced, after each commit: who waits for new events looks again."""
+    """Set, and replaced, after each commit: whoever waits for new events looks again."""
     last_step: float | None = None
-    """When the trainer last said that a batch is trained on."""
+    """When the trainer last acknowledged a batch as trained."""
     now: Callable[[], float] = time.time
 
     @property
-    def holder(self) -> Holder:
-        return self.swapper.holder
+    def store(self) -> Store:
+        """Raises ``Problem`` 503 while it cannot be opened."""
+        return self.stores.require()
 
     @property
-    def store(self) -> Store:
-        if self.store_or_none is None:
-            raise Problem(
-                503, "the store cannot be opened; calls and rewards are kept in the spool until it can", headers=AWAY
-            )
-        return self.store_or_none
+    def ingester(self) -> Ingester | None:
+        return self.stores.ingester
 
     async def ask(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run a store's method in a thread."""
         return await in_thread(call, *args, **kwargs)
 
     async def mutate(self, op: str, data: dict[str, Any], *, wait: float = 10.0) -> bool:
-        """Accept a change durably; returns whether the store has it already. 503 when it cannot be kept (disk full)."""
+        """Accept a change durably. → Whether the store has it already. 503 if it cannot be kept (disk full)."""
         applied = await self.mutations.put(op, data, wait=wait)
         if applied is None:
             raise Problem(
                 503,
                 "this cannot be kept just now: the spool cannot be written",
                 fix="free the disk and send it again",
-                headers=AWAY,
+                headers=RETRY,
             )
         return applied
 
-    def tell(self) -> None:
+    def notify(self) -> None:
+        """Wake whoever waits for ``changed``."""
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()

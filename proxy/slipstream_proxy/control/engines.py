@@ -16,20 +16,20 @@ log = logging.getLogger(__name__)
 LOAD_TIMEOUT = 120.0
 
 
-class Refused(Exception):
+class EngineRefused(Exception):
     """The engine answered and said no (4xx)."""
 
 
-class Failed(Exception):
+class EngineFailed(Exception):
     """The engine answered 5xx: worth another try while it is healthy."""
 
 
-class Away(Exception):
+class EngineAway(Exception):
     """It did not answer."""
 
 
 @dataclass(slots=True)
-class Engine:
+class EngineReplica:
     """One vLLM server. ``ok``: it answers and has every adapter that may be sent to it."""
 
     url: str
@@ -51,7 +51,7 @@ def same(root: str | None, *paths: str) -> bool:
     return root is None or any(PurePath(root) == PurePath(path) for path in paths)
 
 
-class Engines:
+class EnginePool:
     """``wanted()``: adapters (name → path as vLLM sees it) that each engine must have before it is ``ok``; ``known()``: all that are ours, with
     the paths that an engine may have them from.
     """
@@ -64,7 +64,7 @@ class Engines:
         known: Callable[[], dict[str, tuple[str, ...]]],
         interval: float,
     ) -> None:
-        self.engines = [Engine(u) for u in dict.fromkeys(u.rstrip("/").removesuffix("/v1") for u in urls)]
+        self.engines = [EngineReplica(u) for u in dict.fromkeys(u.rstrip("/").removesuffix("/v1") for u in urls)]
         self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self.wanted = wanted
         self.known = known
@@ -86,10 +86,15 @@ class Engines:
         if self.session:
             await self.session.close()
 
-    def healthy(self) -> list[Engine]:
+    def healthy(self) -> list[EngineReplica]:
         return [e for e in self.engines if e.healthy]
 
-    async def _ask(
+    def loaded(self) -> set[str]:
+        """Adapters in every engine that is up."""
+        up = self.healthy()
+        return set.intersection(*(e.loaded for e in up)) if up else set()
+
+    async def ask(
         self, method: str, url: str, body: dict[str, Any] | None = None, timeout: float = 10.0
     ) -> tuple[int, Any, str]:
         assert self.session is not None
@@ -104,16 +109,16 @@ class Engines:
                     read = None
                 return response.status, read, text
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
-            raise Away(f"{url}: {e!r}") from e
+            raise EngineAway(f"{url}: {e!r}") from e
 
-    async def models(self, engine: Engine) -> dict[str, str | None]:
+    async def models(self, engine: EngineReplica) -> dict[str, str | None]:
         """Name → path that it came from, of all that the engine serves."""
-        status, read, text = await self._ask("GET", f"{engine.url}/v1/models")
+        status, read, text = await self.ask("GET", f"{engine.url}/v1/models")
         if status != 200 or not isinstance(read, dict):
-            raise Failed(f"/v1/models answered {status}: {text[:200]}")
+            raise EngineFailed(f"/v1/models answered {status}: {text[:200]}")
         return {str(m["id"]): m.get("root") for m in read.get("data", []) if isinstance(m, dict) and "id" in m}
 
-    async def load(self, engine: Engine, name: str, path: str) -> None:
+    async def load(self, engine: EngineReplica, name: str, path: str) -> None:
         """Load and warm up. Raises ``Refused``, ``Failed`` or ``Away``."""
         async with self._turn(engine):
             if name not in engine.loaded:
@@ -121,8 +126,13 @@ class Engines:
             await self.warm(engine, name)
             engine.loaded.add(name)
 
+    async def load_all(self, name: str, path: str) -> list[BaseException]:
+        """Load into every engine that is up. → What went wrong, an error for each engine that does not have it now."""
+        found = await asyncio.gather(*(self.load(e, name, path) for e in self.healthy()), return_exceptions=True)
+        return [e for e in found if isinstance(e, BaseException)]
+
     @contextlib.asynccontextmanager
-    async def _turn(self, engine: Engine) -> AsyncIterator[None]:
+    async def _turn(self, engine: EngineReplica) -> AsyncIterator[None]:
         """The engine's lock, once it is awake."""
         while True:
             await self.awake.wait()
@@ -131,14 +141,14 @@ class Engines:
                     yield
                     return
 
-    async def warm(self, engine: Engine, name: str) -> None:
+    async def warm(self, engine: EngineReplica, name: str) -> None:
         """One token: the first call with an adapter compiles and copies, which no agent should wait for."""
         body = {"model": name, "prompt": "a", "max_tokens": 1, "temperature": 0}
-        status, _, text = await self._ask("POST", f"{engine.url}/v1/completions", body, LOAD_TIMEOUT)
+        status, _, text = await self.ask("POST", f"{engine.url}/v1/completions", body, LOAD_TIMEOUT)
         if status != 200:
             raise self._error(status, f"a call of it answered {status}: {text[:500]}")
 
-    async def _put(self, engine: Engine, name: str, path: str) -> None:
+    async def _put(self, engine: EngineReplica, name: str, path: str) -> None:
         status, text = await self._load(engine, name, path)
         if status == 200:
             return
@@ -150,50 +160,50 @@ class Engines:
         # of a proxy whose store is not ours: its weights are not what our trainer made
         other = f"{engine.url} has another adapter named {name}, of {there[name]}"
         if name in engine.replaced:
-            raise Refused(f"{other}, again: two proxies with stores of their own share this engine")
+            raise EngineRefused(f"{other}, again: two proxies with stores of their own share this engine")
         log.warning("%s: ours takes its place", other)
-        status, _, text = await self._ask("POST", f"{engine.url}/v1/unload_lora_adapter", {"lora_name": name}, 30.0)
+        status, _, text = await self.ask("POST", f"{engine.url}/v1/unload_lora_adapter", {"lora_name": name}, 30.0)
         if status not in (200, 404):
-            raise Refused(f"{other}, and it cannot be unloaded ({status}: {text[:200]}): restart the engine")
+            raise EngineRefused(f"{other}, and it cannot be unloaded ({status}: {text[:200]}): restart the engine")
         engine.replaced.add(name)
         status, text = await self._load(engine, name, path)
         if status != 200:
             raise self._error(status, f"load_lora_adapter answered {status}: {text[:500]}")
 
-    async def _load(self, engine: Engine, name: str, path: str) -> tuple[int, str]:
+    async def _load(self, engine: EngineReplica, name: str, path: str) -> tuple[int, str]:
         body = {"lora_name": name, "lora_path": path}
-        status, _, text = await self._ask("POST", f"{engine.url}/v1/load_lora_adapter", body, LOAD_TIMEOUT)
+        status, _, text = await self.ask("POST", f"{engine.url}/v1/load_lora_adapter", body, LOAD_TIMEOUT)
         return status, text
 
     @staticmethod
     def _error(status: int, message: str) -> Exception:
-        return Refused(message) if 400 <= status < 500 and status not in (408, 429) else Failed(message)
+        return EngineRefused(message) if 400 <= status < 500 and status not in (408, 429) else EngineFailed(message)
 
     async def unload(self, name: str) -> None:
         for engine in self.engines:
             if name not in engine.loaded:
                 continue
             try:
-                status, _, text = await self._ask(
+                status, _, text = await self.ask(
                     "POST", f"{engine.url}/v1/unload_lora_adapter", {"lora_name": name}, 30.0
                 )
-            except Away:
+            except EngineAway:
                 status, text = 404, ""  # a dead engine has it no more
             if status in (200, 404, 400):
                 engine.loaded.discard(name)
             else:
                 log.warning("%s: %s stays loaded (%d): %s", engine.url, name, status, text[:200])
 
-    async def check(self, engine: Engine) -> None:
+    async def check(self, engine: EngineReplica) -> None:
         """Health and what is loaded. After a restart its adapters are loaded again before it is ``ok``."""
         if not self.awake.is_set():
             return
         try:
-            status, _, text = await self._ask("GET", f"{engine.url}/health", timeout=max(5.0, self.interval))
+            status, _, text = await self.ask("GET", f"{engine.url}/health", timeout=max(5.0, self.interval))
             if status != 200:
-                raise Failed(f"/health answered {status}: {text[:200]}")
+                raise EngineFailed(f"/health answered {status}: {text[:200]}")
             there = await self.models(engine)
-        except (Away, Failed) as e:
+        except (EngineAway, EngineFailed) as e:
             if engine.healthy or engine.error is None:
                 log.warning("engine %s is down: %s", engine.url, e)
             engine.ok = engine.healthy = False
@@ -215,9 +225,9 @@ class Engines:
         for name, path in missing.items():
             try:
                 await self.load(engine, name, path)
-            except (Refused, Failed, Away) as e:
+            except (EngineRefused, EngineFailed, EngineAway) as e:
                 engine.error = f"{name}: {e}"
-                if isinstance(e, Refused):
+                if isinstance(e, EngineRefused):
                     self.refused[name] = str(e)
                 log.error("engine %s: %s cannot be loaded again: %s", engine.url, name, e)
                 return

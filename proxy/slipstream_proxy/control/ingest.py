@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.backoff import Backoff, rest
-from slipstream_proxy.control.blanking import blank
+from slipstream_proxy.control.erasure import blank
 from slipstream_proxy.control.reading import Item, Read, backlog, gather, parse, textless
 from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.records import Mutation

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,12 @@ class ModelLive:
 
     base: str
     live: str
-    arms: list[tuple[str, str, float]] = field(default_factory=list)
+    arms: Sequence[tuple[str, str, float]] = ()
     loaded: list[str] = field(default_factory=list)
     """Adapters that may be sent to the engine. A pin to another one has been given up: its episode moves to ``live``."""
 
 
-class Live:
+class LiveState:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.value: dict[str, Any] = {"models": {}, "engines": []}

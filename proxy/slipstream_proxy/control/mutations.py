@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from slipstream_proxy.control.ingest import Ingester
+from slipstream_proxy.control.store_handle import StoreHandle
 from slipstream_proxy.records import Kind, Mutation
 from slipstream_proxy.spool import SpoolWriter
+
+log = logging.getLogger(__name__)
 
 
 def _storable(value: Any) -> Any:
@@ -27,25 +30,31 @@ def _storable(value: Any) -> Any:
 class Mutations:
     """Changes that the control API accepts: durable first (spool), then in the store, in the order they came."""
 
-    def __init__(self, writer: SpoolWriter, ingester: Ingester | None, new_id: Callable[[], str]) -> None:
+    def __init__(self, writer: SpoolWriter, stores: StoreHandle, new_id: Callable[[], str]) -> None:
         self.writer = writer
-        self.ingester = ingester
+        self.stores = stores
         self.new_id = new_id
 
     async def put(self, op: str, data: dict[str, Any], *, wait: float = 10.0) -> bool | None:
         """None: it could not be made durable (disk full). True: it is in the store already; False: it will be."""
         mutation = Mutation(self.new_id(), op, time.time(), _storable(data))
-        applied = self.ingester.expect(mutation.id) if self.ingester and wait else None
+        ingester = self.stores.ingester
+        applied = ingester.expect(mutation.id) if ingester and wait else None
         if not await self.writer.put(Kind.MUTATION, asdict(mutation)):
             if applied:
                 applied.cancel()
             return None
-        if self.ingester is None:
+        if ingester is None:
             return False
-        self.ingester.wake()
+        ingester.wake()
         if applied is None:
             return False
-        done, _ = await asyncio.wait({applied}, timeout=0.2 if self.ingester.stats.broken else wait)
+        done, _ = await asyncio.wait({applied}, timeout=0.2 if ingester.stats.broken else wait)
         if not done:
             applied.cancel()
         return bool(done) and not applied.cancelled()
+
+    async def keep(self, op: str, data: dict[str, Any]) -> None:
+        """A change of our own that nobody waits for. If the spool cannot be written, it is in memory only."""
+        if await self.put(op, data, wait=0) is None:
+            log.error("a change (%s) is in memory only: the spool cannot be written", op)

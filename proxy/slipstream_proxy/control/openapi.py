@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from slipstream import contract as c
 from slipstream_proxy.control.http import JSON, Route
-from slipstream_proxy.control.routes_look import _version
+from slipstream_proxy.control.routes.status import _version
 
 _PARAMETER = re.compile(r"\{(\w+)(?::((?:[^{}]|\{[^{}]*\})+))?\}")
 COMMON_ERRORS = {

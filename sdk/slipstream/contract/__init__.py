@@ -4,7 +4,16 @@ Every model is a body of a route under ``/slipstream/v1``; ``GET /slipstream/ope
 streams, and ``BATCH_COLUMNS`` names their columns. Times are seconds since the epoch, UTC, as floats.
 """
 
-from slipstream.contract.adapters import Adapter, AdapterIn, AdapterList, AdapterState, GateIn
+from slipstream.contract.adapters import (
+    MAX_LORA_RANKS,
+    Adapter,
+    AdapterIn,
+    AdapterList,
+    AdapterState,
+    GateIn,
+    GateReport,
+    check_lora_rank,
+)
 from slipstream.contract.base import API, ID_PATTERN, TAG, TAG_PATTERN, Error, Finite, Headers, Id, Model, Split, Tag
 from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchLeaseIn
 from slipstream.contract.episodes import (
@@ -37,6 +46,7 @@ __all__ = [
     "API",
     "BATCH_COLUMNS",
     "ID_PATTERN",
+    "MAX_LORA_RANKS",
     "TAG",
     "TAG_PATTERN",
     "Adapter",
@@ -59,6 +69,7 @@ __all__ = [
     "Event",
     "Finite",
     "GateIn",
+    "GateReport",
     "Group",
     "GroupEpisode",
     "GroupKind",
@@ -80,4 +91,5 @@ __all__ = [
     "SqlResult",
     "Status",
     "Tag",
+    "check_lora_rank",
 ]

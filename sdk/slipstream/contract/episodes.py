@@ -11,7 +11,11 @@ from slipstream.contract.base import Finite, Id, Model, Split, Tag
 
 
 class RewardIn(Model):
-    """``POST episodes/{id}/rewards``. The latest row of one (episode, name, source) wins; a batch freezes what it leased."""
+    """``POST episodes/{id}/rewards``.
+
+    The latest reward of one (episode, call, name) counts, whoever sent it: ``source`` is kept for people and for
+    metrics. A batch keeps the rewards that it was leased with.
+    """
 
     name: Tag = "reward"
     value: Finite

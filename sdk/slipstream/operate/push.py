@@ -75,7 +75,7 @@ def card(
         "---", *(f"{k}: {v}" for k, v in head.items()), "tags: [slipstream, reinforcement-learning]", "---", "", f"# {adapter.name}", "",
         f"{kind}, trained by Slipstream on recorded episodes of `{adapter.model}`.", "",
         f"- step: {adapter.step}", f"- made: {made}", f"- parent: {adapter.parent or base}", f"- batches: {', '.join(adapter.batches) or 'unknown'}",
-        f"- state when it was pushed: {adapter.state}", f"- numbers: `{json.dumps(adapter.numbers)}`", "",
+        f"- state when it was pushed: {adapter.state}", f"- gate: `{adapter.gate.model_dump_json() if adapter.gate else None}`", "",
         "## What it was trained on", "",
         "Each version continues the one above it; the first one starts from the base model.", "",
         *_table(lineage(adapter, known or [adapter]), events), "",

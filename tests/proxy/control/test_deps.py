@@ -8,12 +8,14 @@ from slipstream_proxy.control.problem import Problem
 
 
 async def test_without_a_store_who_needs_it_is_told(plane):
-    store, plane.deps.store_or_none = plane.deps.store_or_none, None
+    stores = plane.deps.stores
+    store, ingester = stores.current, stores.ingester
+    stores.replace(None, ingester)
     with pytest.raises(Problem) as e:
         _ = plane.deps.store
     assert (e.value.status, e.value.headers["retry-after"]) == (503, "5")
     assert (await plane.ask("GET", "/episodes"))[0] == 503
-    plane.deps.store_or_none = store
+    stores.replace(store, ingester)
     assert (await plane.ask("GET", "/episodes"))[0] == 200
 
 
@@ -31,7 +33,7 @@ async def test_who_waits_for_news_is_woken_each_time(plane):
     for _ in range(2):
         waiting = asyncio.create_task(deps.changed.wait())
         await asyncio.sleep(0)
-        deps.tell()
+        deps.notify()
         assert await asyncio.wait_for(waiting, 60)
         assert not deps.changed.is_set()
     assert await deps.ask(lambda a, b: a + b, 1, b=2) == 3

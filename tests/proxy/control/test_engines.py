@@ -3,18 +3,18 @@ from __future__ import annotations
 import pytest
 from tests.proxy.control.fake_engine import FakeEngine, write_adapter
 
-from slipstream_proxy.control.engines import Away, Engine, Engines, Failed, Refused, same
+from slipstream_proxy.control.engines import EngineAway, EngineFailed, EnginePool, EngineRefused, EngineReplica, same
 
 
 @pytest.fixture
 async def engines(engine):
-    made = Engines([engine.url + "/v1/", engine.url], None, dict, dict, 0.1)
+    made = EnginePool([engine.url + "/v1/", engine.url], None, dict, dict, 0.1)
     await made.start()
     yield made
     await made.stop()
 
 
-def at(engines: Engines) -> Engine:
+def at(engines: EnginePool) -> EngineReplica:
     (one,) = engines.engines  # the same engine named twice is one
     return one
 
@@ -39,7 +39,7 @@ async def test_one_that_came_to_another_proxy_of_the_fleet_is_ours(engine, tmp_p
     """The same folder, mounted at another place there."""
     here, there = (str(write_adapter(tmp_path / n / "tiny@1")) for n in ("here", "there"))
     engine.adapters["tiny@1"] = there
-    engines = Engines([engine.url], None, dict, lambda: {"tiny@1": (here, there)}, 0.1)
+    engines = EnginePool([engine.url], None, dict, lambda: {"tiny@1": (here, there)}, 0.1)
     await engines.start()
     await engines.load(at(engines), "tiny@1", here)
     assert engine.adapters == {"tiny@1": there}
@@ -54,14 +54,14 @@ async def test_anothers_adapter_of_our_name_makes_room_once(engines, engine, tmp
     assert engine.adapters == {"tiny@1": ours}
     engine.adapters["tiny@1"] = theirs
     at(engines).loaded.clear()
-    with pytest.raises(Refused, match="two proxies"):
+    with pytest.raises(EngineRefused, match="two proxies"):
         await engines.load(at(engines), "tiny@1", ours)
 
 
 async def test_one_that_cannot_be_unloaded_is_no_reason_to_serve_it(engines, engine, tmp_path):
     engine.adapters["tiny@1"] = "/elsewhere/tiny@1"
     engine.keep_all = True
-    with pytest.raises(Refused, match="has another adapter named tiny@1, of /elsewhere"):
+    with pytest.raises(EngineRefused, match="has another adapter named tiny@1, of /elsewhere"):
         await engines.load(at(engines), "tiny@1", str(write_adapter(tmp_path / "tiny@1")))
     assert at(engines).loaded == set()
 
@@ -69,7 +69,7 @@ async def test_one_that_cannot_be_unloaded_is_no_reason_to_serve_it(engines, eng
 async def test_anothers_adapter_does_not_count_as_loaded(engine, tmp_path):
     path = str(write_adapter(tmp_path / "tiny@1"))
     engine.adapters |= {"tiny@1": "/elsewhere/tiny@1", "tiny@2": "/elsewhere/tiny@2"}
-    engines = Engines([engine.url], None, lambda: {"tiny@1": path}, lambda: {"tiny@1": (path,)}, 0.1)
+    engines = EnginePool([engine.url], None, lambda: {"tiny@1": path}, lambda: {"tiny@1": (path,)}, 0.1)
     await engines.start()
     await engines.check_all()
     assert (at(engines).ok, at(engines).loaded) == (True, {"tiny@1"})
@@ -78,13 +78,13 @@ async def test_anothers_adapter_does_not_count_as_loaded(engine, tmp_path):
 
 
 async def test_what_an_engine_says_no_to(engines, engine, tmp_path):
-    with pytest.raises(Refused):
+    with pytest.raises(EngineRefused):
         await engines.load(at(engines), "tiny@1", str(tmp_path / "nothing"))
     engine.refuse["tiny@2"] = 500
-    with pytest.raises(Failed):
+    with pytest.raises(EngineFailed):
         await engines.load(at(engines), "tiny@2", str(write_adapter(tmp_path / "tiny@2")))
     await engine.stop()
-    with pytest.raises(Away):
+    with pytest.raises(EngineAway):
         await engines.load(at(engines), "tiny@3", str(write_adapter(tmp_path / "tiny@3")))
     await engines.check_all()
     assert not at(engines).ok and at(engines).error and engines.healthy() == []
@@ -92,7 +92,7 @@ async def test_what_an_engine_says_no_to(engines, engine, tmp_path):
 
 async def test_a_key_goes_with_every_request(tmp_path):
     engine = await FakeEngine().start()
-    engines = Engines([engine.url], "secret", dict, dict, 0.1)
+    engines = EnginePool([engine.url], "secret", dict, dict, 0.1)
     assert engines.headers == {"authorization": "Bearer secret"}
     await engine.stop()
 

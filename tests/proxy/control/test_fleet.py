@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.proxy.control.fake_engine import write_adapter
+
+from slipstream_proxy.control.adapters.journal import ConcurrentChange
+from slipstream_proxy.control.problem import Problem
 
 
 async def test_alone_everything_is_its_own(plane):
-    fleet, adapters = plane.deps.swapper.fleet, plane.deps.adapters
+    fleet, adapters = plane.deps.fleet, plane.deps.registry
     write_adapter(plane.config.adapters_dir / "tiny@1")
     await plane.ask("POST", "/adapters?wait=60", {"path": "tiny@1"})
     before = dict(adapters.items)
@@ -16,3 +20,22 @@ async def test_alone_everything_is_its_own(plane):
     one = adapters.items["tiny@1"]
     assert fleet.mine(one) and fleet.may_refuse(one) and fleet.up_to_date(0.0)
     assert fleet.behind is None
+
+
+async def test_what_is_decided_in_vain_is_decided_again(plane):
+    tried = []
+
+    async def decide():
+        tried.append(1)
+        if len(tried) < 3:
+            raise ConcurrentChange
+        return "done"
+
+    assert await plane.deps.fleet.agree(decide) == "done"
+
+    async def never():
+        raise ConcurrentChange
+
+    with pytest.raises(Problem) as e:
+        await plane.deps.fleet.agree(never)
+    assert e.value.status == 503

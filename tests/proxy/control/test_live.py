@@ -3,11 +3,11 @@ from __future__ import annotations
 import asyncio
 import json
 
-from slipstream_proxy.control.live import Live, ModelLive
+from slipstream_proxy.control.live import LiveState, ModelLive
 
 
 async def test_a_line_now_at_each_change_and_heartbeats(tmp_path):
-    live = Live(tmp_path / "live.json")
+    live = LiveState(tmp_path / "live.json")
     live.set({"m": ModelLive("base", "base")}, [])
     lines = live.lines(heartbeat=0.05)
     assert json.loads(await anext(lines))["models"]["m"]["live"] == "base"
@@ -28,7 +28,7 @@ async def test_a_line_now_at_each_change_and_heartbeats(tmp_path):
 
 
 async def test_a_file_that_is_no_json_is_nothing(tmp_path):
-    live = Live(tmp_path / "live.json")
+    live = LiveState(tmp_path / "live.json")
     assert live.read() == {}
     (tmp_path / "live.json").write_text("{")
     assert live.read() == {}

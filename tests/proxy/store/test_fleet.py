@@ -11,7 +11,8 @@ from tests.proxy.control.conftest import Plane, make_config, until
 from tests.proxy.control.fake_engine import FakeEngine, write_adapter
 
 from slipstream.contract import Adapter
-from slipstream_proxy.control.worker import ControlPlane, instance_of
+from slipstream_proxy.control.store_keeper import instance_of
+from slipstream_proxy.control.worker import ControlPlane
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def live(plane: Plane) -> str:
 
 
 def states(plane: Plane) -> dict[str, str]:
-    return {n: a.state.value for n, a in plane.deps.adapters.items.items()}
+    return {n: a.state.value for n, a in plane.deps.registry.items.items()}
 
 
 async def _calls(plane, count):
@@ -125,7 +126,7 @@ async def test_an_episode_of_an_adapter_that_is_news_here(make_fleet):
     await register(a, 1)
     assert await pin(a, "e") == "tiny@1"
     assert await pin(b, "e") == "tiny@1"
-    assert "tiny@1" in b.deps.swapper.loaded()
+    assert "tiny@1" in b.deps.engines.loaded()
 
 
 async def test_one_gate_decides(make_fleet):
@@ -146,7 +147,7 @@ async def test_one_gate_decides(make_fleet):
 async def test_a_proxy_that_dies_while_it_loads_is_replaced(fleet):
     a, b = fleet
     await a.control.stop()  # nobody loads at a any more
-    b.deps.swapper.fleet.take_over = 0.0
+    b.deps.fleet.take_over = 0.0
     write_adapter(b.config.adapters_dir / "tiny@1")
     left = Adapter(name="tiny@1", model="tiny", version=1, state="loading", created=b.deps.now(), path="tiny@1")
     b.deps.store.put_adapter(left)
@@ -163,10 +164,10 @@ async def test_files_that_only_the_other_proxy_sees_are_no_reason_to_take_it_bac
     lost = FakeEngine()
     lost.refuse["tiny@2"] = 404
     await lost.start()
-    b.deps.swapper.engines.engines[0].url = lost.url  # an engine that sees no new file
+    b.deps.engines.engines[0].url = lost.url  # an engine that sees no new file
     b.config.adapters.dir = str(tmp_path / "elsewhere")
     assert (await register(a, 2))[1]["state"] == "live"
-    await until(lambda: b.deps.swapper.fleet.behind)
+    await until(lambda: b.deps.fleet.behind)
     assert "tiny@2 is live and cannot be loaded here" in (await b.ask("GET", "/status"))[1]["waiting"][0]
     assert (live(a), live(b)) == ("tiny@2", "tiny@1")
     assert (await b.ask("POST", "/adapters/1/rollback"))[0] == 503

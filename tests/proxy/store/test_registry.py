@@ -17,14 +17,24 @@ def test_adapters_are_kept_and_changed(store):
     store.put_adapter(adapter(2))
     store.ingest(
         [
-            mutation("adapter", adapter(1, "live", numbers={"p": 0.5}, batches=["b1"]).model_dump(mode="json")),
+            mutation(
+                "adapter",
+                adapter(1, "live", numbers={"accepted": True, "p": 0.5}, batches=["b1"]).model_dump(mode="json"),
+            ),
             call("a", adapter="m@1"),
         ],
         {},
     )
     store.put_adapter(adapter(2, "rolled_back", reason="worse"))
     one, two = store.adapters()
-    assert (one.name, one.state, one.numbers, one.batches, one.episodes) == ("m@1", "live", {"p": 0.5}, ["b1"], 1)
+    assert (one.name, one.state, one.accepted, one.meta, one.batches, one.episodes) == (
+        "m@1",
+        "live",
+        True,
+        {"p": 0.5},
+        ["b1"],
+        1,
+    )
     assert (two.name, two.state, two.reason) == ("m@2", "rolled_back", "worse")
 
 

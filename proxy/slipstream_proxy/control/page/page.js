@@ -86,7 +86,7 @@ async function adapters() {
       ["candidate", "live", "loading"].includes(a.state) ? el("button", { onclick: () => decide(a.name, "rollback") }, "Roll back") : ""))));
 }
 function why(a) {
-  const g = a.numbers.gate;
+  const g = a.gate;
   return (a.reason || "") + (g && g.pairs ? " (difference " + short(g.difference) + " in [" + short(g.lower) + ", " + short(g.upper) + "], " + g.pairs + " tasks)" : "");
 }
 

@@ -1,0 +1,77 @@
+"""Changes of adapters' states, kept durably.
+
+Alone, a change is a mutation in the spool. With a shared store it is a compare-and-set of the store's revision: it
+counts if no other proxy was first, so one gate decides, whichever proxy it runs in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from slipstream.contract import Adapter, Event
+from slipstream_proxy.control.adapters.registry import AdapterRegistry
+from slipstream_proxy.control.mutations import Mutations
+from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.store_handle import RETRY, StoreHandle
+from slipstream_proxy.control.threads import in_thread
+
+log = logging.getLogger(__name__)
+AWAY = "the proxies keep adapters' states in their shared store, and it takes no changes just now"
+
+
+class ConcurrentChange(Exception):
+    """Another proxy changed adapters first. Follow the store, then decide again."""
+
+
+def event(kind: str, **data: JsonValue) -> Event:
+    return Event(kind=kind, at=time.time(), data=data)
+
+
+class AdapterJournal:
+    def __init__(self, registry: AdapterRegistry, stores: StoreHandle, mutations: Mutations) -> None:
+        self.registry = registry
+        self.stores = stores
+        self.mutations = mutations
+        self.wake = asyncio.Event()
+        """Set after each change: the swapper looks again."""
+
+    def restore(self) -> None:
+        """At start, and after the store came back: the states that it holds. Blocks."""
+        store = self.stores.current
+        if store is not None and (found := store.adapters_since(-1)) is not None:
+            self.registry.adopt(*found)
+        self.wake.set()
+
+    async def change(self, changed: Sequence[Adapter], *events: Event) -> None:
+        """Keep changes that belong together.
+
+        Raises ``ConcurrentChange``, and ``Problem`` 503 if a shared store does not answer.
+        """
+        shared = self.stores.shared
+        if shared:
+            self.registry.revision = await self._swap(changed, events)
+        self.registry.put(changed)
+        for adapter in () if shared else changed:
+            await self.mutations.keep("adapter", adapter.model_dump(mode="json"))
+        for e in events:
+            log.info("%s %s", e.kind, " ".join(f"{k}={v}" for k, v in e.data.items() if k != "gate"))
+            if not shared:
+                await self.mutations.keep("event", e.model_dump(mode="json"))
+        self.wake.set()
+
+    async def _swap(self, changed: Sequence[Adapter], events: Sequence[Event]) -> int:
+        store = self.stores.current
+        if store is None:
+            raise Problem(503, AWAY, fix="ask again", headers=RETRY)
+        try:
+            revision = await in_thread(store.swap_adapters, self.registry.revision, changed, events)
+        except Exception as e:
+            raise Problem(503, f"{AWAY}: {e}"[:500], fix="ask again", headers=RETRY) from e
+        if revision is None:
+            raise ConcurrentChange
+        return revision

@@ -1,0 +1,160 @@
+"""The adapters that there are, by state: what is live, what is tried, what must stay in the engines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from slipstream.config import Config
+from slipstream.contract import Adapter, AdapterState
+from slipstream_proxy.control.adapters.files import AdapterFiles
+from slipstream_proxy.control.problem import Problem
+
+S = AdapterState
+
+
+class Arm(NamedTuple):
+    """A share of new episodes that gets another adapter than the live one."""
+
+    adapter: str
+    arm: str
+    share: float
+
+
+class AdapterRegistry:
+    """What is known in memory. Only the event loop calls this; ``journal.py`` keeps changes durably."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.files = AdapterFiles(config)
+        self.items: dict[str, Adapter] = {}
+        self.revision = -1
+        """The store's revision that ``items`` stands at (with a shared store)."""
+        self.mine: set[str] = set()
+        """Adapters that came to this proxy and are loading: it decides on them once they are loaded."""
+        self.arrived: dict[str, float] = {}
+        """Adapter that is loading → when it came (monotonic)."""
+        self.given_up: set[str] = set()
+        """Adapters whose episodes moved to the live one, because the engine has too few slots."""
+        self.pins: dict[str, int] = {}
+        """Adapter → open episodes, as of the last look at the store."""
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the trained models."""
+        return sorted({self.config.model_name, *(r.trained for r in self.config.models.values() if r.trained)})
+
+    @property
+    def base(self) -> str:
+        """The engine's own model: it answers while there is no adapter."""
+        return self.config.model_name
+
+    def find(self, which: str) -> Adapter:
+        """By full name, or by version number if one model alone has it. Raises ``Problem`` 404 or 409."""
+        if which in self.items:
+            return self.items[which]
+        found = [a for a in self.items.values() if str(a.version) == which]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(sorted(a.name for a in found))
+            raise Problem(
+                409, f"several models have a version {which}", field="path.adapter", fix=f"use one of {names}"
+            )
+        raise Problem(404, f"no adapter {which}", field="path.adapter", fix="list them with GET adapters")
+
+    def of(self, model: str, state: AdapterState, items: Mapping[str, Adapter] | None = None) -> Adapter | None:
+        """The newest of a model in a state. At most one is live, and at most one is a candidate."""
+        found = (self.items if items is None else items).values()
+        return max((a for a in found if a.model == model and a.state == state), key=lambda a: a.version, default=None)
+
+    def accepted(self, model: str, items: Mapping[str, Adapter] | None = None) -> str:
+        live = self.of(model, S.LIVE, items)
+        return live.name if live else self.base
+
+    def live(self, model: str, items: Mapping[str, Adapter] | None = None) -> str:
+        """What new episodes get, arms aside."""
+        candidate = self.of(model, S.CANDIDATE, items)
+        return candidate.name if candidate and self.config.gate.mode == "guard" else self.accepted(model, items)
+
+    def arms(self, model: str) -> list[Arm]:
+        gate, candidate = self.config.gate, self.of(model, S.CANDIDATE)
+        if candidate is None or gate.mode == "manual":
+            return []
+        if gate.mode == "guard":
+            return [Arm(self.accepted(model), "control", gate.holdout)]
+        return [Arm(candidate.name, "candidate", gate.share)]
+
+    def last_accepted(self, than: Adapter) -> Adapter | None:
+        """The adapter that a rollback of this one goes back to. None: the base model."""
+        older = (
+            a
+            for a in self.items.values()
+            if a.model == than.model and a.state == S.RETIRED and a.accepted and self.files.exist(a)
+        )
+        return max(older, key=lambda a: a.decided or 0.0, default=None)
+
+    def keep(self) -> dict[str, Adapter]:
+        """What must stay in the engines: live, candidate, and what running episodes are pinned to."""
+        roles, usable = {S.LIVE, S.CANDIDATE}, {S.RETIRED, S.ROLLED_BACK}
+        pinned = {n for n, count in self.pins.items() if count > 0 and n not in self.given_up}
+        return {n: a for n, a in self.items.items() if a.state in roles or (n in pinned and a.state in usable)}
+
+    def wanted(self) -> dict[str, str]:
+        """Adapter that every engine must have → its path as vLLM sees it."""
+        return {n: self.files.path_for_engine(a) for n, a in self.keep().items()}
+
+    def known_paths(self) -> dict[str, tuple[str, ...]]:
+        """Every adapter of ours → the paths that an engine may have it from."""
+        return {a.name: self.files.engine_paths(a) for a in self.items.values()}
+
+    def in_state(self, *states: AdapterState) -> list[Adapter]:
+        return [a for a in self.items.values() if a.state in states]
+
+    def servable(self, name: str) -> bool:
+        adapter = self.items.get(name)
+        return adapter is not None and adapter.state not in (S.REFUSED, S.LOADING) and name not in self.given_up
+
+    def versions(self, model: str) -> tuple[dict[str, int], int]:
+        """Adapter → version (base: 0), and the live one's version: staleness counts from there."""
+        good = (a for a in self.items.values() if a.model == model and a.state not in (S.ROLLED_BACK, S.REFUSED))
+        versions = {a.name: a.version for a in good}
+        versions[self.base] = 0
+        return versions, versions.get(self.live(model), 0)
+
+    def pin(self, name: str) -> None:
+        """A running episode has it: it stays in the engines at least until the store is asked again."""
+        self.pins[name] = max(1, self.pins.get(name, 0))
+
+    def put(self, adapters: Iterable[Adapter]) -> None:
+        self.items.update({a.name: a for a in adapters})
+
+    def adopt(self, revision: int, found: Sequence[Adapter]) -> None:
+        """Take over what the store says at this revision."""
+        for a in found:
+            before = self.items.get(a.name)
+            if a.state == S.LOADING and (before is None or before.state != S.LOADING):
+                self.arrived[a.name] = time.monotonic()
+            elif a.state != S.LOADING:
+                self.arrived.pop(a.name, None)
+                self.mine.discard(a.name)
+            if a.state in (S.LOADING, S.LIVE, S.CANDIDATE):
+                self.given_up.discard(a.name)
+            self.items[a.name] = a.model_copy(update={"loaded": False})
+        self.revision = revision
+
+    def expect(self, adapter: Adapter) -> None:
+        """It came to this proxy and will be loaded."""
+        self.arrived.setdefault(adapter.name, time.monotonic())
+        self.given_up.discard(adapter.name)
+        self.mine.add(adapter.name)
+
+    def shown(self, adapter: Adapter, loaded: set[str]) -> Adapter:
+        """With what the API adds: open episodes, and whether every engine has it."""
+        update = {"episodes": self.pins.get(adapter.name, 0), "loaded": adapter.name in loaded}
+        return adapter.model_copy(update=update)
+
+    def public(self, loaded: set[str]) -> list[Adapter]:
+        """All of them, newest first."""
+        return sorted((self.shown(a, loaded) for a in self.items.values()), key=lambda a: (a.model, -a.version))

@@ -1,0 +1,206 @@
+"""Swaps adapters in the engines: load new, switch, drain, unload old; and the loops that keep them so.
+
+Never ``load_inplace`` and never a name twice: a reused name serves stale prefix-cache KV (vLLM issue #42125).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import time
+
+from slipstream.contract import Adapter, AdapterState
+from slipstream_proxy.control.adapters.fleet import Fleet
+from slipstream_proxy.control.adapters.journal import AdapterJournal, ConcurrentChange
+from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
+from slipstream_proxy.control.adapters.publisher import LivePublisher
+from slipstream_proxy.control.adapters.registry import AdapterRegistry
+from slipstream_proxy.control.engine_lease import EngineLease
+from slipstream_proxy.control.engines import EngineAway, EngineFailed, EnginePool, EngineRefused
+from slipstream_proxy.control.store_handle import StoreHandle
+from slipstream_proxy.control.threads import end, in_thread
+
+log = logging.getLogger(__name__)
+GRACE = 3.0
+"""Seconds between the moment an adapter is no longer served and its unloading: a worker may still hold a pin to it."""
+TICK = 0.5
+FIRST_CHECK = 5.0
+S = AdapterState
+
+
+class Swapper:
+    def __init__(
+        self,
+        registry: AdapterRegistry,
+        journal: AdapterJournal,
+        lifecycle: AdapterLifecycle,
+        fleet: Fleet,
+        engines: EnginePool,
+        lease: EngineLease,
+        publisher: LivePublisher,
+        stores: StoreHandle,
+        *,
+        grace: float = GRACE,
+    ) -> None:
+        self.registry, self.journal, self.lifecycle, self.fleet = registry, journal, lifecycle, fleet
+        self.engines, self.lease, self.publisher, self.stores = engines, lease, publisher, stores
+        self.config = registry.config
+        self.grace = grace
+        self.draining: dict[str, float] = {}
+        self.failing: dict[str, float] = {}
+        """Adapter → since when the engine answers 5xx for it (monotonic)."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await self.engines.start()
+        await self._pins()
+        self.lease.start()
+        # before anybody learns of it: a control plane that restarts must not report a healthy engine as down
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.engines.check_all(), FIRST_CHECK)
+        self.publisher.publish()
+        self._tasks = [
+            asyncio.create_task(self._health(), name="health"),
+            asyncio.create_task(self._run(), name="swap"),
+        ]
+
+    async def stop(self) -> None:
+        await end(self._tasks)
+        await self.lease.stop()
+        await self.engines.stop()
+
+    async def _health(self) -> None:
+        while True:
+            try:
+                await self.engines.check_all()
+                await self.lease.rouse()
+                self.publisher.publish()
+                self.journal.wake.set()
+            except Exception:
+                log.exception("the health check failed")
+            await asyncio.sleep(self.engines.interval)
+
+    async def _run(self) -> None:
+        wake = self.journal.wake
+        while True:
+            wake.clear()
+            try:
+                await self.tick()
+            except ConcurrentChange:
+                await asyncio.sleep(0.1)
+            except Exception:
+                log.exception("swapping failed; trying again")
+                await asyncio.sleep(TICK)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wake.wait(), TICK)
+
+    async def tick(self) -> None:
+        """One look at what should be loaded and what is."""
+        await self.fleet.follow()
+        await self._pins()
+        await self._refused_again()
+        await self._make_room()
+        for adapter in sorted(self.registry.in_state(S.LOADING), key=lambda a: (a.model, a.version)):
+            if self.registry.items[adapter.name].state == S.LOADING:
+                await self.load(adapter)
+                await self._make_room()
+                self.publisher.publish()
+        self.publisher.publish()
+        if self.fleet.up_to_date(self.grace):
+            await self._unload()
+        await in_thread(self._forget_files)
+
+    async def _pins(self) -> None:
+        if (store := self.stores.current) is not None:
+            try:
+                self.registry.pins = await in_thread(store.open_pins)
+            except Exception as e:
+                log.warning("pins cannot be read, keeping the known ones: %s", e)
+
+    async def load(self, adapter: Adapter) -> bool:
+        """Into every engine that is up, warmed; then it becomes live or a candidate. False: not yet, or refused."""
+        mine = self.fleet.mine(adapter)
+        if not self.engines.healthy() or (not mine and adapter.name in self.engines.loaded()):
+            return False
+        errors = await self.engines.load_all(adapter.name, self.registry.files.path_for_engine(adapter))
+        if not errors:
+            self.failing.pop(adapter.name, None)
+            now = self.registry.items[adapter.name]
+            if mine and now.state == S.LOADING:  # it may have been taken back meanwhile
+                await self.lifecycle.activate(now)
+            return True
+        refusal = self._refusal(adapter, errors)
+        if refusal is not None and mine and self.fleet.may_refuse(adapter):
+            self.failing.pop(adapter.name, None)
+            await self.lifecycle.take_back(adapter, f"the engine refuses it: {refusal}", state=S.REFUSED)
+        return False
+
+    def _refusal(self, adapter: Adapter, errors: list[BaseException]) -> str | None:
+        """Why it is to be refused: an engine answered 4xx, or 5xx for longer than ``adapters.patience``."""
+        for e in errors:
+            if not isinstance(e, EngineRefused | EngineFailed | EngineAway):
+                log.error("loading %s: %r", adapter.name, e)
+        if (no := next((e for e in errors if isinstance(e, EngineRefused)), None)) is not None:
+            return str(no)
+        if (failed := next((e for e in errors if isinstance(e, EngineFailed)), None)) is not None:
+            since = self.failing.setdefault(adapter.name, time.monotonic())
+            return str(failed) if time.monotonic() - since > self.config.adapters.patience else None
+        return None
+
+    async def _refused_again(self) -> None:
+        """A restarted engine refuses an adapter that served before: serve without the adapter, not without the engine."""
+        while self.engines.refused:
+            name, why = self.engines.refused.popitem()
+            adapter = self.registry.keep().get(name)
+            if adapter is None or not self.fleet.may_refuse(adapter):
+                continue
+            if adapter.state in (S.LIVE, S.CANDIDATE):
+                await self.lifecycle.take_back(adapter, f"the engine refuses it: {why}", state=S.REFUSED)
+            await self._give_up(adapter)
+
+    async def _make_room(self) -> None:
+        """Pinned versions ≤ ``max_loras`` - 1: beyond that the oldest versions' episodes move to the live one."""
+        while len(keep := self.registry.keep()) > self.config.engine.max_loras - 1:
+            old = [a for a in keep.values() if a.state not in (S.LIVE, S.CANDIDATE)]
+            if not old:
+                return
+            await self._give_up(min(old, key=lambda a: (a.created, a.version)))
+
+    async def _give_up(self, adapter: Adapter) -> None:
+        self.registry.given_up.add(adapter.name)
+        to = self.registry.live(adapter.model)
+        store = self.stores.current
+        moved = await in_thread(store.move_pins, adapter.name, to) if store is not None else 0
+        log.info("%s gives up its slot in the engine: %d running episodes move to %s", adapter.name, moved, to)
+        self.publisher.publish()
+
+    async def _unload(self) -> None:
+        """What nobody needs, ``grace`` seconds after it left the live state."""
+        if not self.engines.awake.is_set():
+            return
+        now, keep = time.monotonic(), self.registry.keep()
+        loading = {a.name for a in self.registry.in_state(S.LOADING)}
+        there = {n for e in self.engines.engines for n in e.loaded}
+        self.draining = {n: self.draining.get(n, now) for n in there if n not in keep and n not in loading}
+        for name, since in list(self.draining.items()):
+            if now - since >= self.grace:
+                await self.engines.unload(name)
+                del self.draining[name]
+                self.publisher.publish()
+
+    def _forget_files(self) -> None:
+        """Delete files of retired adapters beyond ``adapters.keep``, oldest first."""
+        registry = self.registry
+        keep = set(registry.keep()) | {n for e in self.engines.engines for n in e.loaded}
+        lives = [live for m in registry.models if (live := registry.of(m, S.LIVE))]
+        rollback_targets = {back.name for live in lives if (back := registry.last_accepted(live))}
+        finished = registry.in_state(S.RETIRED, S.ROLLED_BACK, S.REFUSED)
+        over = [a for a in finished if a.name not in keep and registry.files.has_own(a)]
+        over.sort(key=lambda a: a.created)
+        for adapter in over[: max(0, len(over) - self.config.adapters.keep)]:
+            if adapter.name in rollback_targets:
+                continue
+            shutil.rmtree(registry.files.folder(adapter), ignore_errors=True)
+            log.info("%s: its files are deleted (adapters.keep = %d)", adapter.name, self.config.adapters.keep)

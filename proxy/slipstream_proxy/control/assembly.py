@@ -1,0 +1,55 @@
+"""Makes the control plane's objects and hands each the collaborators that it needs."""
+
+from __future__ import annotations
+
+from slipstream.config import Config
+from slipstream_proxy.control.adapters.fleet import Fleet
+from slipstream_proxy.control.adapters.gatekeeper import Gatekeeper
+from slipstream_proxy.control.adapters.journal import AdapterJournal
+from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
+from slipstream_proxy.control.adapters.publisher import LivePublisher
+from slipstream_proxy.control.adapters.registrar import AdapterRegistrar
+from slipstream_proxy.control.adapters.registry import AdapterRegistry
+from slipstream_proxy.control.adapters.swapper import Swapper
+from slipstream_proxy.control.deps import Deps
+from slipstream_proxy.control.engine_lease import EngineLease
+from slipstream_proxy.control.engines import EnginePool
+from slipstream_proxy.control.ids import new_id
+from slipstream_proxy.control.live import LiveState
+from slipstream_proxy.control.metrics import ControlMetrics
+from slipstream_proxy.control.mutations import Mutations
+from slipstream_proxy.control.store_handle import StoreHandle
+from slipstream_proxy.spool import SpoolWriter
+
+
+def assemble(config: Config, writer: SpoolWriter) -> Deps:
+    """Nothing runs yet, and no store is open."""
+    stores = StoreHandle(config.store_url)
+    mutations = Mutations(writer, stores, new_id)
+    metrics = ControlMetrics()
+    live = LiveState(config.root / "live.json")
+    registry = AdapterRegistry(config)
+    journal = AdapterJournal(registry, stores, mutations)
+    engine = config.engine
+    engines = EnginePool(engine.urls, engine.api_key, registry.wanted, registry.known_paths, engine.health_interval)
+    publisher = LivePublisher(registry, engines, live)
+    lease = EngineLease(engines, live, publisher.publish, shared=engine.share)
+    fleet = Fleet(registry, engines, publisher, stores)
+    lifecycle = AdapterLifecycle(registry, journal, fleet, stores, metrics.swap_seconds.observe)
+    return Deps(
+        config=config,
+        stores=stores,
+        mutations=mutations,
+        live=live,
+        registry=registry,
+        journal=journal,
+        lifecycle=lifecycle,
+        registrar=AdapterRegistrar(registry, journal, fleet),
+        fleet=fleet,
+        gatekeeper=Gatekeeper(registry, lifecycle, fleet, publisher, stores),
+        engines=engines,
+        lease=lease,
+        publisher=publisher,
+        swapper=Swapper(registry, journal, lifecycle, fleet, engines, lease, publisher, stores),
+        metrics=metrics,
+    )

@@ -1,0 +1,64 @@
+"""What time does: the store's sweep every second, and days beyond ``store.keep_days`` dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+from slipstream.contract import Event
+from slipstream_proxy.control.deps import Deps
+from slipstream_proxy.control.threads import end
+
+log = logging.getLogger(__name__)
+SWEEP_EVERY = 1.0
+RETENTION_EVERY = 600.0
+
+
+class Sweeper:
+    def __init__(self, deps: Deps) -> None:
+        self.deps = deps
+        self.next_retention = 0.0
+        """Monotonic."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._run(), name="sweep")]
+
+    async def stop(self) -> None:
+        await end(self._tasks)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_EVERY)
+            if self.deps.stores.current is None:
+                continue
+            try:
+                await self.deps.ask(self.deps.store.sweep, self.deps.now())
+                await self._retention()
+            except Exception:
+                log.exception("the sweep failed")
+
+    async def _retention(self) -> None:
+        """Drop days beyond ``store.keep_days``, after they are archived."""
+        deps, settings = self.deps, self.deps.config.store
+        if settings.keep_days is None or time.monotonic() < self.next_retention:
+            return
+        self.next_retention = time.monotonic() + RETENTION_EVERY
+        oldest = time.strftime("%Y-%m-%d", time.gmtime(deps.now() - settings.keep_days * 86400))
+        for day in await deps.ask(deps.store.days):
+            if _dashed(day) >= oldest:
+                continue
+            if settings.archive:
+                folder = Path(settings.archive).expanduser()
+                folder.mkdir(parents=True, exist_ok=True)
+                await deps.ask(deps.store.archive_day, day, folder)
+            rows = await deps.ask(deps.store.drop_day, day)
+            event = Event(kind="retention", at=time.time(), data={"day": day, "calls": rows})
+            await deps.mutations.keep("event", event.model_dump(mode="json"))
+
+
+def _dashed(day: str) -> str:
+    digits = "".join(ch for ch in day if ch.isdigit())
+    return f"{digits[:4]}-{digits[4:6]}-{digits[6:8]}"

@@ -1,0 +1,149 @@
+"""Adapters: register or upload, list, promote, roll back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+from aiohttp import BodyPartReader, web
+from pydantic import Field, StringConstraints, ValidationError
+
+from slipstream import contract as c
+from slipstream_proxy.control.adapters.validation import CONFIG, WEIGHTS
+from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, TRAINER, Ctx, Query, Route, explain, reply
+from slipstream_proxy.control.ids import new_id
+from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.threads import in_thread
+
+ADAPTER = c.API + "/adapters/{adapter:[A-Za-z0-9._~@-]{1,160}}"
+UPLOAD_LIMIT = 16 * 2**30
+POLL = 0.05
+
+
+class AdapterPost(c.AdapterIn):
+    path: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._~-]{1,120}@[1-9][0-9]{0,8}$")]
+    """The folder's name right under ``adapters.dir``: ``<model>@<n>``."""
+
+
+class WaitQuery(Query):
+    wait: float = Field(
+        0.0, ge=0, le=600, allow_inf_nan=False, description="Seconds to wait until it is no longer loading."
+    )
+
+
+async def list_adapters(ctx: Ctx) -> web.StreamResponse:
+    registry = ctx.deps.registry
+    live = {m: registry.live(m) for m in registry.models}
+    return reply(c.AdapterList(adapters=registry.public(ctx.deps.engines.loaded()), live=live))
+
+
+async def post_adapter(ctx: Ctx) -> web.StreamResponse:
+    deps = ctx.deps
+    body: c.AdapterIn = ctx.body if ctx.body is not None else await upload(ctx)
+    adapter = await deps.registrar.register(body)
+    until = asyncio.get_running_loop().time() + ctx.query.wait
+    while (
+        deps.registry.items[adapter.name].state == c.AdapterState.LOADING and asyncio.get_running_loop().time() < until
+    ):
+        await asyncio.sleep(POLL)
+    return reply(_shown(ctx, deps.registry.items[adapter.name]), 201)
+
+
+def _shown(ctx: Ctx, adapter: c.Adapter) -> c.Adapter:
+    return ctx.deps.registry.shown(adapter, ctx.deps.engines.loaded())
+
+
+async def upload(ctx: Ctx) -> c.AdapterIn:
+    """multipart/form-data: a part ``adapter`` (AdapterIn as JSON) and the two files by their names. The folder appears whole, by rename."""
+    root = ctx.deps.config.adapters_dir
+    temp = root / f".tmp-{new_id()}"
+    wanted: c.AdapterIn | None = None
+    temp.mkdir(parents=True)
+    try:
+        async for part in await ctx.request.multipart():
+            if not isinstance(part, BodyPartReader):
+                raise Problem(422, "nested multipart is not taken", field="body")
+            name = part.filename or part.name or ""
+            if part.name == "adapter":
+                try:
+                    wanted = AdapterPost.model_validate_json(await part.read())
+                except ValidationError as e:
+                    raise explain(e, "body.adapter", AdapterPost) from e
+            elif name in (CONFIG, WEIGHTS):
+                await _receive(part, temp / name)
+            else:
+                raise Problem(
+                    422,
+                    f"part {name[:80]!r} is not known",
+                    field="body",
+                    fix=f"send adapter (JSON), {CONFIG} and {WEIGHTS}",
+                )
+        if wanted is None:
+            raise Problem(
+                422,
+                "the part adapter is missing",
+                field="body.adapter",
+                fix="send AdapterIn as JSON in a part of that name",
+            )
+        folder = root / wanted.path
+        if folder.exists() or wanted.path in ctx.deps.registry.items:
+            raise Problem(
+                409,
+                f"{wanted.path} is there already",
+                field="body.adapter.path",
+                fix="names are never used again: take the next number",
+            )
+        await in_thread(_publish, temp, folder)
+        return wanted
+    except ValueError as e:
+        raise Problem(400, f"the multipart body cannot be read: {e}", field="body") from e
+    finally:
+        shutil.rmtree(temp, ignore_errors=True)
+
+
+async def _receive(part: BodyPartReader, path: Path) -> None:
+    size = 0
+    with path.open("wb") as file:
+        while chunk := await part.read_chunk(2**20):
+            size += len(chunk)
+            if size > UPLOAD_LIMIT:
+                raise Problem(413, f"{path.name} is too large", field=f"body.{path.name}")
+            await in_thread(file.write, chunk)
+        file.flush()
+        await in_thread(os.fsync, file.fileno())
+
+
+def _publish(temp: Path, folder: Path) -> None:
+    temp.rename(folder)
+    fd = os.open(folder.parent, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+async def promote(ctx: Ctx) -> web.StreamResponse:
+    adapter = await ctx.deps.lifecycle.promote(ctx.path("adapter"), ctx.body.reason)
+    ctx.deps.publisher.publish()
+    return reply(_shown(ctx, adapter))
+
+
+async def rollback(ctx: Ctx) -> web.StreamResponse:
+    adapter = await ctx.deps.lifecycle.rollback(ctx.path("adapter"), ctx.body.reason)
+    ctx.deps.publisher.publish()
+    return reply(_shown(ctx, adapter))
+
+
+ROUTES = [
+    Route("GET", c.API + "/adapters", list_adapters, "Versions and where they stand", EVERY_SCOPE, responses={200: c.AdapterList}),
+    Route("POST", c.API + "/adapters", post_adapter,
+          "Register a folder under adapters.dir, or upload one as multipart/form-data (parts: adapter = this body as JSON, adapter_config.json, "
+          "adapter_model.safetensors)", (TRAINER,), WaitQuery, AdapterPost, responses={201: c.Adapter}, errors=(404, 409), multipart=True),
+    Route("POST", ADAPTER + "/promote", promote, "Make it the live one", (ADMIN,), body=c.GateIn, body_required=False, responses={200: c.Adapter},
+          errors=(404, 409)),
+    Route("POST", ADAPTER + "/rollback", rollback, "Take it back", (ADMIN,), body=c.GateIn, body_required=False, responses={200: c.Adapter},
+          errors=(404, 409)),
+]  # fmt: skip

@@ -1,0 +1,164 @@
+"""Episodes: list, look, reward, done, forget; datasets out of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from aiohttp import web
+from pydantic import Field
+
+from slipstream import contract as c
+from slipstream_proxy.control import export
+from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, INFERENCE, REWARD, Ctx, Query, Route, reply
+from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.threads import in_thread
+from slipstream_proxy.store.archive import forget_archived
+from slipstream_proxy.store.protocol import EpisodeFilter
+
+EPISODE = c.API + "/episodes/{episode:[A-Za-z0-9._~-]{1,160}}"
+Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
+
+
+class FilterQuery(Query):
+    key: str | None = Field(
+        None, max_length=64, pattern="^[A-Za-z0-9_-]+$", description="Another key's episodes (admin)."
+    )
+    task: c.Tag | None = None
+    split: Literal["train", "eval"] | None = None
+    adapter: str | None = Field(None, min_length=1, max_length=200, pattern=r"^[^\x00]+$")
+    state: c.EpisodeState | None = None
+    model: str | None = Field(None, min_length=1, max_length=200, pattern=r"^[^\x00]+$")
+    reward_min: Number | None = None
+    reward_max: Number | None = None
+    since: Number | None = Field(None, description="Started at or after, seconds since the epoch.")
+    until: Number | None = Field(None, description="Started before.")
+
+
+class EpisodesQuery(FilterQuery):
+    cursor: str | None = Field(
+        None, min_length=1, max_length=1000, pattern=r"^[\x21-\x7e]+$", description="`next` of the page before."
+    )
+    limit: int = Field(50, ge=1, le=1000)
+
+
+class ExportQuery(FilterQuery):
+    format: Literal["jsonl", "sft", "dpo", "parquet"] = "jsonl"
+
+
+class KeyQuery(Query):
+    key: str | None = Field(
+        None,
+        max_length=64,
+        pattern="^[A-Za-z0-9_-]+$",
+        description="The episode's key, when it is another one's (admin).",
+    )
+
+
+class EpisodeQuery(KeyQuery):
+    tokens: bool = Field(False, description="With token ids and log-probabilities.")
+
+
+class Stored(c.Model):
+    stored: bool = True
+
+
+def wanted(ctx: Ctx, query: FilterQuery, **more: Any) -> EpisodeFilter:
+    for name, value in ctx.tags.items():
+        if not c.TAG.match(name) or not c.TAG.match(value):
+            raise Problem(
+                422, f"query.tag.{name}: not a tag", field=f"query.tag.{name}", fix="1 to 128 of A-Z a-z 0-9 . _ -"
+            )
+    key = query.key if ctx.caller.admin else ctx.owner(query.key)
+    fields = query.model_dump(
+        include={"task", "split", "adapter", "model", "reward_min", "reward_max", "since", "until"}
+    )
+    return EpisodeFilter(key=key, state=query.state.value if query.state else None, tags=ctx.tags, **fields, **more)
+
+
+async def list_episodes(ctx: Ctx) -> web.StreamResponse:
+    q: EpisodesQuery = ctx.query
+    try:
+        page = await ctx.deps.ask(ctx.deps.store.episodes, wanted(ctx, q, cursor=q.cursor, limit=q.limit))
+    except ValueError as e:
+        raise Problem(
+            404, f"no such page: {e}", field="query.cursor", fix="pass `next` of the page before as it is"
+        ) from e
+    return reply(page)
+
+
+async def get_episode(ctx: Ctx) -> web.StreamResponse:
+    q: EpisodeQuery = ctx.query
+    key = q.key if ctx.caller.admin else ctx.owner(q.key)
+    found = await ctx.deps.ask(ctx.deps.store.episode, key, ctx.path("episode"), tokens=q.tokens)
+    if found is None:
+        raise _unknown(ctx)
+    return reply(found)
+
+
+def _unknown(ctx: Ctx) -> Problem:
+    return Problem(404, f"no episode {ctx.path('episode')}", field="path.episode", fix="list them with GET episodes")
+
+
+async def post_reward(ctx: Ctx) -> web.StreamResponse:
+    deps = ctx.deps
+    body: c.RewardIn = ctx.body
+    key, episode = ctx.owner(ctx.query.key), ctx.path("episode")
+    ack: c.RewardAck | None = c.RewardAck(stored=True, known=False)
+    if deps.stores.current is not None:  # without a store the reward is kept all the same, and joined when there is one
+        ack = await deps.ask(deps.store.reward_known, key, episode, body.key, deps.now())
+    if ack is None:
+        fix = "check the episode's id (the x-slipstream-episode of its replies); rewards wait reward.orphan_ttl seconds for its first call"
+        raise Problem(
+            404,
+            f"no call of episode {episode} has come, and its rewards have waited long enough",
+            field="path.episode",
+            fix=fix,
+        )
+    if ack.stored:
+        await deps.mutate("reward", {"key": key, "episode": episode, "reward": body.model_dump(mode="json")})
+    return reply(ack)
+
+
+async def post_done(ctx: Ctx) -> web.StreamResponse:
+    await ctx.deps.mutate("done", {"key": ctx.owner(ctx.query.key), "episode": ctx.path("episode")})
+    return reply(Stored())
+
+
+async def delete_episode(ctx: Ctx) -> web.StreamResponse:
+    deps = ctx.deps
+    key, episode = ctx.query.key if ctx.caller.admin else ctx.owner(ctx.query.key), ctx.path("episode")
+    found = await deps.ask(deps.store.episode, key, episode)
+    if found is None or found.state == c.EpisodeState.DELETED:
+        raise _unknown(ctx)
+    # into the spool first: should the store be rebuilt from it, the episode is forgotten again
+    await deps.mutate("delete", {"key": found.key, "episode": episode})
+    gone = await deps.ask(deps.store.delete, found.key, episode, deps.now())
+    if deps.ingester:
+        await deps.ingester.forget(found.key, episode)
+    if gone and deps.config.store.archive:
+        folder = Path(deps.config.store.archive).expanduser()
+        archived = [name for name in gone.exports if (folder / name).is_file()]
+        for name in archived:
+            await in_thread(forget_archived, folder / name, found.key, episode)
+        gone = gone.model_copy(update={"exports": [name for name in gone.exports if name not in archived]})
+    return reply(gone or c.Deleted(id=episode, adapters=found.trained_adapters))
+
+
+async def get_export(ctx: Ctx) -> web.StreamResponse:
+    q: ExportQuery = ctx.query
+    return await export.send(ctx, wanted(ctx, q, limit=1000), q.format)
+
+
+LOOK = (INFERENCE, REWARD)
+ROUTES = [
+    Route("GET", c.API + "/episodes", list_episodes, "List and filter episodes, newest first", EVERY_SCOPE, EpisodesQuery, tags=True,
+          responses={200: c.EpisodePage}, errors=(404,)),
+    Route("GET", EPISODE, get_episode, "One episode: calls, rewards, adapter, lineage", EVERY_SCOPE, EpisodeQuery, responses={200: c.EpisodeDetail}, errors=(404,)),
+    Route("POST", EPISODE + "/rewards", post_reward, "Add or correct a reward", LOOK, KeyQuery, c.RewardIn, responses={200: c.RewardAck}, errors=(404,)),
+    Route("POST", EPISODE + "/done", post_done, "Nothing more will come", LOOK, KeyQuery, c.DoneIn, body_required=False, responses={200: Stored}),
+    Route("DELETE", EPISODE, delete_episode, "Forget an episode; names the adapters trained on it", (ADMIN, INFERENCE), KeyQuery,
+          responses={200: c.Deleted}, errors=(404,)),
+    Route("GET", c.API + "/export", get_export, "Datasets: JSON lines of episodes, SFT or DPO rows, Parquet", EVERY_SCOPE, ExportQuery, tags=True,
+          responses={200: "application/octet-stream"}),
+]  # fmt: skip

@@ -1,0 +1,164 @@
+"""Looking: events, status, SQL."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from pydantic import Field
+
+from slipstream import contract as c
+from slipstream_proxy.control.deps import Deps
+from slipstream_proxy.control.http import ADMIN, ENDLESS, EVERY_SCOPE, JUDGE, TRAINER, Ctx, Query, Route, json_of, reply
+from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.routes.episodes import Stored
+from slipstream_proxy.control.threads import in_thread
+from slipstream_proxy.data.metrics import read_parts
+
+NDJSON = "application/x-ndjson"
+PAGE = 1000
+FOLLOW_POLL = 1.0
+LOST = "slipstream_capture_lost_total"
+
+
+class Success(c.Model):
+    """Mean training reward by adapter, split and arm."""
+
+    class Row(c.Model):
+        model: str | None
+        adapter: str
+        split: str
+        arm: str
+        episodes: int
+        mean: float
+        std: float
+        first: float | None = None
+        last: float | None = None
+
+    rows: list[Row]
+
+
+class EventsQuery(Query):
+    after: int = Field(0, ge=0, le=2**53, description="The id of the last event that is known already.")
+    follow: bool = Field(
+        False,
+        description="Stay on: a line for each new event, an empty one every few seconds.",
+        json_schema_extra=ENDLESS,
+    )
+
+
+async def get_events(ctx: Ctx) -> web.StreamResponse:
+    deps, q = ctx.deps, ctx.query
+    after = q.after
+    first = await deps.ask(deps.store.events, after, PAGE)
+    response = web.StreamResponse(headers={"content-type": NDJSON, "cache-control": "no-store"})
+    await response.prepare(ctx.request)
+    events = first
+    idle = 0.0
+    while True:
+        changed = deps.changed
+        for e in events:
+            after = max(after, e.id)
+        if events:
+            await response.write(b"".join(json_of(e) + b"\n" for e in events))
+        elif not q.follow:
+            break
+        elif idle >= 5.0:
+            await response.write(b"\n")
+            idle = 0.0
+        if not events:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), FOLLOW_POLL)
+            idle += FOLLOW_POLL
+        events = await deps.ask(deps.store.events, after, PAGE)
+    await response.write_eof()
+    return response
+
+
+async def post_event(ctx: Ctx) -> web.StreamResponse:
+    """The number is the store's to give: an ``id`` in the body counts for nothing."""
+    deps = ctx.deps
+    body: c.Event = ctx.body
+    event = body.model_copy(update={"id": 0, "at": body.at or deps.now()})
+    await deps.mutate("event", event.model_dump(mode="json"))
+    deps.metrics.event(event)
+    return reply(Stored())
+
+
+def _version() -> str:
+    try:
+        return metadata.version("slipstream")
+    except metadata.PackageNotFoundError:
+        return "0"
+
+
+def lost_by_workers(folder: Path) -> int:
+    """Calls that the data plane's workers have served and could not write, as they said last."""
+    parts = [part for path in folder.glob("data*.json") for part in read_parts(path)]
+    return int(sum(value for part in parts for name, _, value in part["values"] if name == LOST))
+
+
+async def status_of(deps: Deps) -> c.Status:
+    counts: dict[str, Any] = await deps.ask(deps.store.counts, deps.now())
+    lost = await in_thread(lost_by_workers, deps.config.root / "metrics")
+    engines: list[dict[str, Any]] = [{**e.public(), "error": e.error} for e in deps.engines.engines]
+    waiting = [str(w) for w in counts.get("waiting", [])]
+    stats = deps.ingester.stats if deps.ingester else None
+    if not any(e["ok"] for e in engines):
+        waiting.insert(0, "no engine answers" if engines else "no engine is configured (engine.urls)")
+    if behind := deps.fleet.behind:
+        waiting.insert(0, f"another proxy says: {behind}")
+    if deps.lease.held is not None:
+        waiting.insert(0, "the trainer has the GPU: calls wait until its step is done")
+    if stats and stats.broken:
+        waiting.insert(0, f"the store takes nothing just now: {stats.broken}")
+    return c.Status(
+        version=_version(), started=deps.started, models={m: deps.registry.live(m) for m in deps.registry.models}, engines=engines,
+        episodes=counts.get("episodes", {}), groups=counts.get("groups", {}), calls=int(counts.get("calls", 0)),
+        capture_lost=lost + (stats.skipped if stats else 0) + deps.mutations.writer.lost, ingest_lag_seconds=stats.lag_seconds if stats else 0.0,
+        steps=int(counts.get("batches", {}).get("trained", 0)), last_step=deps.last_step or max((a.created for a in deps.registry.items.values()), default=None), untrainable=counts.get("untrainable", {}), waiting=waiting,
+        batch={"batches": counts.get("batches", {}), "missing": counts.get("missing", {})},
+    )  # fmt: skip
+
+
+async def get_status(ctx: Ctx) -> web.StreamResponse:
+    return reply(await status_of(ctx.deps))
+
+
+async def post_sql(ctx: Ctx) -> web.StreamResponse:
+    deps = ctx.deps
+    body: c.Sql = ctx.body
+    try:
+        result = await deps.ask(deps.store.sql, body.query, body.limit, deps.config.store.sql_timeout)
+    except TimeoutError as e:
+        raise Problem(
+            408, f"the query took longer than store.sql_timeout: {e}", field="body.query", fix="ask for less"
+        ) from e
+    except Exception as e:
+        # the body is as it should be; what it asks for does not go with what is there
+        raise Problem(
+            409,
+            str(e)[:2000],
+            type="query_failed",
+            field="body.query",
+            fix="one SELECT over the views episodes, calls, rewards, adapters",
+        ) from e
+    return reply(result)
+
+
+async def get_success(ctx: Ctx) -> web.StreamResponse:
+    rows = await ctx.deps.ask(ctx.deps.store.success_by_adapter)
+    return reply(Success(rows=[Success.Row.model_validate(r) for r in rows]))
+
+
+ROUTES = [
+    Route("GET", c.API + "/training/events", get_events, "Events as NDJSON, from the start; `follow=true` stays on for new ones", EVERY_SCOPE, EventsQuery, responses={200: NDJSON}),
+    Route("POST", c.API + "/training/events", post_event, "Add an event", (TRAINER, JUDGE), body=c.Event, responses={200: Stored}),
+    Route("GET", c.API + "/success", get_success, "Mean reward by adapter, split and arm", EVERY_SCOPE, responses={200: Success}),
+    Route("GET", c.API + "/status", get_status, "Where things stand, and why there was no step yet", EVERY_SCOPE, responses={200: c.Status}),
+    Route("POST", c.API + "/sql", post_sql, "One SELECT over the documented views", (ADMIN,), body=c.Sql, responses={200: c.SqlResult}, errors=(408, 409)),
+]  # fmt: skip

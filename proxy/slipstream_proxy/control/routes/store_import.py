@@ -1,0 +1,106 @@
+"""What another Slipstream exported, put back whole: episodes with their ids, tokens, log-probabilities, rewards and lineage; adapters with their states.
+
+This is how a store moves (DuckDB → PostgreSQL): export there, import here.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal
+
+from aiohttp import web
+from pydantic import Field, StringConstraints
+
+from slipstream import contract as c
+from slipstream_proxy.control.http import ADMIN, Ctx, Route, reply
+from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.routes.log_import import Imported
+from slipstream_proxy.store import schema
+
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+Time = Annotated[float, Field(ge=0, le=253_402_300_799.0)]
+Key = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+Name = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00]*$")]
+
+
+class CallIn(c.CallRecord):
+    number: Count
+    at: Time
+    seconds: Annotated[float, Field(ge=0, le=1e9)]
+    dialect: Name
+    model: Name
+    adapter: Name | None
+    trained: Name | None = None
+    status: Annotated[int, Field(ge=0, lt=1000)]
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+    prompt_ids: list[Count] | None = None
+    completion_ids: list[list[Count]] | None = None
+    logprobs: list[list[c.Finite]] | None = None
+
+
+class EpisodeIn(c.EpisodeDetail):
+    """A line of ``export?format=jsonl``."""
+
+    key: Key
+    task: c.Tag | None
+    split: Literal["train", "eval"]  # type: ignore[assignment]
+    tags: dict[c.Tag, c.Tag] = Field(default_factory=dict)
+    model: Name
+    adapter: Name | None
+    state: Literal["open", "done"]  # type: ignore[assignment]
+    started: Time
+    ended: Time | None
+    calls: Count
+    prompt_tokens: Annotated[int, Field(ge=0, lt=2**53)] = 0
+    completion_tokens: Annotated[int, Field(ge=0, lt=2**53)] = 0
+    reward: c.Finite | None = None
+    group: c.Id | None = None
+    call_list: list[CallIn] = Field(default_factory=list)  # type: ignore[assignment]
+
+
+class BroughtIn(c.Model):
+    adapters: int
+    """New ones."""
+
+
+async def post_episode(ctx: Ctx) -> web.StreamResponse:
+    deps = ctx.deps
+    body: EpisodeIn = ctx.body
+    if len({call.id for call in body.call_list if call.episode == body.id}) != len(body.call_list):
+        raise Problem(409, "calls of another episode, or one twice", field="body.call_list", fix="send it as exported")
+    known = await deps.ask(deps.store.episode, body.key, body.id)
+    if known is None and await deps.ask(deps.store.reward_known, body.key, body.id, None, deps.now()) is None:
+        raise Problem(409, f"episode {body.id} is forgotten", field="body.id")
+    if known is not None:
+        if {call.id for call in body.call_list} - {call.id for call in known.call_list}:
+            raise Problem(
+                409, f"episode {body.id} is there with other calls", field="body.id", fix="import into a fresh store"
+            )
+        return reply(Imported(episode=body.id, calls=0))
+    # as text: a transcript may hold numbers and letters that the spool's own JSON has no way to write
+    text = json.dumps(body.model_dump(mode="python"), default=str)
+    days = sorted({schema.day_of(call.at) for call in body.call_list})
+    await deps.mutate("episode", {"key": body.key, "episode": body.id, "days": days, "text": text})
+    return reply(Imported(episode=body.id, calls=len(body.call_list)))
+
+
+async def post_adapters(ctx: Ctx) -> web.StreamResponse:
+    """States are taken as they are: the live one is loaded before any call is sent to it. Those that are here already stay as they are."""
+    models = ctx.deps.registry.models
+    body: c.AdapterList = ctx.body
+    strange = [a.name for a in body.adapters if a.model not in models or a.name != f"{a.model}@{a.version}"]
+    if strange:
+        known = ", ".join(models)
+        raise Problem(
+            409, f"{strange[0]} is no adapter of a trained model", field="body.adapters", fix=f"trained models: {known}"
+        )
+    return reply(BroughtIn(adapters=await ctx.deps.registrar.bring_in(body.adapters)))
+
+
+ROUTES = [
+    Route("POST", c.API + "/import/episode", post_episode, "Put an exported episode back whole; again changes nothing", (ADMIN,), body=EpisodeIn,
+          responses={200: Imported}, errors=(409,)),
+    Route("POST", c.API + "/import/adapters", post_adapters, "Adapters of another store, as GET adapters tells them; again changes nothing", (ADMIN,),
+          body=c.AdapterList, responses={200: BroughtIn}, errors=(409,)),
+]  # fmt: skip

@@ -1,0 +1,144 @@
+"""The judge's and the trainer's work: leases that expire, scores, batches as Arrow, acks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from aiohttp import web
+
+from slipstream import contract as c
+from slipstream_proxy.control.http import JUDGE, TRAINER, Ctx, Route, reply
+from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.routes.episodes import Stored
+from slipstream_proxy.control.threads import in_thread
+from slipstream_proxy.store.protocol import LeasedBatch
+
+ARROW = "application/vnd.apache.arrow.stream"
+ID = "[A-Za-z0-9._~-]{1,160}"
+GROUP = c.API + "/groups/{group:" + ID + "}"
+LOST = "the lease has run out or is another's"
+
+
+class Parked(c.Model):
+    groups: list[c.Group]
+
+
+class Retried(c.Model):
+    retried: int
+
+
+class ReleaseIn(c.Model):
+    worker: c.Tag
+
+
+class Released(c.Model):
+    released: int
+
+
+async def lease_groups(ctx: Ctx) -> web.StreamResponse:
+    lease = await ctx.deps.ask(ctx.deps.store.lease_groups, ctx.body, ctx.deps.now())
+    return web.Response(status=204) if lease is None else reply(lease)
+
+
+async def post_scores(ctx: Ctx) -> web.StreamResponse:
+    deps, group = ctx.deps, ctx.path("group")
+    body: c.ScoresIn = ctx.body
+    if not await deps.ask(deps.store.post_scores, group, body, deps.now()):
+        raise Problem(409, LOST, field="body.lease", fix="lease the group again")
+    # whose group it is goes with it: a store that is filled again from the spool knows no groups of before
+    key = await deps.ask(deps.store.group_key, group)
+    await deps.mutate("scores", {"group": group, "key": key, "scores": body.model_dump(mode="json")}, wait=0)
+    deps.notify()
+    return reply(Stored())
+
+
+async def parked(ctx: Ctx) -> web.StreamResponse:
+    return reply(Parked(groups=await ctx.deps.ask(ctx.deps.store.parked)))
+
+
+async def retry(ctx: Ctx) -> web.StreamResponse:
+    count = await ctx.deps.ask(ctx.deps.store.unpark, ctx.path("group"))
+    if not count:
+        raise Problem(
+            404, f"no parked group {ctx.path('group')}", field="path.group", fix="list them with GET groups/parked"
+        )
+    return reply(Retried(retried=count))
+
+
+async def cache_get(ctx: Ctx) -> web.StreamResponse:
+    value = await ctx.deps.ask(ctx.deps.store.cache_get, ctx.path("key"))
+    if value is None:
+        raise Problem(404, "not in the cache", field="path.key")
+    return reply(c.CacheEntry(key=ctx.path("key"), value=value))
+
+
+async def cache_put(ctx: Ctx) -> web.StreamResponse:
+    body: c.CacheEntry = ctx.body
+    if body.key != ctx.path("key"):
+        raise Problem(409, "body.key differs from the path's", field="body.key", fix="send the same key in both")
+    deps = ctx.deps
+    entry = c.CacheEntry(key=body.key, value=body.value, at=deps.now())
+    await deps.ask(deps.store.cache_put, entry.key, entry.value, entry.at)
+    await deps.mutate("cache", entry.model_dump(mode="json"), wait=0)
+    return reply(entry)
+
+
+def arrow_bytes(table: pa.Table) -> bytes:
+    """An Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+async def lease_batch(ctx: Ctx) -> web.StreamResponse:
+    deps = ctx.deps
+    body: c.BatchLeaseIn = ctx.body
+    # the most groups of a batch are enough for one
+    wanted = body.model_copy(
+        update={"model": body.model or deps.config.model_name, "min_groups": min(body.min_groups, body.max_groups)}
+    )
+    versions, live = deps.registry.versions(str(wanted.model))
+    leased: LeasedBatch | None = await deps.ask(deps.store.lease_batch, wanted, versions, live, deps.now())
+    if leased is None:
+        return web.Response(status=204)
+    headers = {
+        "x-slipstream-batch": leased.id,
+        "x-slipstream-lease": leased.lease,
+        "x-slipstream-until": repr(leased.until),
+    }
+    return web.Response(body=await in_thread(arrow_bytes, leased.table), content_type=ARROW, headers=headers)
+
+
+async def ack_batch(ctx: Ctx) -> web.StreamResponse:
+    deps, batch = ctx.deps, ctx.path("batch")
+    body: c.BatchAck = ctx.body
+    members: dict[str, Any] = await deps.ask(deps.store.batch_members, batch)
+    if not await deps.ask(deps.store.ack_batch, batch, body, deps.now()):
+        raise Problem(409, LOST, field="body.lease", fix="its groups come back with another batch")
+    if body.outcome == "trained":
+        deps.last_step = deps.now()
+    await deps.mutate("ack", {"batch": batch, "ack": body.model_dump(mode="json"), "members": members}, wait=0)
+    deps.notify()
+    return reply(Stored())
+
+
+async def release(ctx: Ctx) -> web.StreamResponse:
+    body: ReleaseIn = ctx.body
+    return reply(Released(released=await ctx.deps.ask(ctx.deps.store.release_leases, body.worker)))
+
+
+ROUTES = [
+    Route("POST", c.API + "/groups/lease", lease_groups, "Groups to score; 204: none", (JUDGE,), body=c.GroupLeaseIn, responses={200: c.GroupLease, 204: None}),
+    Route("GET", c.API + "/groups/parked", parked, "Groups that the judge has given up", (JUDGE,), responses={200: Parked}),
+    Route("POST", GROUP + "/scores", post_scores, "Scores of a leased group", (JUDGE,), body=c.ScoresIn, responses={200: Stored}, errors=(409,)),
+    Route("POST", GROUP + "/retry", retry, "Hand a parked group out again", (JUDGE,), responses={200: Retried}, errors=(404,)),
+    Route("GET", c.API + "/judge/cache/{key:" + ID + "}", cache_get, "The judge's cache", (JUDGE,), responses={200: c.CacheEntry}, errors=(404,)),
+    Route("PUT", c.API + "/judge/cache/{key:" + ID + "}", cache_put, "Keep in the judge's cache", (JUDGE,), body=c.CacheEntry, responses={200: c.CacheEntry}, errors=(409,)),
+    Route("POST", c.API + "/batches/lease", lease_batch, "A batch to train on, as an Arrow IPC stream; 204: not enough groups", (TRAINER,),
+          body=c.BatchLeaseIn, responses={200: ARROW, 204: None}),
+    Route("POST", c.API + "/batches/{batch:" + ID + "}/ack", ack_batch, "A batch is trained on, or comes back", (TRAINER,), body=c.BatchAck,
+          responses={200: Stored}, errors=(409,)),
+    Route("POST", c.API + "/leases/release", release, "Give back all that a worker holds", (JUDGE, TRAINER), body=ReleaseIn, responses={200: Released}),
+]  # fmt: skip

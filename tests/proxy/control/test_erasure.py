@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from slipstream_proxy.control.erasure import BLANK, blank, nothing
+from slipstream_proxy.records import Kind
+from slipstream_proxy.segments import encode, read_segment
+from slipstream_proxy.store.protocol import Position
+
+
+def call(episode: str, text: bytes, key: str = "-") -> bytes:
+    head = {"id": "c" * 26, "key": key, "episode": episode, "at": 5.0, "seconds": 0.5}
+    return encode(Kind.CALL, head, b'{"messages": "' + text + b'"}', text * 3)
+
+
+def reward(episode: str, reason: str) -> bytes:
+    data = {"key": "-", "episode": episode, "reward": {"value": 1.0, "reason": reason}}
+    return encode(Kind.MUTATION, {"id": "m" * 26, "op": "reward", "at": 6.0, "data": data})
+
+
+def test_only_what_is_forgotten_and_stored_is_blanked(tmp_path):
+    parts = [
+        call("gone", b"SECRET"),
+        call("kept", b"OTHER"),
+        reward("gone", "SECRET"),
+        call("gone", b"SECRET", key="k2"),
+        call("gone", b"LATE"),
+    ]
+    path = tmp_path / "data0-00000001.seg"
+    path.write_bytes(b"".join(parts))
+    before = list(read_segment(path))
+    assert blank(tmp_path, {"data0": Position(1, before[3].end)}, {("-", "gone")}) == 2
+    after = list(read_segment(path))
+    assert read_segment(path).torn is None
+    assert [f.end for f in after] == [f.end for f in before]
+    assert [f.head.get("op") for f in after] == [BLANK, None, BLANK, None, None]
+    assert [(f.head["id"], f.head["at"]) for f in after[::2][:2]] == [("c" * 26, 5.5), ("m" * 26, 6.0)]
+    assert (after[1], after[3], after[4]) == (before[1], before[3], before[4])
+    assert path.read_bytes().count(b"SECRET") == 4  # the other key's
+    assert blank(tmp_path, {}, {("-", "gone")}) == 0
+
+
+def test_a_frame_that_is_too_short_is_left(tmp_path):
+    path = tmp_path / "a-00000001.seg"
+    path.write_bytes(reward("e", ""))
+    frame = next(read_segment(path))
+    assert nothing(frame, 20) is None
+    assert len(nothing(frame, 300)) == 300
+
+
+async def test_a_deleted_episode_is_nowhere_in_the_folder(make_plane):
+    """While the segments that it stands in are still being written to; and a store that is filled from them does not know it."""
+    plane = await make_plane()
+    for episode in ("gone", "kept"):
+        for turn in range(3):
+            await plane.call(episode, text=f"SECRET-{episode} {turn}")
+        await plane.seen(episode)
+        await plane.ask("POST", f"/episodes/{episode}/rewards", {"value": 1.0, "reason": f"SECRET-{episode}"})
+    assert (await plane.ask("DELETE", "/episodes/gone"))[0] == 200
+    files = [p for p in plane.config.root.rglob("*") if p.is_file()]
+    assert [p.name for p in files if b"SECRET-gone" in p.read_bytes()] == []
+    assert any(b"SECRET-kept" in p.read_bytes() for p in files if p.suffix == ".seg")
+    await plane.call("kept", text="more")
+    await plane.again()
+    assert (await plane.seen("kept"))["calls"] == 4
+    assert (await plane.ask("GET", "/episodes/gone"))[0] == 404
+    assert plane.deps.ingester.stats.unreadable == plane.deps.ingester.stats.torn == 0

@@ -1,0 +1,71 @@
+"""Which adapter has which part."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream.config import Config
+from slipstream.contract import Adapter, AdapterState
+from slipstream_proxy.control.adapters.registry import AdapterRegistry
+from slipstream_proxy.control.problem import Problem
+
+STATES = [s.value for s in AdapterState]
+
+
+def registry(mode: str = "guard", **gate) -> AdapterRegistry:
+    tree = {"data_dir": "/nowhere", "engine": {"name": "tiny"}, "gate": {"mode": mode, **gate}}
+    return AdapterRegistry(Config.model_validate(tree))
+
+
+def adapter(n: int, state: str = "live", **more) -> Adapter:
+    return Adapter(name=f"tiny@{n}", model="tiny", version=n, state=state, created=1.0, path=f"tiny@{n}", **more)
+
+
+def test_what_the_store_says_is_taken_over():
+    r = registry()
+    r.adopt(3, [adapter(1, "loading"), adapter(2)])
+    assert (r.revision, set(r.arrived)) == (3, {"tiny@1"})
+    r.mine.add("tiny@1")
+    r.given_up.add("tiny@2")
+    r.adopt(4, [adapter(1), adapter(2)])
+    assert (r.arrived, r.mine, r.given_up) == ({}, set(), set())
+
+
+def test_a_candidate_answers_new_episodes_under_guard_and_a_share_under_canary():
+    for mode, live, arms in (
+        ("guard", "tiny@2", [("tiny@1", "control", 0.25)]),
+        ("canary", "tiny@1", [("tiny@2", "candidate", 0.5)]),
+        ("manual", "tiny@1", []),
+    ):
+        r = registry(mode, holdout=0.25, share=0.5)
+        r.put([adapter(1), adapter(2, "candidate")])
+        assert (r.live("tiny"), r.arms("tiny"), r.accepted("tiny")) == (live, arms, "tiny@1")
+        assert r.versions("tiny") == ({"tiny": 0, "tiny@1": 1, "tiny@2": 2}, 2 if mode == "guard" else 1)
+
+
+def test_an_adapter_is_found_by_name_or_number():
+    r = registry()
+    r.put([adapter(1), Adapter(name="other@2", model="other", version=2, state="live", created=1.0, path="other@2")])
+    assert r.find("tiny@1") is r.find("1")
+    r.put([adapter(2, "retired")])
+    for which, status in (("2", 409), ("9", 404)):
+        with pytest.raises(Problem) as e:
+            r.find(which)
+        assert e.value.status == status
+
+
+@given(st.lists(st.sampled_from(STATES), max_size=6), st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
+def test_what_calls_may_be_sent_to_stays_in_the_engines(states, pinned, given_up):
+    r = registry()
+    r.put(adapter(n, state) for n, state in enumerate(states))
+    for n in pinned:
+        r.pin(f"tiny@{n}")
+    r.given_up = {f"tiny@{n}" for n in given_up}
+    keep = r.keep()
+    assert set(r.wanted()) == set(keep)
+    assert {r.live("tiny"), r.accepted("tiny"), *(a.adapter for a in r.arms("tiny"))} - {"tiny"} <= set(keep)
+    assert not any(a.state in (AdapterState.LOADING, AdapterState.REFUSED) for a in keep.values())
+    for a in keep.values():
+        assert a.state in (AdapterState.LIVE, AdapterState.CANDIDATE) or r.servable(a.name)

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.proxy.control.conftest import until
+
+from slipstream.cli.import_ import episode_of, read_jsonl, read_parquet
+from slipstream_proxy.control.routes.log_import import PREFIX, ImportIn, calls_of
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+USER = {"role": "user", "content": "What is on Monday?"}
+ASKS = {
+    "role": "assistant", "content": None,
+    "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"day": "mon"}'}}],
+}  # fmt: skip
+TOLD = {"role": "tool", "tool_call_id": "c1", "content": "nothing"}
+SAYS = {"role": "assistant", "content": "Nothing at all."}
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+WHOLE = [SYSTEM, USER, ASKS, TOLD, SAYS]
+
+
+def body(**more):
+    return {"id": "log-1", "task": "monday", "model": "gpt-4o", "messages": WHOLE, "tools": TOOLS, "reward": 0.5, "tags": {"env": "old"}, **more}  # fmt: skip
+
+
+async def counts(plane):
+    found = (await plane.ask("POST", "/sql", {"query": "select count(*), count(distinct id) from calls"}))[1]["rows"][0]
+    rewards = (await plane.ask("POST", "/sql", {"query": "select count(*) from rewards"}))[1]["rows"][0][0]
+    return [*found, rewards]
+
+
+async def test_each_assistant_message_is_a_call(plane):
+    status, told = await plane.ask("POST", "/import", body(metrics={"steps": 2}))
+    assert (status, told) == (200, {"episode": "log-1", "calls": 2})
+    e = await plane.seen("log-1")
+    assert (e["state"], e["task"], e["tags"], e["reward"], e["group"]) == ("done", "monday", {"env": "old"}, 0.5, None)
+    first, second = e["call_list"]
+    assert (first["messages"], first["reply"][0]["tool_calls"]) == ([SYSTEM | {}, USER], ASKS["tool_calls"])
+    assert (second["messages"], second["reply"], second["tools"]) == (WHOLE[:4], [SAYS], TOOLS)
+    assert second["parent"] == first["id"]  # the history is stored once
+    assert not any(c["trainable"] for c in e["call_list"])
+    assert {r["name"]: (r["value"], r["source"]) for r in e["rewards"]} == {"reward": (0.5, "import"), "steps": (2.0, "import")}  # fmt: skip
+
+
+async def test_again_changes_nothing(make_plane):
+    plane = await make_plane()
+    await plane.ask("POST", "/import", body())
+    before = await counts(plane)
+    now = plane.deps.now()
+    plane.deps.now = lambda: now + 200_000  # another day
+    assert (await plane.ask("POST", "/import", body()))[1] == {"episode": "log-1", "calls": 0}
+    assert await counts(plane) == before == [2, 2, 1]
+    await plane.again()
+    assert (await plane.ask("POST", "/import", body()))[1]["calls"] == 0
+    assert await counts(plane) == before
+    assert (await plane.ask("POST", "/import", body(reward=0.75)))[1]["calls"] == 0
+    await until(lambda: _reward(plane, 0.75))
+
+
+async def _reward(plane, value):
+    return (await plane.seen("log-1"))["reward"] == value
+
+
+async def test_at_the_same_time_and_without_an_id(plane):
+    same = body(id=None)
+    told = await asyncio.gather(*(plane.ask("POST", "/import", same) for _ in range(4)))
+    assert len({t["episode"] for _, t in told}) == 1
+    await plane.seen(told[0][1]["episode"])
+    await plane.ask("POST", "/import", body(id="barrier"))
+    assert (await counts(plane))[:2] == [4, 4]
+
+
+async def test_a_longer_log_adds_what_is_new(plane):
+    await plane.ask("POST", "/import", body(messages=WHOLE[:3]))
+    assert (await plane.ask("POST", "/import", body()))[1]["calls"] == 1
+    assert [c["number"] for c in (await plane.seen("log-1"))["call_list"]] == [0, 1]
+
+
+async def test_live_ids_stay_in_order_after_an_import(plane):
+    """Imported ids sort before all others: what the store remembers of the newest stays true."""
+    await plane.ask("POST", "/import", body())
+    await plane.call("live")
+    e = await plane.seen("live")
+    assert e["call_list"][0]["id"] > PREFIX + "Z" * 16
+    await plane.ask("POST", "/import", body(id="log-2"))
+    await plane.again()
+    await plane.call("live")
+    await until(lambda: _calls(plane, "live", 2))
+    assert await counts(plane) == [6, 6, 2]
+
+
+async def _calls(plane, episode, count):
+    return (await plane.seen(episode))["calls"] == count
+
+
+async def test_it_survives_a_rebuild(make_plane):
+    plane = await make_plane()
+    await plane.ask("POST", "/import", body(at=1_700_000_000.0))
+    await plane.stop()
+    for path in plane.config.root.glob("slipstream.duckdb*"):
+        path.unlink()
+    plane.control = type(plane.control)(plane.config)
+    await plane.start()
+    e = await plane.seen("log-1")
+    assert (e["calls"], e["reward"], e["state"], e["started"]) == (2, 0.5, "done", 1_700_000_000.0)
+
+
+async def test_refusals(plane):
+    await plane.call("own")
+    await plane.seen("own")
+    assert (await plane.ask("POST", "/import", body(id="own")))[0] == 409
+    assert (await plane.ask("POST", "/import", body(messages=[USER])))[1]["error"]["field"] == "body.messages"
+    assert (await plane.ask("POST", "/import", body(messages=[])))[0] == 422
+    assert (await plane.ask("POST", "/import", body(messages=["hi"])))[0] == 422
+    assert (await plane.ask("POST", "/import", body(id="a b")))[0] == 422
+    assert (await plane.ask("POST", "/import", body(), scopes=["inference"]))[0] == 403
+    assert (await plane.ask("POST", "/import?key=k2", body(), key="k1", scopes=["reward"]))[0] == 403
+    assert (await plane.ask("POST", "/import", body()))[0] == 200
+    assert (await plane.ask("DELETE", "/episodes/log-1"))[0] == 200
+    assert (await plane.ask("POST", "/import", body()))[0] == 409
+
+
+async def test_a_reward_key_imports_its_own(plane):
+    assert (await plane.ask("POST", "/import", body(), key="k1", scopes=["reward"]))[0] == 200
+    assert (await plane.seen("log-1", key="k1"))["key"] == "k1"
+
+
+async def test_logs_as_their_files_are(plane, tmp_path):
+    asked = {"request": {"model": "gpt-4o", "messages": [USER], "temperature": 0.2, "tools": TOOLS},
+             "response": {"id": "chatcmpl-1", "object": "chat.completion", "created": 1_700_000_000, "model": "gpt-4o-2024-08-06",
+                          "choices": [{"index": 0, "message": SAYS, "finish_reason": "stop"}], "usage": {"total_tokens": 9}}}  # fmt: skip
+    rows = [
+        {"episode": "asked", **asked},
+        {"messages": WHOLE, "id": "talk", "task": "a task: with spaces", "reward": 1},
+    ]
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join(json.dumps(r) for r in rows))
+    for _ in range(2):
+        for n, row in read_jsonl(path):
+            status, told = await plane.ask("POST", "/import", episode_of(row, None, f"{path}:{n}"))
+            assert status == 200, told
+    one, talk = await plane.seen("asked"), await plane.seen("talk")
+    assert (one["started"], one["calls"], one["call_list"][0]["model"]) == (1_700_000_000.0, 1, "gpt-4o")
+    assert (talk["calls"], talk["reward"]) == (2, 1.0)
+    assert talk["task"].startswith("a-task-with-spaces-")
+
+
+@pytest.mark.parametrize("name", ["messages_and_choices", "messages"])
+async def test_arts_trajectories(plane, tmp_path, name):
+    """Columns by ART's names; messages flat, tool calls, tools, metrics and metadata as JSON, choices as such or flat."""
+
+    def flat(message, trainable):
+        calls = message.get("tool_calls")
+        return {
+            "role": message["role"],
+            "content": message["content"],
+            "tool_calls": json.dumps(calls) if calls else None,
+            "tool_call_id": message.get("tool_call_id"),
+            "trainable": trainable,
+        }
+
+    choice = [m if m["role"] != "assistant" else {"finish_reason": "stop", "index": 0, "message": m} for m in WHOLE]
+    messages = json.dumps(choice) if name == "messages_and_choices" else [flat(m, m["role"] == "assistant") for m in WHOLE]  # fmt: skip
+    rows = [
+        {
+            name: messages,
+            "reward": 0.25 * i,
+            "metrics": json.dumps({"correct": i, "why": "text"}),
+            "metadata": json.dumps({"scenario_id": f"s{i}"}),
+            "tools": json.dumps(TOOLS),
+            "logs": ["a line"],
+            "group_index": 0,
+        }
+        for i in range(3)
+    ]
+    path = tmp_path / "0001.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    for n, row in read_parquet(path):
+        status, told = await plane.ask("POST", "/import", episode_of(row, None, f"{path}:{n}"))
+        assert status == 200, told
+    page = (await plane.ask("GET", "/episodes"))[1]["episodes"]
+    assert {(e["task"], e["reward"]) for e in page} == {("s0", 0.0), ("s1", 0.25), ("s2", 0.5)}
+    e = await plane.seen(next(e["id"] for e in page if e["task"] == "s2"))
+    assert [c["messages"] for c in e["call_list"]] == [WHOLE[:2], WHOLE[:4]]
+    assert (e["call_list"][0]["reply"], e["call_list"][1]["reply"], e["call_list"][1]["tools"]) == ([ASKS], [SAYS], TOOLS)  # fmt: skip
+    assert {r["name"]: r["value"] for r in e["rewards"]} == {"reward": 0.5, "correct": 2.0}
+
+
+def test_ids_say_what_is_in_them():
+    made = [calls_of(ImportIn.model_validate(body()), "-", e, 0.0) for e in ("a", "a", "b")]
+    ids = [[head.id for head, _, _ in m] for m in made]
+    assert ids[0] == ids[1] and not set(ids[0]) & set(ids[2])
+    assert all(len(i) == 26 and i.startswith(PREFIX) for i in ids[0])

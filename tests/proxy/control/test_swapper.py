@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+
+from tests.proxy.control.conftest import until
+from tests.proxy.control.fake_engine import FakeEngine, write_adapter
+
+
+async def register(plane, n: int, *, wait: float = 30, rank: int = 8, fill: int = 0, **extra):
+    write_adapter(plane.config.adapters_dir / f"tiny@{n}", rank, fill or n)
+    return await plane.ask("POST", f"/adapters?wait={wait}", {"path": f"tiny@{n}", **extra})
+
+
+async def state(plane, n: int) -> dict:
+    _, body = await plane.ask("GET", "/adapters")
+    return next(a for a in body["adapters"] if a["version"] == n)
+
+
+async def pin(plane, episode: str, *, key: str = "-", task: str = "t", split: str = "train") -> dict:
+    r = await plane.client.post(
+        "/internal/pin", json={"key": key, "episode": episode, "model": "tiny", "task": task, "split": split}
+    )
+    return await r.json()
+
+
+async def test_a_new_adapter_is_loaded_warmed_and_live(plane):
+    status, body = await register(plane, 1, step=3, parent=None)
+    assert (status, body["state"]) == (201, "live")
+    assert plane.engine.calls[:2] == [("load", "tiny@1"), ("warm", "tiny@1")]
+    assert plane.deps.live.value["models"]["tiny"]["live"] == "tiny@1"
+    assert json.loads((plane.config.root / "live.json").read_text())["models"]["tiny"]["live"] == "tiny@1"
+    _, listed = await plane.ask("GET", "/adapters")
+    assert listed["live"] == {"tiny": "tiny@1"}
+    assert listed["adapters"][0]["loaded"]
+
+
+async def test_a_name_is_never_used_again(plane):
+    await register(plane, 1)
+    assert (await plane.ask("POST", "/adapters", {"path": "tiny@1"}))[0] == 201  # the very same files: asked twice
+    weights = plane.config.adapters_dir / "tiny@1" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\x05\0\0\0")
+    status, body = await plane.ask("POST", "/adapters", {"path": "tiny@1"})
+    assert (status, body["error"]["field"]) == (409, "body.path")
+
+
+async def test_a_pinned_episode_keeps_its_adapter_and_the_old_one_leaves_after_it(make_plane):
+    plane = await make_plane()
+    plane.deps.swapper.grace = 0.05
+    await register(plane, 1)
+    assert await pin(plane, "old") == {"adapter": "tiny@1", "arm": "live"}
+    await plane.call("old", adapter="tiny@1")
+    await plane.seen("old")
+    await register(plane, 2)
+    assert await pin(plane, "old") == {"adapter": "tiny@1", "arm": "live"}
+    assert (await pin(plane, "new"))["adapter"] == "tiny@2"
+    assert set(plane.engine.adapters) == {"tiny@1", "tiny@2"}
+    assert (await state(plane, 1))["state"] == "retired"
+    await plane.call("old", adapter="tiny@1", done=True)
+    await until(lambda: set(plane.engine.adapters) == {"tiny@2"})
+    assert plane.deps.live.value["models"]["tiny"]["loaded"] == ["tiny@2"]
+
+
+async def test_more_pinned_versions_than_slots_move_the_oldest_episodes(make_plane):
+    plane = await make_plane(engine={"max_loras": 3})
+    plane.deps.swapper.grace = 0.05
+    for n in (1, 2, 3):
+        await register(plane, n)
+        await pin(plane, f"e{n}")
+        await plane.call(f"e{n}", adapter=f"tiny@{n}")
+        await plane.seen(f"e{n}")
+    await until(lambda: set(plane.engine.adapters) == {"tiny@2", "tiny@3"})
+    assert await pin(plane, "e1") == {"adapter": "tiny@3", "arm": "live"}
+    assert (await pin(plane, "e2"))["adapter"] == "tiny@2"
+
+
+async def test_a_refused_adapter_stays_out_and_traffic_goes_on(plane):
+    await register(plane, 1)
+    plane.engine.refuse["tiny@2"] = 404
+    status, body = await register(plane, 2)
+    assert (status, body["state"]) == (201, "refused")
+    assert "404" in body["reason"]
+    assert plane.deps.live.value["models"]["tiny"]["live"] == "tiny@1"
+
+    async def told():
+        text = (await plane.ask("GET", "/training/events"))[1]
+        return [
+            e for e in map(json.loads, text.splitlines()) if e["kind"] == "refused" and e["data"]["adapter"] == "tiny@2"
+        ]
+
+    assert await until(told)
+
+
+async def test_an_engine_that_fails_on_it_is_asked_until_patience_ends(make_plane):
+    plane = await make_plane(adapters={"patience": 0.3})
+    plane.engine.refuse["tiny@1"] = 500
+    status, body = await register(plane, 1)
+    assert (status, body["state"]) == (201, "refused")
+    assert len([c for c in plane.engine.calls if c == ("load", "tiny@1")]) >= 2
+
+
+async def test_an_engine_error_that_goes_away_is_waited_for(plane):
+    plane.engine.refuse["tiny@1"] = 500
+    await register(plane, 1, wait=0)
+    await until(lambda: plane.engine.calls)
+    plane.engine.refuse.clear()
+    await until(lambda: plane.deps.live.value["models"]["tiny"]["live"] == "tiny@1")
+
+
+async def test_after_an_engines_restart_its_adapters_come_first(plane):
+    await register(plane, 1)
+    plane.engine.restart()
+    await until(lambda: "tiny@1" in plane.engine.adapters)
+    await until(lambda: plane.deps.live.value["engines"][0]["ok"])
+    assert plane.deps.live.value["engines"][0]["loaded"] == ["tiny@1"]
+
+
+async def test_a_dead_engine_is_not_ok_and_loads_when_it_is_back(plane):
+    plane.engine.up = False
+    await until(lambda: not plane.deps.live.value["engines"][0]["ok"])
+    await register(plane, 1, wait=0)
+    assert (await state(plane, 1))["state"] == "loading"
+    plane.engine.up = True
+    await until(lambda: plane.deps.live.value["models"]["tiny"]["live"] == "tiny@1")
+
+
+async def test_a_restarted_engine_that_refuses_the_live_one_gets_the_one_before(plane):
+    await register(plane, 1)
+    await register(plane, 2)
+    plane.engine.refuse["tiny@2"] = 400
+    plane.engine.restart()
+    await until(lambda: plane.deps.live.value["models"]["tiny"]["live"] == "tiny@1")
+    await until(lambda: plane.deps.live.value["engines"][0]["ok"])
+
+
+async def test_a_killed_control_plane_goes_on_loading(make_plane):
+    plane = await make_plane()
+    plane.engine.up = False
+    await until(lambda: not plane.deps.engines.engines[0].ok)
+    await register(plane, 1, wait=0)
+    await plane.again()
+    plane.engine.up = True
+    await until(lambda: plane.deps.live.value["models"]["tiny"]["live"] == "tiny@1")
+
+
+async def test_all_engines_have_it_before_it_is_live(make_plane, engine):
+    second = await FakeEngine().start()
+    try:
+        plane = await make_plane(engine={"urls": [engine.url, second.url]})
+        await until(lambda: all(e["ok"] for e in plane.deps.live.value["engines"]))
+        await register(plane, 1)
+        assert "tiny@1" in engine.adapters
+        assert "tiny@1" in second.adapters
+    finally:
+        await second.stop()
+
+
+async def test_files_of_long_retired_adapters_go(make_plane):
+    plane = await make_plane(adapters={"keep": 1})
+    plane.deps.swapper.grace = 0.0
+    for n in (1, 2, 3, 4):
+        await register(plane, n)
+    folder = plane.config.adapters_dir
+    await until(lambda: sorted(p.name for p in folder.iterdir()) == ["tiny@3", "tiny@4"])
+
+
+async def test_promote_and_rollback_by_hand(make_plane):
+    plane = await make_plane(gate={"mode": "manual"})
+    _, body = await register(plane, 1)
+    assert body["state"] == "candidate"
+    assert plane.deps.live.value["models"]["tiny"]["live"] == "tiny"
+    status, body = await plane.ask("POST", "/adapters/1/promote", {"reason": "looks good"})
+    assert (status, body["state"], body["reason"]) == (200, "live", "looks good")
+    assert plane.deps.live.value["models"]["tiny"]["live"] == "tiny@1"
+    await register(plane, 2)
+    await plane.ask("POST", "/adapters/tiny@2/promote", {})
+    status, body = await plane.ask("POST", "/adapters/tiny@2/rollback")
+    assert (status, body["state"]) == (200, "rolled_back")
+    assert plane.deps.live.value["models"]["tiny"]["live"] == "tiny@1"
+    assert (await plane.ask("POST", "/adapters/tiny@2/rollback"))[0] == 409
+    await plane.ask("POST", "/adapters/tiny@2/promote")
+    await until(lambda: plane.deps.live.value["models"]["tiny"]["live"] == "tiny@2")
+    assert (await plane.ask("POST", "/adapters/9/promote"))[0] == 404

@@ -1,0 +1,77 @@
+"""What vLLM would refuse, or worse take, is refused before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from slipstream_proxy.control.adapters.validation import BadAdapter, base_shapes, check_folder, check_shapes, split_name
+
+NAME = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
+
+
+def adapter(folder: Path, weights: dict[str, np.ndarray] | None = None, **config: object) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"r": 8, "bias": "none", **config}))
+    a, b = np.ones((8, 32), np.float32), np.ones((64, 8), np.float32)
+    save_file(weights or {NAME.format("A"): a, NAME.format("B"): b}, folder / "adapter_model.safetensors")
+    return folder
+
+
+def test_a_good_one_has_the_hash_of_its_weights(tmp_path: Path) -> None:
+    assert len(check_folder(adapter(tmp_path / "m@1"), 16)) == 64
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"r": 64}, "rank 64"),
+        ({"use_dora": True}, "DoRA"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"bias": "all"}, "bias"),
+        ({"r": "eight"}, "rank"),
+    ],
+)
+def test_what_the_engine_does_not_take(tmp_path: Path, config: dict[str, object], says: str) -> None:
+    with pytest.raises(BadAdapter, match=says):
+        check_folder(adapter(tmp_path / "m@1", **config), 16)
+
+
+def test_broken_files(tmp_path: Path) -> None:
+    nan = adapter(tmp_path / "m@1", {NAME.format("A"): np.full((8, 32), np.nan, np.float32)})
+    with pytest.raises(BadAdapter, match="NaN"):
+        check_folder(nan, 16)
+    cut = adapter(tmp_path / "m@2")
+    file = cut / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-7])
+    with pytest.raises(BadAdapter, match="cut off"):
+        check_folder(cut, 16)
+    file.write_bytes(b"\x00garbage" * 30)
+    with pytest.raises(BadAdapter, match="header"):
+        check_folder(cut, 16)
+    file.unlink()
+    with pytest.raises(BadAdapter, match="missing"):
+        check_folder(cut, 16)
+
+
+def test_shapes_of_another_model_are_refused(tmp_path: Path) -> None:
+    base = {"model.layers.0.self_attn.q_proj": [64, 32]}
+    check_shapes({NAME.format("A"): {"shape": [8, 32]}, NAME.format("B"): {"shape": [64, 8]}}, base)
+    check_shapes({"base_model.model.other.lora_A.weight": {"shape": [8, 5]}}, base)
+    for side, shape in (("A", [8, 31]), ("B", [63, 8]), ("A", [8])):
+        with pytest.raises(BadAdapter, match="base model's layer has"):
+            check_shapes({NAME.format(side): {"shape": shape}}, base)
+    save_file({"model.layers.0.self_attn.q_proj.weight": np.ones((64, 32), np.float32)}, tmp_path / "model.safetensors")
+    assert base_shapes(str(tmp_path)) == base
+    assert base_shapes("owner/of-a-hub") == base_shapes(None) == {}
+
+
+@pytest.mark.parametrize("name", ["m", "m@0", "m@01", "@1", "m@x", "../m@1"])
+def test_names(name: str) -> None:
+    with pytest.raises(BadAdapter):
+        split_name(name)
+    assert split_name("my-model@12") == ("my-model", 12)
