@@ -84,8 +84,14 @@ def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> dict[str, Any] | None:
         same += 1
     if not same or best.reward == worst.reward:
         return None
-    return {"prompt": chosen[:same], "chosen": chosen[same:], "rejected": rejected[same:], "task": best.task,
-            "chosen_reward": best.reward, "rejected_reward": worst.reward}  # fmt: skip
+    return {
+        "prompt": chosen[:same],
+        "chosen": chosen[same:],
+        "rejected": rejected[same:],
+        "task": best.task,
+        "chosen_reward": best.reward,
+        "rejected_reward": worst.reward,
+    }
 
 
 def noted(batches: Iterator[list[EpisodeDetail]], note: Note) -> Iterator[list[EpisodeDetail]]:
@@ -110,8 +116,25 @@ def dpo_rows(store: Store, wanted: EpisodeFilter, note: Note) -> Iterator[dict[s
 
 
 def parquet_row(e: EpisodeDetail) -> dict[str, Any]:
-    row = e.model_dump(mode="python", include={"id", "key", "task", "model", "adapter", "arm", "started", "ended", "calls", "prompt_tokens",
-                                               "completion_tokens", "reward", "group", "advantage"})  # fmt: skip
+    row = e.model_dump(
+        mode="python",
+        include={
+            "id",
+            "key",
+            "task",
+            "model",
+            "adapter",
+            "arm",
+            "started",
+            "ended",
+            "calls",
+            "prompt_tokens",
+            "completion_tokens",
+            "reward",
+            "group",
+            "advantage",
+        },
+    )
     row |= {
         "split": e.split.value,
         "state": e.state.value,
@@ -149,9 +172,23 @@ def parquet(batches: Iterator[list[EpisodeDetail]]) -> Iterator[bytes]:
     import pyarrow.parquet as pq
 
     text = (
-        "id", "key", "task", "model", "adapter", "arm", "group", "split", "state", "tags", "messages", "rewards", "call_list", "lineage",
-        "batches", "trained_adapters",
-    )  # fmt: skip
+        "id",
+        "key",
+        "task",
+        "model",
+        "adapter",
+        "arm",
+        "group",
+        "split",
+        "state",
+        "tags",
+        "messages",
+        "rewards",
+        "call_list",
+        "lineage",
+        "batches",
+        "trained_adapters",
+    )
     numbers = ("calls", "prompt_tokens", "completion_tokens")
     ids = pa.list_(pa.int32())
     schema = pa.schema(

@@ -38,9 +38,12 @@ class CallMetrics:
             registry=registry,
         )
         self.usage = Histogram(
-            "gen_ai_client_token_usage", "Tokens of a recorded call, under OpenTelemetry's name.", ["gen_ai_token_type", "gen_ai_operation_name"],
-            registry=registry, buckets=[4**n for n in range(11)],
-        )  # fmt: skip
+            "gen_ai_client_token_usage",
+            "Tokens of a recorded call, under OpenTelemetry's name.",
+            ["gen_ai_token_type", "gen_ai_operation_name"],
+            registry=registry,
+            buckets=[4**n for n in range(11)],
+        )
         self._adapters: dict[str, None] = {}
 
     def ingested(self, items: Iterable[Item]) -> None:
@@ -79,7 +82,12 @@ class RewardMetrics:
             "slipstream_source_rewards", "Rewards of a source, corrected ones once.", labels, registry=registry
         )
         self.mean = Gauge("slipstream_source_reward_mean", "Mean reward of a source.", labels, registry=registry)
-        self.std = Gauge("slipstream_source_reward_std", "Spread (standard deviation) of a source's rewards.", labels, registry=registry)  # fmt: skip
+        self.std = Gauge(
+            "slipstream_source_reward_std",
+            "Spread (standard deviation) of a source's rewards.",
+            labels,
+            registry=registry,
+        )
 
     def look(self, rows: Sequence[dict[str, Any]], versions: dict[str, int]) -> None:
         """``rows`` as ``Store.rewards_by_source`` gives them. Only the most frequent sources and the newest adapters are told."""

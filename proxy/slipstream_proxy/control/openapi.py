@@ -148,17 +148,25 @@ def document(routes: list[Route]) -> dict[str, Any]:
     spec = {"type": "object"}
     paths["/slipstream/openapi.json"] = {
         "get": {
-            "operationId": "get_openapi", "summary": "This API, as OpenAPI", "parameters": [],
-            "responses": {"200": {"description": "Done.", "content": {JSON: {"schema": spec}}},
-                          **{str(s): {"description": t, "content": {JSON: {"schema": refs[c.Error]}}} for s, t in COMMON_ERRORS.items()}},
+            "operationId": "get_openapi",
+            "summary": "This API, as OpenAPI",
+            "parameters": [],
+            "responses": {
+                "200": {"description": "Done.", "content": {JSON: {"schema": spec}}},
+                **{
+                    str(s): {"description": t, "content": {JSON: {"schema": refs[c.Error]}}}
+                    for s, t in COMMON_ERRORS.items()
+                },
+            },
         }
-    }  # fmt: skip
+    }
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "Slipstream control API", "version": _version(),
+            "title": "Slipstream control API",
+            "version": _version(),
             "description": "Where no keys are configured none is needed. Every error has the shape of `Error`.",
         },
         "paths": paths,
         "components": {"schemas": defs, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
-    }  # fmt: skip
+    }

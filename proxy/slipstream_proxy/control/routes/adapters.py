@@ -138,12 +138,47 @@ async def rollback(ctx: Ctx) -> web.StreamResponse:
 
 
 ROUTES = [
-    Route("GET", c.API + "/adapters", list_adapters, "Versions and where they stand", EVERY_SCOPE, responses={200: c.AdapterList}),
-    Route("POST", c.API + "/adapters", post_adapter,
-          "Register a folder under adapters.dir, or upload one as multipart/form-data (parts: adapter = this body as JSON, adapter_config.json, "
-          "adapter_model.safetensors)", (TRAINER,), WaitQuery, AdapterPost, responses={201: c.Adapter}, errors=(404, 409), multipart=True),
-    Route("POST", ADAPTER + "/promote", promote, "Make it the live one", (ADMIN,), body=c.GateIn, body_required=False, responses={200: c.Adapter},
-          errors=(404, 409)),
-    Route("POST", ADAPTER + "/rollback", rollback, "Take it back", (ADMIN,), body=c.GateIn, body_required=False, responses={200: c.Adapter},
-          errors=(404, 409)),
-]  # fmt: skip
+    Route(
+        "GET",
+        c.API + "/adapters",
+        list_adapters,
+        "Versions and where they stand",
+        EVERY_SCOPE,
+        responses={200: c.AdapterList},
+    ),
+    Route(
+        "POST",
+        c.API + "/adapters",
+        post_adapter,
+        "Register a folder under adapters.dir, or upload one as multipart/form-data (parts: adapter = this body as JSON, adapter_config.json, "
+        "adapter_model.safetensors)",
+        (TRAINER,),
+        WaitQuery,
+        AdapterPost,
+        responses={201: c.Adapter},
+        errors=(404, 409),
+        multipart=True,
+    ),
+    Route(
+        "POST",
+        ADAPTER + "/promote",
+        promote,
+        "Make it the live one",
+        (ADMIN,),
+        body=c.GateIn,
+        body_required=False,
+        responses={200: c.Adapter},
+        errors=(404, 409),
+    ),
+    Route(
+        "POST",
+        ADAPTER + "/rollback",
+        rollback,
+        "Take it back",
+        (ADMIN,),
+        body=c.GateIn,
+        body_required=False,
+        responses={200: c.Adapter},
+        errors=(404, 409),
+    ),
+]

@@ -21,7 +21,23 @@ async def release(ctx: Ctx) -> web.StreamResponse:
 
 
 ROUTES = [
-    Route("POST", c.API + "/engine/hold", hold, "Calls wait and the engine sleeps (engine.share), or go on doing so", (TRAINER,), body=c.HoldIn,
-          responses={200: c.Hold}, errors=(409,)),
-    Route("POST", c.API + "/engine/release", release, "The engine wakes and the calls go on", (TRAINER,), body=c.EngineReleaseIn, responses={200: c.EngineReleased}),
-]  # fmt: skip
+    Route(
+        "POST",
+        c.API + "/engine/hold",
+        hold,
+        "Calls wait and the engine sleeps (engine.share), or go on doing so",
+        (TRAINER,),
+        body=c.HoldIn,
+        responses={200: c.Hold},
+        errors=(409,),
+    ),
+    Route(
+        "POST",
+        c.API + "/engine/release",
+        release,
+        "The engine wakes and the calls go on",
+        (TRAINER,),
+        body=c.EngineReleaseIn,
+        responses={200: c.EngineReleased},
+    ),
+]

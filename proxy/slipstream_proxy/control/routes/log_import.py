@@ -83,13 +83,35 @@ def calls_of(body: ImportIn, key: str, episode: str, at: float) -> list[tuple[Ca
         request: dict[str, Any] = {"model": body.model or UPSTREAM, "messages": messages[:i]}
         if body.tools:
             request["tools"] = body.tools
-        answer = {"object": "chat.completion", "model": request["model"], "choices": [{"index": 0, "message": message, "finish_reason": None}]}  # fmt: skip
+        answer = {
+            "object": "chat.completion",
+            "model": request["model"],
+            "choices": [{"index": 0, "message": message, "finish_reason": None}],
+        }
         head = CallHead(
-            id=call_id(key, episode, request, message), key=key, episode=episode, task=body.task, split=body.split, tags=dict(body.tags),
-            model=request["model"], trained=None, adapter=None, arm="live", pin="control", dialect="chat", stream=False,
-            at=at + STEP * len(found), seconds=0.0, first_byte=None, status=200, outcome="ok", upstream=UPSTREAM, external=True, origin=UPSTREAM,
+            id=call_id(key, episode, request, message),
+            key=key,
+            episode=episode,
+            task=body.task,
+            split=body.split,
+            tags=dict(body.tags),
+            model=request["model"],
+            trained=None,
+            adapter=None,
+            arm="live",
+            pin="control",
+            dialect="chat",
+            stream=False,
+            at=at + STEP * len(found),
+            seconds=0.0,
+            first_byte=None,
+            status=200,
+            outcome="ok",
+            upstream=UPSTREAM,
+            external=True,
+            origin=UPSTREAM,
             grouped=body.task is not None,
-        )  # fmt: skip
+        )
         found.append((head, json.dumps(request).encode(), json.dumps(answer).encode()))
     return found
 
@@ -125,20 +147,36 @@ async def post_import(ctx: Ctx) -> web.StreamResponse:
     new = {call[0].id: call for call in calls if call[0].id not in known}
     for head, request, answer in new.values():
         if not await deps.mutations.writer.put(Kind.CALL, head, request, answer):
-            raise Problem(503, "this cannot be kept just now: the spool cannot be written", fix="free the disk and send it again", headers={"retry-after": "5"})  # fmt: skip
+            raise Problem(
+                503,
+                "this cannot be kept just now: the spool cannot be written",
+                fix="free the disk and send it again",
+                headers={"retry-after": "5"},
+            )
     rewards = {**body.metrics, **({} if body.reward is None else {"reward": body.reward})}
     for name, value in rewards.items():
         # the key: importing it again changes nothing, importing it with another value corrects it
         given = c.RewardIn(name=name, value=value, source=UPSTREAM, key=f"import-{name}-{value!r}")
         ack = await deps.ask(deps.store.reward_known, key, episode, given.key, deps.now())
         if ack is None or ack.stored:
-            await deps.mutate("reward", {"key": key, "episode": episode, "reward": given.model_dump(mode="json")}, wait=0)  # fmt: skip
+            await deps.mutate(
+                "reward", {"key": key, "episode": episode, "reward": given.model_dump(mode="json")}, wait=0
+            )
     if new:
         await deps.mutate("done", {"key": key, "episode": episode})
     return reply(Imported(episode=episode, calls=len(new)))
 
 
 ROUTES = [
-    Route("POST", c.API + "/import", post_import, "Read a conversation of elsewhere in; again changes nothing", (REWARD,), KeyQuery, ImportIn,
-          responses={200: Imported}, errors=(409,)),
-]  # fmt: skip
+    Route(
+        "POST",
+        c.API + "/import",
+        post_import,
+        "Read a conversation of elsewhere in; again changes nothing",
+        (REWARD,),
+        KeyQuery,
+        ImportIn,
+        responses={200: Imported},
+        errors=(409,),
+    ),
+]

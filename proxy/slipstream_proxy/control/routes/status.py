@@ -117,12 +117,21 @@ async def status_of(deps: Deps) -> c.Status:
     if stats and stats.broken:
         waiting.insert(0, f"the store takes nothing just now: {stats.broken}")
     return c.Status(
-        version=_version(), started=deps.started, models={m: deps.registry.live(m) for m in deps.registry.models}, engines=engines,
-        episodes=counts.get("episodes", {}), groups=counts.get("groups", {}), calls=int(counts.get("calls", 0)),
-        capture_lost=lost + (stats.skipped if stats else 0) + deps.mutations.writer.lost, ingest_lag_seconds=stats.lag_seconds if stats else 0.0,
-        steps=int(counts.get("batches", {}).get("trained", 0)), last_step=deps.last_step or max((a.created for a in deps.registry.items.values()), default=None), untrainable=counts.get("untrainable", {}), waiting=waiting,
+        version=_version(),
+        started=deps.started,
+        models={m: deps.registry.live(m) for m in deps.registry.models},
+        engines=engines,
+        episodes=counts.get("episodes", {}),
+        groups=counts.get("groups", {}),
+        calls=int(counts.get("calls", 0)),
+        capture_lost=lost + (stats.skipped if stats else 0) + deps.mutations.writer.lost,
+        ingest_lag_seconds=stats.lag_seconds if stats else 0.0,
+        steps=int(counts.get("batches", {}).get("trained", 0)),
+        last_step=deps.last_step or max((a.created for a in deps.registry.items.values()), default=None),
+        untrainable=counts.get("untrainable", {}),
+        waiting=waiting,
         batch={"batches": counts.get("batches", {}), "missing": counts.get("missing", {})},
-    )  # fmt: skip
+    )
 
 
 async def get_status(ctx: Ctx) -> web.StreamResponse:
@@ -156,9 +165,48 @@ async def get_success(ctx: Ctx) -> web.StreamResponse:
 
 
 ROUTES = [
-    Route("GET", c.API + "/training/events", get_events, "Events as NDJSON, from the start; `follow=true` stays on for new ones", EVERY_SCOPE, EventsQuery, responses={200: NDJSON}),
-    Route("POST", c.API + "/training/events", post_event, "Add an event", (TRAINER, JUDGE), body=c.Event, responses={200: Stored}),
-    Route("GET", c.API + "/success", get_success, "Mean reward by adapter, split and arm", EVERY_SCOPE, responses={200: Success}),
-    Route("GET", c.API + "/status", get_status, "Where things stand, and why there was no step yet", EVERY_SCOPE, responses={200: c.Status}),
-    Route("POST", c.API + "/sql", post_sql, "One SELECT over the documented views", (ADMIN,), body=c.Sql, responses={200: c.SqlResult}, errors=(408, 409)),
-]  # fmt: skip
+    Route(
+        "GET",
+        c.API + "/training/events",
+        get_events,
+        "Events as NDJSON, from the start; `follow=true` stays on for new ones",
+        EVERY_SCOPE,
+        EventsQuery,
+        responses={200: NDJSON},
+    ),
+    Route(
+        "POST",
+        c.API + "/training/events",
+        post_event,
+        "Add an event",
+        (TRAINER, JUDGE),
+        body=c.Event,
+        responses={200: Stored},
+    ),
+    Route(
+        "GET",
+        c.API + "/success",
+        get_success,
+        "Mean reward by adapter, split and arm",
+        EVERY_SCOPE,
+        responses={200: Success},
+    ),
+    Route(
+        "GET",
+        c.API + "/status",
+        get_status,
+        "Where things stand, and why there was no step yet",
+        EVERY_SCOPE,
+        responses={200: c.Status},
+    ),
+    Route(
+        "POST",
+        c.API + "/sql",
+        post_sql,
+        "One SELECT over the documented views",
+        (ADMIN,),
+        body=c.Sql,
+        responses={200: c.SqlResult},
+        errors=(408, 409),
+    ),
+]

@@ -99,8 +99,24 @@ async def post_adapters(ctx: Ctx) -> web.StreamResponse:
 
 
 ROUTES = [
-    Route("POST", c.API + "/import/episode", post_episode, "Put an exported episode back whole; again changes nothing", (ADMIN,), body=EpisodeIn,
-          responses={200: Imported}, errors=(409,)),
-    Route("POST", c.API + "/import/adapters", post_adapters, "Adapters of another store, as GET adapters tells them; again changes nothing", (ADMIN,),
-          body=c.AdapterList, responses={200: BroughtIn}, errors=(409,)),
-]  # fmt: skip
+    Route(
+        "POST",
+        c.API + "/import/episode",
+        post_episode,
+        "Put an exported episode back whole; again changes nothing",
+        (ADMIN,),
+        body=EpisodeIn,
+        responses={200: Imported},
+        errors=(409,),
+    ),
+    Route(
+        "POST",
+        c.API + "/import/adapters",
+        post_adapters,
+        "Adapters of another store, as GET adapters tells them; again changes nothing",
+        (ADMIN,),
+        body=c.AdapterList,
+        responses={200: BroughtIn},
+        errors=(409,),
+    ),
+]
