@@ -15,8 +15,8 @@ from typing import Any
 
 from slipstream.contract import BatchLeaseIn, RewardIn
 from slipstream_proxy.records import CallHead, Choice, Mutation, Parsed
-from slipstream_proxy.store import compact, ingest, open_store
-from slipstream_proxy.store.protocol import CallRow, Position, Rules, Store
+from slipstream_proxy.store import calls, delta, open_store
+from slipstream_proxy.store.protocol import Position, RecordedCall, Rules, Store
 
 NOW = 1_800_000_000.0
 WORDS = [
@@ -61,7 +61,7 @@ def episodes(
                 status=200, outcome="ok", upstream="http://engine", done=t == turns - 1,
             )  # fmt: skip
             choice = Choice(reply, "stop", sampled, [-rng.random() * 3 for _ in sampled])
-            records.append(CallRow(head, Parsed(messages, [], {"temperature": 1.0}, prompt, [choice], None)))
+            records.append(RecordedCall(head, Parsed(messages, [], {"temperature": 1.0}, prompt, [choice], None)))
             messages = [*messages, reply]
             prompt = prompt + sampled
         given = RewardIn(value=rng.random()).model_dump()
@@ -87,15 +87,15 @@ def feed(store: Store, records: list[Any], size: int) -> dict[str, float]:
     }
 
 
-def no_cut(texts: Any, _digests: Any, ids: Any, tools: Any, _known: Any) -> compact.Cut:
-    return compact.Cut(None, 0, 0, texts, ids, tools)
+def no_cut(texts: Any, _digests: Any, ids: Any, tools: Any, _known: Any) -> delta.Cut:
+    return delta.Cut(None, 0, 0, texts, ids, tools)
 
 
 def sizes(folder: Path, *, whole: bool) -> dict[str, float]:
     """File and log of 200 episodes × 20 turns; ``whole``: every call with all of its history."""
-    cut = compact.cut
+    cut = delta.cut
     if whole:
-        ingest.cut = no_cut
+        calls.cut = no_cut
     try:
         store = open_store(f"duckdb:///{folder / f'size{whole}.duckdb'}", Rules())
         records = interleave(episodes(200, 20, Numbers(), seed=7))
@@ -108,7 +108,7 @@ def sizes(folder: Path, *, whole: bool) -> dict[str, float]:
         store.snapshot()
         store.close()
     finally:
-        ingest.cut = cut
+        calls.cut = cut
     return {
         "file_mb": round((folder / f"size{whole}.duckdb").stat().st_size / 2**20, 2),
         "wal_mb": round(logged / 2**20, 2),
@@ -129,7 +129,7 @@ def main() -> None:
         found["long_256"] = feed(store, interleave(episodes(100, 20, ids, seed=3)), 256)
         wall = time.perf_counter()
         wanted = BatchLeaseIn(worker="w", model="m", max_groups=125, min_groups=1)
-        got = store.lease_batch(wanted, {}, 0, NOW + 1000)
+        got = store.batches.lease(wanted, {}, 0, NOW + 1000)
         assert got is not None
         lease = time.perf_counter() - wall
         found["lease"] = {
@@ -139,10 +139,10 @@ def main() -> None:
         }
         wall = time.perf_counter()
         for i in range(100):
-            store.pin("-", f"p{i}", "m", "m", "live", NOW)
+            store.pins.pin("-", f"p{i}", "m", "m", "live", NOW)
         found["pin_ms"] = round(10 * (time.perf_counter() - wall), 2)
         wall = time.perf_counter()
-        store.counts(NOW)
+        store.statistics.counts(NOW)
         found["counts_ms"] = round(1000 * (time.perf_counter() - wall), 1)
         store.close()
         if not args.url:

@@ -105,10 +105,10 @@ def dpo_rows(store: Store, wanted: EpisodeFilter, note: Note) -> Iterator[dict[s
     """Best against worst of each task. Of a task's runs only the ids are held, and of the runs themselves two."""
 
     def first(names: list[tuple[str, str]]) -> EpisodeDetail | None:
-        found = (store.episode(*name) for name in names)
+        found = (store.episodes.get(*name) for name in names)
         return next((e for e in found if e is not None and conversation(e)), None)
 
-    for best, worst in store.ranked(wanted):
+    for best, worst in store.episodes.ranked(wanted):
         chosen, rejected = first(best), first(worst)
         if chosen and rejected and (row := dpo_row(chosen, rejected)):
             note([(e.key, e.id) for e in (chosen, rejected)])
@@ -160,7 +160,7 @@ def pieces(store: Store, wanted: EpisodeFilter, format: str, note: Note) -> Iter
     if format == "dpo":
         yield from (line(row) for row in dpo_rows(store, wanted, note))
         return
-    for batch in noted(store.export(wanted), note):
+    for batch in noted(store.episodes.export(wanted), note):
         if format == "jsonl":
             yield b"".join(json_of(e) + b"\n" for e in batch)
         else:
@@ -217,11 +217,15 @@ async def send(ctx: Ctx, wanted: EpisodeFilter, format: str) -> web.StreamRespon
 
     def note(names: list[tuple[str, str]]) -> None:
         try:
-            store.note_export(export, format, names, ctx.deps.now())
+            store.archive.note_export(export, format, names, ctx.deps.now())
         except Exception as e:  # a full disk is a reason to take data out, not to keep it in
             log.warning("the manifest of %s cannot be kept: %s", export, e)
 
-    stream = parquet(noted(store.export(wanted), note)) if format == "parquet" else pieces(store, wanted, format, note)
+    stream = (
+        parquet(noted(store.episodes.export(wanted), note))
+        if format == "parquet"
+        else pieces(store, wanted, format, note)
+    )
     first = await in_thread(next, stream, b"")
     headers = {
         "content-type": TYPES[format],

@@ -22,7 +22,7 @@ from slipstream_proxy.control.reading import Item, Read, backlog, gather, parse,
 from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.segments import list_segments
-from slipstream_proxy.store.protocol import CallRow, Position, Store
+from slipstream_proxy.store.protocol import Position, RecordedCall, Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -234,10 +234,10 @@ class Ingester:
             if not of_a_record(e):
                 raise
             log.exception("the store refuses a record")
-            if not isinstance(item, CallRow):
+            if not isinstance(item, RecordedCall):
                 self.stats.skipped += 1
                 raise
-            stripped = CallRow(item.head, textless(item.head, f"refused by the store: {type(e).__name__}"))
+            stripped = RecordedCall(item.head, textless(item.head, f"refused by the store: {type(e).__name__}"))
         try:
             self.store.ingest([stripped], positions)
             self.stats.unreadable += 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from slipstream_proxy.data.metrics_text import operation
-from slipstream_proxy.store.protocol import CallRow
+from slipstream_proxy.store.protocol import RecordedCall
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.reading import Item
@@ -21,7 +21,7 @@ OTHER = "other"
 DIRECTIONS = ("in", "out")
 
 
-def tokens_of(row: CallRow) -> tuple[int, int]:
+def tokens_of(row: RecordedCall) -> tuple[int, int]:
     """Tokens in and out: the captured ids, else the engine's own count."""
     usage = row.head.extra.get("usage")
     if usage:
@@ -48,10 +48,10 @@ class CallMetrics:
 
     def ingested(self, items: Iterable[Item]) -> None:
         for item in items:
-            if isinstance(item, CallRow):
+            if isinstance(item, RecordedCall):
                 self._call(item)
 
-    def _call(self, row: CallRow) -> None:
+    def _call(self, row: RecordedCall) -> None:
         head = row.head
         adapter = (head.adapter or "base") if head.trained else "external" if head.external else "base"
         self._know(adapter)

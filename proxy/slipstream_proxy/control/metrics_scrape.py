@@ -69,8 +69,8 @@ class MetricsScrape:
 
     async def _look(self) -> None:
         deps, m = self.deps, self.metrics
-        counts: dict[str, Any] = await deps.ask(deps.store.counts, deps.now())
-        success = await deps.ask(deps.store.success_by_adapter)
+        counts: dict[str, Any] = await deps.ask(deps.store.statistics.counts, deps.now())
+        success = await deps.ask(deps.store.statistics.success_by_adapter)
         for gauge, values in (
             (m.episodes, "episodes"),
             (m.groups, "groups"),
@@ -85,7 +85,7 @@ class MetricsScrape:
                 gauge.labels(str(label)[:80]).set(number)
         m.calls.set(int(counts.get("calls", 0)))
         versions = {a.name: a.version for a in deps.registry.items.values()}
-        m.of_sources.look(await deps.ask(deps.store.rewards_by_source), versions)
+        m.of_sources.look(await deps.ask(deps.store.statistics.rewards_by_source), versions)
         newest = sorted({str(s["adapter"]) for s in success}, key=lambda n: versions.get(n, 0))[-ADAPTER_LABELS:]
         for gauge in (m.reward_mean, m.reward_std, m.reward_episodes):
             gauge.clear()

@@ -14,12 +14,12 @@ from pathlib import Path
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.records import CallHead, Kind, Mutation, Parsed
 from slipstream_proxy.segments import Frame, list_segments, read_segment
-from slipstream_proxy.store.protocol import CallRow, Position
+from slipstream_proxy.store.protocol import Position, RecordedCall
 from slipstream_proxy.usage import usage_of
 
 log = logging.getLogger(__name__)
 _HEAD_FIELDS = frozenset(f.name for f in fields(CallHead))
-Item = CallRow | Mutation
+Item = RecordedCall | Mutation
 Torn = Callable[[str, int, Path, str, int], None]
 """Told of a segment's damage: writer, number, path, why, from which byte on."""
 
@@ -134,10 +134,10 @@ def parse(read: Read) -> tuple[Item, bool]:
         parsed = BY_NAME[head.dialect].parse(frame.request, frame.reply, head)
         if not parsed.prompt_ids and frame.reply:
             head.extra["usage"] = usage_of(frame.reply)
-        return CallRow(head, parsed), True
+        return RecordedCall(head, parsed), True
     except Exception as e:
         log.warning("call %s cannot be parsed (%s): kept without its text: %s", head.id, head.dialect, type(e).__name__)
-        return CallRow(head, textless(head, f"unreadable: {type(e).__name__}")), False
+        return RecordedCall(head, textless(head, f"unreadable: {type(e).__name__}")), False
 
 
 def textless(head: CallHead, why: str) -> Parsed:

@@ -47,14 +47,14 @@ class Sweeper:
             return
         self.next_retention = time.monotonic() + RETENTION_EVERY
         oldest = time.strftime("%Y-%m-%d", time.gmtime(deps.now() - settings.keep_days * 86400))
-        for day in await deps.ask(deps.store.days):
+        for day in await deps.ask(deps.store.archive.days):
             if _dashed(day) >= oldest:
                 continue
             if settings.archive:
                 folder = Path(settings.archive).expanduser()
                 folder.mkdir(parents=True, exist_ok=True)
-                await deps.ask(deps.store.archive_day, day, folder)
-            rows = await deps.ask(deps.store.drop_day, day)
+                await deps.ask(deps.store.archive.write, day, folder)
+            rows = await deps.ask(deps.store.archive.drop, day)
             event = Event(kind="retention", at=time.time(), data={"day": day, "calls": rows})
             await deps.mutations.keep("event", event.model_dump(mode="json"))
 

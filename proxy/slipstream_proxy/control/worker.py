@@ -27,7 +27,7 @@ from slipstream_proxy.control.retention import Sweeper
 from slipstream_proxy.control.store_keeper import StoreKeeper
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.spool import SpoolWriter
-from slipstream_proxy.store.protocol import CallRow
+from slipstream_proxy.store.protocol import RecordedCall
 
 log = logging.getLogger("slipstream_proxy.control.worker")
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
@@ -100,7 +100,7 @@ class ControlPlane:
 
 def _may_score(item: Item) -> bool:
     """Whether the gate may see another reward after it."""
-    return (isinstance(item, Mutation) and item.op in SCORING) or (isinstance(item, CallRow) and item.head.done)
+    return (isinstance(item, Mutation) and item.op in SCORING) or (isinstance(item, RecordedCall) and item.head.done)
 
 
 async def run(config: Config) -> None:

@@ -1,37 +1,61 @@
-"""A day's calls as Parquet, whole: what stays of a day that is dropped."""
+"""A day's calls as Parquet, whole: what stays of a day that is dropped. And which episodes stand in which dataset."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from slipstream_proxy.store import schema
-from slipstream_proxy.store.base import CALL_COLUMNS, IN, Base
-from slipstream_proxy.store.compact import Whole
-from slipstream_proxy.store.rows import C, call_public, dump, eid_of, whole
+from slipstream_proxy.store.call_rows import call_public, whole
+from slipstream_proxy.store.calls import CallTable
+from slipstream_proxy.store.codec import dump
+from slipstream_proxy.store.delta import Whole
+from slipstream_proxy.store.driver import IN, Driver
+from slipstream_proxy.store.episodes import EpisodeTable
+from slipstream_proxy.store.protocol import Name
+from slipstream_proxy.store.rows import CALL_COLUMNS, CallRow, eid_of
 
 SCHEMA = pa.schema(
     {
-        "id": pa.string(), "key": pa.string(), "episode": pa.string(), "task": pa.string(), "split": pa.string(), "tags": pa.string(),
-        "reward": pa.float64(), "number": pa.int32(), "at": pa.float64(), "seconds": pa.float64(), "dialect": pa.string(), "model": pa.string(),
-        "adapter": pa.string(), "status": pa.int32(), "outcome": pa.string(), "trainable": pa.bool_(), "untrainable_reason": pa.string(),
-        "sampling": pa.string(), "messages": pa.string(), "tools": pa.string(), "reply": pa.string(), "finish_reason": pa.string(),
-        "error": pa.string(), "prompt_ids": pa.list_(pa.int32()), "completion_ids": pa.list_(pa.list_(pa.int32())),
+        "id": pa.string(),
+        "key": pa.string(),
+        "episode": pa.string(),
+        "task": pa.string(),
+        "split": pa.string(),
+        "tags": pa.string(),
+        "reward": pa.float64(),
+        "number": pa.int32(),
+        "at": pa.float64(),
+        "seconds": pa.float64(),
+        "dialect": pa.string(),
+        "model": pa.string(),
+        "adapter": pa.string(),
+        "status": pa.int32(),
+        "outcome": pa.string(),
+        "trainable": pa.bool_(),
+        "untrainable_reason": pa.string(),
+        "sampling": pa.string(),
+        "messages": pa.string(),
+        "tools": pa.string(),
+        "reply": pa.string(),
+        "finish_reason": pa.string(),
+        "error": pa.string(),
+        "prompt_ids": pa.list_(pa.int32()),
+        "completion_ids": pa.list_(pa.list_(pa.int32())),
         "logprobs": pa.list_(pa.list_(pa.float32())),
     }
-)  # fmt: skip
+)
 """JSON (messages, tools, reply, sampling, tags) is text."""
 JSON = ("sampling", "messages", "tools", "reply")
 
 
 def forget_archived(path: Path, key: str, episode: str) -> int:
-    """Write an archive anew without an episode. → Its calls that are gone."""
+    """Write an archive again without an episode. → Its calls that are gone."""
     part, gone = path.with_name(f".{path.name}.part"), 0
     with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
         for batch in pq.ParquetFile(path).iter_batches(1000):
@@ -42,10 +66,25 @@ def forget_archived(path: Path, key: str, episode: str) -> int:
     return gone
 
 
-class Archive(Base):
-    def archive_day(self, day: str, folder: Path, batch: int = 200) -> Path | None:
+class CallArchive:
+    def __init__(self, db: Driver, calls: CallTable, episodes: EpisodeTable) -> None:
+        self.db = db
+        self.calls = calls
+        self.episodes = episodes
+
+    def days(self) -> list[str]:
+        """Days with calls, ``YYYY-MM-DD``, oldest first."""
+        return self.calls.days.all()
+
+    def drop(self, day: str) -> int:
+        """Drop a day's calls, text and tokens; episodes and rewards stay. → Calls dropped."""
+        count = self.calls.days.drop(day)
+        self.calls.known.clear()
+        return count
+
+    def write(self, day: str, folder: Path, batch: int = 200) -> Path | None:
         """Write ``folder/calls-YYYY-MM-DD.parquet`` (by rename, so that it is whole or not there). None: there is no such day."""
-        if day not in self._known_days():
+        if day not in self.days():
             return None
         folder.mkdir(parents=True, exist_ok=True)
         path, part = folder / f"calls-{day}.parquet", folder / f".calls-{day}.parquet.part"
@@ -54,35 +93,31 @@ class Archive(Base):
             eids = [eid for (eid,) in tx.all(f"SELECT DISTINCT eid FROM {table} ORDER BY eid")]
         with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
             for i in range(0, len(eids), batch):
-                writer.write_table(self._archived(table, eids[i : i + batch]))
+                writer.write_table(self._table(table, eids[i : i + batch]))
         part.replace(path)
-        self.note_export(path.name, "archive", [tuple(eid.split("/", 1)) for eid in eids], time.time())
+        names = [(key, episode) for key, _, episode in (eid.partition("/") for eid in eids)]
+        self.note_export(path.name, "archive", names, time.time())
         return path
 
-    def note_export(self, export: str, format: str, names: Collection[tuple[str, str]], now: float) -> None:
+    def note_export(self, export: str, format: str, names: Collection[Name], now: float) -> None:
         """The manifest: these (key, id) stand in the dataset of this id. Again for more of them."""
         eids = {eid_of(*name) for name in names}
         with self.db.write() as tx:
             if not tx.all("SELECT 1 FROM t_exports WHERE id = ?", (export,)):
                 tx.insert("t_exports", [(export, now, format)])
-            known = {
-                e for (e,) in tx.all(f"SELECT eid FROM t_exported WHERE export = ? AND eid {IN}", (export, list(eids)))
-            }
+            sql = f"SELECT eid FROM t_exported WHERE export = ? AND eid {IN}"
+            known = {eid for (eid,) in tx.all(sql, (export, list(eids)))}
             tx.insert("t_exported", [(export, eid) for eid in sorted(eids - known)])
 
-    def _known_days(self) -> list[str]:
+    def _table(self, table: str, eids: list[str]) -> pa.Table:
         with self.db.read() as tx:
-            return [day for (day,) in tx.all("SELECT day FROM t_days")]
-
-    def _archived(self, table: str, eids: list[str]) -> pa.Table:
-        with self.db.read() as tx:
-            eps = self._load(tx, eids)
+            eps = self.episodes.load(tx, eids)
             rows = tx.all(f"SELECT {CALL_COLUMNS} FROM {table} WHERE eid {IN} ORDER BY eid, number", (eids,))
-        columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
-        parents: dict[str, Whole] = {}
-        for row in rows:
-            ep = eps[row[C["eid"]]]
-            call = call_public(row, whole(row, parents), tokens=True).model_dump()
+        columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
+        wholes: dict[str, Whole] = {}
+        for row in map(CallRow._make, rows):
+            ep = eps[row.eid]
+            call = call_public(row, whole(row, wholes), tokens=True).model_dump()
             call |= {"key": ep.key, "task": ep.task, "split": ep.split, "tags": ep.tags, "reward": ep.reward}
             call |= {name: dump(call[name]) for name in JSON}
             for name, column in columns.items():

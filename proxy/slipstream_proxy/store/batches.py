@@ -1,22 +1,34 @@
-"""The trainer's work: ready groups leased as one Arrow table, trained on once or back again."""
+"""The trainer's work: ready groups leased as one Arrow table, trained on once or handed back."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from slipstream.contract import BatchAck, BatchLeaseIn
-from slipstream_proxy.store.base import IN, TOKEN_COLUMNS
-from slipstream_proxy.store.driver import Row, Tx
-from slipstream_proxy.store.groups import Groups
-from slipstream_proxy.store.protocol import LeasedBatch
-from slipstream_proxy.store.rows import EP_COLUMNS, Ep, load
+from slipstream_proxy.store.batch_table import BatchEpisode, batch_table
+from slipstream_proxy.store.calls import TOKEN_COLUMNS, CallTable
+from slipstream_proxy.store.codec import load
+from slipstream_proxy.store.driver import IN, Driver, Tx
+from slipstream_proxy.store.groups import GroupTable
+from slipstream_proxy.store.protocol import LeasedBatch, Rules
+from slipstream_proxy.store.rewards import RewardTable
+from slipstream_proxy.store.rows import BatchRow, EpisodeRow, MemberRow
 from slipstream_proxy.store.scoring import combine_calls
-from slipstream_proxy.store.table import Member, batch_table
 
 OUTCOMES = ("trained", "skipped", "released")
+
+
+class ReadyGroup(NamedTuple):
+    """A group that a trainer may lease."""
+
+    id: str
+    key: str
+    ready_at: float
+    kind: str
+    task: str | None
 
 
 def share_out(groups: Sequence[tuple[str, str]], most: int, share: float) -> list[str]:
@@ -32,96 +44,80 @@ def share_out(groups: Sequence[tuple[str, str]], most: int, share: float) -> lis
     return chosen
 
 
-class Batches(Groups):
-    def lease_batch(self, wanted: BatchLeaseIn, versions: dict[str, int], live: int, now: float) -> LeasedBatch | None:
+class BatchQueue:
+    def __init__(self, db: Driver, rules: Rules, groups: GroupTable, calls: CallTable, rewards: RewardTable) -> None:
+        self.db = db
+        self.rules = rules
+        self.groups = groups
+        self.calls = calls
+        self.rewards = rewards
+
+    # leases
+
+    def lease(self, wanted: BatchLeaseIn, versions: dict[str, int], live: int, now: float) -> LeasedBatch | None:
         """``versions``: adapter → its version; ``live`` the live one's: what is more than ``max_staleness`` behind is left out and counted."""
         with self.db.write(serial=False) as tx:
-            self._expire(tx, now)
+            self.expire(tx, now)
             model = wanted.model or self._fullest(tx)
             if model is None:
                 return None
             sql = f"""SELECT id, key, ready_at, kind, task FROM t_groups WHERE state = 'ready' AND split = 'train' AND model = ?
                 ORDER BY ready_at, created, id LIMIT ?{self.db.lock_rows}"""
-            rows = tx.all(sql, (model, 4 * wanted.max_groups + 64))
-            members = self._members(tx, [r[0] for r in rows])
-            rows = self._left_out(tx, rows, members, versions, live - wanted.max_staleness)
-            if not rows or (len(rows) < wanted.min_groups and min(r[2] for r in rows) > now - wanted.max_wait):
+            ready = [ReadyGroup(*r) for r in tx.all(sql, (model, 4 * wanted.max_groups + 64))]
+            members = self.groups.members(tx, [g.id for g in ready])
+            ready = self._usable(tx, ready, members, versions, live - wanted.max_staleness)
+            if not ready or (len(ready) < wanted.min_groups and min(g.ready_at for g in ready) > now - wanted.max_wait):
                 return None
-            chosen = set(share_out([(r[0], r[1]) for r in rows], wanted.max_groups, self.rules.key_share))
-            rows = [r for r in rows if r[0] in chosen]
+            chosen = set(share_out([(g.id, g.key) for g in ready], wanted.max_groups, self.rules.key_share))
+            leased = [(g, ep) for g in ready if g.id in chosen for ep in members[g.id]]
             batch, lease = f"b{int(now * 1000):013d}-{uuid4().hex[:8]}", uuid4().hex
             until = now + wanted.seconds
-            tx.insert("t_batches", [(batch, lease, wanted.worker, model, "leased", until, now, None, None, None)])
+            tx.insert("t_batches", [BatchRow(batch, lease, wanted.worker, model, "leased", until, now)])
             tx.run(f"UPDATE t_groups SET state = 'leased', batch = ? WHERE id {IN}", (batch, list(chosen)))
-            eps = [(r, ep) for r in rows for ep in members[r[0]]]
-            tx.insert("t_members", [(batch, r[0], ep.eid, ep.reward, None) for r, ep in eps])
-            latest = self._latest(tx, [ep.eid for _, ep in eps]) if self.rules.credit == "call" else {}
+            tx.insert("t_members", [MemberRow(batch, g.id, ep.eid, ep.reward) for g, ep in leased])
+            credit = self.rules.credit == "call"
+            latest = self.rewards.latest(tx, [ep.eid for _, ep in leased]) if credit else {}
         # Outside the transaction: what is read below does not change any more, and the ingester need not wait for it.
         with self.db.read() as tx:
-            calls = self._call_rows(tx, [ep for _, ep in eps], TOKEN_COLUMNS)
+            calls = self.calls.rows(tx, [ep for _, ep in leased], TOKEN_COLUMNS)
         found = [
-            Member(r[0], r[3], r[4], ep, calls[ep.eid], combine_calls(self.rules, latest.get(ep.eid, ()))) for r, ep in eps
-        ]  # fmt: skip
+            BatchEpisode(g.id, g.kind, g.task, ep, calls[ep.eid], combine_calls(self.rules, latest.get(ep.eid, ())))
+            for g, ep in leased
+        ]
         return LeasedBatch(batch, lease, until, batch_table(found, versions, live))
 
     def _fullest(self, tx: Tx) -> str | None:
         """The model with the most ready groups."""
-        sql = "SELECT model FROM t_groups WHERE state = 'ready' AND split = 'train' GROUP BY model ORDER BY count(*) DESC, model LIMIT 1"
+        sql = """SELECT model FROM t_groups WHERE state = 'ready' AND split = 'train'
+            GROUP BY model ORDER BY count(*) DESC, model LIMIT 1"""
         found = tx.all(sql)
         return found[0][0] if found else None
 
-    def _members(self, tx: Tx, groups: Collection[str]) -> dict[str, list[Ep]]:
-        found: dict[str, list[Ep]] = defaultdict(list)
-        if groups:
-            for row in tx.all(
-                f"SELECT {EP_COLUMNS} FROM t_episodes WHERE grp {IN} ORDER BY started, eid", (list(groups),)
-            ):
-                ep = Ep(*row)
-                found[ep.grp or ""].append(ep)
-        return found
-
-    def _left_out(
-        self, tx: Tx, rows: list[Row], members: dict[str, list[Ep]], versions: dict[str, int], oldest: int
-    ) -> list[Row]:
+    def _usable(
+        self,
+        tx: Tx,
+        ready: Sequence[ReadyGroup],
+        members: dict[str, list[EpisodeRow]],
+        versions: dict[str, int],
+        oldest: int,
+    ) -> list[ReadyGroup]:
         """Groups with a call of a version below ``oldest`` are stale, those of an adapter that was taken back are dropped. → The others."""
-        taken_back = {
-            name for (name,) in tx.all("SELECT name FROM t_adapters WHERE state IN ('rolled_back', 'refused')")
-        }
+        sql = "SELECT name FROM t_adapters WHERE state IN ('rolled_back', 'refused')"
+        taken_back = {name for (name,) in tx.all(sql)}
         states: dict[str, str] = {}
-        for row in rows:
-            used = {a for ep in members[row[0]] for a in load(ep.adapters)}
-            if used & taken_back or not members[row[0]]:
-                states[row[0]] = "dropped"
+        for group in ready:
+            used = {a for ep in members[group.id] for a in load(ep.adapters)}
+            if used & taken_back or not members[group.id]:
+                states[group.id] = "dropped"
             elif any(versions.get(a, 0) < oldest for a in used):
-                states[row[0]] = "stale"
+                states[group.id] = "stale"
         for state in ("dropped", "stale"):
             out = [g for g, s in states.items() if s == state]
             if out:
                 tx.run(f"UPDATE t_groups SET state = ? WHERE id {IN}", (state, out))
-        return [r for r in rows if r[0] not in states]
+        return [g for g in ready if g.id not in states]
 
-    # leases that end
-
-    def _expire(self, tx: Tx, now: float) -> None:
-        """Leases that ran out: their groups are ready again. An ack is still taken until another lease has them."""
-        if tx.run("UPDATE t_batches SET state = 'expired' WHERE state = 'leased' AND until < ?", (now,)):
-            self._return(tx, "b.state = 'expired'", ())
-
-    def _return(self, tx: Tx, which: str, params: tuple[Any, ...]) -> int:
-        sql = f"UPDATE t_groups SET state = 'ready' WHERE state = 'leased' AND batch IN (SELECT b.id FROM t_batches b WHERE {which})"
-        return tx.run(sql, params)
-
-    def release_leases(self, worker: str) -> int:
-        """A worker begins anew: what it had leased is free at once. → Leases released."""
-        with self.db.write() as tx:
-            count = tx.run("UPDATE t_batches SET state = 'expired' WHERE state = 'leased' AND worker = ?", (worker,))
-            self._return(tx, "b.state = 'expired'", ())
-            sql = (
-                "UPDATE t_groups SET judge_lease = NULL, judge_until = NULL, judge_worker = NULL WHERE judge_worker = ?"
-            )
-            return count + tx.run(sql, (worker,))
-
-    def batch_members(self, batch: str) -> dict[str, Any]:
+    def members(self, batch: str) -> dict[str, Any]:
         """``{"groups": [id], "episodes": [[key, episode, group]]}`` of a leased batch, for its ``ack`` mutation."""
         with self.db.read() as tx:
             rows = tx.all("SELECT grp, eid FROM t_members WHERE batch = ? ORDER BY grp, eid", (batch,))
@@ -130,51 +126,68 @@ class Batches(Groups):
             "episodes": [[*eid.split("/", 1), g] for g, eid in rows],
         }
 
-    def ack_batch(self, batch: str, ack: BatchAck, now: float) -> bool:
+    # leases that end
+
+    def expire(self, tx: Tx, now: float) -> None:
+        """Leases that ran out: their groups are ready again. An ack is still taken until another lease has them."""
+        if tx.run("UPDATE t_batches SET state = 'expired' WHERE state = 'leased' AND until < ?", (now,)):
+            self._hand_back(tx)
+
+    def release(self, tx: Tx, worker: str) -> int:
+        """What a worker had leased is free at once. → Leases released."""
+        sql = "UPDATE t_batches SET state = 'expired' WHERE state = 'leased' AND worker = ?"
+        count = tx.run(sql, (worker,))
+        self._hand_back(tx)
+        return count
+
+    def _hand_back(self, tx: Tx) -> None:
+        tx.run(
+            """UPDATE t_groups SET state = 'ready' WHERE state = 'leased'
+            AND batch IN (SELECT id FROM t_batches WHERE state = 'expired')"""
+        )
+
+    def ack(self, batch: str, ack: BatchAck, now: float) -> bool:
         """False: the lease is not this worker's any more (409). The same ack twice changes nothing."""
         with self.db.write() as tx:
-            return self._ack(tx, batch, ack, now)
+            return self.settle(tx, batch, ack)
 
-    def _ack(
-        self,
-        tx: Tx,
-        batch: str,
-        ack: BatchAck,
-        now: float,
-        *,
-        members: dict[str, Any] | None = None,
-        force: bool = False,
-    ) -> bool:
-        """``force``: a mutation that was accepted; what the batch was comes from ``members`` when the store has been rebuilt since."""
+    def settle(self, tx: Tx, batch: str, ack: BatchAck) -> bool:
+        """The trainer's word on a batch. False: the lease is not this worker's any more."""
         found = tx.all("SELECT lease, state FROM t_batches WHERE id = ?", (batch,))
-        if not found:
-            if not force:
-                return False
-            tx.insert("t_batches", [(batch, ack.lease, "", "", "expired", now, now, None, None, None)])
-            rows = [
-                (batch, group, f"{key}/{episode}", None, None)
-                for key, episode, group in (members or {}).get("episodes", ())
-            ]
-            tx.insert("t_members", rows)
-            eids = [r[2] for r in rows]
-            if eids:
-                # Only what trains is settled for good; a group of the rebuilt store may be another cut of the same episodes.
-                tx.run(
-                    f"""UPDATE t_groups SET batch = ? WHERE state IN ('ready', 'waiting_reward')
-                    AND id IN (SELECT grp FROM t_episodes WHERE eid {IN})""",
-                    (batch, eids),
-                )
-        else:
-            lease, state = found[0]
-            if lease != ack.lease and not force:
-                return False
-            if state in OUTCOMES:
-                return bool(state == ack.outcome)
-            again = (
-                "SELECT 1 FROM t_groups WHERE batch <> ? AND id IN (SELECT grp FROM t_members WHERE batch = ?) LIMIT 1"
+        if not found or found[0][0] != ack.lease:
+            return False
+        return self._settle_known(tx, batch, found[0][1], ack)
+
+    def replay(self, tx: Tx, batch: str, ack: BatchAck, members: dict[str, Any] | None, now: float) -> None:
+        """An ack that was accepted before. If the store has been rebuilt since, ``members`` name what the batch was."""
+        found = tx.all("SELECT state FROM t_batches WHERE id = ?", (batch,))
+        if found:
+            self._settle_known(tx, batch, found[0][0], ack)
+            return
+        tx.insert("t_batches", [BatchRow(batch, ack.lease, "", "", "expired", now, now)])
+        named = (members or {}).get("episodes", ())
+        rows = [MemberRow(batch, group, f"{key}/{episode}") for key, episode, group in named]
+        tx.insert("t_members", rows)
+        if rows:
+            # Only what trains is settled for good; a group of the rebuilt store may be another cut of the same episodes.
+            tx.run(
+                f"""UPDATE t_groups SET batch = ? WHERE state IN ('ready', 'waiting_reward')
+                AND id IN (SELECT grp FROM t_episodes WHERE eid {IN})""",
+                (batch, [r.eid for r in rows]),
             )
-            if tx.all(again, (batch, batch)):
-                return False
+        self._write_outcome(tx, batch, ack)
+
+    def _settle_known(self, tx: Tx, batch: str, state: str, ack: BatchAck) -> bool:
+        if state in OUTCOMES:
+            return bool(state == ack.outcome)
+        leased_again = """SELECT 1 FROM t_groups WHERE batch <> ?
+            AND id IN (SELECT grp FROM t_members WHERE batch = ?) LIMIT 1"""
+        if tx.all(leased_again, (batch, batch)):
+            return False
+        self._write_outcome(tx, batch, ack)
+        return True
+
+    def _write_outcome(self, tx: Tx, batch: str, ack: BatchAck) -> None:
         after = {"trained": "trained", "skipped": "skipped", "released": "ready"}[ack.outcome]
         waiting = "'leased', 'ready', 'waiting_reward'" if after == "trained" else "'leased', 'ready'"
         tx.run(f"UPDATE t_groups SET state = ? WHERE batch = ? AND state IN ({waiting})", (after, batch))
@@ -183,18 +196,15 @@ class Batches(Groups):
             (ack.outcome, ack.adapter, ack.step, ack.reason, batch),
         )
         if ack.advantages:
-            ids = {
-                eid: eid.split("/", 1)[1] for (eid,) in tx.all("SELECT eid FROM t_members WHERE batch = ?", (batch,))
-            }
+            eids = [eid for (eid,) in tx.all("SELECT eid FROM t_members WHERE batch = ?", (batch,))]
+            ids = {eid: eid.split("/", 1)[1] for eid in eids}
             found = [(batch, eid, ack.advantages[name]) for eid, name in ids.items() if name in ack.advantages]
             tx.update("t_members", ("batch", "eid"), ("advantage",), found)
-        return True
 
-    def drop_adapter_batches(self, adapter: str, now: float) -> int:
+    def drop_adapter(self, adapter: str) -> int:
         """Groups with episodes sampled from an adapter that was taken back never train. → Groups dropped."""
         with self.db.write() as tx:
-            name = f'"{adapter}"'
             sql = """UPDATE t_groups SET state = 'dropped' WHERE split = 'train'
                 AND state IN ('forming', 'waiting_reward', 'ready', 'leased')
                 AND id IN (SELECT grp FROM t_episodes WHERE grp IS NOT NULL AND strpos(adapters, ?) > 0)"""
-            return tx.run(sql, (name,))
+            return tx.run(sql, (f'"{adapter}"',))

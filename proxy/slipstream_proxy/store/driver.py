@@ -14,6 +14,9 @@ from slipstream.contract import SqlResult
 
 Row = tuple[Any, ...]
 
+IN = "IN (SELECT unnest(?::VARCHAR[]))"
+"""Whether a column is one of a parameter's texts."""
+
 
 class StoreError(RuntimeError):
     """The store cannot be opened or used, with the reason in one line."""
@@ -59,7 +62,7 @@ class Driver(Protocol):
         """Bring what is committed into the file itself (after DDL, for a snapshot)."""
 
     def reread(self) -> AbstractContextManager[Tx]:
-        """A reading transaction that sees what is on the disk, not what is remembered of it. Raises ``StoreError`` when that can't be had just now."""
+        """A reading transaction that sees what is on the disk, not what is remembered of it. Raises ``StoreError`` when it can't now."""
 
     def rewrite(self, tables: Sequence[str]) -> None:
         """Write tables anew, so that rows deleted from them are nowhere in the database's files."""

@@ -44,9 +44,14 @@ class DuckDriver:
         self.path = Path(path)
         self.rebuilt = False
         self._config = {
-            "memory_limit": memory_limit, "threads": str(threads), "checkpoint_threshold": "64MB", "python_enable_replacements": "false",
-            "autoinstall_known_extensions": "false", "autoload_known_extensions": "false", "preserve_insertion_order": "true",
-        }  # fmt: skip
+            "memory_limit": memory_limit,
+            "threads": str(threads),
+            "checkpoint_threshold": "64MB",
+            "python_enable_replacements": "false",
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "preserve_insertion_order": "true",
+        }
         self._writing = threading.Lock()
         self._idle = threading.Condition()
         self._users = 0
@@ -93,11 +98,21 @@ class DuckDriver:
                 wal_aside.rename(wal)
                 raise
             if con is not None:
-                log.critical("the log of %s is broken (%s): set aside as %s; the spool is replayed from the last snapshot on", self.path, said, wal_aside.name)  # fmt: skip
+                log.critical(
+                    "the log of %s is broken (%s): set aside as %s; the spool is replayed from the last snapshot on",
+                    self.path,
+                    said,
+                    wal_aside.name,
+                )
                 return con
         if self.path.exists():
             self.path.rename(aside)
-        log.critical("the store %s is broken (%s): set aside as %s, begun anew; the spool will be replayed", self.path, said, aside.name)  # fmt: skip
+        log.critical(
+            "the store %s is broken (%s): set aside as %s; a new one is made and the spool is replayed",
+            self.path,
+            said,
+            aside.name,
+        )
         return self._open()
 
     def _try_open(self) -> tuple[duckdb.DuckDBPyConnection | None, str]:

@@ -12,8 +12,13 @@ from slipstream_proxy.store import schema
 from slipstream_proxy.store.driver import Row
 
 ARROW = {
-    "TEXT": pa.string(), "FLOAT8": pa.float64(), "BIGINT": pa.int64(), "INTEGER": pa.int32(), "BOOLEAN": pa.bool_(), "BYTEA": pa.binary(),
-}  # fmt: skip
+    "TEXT": pa.string(),
+    "FLOAT8": pa.float64(),
+    "BIGINT": pa.int64(),
+    "INTEGER": pa.int32(),
+    "BOOLEAN": pa.bool_(),
+    "BYTEA": pa.binary(),
+}
 
 
 class DuckTx:

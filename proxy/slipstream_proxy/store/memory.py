@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from slipstream_proxy.store.rows import Ep
+from slipstream_proxy.store.rows import EpisodeRow
 
 
 class Fresh:
@@ -52,13 +52,13 @@ class Memory:
         self._most = most
         self.calls = Fresh()
         self.mutations = Fresh()
-        self.episodes: dict[str, Ep] = {}
+        self.episodes: dict[str, EpisodeRow] = {}
         """Rows as they are stored."""
         self.orphans: set[str] | None = None
         """Episodes with rewards but no calls; None: not known."""
         self.writers: set[str] = set()
 
-    def keep(self, eps: Iterable[Ep]) -> None:
+    def keep(self, eps: Iterable[EpisodeRow]) -> None:
         for ep in eps:
             self.episodes.pop(ep.eid, None)
             self.episodes[ep.eid] = ep

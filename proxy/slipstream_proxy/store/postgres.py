@@ -79,8 +79,14 @@ class PostgresDriver:
 
     def __init__(self, url: str, *, connections: int = 8, timeout: float = 30.0) -> None:
         self._pool = ConnectionPool(
-            url, min_size=1, max_size=connections, open=False, kwargs={"autocommit": True}, check=ConnectionPool.check_connection, timeout=timeout
-        )  # fmt: skip
+            url,
+            min_size=1,
+            max_size=connections,
+            open=False,
+            kwargs={"autocommit": True},
+            check=ConnectionPool.check_connection,
+            timeout=timeout,
+        )
         try:
             # One plain connection first: the pool would try again and again, and say less.
             psycopg.connect(url, connect_timeout=10).close()

@@ -1,14 +1,16 @@
-"""The store: one protocol, two implementations (DuckDB, PostgreSQL), one conformance suite.
+"""The store: one protocol, two databases (DuckDB, PostgreSQL), one conformance suite.
 
-All methods block and may be called from any thread. Times are seconds since the epoch and always come from the caller, so that tests can move the clock.
+A store is made of components: ``store.episodes``, ``store.batches`` and so on, each with the methods that one would look for there.
+All methods block and may be called from any thread. Times are seconds since the epoch and always come from the caller, so that tests
+can move the clock.
 
-``Mutation.data`` by ``op`` (key: the API key's id, episode: the client's id). All are idempotent, by mutation id and by what they say:
+``Mutation.data`` by ``op`` (key: the API key's id, episode: the client's id). All are idempotent, by mutation id and by what they hold:
 
 - ``reward``  ``{"key", "episode", "reward": RewardIn}``
 - ``done``    ``{"key", "episode"}``
 - ``delete``  ``{"key": id | None, "episode"}``
-- ``scores``  ``{"group", "scores": ScoresIn, "key": optional}``: like ``post_scores``, which may have been called before (then it changes nothing)
-- ``ack``     ``{"batch", "ack": BatchAck, "members": batch_members(batch)}``: like ``ack_batch``, which may have been called before
+- ``scores``  ``{"group", "scores": ScoresIn, "key": optional}``: like ``judging.score``, which may have run before (then it changes nothing)
+- ``ack``     ``{"batch", "ack": BatchAck, "members": batches.members(batch)}``: like ``batches.ack``, which may have run before
 - ``adapter`` ``Adapter``;  ``event`` ``Event``;  ``cache`` ``CacheEntry``
 - ``pin``     ``{"key", "episode", "model", "adapter", "arm"}``
 - ``episode`` ``{"key", "episode", "days", "text"}``: an exported episode as JSON text, and the days of its calls
@@ -29,7 +31,6 @@ from slipstream.contract import (
     BatchAck,
     BatchLeaseIn,
     Deleted,
-    Episode,
     EpisodeDetail,
     EpisodePage,
     Event,
@@ -44,7 +45,7 @@ from slipstream_proxy.records import CallHead, Mutation, Parsed
 
 
 @dataclass(slots=True)
-class CallRow:
+class RecordedCall:
     """A call as the ingester hands it over: the record's head and what its dialect read."""
 
     head: CallHead
@@ -111,7 +112,151 @@ class LeasedBatch:
     """``contract.BATCH_COLUMNS``."""
 
 
+Name = tuple[str, str]
+"""An episode by (key, id)."""
+
+
+class Episodes(Protocol):
+    def page(self, wanted: EpisodeFilter) -> EpisodePage:
+        """The newest first. Raises ``ValueError`` for a cursor that is not ours."""
+
+    def get(self, key: str | None, episode: str, *, tokens: bool = False) -> EpisodeDetail | None:
+        """One episode with all that is known; None: unknown or deleted. Without a key the newest of that id."""
+
+    def export(self, wanted: EpisodeFilter, batch: int = 100) -> Iterator[list[EpisodeDetail]]:
+        """Every episode that the filter wants (its ``limit`` apart), with tokens, ``batch`` at a time, the newest first."""
+
+    def ranked(self, wanted: EpisodeFilter, most: int = 4) -> Iterator[tuple[list[Name], list[Name]]]:
+        """Of each (key, model, task) with rewards that differ: its best runs, and its worst, at most ``most`` of each."""
+
+
+class Rewards(Protocol):
+    def acknowledge(self, key: str, episode: str, idempotency: str | None, now: float) -> RewardAck | None:
+        """What a post would answer; None: its episode is unknown and ``orphan_ttl`` is over for earlier rewards of it (404)."""
+
+
+class Pins(Protocol):
+    def pin(self, key: str, episode: str, model: str, adapter: str, arm: str, now: float) -> Pin:
+        """The episode's pin: the one stored, else this one (several proxies agree by the first to ask)."""
+
+    def open(self) -> dict[str, int]:
+        """Adapter → open episodes."""
+
+    def move(self, old: str, new: str) -> int:
+        """Open episodes of an adapter go on with another one. → How many."""
+
+
+class Judging(Protocol):
+    def lease(self, wanted: GroupLeaseIn, now: float) -> GroupLease | None:
+        """Up to ``limit`` groups in which an episode lacks one of the names. None: there is nothing to judge."""
+
+    def score(self, group: str, scores: ScoresIn, now: float) -> bool:
+        """False: the lease is not this worker's any more (409). Posting twice under one lease changes nothing."""
+
+    def key_of(self, group: str) -> str | None:
+        """Whose group it is; None: there is no such group."""
+
+    def parked(self) -> list[Group]:
+        """Groups that the judge failed at too often, with their episodes."""
+
+    def unpark(self, group: str | None) -> int:
+        """Hand a parked group (None: all of them) out again, its failures forgotten. → How many."""
+
+
+class Batches(Protocol):
+    def lease(self, wanted: BatchLeaseIn, versions: dict[str, int], live: int, now: float) -> LeasedBatch | None:
+        """``versions``: adapter → its version; ``live`` the live one's: what is more than ``max_staleness`` behind is left out and counted."""
+
+    def ack(self, batch: str, ack: BatchAck, now: float) -> bool:
+        """False: the lease is not this worker's any more (409). The same ack twice changes nothing."""
+
+    def members(self, batch: str) -> dict[str, Any]:
+        """``{"groups": [id], "episodes": [[key, episode, group]]}`` of a leased batch, for its ``ack`` mutation.
+
+        With it a rebuilt store knows what was trained on.
+        """
+
+    def drop_adapter(self, adapter: str) -> int:
+        """Groups with episodes sampled from an adapter that was taken back never train. → Groups dropped."""
+
+
+class AdapterRows(Protocol):
+    def put(self, adapter: Adapter) -> None:
+        """Insert or replace what is known of an adapter."""
+
+    def all(self) -> list[Adapter]:
+        """All that ever were, oldest first, with their open episodes."""
+
+    def since(self, revision: int) -> tuple[int, list[Adapter]] | None:
+        """All adapters and the revision they stand at; None: nothing has been put since ``revision``."""
+
+    def swap(self, revision: int, changed: Sequence[Adapter], events: Sequence[Event]) -> int | None:
+        """Put changes that belong together, with their events. → The new revision; None, and nothing is put: another proxy was first."""
+
+
+class Events(Protocol):
+    def add(self, event: Event) -> int:
+        """→ The event's id; ids ascend."""
+
+    def page(self, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Events whose id is above ``after``, in order."""
+
+
+class Cache(Protocol):
+    def get(self, key: str) -> dict[str, Any] | None: ...
+    def put(self, key: str, value: dict[str, Any], now: float) -> None: ...
+
+
+class Archive(Protocol):
+    def days(self) -> list[str]:
+        """Days with calls, ``YYYY-MM-DD``, oldest first."""
+
+    def drop(self, day: str) -> int:
+        """Drop a day's calls, text and tokens; episodes and rewards stay. → Calls dropped."""
+
+    def write(self, day: str, folder: Path, batch: int = 200) -> Path | None:
+        """Write the day's calls, whole, to a Parquet file in the folder. None: there is no such day."""
+
+    def note_export(self, export: str, format: str, names: Collection[Name], now: float) -> None:
+        """The manifest: these (key, id) stand in the dataset of this id. Again for more of them."""
+
+
+class Statistics(Protocol):
+    def counts(self, now: float) -> dict[str, Any]:
+        """Episodes by state, groups by state, calls, untrainable by reason, waiting reasons, rewards by source."""
+
+    def arm_rewards(self, candidate: str, control: str) -> list[tuple[str, str, float]]:
+        """(task, adapter, reward) of done train episodes of these two adapters, oldest first: what the gate tests."""
+
+    def success_by_adapter(self) -> list[dict[str, Any]]:
+        """For the page: adapter, split, arm, episodes, mean reward, std (of the sample; 0 for one)."""
+
+    def rewards_by_source(self) -> list[dict[str, Any]]:
+        """For the metrics: source, adapter, split, count, mean, std (of the sample; 0 for one)."""
+
+
 class Store(Protocol):
+    @property
+    def episodes(self) -> Episodes: ...
+    @property
+    def rewards(self) -> Rewards: ...
+    @property
+    def pins(self) -> Pins: ...
+    @property
+    def judging(self) -> Judging: ...
+    @property
+    def batches(self) -> Batches: ...
+    @property
+    def adapters(self) -> AdapterRows: ...
+    @property
+    def events(self) -> Events: ...
+    @property
+    def cache(self) -> Cache: ...
+    @property
+    def archive(self) -> Archive: ...
+    @property
+    def statistics(self) -> Statistics: ...
+
     @property
     def rebuilt(self) -> bool:
         """The file could not be opened and was set aside: this one is new, and the spool is to be replayed from its first segment kept."""
@@ -120,100 +265,28 @@ class Store(Protocol):
     def shared(self) -> bool:
         """Other proxies use it too: what they decide is to be read here, not remembered."""
 
-    # writing: the ingester alone calls this, in one transaction with the positions
-    def ingest(self, items: Sequence[CallRow | Mutation], positions: dict[str, Position]) -> None:
-        """Apply in order, exactly once: an item whose id is stored already changes nothing."""
+    def ingest(self, items: Sequence[RecordedCall | Mutation], positions: dict[str, Position]) -> None:
+        """Apply in order, exactly once: an item whose id is stored already changes nothing. The ingester alone calls this.
 
-    def positions(self) -> dict[str, Position]: ...
-
-    # episodes
-    def episodes(self, wanted: EpisodeFilter) -> EpisodePage: ...
-    def episode(self, key: str | None, episode: str, *, tokens: bool = False) -> EpisodeDetail | None: ...
-    def reward_known(self, key: str, episode: str, idempotency: str | None, now: float) -> RewardAck | None:
-        """What a post would answer; None: its episode is unknown and ``orphan_ttl`` is over for earlier rewards of it (404)."""
-
-    def delete(self, key: str | None, episode: str, now: float) -> Deleted | None: ...
-    def sweep(self, now: float) -> None:
-        """Idle episodes become done, groups complete by age, leases run out."""
-
-    # pins
-    def pin(self, key: str, episode: str, model: str, adapter: str, arm: str, now: float) -> Pin:
-        """The episode's pin: the one stored, else this one (several proxies agree by the first to ask)."""
-
-    def open_pins(self) -> dict[str, int]:
-        """Adapter → open episodes."""
-
-    def move_pins(self, old: str, new: str) -> int: ...
-
-    # the judge's and the trainer's work
-    def lease_groups(self, wanted: GroupLeaseIn, now: float) -> GroupLease | None: ...
-    def post_scores(self, group: str, scores: ScoresIn, now: float) -> bool:
-        """False: the lease is not this worker's any more (409)."""
-
-    def group_key(self, group: str) -> str | None:
-        """Whose group it is; None: there is no such group."""
-
-    def parked(self) -> list[Group]: ...
-    def unpark(self, group: str | None) -> int: ...
-    def lease_batch(self, wanted: BatchLeaseIn, versions: dict[str, int], live: int, now: float) -> LeasedBatch | None:
-        """``versions``: adapter → its version; ``live`` the live one's: what is more than ``max_staleness`` behind is left out and counted."""
-
-    def ack_batch(self, batch: str, ack: BatchAck, now: float) -> bool: ...
-    def batch_members(self, batch: str) -> dict[str, Any]:
-        """``{"groups": [id], "episodes": [[key, episode, group]]}`` of a leased batch, for its ``ack`` mutation: with it a rebuilt store knows
-        what was trained on.
+        Items and positions are one transaction.
         """
 
-    def release_leases(self, worker: str) -> int: ...
-    def drop_adapter_batches(self, adapter: str, now: float) -> int:
-        """Groups with episodes sampled from an adapter that was taken back never train."""
+    def positions(self) -> dict[str, Position]:
+        """Spool writer → how far its segments are ingested."""
 
-    # adapters, events, cache
-    def put_adapter(self, adapter: Adapter) -> None: ...
-    def adapters_since(self, revision: int) -> tuple[int, list[Adapter]] | None:
-        """All adapters and the revision they stand at; None: nothing has been put since ``revision``."""
+    def delete(self, key: str | None, episode: str, now: float) -> Deleted | None:
+        """Forget an episode: text and tokens are gone from the files when this returns. None: there is none."""
 
-    def swap_adapters(self, revision: int, changed: Sequence[Adapter], events: Sequence[Event]) -> int | None:
-        """Put changes that belong together in one transaction. None, and nothing is put: another proxy was first."""
+    def sweep(self, now: float) -> None:
+        """Idle episodes become done, groups complete by age, leases run out, orphans expire, what was deleted is written over."""
 
-    def adapters(self) -> list[Adapter]: ...
-    def add_event(self, event: Event) -> int: ...
-    def events(self, after: int = 0, limit: int = 1000) -> list[Event]: ...
-    def cache_get(self, key: str) -> dict[str, Any] | None: ...
-    def cache_put(self, key: str, value: dict[str, Any], now: float) -> None: ...
+    def release_leases(self, worker: str) -> int:
+        """A worker starts again: what it had leased is free at once. → Leases released."""
 
-    # looking
-    def arm_rewards(self, candidate: str, control: str) -> list[tuple[str, str, float]]:
-        """(task, adapter, reward) of done train episodes of these two adapters, oldest first: what the gate tests."""
-
-    def success_by_adapter(self) -> list[dict[str, Any]]:
-        """For the page: adapter, split, arm, episodes, mean reward, std."""
-
-    def rewards_by_source(self) -> list[dict[str, Any]]:
-        """For the metrics: source, adapter, split, count, mean, std."""
-
-    def counts(self, now: float) -> dict[str, Any]:
-        """Episodes by state, groups by state, calls, untrainable by reason, waiting reasons, rewards by source."""
-
-    def sql(self, query: str, limit: int, timeout: float) -> SqlResult: ...
-    def export(self, wanted: EpisodeFilter, batch: int = 100) -> Iterator[list[EpisodeDetail]]: ...
-    def note_export(self, export: str, format: str, names: Collection[tuple[str, str]], now: float) -> None:
-        """The manifest: these (key, id) stand in the dataset of this id. Again for more of them."""
-
-    def ranked(
-        self, wanted: EpisodeFilter, most: int = 4
-    ) -> Iterator[tuple[list[tuple[str, str]], list[tuple[str, str]]]]:
-        """Of each (key, model, task) with rewards that differ: the (key, id) of its best runs, and of its worst, at most ``most`` of each."""
-
-    def days(self) -> list[str]: ...
-    def drop_day(self, day: str) -> int: ...
-    def archive_day(self, day: str, folder: Path, batch: int = 200) -> Path | None:
-        """Write the day's calls, whole, to a Parquet file in the folder. None: there is no such day."""
+    def sql(self, query: str, limit: int, timeout: float) -> SqlResult:
+        """One SELECT over the views. Raises ``QueryError`` with one line."""
 
     def snapshot(self) -> None:
         """Make what is ingested safe in the file itself and verify it; segments before ``positions()`` may go after."""
 
     def close(self) -> None: ...
-
-
-__all__ = ["CallRow", "Episode", "EpisodeFilter", "LeasedBatch", "Pin", "Position", "Rules", "Store"]

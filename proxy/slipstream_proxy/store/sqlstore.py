@@ -1,73 +1,129 @@
-"""The store over any driver: what both implementations are."""
+"""The store over any driver: its components, wired."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slipstream.contract import SqlResult
+from slipstream.contract import Deleted, SqlResult
+from slipstream_proxy.records import Mutation
 from slipstream_proxy.store import schema
-from slipstream_proxy.store.archive import Archive
-from slipstream_proxy.store.counting import Counting
-from slipstream_proxy.store.driver import Driver, StoreError, Tx
+from slipstream_proxy.store.adapters import AdapterTable
+from slipstream_proxy.store.archive import CallArchive
+from slipstream_proxy.store.batches import BatchQueue
+from slipstream_proxy.store.cache import CacheTable
+from slipstream_proxy.store.calls import CallTable
+from slipstream_proxy.store.days import DayTables
+from slipstream_proxy.store.deletion import Deletion
+from slipstream_proxy.store.driver import Driver
+from slipstream_proxy.store.episodes import EpisodeTable
+from slipstream_proxy.store.events import EventLog
+from slipstream_proxy.store.groups import GroupTable
 from slipstream_proxy.store.ingest import Ingest
-from slipstream_proxy.store.looking import Looking
-from slipstream_proxy.store.protocol import Position, Rules, Store
+from slipstream_proxy.store.judge_queue import JudgeQueue
+from slipstream_proxy.store.lifecycle import Lifecycle
+from slipstream_proxy.store.memory import Memory
+from slipstream_proxy.store.mutations import MutationReplay
+from slipstream_proxy.store.pins import PinTable
+from slipstream_proxy.store.positions import SpoolPositions
+from slipstream_proxy.store.protocol import Position, RecordedCall, Rules, Store
+from slipstream_proxy.store.recall import Recall
+from slipstream_proxy.store.restore import EpisodeRestore
+from slipstream_proxy.store.rewards import RewardTable
+from slipstream_proxy.store.snapshots import Snapshots
+from slipstream_proxy.store.statistics import StoreStatistics
 
-OVERLAP = 60.0
-"""Seconds of calls that a snapshot reads back once more: they come in the order in which they end."""
 
-
-class SqlStore(Ingest, Looking, Counting, Archive):
+class SqlStore:
     """``instance``: which proxy this is, where several share one database; spool positions are its own."""
 
     def __init__(self, db: Driver, rules: Rules, *, instance: str = "local") -> None:
-        super().__init__(db, rules, instance=instance)
-        self._verified = 0.0
-        """Calls from then on have not been read back."""
-        self._apply_rules()
+        self.db = db
+        self.rules = rules
+        with db.write() as tx:
+            schema.prepare(tx, keyed=db.shared)
+        days = DayTables(db)
+        db.settle()
+        memory = Memory()
+        self.calls = CallTable(db, days)
+        self.rewards = RewardTable(db, rules)
+        self.pins = PinTable(db)
+        self.groups = GroupTable(db, rules)
+        self.events = EventLog(db)
+        self.cache = CacheTable(db)
+        self.adapters = AdapterTable(db, self.events, self.pins)
+        self.episodes = EpisodeTable(db, self.calls, self.rewards)
+        self.archive = CallArchive(db, self.calls, self.episodes)
+        self.batches = BatchQueue(db, rules, self.groups, self.calls, self.rewards)
+        self.judging = JudgeQueue(db, rules, memory, self.episodes, self.groups, self.rewards)
+        self.statistics = StoreStatistics(db, rules, days)
+        self._deletion = Deletion(db, memory, self.calls, self.episodes, self.groups)
+        self._lifecycle = Lifecycle(
+            db, rules, memory, self.groups, self.rewards, self.pins, self.batches, self._deletion
+        )
+        self._positions = SpoolPositions(instance, memory)
+        self._snapshots = Snapshots(db, days, self._positions)
+        self._ingest = Ingest(
+            db,
+            memory,
+            self._positions,
+            Recall(db, memory, self.calls, self.episodes, self.rewards),
+            self.calls,
+            self.groups,
+            self.rewards,
+            self.pins,
+            self._deletion,
+            MutationReplay(
+                self.rewards,
+                self.judging,
+                self.batches,
+                self.adapters,
+                self.events,
+                self.cache,
+                self._deletion,
+                EpisodeRestore(rules, memory, self.calls),
+            ),
+        )
+        self.rewards.apply_rules()
+
+    @property
+    def rebuilt(self) -> bool:
+        return self.db.rebuilt
+
+    @property
+    def shared(self) -> bool:
+        return self.db.shared
+
+    def ingest(self, items: Sequence[RecordedCall | Mutation], positions: dict[str, Position]) -> None:
+        """Apply in order, exactly once: an item whose id is stored already changes nothing."""
+        self._ingest.ingest(items, positions)
+
+    def positions(self) -> dict[str, Position]:
+        """Spool writer → how far its segments are ingested."""
+        with self.db.read() as tx:
+            return self._positions.all(tx)
+
+    def delete(self, key: str | None, episode: str, now: float) -> Deleted | None:
+        """Forget an episode: text and tokens are gone from the files when this returns. None: there is none."""
+        return self._deletion.delete(key, episode, now)
+
+    def sweep(self, now: float) -> None:
+        """Idle episodes become done, groups complete by age, leases run out, orphans expire, what was deleted is written over."""
+        self._lifecycle.sweep(now)
+
+    def release_leases(self, worker: str) -> int:
+        """A worker starts again: what it had leased is free at once. → Leases released."""
+        with self.db.write() as tx:
+            return self.batches.release(tx, worker) + self.judging.release(tx, worker)
 
     def sql(self, query: str, limit: int, timeout: float) -> SqlResult:
         """One SELECT over the views episodes, calls, rewards, adapters. Raises ``QueryError`` with one line."""
         return self.db.sql(query, limit, timeout)
 
     def snapshot(self) -> None:
-        """Make what is ingested safe in the database's own file, and read it back; spool segments before ``positions()`` may go after.
-
-        What came since the last snapshot is read whole, with all columns. Raises whatever says that it isn't there.
-        """
-        self._scrub()
-        if self.db.shared:
-            self.db.settle()
-            return
-        before, since = self.positions(), self._verified
-        with self.db.read() as tx:
-            expected = self._sums(tx, since)
-        self.db.settle()
-        with self.db.reread() as tx:
-            there = self._positions(tx)
-            if any(there.get(w, Position(-1, 0)) < p for w, p in before.items()):
-                raise StoreError(f"the snapshot holds positions {there}, and {before} were ingested")
-            for table, (count, size) in self._sums(tx, since).items():
-                if (count, size) < expected.get(table, (0, 0)):
-                    raise StoreError(
-                        f"the snapshot's {table} has {count} rows of {size} bytes, {expected[table]} were ingested"
-                    )
-            self._verified = (
-                max((at for (at,) in tx.all("SELECT max(last_at) FROM t_episodes") if at), default=since) - OVERLAP
-            )
-
-    def _sums(self, tx: Tx, since: float) -> dict[str, tuple[int, int]]:
-        """Rows of each table of calls since then, and how many bytes their columns hold: that reads all of them."""
-        texts = [f"coalesce(length({c}), 0)" for c, kind in schema.CALLS.items() if kind == "TEXT"]
-        blobs = [f"coalesce(octet_length({c}), 0)" for c, kind in schema.CALLS.items() if kind == "BYTEA"]
-        size = " + ".join([*texts, *blobs])
-        sums = {}
-        for table in self._day_tables(tx, since):
-            ((count, total),) = tx.all(
-                f"SELECT count(*), coalesce(sum({size}), 0) FROM {table} WHERE ts >= ?", (since,)
-            )
-            sums[table] = (int(count), int(total))
-        return sums
+        """Make what is ingested safe in the database's own file, and read it back; spool segments before ``positions()`` may go after."""
+        self._deletion.scrub()
+        self._snapshots.take()
 
     def close(self) -> None:
         self.db.close()

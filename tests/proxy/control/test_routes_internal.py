@@ -15,9 +15,9 @@ PIN = {"key": "-", "episode": "e1", "model": "tiny", "task": "t"}
 
 async def test_pins_are_kept(plane):
     assert await post_pin(plane, PIN) == (200, {"adapter": "tiny", "arm": "live"})
-    assert plane.deps.store.open_pins() == {"tiny": 1}
+    assert plane.deps.store.pins.open() == {"tiny": 1}
     await plane.call("e1", done=True)
-    await until(lambda: not plane.deps.store.open_pins())
+    await until(lambda: not plane.deps.store.pins.open())
 
 
 async def test_what_is_no_pin_is_said(plane):
@@ -33,7 +33,7 @@ async def test_without_a_store_a_pin_is_a_choice(plane):
     stores.replace(None, ingester)
     assert await post_pin(plane, PIN) == (200, {"adapter": "tiny", "arm": "live"})
     stores.replace(store, ingester)
-    assert store.open_pins() == {}
+    assert store.pins.open() == {}
 
 
 async def test_alive(plane):

@@ -7,7 +7,7 @@ from typing import Any
 
 from slipstream.contract import BatchLeaseIn, RewardIn
 from slipstream_proxy.records import CallHead, Choice, Mutation, Parsed
-from slipstream_proxy.store.protocol import CallRow, Position, Rules
+from slipstream_proxy.store.protocol import Position, RecordedCall, Rules
 
 NOW = 1_800_000_000.0
 _ids = itertools.count(1)
@@ -24,7 +24,7 @@ def call(
     messages: list[Any] | None = None,
     prompt: list[int] | None = None,
     **kw: Any,
-) -> CallRow:
+) -> RecordedCall:
     """A call of model ``m``; ``choices`` as [(message, ids, logprobs)]; anything else is a field of the head or of what was parsed."""
     choices = kw.pop("choices", None) or [({"role": "assistant", "content": "yes"}, [7, 8, 9], [-0.5, -0.25, -1.0])]
     task = kw.pop("task", "t1")
@@ -44,7 +44,7 @@ def call(
         "adapter": "m", "arm": "live", "pin": "control", "dialect": "chat", "stream": False, "at": at, "seconds": 0.5, "first_byte": 0.1,
         "status": 200, "outcome": "ok", "upstream": "http://engine", "grouped": task is not None,
     } | kw  # fmt: skip
-    return CallRow(CallHead(**head), Parsed(**parsed))
+    return RecordedCall(CallHead(**head), Parsed(**parsed))
 
 
 def reward(

@@ -12,8 +12,8 @@ def test_a_day_is_written_whole(store, tmp_path):
     one = call("a", messages=["x"], prompt=[1, 2], tags={"u": "1"})
     two = call("a", messages=["x", one.parsed.choices[0].message, "y"], prompt=[1, 2, 7, 8, 9, 5])
     store.ingest([one, call("b"), two, reward("a", 0.5)], {})
-    (day,) = store.days()
-    path = store.archive_day(day, tmp_path / "cold", batch=1)
+    (day,) = store.archive.days()
+    path = store.archive.write(day, tmp_path / "cold", batch=1)
     rows = pq.read_table(path).to_pylist()
     assert [(r["episode"], r["number"], r["reward"]) for r in rows] == [("a", 0, 0.5), ("a", 1, 0.5), ("b", 0, None)]
     assert rows[1]["prompt_ids"] == two.parsed.prompt_ids
@@ -22,14 +22,23 @@ def test_a_day_is_written_whole(store, tmp_path):
     assert rows[1]["logprobs"] == [[-0.5, -0.25, -1.0]]
     assert json.loads(rows[0]["tags"]) == {"u": "1"}
     assert [p.name for p in path.parent.iterdir()] == [path.name]
-    assert store.archive_day("2001-01-01", tmp_path) is None
+    assert store.archive.write("2001-01-01", tmp_path) is None
 
 
 def test_an_archive_forgets_too(store, tmp_path):
     store.ingest([call("a"), call("b"), call("a", key="k2")], {})
-    path = store.archive_day(store.days()[0], tmp_path / "cold")
+    path = store.archive.write(store.archive.days()[0], tmp_path / "cold")
     assert store.delete("-", "a", NOW).exports == [path.name]
     assert forget_archived(path, "-", "a") == 1
     assert [(r["key"], r["episode"]) for r in pq.read_table(path).to_pylist()] == [("-", "b"), ("k2", "a")]
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     assert store.delete("-", "b", NOW).exports == [path.name]
+
+
+def test_a_dropped_day_keeps_its_episodes(store):
+    store.ingest([call("a", done=True), reward("a")], {})
+    assert store.archive.drop(store.archive.days()[0]) == 1
+    found = store.episodes.get("-", "a")
+    assert (found.calls, found.call_list, found.reward) == (1, [], 1.0)
+    store.ingest([call("a", at=NOW + 1)], {})
+    assert len(store.episodes.get("-", "a").call_list) == 1

@@ -25,7 +25,7 @@ def test_a_batch_has_the_sampled_tokens_of_each_choice(store):
         ],
         {},
     )  # fmt: skip
-    got = store.lease_batch(want(), {"m@3": 3}, 4, NOW + 20)
+    got = store.batches.lease(want(), {"m@3": 3}, 4, NOW + 20)
     assert tuple(got.table.column_names) == BATCH_COLUMNS
     rows = got.table.to_pylist()
     assert [(r["episode"], r["number"], r["choice"]) for r in rows] == [
@@ -46,121 +46,121 @@ def test_a_batch_has_the_sampled_tokens_of_each_choice(store):
 
 def test_trained_once_or_back(store):
     store.ingest(group("t1"), {})
-    got = store.lease_batch(want(seconds=10), {}, 0, NOW + 5)
-    assert store.lease_batch(want(), {}, 0, NOW + 6) is None
-    assert store.ack_batch(got.id, ack(got, "released"), NOW + 6)
-    got = store.lease_batch(want(seconds=10), {}, 0, NOW + 7)
-    assert store.ack_batch(got.id, ack(got, adapter="m@1", advantages={"t1-0": -1.0}), NOW + 8)
-    assert store.ack_batch(got.id, ack(got), NOW + 8)
-    assert not store.ack_batch(got.id, ack(got, "skipped"), NOW + 8)
-    assert store.lease_batch(want(), {}, 0, NOW + 99) is None
-    detail = store.episode("-", "t1-0")
+    got = store.batches.lease(want(seconds=10), {}, 0, NOW + 5)
+    assert store.batches.lease(want(), {}, 0, NOW + 6) is None
+    assert store.batches.ack(got.id, ack(got, "released"), NOW + 6)
+    got = store.batches.lease(want(seconds=10), {}, 0, NOW + 7)
+    assert store.batches.ack(got.id, ack(got, adapter="m@1", advantages={"t1-0": -1.0}), NOW + 8)
+    assert store.batches.ack(got.id, ack(got), NOW + 8)
+    assert not store.batches.ack(got.id, ack(got, "skipped"), NOW + 8)
+    assert store.batches.lease(want(), {}, 0, NOW + 99) is None
+    detail = store.episodes.get("-", "t1-0")
     assert (detail.advantage, detail.batches, detail.trained_adapters) == (-1.0, [got.id], ["m@1"])
 
 
 def test_a_lease_that_ran_out(store):
     store.ingest(group("t1"), {})
-    one = store.lease_batch(want(seconds=10), {}, 0, NOW + 5)
-    two = store.lease_batch(want(seconds=10), {}, 0, NOW + 30)
+    one = store.batches.lease(want(seconds=10), {}, 0, NOW + 5)
+    two = store.batches.lease(want(seconds=10), {}, 0, NOW + 30)
     assert two is not None
-    assert not store.ack_batch(one.id, ack(one), NOW + 31)
+    assert not store.batches.ack(one.id, ack(one), NOW + 31)
     store.sweep(NOW + 60)
-    assert store.ack_batch(two.id, ack(two), NOW + 61), "nobody else has it"
-    assert store.counts(NOW)["groups"] == {"trained": 1}
+    assert store.batches.ack(two.id, ack(two), NOW + 61), "nobody else has it"
+    assert store.statistics.counts(NOW)["groups"] == {"trained": 1}
 
 
 def test_groups_wait_for_number_or_time(store):
     store.ingest([*group("t1"), *group("t2", start=NOW + 2)], {})
-    assert store.lease_batch(want(min_groups=3, max_wait=100), {}, 0, NOW + 50) is None
-    assert store.lease_batch(want(min_groups=3, max_wait=100), {}, 0, NOW + 200) is not None
+    assert store.batches.lease(want(min_groups=3, max_wait=100), {}, 0, NOW + 50) is None
+    assert store.batches.lease(want(min_groups=3, max_wait=100), {}, 0, NOW + 200) is not None
 
 
 def test_a_reward_is_frozen_when_its_batch_is_leased(store):
     store.ingest(group("t1"), {})
     store.ingest([reward("t1-0", 5.0)], {})
-    got = store.lease_batch(want(seconds=10), {}, 0, NOW + 5)
+    got = store.batches.lease(want(seconds=10), {}, 0, NOW + 5)
     store.ingest([reward("t1-0", 9.0)], {})
     assert sorted(set(got.table["reward"].to_pylist())) == [2.0, 5.0]
-    assert store.episode("-", "t1-0").reward == 9.0
-    again = store.lease_batch(want(), {}, 0, NOW + 30)
+    assert store.episodes.get("-", "t1-0").reward == 9.0
+    again = store.batches.lease(want(), {}, 0, NOW + 30)
     assert sorted(set(again.table["reward"].to_pylist())) == [2.0, 9.0]
 
 
 def test_stale_groups_are_left_out_and_counted(store):
     store.ingest([*group("old", adapter="m@1"), *group("new", adapter="m@5"), *group("base")], {})
-    got = store.lease_batch(want(max_staleness=4), {"m@1": 1, "m@5": 5}, 6, NOW + 5)
+    got = store.batches.lease(want(max_staleness=4), {"m@1": 1, "m@5": 5}, 6, NOW + 5)
     assert set(got.table["episode"].to_pylist()) == {"new-0", "new-1"}
-    assert store.counts(NOW)["groups"] == {"leased": 1, "stale": 2}
-    assert any("too stale" in s for s in store.counts(NOW)["waiting"])
+    assert store.statistics.counts(NOW)["groups"] == {"leased": 1, "stale": 2}
+    assert any("too stale" in s for s in store.statistics.counts(NOW)["waiting"])
 
 
 def test_groups_of_an_adapter_that_was_taken_back_never_train(store):
     store.ingest([*group("bad", adapter="m@1"), *group("good"), *group("half", 1, adapter="m@1")], {})
-    leased = store.lease_batch(want(seconds=10), {"m@1": 1}, 1, NOW + 5)
-    assert store.drop_adapter_batches("m@1", NOW + 6) == 2
-    store.ack_batch(leased.id, ack(leased, "released"), NOW + 7)
-    got = store.lease_batch(want(), {}, 1, NOW + 8)
+    leased = store.batches.lease(want(seconds=10), {"m@1": 1}, 1, NOW + 5)
+    assert store.batches.drop_adapter("m@1") == 2
+    store.batches.ack(leased.id, ack(leased, "released"), NOW + 7)
+    got = store.batches.lease(want(), {}, 1, NOW + 8)
     assert set(got.table["episode"].to_pylist()) == {"good-0", "good-1"}
 
 
 def test_one_key_does_not_fill_a_batch_while_others_wait(store):
     store.ingest([r for i in range(6) for r in group(f"a{i}", key="k1", start=NOW + i)], {})
     store.ingest(group("b", key="k2", start=NOW + 10), {})
-    got = store.lease_batch(want(max_groups=4), {}, 0, NOW + 20)
+    got = store.batches.lease(want(max_groups=4), {}, 0, NOW + 20)
     assert sorted(t[0] for t in got.table["task"].to_pylist()) == ["a"] * 4 + ["b"] * 2
-    got = store.lease_batch(want(max_groups=4), {}, 0, NOW + 20)
+    got = store.batches.lease(want(max_groups=4), {}, 0, NOW + 20)
     assert sorted(set(got.table["task"].to_pylist())) == ["a2", "a3", "a4", "a5"]
 
 
 def test_eval_groups_and_other_models_are_not_leased(store):
     store.ingest([*group("e", split="eval"), *group("o", trained="other"), *group("x", trained=None)], {})
-    assert store.lease_batch(want(), {}, 0, NOW + 9) is None
-    got = store.lease_batch(want(model=None), {}, 0, NOW + 9)
+    assert store.batches.lease(want(), {}, 0, NOW + 9) is None
+    got = store.batches.lease(want(model=None), {}, 0, NOW + 9)
     assert set(got.table["task"].to_pylist()) == {"o"}
 
 
 def test_a_worker_that_begins_anew_frees_its_leases(store):
     store.ingest(group("t1"), {})
-    got = store.lease_batch(want(), {}, 0, NOW + 5)
+    got = store.batches.lease(want(), {}, 0, NOW + 5)
     assert store.release_leases("somebody") == 0
     assert store.release_leases("w1") == 1
-    assert store.ack_batch(got.id, ack(got), NOW + 6), "it had finished after all, and nobody else has it"
+    assert store.batches.ack(got.id, ack(got), NOW + 6), "it had finished after all, and nobody else has it"
 
 
 def test_skipped_groups_do_not_come_back(store):
     store.ingest(group("t1"), {})
-    got = store.lease_batch(want(), {}, 0, NOW + 5)
-    assert store.ack_batch(got.id, ack(got, "skipped", reason="ratio 9.0"), NOW + 6)
-    assert store.lease_batch(want(), {}, 0, NOW + 7) is None
-    assert not store.ack_batch("b0", ack(got), NOW)
-    assert not store.ack_batch(got.id, BatchAck(lease="other", outcome="skipped"), NOW)
+    got = store.batches.lease(want(), {}, 0, NOW + 5)
+    assert store.batches.ack(got.id, ack(got, "skipped", reason="ratio 9.0"), NOW + 6)
+    assert store.batches.lease(want(), {}, 0, NOW + 7) is None
+    assert not store.batches.ack("b0", ack(got), NOW)
+    assert not store.batches.ack(got.id, BatchAck(lease="other", outcome="skipped"), NOW)
 
 
 def test_an_ack_from_the_spool_is_the_same_ack(store):
     store.ingest(group("t1"), {})
-    got = store.lease_batch(want(), {}, 0, NOW + 5)
-    members = store.batch_members(got.id)
+    got = store.batches.lease(want(), {}, 0, NOW + 5)
+    members = store.batches.members(got.id)
     assert members["episodes"] == [["-", "t1-0", members["groups"][0]], ["-", "t1-1", members["groups"][0]]]
     data = {"batch": got.id, "ack": ack(got, adapter="m@1").model_dump(mode="json"), "members": members}
-    assert store.ack_batch(got.id, ack(got, adapter="m@1"), NOW + 6)
+    assert store.batches.ack(got.id, ack(got, adapter="m@1"), NOW + 6)
     store.ingest([mutation("ack", data)], {})
-    assert store.counts(NOW)["groups"] == {"trained": 1}
+    assert store.statistics.counts(NOW)["groups"] == {"trained": 1}
 
 
 def test_a_rebuilt_store_does_not_train_twice(opened, tmp_path):
     store = opened()
     records = group("t1")
     store.ingest(records, {})
-    got = store.lease_batch(want(), {}, 0, NOW + 5)
+    got = store.batches.lease(want(), {}, 0, NOW + 5)
     data = {
         "batch": got.id,
         "ack": ack(got, adapter="m@1").model_dump(mode="json"),
-        "members": store.batch_members(got.id),
+        "members": store.batches.members(got.id),
     }
     for order in ([*records, mutation("ack", data)], [mutation("ack", data), *records]):
         new = open_store(f"duckdb:///{tmp_path}/new{len(order[0].__slots__)}.duckdb", rules())
         new.ingest(order, {})
-        assert new.lease_batch(want(), {}, 0, NOW + 99) is None
+        assert new.batches.lease(want(), {}, 0, NOW + 99) is None
         assert new.delete("-", "t1-0", NOW).adapters == ["m@1"]
         new.close()
 
@@ -169,7 +169,7 @@ def test_call_rewards_go_with_their_calls_where_credit_does(opened):
     store = opened(credit="call")
     one, two = call("a"), call("a", at=NOW + 1, done=True)
     store.ingest([one, two, reward("a", 1.0), reward("a", 0.5, call=two.head.id), *group("t1", 1)], {})
-    got = store.lease_batch(want(), {}, 0, NOW + 9).table.to_pylist()
+    got = store.batches.lease(want(), {}, 0, NOW + 9).table.to_pylist()
     assert [(r["reward"], r["call_reward"]) for r in got] == [(1.0, None), (1.0, 0.5), (1.0, None)]
 
 

@@ -64,9 +64,9 @@ def test_a_broken_log_never_keeps_it_from_opening(killed, path, how, share, capl
         store = DuckStore(path, rules())
     found = store.positions()
     count = found["data0"].offset if found else 0
-    episodes = store.episodes(EpisodeFilter(limit=50)).episodes
+    episodes = store.episodes.page(EpisodeFilter(limit=50)).episodes
     assert len(episodes) == count, "what is there goes with the positions"
-    assert all(len(store.episode("-", e.id).call_list) == 2 for e in episodes)
+    assert all(len(store.episodes.get("-", e.id).call_list) == 2 for e in episodes)
     aside = sorted(p.name for p in path.parent.glob("a.duckdb.broken-*"))
     if store.rebuilt:
         assert found == {}
@@ -76,7 +76,7 @@ def test_a_broken_log_never_keeps_it_from_opening(killed, path, how, share, capl
         assert aside == []
     store.ingest([call("new")], at(1, 1))
     store.close()
-    assert DuckStore(path, rules()).episode("-", "new") is not None
+    assert DuckStore(path, rules()).episodes.get("-", "new") is not None
 
 
 @pytest.mark.parametrize("how", ["torn", "zeroed", "flipped"])
@@ -95,7 +95,7 @@ def test_a_broken_log_costs_nothing_of_the_last_snapshot(path, tmp_path, how, sh
     store = DuckStore(path, rules())
     count = store.positions()["data0"].offset
     assert count >= 4
-    assert len(store.episodes(EpisodeFilter(limit=50)).episodes) == count
+    assert len(store.episodes.page(EpisodeFilter(limit=50)).episodes) == count
     store.close()
 
 
@@ -134,7 +134,7 @@ def test_a_store_that_lost_its_file_handle_opens_it_again(path):
     store.ingest([call("a")], at(0, 1))
     store.db._close()
     store.ingest([call("b")], at(0, 2))
-    assert [e.id for e in store.episodes(EpisodeFilter()).episodes] == ["b", "a"]
+    assert [e.id for e in store.episodes.page(EpisodeFilter()).episodes] == ["b", "a"]
     assert store.sql("select count(*) from calls", 5, 30).rows == [[2]]
     store.close()
     with pytest.raises(StoreError, match="closed"):
@@ -165,7 +165,7 @@ def test_deleted_text_and_tokens_are_nowhere_in_the_files(path):
     assert there() == (True, True), "the test would see it"
     store.delete("-", "gone", NOW)
     assert there() == (False, False)
-    assert len(store.episodes(EpisodeFilter(limit=99)).episodes) == 50
+    assert len(store.episodes.page(EpisodeFilter(limit=99)).episodes) == 50
     store.ingest(
         [call("gone2", messages=said, prompt=tokens), mutation("delete", {"key": "-", "episode": "gone2"})], {}
     )
@@ -189,12 +189,12 @@ def test_many_threads_at_once(path):
             failed.append(e)
 
     def lease():
-        got = store.lease_batch(want(max_groups=1), {}, 0, NOW + 50)
+        got = store.batches.lease(want(max_groups=1), {}, 0, NOW + 50)
         if got is not None:
             leased.append(got.table["group"][0].as_py())
 
     readers = [
-        lambda: store.episodes(EpisodeFilter(limit=5)), lambda: store.counts(NOW), lambda: store.episode("-", "t1-0", tokens=True),
+        lambda: store.episodes.page(EpisodeFilter(limit=5)), lambda: store.statistics.counts(NOW), lambda: store.episodes.get("-", "t1-0", tokens=True),
         lambda: store.sql("select count(*) from calls", 5, 30), lease, lease,
     ]  # fmt: skip
     threads = [threading.Thread(target=run, args=(r,)) for r in readers]
@@ -210,7 +210,7 @@ def test_many_threads_at_once(path):
         t.join()
     assert failed == []
     assert len(leased) == len(set(leased)), "no group is handed out twice"
-    assert len(store.episodes(EpisodeFilter(limit=99)).episodes) == 40 + 8 + 6
+    assert len(store.episodes.page(EpisodeFilter(limit=99)).episodes) == 40 + 8 + 6
     store.close()
 
 
@@ -240,8 +240,8 @@ def records(events):
 
 
 def everything(store: Store):
-    found = [e for batch in store.export(EpisodeFilter()) for e in batch]
-    return sorted((e.model_dump_json() for e in found)), store.counts(NOW)["groups"]
+    found = [e for batch in store.episodes.export(EpisodeFilter()) for e in batch]
+    return sorted((e.model_dump_json() for e in found)), store.statistics.counts(NOW)["groups"]
 
 
 @settings(
@@ -324,5 +324,5 @@ def test_readers_that_stay_put_a_snapshot_off(path, monkeypatch):
     end.set()
     reader.join()
     store.snapshot()
-    assert store.episode("-", "a") is not None
+    assert store.episodes.get("-", "a") is not None
     store.close()

@@ -139,7 +139,7 @@ async def test_one_gate_decides(make_fleet):
     found = await asyncio.gather(*verdict)
     assert {status for status, _ in found} <= {200, 409}
     await until(lambda: states(a) == states(b) and "loading" not in states(a).values())
-    told = a.deps.store.adapters()
+    told = a.deps.store.adapters.all()
     assert {x.name: x.state.value for x in told} == states(a)
     assert sum(x.state == "live" for x in told) <= 1
 
@@ -150,7 +150,7 @@ async def test_a_proxy_that_dies_while_it_loads_is_replaced(fleet):
     b.deps.fleet.take_over = 0.0
     write_adapter(b.config.adapters_dir / "tiny@1")
     left = Adapter(name="tiny@1", model="tiny", version=1, state="loading", created=b.deps.now(), path="tiny@1")
-    b.deps.store.put_adapter(left)
+    b.deps.store.adapters.put(left)
     await until(lambda: live(b) == "tiny@1")
     a.control = ControlPlane(a.config)
     a.deps = await a.control.start()
@@ -186,7 +186,7 @@ async def test_without_the_shared_store_nothing_is_decided(make_fleet, monkeypat
     def away(*_):
         raise OSError("the server is away")
 
-    monkeypatch.setattr(a.deps.store, "swap_adapters", away)
+    monkeypatch.setattr(a.deps.store.adapters.all, "swap", away)
     status, body = await a.ask("POST", "/adapters/1/rollback")
     assert (status, live(a)) == (503, "tiny@1")
     assert "the server is away" in body["error"]["message"]

@@ -6,7 +6,7 @@ from tests.proxy.store.helpers import NOW, call, done, group, reward, want
 
 
 def groups_of(store, *episodes):
-    return [store.episode("-", e).group for e in episodes]
+    return [store.episodes.get("-", e).group for e in episodes]
 
 
 def test_a_full_group_is_closed_and_the_next_episode_starts_another(opened):
@@ -16,19 +16,19 @@ def test_a_full_group_is_closed_and_the_next_episode_starts_another(opened):
     assert a == b == c != d
     store.ingest([call("x", done=True), call("y", done=True)], {})
     assert groups_of(store, "x", "y") == [d, d]
-    assert store.counts(NOW)["groups"] == {"ready": 1, "waiting_reward": 1}
+    assert store.statistics.counts(NOW)["groups"] == {"ready": 1, "waiting_reward": 1}
 
 
 def test_one_batch_may_fill_several_groups(store):
     store.ingest(group("t1", 5), {})
     assert len(set(groups_of(store, *(f"t1-{i}" for i in range(5))))) == 3
-    assert store.counts(NOW)["groups"] == {"ready": 2, "forming": 1}
+    assert store.statistics.counts(NOW)["groups"] == {"ready": 2, "forming": 1}
 
 
 def test_what_keeps_episodes_apart(store):
     kinds = [{}, {"key": "k2"}, {"trained": "other"}, {"task": "t2"}, {"split": "eval"}]
     store.ingest([call(f"e{i}", done=True, **kw) for i, kw in enumerate(kinds)], {})
-    assert store.counts(NOW)["groups"] == {"forming": 5}
+    assert store.statistics.counts(NOW)["groups"] == {"forming": 5}
 
 
 def test_only_done_episodes_with_a_trained_models_call(store):
@@ -50,7 +50,7 @@ def test_ungrouped_episodes_go_by_likeness(store):
         )
     a, b, c = groups_of(store, "e0", "e1", "e2")
     assert a == b != c
-    got = store.lease_batch(want(), {}, 0, NOW + 9)
+    got = store.batches.lease(want(), {}, 0, NOW + 9)
     assert set(got.table["kind"].to_pylist()) == {"like"}
     assert set(got.table["task"].to_pylist()) == {None}
 
@@ -65,24 +65,24 @@ def test_an_old_group_of_two_is_complete(opened):
     store = opened(group_size=8, group_max_age=100)
     store.ingest([*group("t1", 2), *group("t2", 1)], {})
     store.sweep(NOW + 50)
-    assert store.counts(NOW)["groups"] == {"forming": 2}
+    assert store.statistics.counts(NOW)["groups"] == {"forming": 2}
     store.sweep(NOW + 200)
-    assert store.counts(NOW)["groups"] == {"forming": 1, "ready": 1}
+    assert store.statistics.counts(NOW)["groups"] == {"forming": 1, "ready": 1}
 
 
 def test_a_deleted_episode_leaves_its_group(opened):
     store = opened(group_size=2)
     store.ingest(group("t1", 1), {})
     store.delete("-", "t1-0", NOW)
-    assert store.counts(NOW)["groups"] == {"dropped": 1}
+    assert store.statistics.counts(NOW)["groups"] == {"dropped": 1}
     store.ingest([*group("t2", 2, value=None), reward("t2-0")], {})
-    assert store.counts(NOW)["groups"].get("waiting_reward") == 1
+    assert store.statistics.counts(NOW)["groups"].get("waiting_reward") == 1
     store.delete("-", "t2-1", NOW)
-    got = store.lease_batch(want(), {}, 0, NOW + 9)
+    got = store.batches.lease(want(), {}, 0, NOW + 9)
     assert got is not None, "the one that had no reward is gone"
     assert set(got.table["episode"].to_pylist()) == {"t2-0"}
 
 
 def test_eval_groups_are_for_the_judge(store):
     store.ingest(group("t1", split="eval"), {})
-    assert store.counts(NOW)["groups"] == {"eval": 1}
+    assert store.statistics.counts(NOW)["groups"] == {"eval": 1}

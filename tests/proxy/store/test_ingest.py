@@ -15,7 +15,7 @@ def test_a_call_comes_back_as_it_was(store):
         sampling={"temperature": 0.5, "n": 2}, tags={"user": "x"}, error="bad \x00 \udfff",
     )  # fmt: skip
     store.ingest([one], at(0, 10))
-    found = store.episode("-", "e1", tokens=True)
+    found = store.episodes.get("-", "e1", tokens=True)
     assert found is not None
     (got,) = found.call_list
     assert got.messages == one.parsed.messages
@@ -31,15 +31,15 @@ def test_a_call_comes_back_as_it_was(store):
         EpisodeState.OPEN,
     )
     assert (found.calls, found.prompt_tokens, found.completion_tokens) == (1, 2, 2)
-    assert store.episode("-", "e1").call_list[0].prompt_ids is None
-    assert store.episode("other", "e1") is None
+    assert store.episodes.get("-", "e1").call_list[0].prompt_ids is None
+    assert store.episodes.get("other", "e1") is None
 
 
 def test_an_item_counts_once_wherever_it_is_repeated(store):
     items = [call(), reward(), call(), done()]
     store.ingest([*items, items[0]], at(0, 1))
     store.ingest(items, at(0, 2))
-    found = store.episode("-", "e1")
+    found = store.episodes.get("-", "e1")
     assert found.calls == len(found.call_list) == 2
     assert len(found.rewards) == 1
     assert [c.number for c in found.call_list] == [0, 1]
@@ -54,7 +54,7 @@ def test_positions_and_items_are_one_transaction(store):
     except ValueError:
         pass
     assert store.positions() == {"data0": Position(0, 1)}
-    assert store.episode("-", "e2") is None
+    assert store.episodes.get("-", "e2") is None
     store.ingest([call("e2")], {**at(0, 3), "control": Position(4, 5)})
     assert store.positions() == {"data0": Position(0, 3), "control": Position(4, 5)}
 
@@ -72,7 +72,7 @@ def test_it_is_all_there_after_opening_again(opened):
         at=NOW + 1,
     )
     second.ingest([two], at(0, 2))
-    got = second.episode("-", "e1", tokens=True).call_list
+    got = second.episodes.get("-", "e1", tokens=True).call_list
     assert got[1].parent == one.head.id
     assert (got[1].messages, got[1].prompt_ids) == (two.parsed.messages, two.parsed.prompt_ids)
 
@@ -80,11 +80,11 @@ def test_it_is_all_there_after_opening_again(opened):
 def test_a_later_attempt_supersedes_an_earlier_one_in_any_order(store):
     first, again = call(body_hash="h"), call(body_hash="h", attempt=1)
     store.ingest([first, again], {})
-    assert [c.outcome for c in store.episode("-", "e1").call_list] == ["superseded", "ok"]
+    assert [c.outcome for c in store.episodes.get("-", "e1").call_list] == ["superseded", "ok"]
     store.ingest([call("e2", body_hash="h", attempt=1)], {})
     store.ingest([call("e2", body_hash="h")], {})
-    assert [c.outcome for c in store.episode("-", "e2").call_list] == ["ok", "superseded"]
-    assert [c.trainable for c in store.episode("-", "e2").call_list] == [True, False]
+    assert [c.outcome for c in store.episodes.get("-", "e2").call_list] == ["ok", "superseded"]
+    assert [c.trainable for c in store.episodes.get("-", "e2").call_list] == [True, False]
 
 
 def test_why_a_call_is_not_trained_on(store):
@@ -95,7 +95,7 @@ def test_why_a_call_is_not_trained_on(store):
         ],
         {},
     )  # fmt: skip
-    got = [c.untrainable_reason for c in store.episode("-", "e1").call_list]
+    got = [c.untrainable_reason for c in store.episodes.get("-", "e1").call_list]
     assert got == [
         None,
         "temperature 0",
@@ -111,7 +111,7 @@ def test_done_by_header_by_word_and_before_its_calls(store):
     store.ingest([call("a", done=True), call("b"), done("b"), done("c")], {})
     store.ingest([call("c")], {})
     store.ingest([call("d"), done("d"), call("d", at=NOW + 5)], {})
-    assert {e.id: (e.state, e.ended) for e in store.episodes(EpisodeFilter()).episodes} == {
+    assert {e.id: (e.state, e.ended) for e in store.episodes.page(EpisodeFilter()).episodes} == {
         "a": ("done", NOW), "b": ("done", NOW), "c": ("done", NOW), "d": ("done", NOW + 5),
     }  # fmt: skip
 
@@ -121,17 +121,17 @@ def test_calls_on_both_sides_of_midnight(store):
     one = call(at=midnight - 1)
     two = call(at=midnight + 1, messages=one.parsed.messages, prompt=[1, 2, 3, 4])
     store.ingest([one, two], {})
-    assert len(store.days()) == 2
-    got = store.episode("-", "e1", tokens=True).call_list
+    assert len(store.archive.days()) == 2
+    got = store.episodes.get("-", "e1", tokens=True).call_list
     assert got[1].parent is None
     assert got[1].prompt_ids == [1, 2, 3, 4]
-    assert store.drop_day(store.days()[0]) == 1
-    assert [c.id for c in store.episode("-", "e1").call_list] == [two.head.id]
-    assert store.drop_day("2001-01-01") == 0
+    assert store.archive.drop(store.archive.days()[0]) == 1
+    assert [c.id for c in store.episodes.get("-", "e1").call_list] == [two.head.id]
+    assert store.archive.drop("2001-01-01") == 0
 
 
 def test_two_keys_with_one_episode_name_are_two(store):
     store.ingest([call(key="k1"), call(key="k2", at=NOW + 1), reward(key="k1", value=3)], {})
-    assert store.episode("k1", "e1").reward == 3
-    assert store.episode("k2", "e1").reward is None
-    assert store.episode(None, "e1").key == "k2"
+    assert store.episodes.get("k1", "e1").reward == 3
+    assert store.episodes.get("k2", "e1").reward is None
+    assert store.episodes.get(None, "e1").key == "k2"

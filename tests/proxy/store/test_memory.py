@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream_proxy.store.memory import Fresh, Memory
-from slipstream_proxy.store.rows import Ep
+from slipstream_proxy.store.rows import EpisodeRow
 
 
 @settings(deadline=None, derandomize=True)
@@ -37,7 +37,7 @@ def test_before_it_begins_it_knows_nothing():
 
 def test_episodes_are_forgotten_in_order():
     memory = Memory(most=2)
-    eps = [Ep(f"-/{i}", "-", str(i)) for i in range(3)]
+    eps = [EpisodeRow(f"-/{i}", "-", str(i)) for i in range(3)]
     memory.keep(eps)
     memory.keep(eps[1:2])
     assert list(memory.episodes) == ["-/2", "-/1"]

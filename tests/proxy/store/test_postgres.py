@@ -32,13 +32,13 @@ def test_one_fleet(two):
     more = call("e", messages=["x", one.parsed.choices[0].message, "y"], prompt=[1, 2, 7, 8, 9, 4], at=NOW + 1)
     b.ingest([more], at(0, 5))
     a.ingest([call("e", at=NOW + 2, messages=[*more.parsed.messages, "z"], done=True), reward("e")], at(0, 2))
-    found = b.episode("-", "e", tokens=True)
+    found = b.episodes.get("-", "e", tokens=True)
     assert [c.number for c in found.call_list] == [0, 1, 2]
     assert found.call_list[1].parent == one.head.id
     assert found.call_list[2].messages == [*more.parsed.messages, "z"]
     assert (found.reward, found.state) == (1.0, "done")
     assert (a.positions(), b.positions()) == ({"data0": Position(0, 2)}, {"data0": Position(0, 5)})
-    assert a.pin("-", "n", "m", "m@1", "live", NOW) == b.pin("-", "n", "m", "m@2", "live", NOW)
+    assert a.pins.pin("-", "n", "m", "m@1", "live", NOW) == b.pins.pin("-", "n", "m", "m@2", "live", NOW)
 
 
 def test_leases_are_never_handed_out_twice(two):
@@ -47,7 +47,7 @@ def test_leases_are_never_handed_out_twice(two):
 
     def lease(store):
         try:
-            while (batch := store.lease_batch(want(max_groups=2), {}, 0, NOW + 99)) is not None:
+            while (batch := store.batches.lease(want(max_groups=2), {}, 0, NOW + 99)) is not None:
                 got.extend(set(batch.table["group"].to_pylist()))
         except BaseException as e:
             failed.append(e)
@@ -80,9 +80,9 @@ def test_both_ingest_at_once(two):
     for t in threads:
         t.join()
     assert failed == []
-    assert sorted(c.number for c in two[0].episode("-", "shared").call_list) == list(range(30))
-    assert two[1].counts(NOW)["groups"] == {"ready": 15}
-    assert len(two[0].episodes(EpisodeFilter(limit=99)).episodes) == 31
+    assert sorted(c.number for c in two[0].episodes.get("-", "shared").call_list) == list(range(30))
+    assert two[1].statistics.counts(NOW)["groups"] == {"ready": 15}
+    assert len(two[0].episodes.page(EpisodeFilter(limit=99)).episodes) == 31
 
 
 def test_a_server_that_is_not_there():

@@ -40,7 +40,7 @@ def test_anything_else_is_refused(store):
         with pytest.raises(QueryError) as e:
             store.sql(query, 10, 30)
         assert "\n" not in str(e.value), query
-    assert store.episode("-", "kept") is not None
+    assert store.episodes.get("-", "kept") is not None
 
 
 def test_no_file_can_be_read_or_written(store, tmp_path):

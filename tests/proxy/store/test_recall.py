@@ -13,7 +13,7 @@ def test_ids_of_before_are_known_after_opening_again(opened):
     second = opened()
     second.ingest([*items, call("a", id="x3"), call("a", id="x99"), reward("a", id="m3")], {})
     second.ingest([call("a", id="x3"), call("a", id="x99"), reward("a", id="m3")], {})
-    found = second.episode("-", "a")
+    found = second.episodes.get("-", "a")
     assert [c.id for c in found.call_list] == ["x5", "x1", "x9", "x3", "x99"]
     assert len(found.rewards) == 3
 
@@ -26,9 +26,9 @@ def test_after_a_batch_that_failed_nothing_of_it_is_remembered(store):
         try:
             store.ingest(batch, {})
         except ValueError:
-            assert store.episode("-", "a") is None
+            assert store.episodes.get("-", "a") is None
     store.ingest([two], {})
-    got = store.episode("-", "a", tokens=True).call_list
+    got = store.episodes.get("-", "a", tokens=True).call_list
     assert [(c.number, c.prompt_ids) for c in got] == [(0, [1, 2]), (1, [1, 2, 7, 8, 9])]
 
 
@@ -38,4 +38,4 @@ def test_an_orphans_reward_is_known_after_opening_again(opened):
     first.close()
     second = opened()
     second.ingest([call("late")], {})
-    assert second.episode("-", "late").reward == 4
+    assert second.episodes.get("-", "late").reward == 4

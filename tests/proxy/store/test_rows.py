@@ -1,58 +1,41 @@
-"""Objects into rows and back."""
+"""Rows have the columns of their tables, in order."""
 
 from __future__ import annotations
 
 import pytest
-from tests.proxy.store.helpers import call
 
-from slipstream_proxy.store.rows import (
-    clean,
-    cursor_of,
-    dump,
-    dump_list,
-    floats_of,
-    ids_of,
-    load,
-    parse_cursor,
-    untrainable,
-)
+from slipstream_proxy.store import rows, schema
 
-
-def test_what_orjson_cannot_write():
-    for value in ("\ud800", {"a": 2**70}, ["\udfff", 1.5]):
-        text = dump(value)
-        assert text.startswith(" ")
-        assert text.isascii()
-        assert load(text) == value
-    assert dump({"a": "é"}) == '{"a":"é"}'
-    assert load(None, 5) == 5
+TABLES = {
+    "t_calls_none": rows.CallRow._fields,
+    "t_episodes": rows.EPISODE_FIELDS,
+    "t_rewards": rows.RewardRow._fields,
+    "t_pins": rows.PinRow._fields,
+    "t_groups": rows.GroupRow._fields,
+    "t_batches": rows.BatchRow._fields,
+    "t_members": rows.MemberRow._fields,
+}
 
 
-def test_a_list_with_one_odd_value_is_read_whole():
-    assert load(dump_list([dump("\ud800"), dump(2**53), dump(2**70)])) == ["\ud800", 2**53, 2**70]
-    assert load(dump_list([dump("a"), dump(1.5)])) == ["a", 1.5]
-    assert load(dump_list([])) == []
+@pytest.mark.parametrize("table", TABLES)
+def test_a_row_has_the_columns_of_its_table(table):
+    assert TABLES[table] == tuple(schema.TABLES[table])
 
 
-def test_clean():
-    assert clean(None) is None
-    assert clean("plain") == "plain"
-    assert clean("nul\0 lone\ud800 é") == "nul\ufffd lone? é"
+def test_an_episode_as_users_see_it():
+    row = rows.EpisodeRow("k/e1", "k", "e1", tags='{"a":"b"}', arm="odd", state="done", grp="g1")
+    shown = row.public()
+    assert (shown.id, shown.key, shown.tags, shown.arm, shown.state, shown.group) == (
+        "e1",
+        "k",
+        {"a": "b"},
+        "live",
+        "done",
+        "g1",
+    )
 
 
-def test_blobs():
-    assert ids_of(b"\x01\0\0\0\xff\xff\xff\xff").tolist() == [1, -1]
-    assert ids_of(None).tolist() == []
-    assert floats_of(b"\0\0\x80\x3f").tolist() == [1.0]
-
-
-def test_cursors():
-    assert parse_cursor(cursor_of(1.1, "k/e|1")) == (1.1, "k/e|1")
-    with pytest.raises(ValueError):
-        parse_cursor("x")
-
-
-def test_untrainable_says_the_first_reason():
-    assert untrainable(call(outcome="error", external=True)) == "error"
-    assert untrainable(call(prompt=[], note="redacted")) == "redacted"
-    assert untrainable(call()) is None
+def test_a_reward_as_users_see_it():
+    row = rows.RewardRow("m1", 1, "k/e", "c1", "judge", "ruler", 0.5, "why", None, '{"x":1}', 9.0)
+    shown = row.public("m@1")
+    assert (shown.episode, shown.call, shown.value, shown.meta, shown.adapter) == ("e", "c1", 0.5, {"x": 1}, "m@1")

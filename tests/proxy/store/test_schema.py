@@ -47,11 +47,11 @@ def test_every_version_of_before_becomes_this_one(opened, url, version):
                 assert tx.all(f"SELECT {', '.join(columns)} FROM {table}") is not None
         rows = store.sql("select name, state, reason from adapters order by name", 10, 5.0).rows
         assert rows == [["m@1", "rolled_back", "worse than m"], ["m@2", "live", None]]
-        assert [a.name for a in store.adapters()] == ["m@1", "m@2"]
-        assert store.episode("-", "e1").reward == 0.5
+        assert [a.name for a in store.adapters.all()] == ["m@1", "m@2"]
+        assert store.episodes.get("-", "e1").reward == 0.5
         store.ingest([call("e2"), reward("e2", 0.25)], {})
-        assert store.episode("-", "e2").reward == 0.25
-        store.put_adapter(store.adapters()[0])
+        assert store.episodes.get("-", "e2").reward == 0.25
+        store.adapters.put(store.adapters.all()[0])
         store.close()
 
 

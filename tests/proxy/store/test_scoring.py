@@ -11,20 +11,20 @@ from slipstream_proxy.store.scoring import combine, combine_calls
 
 def test_a_missing_reward_is_not_zero(store):
     store.ingest([call("a", done=True), call("b", done=True), reward("a", 0.0)], {})
-    assert store.episode("-", "a").reward == 0.0
-    assert store.episode("-", "b").reward is None
-    assert store.lease_batch(want(), {}, 0, NOW + 9) is None
+    assert store.episodes.get("-", "a").reward == 0.0
+    assert store.episodes.get("-", "b").reward is None
+    assert store.batches.lease(want(), {}, 0, NOW + 9) is None
     store.ingest([reward("b", 0.0)], {})
-    assert store.lease_batch(want(), {}, 0, NOW + 9) is not None
+    assert store.batches.lease(want(), {}, 0, NOW + 9) is not None
 
 
 def test_the_latest_wins_of_any_source(store):
     store.ingest(
         [call(), reward(value=1, source="agent"), reward(value=2, source="user"), reward(value=3, source="agent")], {}
     )
-    assert store.episode("-", "e1").reward == 3
+    assert store.episodes.get("-", "e1").reward == 3
     store.ingest([reward(value=4, source="user")], {})
-    found = store.episode("-", "e1")
+    found = store.episodes.get("-", "e1")
     assert found.reward == 4
     assert [r.value for r in found.rewards] == [1, 2, 3, 4]
 
@@ -35,59 +35,59 @@ def test_an_idempotency_key_counts_once(store):
     one.data["reward"]["key"] = two.data["reward"]["key"] = "k"
     store.ingest([one], {})
     store.ingest([two], {})
-    assert store.episode("-", "e1").reward == 5
-    assert store.reward_known("-", "e1", "k", NOW).stored is False
-    assert store.reward_known("-", "e1", "other", NOW).stored is True
+    assert store.episodes.get("-", "e1").reward == 5
+    assert store.rewards.acknowledge("-", "e1", "k", NOW).stored is False
+    assert store.rewards.acknowledge("-", "e1", "other", NOW).stored is True
 
 
 def test_a_reward_may_come_before_its_calls(opened):
     store = opened(orphan_ttl=100)
     store.ingest([reward(value=7)], {})
-    ack = store.reward_known("-", "e1", None, NOW + 5)
+    ack = store.rewards.acknowledge("-", "e1", None, NOW + 5)
     assert (ack.stored, ack.known) == (True, False)
-    assert store.counts(NOW)["orphans"] == 1
+    assert store.statistics.counts(NOW)["orphans"] == 1
     store.sweep(NOW + 50)
     store.ingest([call()], {})
-    assert store.episode("-", "e1").reward == 7
-    assert store.reward_known("-", "e1", None, NOW + 500).known
+    assert store.episodes.get("-", "e1").reward == 7
+    assert store.rewards.acknowledge("-", "e1", None, NOW + 500).known
 
 
 def test_an_orphan_expires(opened):
     store = opened(orphan_ttl=100)
     store.ingest([reward("lost")], {})
-    assert store.reward_known("-", "lost", None, NOW + 200) is None
+    assert store.rewards.acknowledge("-", "lost", None, NOW + 200) is None
     store.sweep(NOW + 200)
-    assert store.reward_known("-", "lost", None, NOW + 201) is None
+    assert store.rewards.acknowledge("-", "lost", None, NOW + 201) is None
     store.ingest([call("lost")], {})
-    assert store.episode("-", "lost").reward is None
+    assert store.episodes.get("-", "lost").reward is None
 
 
 def test_weights_and_other_names(opened):
     store = opened(weights={"won": 2.0, "judge": 0.5})
     store.ingest([call(), reward(name="won", value=1), reward(name="speed", value=100)], {})
-    assert store.episode("-", "e1").reward is None
+    assert store.episodes.get("-", "e1").reward is None
     store.ingest([reward(name="judge", value=1)], {})
-    assert store.episode("-", "e1").reward == 2.5
+    assert store.episodes.get("-", "e1").reward == 2.5
 
 
 def test_new_weights_count_for_what_is_stored(opened):
     first = opened()
     first.ingest([*group("t1"), reward("t1-0", 3, name="other")], {})
-    assert first.counts(NOW)["groups"] == {"ready": 1}
+    assert first.statistics.counts(NOW)["groups"] == {"ready": 1}
     first.close()
     second = opened(weights={"other": 1.0})
-    assert second.episode("-", "t1-0").reward == 3
-    assert second.episode("-", "t1-1").reward is None
-    assert second.counts(NOW)["groups"] == {"waiting_reward": 1}
+    assert second.episodes.get("-", "t1-0").reward == 3
+    assert second.episodes.get("-", "t1-1").reward is None
+    assert second.statistics.counts(NOW)["groups"] == {"waiting_reward": 1}
 
 
 def test_a_reward_of_a_deleted_episode_is_swallowed(store):
     store.ingest([call(), done()], {})
     store.delete("-", "e1", NOW)
     store.ingest([reward(), call(at=NOW + 1)], {})
-    assert store.episode("-", "e1") is None
-    assert store.reward_known("-", "e1", None, NOW) is None
-    assert store.counts(NOW)["rewards"] == {}
+    assert store.episodes.get("-", "e1") is None
+    assert store.rewards.acknowledge("-", "e1", None, NOW) is None
+    assert store.statistics.counts(NOW)["rewards"] == {}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def test_a_snapshot_keeps_everything(opened):
     first.close()
     second = opened()
     assert second.positions() == at(0, 7)
-    assert second.episode("-", "a").calls == 1
+    assert second.episodes.get("-", "a").calls == 1
 
 
 def test_a_path_with_odd_letters(tmp_path):

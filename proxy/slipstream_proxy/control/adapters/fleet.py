@@ -62,7 +62,7 @@ class Fleet:
         async with self._one:
             before = self.registry.revision
             try:
-                found = await in_thread(store.adapters_since, before)
+                found = await in_thread(store.adapters.since, before)
             except Exception as e:
                 log.warning("adapters' states cannot be read, keeping the known ones: %s", e)
                 return

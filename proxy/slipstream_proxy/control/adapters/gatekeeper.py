@@ -88,7 +88,7 @@ class Gatekeeper:
     def _judge(self, store: Store, candidate: str, control: str) -> gate.Verdict:
         g = self.config.gate
         return gate.judge(
-            store.arm_rewards(candidate, control),
+            store.statistics.arm_rewards(candidate, control),
             candidate,
             control,
             alpha=g.alpha,

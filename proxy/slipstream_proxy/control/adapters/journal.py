@@ -43,7 +43,7 @@ class AdapterJournal:
     def restore(self) -> None:
         """At start, and after the store came back: the states that it holds. Blocks."""
         store = self.stores.current
-        if store is not None and (found := store.adapters_since(-1)) is not None:
+        if store is not None and (found := store.adapters.since(-1)) is not None:
             self.registry.adopt(*found)
         self.wake.set()
 
@@ -69,7 +69,7 @@ class AdapterJournal:
         if store is None:
             raise Problem(503, AWAY, fix="ask again", headers=RETRY)
         try:
-            revision = await in_thread(store.swap_adapters, self.registry.revision, changed, events)
+            revision = await in_thread(store.adapters.swap, self.registry.revision, changed, events)
         except Exception as e:
             raise Problem(503, f"{AWAY}: {e}"[:500], fix="ask again", headers=RETRY) from e
         if revision is None:

@@ -95,7 +95,7 @@ class AdapterLifecycle:
         self.rollbacks += state == S.ROLLED_BACK
         if state == S.ROLLED_BACK and (store := self.stores.current) is not None:
             # groups that were sampled from it must not train
-            await in_thread(store.drop_adapter_batches, adapter.name, time.time())
+            await in_thread(store.batches.drop_adapter, adapter.name)
         return adapter
 
     async def promote(self, which: str, reason: str | None) -> Adapter:

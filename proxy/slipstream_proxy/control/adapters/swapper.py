@@ -115,7 +115,7 @@ class Swapper:
     async def _pins(self) -> None:
         if (store := self.stores.current) is not None:
             try:
-                self.registry.pins = await in_thread(store.open_pins)
+                self.registry.pins = await in_thread(store.pins.open)
             except Exception as e:
                 log.warning("pins cannot be read, keeping the known ones: %s", e)
 
@@ -172,7 +172,7 @@ class Swapper:
         self.registry.given_up.add(adapter.name)
         to = self.registry.live(adapter.model)
         store = self.stores.current
-        moved = await in_thread(store.move_pins, adapter.name, to) if store is not None else 0
+        moved = await in_thread(store.pins.move, adapter.name, to) if store is not None else 0
         log.info("%s gives up its slot in the engine: %d running episodes move to %s", adapter.name, moved, to)
         self.publisher.publish()
 

@@ -79,7 +79,7 @@ def wanted(ctx: Ctx, query: FilterQuery, **more: Any) -> EpisodeFilter:
 async def list_episodes(ctx: Ctx) -> web.StreamResponse:
     q: EpisodesQuery = ctx.query
     try:
-        page = await ctx.deps.ask(ctx.deps.store.episodes, wanted(ctx, q, cursor=q.cursor, limit=q.limit))
+        page = await ctx.deps.ask(ctx.deps.store.episodes.page, wanted(ctx, q, cursor=q.cursor, limit=q.limit))
     except ValueError as e:
         raise Problem(
             404, f"no such page: {e}", field="query.cursor", fix="pass `next` of the page before as it is"
@@ -90,7 +90,7 @@ async def list_episodes(ctx: Ctx) -> web.StreamResponse:
 async def get_episode(ctx: Ctx) -> web.StreamResponse:
     q: EpisodeQuery = ctx.query
     key = q.key if ctx.caller.admin else ctx.owner(q.key)
-    found = await ctx.deps.ask(ctx.deps.store.episode, key, ctx.path("episode"), tokens=q.tokens)
+    found = await ctx.deps.ask(ctx.deps.store.episodes.get, key, ctx.path("episode"), tokens=q.tokens)
     if found is None:
         raise _unknown(ctx)
     return reply(found)
@@ -106,7 +106,7 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
     key, episode = ctx.owner(ctx.query.key), ctx.path("episode")
     ack: c.RewardAck | None = c.RewardAck(stored=True, known=False)
     if deps.stores.current is not None:  # without a store the reward is kept all the same, and joined when there is one
-        ack = await deps.ask(deps.store.reward_known, key, episode, body.key, deps.now())
+        ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, body.key, deps.now())
     if ack is None:
         fix = "check the episode's id (the x-slipstream-episode of its replies); rewards wait reward.orphan_ttl seconds for its first call"
         raise Problem(
@@ -128,7 +128,7 @@ async def post_done(ctx: Ctx) -> web.StreamResponse:
 async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     deps = ctx.deps
     key, episode = ctx.query.key if ctx.caller.admin else ctx.owner(ctx.query.key), ctx.path("episode")
-    found = await deps.ask(deps.store.episode, key, episode)
+    found = await deps.ask(deps.store.episodes.get, key, episode)
     if found is None or found.state == c.EpisodeState.DELETED:
         raise _unknown(ctx)
     # into the spool first: should the store be rebuilt from it, the episode is forgotten again

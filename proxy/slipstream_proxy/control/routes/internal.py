@@ -64,7 +64,7 @@ async def pin_of(deps: Deps, asked: PinIn) -> dict[str, str]:
     adapter, arm, _, _ = assign(live, registry.arms(asked.model), asked.key, asked.task, asked.episode, asked.split)
     if deps.stores.current is None:
         return {"adapter": adapter, "arm": arm}
-    kept = await deps.ask(deps.store.pin, asked.key, asked.episode, asked.model, adapter, arm, deps.now())
+    kept = await deps.ask(deps.store.pins.pin, asked.key, asked.episode, asked.model, adapter, arm, deps.now())
     await deps.fleet.bring(kept.adapter)
     if kept.adapter != registry.base and not registry.servable(kept.adapter):
         return {

@@ -119,8 +119,8 @@ def calls_of(body: ImportIn, key: str, episode: str, at: float) -> list[tuple[Ca
 async def _known(ctx: Ctx, key: str, episode: str) -> set[str]:
     """Ids of its imported calls. An episode that is no imported one is left alone."""
     deps = ctx.deps
-    found = await deps.ask(deps.store.episode, key, episode)
-    if await deps.ask(deps.store.reward_known, key, episode, None, deps.now()) is None:
+    found = await deps.ask(deps.store.episodes.get, key, episode)
+    if await deps.ask(deps.store.rewards.acknowledge, key, episode, None, deps.now()) is None:
         raise Problem(409, f"episode {episode} is forgotten", field="body.id", fix="import it under another id")
     if found is None:
         return set()
@@ -157,7 +157,7 @@ async def post_import(ctx: Ctx) -> web.StreamResponse:
     for name, value in rewards.items():
         # the key: importing it again changes nothing, importing it with another value corrects it
         given = c.RewardIn(name=name, value=value, source=UPSTREAM, key=f"import-{name}-{value!r}")
-        ack = await deps.ask(deps.store.reward_known, key, episode, given.key, deps.now())
+        ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, given.key, deps.now())
         if ack is None or ack.stored:
             await deps.mutate(
                 "reward", {"key": key, "episode": episode, "reward": given.model_dump(mode="json")}, wait=0

@@ -54,7 +54,7 @@ class EventsQuery(Query):
 async def get_events(ctx: Ctx) -> web.StreamResponse:
     deps, q = ctx.deps, ctx.query
     after = q.after
-    first = await deps.ask(deps.store.events, after, PAGE)
+    first = await deps.ask(deps.store.events.page, after, PAGE)
     response = web.StreamResponse(headers={"content-type": NDJSON, "cache-control": "no-store"})
     await response.prepare(ctx.request)
     events = first
@@ -74,7 +74,7 @@ async def get_events(ctx: Ctx) -> web.StreamResponse:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), FOLLOW_POLL)
             idle += FOLLOW_POLL
-        events = await deps.ask(deps.store.events, after, PAGE)
+        events = await deps.ask(deps.store.events.page, after, PAGE)
     await response.write_eof()
     return response
 
@@ -103,7 +103,7 @@ def lost_by_workers(folder: Path) -> int:
 
 
 async def status_of(deps: Deps) -> c.Status:
-    counts: dict[str, Any] = await deps.ask(deps.store.counts, deps.now())
+    counts: dict[str, Any] = await deps.ask(deps.store.statistics.counts, deps.now())
     lost = await in_thread(lost_by_workers, deps.config.root / "metrics")
     engines: list[dict[str, Any]] = [{**e.public(), "error": e.error} for e in deps.engines.engines]
     waiting = [str(w) for w in counts.get("waiting", [])]
@@ -160,7 +160,7 @@ async def post_sql(ctx: Ctx) -> web.StreamResponse:
 
 
 async def get_success(ctx: Ctx) -> web.StreamResponse:
-    rows = await ctx.deps.ask(ctx.deps.store.success_by_adapter)
+    rows = await ctx.deps.ask(ctx.deps.store.statistics.success_by_adapter)
     return reply(Success(rows=[Success.Row.model_validate(r) for r in rows]))
 
 

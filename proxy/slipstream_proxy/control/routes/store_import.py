@@ -69,8 +69,8 @@ async def post_episode(ctx: Ctx) -> web.StreamResponse:
     body: EpisodeIn = ctx.body
     if len({call.id for call in body.call_list if call.episode == body.id}) != len(body.call_list):
         raise Problem(409, "calls of another episode, or one twice", field="body.call_list", fix="send it as exported")
-    known = await deps.ask(deps.store.episode, body.key, body.id)
-    if known is None and await deps.ask(deps.store.reward_known, body.key, body.id, None, deps.now()) is None:
+    known = await deps.ask(deps.store.episodes.get, body.key, body.id)
+    if known is None and await deps.ask(deps.store.rewards.acknowledge, body.key, body.id, None, deps.now()) is None:
         raise Problem(409, f"episode {body.id} is forgotten", field="body.id")
     if known is not None:
         if {call.id for call in body.call_list} - {call.id for call in known.call_list}:

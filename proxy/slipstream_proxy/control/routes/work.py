@@ -37,28 +37,28 @@ class Released(c.Model):
 
 
 async def lease_groups(ctx: Ctx) -> web.StreamResponse:
-    lease = await ctx.deps.ask(ctx.deps.store.lease_groups, ctx.body, ctx.deps.now())
+    lease = await ctx.deps.ask(ctx.deps.store.judging.lease, ctx.body, ctx.deps.now())
     return web.Response(status=204) if lease is None else reply(lease)
 
 
 async def post_scores(ctx: Ctx) -> web.StreamResponse:
     deps, group = ctx.deps, ctx.path("group")
     body: c.ScoresIn = ctx.body
-    if not await deps.ask(deps.store.post_scores, group, body, deps.now()):
+    if not await deps.ask(deps.store.judging.score, group, body, deps.now()):
         raise Problem(409, LOST, field="body.lease", fix="lease the group again")
     # whose group it is goes with it: a store that is filled again from the spool knows no groups of before
-    key = await deps.ask(deps.store.group_key, group)
+    key = await deps.ask(deps.store.judging.key_of, group)
     await deps.mutate("scores", {"group": group, "key": key, "scores": body.model_dump(mode="json")}, wait=0)
     deps.notify()
     return reply(Stored())
 
 
 async def parked(ctx: Ctx) -> web.StreamResponse:
-    return reply(Parked(groups=await ctx.deps.ask(ctx.deps.store.parked)))
+    return reply(Parked(groups=await ctx.deps.ask(ctx.deps.store.judging.parked)))
 
 
 async def retry(ctx: Ctx) -> web.StreamResponse:
-    count = await ctx.deps.ask(ctx.deps.store.unpark, ctx.path("group"))
+    count = await ctx.deps.ask(ctx.deps.store.judging.unpark, ctx.path("group"))
     if not count:
         raise Problem(
             404, f"no parked group {ctx.path('group')}", field="path.group", fix="list them with GET groups/parked"
@@ -67,7 +67,7 @@ async def retry(ctx: Ctx) -> web.StreamResponse:
 
 
 async def cache_get(ctx: Ctx) -> web.StreamResponse:
-    value = await ctx.deps.ask(ctx.deps.store.cache_get, ctx.path("key"))
+    value = await ctx.deps.ask(ctx.deps.store.cache.get, ctx.path("key"))
     if value is None:
         raise Problem(404, "not in the cache", field="path.key")
     return reply(c.CacheEntry(key=ctx.path("key"), value=value))
@@ -79,7 +79,7 @@ async def cache_put(ctx: Ctx) -> web.StreamResponse:
         raise Problem(409, "body.key differs from the path's", field="body.key", fix="send the same key in both")
     deps = ctx.deps
     entry = c.CacheEntry(key=body.key, value=body.value, at=deps.now())
-    await deps.ask(deps.store.cache_put, entry.key, entry.value, entry.at)
+    await deps.ask(deps.store.cache.put, entry.key, entry.value, entry.at)
     await deps.mutate("cache", entry.model_dump(mode="json"), wait=0)
     return reply(entry)
 
@@ -100,7 +100,7 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
         update={"model": body.model or deps.config.model_name, "min_groups": min(body.min_groups, body.max_groups)}
     )
     versions, live = deps.registry.versions(str(wanted.model))
-    leased: LeasedBatch | None = await deps.ask(deps.store.lease_batch, wanted, versions, live, deps.now())
+    leased: LeasedBatch | None = await deps.ask(deps.store.batches.lease, wanted, versions, live, deps.now())
     if leased is None:
         return web.Response(status=204)
     headers = {
@@ -114,8 +114,8 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
 async def ack_batch(ctx: Ctx) -> web.StreamResponse:
     deps, batch = ctx.deps, ctx.path("batch")
     body: c.BatchAck = ctx.body
-    members: dict[str, Any] = await deps.ask(deps.store.batch_members, batch)
-    if not await deps.ask(deps.store.ack_batch, batch, body, deps.now()):
+    members: dict[str, Any] = await deps.ask(deps.store.batches.members, batch)
+    if not await deps.ask(deps.store.batches.ack, batch, body, deps.now()):
         raise Problem(409, LOST, field="body.lease", fix="its groups come back with another batch")
     if body.outcome == "trained":
         deps.last_step = deps.now()

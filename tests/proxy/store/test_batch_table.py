@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from slipstream.contract import BATCH_COLUMNS
-from slipstream_proxy.store.table import SCHEMA, batch_table
+from slipstream_proxy.store.batch_table import SCHEMA, batch_table
 
 
 def test_an_empty_batch_has_its_columns():

@@ -10,9 +10,9 @@ DAY = 86_400.0
 def test_an_episode_over_days_whose_clock_jumped(store):
     times = [NOW, NOW + 2 * DAY, NOW - DAY, NOW + DAY]
     store.ingest([call("a", at=t, messages=[{"n": i}]) for i, t in enumerate(times)], {})
-    found = store.episode("-", "a")
+    found = store.episodes.get("-", "a")
     assert [(c.number, c.at, c.messages) for c in found.call_list] == [(i, t, [{"n": i}]) for i, t in enumerate(times)]
-    assert (found.started, len(store.days())) == (NOW - DAY, 4)
+    assert (found.started, len(store.archive.days())) == (NOW - DAY, 4)
 
 
 def test_a_day_made_by_one_opening_is_there_for_the_next(opened):
@@ -21,4 +21,4 @@ def test_a_day_made_by_one_opening_is_there_for_the_next(opened):
     first.close()
     second = opened()
     second.ingest([call("a", at=NOW + 1)], {})
-    assert len(second.episode("-", "a").call_list) == 2
+    assert len(second.episodes.get("-", "a").call_list) == 2

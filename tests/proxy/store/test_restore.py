@@ -13,14 +13,14 @@ from tests.proxy.store.helpers import NOW, call, done, group, mutation, reward, 
 
 from slipstream.contract import BatchAck
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.protocol import CallRow, EpisodeFilter
+from slipstream_proxy.store.protocol import EpisodeFilter, RecordedCall
 from slipstream_proxy.store.schema import day_of
 
 _numbers = itertools.count()
 
 
 def exported(store, key: str | None = None) -> list[dict]:
-    batches = store.export(EpisodeFilter(key=key), 7)
+    batches = store.episodes.export(EpisodeFilter(key=key), 7)
     return [e.model_dump(mode="python") for batch in batches for e in batch]
 
 
@@ -72,7 +72,7 @@ def records(draw):
 def test_every_export_comes_back(source, store, records):
     key = f"k{next(_numbers)}"  # each example is another tenant's
     for record in records:
-        if isinstance(record, CallRow):
+        if isinstance(record, RecordedCall):
             record.head.key = key
         else:
             record.data["key"] = key
@@ -95,37 +95,37 @@ def source(tmp_path, empty):
 
 def test_what_was_trained_on_never_trains_again(source, store):
     source.ingest([*group("a"), *group("b"), *group("c", 1), *group("d", value=None)], {})
-    leased = source.lease_batch(want(max_groups=1), {}, 0, NOW + 9)
+    leased = source.batches.lease(want(max_groups=1), {}, 0, NOW + 9)
     ack = BatchAck(lease=leased.lease, outcome="trained", adapter="m@1", step=1, advantages={"a-0": -0.5, "a-1": 0.5})
-    assert source.ack_batch(leased.id, ack, NOW + 9)
+    assert source.batches.ack(leased.id, ack, NOW + 9)
     before = exported(source)
     restore(store, before, NOW + 100)
     assert exported(store) == before
-    trained = store.episode("-", "a-1")
+    trained = store.episodes.get("-", "a-1")
     assert (trained.batches, trained.trained_adapters, trained.advantage) == ([leased.id], ["m@1"], 0.5)
-    again = store.lease_batch(want(), {}, 0, NOW + 200)
+    again = store.batches.lease(want(), {}, 0, NOW + 200)
     assert set(again.table["task"].to_pylist()) == {"b"}
     now = again.table.slice(0, 1).to_pylist()[0]
     assert (now["completion_ids"], now["logprobs"]) == ([7, 8, 9], [-0.5, -0.25, -1.0])
     store.ingest(
         [call("c-1", task="c", at=NOW + 300, done=True), reward("c-1", 2.0), reward("d-0"), reward("d-1", 2.0)], {}
     )
-    more = store.lease_batch(want(), {}, 0, NOW + 400)
+    more = store.batches.lease(want(), {}, 0, NOW + 400)
     assert set(more.table["task"].to_pylist()) == {"c", "d"}  # the group that was forming went on to form
 
 
 def test_open_episodes_go_on(source, store):
     source.ingest([call("e", adapter="m@1", messages=[{"role": "user", "content": "a"}], prompt=[1, 2])], {})
     restore(store, exported(source))
-    assert store.open_pins() == {"m@1": 1}
-    assert store.pin("-", "e", "m", "m@2", "live", NOW).adapter == "m@1"
+    assert store.pins.open() == {"m@1": 1}
+    assert store.pins.pin("-", "e", "m", "m@2", "live", NOW).adapter == "m@1"
     longer = [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "yes"},
         {"role": "user", "content": "b"},
     ]
     store.ingest([call("e", at=NOW + 1, messages=longer, prompt=[1, 2, 7, 8, 9, 4], done=True)], {})
-    found = store.episode("-", "e", tokens=True)
+    found = store.episodes.get("-", "e", tokens=True)
     assert [c.number for c in found.call_list] == [0, 1]
     assert (found.call_list[1].messages, found.call_list[1].prompt_ids) == (longer, [1, 2, 7, 8, 9, 4])
 
@@ -137,5 +137,5 @@ def test_an_episode_that_is_here_or_forgotten_stays_so(source, store):
     store.ingest([call("b-0")], {})
     store.delete("-", "b-0", NOW)
     restore(store, before)
-    assert store.episode("-", "a-0").call_list[0].messages[0]["content"] == "mine"
-    assert store.episode("-", "b-0") is None
+    assert store.episodes.get("-", "a-0").call_list[0].messages[0]["content"] == "mine"
+    assert store.episodes.get("-", "b-0") is None

@@ -14,9 +14,9 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Ids = npt.NDArray[np.int32]
+from slipstream_proxy.store.codec import Ids
+
 NO_IDS: Ids = np.empty(0, np.int32)
 
 LAST = 8
@@ -116,7 +116,7 @@ def join(
     )
 
 
-class Parents:
+class KnownCalls:
     """Recent calls of recent episodes, the least recently used forgotten first."""
 
     def __init__(self, memory: int = MEMORY) -> None:

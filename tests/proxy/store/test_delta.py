@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slipstream_proxy.store import compact
-from slipstream_proxy.store.compact import Known, Parents, Whole, common, common_ids, cut, digest, join
-from slipstream_proxy.store.rows import dump, load
+from slipstream_proxy.store import delta
+from slipstream_proxy.store.codec import dump, load
+from slipstream_proxy.store.delta import Known, KnownCalls, Whole, common, common_ids, cut, digest, join
 
 JSON = st.recursive(
     st.none()
@@ -62,7 +62,7 @@ def histories(draw):
 @settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(histories())
 def test_every_history_comes_back(calls):
-    parents, stored, whole = Parents(), {}, {}
+    parents, stored, whole = KnownCalls(), {}, {}
     for number, (messages, ids, tools, reply, sampled) in enumerate(calls):
         name, array = str(number), np.asarray(ids, np.int32)
         texts = [dump(m) for m in messages]
@@ -95,11 +95,11 @@ def test_a_conversation_costs_what_is_new():
 
 
 def test_the_longest_match_is_the_parent_and_the_later_of_equals():
-    a = Known("a", [digest("x")], compact.NO_IDS, "[]")
-    b = Known("b", [digest("x"), digest("y")], compact.NO_IDS, "[]")
-    assert cut(["x", "y"], [digest("x"), digest("y")], compact.NO_IDS, "[]", [a, b, a]).parent == "b"
-    assert cut(["x"], [digest("x")], compact.NO_IDS, "[]", [a, b]).parent == "b"
-    assert cut(["z"], [digest("z")], compact.NO_IDS, "[]", [a, b]).parent is None
+    a = Known("a", [digest("x")], delta.NO_IDS, "[]")
+    b = Known("b", [digest("x"), digest("y")], delta.NO_IDS, "[]")
+    assert cut(["x", "y"], [digest("x"), digest("y")], delta.NO_IDS, "[]", [a, b, a]).parent == "b"
+    assert cut(["x"], [digest("x")], delta.NO_IDS, "[]", [a, b]).parent == "b"
+    assert cut(["z"], [digest("z")], delta.NO_IDS, "[]", [a, b]).parent is None
 
 
 def test_tokens_alone_may_match():
@@ -120,14 +120,14 @@ def test_a_parent_that_is_gone_leaves_what_the_call_has():
 
 
 def test_memory_is_bounded():
-    parents = Parents(memory=10_000)
+    parents = KnownCalls(memory=10_000)
     for i in range(100):
         parents.add("d", f"e{i}", Known("c", [], np.zeros(250, np.int32), "[]"))
     assert parents.get("d", "e99") is not None
     assert parents.get("d", "e0") is None
     assert parents._size <= 10_000
     for i in range(20):
-        parents.add("d", "e99", Known(str(i), [], compact.NO_IDS, "[]"))
+        parents.add("d", "e99", Known(str(i), [], delta.NO_IDS, "[]"))
     assert [k.id for k in parents.get("d", "e99")] == [str(i) for i in range(12, 20)]
     parents.put("d", "e99", [])
     parents.clear()

@@ -24,7 +24,7 @@ def scores(lease, *episodes, value=0.5, **kw):
 def test_a_complete_group_is_judged_once(opened):
     store = opened(weights={"judge": 1.0})
     store.ingest([*group("t1", value=None), *group("half", 1, value=None)], {})
-    got = store.lease_groups(ask(limit=9), NOW + 5)
+    got = store.judging.lease(ask(limit=9), NOW + 5)
     (one,) = got.groups
     assert (one.kind, one.task, one.model, one.split, one.attempts, got.until) == (
         GroupKind.TASK,
@@ -38,12 +38,12 @@ def test_a_complete_group_is_judged_once(opened):
         ("t1-0", "hello", False),
         ("t1-1", "hello", False),
     ]
-    assert store.lease_groups(ask(), NOW + 6) is None
-    assert store.post_scores(one.id, scores(got.lease, "t1-0", "t1-1"), NOW + 7)
-    assert store.post_scores(one.id, scores(got.lease, "t1-0", "t1-1", value=0.9), NOW + 8), (
+    assert store.judging.lease(ask(), NOW + 6) is None
+    assert store.judging.score(one.id, scores(got.lease, "t1-0", "t1-1"), NOW + 7)
+    assert store.judging.score(one.id, scores(got.lease, "t1-0", "t1-1", value=0.9), NOW + 8), (
         "the same again changes nothing"
     )
-    found = store.episode("-", "t1-0")
+    found = store.episodes.get("-", "t1-0")
     (row,) = found.rewards
     assert (row.name, row.source, row.value, row.reason, row.meta) == (
         "judge",
@@ -53,19 +53,19 @@ def test_a_complete_group_is_judged_once(opened):
         {"model": "x", "values": [0.4, 0.6]},
     )
     assert found.reward == 0.5
-    assert store.counts(NOW)["groups"]["ready"] == 1
-    assert store.lease_groups(ask(), NOW + 99) is None
+    assert store.statistics.counts(NOW)["groups"]["ready"] == 1
+    assert store.judging.lease(ask(), NOW + 99) is None
 
 
 def test_scores_from_the_spool_are_the_same_scores(store):
     store.ingest(group("t1"), {})
-    got = store.lease_groups(ask(), NOW)
+    got = store.judging.lease(ask(), NOW)
     given = scores(got.lease, "t1-0", "t1-1")
     data = {"group": got.groups[0].id, "scores": given.model_dump(mode="json"), "key": "-"}
-    store.post_scores(got.groups[0].id, given, NOW)
+    store.judging.score(got.groups[0].id, given, NOW)
     store.ingest([mutation("scores", data)], {})
     store.ingest([mutation("scores", data)], {})
-    assert [r.name for r in store.episode("-", "t1-0").rewards] == ["reward", "judge"]
+    assert [r.name for r in store.episodes.get("-", "t1-0").rewards] == ["reward", "judge"]
 
 
 def test_scores_only_from_the_spool(opened):
@@ -77,55 +77,57 @@ def test_scores_only_from_the_spool(opened):
         ],
         {},
     )
-    assert store.episode("-", "t1-0").reward == 0.5
+    assert store.episodes.get("-", "t1-0").reward == 0.5
 
 
 def test_a_lease_that_ran_out_is_somebody_elses(store):
     store.ingest(group("t1"), {})
-    one = store.lease_groups(ask(), NOW)
-    late = store.lease_groups(ask(worker="j2"), NOW + 61)
+    one = store.judging.lease(ask(), NOW)
+    late = store.judging.lease(ask(worker="j2"), NOW + 61)
     group_id = one.groups[0].id
-    assert not store.post_scores(group_id, scores(one.lease, "t1-0"), NOW + 62)
-    assert store.post_scores(group_id, scores(late.lease, "t1-0"), NOW + 200), "nobody else has it"
-    assert not store.post_scores("nothing", scores(late.lease), NOW)
+    assert not store.judging.score(group_id, scores(one.lease, "t1-0"), NOW + 62)
+    assert store.judging.score(group_id, scores(late.lease, "t1-0"), NOW + 200), "nobody else has it"
+    assert not store.judging.score("nothing", scores(late.lease), NOW)
 
 
 def test_failures_park_a_group(opened):
     store = opened(judge_max_attempts=2)
     store.ingest(group("t1"), {})
     for wait in (None, 30.0, None):
-        got = store.lease_groups(ask(), NOW)
-        assert store.post_scores(got.groups[0].id, ScoresIn(lease=got.lease, failed="no answer", retry_after=wait), NOW)
+        got = store.judging.lease(ask(), NOW)
+        assert store.judging.score(
+            got.groups[0].id, ScoresIn(lease=got.lease, failed="no answer", retry_after=wait), NOW
+        )
         if wait:
-            assert store.lease_groups(ask(), NOW + 29) is None
-            store.post_scores(got.groups[0].id, ScoresIn(lease=got.lease, failed="no answer"), NOW)
-            got = store.lease_groups(ask(), NOW + 31)
+            assert store.judging.lease(ask(), NOW + 29) is None
+            store.judging.score(got.groups[0].id, ScoresIn(lease=got.lease, failed="no answer"), NOW)
+            got = store.judging.lease(ask(), NOW + 31)
             assert got.groups[0].attempts == 1, "asked to wait is no failure"
             store.release_leases("j1")
             store.ingest([], {})
-            got = store.lease_groups(ask(), NOW + 31)
-            assert store.post_scores(
+            got = store.judging.lease(ask(), NOW + 31)
+            assert store.judging.score(
                 got.groups[0].id, ScoresIn(lease=got.lease, failed="no answer", retry_after=0.0), NOW
             )
-    assert store.lease_groups(ask(), NOW + 99) is None
-    (parked,) = store.parked()
+    assert store.judging.lease(ask(), NOW + 99) is None
+    (parked,) = store.judging.parked()
     assert (parked.attempts, len(parked.episodes)) == (2, 2)
-    assert store.counts(NOW)["groups"] == {"parked": 1}
-    assert store.unpark(parked.id) == 1
-    assert store.unpark(None) == 0
-    assert store.lease_groups(ask(), NOW + 99).groups[0].attempts == 0
+    assert store.statistics.counts(NOW)["groups"] == {"parked": 1}
+    assert store.judging.unpark(parked.id) == 1
+    assert store.judging.unpark(None) == 0
+    assert store.judging.lease(ask(), NOW + 99).groups[0].attempts == 0
 
 
 def test_what_has_its_names_is_no_work(store):
     store.ingest([*group("t1"), reward("t1-0", name="judge"), reward("t1-1", name="judge")], {})
-    assert store.lease_groups(ask(), NOW + 9) is None
-    got = store.lease_groups(ask(names=["judge", "style"]), NOW + 9)
+    assert store.judging.lease(ask(), NOW + 9) is None
+    got = store.judging.lease(ask(names=["judge", "style"]), NOW + 9)
     assert got is not None
 
 
 def test_eval_groups_are_judged_too(store):
     store.ingest(group("t1", split="eval"), {})
-    assert store.lease_groups(ask(), NOW + 9).groups[0].split == "eval"
+    assert store.judging.lease(ask(), NOW + 9).groups[0].split == "eval"
 
 
 def test_single_episodes_beside_alike_ones(opened):
@@ -133,18 +135,18 @@ def test_single_episodes_beside_alike_ones(opened):
     store.ingest([call(f"s{i}", task=None, at=NOW + i, done=True) for i in range(5)], {})
     store.ingest([reward(f"s{i}", name="judge") for i in range(4)], {})
     store.ingest([call("other", task=None, done=True, tools=[{"x": 1}]), reward("other", name="judge")], {})
-    assert store.lease_groups(ask(), NOW + 9) is None, "single ones only when asked for"
-    (one,) = store.lease_groups(ask(singles=True), NOW + 9).groups
+    assert store.judging.lease(ask(), NOW + 9) is None, "single ones only when asked for"
+    (one,) = store.judging.lease(ask(singles=True), NOW + 9).groups
     assert one.kind == GroupKind.WINDOW
     assert [(e.episode.id, e.context) for e in one.episodes] == [("s4", False), ("s3", True), ("s2", True)]
-    assert store.lease_groups(ask(singles=True), NOW + 9) is None
-    got = store.lease_groups(ask(singles=True), NOW + 99)
-    assert store.post_scores(got.groups[0].id, scores(got.lease, "s4"), NOW + 99)
-    assert store.episode("-", "s4").rewards[0].value == 0.5
-    assert store.lease_groups(ask(singles=True), NOW + 200) is None
+    assert store.judging.lease(ask(singles=True), NOW + 9) is None
+    got = store.judging.lease(ask(singles=True), NOW + 99)
+    assert store.judging.score(got.groups[0].id, scores(got.lease, "s4"), NOW + 99)
+    assert store.episodes.get("-", "s4").rewards[0].value == 0.5
+    assert store.judging.lease(ask(singles=True), NOW + 200) is None
 
 
 def test_superseded_calls_are_not_shown(store):
     store.ingest([call("a", body_hash="h"), call("a", body_hash="h", attempt=1, done=True), call("b", done=True)], {})
-    (one,) = store.lease_groups(ask(), NOW + 9).groups
+    (one,) = store.judging.lease(ask(), NOW + 9).groups
     assert sorted(len(e.calls) for e in one.episodes) == [1, 1]

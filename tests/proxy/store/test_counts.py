@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from tests.proxy.store.helpers import NOW, call, group, reward
 
-from slipstream_proxy.store.counting import plural
+from slipstream_proxy.store.counts import plural
 
 
 def test_an_empty_store_says_what_is_needed(store):
-    assert store.counts(NOW)["waiting"] == ["0 groups complete and scored, 8 needed for a step"]
+    assert store.statistics.counts(NOW)["waiting"] == ["0 groups complete and scored, 8 needed for a step"]
 
 
 def test_reasons_with_their_counts(opened):
     store = opened(min_groups=2)
     store.ingest([*group("t1"), *group("t2", value=None), *group("t3", 1), call("open"), reward("lost")], {})
     store.ingest([call("hot", untrainable="temperature 0") for _ in range(3)], {})
-    found = store.counts(NOW)
+    found = store.statistics.counts(NOW)
     assert found["waiting"] == [
         "1 group complete and scored, 2 needed for a step",
         "1 complete group waits for rewards",
@@ -32,7 +32,7 @@ def test_reasons_with_their_counts(opened):
 def test_enough(opened):
     store = opened(min_groups=1)
     store.ingest(group("t1"), {})
-    assert store.counts(NOW)["waiting"] == ["1 group is ready: a trainer may lease them"]
+    assert store.statistics.counts(NOW)["waiting"] == ["1 group is ready: a trainer may lease them"]
 
 
 def test_plural():

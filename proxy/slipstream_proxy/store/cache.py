@@ -1,0 +1,27 @@
+"""The judge's cache: what an upstream answered, by a hash of what was asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream_proxy.store.codec import dump, load
+from slipstream_proxy.store.driver import Driver, Tx
+
+
+class CacheTable:
+    def __init__(self, db: Driver) -> None:
+        self.db = db
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        with self.db.read() as tx:
+            rows = tx.all("SELECT value FROM t_cache WHERE id = ?", (key,))
+        return load(rows[0][0]) if rows else None
+
+    def put(self, key: str, value: dict[str, Any], now: float) -> None:
+        with self.db.write() as tx:
+            self.write(tx, key, value, now)
+
+    def write(self, tx: Tx, key: str, value: dict[str, Any], now: float) -> None:
+        text = dump(value)
+        if not tx.run("UPDATE t_cache SET value = ?, ts = ? WHERE id = ?", (text, now, key)):
+            tx.insert("t_cache", [(key, text, now)])

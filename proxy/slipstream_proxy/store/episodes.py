@@ -1,0 +1,156 @@
+"""Episodes: rows, pages, details and exports."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import NamedTuple
+
+from slipstream.contract import EpisodeDetail, EpisodePage, Lineage
+from slipstream_proxy.store.call_rows import call_public, whole
+from slipstream_proxy.store.calls import CallTable
+from slipstream_proxy.store.codec import cursor_of, dump, parse_cursor
+from slipstream_proxy.store.delta import Whole
+from slipstream_proxy.store.driver import IN, Driver, Tx
+from slipstream_proxy.store.lineage import adapters_of, lineage_of
+from slipstream_proxy.store.protocol import EpisodeFilter, Name
+from slipstream_proxy.store.rewards import RewardTable
+from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow
+
+
+class _RankedRow(NamedTuple):
+    key: str
+    model: str
+    task: str
+    id: str
+    best: int
+    worst: int
+
+
+def where_of(wanted: EpisodeFilter) -> tuple[str, list[object]]:
+    """The filter as SQL. Raises ``ValueError`` for a cursor that is not ours."""
+    tests = ["state <> 'deleted'" if wanted.state is None else "state = ?"]
+    params: list[object] = [] if wanted.state is None else [wanted.state]
+    for test, value in (
+        ("key = ?", wanted.key),
+        ("task = ?", wanted.task),
+        ("split = ?", wanted.split),
+        ("model = ?", wanted.model),
+        ("reward >= ?", wanted.reward_min),
+        ("reward <= ?", wanted.reward_max),
+        ("started >= ?", wanted.since),
+        ("started < ?", wanted.until),
+    ):
+        if value is not None:
+            tests.append(test)
+            params.append(value)
+    if wanted.adapter is not None:
+        tests.append("(adapter = ? OR strpos(adapters, ?) > 0)")
+        params += [wanted.adapter, dump(wanted.adapter)]
+    for name, tag in wanted.tags.items():
+        # Tags are compact JSON, in which this text cannot stand but as that pair.
+        tests.append("strpos(tags, ?) > 0")
+        params.append(dump({name: tag})[1:-1])
+    if wanted.cursor:
+        started, eid = parse_cursor(wanted.cursor)
+        tests.append("(started < ? OR (started = ? AND eid < ?))")
+        params += [started, started, eid]
+    return " AND ".join(tests), params
+
+
+class EpisodeTable:
+    def __init__(self, db: Driver, calls: CallTable, rewards: RewardTable) -> None:
+        self.db = db
+        self.calls = calls
+        self.rewards = rewards
+
+    # for users
+
+    def page(self, wanted: EpisodeFilter) -> EpisodePage:
+        """The newest first. Raises ``ValueError`` for a cursor that is not ours."""
+        eps, after = self._page(wanted)
+        return EpisodePage(episodes=[e.public() for e in eps], next=after)
+
+    def get(self, key: str | None, episode: str, *, tokens: bool = False) -> EpisodeDetail | None:
+        """One episode with all that is known; None: unknown or deleted. Without a key the newest of that id."""
+        where, params = ("id = ?", (episode,)) if key is None else ("eid = ?", (f"{key}/{episode}",))
+        with self.db.read() as tx:
+            sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {where} AND state <> 'deleted'
+                ORDER BY started DESC LIMIT 1"""
+            rows = tx.all(sql, params)
+            if not rows:
+                return None
+            ep = EpisodeRow(*rows[0])
+            return self.details(tx, [ep], tokens=tokens)[ep.eid]
+
+    def export(self, wanted: EpisodeFilter, batch: int = 100) -> Iterator[list[EpisodeDetail]]:
+        """Every episode that the filter wants (its ``limit`` apart), with tokens, ``batch`` at a time, the newest first."""
+        wanted = replace(wanted, limit=batch)
+        while True:
+            eps, after = self._page(wanted)
+            if eps:
+                with self.db.read() as tx:
+                    details = list(self.details(tx, eps, tokens=True).values())
+                yield details
+            if after is None:
+                return
+            wanted = replace(wanted, cursor=after)
+
+    def ranked(self, wanted: EpisodeFilter, most: int = 4) -> Iterator[tuple[list[Name], list[Name]]]:
+        """Of each (key, model, task) with rewards that differ: its best runs, and its worst, at most ``most`` of each."""
+        where, params = where_of(replace(wanted, cursor=None))
+        sql = f"""SELECT key, model, task, id, best, worst FROM (SELECT key, model, task, id, reward,
+            row_number() OVER (PARTITION BY key, model, task ORDER BY reward DESC, eid) AS best,
+            row_number() OVER (PARTITION BY key, model, task ORDER BY reward, eid DESC) AS worst,
+            min(reward) OVER (PARTITION BY key, model, task) AS low, max(reward) OVER (PARTITION BY key, model, task) AS high
+            FROM t_episodes WHERE {where} AND task IS NOT NULL AND reward IS NOT NULL AND calls > 0) q
+            WHERE low < high AND (best <= ? OR worst <= ?) ORDER BY key, model, task, best"""
+        with self.db.read() as tx:
+            rows = [_RankedRow(*r) for r in tx.all(sql, (*params, most, most))]
+        for _, group in groupby(rows, key=lambda r: r[:3]):
+            runs = list(group)
+            best = [(r.key, r.id) for r in runs if r.best <= most]
+            worst = [(r.key, r.id) for r in sorted(runs, key=lambda r: r.worst) if r.worst <= most]
+            yield best, worst
+
+    def _page(self, wanted: EpisodeFilter) -> tuple[list[EpisodeRow], str | None]:
+        where, params = where_of(wanted)
+        sql = f"SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {where} ORDER BY started DESC, eid DESC LIMIT ?"
+        with self.db.read() as tx:
+            eps = [EpisodeRow(*r) for r in tx.all(sql, (*params, wanted.limit + 1))]
+        more = len(eps) > wanted.limit
+        eps = eps[: wanted.limit]
+        return eps, cursor_of(eps[-1].started, eps[-1].eid) if more else None
+
+    # for the other components, in their transaction
+
+    def load(self, tx: Tx, eids: Collection[str]) -> dict[str, EpisodeRow]:
+        """Those of these episodes that there are."""
+        if not eids:
+            return {}
+        sql = f"SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE eid {IN}"
+        return {row[0]: EpisodeRow(*row) for row in tx.all(sql, (list(eids),))}
+
+    def details(self, tx: Tx, eps: Collection[EpisodeRow], *, tokens: bool = False) -> dict[str, EpisodeDetail]:
+        """Episodes with calls, rewards, batches and adapters trained on them, in the order given."""
+        calls, rewards = self.calls.rows(tx, eps), self.rewards.of(tx, eps)
+        lineage = lineage_of(tx, [e.eid for e in eps])
+        made = {}
+        for ep in eps:
+            wholes: dict[str, Whole] = {}
+            trained = [r for r in lineage[ep.eid] if r.state == "trained"]
+            made[ep.eid] = EpisodeDetail(
+                **ep.public().model_dump(),
+                call_list=[call_public(r, whole(r, wholes), tokens=tokens) for r in calls[ep.eid]],
+                rewards=rewards[ep.eid],
+                advantage=trained[-1].advantage if trained else None,
+                batches=[r.batch for r in trained],
+                trained_adapters=sorted(adapters_of(tx, [r.batch for r in trained])),
+                lineage=[
+                    Lineage(batch=r.batch, outcome=r.state, adapter=r.adapter, advantage=r.advantage)
+                    for r in lineage[ep.eid]
+                    if r.state in ("trained", "skipped")
+                ],
+            )
+        return made

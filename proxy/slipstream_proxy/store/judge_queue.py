@@ -1,0 +1,253 @@
+"""The judge's work: complete groups, and single episodes beside alike scored ones, that lack a reward of some name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+from uuid import uuid4
+
+from slipstream.contract import Group, GroupEpisode, GroupKind, GroupLease, GroupLeaseIn, ScoresIn, Split
+from slipstream_proxy.store.codec import clean, dump
+from slipstream_proxy.store.driver import IN, Driver, Tx
+from slipstream_proxy.store.episodes import EpisodeTable
+from slipstream_proxy.store.groups import GroupTable, window_of
+from slipstream_proxy.store.memory import Memory
+from slipstream_proxy.store.protocol import Rules
+from slipstream_proxy.store.rewards import RewardTable
+from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow, RewardRow, eid_of
+
+COMPLETE = "'waiting_reward', 'ready', 'eval', 'leased'"
+FREE = "NOT parked AND (retry_at IS NULL OR retry_at <= ?) AND (judge_lease IS NULL OR judge_until < ?)"
+
+
+class JudgedGroup(NamedTuple):
+    """What the judge sees of a group's row."""
+
+    id: str
+    kind: str
+    key: str
+    task: str | None
+    split: str
+    model: str
+    attempts: int
+    single: str | None
+
+
+class JudgeLease(NamedTuple):
+    """How a group's lease stands. ``last``: the lease under which scores were posted last."""
+
+    key: str
+    lease: str | None
+    last: str | None
+    attempts: int
+
+
+class JudgeQueue:
+    def __init__(
+        self,
+        db: Driver,
+        rules: Rules,
+        memory: Memory,
+        episodes: EpisodeTable,
+        groups: GroupTable,
+        rewards: RewardTable,
+    ) -> None:
+        self.db = db
+        self.rules = rules
+        self.memory = memory
+        self.episodes = episodes
+        self.groups = groups
+        self.rewards = rewards
+
+    # leases
+
+    def lease(self, wanted: GroupLeaseIn, now: float) -> GroupLease | None:
+        """Up to ``limit`` groups in which an episode lacks one of the names, the oldest first. None: there is nothing to judge."""
+        names = list(dict.fromkeys(wanted.names))
+        lease, until = uuid4().hex, now + wanted.seconds
+        with self.db.write(serial=wanted.singles) as tx:
+            if wanted.singles:
+                self._open_windows(tx, names, wanted.limit, now)
+            lacking = f"SELECT e.grp FROM t_episodes e WHERE e.grp IS NOT NULL AND {self._lacks('e.eid')}"
+            sql = f"""SELECT id FROM t_groups WHERE kind = 'task' AND state IN ({COMPLETE}) AND {FREE} AND id IN ({lacking})
+                ORDER BY completed, id LIMIT ?{self.db.lock_rows}"""
+            groups = [g for (g,) in tx.all(sql, (now, now, names, len(names), wanted.limit))]
+            if wanted.singles and len(groups) < wanted.limit:
+                sql = f"""SELECT id FROM t_groups WHERE kind = 'window' AND state = 'window' AND {FREE} AND {self._lacks("single")}
+                    ORDER BY completed, id LIMIT ?{self.db.lock_rows}"""
+                groups += [g for (g,) in tx.all(sql, (now, now, names, len(names), wanted.limit - len(groups)))]
+            if not groups:
+                return None
+            tx.run(
+                f"UPDATE t_groups SET judge_lease = ?, judge_until = ?, judge_worker = ? WHERE id {IN}",
+                (lease, until, wanted.worker, groups),
+            )
+        with self.db.read() as tx:
+            return GroupLease(lease=lease, until=until, groups=self._groups(tx, groups, names))
+
+    def release(self, tx: Tx, worker: str) -> int:
+        """What a worker had leased is free at once. → Groups released."""
+        sql = "UPDATE t_groups SET judge_lease = NULL, judge_until = NULL, judge_worker = NULL WHERE judge_worker = ?"
+        return tx.run(sql, (worker,))
+
+    @staticmethod
+    def _lacks(eid: str) -> str:
+        """Parameters: names, how many."""
+        return f"""(SELECT count(DISTINCT r.name) FROM t_rewards r
+            WHERE r.eid = {eid} AND r.call IS NULL AND r.name {IN}) < ?"""
+
+    def _open_windows(self, tx: Tx, names: Sequence[str], limit: int, now: float) -> None:
+        """A window for each of the oldest ungrouped done episodes that lack a name and have none yet."""
+        sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes e WHERE state = 'done' AND NOT grouped AND calls > 0
+            AND eid NOT IN (SELECT single FROM t_groups WHERE kind = 'window') AND {self._lacks("e.eid")}
+            ORDER BY ended, eid LIMIT ?"""
+        rows = tx.all(sql, (list(names), len(names), limit))
+        tx.insert("t_groups", [window_of(EpisodeRow(*row), now) for row in rows])
+
+    def _groups(self, tx: Tx, groups: Collection[str], names: Sequence[str]) -> list[Group]:
+        """Groups as the judge sees them, in the order given."""
+        sql = f"SELECT {', '.join(JudgedGroup._fields)} FROM t_groups WHERE id {IN}"
+        rows = {r.id: r for r in map(JudgedGroup._make, tx.all(sql, (list(groups),)))}
+        members = self.groups.members(tx, [r.id for r in rows.values() if r.kind != "window"])
+        shown: dict[str, list[EpisodeRow]] = {g: members[g] for g in rows}
+        for group, row in rows.items():
+            if row.single is not None:
+                single = self.episodes.load(tx, [row.single]).get(row.single)
+                shown[group] = [single, *self._alike(tx, single, names)] if single is not None else []
+        eps = {e.eid: e for eps in shown.values() for e in eps}
+        details = self.episodes.details(tx, list(eps.values()))
+        made = []
+        for group in groups:
+            row = rows[group]
+            episodes = []
+            for ep in shown.get(group, ()):
+                detail = details[ep.eid]
+                calls = [c for c in detail.call_list if c.outcome != "superseded"]
+                context = row.kind == "window" and ep.eid != row.single
+                episodes.append(GroupEpisode(episode=ep.public(), calls=calls, rewards=detail.rewards, context=context))
+            if episodes:
+                made.append(
+                    Group(
+                        id=group,
+                        kind=GroupKind(row.kind),
+                        key=row.key,
+                        task=row.task,
+                        split=Split(row.split),
+                        model=row.model,
+                        episodes=episodes,
+                        attempts=row.attempts,
+                    )
+                )
+        return made
+
+    def _alike(self, tx: Tx, ep: EpisodeRow, names: Sequence[str]) -> list[EpisodeRow]:
+        """The most recent scored episodes with the same system prompt and tools."""
+        sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes e WHERE state = 'done' AND NOT grouped AND key = ? AND model = ?
+            AND alike = ? AND eid <> ? AND NOT {self._lacks("e.eid")} ORDER BY ended DESC, eid LIMIT ?"""
+        params = (ep.key, ep.model, ep.alike, ep.eid, list(names), len(names), self.rules.window)
+        return [EpisodeRow(*r) for r in tx.all(sql, params)]
+
+    # scores
+
+    def score(self, group: str, scores: ScoresIn, now: float) -> bool:
+        """False: the lease is not this worker's any more (409). Posting twice under one lease changes nothing."""
+        with self.db.write() as tx:
+            rows = self._accept(tx, group, scores, now)
+            if rows is None:
+                return False
+            self.rewards.insert(tx, rows)
+            self.memory.drop({r.eid for r in rows})
+            eps = self.episodes.load(tx, {r.eid for r in rows})
+            combined = self.rewards.combined(tx, list(eps))
+            tx.update("t_episodes", ("eid",), ("reward",), list(combined.items()))
+            self.groups.mark_ready(tx, {ep.grp for ep in eps.values() if ep.grp}, now)
+        return True
+
+    def _accept(self, tx: Tx, group: str, scores: ScoresIn, now: float) -> list[RewardRow] | None:
+        """Settle the lease. → Rewards to insert; None: refused."""
+        state = self._state(tx, group)
+        if state is None:
+            return None
+        if state.last == scores.lease:
+            return []
+        if state.lease != scores.lease:
+            return None
+        self._settle(tx, group, scores, now, state.attempts)
+        return self._rewards(tx, state.key, group, scores, now)
+
+    def replay(self, tx: Tx, group: str, scores: ScoresIn, now: float, *, key: str | None) -> list[RewardRow]:
+        """Scores that were accepted before, out of the spool. ``key``: whose group it was. → Rewards to insert."""
+        state = self._state(tx, group)
+        if state is None:
+            return self._rewards(tx, key, group, scores, now, forgotten=True) if key is not None else []
+        if state.last != scores.lease:
+            self._settle(tx, group, scores, now, state.attempts)
+        return self._rewards(tx, state.key, group, scores, now)
+
+    def _state(self, tx: Tx, group: str) -> JudgeLease | None:
+        found = tx.all("SELECT key, judge_lease, judge_last, attempts FROM t_groups WHERE id = ?", (group,))
+        return JudgeLease(*found[0]) if found else None
+
+    def _rewards(
+        self, tx: Tx, key: str, group: str, scores: ScoresIn, now: float, *, forgotten: bool = False
+    ) -> list[RewardRow]:
+        """``forgotten``: the store was rebuilt and knows neither group nor, perhaps, its episodes."""
+        if scores.failed is not None:
+            return []
+        eids = [eid_of(key or "-", s.episode) for s in scores.scores]
+        known = {eid for eid, ep in self.episodes.load(tx, eids).items() if ep.state != "deleted"}
+        rows = []
+        for eid, score in zip(eids, scores.scores, strict=True):
+            if eid in known or forgotten:
+                # The id makes a second post under one lease, and the mutation after the post, change nothing.
+                name = f"{scores.lease}/{group}/{score.episode}/{score.name}"
+                meta = {**score.meta, "values": score.values} if score.values else score.meta
+                rows.append(
+                    RewardRow(
+                        name,
+                        0,
+                        eid,
+                        None,
+                        score.name,
+                        score.source,
+                        score.value,
+                        clean(score.reason),
+                        None,
+                        dump(meta),
+                        now,
+                    )
+                )
+        return rows
+
+    def _settle(self, tx: Tx, group: str, scores: ScoresIn, now: float, attempts: int) -> None:
+        """The lease ends. A failure without ``retry_after`` counts as an attempt, and too many park the group."""
+        failed = scores.failed is not None
+        if failed and scores.retry_after is None:
+            attempts += 1
+        parked = failed and attempts >= self.rules.judge_max_attempts
+        tx.run(
+            """UPDATE t_groups SET judge_lease = NULL, judge_until = NULL, judge_worker = NULL,
+            judge_last = ?, attempts = ?, parked = ?, retry_at = ? WHERE id = ?""",
+            (scores.lease, attempts, parked, now + (scores.retry_after or 0.0), group),
+        )
+
+    # groups
+
+    def key_of(self, group: str) -> str | None:
+        """Whose group it is; None: there is no such group."""
+        with self.db.read() as tx:
+            found = tx.all("SELECT key FROM t_groups WHERE id = ?", (group,))
+        return found[0][0] if found else None
+
+    def parked(self) -> list[Group]:
+        """Groups that the judge failed at too often, with their episodes."""
+        with self.db.read() as tx:
+            sql = "SELECT id FROM t_groups WHERE parked AND state <> 'dropped' ORDER BY completed, id"
+            groups = [g for (g,) in tx.all(sql)]
+            return self._groups(tx, groups, []) if groups else []
+
+    def unpark(self, group: str | None) -> int:
+        """Hand a parked group (None: all of them) out again, its failures forgotten. → How many."""
+        which, params = ("parked AND id = ?", (group,)) if group is not None else ("parked", ())
+        with self.db.write() as tx:
+            return tx.run(f"UPDATE t_groups SET parked = FALSE, attempts = 0, retry_at = 0 WHERE {which}", params)

@@ -1,0 +1,66 @@
+"""Which adapter answers an episode: all its calls have the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from slipstream_proxy.store.driver import IN, Driver, Tx
+from slipstream_proxy.store.protocol import Pin
+from slipstream_proxy.store.rows import PinRow, eid_of
+
+
+class PinTable:
+    def __init__(self, db: Driver) -> None:
+        self.db = db
+
+    def pin(self, key: str, episode: str, model: str, adapter: str, arm: str, now: float) -> Pin:
+        """The episode's pin: the one stored, else this one."""
+        eid = eid_of(key, episode)
+        stored = "SELECT adapter, arm FROM t_pins WHERE eid = ?"
+        with self.db.read() as tx:
+            rows = tx.all(stored, (eid,))
+        if not rows:
+            with self.db.write(serial=False) as tx:
+                rows = tx.all(stored, (eid,))
+                if not rows:
+                    sql = f"INSERT INTO t_pins VALUES (?, ?, ?, ?, ?, TRUE){self.db.on_conflict}"
+                    tx.run(sql, (eid, model, adapter, arm, now))
+                    rows = tx.all(stored, (eid,))
+        return Pin(*rows[0])
+
+    def open(self) -> dict[str, int]:
+        """Adapter → open episodes."""
+        with self.db.read() as tx:
+            return self.count(tx)
+
+    def count(self, tx: Tx) -> dict[str, int]:
+        return dict(tx.all("SELECT adapter, count(*) FROM t_pins WHERE active GROUP BY adapter"))
+
+    def move(self, old: str, new: str) -> int:
+        """Open episodes of an adapter go on with another one. → How many."""
+        with self.db.write() as tx:
+            return tx.run("UPDATE t_pins SET adapter = ? WHERE adapter = ? AND active", (new, old))
+
+    def put(self, tx: Tx, pins: Mapping[str, PinRow]) -> None:
+        """Absent pins are put, one that a call says has moved is changed."""
+        if not pins:
+            return
+        sql = f"SELECT eid, adapter, arm FROM t_pins WHERE eid {IN}"
+        known = {eid: (adapter, arm) for eid, adapter, arm in tx.all(sql, (list(pins),))}
+        tx.insert("t_pins", [row for eid, row in pins.items() if eid not in known])
+        moved = [
+            (eid, row.adapter, row.arm)
+            for eid, row in pins.items()
+            if eid in known and known[eid] != (row.adapter, row.arm)
+        ]
+        tx.update("t_pins", ("eid",), ("adapter", "arm"), moved)
+
+    def release(self, tx: Tx, eids: Collection[str]) -> None:
+        """The episodes ended: their adapter need not be kept loaded for them."""
+        if eids:
+            tx.run(f"UPDATE t_pins SET active = FALSE WHERE active AND eid {IN}", (list(eids),))
+
+    def expire(self, tx: Tx, before: float) -> None:
+        """A pin of before then whose episode never had a call is let go."""
+        sql = "UPDATE t_pins SET active = FALSE WHERE active AND ts < ? AND eid NOT IN (SELECT eid FROM t_episodes)"
+        tx.run(sql, (before,))

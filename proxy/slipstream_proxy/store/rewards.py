@@ -1,0 +1,110 @@
+"""Rewards as they came, and each episode's combined one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+from slipstream.contract import Reward, RewardAck
+from slipstream_proxy.store.driver import IN, Driver, Row, Tx
+from slipstream_proxy.store.meta import get_meta, set_meta
+from slipstream_proxy.store.protocol import Rules
+from slipstream_proxy.store.rows import REWARD_COLUMNS, EpisodeRow, RewardRow, eid_of
+from slipstream_proxy.store.scoring import LatestReward, combine
+
+
+class RewardTable:
+    def __init__(self, db: Driver, rules: Rules) -> None:
+        self.db = db
+        self.rules = rules
+
+    def acknowledge(self, key: str, episode: str, idempotency: str | None, now: float) -> RewardAck | None:
+        """What a post would answer; None: its episode is unknown and ``orphan_ttl`` is over for earlier rewards of it (404)."""
+        eid = eid_of(key, episode)
+        with self.db.read() as tx:
+            state = tx.all("SELECT state FROM t_episodes WHERE eid = ?", (eid,))
+            if state == [("deleted",)]:
+                return None
+            sql = "SELECT count(*), min(ts), sum(CASE WHEN idem = ? THEN 1 ELSE 0 END) FROM t_rewards WHERE eid = ?"
+            ((count, first, same),) = tx.all(sql, (idempotency or "", eid))
+            if not state:
+                gone = tx.all("SELECT 1 FROM t_expired WHERE eid = ?", (eid,))
+                if gone or (count and first < now - self.rules.orphan_ttl):
+                    return None
+        return RewardAck(stored=not (idempotency and same), known=bool(state))
+
+    def insert(self, tx: Tx, rows: Sequence[RewardRow]) -> None:
+        """Append rows; one whose id is there already is left out."""
+        if not rows:
+            return
+        eids = list({r.eid for r in rows})
+        known = {i for (i,) in tx.all(f"SELECT id FROM t_rewards WHERE eid {IN}", (eids,))}
+        fresh = list({r.id: r for r in rows if r.id not in known}.values())
+        first = self.db.next_seq(tx, len(fresh)) if fresh else 0
+        tx.insert("t_rewards", [r._replace(seq=first + i) for i, r in enumerate(fresh)])
+
+    def of(self, tx: Tx, eps: Collection[EpisodeRow]) -> dict[str, list[Reward]]:
+        """Each episode's rewards, in the order in which they came."""
+        found: dict[str, list[Reward]] = defaultdict(list)
+        if eps:
+            adapter = {e.eid: e.adapter for e in eps}
+            sql = f"SELECT {REWARD_COLUMNS} FROM t_rewards WHERE eid {IN} ORDER BY seq"
+            for row in map(RewardRow._make, tx.all(sql, (list(adapter),))):
+                found[row.eid].append(row.public(adapter[row.eid]))
+        return found
+
+    def idempotency_keys(self, tx: Tx, eids: Collection[str]) -> set[tuple[str, str]]:
+        """(episode, idempotency key) of the rewards of these episodes."""
+        if not eids:
+            return set()
+        sql = f"SELECT eid, idem FROM t_rewards WHERE idem IS NOT NULL AND eid {IN}"
+        return {(eid, idem) for eid, idem in tx.all(sql, (list(eids),))}
+
+    def latest(self, tx: Tx, eids: Collection[str]) -> dict[str, list[LatestReward]]:
+        """Of each episode the latest row per (call, name), whatever its source."""
+        found: dict[str, list[LatestReward]] = defaultdict(list)
+        if eids:
+            sql = f"""SELECT DISTINCT ON (eid, call, name) eid, call, name, value FROM t_rewards WHERE eid {IN}
+                ORDER BY eid, call, name, seq DESC"""
+            for eid, call, name, value in tx.all(sql, (list(eids),)):
+                found[eid].append(LatestReward(call, name, value))
+        return found
+
+    def combined(self, tx: Tx, eids: Collection[str]) -> dict[str, float | None]:
+        """Episode → the number that trains; None while a weighted name is missing."""
+        latest = self.latest(tx, eids)
+        return {eid: combine(self.rules, latest[eid]) if eid in latest else None for eid in eids}
+
+    def orphans(self, tx: Tx) -> set[str]:
+        """Episodes with rewards and no calls."""
+        sql = "SELECT DISTINCT eid FROM t_rewards WHERE eid NOT IN (SELECT eid FROM t_episodes)"
+        return {eid for (eid,) in tx.all(sql)}
+
+    def expire_orphans(self, tx: Tx, now: float) -> set[str]:
+        """Rewards whose episode did not come within ``orphan_ttl`` are dropped. → Their episodes."""
+        old = now - self.rules.orphan_ttl
+        sql = "SELECT DISTINCT eid FROM t_rewards WHERE ts < ? AND eid NOT IN (SELECT eid FROM t_episodes)"
+        eids = [eid for (eid,) in tx.all(sql, (old,))]
+        if eids:
+            known = {e for (e,) in tx.all(f"SELECT eid FROM t_expired WHERE eid {IN}", (eids,))}
+            tx.insert("t_expired", [(e, now) for e in eids if e not in known])
+            tx.run(f"DELETE FROM t_rewards WHERE eid {IN}", (eids,))
+        tx.run("DELETE FROM t_early WHERE ts < ?", (old,))
+        return set(eids)
+
+    def apply_rules(self) -> None:
+        """After a change of ``reward.weights`` or ``reward.credit`` the episodes' combined rewards are computed again."""
+        now = f"{sorted(self.rules.weights.items())} {self.rules.credit}"
+        with self.db.write() as tx:
+            before = get_meta(tx, "reward rules")
+            if before == now:
+                return
+            set_meta(tx, "reward rules", now)
+            if before is not None:
+                eids = [eid for (eid,) in tx.all("SELECT eid FROM t_episodes WHERE state <> 'deleted'")]
+                rows: list[Row] = list(self.combined(tx, eids).items())
+                tx.update("t_episodes", ("eid",), ("reward",), rows)
+                tx.run(
+                    "UPDATE t_groups SET state = 'waiting_reward' WHERE state = 'ready' AND id IN"
+                    " (SELECT grp FROM t_episodes WHERE reward IS NULL AND grp IS NOT NULL)"
+                )

@@ -1,0 +1,49 @@
+"""What the page, the metrics and the gate compare: rewards by adapter, arm and source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream_proxy.store.counts import counts
+from slipstream_proxy.store.days import DayTables
+from slipstream_proxy.store.driver import Driver
+from slipstream_proxy.store.protocol import Rules
+
+
+class StoreStatistics:
+    def __init__(self, db: Driver, rules: Rules, days: DayTables) -> None:
+        self.db = db
+        self.rules = rules
+        self.days = days
+
+    def counts(self, now: float) -> dict[str, Any]:
+        """Episodes and groups by state, calls, untrainable by reason, rewards by source, missing rewards by name, ``waiting`` sentences."""
+        with self.db.read() as tx:
+            return counts(tx, self.rules, self.days.tables(tx))
+
+    def arm_rewards(self, candidate: str, control: str) -> list[tuple[str, str, float]]:
+        """(task, adapter, reward) of done train episodes of these two adapters, oldest first. Ungrouped ones go by what they are alike by."""
+        sql = """SELECT CASE WHEN grouped THEN task ELSE alike END, adapter, reward FROM t_episodes
+            WHERE state = 'done' AND split = 'train' AND reward IS NOT NULL AND adapter IN (?, ?) ORDER BY ended, eid"""
+        with self.db.read() as tx:
+            return [(task or "", adapter, reward) for task, adapter, reward in tx.all(sql, (candidate, control))]
+
+    def success_by_adapter(self) -> list[dict[str, Any]]:
+        """For the page: adapter, split, arm, episodes, mean reward, std (of the sample; 0 for one)."""
+        sql = """SELECT model, adapter, split, arm, count(*), avg(reward), coalesce(stddev_samp(reward), 0),
+            min(started), max(started) FROM t_episodes WHERE reward IS NOT NULL AND state <> 'deleted' AND adapter IS NOT NULL
+            GROUP BY model, adapter, split, arm ORDER BY model, min(started), split, arm"""
+        names = ("model", "adapter", "split", "arm", "episodes", "mean", "std", "first", "last")
+        with self.db.read() as tx:
+            return [dict(zip(names, row, strict=True)) for row in tx.all(sql)]
+
+    def rewards_by_source(self) -> list[dict[str, Any]]:
+        """Source, adapter, split, count, mean, std (of the sample; 0 for one) of the rewards that count: the latest of each name."""
+        sql = """SELECT r.source, e.adapter, e.split, count(*), avg(r.value), coalesce(stddev_samp(r.value), 0) FROM (
+            SELECT DISTINCT ON (eid, call, name, source) eid, source, value FROM t_rewards
+            ORDER BY eid, call, name, source, seq DESC) r
+            JOIN t_episodes e ON e.eid = r.eid WHERE e.state <> 'deleted' AND e.adapter IS NOT NULL
+            GROUP BY r.source, e.adapter, e.split ORDER BY r.source, e.adapter, e.split"""
+        names = ("source", "adapter", "split", "count", "mean", "std")
+        with self.db.read() as tx:
+            return [dict(zip(names, row, strict=True)) for row in tx.all(sql)]

@@ -1,0 +1,44 @@
+"""Calls as recorded, as rows, and as users see them."""
+
+from __future__ import annotations
+
+import pytest
+from tests.proxy.store.helpers import call
+
+from slipstream_proxy.store.call_rows import (
+    alike_of,
+    call_public,
+    call_row,
+    choices_of,
+    pack,
+    untrainable_reason,
+    whole,
+)
+from slipstream_proxy.store.delta import cut
+
+
+def test_untrainable_says_the_first_reason():
+    assert untrainable_reason(call(outcome="error", external=True)) == "error"
+    assert untrainable_reason(call(prompt=[], note="redacted")) == "redacted"
+    assert untrainable_reason(call()) is None
+
+
+def test_a_call_comes_back_from_its_row():
+    two = [({"role": "assistant", "content": "a"}, [4, 5], [-0.5, -0.25]), (None, [6], [-1.0])]
+    record = call("e1", choices=two, tools=[{"name": "t"}], error="late\0")
+    packed = pack(record)
+    row = call_row(record, "-/e1", 3, packed, cut(packed.texts, packed.digests, packed.prompt, packed.tools, []))
+    back = call_public(row, whole(row, {}), tokens=True)
+    assert (back.episode, back.number, back.error) == ("e1", 3, "late\ufffd")
+    assert (back.messages, back.tools, back.reply) == (record.parsed.messages, [{"name": "t"}], [two[0][0], None])
+    assert (back.prompt_ids, back.completion_ids) == ([1, 2, 3], [[4, 5], [6]])
+    assert [values.tolist() for _, values in choices_of(row)] == [[-0.5, -0.25], [-1.0]]
+    assert (back.prompt_tokens, back.completion_tokens, back.finish_reason) == (3, 3, "stop")
+
+
+@pytest.mark.parametrize(("one", "two", "same"), [("be good", "be good", True), ("be good", "be bad", False)])
+def test_episodes_are_alike_by_what_they_begin_with(one, two, same):
+    def record(system: str, user: str):
+        return call(messages=[{"role": "system", "content": system}, {"role": "user", "content": user}])
+
+    assert (alike_of(record(one, "a")) == alike_of(record(two, "b"))) is same
