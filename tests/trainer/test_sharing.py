@@ -13,7 +13,7 @@ from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.errors import StartError
 from slipstream_trainer import sharing
-from slipstream_trainer.commit import Stop
+from slipstream_trainer.publisher import Stop
 from slipstream_trainer.sharing import Turns, check_share
 from slipstream_trainer.worker import Worker
 
@@ -95,5 +95,5 @@ def test_nobody_waits_for_a_batch_that_is_skipped(tiny, tmp_path) -> None:
         control.add("b0", table(nothing))
         config = shared(tiny, tmp_path)
         worker = Worker(config, Client(control.url), make_trainer(config, warm=False))
-        worker.recover()
+        worker.position.recover()
         assert worker.once() and control.done == {"b0": "skipped"} and control.holds == []

@@ -10,8 +10,9 @@ from tests.support.control import FakeControl, serve
 from tests.trainer.tiny import conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
-from slipstream.errors import StartError
-from slipstream_trainer.worker import Worker, only_one
+from slipstream.errors import ApiError, StartError
+from slipstream_trainer.checkpoint import only_one
+from slipstream_trainer.worker import Worker
 
 
 def make_worker(tiny: Path, data: Path, control: FakeControl, **settings):
@@ -72,9 +73,9 @@ def test_killed_between_checkpoint_and_telling_it_tells_the_rest_once(tiny, tmp_
         worker = make_worker(tiny, tmp_path, control, max_steps=2)
         target, name = {
             "adapter": (worker.client, "add_adapter"), "event": (worker.client, "post_event"), "ack": (worker.client, "ack_batch"),
-            "mark": (worker.checkpoints, "set_told"),
+            "mark": (worker.position.checkpoints, "set_told"),
         }[where]  # fmt: skip
-        worker.recover()
+        worker.position.recover()
         setattr(target, name, die)
         with pytest.raises(Killed):
             worker.once()
@@ -88,7 +89,7 @@ def test_killed_while_training_the_batch_comes_back_and_nothing_of_it_remains(ti
     with serve(FakeControl()) as control:
         control.add("b0", table(conversation(0)))
         worker = make_worker(tiny, tmp_path, control)
-        worker.recover()
+        worker.position.recover()
         worker._train(worker.client.lease_batch(_wanted(worker)))  # and no more
         assert control.leased
         assert make_worker(tiny, tmp_path, control, max_steps=1).run() == 0
@@ -126,8 +127,8 @@ def test_a_rollback_restores_what_is_live(tiny, tmp_path) -> None:
         worker = make_worker(tiny, tmp_path, control, max_steps=2)
         assert worker.run() == 0
         control.roll_back("tiny@2", "tiny@1")
-        worker.look()
-        assert worker.state.weights == "tiny@1"
+        worker.position.look()
+        assert worker.position.state.weights == "tiny@1"
         assert control.of_kind("restored")[0]["adapter"] == "tiny@1"
         worker.stop.clear()
         worker.config.trainer.max_steps = 3
@@ -164,8 +165,8 @@ def test_all_rolled_back_it_starts_from_the_base_again(tiny, tmp_path) -> None:
         worker = make_worker(tiny, tmp_path, control, max_steps=1)
         worker.run()
         control.roll_back("tiny@1", "tiny")
-        worker.look()
-        assert worker.state.weights == "tiny"
+        worker.position.look()
+        assert worker.position.state.weights == "tiny"
         assert all(float(p.abs().sum()) == 0 for n, p in worker.trainer.model.named_parameters() if "lora_B" in n)
 
 
@@ -176,11 +177,75 @@ def test_without_checkpoints_it_starts_from_the_live_adapter(tiny, tmp_path) -> 
         for p in (tmp_path / "checkpoints").iterdir():
             p.rename(tmp_path / f"gone-{p.name}")
         worker = make_worker(tiny, tmp_path, control)
-        worker.recover()
-        assert worker.state.weights == "tiny@1"
+        worker.position.recover()
+        assert worker.position.state.weights == "tiny@1"
         assert any(float(p.abs().sum()) > 0 for n, p in worker.trainer.model.named_parameters() if "lora_B" in n)
 
 
 def test_two_trainers_on_one_folder_are_refused(tmp_path) -> None:
-    with only_one(tmp_path), pytest.raises(StartError, match="another trainer"), only_one(tmp_path):
+    with only_one(tmp_path), pytest.raises(StartError, match="another trainer"), only_one(tmp_path, patience=0.0):
         pass
+
+
+@pytest.fixture
+def hurried(monkeypatch) -> None:
+    monkeypatch.setattr("slipstream_trainer.worker.FIRST_PAUSE", 0.01)
+
+
+@pytest.mark.parametrize("where", ["save", "train", "prune"])
+def test_a_failure_costs_a_pause_and_nothing_else(tiny, tmp_path, monkeypatch, hurried, where: str) -> None:
+    """A full disk, an error in the step: the weights are the last checkpoint's, the batch comes back."""
+    with serve(FakeControl()) as control:
+        control.add("b0", table(conversation(0)))
+        worker = make_worker(tiny, tmp_path / "failing", control, max_steps=1)
+        owner = worker if where == "train" else worker.position.checkpoints
+        whole, fails_at, calls = getattr(owner, where), int(where == "save"), iter(range(100))
+
+        def fails_once(*args, **kwargs):
+            if next(calls) == fails_at:
+                raise OSError(28, "No space left on device")
+            return whole(*args, **kwargs)
+
+        monkeypatch.setattr(owner, where, fails_once)
+        assert worker.run() == 0
+        assert control.done == {"b0": "trained"}
+        assert [d["step"] for d in control.of_kind("step")] == [1]
+        assert "No space left" in control.of_kind("failed")[0]["reason"]
+    with serve(FakeControl()) as straight:
+        straight.add("b0", table(conversation(0)))
+        make_worker(tiny, tmp_path / "straight", straight, max_steps=1).run()
+    assert weights(tmp_path / "failing" / "adapters" / "tiny@1") == weights(
+        tmp_path / "straight" / "adapters" / "tiny@1"
+    )
+
+
+def test_a_batch_is_skipped_after_two_failures(tiny, tmp_path, monkeypatch, hurried) -> None:
+    with serve(FakeControl()) as control:
+        control.add("bad", table(conversation(0)))
+        worker = make_worker(tiny, tmp_path, control)
+        monkeypatch.setattr(worker, "train", lambda _: 1 / 0)
+        worker.position.recover()
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                worker.once()
+            worker.client.release(worker.name)
+        assert worker.once()
+        assert control.done == {"bad": "skipped"}
+        assert "failed 2 times" in control.of_kind("skipped")[0]["reason"]
+
+
+def test_a_refused_key_is_waited_for(tiny, tmp_path, monkeypatch, hurried) -> None:
+    """Somebody revokes the trainer's key, and gives it back: no reason to end."""
+    with serve(FakeControl()) as control:
+        control.add("b0", table(conversation(0)))
+        worker = make_worker(tiny, tmp_path, control, max_steps=1)
+        whole, calls = worker.client.lease_batch, iter(range(100))
+
+        def lease(wanted):
+            if next(calls) < 3:
+                raise ApiError(401, "this key is not known")
+            return whole(wanted)
+
+        monkeypatch.setattr(worker.client, "lease_batch", lease)
+        assert worker.run() == 0
+        assert control.done == {"b0": "trained"}

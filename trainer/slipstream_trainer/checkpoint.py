@@ -10,10 +10,16 @@ The rename of that folder is the moment at which a batch counts as trained.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import logging
 import os
+import pickle
 import random
 import shutil
+import time
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +27,38 @@ from typing import Any
 import numpy as np
 import torch
 
+from slipstream.errors import SlipstreamError, StartError
 from slipstream_trainer.guards import Pace, Snapshot
 from slipstream_trainer.publish import rename_whole, sweep
 
+log = logging.getLogger(__name__)
 DONE = "told"
-"""A file that says: published, told and acknowledged."""
+"""A file that marks a checkpoint as published, reported and acknowledged."""
+LOCK_SECONDS = 30.0
+"""How long a start waits for the trainer before it to end."""
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError)
+"""What reading a damaged checkpoint raises."""
+
+
+class BadCheckpoint(SlipstreamError):
+    """The checkpoint is damaged, or belongs to another model or LoRA shape."""
+
+
+@contextlib.contextmanager
+def only_one(folder: Path, patience: float = LOCK_SECONDS) -> Iterator[None]:
+    """Two trainers on the same checkpoints would undo each other. Raises ``StartError`` when the other one stays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + patience
+    with (folder / "lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as e:
+                if time.monotonic() > end:
+                    raise StartError(f"another trainer works in {folder}") from e
+            time.sleep(0.2)
+        yield
 
 
 @dataclass(slots=True)
@@ -69,7 +102,7 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 
 class Checkpoints:
-    """The folder of checkpoints. ``keep`` newest stay, and those whose adapter is in use."""
+    """The folder of checkpoints. The ``keep`` newest stay, and those of every version that can be rolled back to."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder, self.keep = folder, keep
@@ -77,23 +110,37 @@ class Checkpoints:
         sweep(folder)
 
     def all(self) -> list[Path]:
-        """Oldest first."""
-        return sorted(p for p in self.folder.glob("step-*") if (p / "state.json").is_file())
+        """Checkpoints whose ``state.json`` can be read, oldest first."""
+        return [p for p in self._folders() if self._readable(p)]
+
+    def _folders(self) -> list[Path]:
+        return sorted(p for p in self.folder.glob("step-*") if p.is_dir())
+
+    def _readable(self, path: Path) -> bool:
+        try:
+            self.read(path)
+        except BadCheckpoint:
+            return False
+        return True
 
     def latest(self) -> Path | None:
         found = self.all()
         return found[-1] if found else None
 
     def read(self, path: Path) -> State:
-        raw = json.loads((path / "state.json").read_text())
-        return State(**(raw | {"pace": Pace(**raw["pace"])}))
+        """Raises ``BadCheckpoint``."""
+        try:
+            raw = json.loads((path / "state.json").read_text())
+            return State(**(raw | {"pace": Pace(**raw["pace"])}))
+        except UNREADABLE as e:
+            raise BadCheckpoint(f"{path.name}/state.json cannot be read: {e!r}") from e
 
-    def of_weights(self, name: str) -> Path | None:
-        """The newest checkpoint with the weights of that adapter (or of the base model)."""
-        return next((p for p in reversed(self.all()) if self.read(p).weights == name), None)
+    def of_weights(self, name: str) -> list[Path]:
+        """Checkpoints with the weights of that adapter (or of the base model), newest first."""
+        return [p for p in reversed(self.all()) if self.read(p).weights == name]
 
     def save(self, model: Any, snapshot: Snapshot, state: State) -> Path:
-        number = 1 + max((int(p.name.removeprefix("step-")) for p in self.all()), default=-1)
+        number = 1 + max((int(p.name.removeprefix("step-")) for p in self._folders()), default=-1)
         final = self.folder / f"step-{number:08d}"
         temporary = self.folder / f".tmp-trainer-{os.getpid()}"
         shutil.rmtree(temporary, ignore_errors=True)
@@ -112,13 +159,23 @@ class Checkpoints:
     def load(
         self, path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, generators: bool = True
     ) -> State:
-        """Put weights and optimiser back, and the generators (not after a rollback: time goes on)."""
-        # written by ourselves; random states are plain Python objects that the weights-only reader does not take
-        raw = torch.load(path / "state.pt", map_location="cpu", weights_only=False)
-        Snapshot(raw["weights"], raw["optimizer"]).restore(model, optimizer)
+        """Put weights and optimiser back, and the generators (not after a rollback: time goes on).
+
+        Raises ``BadCheckpoint``, before anything is changed.
+        """
+        state = self.read(path)
+        try:
+            # written by ourselves; random states are plain Python objects that the weights-only reader does not take
+            raw = torch.load(path / "state.pt", map_location="cpu", weights_only=False)
+            snapshot, random_states = Snapshot(raw["weights"], raw["optimizer"]), raw["random"]
+        except UNREADABLE as e:
+            raise BadCheckpoint(f"{path.name}/state.pt cannot be read: {e!r}") from e
+        if why := snapshot.misfit(model):
+            raise BadCheckpoint(f"{path.name}: {why}")
+        snapshot.restore(model, optimizer)
         if generators:
-            set_random_state(raw["random"])
-        return self.read(path)
+            set_random_state(random_states)
+        return state
 
     def told(self, path: Path) -> bool:
         return (path / DONE).exists()
@@ -126,12 +183,14 @@ class Checkpoints:
     def set_told(self, path: Path) -> None:
         (path / DONE).touch()
 
-    def prune(self, live: str) -> None:
-        """Keep the newest ones, and what is live, to come back to."""
-        everything = self.all()
-        need = self.of_weights(live)
-        for path in everything[: -self.keep]:
-            if path != need and self.told(path):
-                gone = self.folder / f".tmp-trainer-gone-{path.name}"
-                path.rename(gone)
-                shutil.rmtree(gone, ignore_errors=True)
+    def prune(self, wanted: Collection[str]) -> None:
+        """Remove old checkpoints; keep the newest of each name in ``wanted``, and what is not published yet."""
+        readable = self.all()
+        need = {found[0] for name in wanted if (found := self.of_weights(name))}
+        newest = set(readable[-self.keep :])
+        for path in self._folders():
+            if path in readable and (path in newest or path in need or not self.told(path)):
+                continue
+            gone = self.folder / f".tmp-trainer-gone-{path.name}"
+            path.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)

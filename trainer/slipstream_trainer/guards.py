@@ -88,16 +88,34 @@ class Snapshot:
     optimizer: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def take(cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Snapshot:
-        weights = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+    def take(
+        cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: str | torch.device | None = None
+    ) -> Snapshot:
+        """Copies, on ``device`` (None: where each weight is)."""
+        weights = {
+            n: p.detach().to(device or p.device, copy=True) for n, p in model.named_parameters() if p.requires_grad
+        }
         return cls(weights, copy_tree(optimizer.state_dict()))
 
+    def misfit(self, model: torch.nn.Module) -> str | None:
+        """Why these weights are not of ``model``, or None."""
+        trained = {n: tuple(p.shape) for n, p in model.named_parameters() if p.requires_grad}
+        ours = {n: tuple(w.shape) for n, w in self.weights.items()}
+        if trained == ours:
+            return None
+        name = next(n for n in (*trained, *ours) if trained.get(n) != ours.get(n))
+        return f"{name} has shape {ours.get(name)}, the model's has {trained.get(name)}"
+
     def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Settings of the optimiser (weight decay) stay those of this process, not those of the snapshot's."""
+        settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
         with torch.no_grad():
             for n, p in model.named_parameters():
                 if p.requires_grad:
                     p.copy_(self.weights[n])
         optimizer.load_state_dict(copy_tree(self.optimizer))
+        for group, now in zip(optimizer.param_groups, settings, strict=True):
+            group.update(now)
 
 
 def copy_tree(x: Any) -> Any:

@@ -102,3 +102,13 @@ class Checkpointing:
         torch.cuda.empty_cache()
         log.warning("the GPU's memory did not do: every layer is recomputed from now on")
         return True
+
+
+def gpu_is_broken(device: torch.device) -> bool:
+    """After some CUDA errors nothing works in this process any more."""
+    if device.type != "cuda":
+        return False
+    try:
+        return float(torch.ones(1, device=device).sum()) != 1.0
+    except RuntimeError:
+        return True

@@ -50,6 +50,9 @@ class Metrics:
         self.unreachable = Counter(
             "slipstream_trainer_proxy_unavailable", "Requests that the proxy did not answer.", registry=r
         )
+        self.failures = Counter(
+            "slipstream_trainer_failures", "Failures after which the trainer recovered.", registry=r
+        )
         self._reasons = {"rolled_back"}
         self.untrainable.labels("rolled_back")
         for outcome in ("step", "skipped", "undone"):

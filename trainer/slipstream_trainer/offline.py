@@ -10,7 +10,7 @@ from typing import Any
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.errors import ApiError, StartError
-from slipstream_trainer.checkpoint import Checkpoints, State
+from slipstream_trainer.checkpoint import Checkpoints, State, only_one
 from slipstream_trainer.dataset import group_batches, read_rows, samples_of
 from slipstream_trainer.events import line
 from slipstream_trainer.guards import Snapshot
@@ -44,18 +44,18 @@ def train(
 def _online(config: Config, *, once: bool, url: str | None, key: str | None) -> int:
     from slipstream_trainer.process import main
     from slipstream_trainer.start import start_trainer
-    from slipstream_trainer.worker import Worker, only_one
+    from slipstream_trainer.worker import Worker
 
     if not once:
         return main(config, url, key)
     with only_one(config.checkpoints_dir), Client(url, key) as client:
         worker = Worker(config, client, *start_trainer(config, client))
-        worker.recover()
+        worker.position.recover()
         client.release(worker.name)
-        before = worker.state.step
+        before = worker.position.state.step
         if not worker.once():
             log.warning("nothing to train on: `slipstream status` says what is missing")
-        return 0 if worker.state.step > before else 1
+        return 0 if worker.position.state.step > before else 1
 
 
 def _from_export(
@@ -99,7 +99,7 @@ def _from_export(
         bar.update(1)
         state.event = {"export": str(export), "batches": number + 1}
         checkpoints.set_told(checkpoints.save(trainer.model, Snapshot.take(trainer.model, trainer.optimizer), state))
-        checkpoints.prune(state.weights)
+        checkpoints.prune({state.weights})
     bar.close()
     reporter.end()
     if stepped:

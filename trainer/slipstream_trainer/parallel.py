@@ -55,7 +55,7 @@ class Leader(Worker):
     def train(self, samples: list[Sample]) -> Result:
         self._interruptible = False  # the others are in the middle of it: it is finished first
         weights = Snapshot.take(self.trainer.model, self.trainer.optimizer)
-        _send(("train", (samples, self.state.pace, self.state.step, weights)))
+        _send(("train", (samples, self.position.state.pace, self.position.state.step, weights)))
         return super().train(samples)
 
 

@@ -8,8 +8,8 @@ import sys
 
 from slipstream.client import Client
 from slipstream.config import Config
+from slipstream_trainer.checkpoint import only_one
 from slipstream_trainer.policy import check_lora
-from slipstream_trainer.worker import only_one
 
 
 def main(config: Config, url: str | None = None, key: str | None = None) -> int:

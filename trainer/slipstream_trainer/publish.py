@@ -42,6 +42,12 @@ def sweep(folder: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
+def version_of(name: str) -> int:
+    """Of ``<model>@<n>``; 0: the base model."""
+    number = name.rpartition("@")[2] if "@" in name else ""
+    return int(number) if number.isdigit() else 0
+
+
 def next_version(model: str, folder: Path, known: AdapterList | None) -> int:
     """1 + the highest version ever used, by the proxy's word and by the folder's."""
     pattern = re.compile(re.escape(model) + r"@([0-9]+)")

@@ -22,7 +22,7 @@ from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.contract import Hold, HoldIn
 from slipstream.errors import ApiError, StartError, Unavailable
-from slipstream_trainer.commit import BUSY, FIRST_PAUSE, LAST_PAUSE, Stop
+from slipstream_trainer.publisher import BUSY, FIRST_PAUSE, LAST_PAUSE, Stop
 
 log = logging.getLogger(__name__)
 TTL = 30.0

@@ -1,28 +1,28 @@
-"""What the trainer does: lease, train, tell, for ever."""
+"""The trainer's loop: lease a batch, train on it, publish what came of it."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from slipstream.backoff import Backoff
 from slipstream.client import Client, LeasedBatch
 from slipstream.config import Config
-from slipstream.contract import AdapterState, BatchAck, BatchLeaseIn
-from slipstream.errors import ApiError, StartError
+from slipstream.contract import BatchAck, BatchLeaseIn
+from slipstream.errors import ApiError
 from slipstream_trainer.checkpoint import Checkpoints, State
-from slipstream_trainer.commit import Stop, Teller
 from slipstream_trainer.events import clean, line
-from slipstream_trainer.guards import Snapshot
+from slipstream_trainer.memory import gpu_is_broken
 from slipstream_trainer.metrics import Metrics
+from slipstream_trainer.position import Position
 from slipstream_trainer.publish import sweep
+from slipstream_trainer.publisher import Publisher, Stop
 from slipstream_trainer.reporting import Reporter
 from slipstream_trainer.rows import Sample, read_samples
 from slipstream_trainer.sharing import Turns, worker_name
@@ -37,18 +37,10 @@ IDLE_SECONDS = 0.25
 LOOK_SECONDS = 2.0
 """Between looks at the adapters while there is nothing to train on."""
 LEASE_SECONDS = 3600.0
-
-
-@contextlib.contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Two trainers on the same checkpoints would undo each other. Raises ``StartError``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:
-            raise StartError(f"another trainer works in {folder}") from e
-        yield
+FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
+"""Seconds before the trainer goes on after a failure; longer after each in a row."""
+SAME_BATCH = 2
+"""Failures on the same groups after which they are skipped."""
 
 
 class Worker:
@@ -59,19 +51,24 @@ class Worker:
     ) -> None:
         self.config, self.client, self.trainer = config, client, trainer
         self.name = worker_name(config)
-        self.checkpoints = Checkpoints(config.checkpoints_dir, config.trainer.keep_checkpoints)
+        checkpoints = Checkpoints(config.checkpoints_dir, config.trainer.keep_checkpoints)
         self.metrics = Metrics()
         self.stop = threading.Event()
         self.turns = turns or Turns(config, client, self.name)
         self.turns.stop = self.stop
-        self.teller = Teller(config, client, self.checkpoints, self.metrics, self.stop)
+        self.publisher = Publisher(config, client, checkpoints, self.metrics, self.stop)
+        self.position = Position(config, trainer, checkpoints, self.publisher)
         self.reporter = Reporter(trainer)
-        self.state = State(weights=config.model_name)
-        self.live = config.model_name
-        self.taken: set[str] = set()
-        """Adapters that were rolled back."""
+        self.failures = 0
+        """In a row."""
+        self.backoff = Backoff(FIRST_PAUSE, LAST_PAUSE, 4.0)
+        self.broken = False
+        """The GPU's context is lost, or other processes wait for this one in the middle of a step."""
+        self.batch = ""
+        """The batch that was leased last."""
+        self.failed: Counter[str] = Counter()
+        """Groups → how often training on them failed, since it worked last."""
         self._interruptible = False
-        self._looked = 0.0
         self._bar: Any = None
 
     # signals
@@ -89,6 +86,7 @@ class Worker:
     # the loop
 
     def run(self) -> int:
+        """→ Exit code: 0 when it was asked to end, 1 when only a new process can go on (``broken``)."""
         t = self.config.trainer
         if t.metrics_port is not None:
             log.info(
@@ -96,19 +94,43 @@ class Worker:
             )
         sweep(self.config.adapters_dir)
         try:
-            self.recover()
-            self.teller.patiently(lambda: self.client.release(self.name))
-            log.info("training %s from step %d, waiting for batches", self.config.model_name, self.state.step)
-            while not self.stop.is_set() and (t.max_steps is None or self.state.step < t.max_steps):
-                if not self.once():
-                    self.stop.wait(IDLE_SECONDS)
+            while not self.stop.is_set() and self._stretch():
+                pass
         except Stop:
             pass
         self.reporter.end()
         with contextlib.suppress(ApiError):
             self.client.release(self.name)
-        log.info("ended at step %d", self.state.step)
-        return 0
+        log.info("ended at step %d", self.position.state.step)
+        return 1 if self.broken else 0
+
+    def _stretch(self) -> bool:
+        """From a recovery to the next failure. False: there is no point in going on."""
+        t = self.config.trainer
+        try:
+            self.position.recover()
+            self.publisher.patiently(lambda: self.client.release(self.name))
+            log.info("training %s from step %d, waiting for batches", self.config.model_name, self.position.state.step)
+            while not self.stop.is_set() and (t.max_steps is None or self.position.state.step < t.max_steps):
+                if not self.once():
+                    self.stop.wait(IDLE_SECONDS)
+                self.failures = 0
+                self.backoff.reset()
+        except Exception as e:
+            return self._failed(e)
+        return False
+
+    def _failed(self, error: Exception) -> bool:
+        """A failure costs a pause, never the trainer: weights come back from the checkpoint, the batch is leased again. → Go on?"""
+        self.failures += 1
+        self.metrics.failures.inc()
+        log.error("the trainer failed (%d in a row)", self.failures, exc_info=error)
+        self.publisher.post_once(
+            "failed", reason=f"{type(error).__name__}: {error}", batch=self.batch, failures=self.failures
+        )
+        self.broken = self.trainer.world > 1 or gpu_is_broken(self.trainer.device)
+        self.backoff.wait(self.stop)
+        return not self.broken
 
     def once(self) -> bool:
         """One batch. False: there was none."""
@@ -117,20 +139,30 @@ class Worker:
             worker=self.name, model=self.config.model_name, seconds=LEASE_SECONDS, min_groups=t.min_groups, max_groups=t.max_groups,
             max_wait=t.max_wait, max_staleness=t.max_staleness,
         )  # fmt: skip
-        leased = self.teller.patiently(lambda: self.client.lease_batch(wanted))
+        leased = self.publisher.patiently(lambda: self.client.lease_batch(wanted))
         if leased is None:
-            if time.monotonic() - self._looked > LOOK_SECONDS:
-                self.look()
+            if time.monotonic() - self.position.looked > LOOK_SECONDS:
+                self.position.look()
             return False
-        self.look()
-        result = self._train(leased)
+        self.position.look()
+        self.batch = leased.id
+        groups = set(leased.table.column("group").to_pylist())
+        if any(self.failed[g] >= SAME_BATCH for g in groups):
+            self._skip(leased, f"training failed {SAME_BATCH} times on groups of this batch")
+            return True
+        try:
+            result = self._train(leased)
+        except Exception:
+            self.failed.update(groups)
+            raise
+        self.failed.clear()
         self._commit(leased, result)
         return True
 
     def _train(self, leased: LeasedBatch) -> Result:
         samples = read_samples(leased.table, self.trainer.vocab, self.config.trainer.max_staleness)
         for s in samples:
-            if s.adapter in self.taken and s.trainable:  # leased before it was rolled back
+            if s.adapter in self.position.taken and s.trainable:  # leased before it was rolled back
                 s.trainable, s.reason = False, "rolled_back"
         trainable = any(s.trainable for s in samples)  # else nobody has to wait for what is skipped
         turn_or_not: contextlib.AbstractContextManager[dict[str, float]] = (
@@ -151,107 +183,69 @@ class Worker:
         """Overridden where other processes take part."""
         from slipstream_trainer.step import train
 
-        return train(self.trainer, samples, self.state.pace, self.state.step)
+        return train(self.trainer, samples, self.position.state.pace, self.position.state.step)
 
     def _commit(self, leased: LeasedBatch, result: Result) -> None:
-        trained = result.outcome == "step"
-        step = self.state.step + (1 if trained else 0)
-        data = result.figures | {"batch": leased.id, "step": step, "parent": self.state.weights}
-        if result.reason:
-            data["reason"] = result.reason
-        adapter = self.teller.new_name() if trained else None
-        if adapter:
-            data["adapter"] = adapter
+        known, before = self.publisher.adapters(), self.position.state
+        self.position.note(known)
+        if result.outcome == "step" and self.position.go_back_if_taken():
+            why = f"{before.weights}, which this step started from, was rolled back meanwhile"
+            self._skip(leased, why, result)
+            return
         if result.outcome == "skipped":
-            self.teller.post("skipped", **data)
-            self.teller.ack(
-                leased.id,
-                BatchAck(lease=leased.lease, outcome="skipped", reason=result.reason, advantages=result.advantages),
-            )
-        else:
-            state = State(
-                step, self.state.pace, self.state.weights, adapter or self.state.weights, adapter, leased.id, leased.lease, "trained" if trained else "skipped", result.reason,
-                {"kind": result.outcome, "data": clean(data)}, clean(result.advantages),
-            )  # fmt: skip
-            path = self._save(state)
-            self.teller.tell(path, state, again=False)
-            self.checkpoints.prune(self.live)
-        self._said(result, step, data)
-
-    def _save(self, state: State) -> Path:
-        path = self.checkpoints.save(
-            self.trainer.model, Snapshot.take(self.trainer.model, self.trainer.optimizer), state
+            self._skip(leased, result.reason or "", result)
+            return
+        trained = result.outcome == "step"
+        adapter = self.publisher.new_name(known) if trained else None
+        data = result.figures | {"batch": leased.id, "step": before.step + trained, "parent": before.weights}
+        data |= {"reason": result.reason} if result.reason else {}
+        data |= {"adapter": adapter} if adapter else {}
+        state = State(
+            step=before.step + trained,
+            pace=before.pace,
+            base=before.weights,
+            weights=adapter or before.weights,
+            adapter=adapter,
+            batch=leased.id,
+            lease=leased.lease,
+            outcome="trained" if trained else "skipped",
+            reason=result.reason,
+            event={"kind": result.outcome, "data": clean(data)},
+            advantages=clean(result.advantages),
         )
-        self.state = state
-        return path
+        self.position.advance(state)
+        self._report(result.outcome, data)
 
-    def _said(self, result: Result, step: int, data: dict[str, Any]) -> None:
-        self.metrics.note(result.outcome, step, data)
-        if result.outcome == "step":
+    def _skip(self, leased: LeasedBatch, reason: str, result: Result | None = None) -> None:
+        """The batch changes nothing: an event and an ack say why."""
+        data: dict[str, Any] = (result.figures if result else {}) | {
+            "batch": leased.id,
+            "step": self.position.state.step,
+            "parent": self.position.state.weights,
+            "reason": reason,
+        }
+        self.publisher.post("skipped", **data)
+        advantages = result.advantages if result else {}
+        self.publisher.ack(
+            leased.id, BatchAck(lease=leased.lease, outcome="skipped", reason=reason, advantages=advantages)
+        )
+        self._report("skipped", data)
+
+    def _report(self, outcome: str, data: dict[str, Any]) -> None:
+        step = int(data["step"])
+        self.metrics.note(outcome, step, data)
+        if outcome == "step":
             log.info("%s", line(data))
-        else:
-            log.warning("batch %s %s: %s", data["batch"], result.outcome, result.reason)
-        if result.outcome == "step":
             self.reporter.step(step, data)
+        else:
+            log.warning("batch %s %s: %s", data["batch"], outcome, data.get("reason"))
         if sys.stderr.isatty():
             from tqdm import tqdm
 
             self._bar = self._bar or tqdm(
                 total=self.config.trainer.max_steps, initial=step - 1, unit="step", dynamic_ncols=True
             )
-            self._bar.update(1 if result.outcome == "step" else 0)
+            self._bar.update(1 if outcome == "step" else 0)
             self._bar.set_postfix(
                 {k: f"{data[k]:.3g}" for k in ("reward", "kl", "entropy") if isinstance(data.get(k), float)}
             )
-
-    # where it stands
-
-    def recover(self) -> None:
-        """Go on from the newest checkpoint, and finish what it had not told yet; else from what is live; else from the start."""
-        found = self.checkpoints.latest()
-        if found is not None:
-            self.state = self.checkpoints.load(found, self.trainer.model, self.trainer.optimizer)
-            log.info("going on from %s (step %d, %s)", found.name, self.state.step, self.state.weights)
-            self.teller.tell(found, self.state, again=True)
-            self.look()
-            return
-        self._save_told(State(weights=self.config.model_name))
-        self.live = live = self.teller.adapters().live.get(self.config.model_name, self.config.model_name)
-        if "@" in live and not self.config.trainer.init_adapter:
-            self._start_from(live)
-
-    def _save_told(self, state: State) -> None:
-        self.checkpoints.set_told(self._save(state))
-
-    def _start_from(self, live: str) -> None:
-        """No checkpoint has its optimiser: the adapter's weights alone."""
-        from slipstream_trainer.policy import load_adapter
-
-        load_adapter(self.trainer.model, self.config.adapters_dir / live)
-        self.trainer.optimizer.state.clear()
-        log.info("starting from the live adapter %s", live)
-        self._save_told(State(step=self.state.step, pace=self.state.pace, weights=live))
-
-    def look(self) -> None:
-        """Was what we published taken back? Then go back too: weights and optimiser of the version that is live."""
-        self._looked = time.monotonic()
-        known = self.teller.adapters()
-        self.live = known.live.get(self.config.model_name, self.config.model_name)
-        self.taken = {a.name for a in known.adapters if a.state == AdapterState.ROLLED_BACK}
-        if self.state.weights in self.taken:
-            self._go_back(self.state.weights)
-
-    def _go_back(self, taken: str) -> None:
-        found = self.checkpoints.of_weights(self.live)
-        step, pace = self.state.step, self.state.pace
-        if found is not None:
-            old = self.checkpoints.load(found, self.trainer.model, self.trainer.optimizer, generators=False)
-            self._save_told(State(step=step, pace=pace, base=old.base, weights=self.live))
-        elif "@" in self.live:
-            self._start_from(self.live)
-        else:
-            raise StartError(
-                "everything was rolled back and the first checkpoint is gone: remove the checkpoints folder to start anew"
-            )
-        log.warning("%s was rolled back: going on from %s", taken, self.state.weights)
-        self.teller.post("restored", taken_back=taken, adapter=self.state.weights, step=step)

@@ -40,8 +40,8 @@ class Stop(BaseException):
     """The process was asked to end; not an Exception, so that nobody on the way takes it for an error."""
 
 
-class Teller:
-    """Talks to the proxy, for as long as it takes."""
+class Publisher:
+    """Talks to the proxy, for as long as it takes: adapters, events, acks."""
 
     def __init__(
         self, config: Config, client: Client, checkpoints: Checkpoints, metrics: Metrics, stop: threading.Event
@@ -67,22 +67,22 @@ class Teller:
     def adapters(self) -> AdapterList:
         return self.patiently(self.client.adapters)
 
-    def new_name(self) -> str:
+    def new_name(self, known: AdapterList) -> str:
         model = self.config.model_name
-        return f"{model}@{next_version(model, self.config.adapters_dir, self.adapters())}"
+        return f"{model}@{next_version(model, self.config.adapters_dir, known)}"
 
-    def tell(self, path: Path, state: State, *, again: bool) -> None:
-        """Everything that follows a checkpoint. ``again``: it may have been told in part."""
+    def publish(self, path: Path, state: State, *, again: bool) -> None:
+        """Everything that follows a checkpoint: adapter, event, ack. ``again``: a part of it may have been done before."""
         if self.checkpoints.told(path):
             return
         if state.adapter:
-            self._publish(path, state)
+            self._adapter(path, state)
         if state.batch:
             self._event(state, again=again)
             self.ack(state.batch, _ack_of(state))
         self.checkpoints.set_told(path)
 
-    def _publish(self, path: Path, state: State) -> None:
+    def _adapter(self, path: Path, state: State) -> None:
         name = str(state.adapter)
         final = self.config.adapters_dir / name
         try:
@@ -117,11 +117,18 @@ class Teller:
             log.warning("batch %s: the ack was refused: %s", batch, e)
 
     def post(self, kind: str, **data: object) -> None:
-        """An event that may be lost or told twice."""
+        """An event that may be lost or posted twice."""
         try:
             self.patiently(lambda: self.client.post_event(event(kind, **data)))
         except ApiError as e:
             log.warning("event %s was refused: %s", kind, e)
+
+    def post_once(self, kind: str, **data: object) -> None:
+        """An event that is lost when the proxy does not take it at once."""
+        try:
+            self.client.post_event(event(kind, **data))
+        except ApiError as e:
+            log.warning("event %s was not taken: %s", kind, e)
 
 
 def _ack_of(state: State) -> BatchAck:

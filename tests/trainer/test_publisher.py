@@ -1,4 +1,4 @@
-"""Telling; what is told once is in test_worker.py."""
+"""What is published once, whenever the trainer is killed, is in test_worker.py."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from slipstream.client import Client
 from slipstream.contract import BatchAck
 from slipstream.errors import ApiError, SlipstreamError
 from slipstream_trainer.checkpoint import Checkpoints
-from slipstream_trainer.commit import Stop, Teller, put_adapter
 from slipstream_trainer.metrics import Metrics
+from slipstream_trainer.publisher import Publisher, Stop, put_adapter
 
 
 @pytest.fixture
-def teller(tmp_path):
+def proxy(tmp_path):
     with serve(FakeControl()) as control:
         config = make_config(tmp_path / "model", tmp_path)
-        yield control, Teller(config, Client(control.url), Checkpoints(tmp_path / "c", 2), Metrics(), threading.Event())
+        yield (
+            control,
+            Publisher(config, Client(control.url), Checkpoints(tmp_path / "c", 2), Metrics(), threading.Event()),
+        )
 
 
-def test_a_refusal_is_not_repeated(teller) -> None:
-    control, tell = teller
+def test_a_refusal_is_not_repeated(proxy) -> None:
+    control, publisher = proxy
     asked = []
 
     def ask() -> None:
@@ -32,30 +35,30 @@ def test_a_refusal_is_not_repeated(teller) -> None:
         raise ApiError(404, "no")
 
     with pytest.raises(ApiError):
-        tell.patiently(ask)
+        publisher.patiently(ask)
     assert len(asked) == 1
 
 
-def test_waiting_ends_when_the_process_is_to_end(teller) -> None:
-    control, tell = teller
+def test_waiting_ends_when_the_process_is_to_end(proxy) -> None:
+    control, publisher = proxy
     control.broken = 10**6
-    tell.stop.set()
+    publisher.stop.set()
     with pytest.raises(Stop):
-        tell.adapters()
+        publisher.adapters()
 
 
-def test_a_lost_lease_is_no_error(teller) -> None:
-    control, tell = teller
+def test_a_lost_lease_is_no_error(proxy) -> None:
+    control, publisher = proxy
     control.done["b"] = "trained"
-    tell.ack("b", BatchAck(lease="x", outcome="skipped"))
+    publisher.ack("b", BatchAck(lease="x", outcome="skipped"))
     assert control.done == {"b": "trained"}
 
 
-def test_the_next_name(teller, tmp_path) -> None:
-    control, tell = teller
-    assert tell.new_name() == "tiny@1"
+def test_the_next_name(proxy, tmp_path) -> None:
+    control, publisher = proxy
+    assert publisher.new_name(publisher.adapters()) == "tiny@1"
     (tmp_path / "adapters" / "tiny@4").mkdir(parents=True)
-    assert tell.new_name() == "tiny@5"
+    assert publisher.new_name(publisher.adapters()) == "tiny@5"
 
 
 def test_a_folder_that_is_no_adapter_is_not_copied(tmp_path) -> None:

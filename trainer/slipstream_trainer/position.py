@@ -1,0 +1,107 @@
+"""Which weights the trainer has, and how they follow what the proxy says is live: at a start, after a step, after a rollback."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream.config import Config
+from slipstream.contract import AdapterList, AdapterState
+from slipstream_trainer.checkpoint import Checkpoints, State
+from slipstream_trainer.guards import Snapshot
+from slipstream_trainer.publish import version_of
+from slipstream_trainer.publisher import Publisher
+from slipstream_trainer.recovery import Recovery, Restored, returnable
+
+if TYPE_CHECKING:
+    from slipstream_trainer.trainer import CapturedGRPOTrainer
+
+log = logging.getLogger(__name__)
+
+
+class Position:
+    """The trainer's weights by name. Every change of them is a checkpoint first."""
+
+    def __init__(
+        self, config: Config, trainer: CapturedGRPOTrainer, checkpoints: Checkpoints, publisher: Publisher
+    ) -> None:
+        self.config, self.trainer, self.checkpoints, self.publisher = config, trainer, checkpoints, publisher
+        self.recovery = Recovery(config, trainer, checkpoints)
+        self.state = State(weights=config.model_name)
+        self.live = config.model_name
+        self.taken: set[str] = set()
+        """Adapters that were rolled back."""
+        self.looked = 0.0
+        """When the proxy was asked last (monotonic)."""
+
+    def advance(self, state: State) -> None:
+        """After a batch: keep, publish, and drop the checkpoints that nobody needs any more."""
+        self.publisher.publish(self._save(state), state, again=False)
+        self.checkpoints.prune(returnable(self.publisher.adapters(), self.config.model_name))
+
+    def recover(self) -> None:
+        """Go on from the newest checkpoint, and finish what it had not published yet; else from what is live; else from the start."""
+        found = self.recovery.newest()
+        if found and found.state and found.path:
+            self.state = found.state
+            self.publisher.publish(found.path, self.state, again=True)
+        else:
+            self._save_published(State(weights=self.config.model_name))
+        known = self.publisher.adapters()
+        self.note(known)
+        steps = (a.step or 0 for a in known.adapters if a.model == self.config.model_name)
+        self.state.step = max(self.state.step, *steps, 0)
+        if self._is_behind(found):
+            there = "the newest checkpoint is gone" if found else "there is no checkpoint"
+            self._go_on_from(self.live, (found and found.problem) or there)
+        self.go_back_if_taken()
+
+    def _is_behind(self, found: Restored | None) -> bool:
+        """A later version is live than the one these weights are: its checkpoint is gone."""
+        if not found and self.config.trainer.init_adapter:
+            return False  # a first start, from weights that were chosen
+        return version_of(self.live) > version_of(self.state.weights)
+
+    def look(self) -> None:
+        """Was what we published taken back? Then go back too."""
+        self.note(self.publisher.adapters())
+        self.go_back_if_taken()
+
+    def note(self, known: AdapterList) -> None:
+        self.looked = time.monotonic()
+        self.live = known.live.get(self.config.model_name, self.config.model_name)
+        self.taken = {a.name for a in known.adapters if a.state == AdapterState.ROLLED_BACK}
+
+    def go_back_if_taken(self) -> bool:
+        """To weights and optimiser of the version that is live."""
+        taken = self.state.weights
+        if taken not in self.taken:
+            return False
+        self._go_on_from(self.live, f"{taken} was rolled back", taken_back=taken)
+        return True
+
+    def _go_on_from(self, name: str, cause: str, **data: str) -> None:
+        """Weights and optimiser of that version, or as much of them as there is: an event says what."""
+        found = self.recovery.version(name)
+        base = found.state.base if found.state else ""
+        weights = name if found.source != "start" else self.config.model_name
+        self._save_published(State(step=self.state.step, pace=self.state.pace, base=base, weights=weights))
+        kept = {"checkpoint": "its weights and optimiser", "adapter": "its weights, with a fresh optimiser"}
+        what = kept.get(found.source, "the weights that training began with, with a fresh optimiser")
+        level, why = (logging.ERROR, f" ({found.problem})") if found.problem else (logging.WARNING, "")
+        log.log(level, "%s: going on from %s: %s%s", cause, name, what, why)
+        if found.problem:
+            data["problem"] = found.problem
+        self.publisher.post("restored", cause=cause, adapter=name, source=found.source, step=self.state.step, **data)
+
+    def _save(self, state: State) -> Path:
+        path = self.checkpoints.save(
+            self.trainer.model, Snapshot.take(self.trainer.model, self.trainer.optimizer), state
+        )
+        self.state = state
+        return path
+
+    def _save_published(self, state: State) -> None:
+        self.checkpoints.set_told(self._save(state))
