@@ -21,7 +21,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with two modules that import each other, one of them only for the type checker."""
     data = tmp_path / "proxy/slipstream_proxy/data"
     data.mkdir(parents=True)
-    for area in ("sdk", "judge", "trainer"):
+    for area in ("sdk", "judge", "trainer", "engine"):
         (tmp_path / area).mkdir()
     (data / "__init__.py").write_text("")
     (data / "one.py").write_text("from slipstream_proxy.data import two\n\n\nclass Same:\n    pass\n")

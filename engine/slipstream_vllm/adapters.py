@@ -1,0 +1,195 @@
+"""Adapters that several API-server processes of one engine share.
+
+vLLM refuses to load adapters at run time when it has more than one API server, because each process keeps its own table. Here all of them read one
+file: the process that took ``/v1/load_lora_adapter`` loads the adapter into the engine cores, and only then writes the file. So a name is
+known everywhere at once, after it can be served, under one number. ``/v1/unload_lora_adapter`` removes it from the file first.
+
+The file belongs to the process that started the API servers, so that a new engine begins with no adapters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, MutableMapping, ValuesView
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from slipstream_vllm.versions import resolve
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from vllm.lora.request import LoRARequest
+
+log = logging.getLogger("vllm.slipstream")
+ROUTES = "SLIPSTREAM_ENGINE_ADAPTERS"
+"""Environment: 1 serves vLLM's load and unload routes with any number of API servers."""
+
+
+class Entry(TypedDict):
+    id: int
+    path: str
+    base: str | None
+
+
+class State(TypedDict):
+    next: int
+    adapters: dict[str, Entry]
+
+
+def started_at(pid: int) -> str:
+    """When a process started, in clock ticks since boot: a number that a later process of the same id does not have."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "0"
+
+
+def state_file() -> Path:
+    """The file of this engine's API servers, in a folder that only this user can read."""
+    parent = os.getppid()
+    folder = Path(tempfile.gettempdir()) / f"slipstream-vllm-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to another user")
+    return folder / f"adapters-{parent}-{started_at(parent)}.json"
+
+
+class StateFile:
+    """The shared table on disk: read when it has changed, written by replacing it under a lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp: tuple[int, int] | None = None
+        self._state = State(next=1, adapters={})
+
+    def read(self) -> State:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return self._state if self._stamp is None else State(next=1, adapters={})
+        stamp = (found.st_ino, found.st_mtime_ns)
+        if stamp != self._stamp:
+            self._state = json.loads(self.path.read_text())
+            self._stamp = stamp
+        return self._state
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[State]:
+        """The state to change; it is written when the block ends well."""
+        with self.path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            state: State = json.loads(json.dumps(self.read()))
+            yield state
+            temporary = self.path.with_suffix(f".{os.getpid()}")
+            temporary.write_text(json.dumps(state))
+            temporary.replace(self.path)
+
+
+class SharedCounter:
+    """Numbers that no two API servers give twice: the engine core knows an adapter by its number."""
+
+    def __init__(self, file: StateFile) -> None:
+        self._file = file
+
+    def inc(self, amount: int) -> int:
+        with self._file.change() as state:
+            state["next"] += amount
+            return state["next"] - 1
+
+
+class SharedAdapters(MutableMapping[str, "LoRARequest"]):
+    """In place of ``OpenAIServingModels.lora_requests``: name → request, alike in each API server."""
+
+    def __init__(self, file: StateFile, make: Callable[..., LoRARequest]) -> None:
+        self._file, self._make = file, make
+        self._entries: Mapping[str, Entry] = {}
+        self._known: dict[str, LoRARequest] = {}
+
+    def _current(self) -> dict[str, LoRARequest]:
+        entries = self._file.read()["adapters"]
+        if entries is not self._entries:
+            self._entries = entries
+            self._known = {name: self._request(name, e) for name, e in entries.items()}
+        return self._known
+
+    def _request(self, name: str, entry: Entry) -> LoRARequest:
+        made = self._make(lora_name=name, lora_int_id=entry["id"], lora_path=entry["path"])
+        if entry["base"] is not None:
+            made.base_model_name = entry["base"]
+        return made
+
+    def __getitem__(self, name: str) -> LoRARequest:
+        return self._current()[name]
+
+    def __setitem__(self, name: str, request: LoRARequest) -> None:
+        entry = Entry(id=request.lora_int_id, path=request.lora_path, base=request.base_model_name)
+        with self._file.change() as state:
+            there = state["adapters"].get(name)
+            if there is not None and there["id"] != entry["id"]:
+                raise ValueError(f"the adapter '{name}' was loaded by another API server meanwhile")
+            state["adapters"][name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        with self._file.change() as state:
+            del state["adapters"][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._current())
+
+    def __len__(self) -> int:
+        return len(self._current())
+
+    def keys(self) -> KeysView[str]:
+        return self._current().keys()
+
+    def values(self) -> ValuesView[LoRARequest]:
+        return self._current().values()
+
+    def items(self) -> ItemsView[str, LoRARequest]:
+        return self._current().items()
+
+
+def sharing(original: Callable[..., None]) -> Callable[..., None]:
+    """``OpenAIServingModels.__init__``: with several API servers, the shared table takes the place of the dictionary."""
+
+    @functools.wraps(original)
+    def init(self: object, engine_client: object, *args: object, **kwargs: object) -> None:
+        original(self, engine_client, *args, **kwargs)
+        config = getattr(getattr(engine_client, "vllm_config", None), "parallel_config", None)
+        if os.environ.get(ROUTES) != "1" or getattr(config, "_api_process_count", 1) < 2:
+            return
+        from vllm.lora.request import LoRARequest
+
+        file = StateFile(state_file())
+        self.lora_requests = SharedAdapters(file, LoRARequest)  # type: ignore[attr-defined]
+        self.lora_id_counter = SharedCounter(file)  # type: ignore[attr-defined]
+        log.info("adapters are shared by the API servers through %s", file.path)
+
+    return init
+
+
+def serving_routes(original: Callable[[FastAPI], None], attach: Callable[[FastAPI], None]) -> Callable[[FastAPI], None]:
+    """``attach_router``: vLLM attaches the routes only where its own variable is set, which it refuses beside several API servers."""
+
+    @functools.wraps(original)
+    def attach_router(app: FastAPI) -> None:
+        if os.environ.get(ROUTES) == "1" and os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0") in {"0", ""}:
+            attach(app)
+        else:
+            original(app)
+
+    return attach_router
+
+
+def install() -> None:
+    """Put these in vLLM's place. ``versions.unsupported()`` was asked before."""
+    models = resolve("vllm.entrypoints.openai.models.serving:OpenAIServingModels")
+    models.__init__ = sharing(models.__init__)  # type: ignore[misc]
+    routes = resolve("vllm.entrypoints.serve.lora:api_router")
+    routes.attach_router = serving_routes(routes.attach_router, routes._attach_router)  # type: ignore[attr-defined]

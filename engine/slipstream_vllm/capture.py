@@ -1,0 +1,246 @@
+"""Compact capture: no object, no text and no JSON for each token's log-probability.
+
+A request with ``"slipstream_capture": 1`` gets the packed member (``packing``) and is otherwise answered as if it had not asked: the client's
+own ``logprobs`` and ``return_token_ids`` keep their meaning. The sampled token's log-probability is computed by the engine core as for
+``logprobs: 0``, and collected here as plain floats.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from slipstream_vllm import packing
+from slipstream_vllm.versions import CHAT, COMPLETION, resolve
+
+if TYPE_CHECKING:
+    from vllm.outputs import CompletionOutput, RequestOutput
+    from vllm.v1.engine import EngineCoreRequest
+    from vllm.v1.engine.logprobs import LogprobsProcessor
+    from vllm.v1.outputs import LogprobsLists
+
+ASKED = "slipstream_capture"
+MARK = "slipstream"
+"""In the sampling parameters' ``extra_args``: collect floats instead of objects."""
+
+
+class Request(Protocol):
+    """What is read of a chat or completion request."""
+
+    echo: bool | None
+
+
+def asked(request: object) -> bool:
+    extra = getattr(request, "model_extra", None)
+    return bool(extra and extra.get(ASKED)) and not getattr(request, "echo", False)
+
+
+# --- sampling parameters and the collection of log-probabilities ---
+
+
+def with_logprobs(original: Callable[..., object]) -> Callable[..., object]:
+    """``to_sampling_params``: ask the engine core for the sampled token's log-probability."""
+
+    @functools.wraps(original)
+    def to_sampling_params(self: object, *args: object, **kwargs: object) -> object:
+        params = original(self, *args, **kwargs)
+        if asked(self) and getattr(params, "logprobs", 0) is None and not getattr(params, "logprob_token_ids", None):
+            params.logprobs = 0  # type: ignore[attr-defined]
+            params.extra_args = {**(getattr(params, "extra_args", None) or {}), MARK: 1}  # type: ignore[attr-defined]
+        return params
+
+    return to_sampling_params
+
+
+def marked(request: EngineCoreRequest) -> bool:
+    params = request.sampling_params
+    return bool(params is not None and params.extra_args and params.extra_args.get(MARK))
+
+
+def collecting_floats(original: Callable[..., LogprobsProcessor]) -> Callable[..., LogprobsProcessor]:
+    """``from_new_request``: an array takes the place of the list of objects; vLLM slices and extends both alike."""
+
+    def from_new_request(
+        cls: type[LogprobsProcessor], tokenizer: object, request: EngineCoreRequest
+    ) -> LogprobsProcessor:
+        made = original(tokenizer, request)
+        if marked(request):
+            made.logprobs = array("f")
+        return made
+
+    return from_new_request
+
+
+def appending_floats(original: Callable[..., None]) -> Callable[..., None]:
+    """``_update_sample_logprobs``: the sampled token stands first in each row."""
+
+    def update(self: LogprobsProcessor, logprobs_lists: LogprobsLists) -> None:
+        collected = self.logprobs
+        if type(collected) is not array:
+            original(self, logprobs_lists)
+            return
+        sampled = [float(row[0]) for row in logprobs_lists.logprobs]
+        collected.extend(sampled)
+        self.cumulative_logprob = (self.cumulative_logprob or 0.0) + sum(sampled)
+
+    return update
+
+
+# --- replies ---
+
+
+def logprobs_of(output: CompletionOutput) -> Sequence[float]:
+    """One log-probability for each of the output's ids."""
+    found = output.logprobs
+    if found is None:
+        return ()
+    if isinstance(found, array):
+        return found
+    return [row[i].logprob for i, row in zip(output.token_ids, found, strict=False) if row is not None and i in row]
+
+
+class Stream:
+    """What a streamed call has sampled and not sent yet."""
+
+    def __init__(self) -> None:
+        self.prompts: list[tuple[int, Sequence[int]]] = []
+        self.choices: list[packing.Choice] = []
+        self._seen: set[int] = set()
+
+    def note(self, result: RequestOutput, prompt: int, choices_each: int) -> None:
+        if prompt not in self._seen:
+            self._seen.add(prompt)
+            self.prompts.append((prompt, result.prompt_token_ids or ()))
+        for output in result.outputs:
+            if output.token_ids:
+                index = output.index + prompt * choices_each
+                self.choices.append((index, tuple(output.token_ids), tuple(logprobs_of(output))))
+
+    def take(self) -> packing.Packed | None:
+        if not (self.prompts or self.choices):
+            return None
+        packed = packing.pack(self.prompts, self.choices)
+        self.prompts, self.choices = [], []
+        return packed
+
+
+def spliced(event: str, stream: Stream) -> str:
+    """The event with what was sampled since the last one as the last member of its JSON."""
+    if not event.startswith("data: {"):
+        if event.startswith("data: [DONE]") and (packed := stream.take()) is not None:
+            return f"data: {_dumps({packing.FIELD: packed})}\n\n{event}"
+        return event
+    end = event.rfind("}")
+    packed = stream.take()
+    if packed is None:
+        return event
+    return f'{event[:end]},"{packing.FIELD}":{_dumps(packed)}{event[end:]}'
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+async def _tapped(results: AsyncIterator[RequestOutput], stream: Stream) -> AsyncIterator[RequestOutput]:
+    async for result in results:
+        stream.note(result, 0, 0)
+        yield result
+
+
+async def _tapped_batch(
+    results: AsyncIterator[tuple[int, RequestOutput]], stream: Stream, choices_each: int
+) -> AsyncIterator[tuple[int, RequestOutput]]:
+    async for prompt, result in results:
+        stream.note(result, prompt, choices_each)
+        yield prompt, result
+
+
+async def _splicing(events: AsyncIterator[str], stream: Stream) -> AsyncIterator[str]:
+    async for event in events:
+        yield spliced(event, stream)
+
+
+def streaming_chat(original: Callable[..., AsyncIterator[str]]) -> Callable[..., AsyncIterator[str]]:
+    @functools.wraps(original)
+    def generator(
+        self: object, request: Request, results: AsyncIterator[RequestOutput], *args: object, **kwargs: object
+    ) -> AsyncIterator[str]:
+        if not asked(request):
+            return original(self, request, results, *args, **kwargs)
+        stream = Stream()
+        return _splicing(original(self, request, _tapped(results, stream), *args, **kwargs), stream)
+
+    return generator
+
+
+def streaming_completion(original: Callable[..., AsyncIterator[str]]) -> Callable[..., AsyncIterator[str]]:
+    @functools.wraps(original)
+    def generator(
+        self: object,
+        request: Request,
+        inputs: object,
+        results: AsyncIterator[tuple[int, RequestOutput]],
+        *args: object,
+        **kwargs: object,
+    ) -> AsyncIterator[str]:
+        if not asked(request):
+            return original(self, request, inputs, results, *args, **kwargs)
+        stream = Stream()
+        tapped = _tapped_batch(results, stream, getattr(request, "n", None) or 1)
+        return _splicing(original(self, request, inputs, tapped, *args, **kwargs), stream)
+
+    return generator
+
+
+def _with_field(response: object, stream: Stream) -> object:
+    if hasattr(response, "choices") and (packed := stream.take()) is not None:
+        setattr(response, packing.FIELD, packed)
+    return response
+
+
+def whole_chat(original: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+    @functools.wraps(original)
+    async def generator(
+        self: object, request: Request, results: AsyncIterator[RequestOutput], *args: object, **kwargs: object
+    ) -> object:
+        if not asked(request):
+            return await original(self, request, results, *args, **kwargs)
+        stream = Stream()
+        return _with_field(await original(self, request, _tapped(results, stream), *args, **kwargs), stream)
+
+    return generator
+
+
+def whole_completion(original: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(original)
+    def response(
+        self: object, results: list[RequestOutput], request: Request, *args: object, **kwargs: object
+    ) -> object:
+        made = original(self, results, request, *args, **kwargs)
+        if not asked(request):
+            return made
+        stream = Stream()
+        for prompt, result in enumerate(results):
+            stream.note(result, prompt, getattr(request, "n", None) or 1)
+        return _with_field(made, stream)
+
+    return response
+
+
+def install() -> None:
+    """Put these in vLLM's place. ``versions.unsupported()`` was asked before."""
+    for path in (f"{CHAT}.protocol:ChatCompletionRequest", f"{COMPLETION}.protocol:CompletionRequest"):
+        kind = resolve(path)
+        kind.to_sampling_params = with_logprobs(kind.to_sampling_params)  # type: ignore[attr-defined]
+    processor = resolve("vllm.v1.engine.logprobs:LogprobsProcessor")
+    processor.from_new_request = classmethod(collecting_floats(processor.from_new_request))  # type: ignore[attr-defined]
+    processor._update_sample_logprobs = appending_floats(processor._update_sample_logprobs)  # type: ignore[attr-defined]
+    chat = resolve(f"{CHAT}.serving:OpenAIServingChat")
+    chat.chat_completion_stream_generator = streaming_chat(chat.chat_completion_stream_generator)  # type: ignore[attr-defined]
+    chat.chat_completion_full_generator = whole_chat(chat.chat_completion_full_generator)  # type: ignore[attr-defined]
+    plain = resolve(f"{COMPLETION}.serving:OpenAIServingCompletion")
+    plain.completion_stream_generator = streaming_completion(plain.completion_stream_generator)  # type: ignore[attr-defined]
+    plain.request_output_to_completion_response = whole_completion(plain.request_output_to_completion_response)  # type: ignore[attr-defined]

@@ -1,0 +1,75 @@
+"""Which vLLM the plugin knows. It changes functions inside vLLM, so each of them is looked at before it is replaced."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+
+PLUGIN = "1"
+"""Version of the packed form. The proxy asks for it by this number."""
+OLDEST, NEWEST = (0, 25), (0, 32)
+"""vLLM minor versions that the tests have run on, and those between them."""
+
+CHAT = "vllm.entrypoints.openai.chat_completion"
+COMPLETION = "vllm.entrypoints.openai.completion"
+EXPECTED: dict[str, tuple[str, ...]] = {
+    f"{CHAT}.protocol:ChatCompletionRequest.to_sampling_params": ("self", "max_tokens", "default_sampling_params"),
+    f"{COMPLETION}.protocol:CompletionRequest.to_sampling_params": ("self", "max_tokens", "default_sampling_params"),
+    f"{CHAT}.serving:OpenAIServingChat.chat_completion_stream_generator": ("self", "request", "result_generator"),
+    f"{CHAT}.serving:OpenAIServingChat.chat_completion_full_generator": ("self", "request", "result_generator"),
+    f"{COMPLETION}.serving:OpenAIServingCompletion.completion_stream_generator": (
+        "self",
+        "request",
+        "engine_inputs",
+        "result_generator",
+    ),
+    f"{COMPLETION}.serving:OpenAIServingCompletion.request_output_to_completion_response": (
+        "self",
+        "final_res_batch",
+        "request",
+    ),
+    "vllm.v1.engine.logprobs:LogprobsProcessor.from_new_request": ("tokenizer", "request"),
+    "vllm.v1.engine.logprobs:LogprobsProcessor._update_sample_logprobs": ("self", "logprobs_lists"),
+    "vllm.entrypoints.openai.models.serving:OpenAIServingModels.__init__": (
+        "self",
+        "engine_client",
+        "base_model_paths",
+    ),
+    "vllm.entrypoints.serve.lora.api_router:attach_router": ("app",),
+    "vllm.entrypoints.serve.lora.api_router:_attach_router": ("app",),
+}
+"""What the plugin replaces or calls → the first parameters that it must have."""
+
+
+def resolve(path: str) -> object:
+    """``module:Class.attribute``. Raises ``ImportError`` or ``AttributeError``."""
+    module, _, names = path.partition(":")
+    found: object = importlib.import_module(module)
+    for name in names.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def minor(version: str) -> tuple[int, int] | None:
+    """``0.25.1+cpu`` → (0, 25)."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def unsupported() -> str | None:
+    """Why the plugin must stay off beside the installed vLLM; None: it may work."""
+    import vllm
+
+    version = minor(vllm.__version__)
+    if version is None or not OLDEST <= version <= NEWEST:
+        known = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+        return f"vLLM {vllm.__version__} is not one of the versions it knows ({known})"
+    for path, expected in EXPECTED.items():
+        try:
+            parameters = tuple(inspect.signature(resolve(path)).parameters)  # type: ignore[arg-type]
+        except (ImportError, AttributeError, TypeError, ValueError) as e:
+            return f"vLLM {vllm.__version__} has no {path} ({e})"
+        if parameters[: len(expected)] != expected:
+            return f"vLLM {vllm.__version__}: {path} takes {parameters}"
+    return None
