@@ -5,6 +5,7 @@
 # make docs    build the documentation site into site/, with every link checked
 # make fuzz    coverage-guided, ARGS="chunked -max_total_time=600" (needs atheris)
 # make bench   the benchmarks that need no GPU
+# make first-hour   a foreign agent at the default settings, with rewards and then with a judge (25 minutes)
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,7 +16,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo docs structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-operate clean
+.PHONY: demo docs structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-operate first-hour clean
 
 setup: $(VENV)/.ready
 
@@ -77,6 +78,9 @@ bench-trainer: setup
 
 bench-operate: setup
 	$(BIN)/python benchmarks/operate/bench_sizing.py $(ARGS)
+
+first-hour: setup
+	$(BIN)/python benchmarks/first_hour/first_hour.py --seed $(SEED) $(ARGS)
 
 chaos: setup
 	$(BIN)/python tests/chaos/chaos.py --rounds 200 $(ARGS)

@@ -63,9 +63,11 @@ class TicTacToeAgent:
         episode = uuid.uuid4().hex
         tags = {"x-slipstream-episode": episode, "x-slipstream-task": task.id, "x-slipstream-split": split}
         llm = ChatOpenAI(
-            base_url=self.base_url, api_key=os.environ.get("OPENAI_API_KEY", "none"), model=self.model,
+            base_url=self.base_url,
+            api_key=os.environ.get("OPENAI_API_KEY", "none"),
+            model=self.model,
             default_headers=tags if tagged else None,
-        )  # fmt: skip
+        )
         began = time.monotonic()
         game = Game(task.board, rng)
         state = await graph(llm, game).ainvoke({"messages": [HumanMessage(task.question)]})
@@ -116,10 +118,15 @@ def repeated(split: str, count: int | None, runs: int, seed: int) -> Iterator[Ta
 
 
 async def play_all(
-    agent: TicTacToeAgent, tasks: Iterator[Task], *, concurrency: int, seed: int = 0, split: str = "train",
+    agent: TicTacToeAgent,
+    tasks: Iterator[Task],
+    *,
+    concurrency: int,
+    seed: int = 0,
+    split: str = "train",
     tagged: bool | None = None,
 ) -> AsyncIterator[Played | Exception]:
-    """Play games, `concurrency` at a time, and yield each, or the error that ended it, as it ends."""  # fmt: skip
+    """Play games, `concurrency` at a time, and yield each, or the error that ended it, as it ends."""
     rng = random.Random(seed)
     ended: asyncio.Queue[Played | Exception | None] = asyncio.Queue()
 
@@ -160,9 +167,12 @@ async def run(args: argparse.Namespace) -> int:
             last = [p.reward for p in played[-256:]]
             print(f"{len(played)} games, mean reward of the last {len(last)}: {sum(last) / len(last):.2f}", flush=True)
     figures = {
-        "games": len(played), "failed": failed, "reward": round(sum(p.reward for p in played) / max(1, len(played)), 4),
-        "calls": sum(p.calls for p in played), "seconds": round(time.monotonic() - began, 1),
-    }  # fmt: skip
+        "games": len(played),
+        "failed": failed,
+        "reward": round(sum(p.reward for p in played) / max(1, len(played)), 4),
+        "calls": sum(p.calls for p in played),
+        "seconds": round(time.monotonic() - began, 1),
+    }
     print(json.dumps(figures))
     return 1 if failed else 0
 

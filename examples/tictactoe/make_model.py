@@ -107,10 +107,19 @@ def make_rows(spelling: Spelling, games: int, seed: int) -> Rows:
 def make_network(tokenizer: PreTrainedTokenizerFast, layers: int, intermediate: int) -> Qwen3ForCausalLM:
     """The untrained model: hidden 256."""
     config = Qwen3Config(
-        vocab_size=len(tokenizer), hidden_size=256, intermediate_size=intermediate, num_hidden_layers=layers,
-        num_attention_heads=4, num_key_value_heads=4, head_dim=64, max_position_embeddings=1024, tie_word_embeddings=True,
-        eos_token_id=tokenizer.convert_tokens_to_ids(END), pad_token_id=0, bos_token_id=None,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=256,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=64,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.convert_tokens_to_ids(END),
+        pad_token_id=0,
+        bos_token_id=None,
+    )
     model = Qwen3ForCausalLM(config)
     embedding = model.get_input_embeddings().weight.data
     bare, spaced = (torch.tensor(ids) for ids in zip(*spelling_pairs(tokenizer), strict=True))
@@ -138,7 +147,9 @@ def loss_of(model: Any, rows: Rows, squares: torch.Tensor) -> tuple[torch.Tensor
     return own_loss + CONTEXT_WEIGHT * (losses * context).sum() / context.sum(), own_loss
 
 
-def train(model: Any, data: Rows, squares: torch.Tensor, *, steps: int, batch: int, lr: float, seed: int) -> list[float]:
+def train(
+    model: Any, data: Rows, squares: torch.Tensor, *, steps: int, batch: int, lr: float, seed: int
+) -> list[float]:
     """Pre-train in place on the device of `data`. Returns each hundredth step's loss on the assistant's own tokens."""
     device = data.ids.device
     model.to(device).train()

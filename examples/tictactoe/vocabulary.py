@@ -39,7 +39,7 @@ SPLIT = r" ?[A-Za-z]+| ?[0-9]|\s|."
 
 def words() -> list[str]:
     """Every word that a game or the format can hold."""
-    text = " ".join((INSTRUCTIONS, WON, DRAWN, LOST, TAKEN, "tools play")).replace(".", " ").replace(",", " ")
+    text = f"{INSTRUCTIONS} {WON} {DRAWN} {LOST} {TAKEN} tools play".replace(".", " ").replace(",", " ")
     return list(dict.fromkeys([*text.split(), *map(str, range(1, 10))]))
 
 

@@ -1,0 +1,229 @@
+"""A new user's first hour: their own agent, on another framework than the demo's, at the default settings.
+
+    python benchmarks/first_hour/first_hour.py [--minutes 10] [--only tagged] [--seed 0]
+
+From an empty folder: the built wheel in a fresh environment, `slipstream up --model tictactoe`, and the agent of examples/tictactoe
+(LangGraph), which tags and posts rewards as the README says. Then once more untagged and without rewards, where a judge that takes a second
+and has a budget says how the runs went. No setting is changed but those that name the judge.
+
+The last line is one JSON object. `gain` is how much of the way from the first model's held-out reward to the best play's was covered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+TICTACTOE = ROOT / "examples" / "tictactoe"
+sys.path[:0] = [str(ROOT), str(TICTACTOE), str(Path(__file__).parent)]
+
+from fresh import Up, fresh_environment
+from graph_agent import Played, TicTacToeAgent, play_all, repeated
+from tests.support.ruled_judge import RuledJudge, tictactoe_rule
+from tests.support.served import Served
+from tictactoe import Task, best_value, make_tasks, tasks_of
+from watching import Watch
+
+CONCURRENCY = 8
+RUNS = 8
+"""Games of one opening in a row."""
+JUDGE_SECONDS = 1.0
+TOML = """\
+[judge]
+model = "openai/referee"
+api_base = "{url}/v1"
+rubric = "A won game is 1, a draw 0.5, anything else 0."
+tokens_per_day = 20_000_000
+
+[reward]
+weights = {{ judge = 1.0 }}
+"""
+
+
+@dataclass
+class Tally:
+    """What the agent's own side saw."""
+
+    rewards: list[tuple[float, float]] = field(default_factory=list)
+    """(seconds since the start, reward) of the training games."""
+    held_out: list[tuple[float, float]] = field(default_factory=list)
+    """The same of the held-out games that are played beside them."""
+    calls: int = 0
+    failed: list[str] = field(default_factory=list)
+
+
+def say(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / max(1, len(values))
+
+
+async def held_out(agent: TicTacToeAgent, games: int, seed: int, tally: Tally) -> float:
+    """Mean reward of held-out games, tagged as such."""
+    tasks = iter(make_tasks("eval", games, seed))
+    rewards: list[float] = []
+    async for outcome in play_all(agent, tasks, concurrency=CONCURRENCY, seed=seed, split="eval", tagged=True):
+        if isinstance(outcome, Played):
+            rewards.append(outcome.reward)
+        else:
+            tally.failed.append(repr(outcome))
+    return mean(rewards)
+
+
+async def work(agent: TicTacToeAgent, watch: Watch, tally: Tally, seed: int, until: float) -> None:
+    """Train on the training openings until the clock, one player in nine on held-out ones beside it."""
+
+    def before_the_end(tasks: Iterator[Task]) -> Iterator[Task]:
+        for task in tasks:
+            if watch.now() >= until:
+                return
+            yield task
+
+    async def play(split: str, into: list[tuple[float, float]], concurrency: int, runs: int) -> None:
+        tasks = before_the_end(repeated(split, None, runs, seed))
+        tagged = None if split == "train" else True
+        async for outcome in play_all(agent, tasks, concurrency=concurrency, seed=seed + 1, split=split, tagged=tagged):
+            if isinstance(outcome, Played):
+                into.append((watch.now(), outcome.reward))
+                tally.calls += outcome.calls
+            else:
+                tally.failed.append(repr(outcome))
+
+    await asyncio.gather(
+        play("train", tally.rewards, CONCURRENCY, RUNS), play("eval", tally.held_out, 1, 1), report(watch, tally, until)
+    )
+
+
+async def report(watch: Watch, tally: Tally, until: float) -> None:
+    """A line every 20 seconds."""
+    while watch.now() < until:
+        await asyncio.sleep(20)
+        recent = [r for at, r in tally.rewards if at > watch.now() - 20]
+        eval_recent = [r for at, r in tally.held_out if at > watch.now() - 60]
+        say(
+            f"{watch.now():5.0f} s  {len(tally.rewards)} games, reward {mean(recent):+.3f}, held out {mean(eval_recent):+.3f}, "
+            f"live {watch.live}, groups {watch.status.get('groups')}"
+        )
+
+
+async def measure(url: str, args: argparse.Namespace, *, tagged: bool, folder: Path) -> dict[str, Any]:
+    """Play for the minutes given, and say what came of it."""
+    tally, watch = Tally(), Watch(url, time.monotonic())
+    agent = TicTacToeAgent(f"{url}/v1", model="tictactoe", tagged=tagged)
+    watching = asyncio.create_task(watch.run())
+    try:
+        base = await held_out(agent, args.games, args.seed, tally)
+        say(f"{watch.now():5.0f} s  held-out reward of the model as it is: {base:+.3f}")
+        await work(agent, watch, tally, args.seed, args.minutes * 60)
+        last = await held_out(agent, args.games, args.seed + 1, tally)
+        await watch.read_events()
+    finally:
+        watching.cancel()
+    expert = mean([best_value(task.board) for task in tasks_of("eval")])
+    figures = {
+        "first_adapter_s": watch.first_adapter,
+        "gain": round((last - base) / (expert - base), 3),
+        "groups_lost": round(watch.groups_lost(), 3),
+        "base": round(base, 3),
+        "last": round(last, 3),
+        "expert": round(expert, 3),
+        "steps": watch.steps(),
+        "live": watch.live,
+        "games": len(tally.rewards),
+        "calls": tally.calls,
+        "failed": len(tally.failed),
+        "groups": watch.status.get("groups"),
+    }
+    curve = [(at, reward) for at, reward in tally.held_out]
+    waiting = [{"at": at, "waiting": lines} for at, lines in watch.waiting]
+    (folder / "first_hour.json").write_text(
+        json.dumps(
+            {
+                **figures,
+                "held_out": curve,
+                "train": tally.rewards,
+                "waiting": waiting,
+                "events": watch.events,
+                "status": watch.status,
+                "failures": tally.failed[:20],
+            },
+            indent=1,
+        )
+    )
+    say(json.dumps(figures))
+    return figures
+
+
+def one(slipstream: Path, folder: Path, args: argparse.Namespace, *, tagged: bool) -> dict[str, Any]:
+    """One run from an empty folder."""
+    folder.mkdir(parents=True)
+    shutil.copytree(TICTACTOE / "model", folder / "tictactoe")
+    command = [str(slipstream), "up", "--model", "tictactoe", *(["--port", str(args.port)] if args.port else [])]
+    judge = RuledJudge(tictactoe_rule, latency=JUDGE_SECONDS)
+    with Served(judge.app()) as judge_url:
+        if not tagged:
+            (folder / "slipstream.toml").write_text(TOML.format(url=judge_url))
+            os.environ["OPENAI_API_KEY"] = "none"
+            command += ["--config", "slipstream.toml"]
+        up = Up(command, folder)
+        with up as url:
+            say(f"{' '.join(command[1:])}: ready after {up.ready_seconds:.0f} s, logs in {up.log}")
+            figures = asyncio.run(measure(url, args, tagged=tagged, folder=folder))
+    return {**figures, "judge_calls": len(judge.requests)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0, help="from `up` being ready")
+    parser.add_argument("--games", type=int, default=400, help="held-out games before and after")
+    parser.add_argument("--only", choices=("tagged", "untagged"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--port", type=int, help="where the default port is taken")
+    parser.add_argument("--folder", type=Path, help="where logs and figures stay; default: a temporary folder")
+    parser.add_argument(
+        "--least-gain", type=float, help="end with 1 below this gain (or above the limits of the two below)"
+    )
+    parser.add_argument("--most-first", type=float, default=180.0, help="seconds to the first adapter")
+    parser.add_argument("--most-lost", type=float, default=0.05, help="share of complete groups")
+    args = parser.parse_args()
+    folder = args.folder or Path(tempfile.mkdtemp(prefix="first-hour-"))
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    slipstream = fresh_environment(folder)
+    result: dict[str, Any] = {"seed": args.seed, "minutes": args.minutes}
+    if args.only != "untagged":
+        result |= one(slipstream, folder / "tagged", args, tagged=True)
+    if args.only != "tagged":
+        untagged = one(slipstream, folder / "untagged", args, tagged=False)
+        result |= {f"{name}_untagged": value for name, value in untagged.items()}
+    print(json.dumps(result))
+    return 0 if args.least_gain is None or good(result, args) else 1
+
+
+def good(result: dict[str, Any], args: argparse.Namespace) -> bool:
+    """Whether the tagged run met the limits."""
+    first = result["first_adapter_s"]
+    return bool(
+        result["gain"] >= args.least_gain
+        and first is not None
+        and first <= args.most_first
+        and result["groups_lost"] <= args.most_lost
+        and not result["failed"]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

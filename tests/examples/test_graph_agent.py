@@ -1,0 +1,117 @@
+"""The LangGraph agent against an endpoint that speaks the OpenAI protocol: what it sends is what the README shows, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tictactoe
+from aiohttp import web
+from graph_agent import Played, TicTacToeAgent, play_all, repeated
+from tests.support.served import Served
+
+
+class Endpoint:
+    """Plays the first free square, or as `reply` says. Keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[dict[str, str], dict[str, Any]]] = []
+        self.posts: list[tuple[str, dict[str, Any]]] = []
+        self.reply = "move"
+        self.knows_rewards = True
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self.chat)
+        app.router.add_post("/slipstream/v1/episodes/{episode}/rewards", self.reward)
+        return app
+
+    async def chat(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.calls.append((dict(request.headers), body))
+        if self.reply == "down":
+            return web.json_response({"error": {"message": "no engine"}}, status=400)
+        board = re.findall(r"[1-9XO]", body["messages"][-1]["content"].replace("X.", ""))[-9:]
+        square = next(cell for cell in board if cell.isdigit()) if self.reply == "move" else "0"
+        function = {"name": "play", "arguments": json.dumps({"square": int(square)})}
+        message: dict[str, Any] = {"role": "assistant", "content": "I give up"}
+        if self.reply != "talk":
+            call = {"id": f"call-{len(self.calls)}", "type": "function", "function": function}
+            message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": body["model"]}
+        return web.json_response({**head, "choices": [choice]})
+
+    async def reward(self, request: web.Request) -> web.Response:
+        if not self.knows_rewards:
+            raise web.HTTPNotFound
+        self.posts.append((request.match_info["episode"], await request.json()))
+        return web.json_response({})
+
+
+@pytest.fixture
+def endpoint() -> Endpoint:
+    return Endpoint()
+
+
+@pytest.fixture
+def url(endpoint: Endpoint) -> Iterator[str]:
+    with Served(endpoint.app()) as served:
+        yield f"{served}/v1"
+
+
+def play(url: str, *, tagged: bool = True, split: str = "train") -> Played:
+    task = tictactoe.tasks_of(split)[0]
+    return asyncio.run(TicTacToeAgent(url, model="tiny", tagged=tagged).play(task, random.Random(0), split=split))
+
+
+def test_a_tagged_game_names_its_run_and_posts_its_reward(endpoint: Endpoint, url: str) -> None:
+    played = play(url, split="eval")
+    assert played.calls == len(endpoint.calls) >= 2
+    for headers, body in endpoint.calls:
+        assert headers["x-slipstream-episode"] == played.episode
+        assert headers["x-slipstream-task"] == played.task.id
+        assert headers["x-slipstream-split"] == "eval"
+        assert set(body) == {"model", "messages", "tools", "stream"}, "the framework's defaults, nothing of ours"
+    assert endpoint.posts == [(played.episode, {"value": played.reward})]
+
+
+def test_an_untagged_game_says_nothing(endpoint: Endpoint, url: str) -> None:
+    play(url, tagged=False)
+    assert endpoint.calls
+    assert not [name for headers, _ in endpoint.calls for name in headers if name.lower().startswith("x-slipstream")]
+    assert not endpoint.posts
+
+
+@pytest.mark.parametrize("reply", ["talk", "taken"])
+def test_a_reply_that_is_no_move_loses(endpoint: Endpoint, url: str, reply: str) -> None:
+    endpoint.reply = reply
+    assert play(url).reward == -1.0
+
+
+def test_an_endpoint_that_knows_no_rewards_is_no_failure(endpoint: Endpoint, url: str) -> None:
+    endpoint.knows_rewards = False
+    assert play(url).calls
+
+
+def test_a_game_that_fails_is_handed_over_as_its_error(endpoint: Endpoint, url: str) -> None:
+    async def all_of_them() -> list[Played | Exception]:
+        endpoint.reply = "down"
+        tasks = repeated("train", 3, 2, seed=0)
+        return [outcome async for outcome in play_all(TicTacToeAgent(url), tasks, concurrency=2)]
+
+    outcomes = asyncio.run(all_of_them())
+    assert len(outcomes) == 3
+    assert all(isinstance(outcome, Exception) for outcome in outcomes)
+    assert not endpoint.posts
+
+
+def test_each_opening_is_played_several_times_in_a_row() -> None:
+    ids = [task.id for task in repeated("train", 24, 8, seed=1)]
+    assert [len(set(ids[i : i + 8])) for i in (0, 8, 16)] == [1, 1, 1]
+    assert len(set(ids)) == 3
