@@ -186,7 +186,7 @@ async def test_without_the_shared_store_nothing_is_decided(make_fleet, monkeypat
     def away(*_):
         raise OSError("the server is away")
 
-    monkeypatch.setattr(a.deps.store.adapters.all, "swap", away)
+    monkeypatch.setattr(a.deps.store.adapters, "swap", away)
     status, body = await a.ask("POST", "/adapters/1/rollback")
     assert (status, live(a)) == (503, "tiny@1")
     assert "the server is away" in body["error"]["message"]
