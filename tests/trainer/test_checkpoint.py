@@ -4,7 +4,8 @@ import torch
 from tests.trainer.tiny import make_config, make_trainer
 
 from slipstream_trainer.checkpoint import Checkpoints, State
-from slipstream_trainer.guards import Pace, Snapshot
+from slipstream_trainer.guards import Snapshot
+from slipstream_trainer.learning_rate import Pace
 
 
 def test_everything_comes_back(tiny, tmp_path) -> None:

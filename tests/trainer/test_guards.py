@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slipstream.config import TrainerConfig
-from slipstream_trainer.guards import Pace, Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
+from slipstream_trainer.guards import Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
 
 T = TrainerConfig()
 GOOD = {"loss": 0.1, "ratio": 1.0, "grad_norm": 1.0}
@@ -41,17 +41,6 @@ def test_after_a_step() -> None:
     assert "KL" in after_step(T, kl=float("nan"), entropy=0.5)
     assert "entropy" in after_step(TrainerConfig(min_entropy=0.6), kl=0.05, entropy=0.5)
     assert "entropy" in after_step(T, kl=0.05, entropy=float("nan"))
-
-
-def test_the_rate_halves_after_two_undone_in_a_row() -> None:
-    t, pace = TrainerConfig(learning_rate=1.0, warmup_steps=4), Pace()
-    assert [pace.rate(t, n) for n in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
-    assert not pace.note(undone=True)
-    assert not pace.note(undone=False)
-    assert not pace.note(undone=True)
-    assert pace.note(undone=True)
-    assert pace.rate(t, 9) == 0.5
-    assert not pace.note(undone=True)
 
 
 def test_one_token_does_not_decide_the_mean_ratio() -> None:

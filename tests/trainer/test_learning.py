@@ -11,7 +11,7 @@ import torch
 from tests.support import MODEL
 from tests.trainer.tiny import make_config, make_trainer, sample
 
-from slipstream_trainer.guards import Pace
+from slipstream_trainer.learning_rate import Pace
 from slipstream_trainer.plan import make_plan
 from slipstream_trainer.step import train
 
@@ -49,20 +49,43 @@ def batch(trainer, tasks) -> tuple[list, float]:
     return out, float(np.mean([e.reward for e in episodes]))
 
 
-@pytest.mark.learning
-@pytest.mark.parametrize(("rate", "steps", "goal"), [(1e-3, 10, 0.85), (1e-2, 14, None)])
-def test_the_inbox_task(tmp_path, rate: float, steps: int, goal: float | None) -> None:
+def learn(tmp_path, *, steps: int, tasks: int, seed: int = 0, **settings) -> tuple[list[float], list[str]]:
+    """→ Success of each batch of ``tasks`` × 8 episodes, and what became of it."""
     sys.path.insert(0, str(Path(MODEL).parent))
     from rollout import make_tasks
 
-    config = make_config(MODEL, tmp_path, lora_rank=16, lora_alpha=64, learning_rate=rate, max_kl=0.1)
-    trainer, pace, applied, success = make_trainer(config, warm=False), Pace(), 0, []
-    torch.manual_seed(0)
+    config = make_config(MODEL, tmp_path, **({"max_kl": 0.1} | settings))
+    trainer, pace, applied, success, outcomes = make_trainer(config, warm=False), Pace(), 0, [], []
+    torch.manual_seed(seed)
     for n in range(steps):
-        samples, found = batch(trainer, make_tasks("train", 16, 1000 + n))
+        samples, found = batch(trainer, make_tasks("train", tasks, 1000 + n + 10_000 * seed))
         success.append(found)
         result = train(trainer, samples, pace, applied)
+        outcomes.append(result.outcome)
         applied += result.outcome == "step"
-        print(f"{n}: success {found:.3f}, {result.outcome} {result.reason or ''}")
-    end = float(np.mean(success[-2:]))
-    assert end >= (success[0] if goal is None else goal), success
+        figures = {k: result.figures.get(k) for k in ("learning_rate", "kl", "kl_target")}
+        print(f"{n}: success {found:.3f}, {result.outcome} {result.reason or ''} {figures}")
+    return success, outcomes
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize(("rank", "alpha"), [(16, 32.0), (8, 16.0), (1, 64.0)])
+def test_the_inbox_task_at_the_default_learning_rate(tmp_path, rank: int, alpha: float) -> None:
+    """As fast as 1e-3, which was found by hand for rank 16 and alpha 64 (0.85 within ten steps)."""
+    success, outcomes = learn(tmp_path, steps=10, tasks=16, learning_rate="auto", lora_rank=rank, lora_alpha=alpha)
+    assert np.mean(success[-2:]) >= 0.85, success
+    assert outcomes.count("undone") <= 1
+
+
+@pytest.mark.learning
+def test_small_batches_for_long_do_not_collapse(tmp_path) -> None:
+    """Four groups a step, as the defaults begin with, for 120 batches."""
+    success, _ = learn(tmp_path, steps=120, tasks=4, seed=2, learning_rate="auto", lora_rank=16)
+    assert np.mean(success[15:25]) >= 0.8, success
+    assert np.mean(success[-40:]) >= 0.9, success
+
+
+@pytest.mark.learning
+def test_a_rate_ten_times_too_high_wrecks_nothing(tmp_path) -> None:
+    success, _ = learn(tmp_path, steps=14, tasks=16, lora_rank=16, lora_alpha=64, learning_rate=1e-2)
+    assert np.mean(success[-2:]) >= success[0], success

@@ -48,7 +48,7 @@ def test_sft_makes_the_chosen_more_likely(tiny, tmp_path) -> None:
     from tests.trainer.tiny import make_trainer
 
     from slipstream_trainer.dataset import read_rows, samples_of
-    from slipstream_trainer.guards import Pace
+    from slipstream_trainer.learning_rate import Pace
     from slipstream_trainer.step import train as step
 
     found = export(tmp_path / "x.jsonl")

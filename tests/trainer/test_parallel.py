@@ -21,7 +21,7 @@ import sys, torch
 from pathlib import Path
 from tests.trainer.tiny import make_config, make_trainer, conversation, gradients
 from slipstream_trainer.advantage import assign
-from slipstream_trainer.guards import Pace
+from slipstream_trainer.learning_rate import Pace
 from slipstream_trainer.plan import make_plan
 from slipstream_trainer.parallel import leave
 from slipstream_trainer.policy import adapter_state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from tests.trainer.tiny import conversation, make_config, make_trainer
 
-from slipstream_trainer.guards import Pace
+from slipstream_trainer.learning_rate import Pace
 from slipstream_trainer.selfcheck import check_packing
 from slipstream_trainer.step import train
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from tests.trainer.tiny import conversation, make_config, make_trainer
 
-from slipstream_trainer.guards import Pace
+from slipstream_trainer.learning_rate import Pace
 from slipstream_trainer.policy import adapter_state
 from slipstream_trainer.step import train
 

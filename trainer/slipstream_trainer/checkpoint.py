@@ -28,7 +28,8 @@ import numpy as np
 import torch
 
 from slipstream.errors import SlipstreamError, StartError
-from slipstream_trainer.guards import Pace, Snapshot
+from slipstream_trainer.guards import Snapshot
+from slipstream_trainer.learning_rate import Pace
 from slipstream_trainer.publish import rename_whole, sweep
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ def line(data: dict[str, Any]) -> str:
         return f"{name} {value:{form}}" if isinstance(value, int | float) else ""
 
     parts = [
-        f"step {data.get('step')}", str(data.get("adapter") or ""), figure("reward", ".3f"), figure("loss", ".4g"), figure("kl", ".3g"),
+        f"step {data.get('step')}", str(data.get("adapter") or ""), figure("reward", ".3f"), figure("loss", ".4g"), figure("kl", ".3g"), figure("learning_rate", ".2e"),
         figure("entropy", ".3g"), figure("logprob_gap", ".3g"), figure("tokens", "d"), figure("tokens_computed", "d"), figure("seconds", ".2f"),
     ]  # fmt: skip
     return ", ".join(p for p in parts if p)

@@ -10,8 +10,6 @@ import torch
 
 from slipstream.config import TrainerConfig
 
-HALVE_AFTER = 2
-"""Undone steps in a row after which the learning rate halves."""
 EXTREME = 100.0
 """Cap of one token's ratio in the mean, so that a single token does not decide."""
 
@@ -57,27 +55,6 @@ def after_step(t: TrainerConfig, *, kl: float, entropy: float) -> str | None:
     if not math.isfinite(entropy) or entropy < t.min_entropy:
         return f"the entropy {entropy:.3g} is below {t.min_entropy:g}"
     return None
-
-
-@dataclass(slots=True)
-class Pace:
-    """The learning rate's state: warm-up by applied steps, halved when steps had to be undone again and again."""
-
-    scale: float = 1.0
-    undone: int = 0
-    """In a row."""
-
-    def rate(self, t: TrainerConfig, applied: int) -> float:
-        warm = min(1.0, (applied + 1) / t.warmup_steps) if t.warmup_steps else 1.0
-        return t.learning_rate * self.scale * warm
-
-    def note(self, *, undone: bool) -> bool:
-        """Returns True when this halved the rate."""
-        self.undone = self.undone + 1 if undone else 0
-        if self.undone < HALVE_AFTER:
-            return False
-        self.scale, self.undone = self.scale / 2, 0
-        return True
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ GAUGES = {
     "reward_std": "Its standard deviation.",
     "loss": "Loss of the newest step.",
     "kl": "KL to the adapter before, nats a token.",
+    "kl_target": "KL that the newest step aimed at, nats a token.",
     "kl_engine": "KL of the engine's to the trainer's policy before the step, nats a token.",
     "entropy": "Mean entropy of the policy on the batch, nats.",
     "grad_norm": "Gradient norm before clipping.",

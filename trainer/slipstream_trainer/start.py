@@ -14,6 +14,13 @@ from slipstream_trainer.sharing import Parking, Turns, check_share, worker_name
 from slipstream_trainer.trainer import CapturedGRPOTrainer
 
 
+def threads_of(config: Config, *, beside_engine: bool) -> int | None:
+    """Threads for torch; None: torch's choice. An engine on the same cores and a second thread here wait for each other at every barrier."""
+    import torch
+
+    return config.trainer.threads or (1 if beside_engine and not torch.cuda.is_available() else None)
+
+
 def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTrainer, Turns]:
     """The policy loaded and checked. ``client``: of the proxy whose engine may share its GPU; None: offline, or not the first process.
 
@@ -26,8 +33,8 @@ def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTr
     check_share(config, processes)
     check_sharding(config, processes)
     check_report_to(config)
-    if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
+    if threads := threads_of(config, beside_engine=client is not None):
+        torch.set_num_threads(threads)
     model, tokenizer = load_policy(config)
     if config.trainer.sharding == "fsdp2":
         shard_base(model)

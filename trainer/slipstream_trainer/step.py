@@ -15,7 +15,8 @@ from pydantic import JsonValue
 from slipstream.config import TrainerConfig
 from slipstream_trainer.advantage import Advantages, assign
 from slipstream_trainer.dataset import choose
-from slipstream_trainer.guards import Pace, Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
+from slipstream_trainer.guards import Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
+from slipstream_trainer.learning_rate import Pace, Reach
 from slipstream_trainer.plan import Layout, Plan, make_plan
 from slipstream_trainer.rows import Sample, exact_continuations, untrainable
 from slipstream_trainer.shards import even, reshard
@@ -96,7 +97,7 @@ def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: Pace, applied: int, r
     before = Snapshot.take(trainer.model, trainer.optimizer)
     work = trainer.start(plan)
     trainer.reference(work)
-    rate = pace.rate(t, applied)
+    reach = pace.reach(t, trainer.hidden, plan.scored, applied)
     for inner in range(t.inner_steps):
         loss = trainer.backward(work)
         norm = trainer.clip()
@@ -108,9 +109,10 @@ def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: Pace, applied: int, r
             break
         if inner == 0:
             result.figures |= {"loss": loss, "grad_norm": norm, "ratio": ratio, "kl_engine": far}
-        trainer.optimize(rate)
+        trainer.optimize(reach.rate)
         result.outcome = "step"
-    result.figures |= _policy(t, work) | {"learning_rate": rate}
+    result.figures |= _policy(t, work) | {"learning_rate": reach.rate}
+    kl = 0.0
     if result.outcome == "step":
         kl, entropy = _look_again(trainer, work)
         result.figures |= {"kl": kl, "entropy_after": entropy}
@@ -118,17 +120,29 @@ def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: Pace, applied: int, r
             result.outcome, result.reason = "undone", why
     if result.outcome == "undone":
         before.restore(trainer.model, trainer.optimizer)
-    if result.outcome != "skipped" and pace.note(undone=result.outcome == "undone"):
-        result.figures["learning_rate_scale"] = pace.scale
+    if result.outcome != "skipped":
+        pace.note(t, reach, kl, undone=result.outcome == "undone")
+        result.figures |= _pace(trainer, pace, reach, kl)
     result.figures = {k: v for k, v in result.figures.items() if not (isinstance(v, float) and not np.isfinite(v))}
 
 
+def _pace(trainer: CapturedGRPOTrainer, pace: Pace, reach: Reach, kl: float) -> dict[str, JsonValue]:
+    t = trainer.config.trainer
+    found: dict[str, JsonValue] = {"learning_rate_scale": pace.scale}
+    if not trainer.sft:
+        found["kl_target"] = reach.target_kl
+        if why := pace.cause(t, trainer.hidden, reach, kl):
+            found["cause"] = why
+    return found
+
+
 def _look_again(trainer: CapturedGRPOTrainer, work: Work) -> tuple[float, float]:
-    """(KL(before ‖ after) a token, mean entropy after)."""
+    """(KL(before ‖ after) a token, mean entropy after). Imitated tokens are not the policy's own: of these, what each lost on average."""
     old, new, entropy = trainer.again(work, CHECK_TOKENS)
+    moved = (old - new).double() if trainer.sft else k3(old, new)
     sums = torch.stack(
         [
-            k3(old, new).sum(),
+            moved.sum(),
             entropy.double().sum(),
             torch.tensor(float(len(old)), dtype=torch.float64, device=old.device),
         ]

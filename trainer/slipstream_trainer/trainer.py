@@ -37,7 +37,7 @@ def grpo_config(config: Config, output: Path) -> Any:
     t = config.trainer
     gpu = torch.cuda.is_available()
     return GRPOConfig(
-        output_dir=str(output), report_to=t.report_to or "none", per_device_train_batch_size=8, num_generations=8, learning_rate=t.learning_rate,
+        output_dir=str(output), report_to=t.report_to or "none", per_device_train_batch_size=8, num_generations=8, learning_rate=1.0,
         weight_decay=t.weight_decay, max_grad_norm=t.max_grad_norm, beta=0.0, seed=t.seed, bf16=gpu and t.dtype != "float32", use_cpu=not gpu,
         gradient_checkpointing=False, disable_tqdm=True, logging_strategy="no", save_strategy="no", disable_dropout=True, temperature=1.0,
         optim="adamw_torch", lr_scheduler_type="constant", dataloader_pin_memory=False, remove_unused_columns=False, **trl_settings(t),
@@ -69,6 +69,7 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self.args.steps_per_generation = 1
         base = self.model.get_base_model()
         add_scored_head(base)
+        self.hidden = int(base.config.get_text_config().hidden_size)
         self.vocab = int(base.get_input_embeddings().weight.shape[0])
         self.device = self.accelerator.device
         self.attention = base.config._attn_implementation

@@ -74,10 +74,7 @@ def demo_config(seed: int, data_dir: Path, flags: list[str] | None = None) -> Co
         },
         "proxy": {"port": 0},
         "gate": {"holdout": 0.0},
-        "trainer": {
-            "learning_rate": 1e-3, "lora_rank": 16, "lora_alpha": 64, "threads": 1, "min_groups": 12, "max_groups": 16, "max_wait": 10.0,
-            "seed": seed, "keep_checkpoints": 2,
-        },
+        "trainer": {"seed": seed},
     }  # fmt: skip
     return load_config(None, base=base, flags=flags or [])
 

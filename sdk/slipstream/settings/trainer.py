@@ -24,14 +24,20 @@ class TrainerConfig(Section):
     advantage: Literal["std", "mean", "leave_one_out"] = Field(
         "std", description="How a group's rewards become advantages."
     )
-    learning_rate: Positive = Field(2e-5, description="AdamW's, constant after warm-up.")
+    learning_rate: Positive | Literal["auto"] = Field(
+        "auto",
+        description="AdamW's. auto: begins by hidden size and lora_alpha, then follows the KL of each step; a number stays.",
+    )
+    target_kl: Positive = Field(
+        0.01, description="KL of a full step, nats a token, that an automatic learning rate aims at."
+    )
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW's.")
     max_grad_norm: Positive = Field(1.0, description="Gradient clipping.")
     inner_steps: int = Field(1, ge=1, description="Optimiser steps on one batch.")
-    min_groups: int = Field(8, ge=1, description="Scored groups that make a step.")
+    min_groups: int = Field(4, ge=1, description="Scored groups that make a step.")
     max_groups: int = Field(16, ge=1, description="Most groups of one step.")
-    max_wait: Annotated[float, Field(ge=0)] = Field(120.0, description="Seconds after which fewer groups are enough.")
+    max_wait: Annotated[float, Field(ge=0)] = Field(30.0, description="Seconds after which fewer groups are enough.")
     max_staleness: int = Field(4, ge=0, description="Versions behind the live one that are still trained on.")
     is_max: Positive = Field(2.0, description="Cap of a token's weight π_old / π_engine.")
     lora_rank: int = Field(16, description="1, 8, 16, 32, 64, 128, 256 or 320, and at most engine.max_lora_rank.")
@@ -51,7 +57,9 @@ class TrainerConfig(Section):
     sharding: Literal["ddp", "fsdp2"] = Field(
         "ddp", description="Several processes: each has the whole base (ddp), or a part of it (fsdp2)."
     )
-    threads: int | None = Field(None, ge=1, description="Torch threads; None: torch's choice.")
+    threads: int | None = Field(
+        None, ge=1, description="Torch threads; None: 1 beside an engine on a CPU, else torch's choice."
+    )
     seed: int = Field(0, description="Of LoRA's start and everything random.")
     init_adapter: str | None = Field(None, description="Folder of an adapter to start from.")
     report_to: list[str] = Field(default_factory=list, description="wandb, tensorboard, mlflow: TRL's report_to.")
@@ -69,7 +77,9 @@ class TrainerConfig(Section):
     min_entropy: Annotated[float, Field(ge=0)] = Field(
         0.0, description="A step after which mean entropy is below is undone."
     )
-    keep_checkpoints: int = Field(3, ge=1, description="Checkpoints kept.")
+    keep_checkpoints: int = Field(
+        3, ge=1, description="Checkpoints kept, beside those of versions that can be rolled back to."
+    )
     metrics_port: int | None = Field(None, ge=0, le=65535, description="Prometheus port of the trainer; None: off.")
     metrics_host: str = Field("127.0.0.1", description="Address that the trainer's Prometheus port is bound to.")
     max_steps: int | None = Field(None, ge=1, description="Steps after which the trainer ends; None: never.")

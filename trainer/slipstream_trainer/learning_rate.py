@@ -1,0 +1,114 @@
+"""How far a step goes: a learning rate from the model's shape, then steered so that each step moves the policy by about as much as it may.
+
+``trainer.learning_rate = "auto"`` begins at 5e-4 · (2000 / hidden size)^0.775 · 32 / α, the fit of Schulman et al., "LoRA Without Regret" (2025,
+https://thinkingmachines.ai/blog/lora/) for LoRA with the scale α / rank. There the best rate hardly depends on the rank. With rsLoRA's scale
+α / √rank, α counts √rank times.
+
+After each step the KL from the policy before to the policy after (nats a token, on the batch) is compared with a target, and the rate follows:
+KL grows with the square of the rate, so half of that correction, at most × 1.25 up and × 0.5 down a step, keeps up with noise. The
+target is TRPO's 0.01 (https://arxiv.org/abs/1502.05477), but at most one nat for a whole episode, and less where the batch holds little evidence.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slipstream.settings import TrainerConfig
+
+if TYPE_CHECKING:
+    from slipstream_trainer.plan import Scored
+
+FIT, WIDTH, POWER, ALPHA = 5e-4, 2000, 0.775, 32.0
+"""Learning rate at a hidden size, its exponent, and the α of the fit."""
+EPISODE_NATS = 1.0
+"""Most KL of a step for a whole episode: where many tokens were sampled, each moves less."""
+ENOUGH = 64
+"""Episodes with an advantage (eight groups of eight) that make a full step. From fewer the gradient is noisier: the rate falls with
+the square root of their share, as Adam's rate scales with the batch (https://arxiv.org/abs/2205.10287), and the target with the share.
+"""
+UP, DOWN = 1.25, 0.5
+"""Largest changes of the rate in a step; a step that is undone divides it by up to four."""
+HIGHEST, LOWEST = 4.0, 1 / 64
+"""Bounds of the rate, in units of where it began."""
+HALVE_AFTER = 2
+"""Undone steps in a row after which a rate that was set by hand halves."""
+NEAR_ZERO = 0.01
+"""Share of its target below which a step's KL counts as near zero."""
+STILL_AFTER = 3
+"""Steps near zero in a row that are reported with their cause."""
+
+
+def start_rate(t: TrainerConfig, hidden: int) -> float:
+    """The rate that ``t`` sets, or where "auto" begins for a model of that hidden size."""
+    if t.learning_rate != "auto":
+        return t.learning_rate
+    alpha = t.lora_alpha * (math.sqrt(t.lora_rank) if t.rslora else 1.0)
+    return float(FIT * (WIDTH / hidden) ** POWER * ALPHA / alpha)
+
+
+@dataclass(slots=True, frozen=True)
+class Reach:
+    """How far one step may go. ``target_kl``: nats a token."""
+
+    rate: float
+    target_kl: float
+
+
+def evidence(scored: Scored) -> float:
+    """Share, up to 1, of the episodes that make a full step."""
+    return min(1.0, len({*scored.unit_T[scored.advantage_T != 0].tolist()}) / ENOUGH)
+
+
+@dataclass(slots=True)
+class Pace:
+    """The learning rate's state, kept in each checkpoint."""
+
+    scale: float = 1.0
+    """Of the rate that it began with."""
+    undone: int = 0
+    """Steps in a row."""
+    still: int = 0
+    """Steps in a row whose KL was near zero."""
+
+    def reach(self, t: TrainerConfig, hidden: int, scored: Scored, applied: int) -> Reach:
+        """For a batch, after ``applied`` steps. A rate that was set by hand does not depend on the batch."""
+        share = evidence(scored)
+        per_token = min(t.target_kl, EPISODE_NATS * scored.units / max(1, scored.tokens))
+        warm = min(1.0, (applied + 1) / t.warmup_steps) if t.warmup_steps else 1.0
+        rate = start_rate(t, hidden) * self.scale * warm
+        if steers(t):
+            rate *= math.sqrt(share)
+        return Reach(rate, per_token * share)
+
+    def note(self, t: TrainerConfig, reach: Reach, kl: float, *, undone: bool) -> None:
+        """After a step that was taken, or undone."""
+        self.undone = self.undone + 1 if undone else 0
+        self.still = self.still + 1 if not undone and kl < NEAR_ZERO * reach.target_kl else 0
+        if steers(t):
+            self._steer(reach, kl, undone=undone)
+        elif self.undone >= HALVE_AFTER:
+            self.scale, self.undone = self.scale / 2, 0
+
+    def _steer(self, reach: Reach, kl: float, *, undone: bool) -> None:
+        off = reach.target_kl / max(kl, 1e-12) if math.isfinite(kl) else 0.0
+        factor = min(DOWN, max(DOWN / 2, off**0.5)) if undone else min(UP, max(DOWN, off**0.25))
+        self.scale = min(HIGHEST, max(LOWEST, self.scale * factor))
+
+    def cause(self, t: TrainerConfig, hidden: int, reach: Reach, kl: float) -> str | None:
+        """Why the policy hardly moves, and what to do, once it has not for some steps."""
+        if self.still < STILL_AFTER:
+            return None
+        what = f"the last {self.still} steps hardly changed the policy (KL {kl:.1e} nats a token; {reach.target_kl:.1e} is a full step)"
+        if t.learning_rate != "auto":
+            began = start_rate(t.model_copy(update={"learning_rate": "auto"}), hidden)
+            return f'{what}: trainer.learning_rate = {t.learning_rate:g} is low for this model; "auto" begins at {began:.1e}'
+        if self.scale >= HIGHEST:
+            return f"{what}: the learning rate is at its upper bound, {reach.rate:.1e}; raise trainer.lora_alpha, or set trainer.learning_rate"
+        return f"{what}: the learning rate rises, now {reach.rate:.1e}"
+
+
+def steers(t: TrainerConfig) -> bool:
+    """By measured KL: not a rate that was set by hand, and not imitation, whose tokens another policy may have sampled."""
+    return t.learning_rate == "auto" and t.algorithm == "grpo"
