@@ -29,8 +29,8 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import aiohttp
 import httpx
-from tests.proxy.fake_engine import FakeEngine
 from tests.support import MODEL, free_port, process, slipstream, toml, wait_for
+from tests.support.fake_engine import FakeEngine
 from tests.support.ruled_judge import RuledJudge
 from tests.support.served import Served
 

@@ -21,23 +21,27 @@ from pathlib import Path
 from types import ModuleType
 
 PACKAGE = Path(__file__).parent
+_HOT = {
+    "data/access": ("admission", "limits"),
+    "data/call": (
+        *("call", "capture", "choice", "conversation", "headers", "payload", "record", "renaming", "replays", "reply"),
+        *("services", "step", "translation", "view"),
+    ),
+    "data/engines": ("live", "models", "pools"),
+    "data/episode": ("identity", "ids", "memory", "pins", "shared"),
+    "data/observe": ("call_log", "metrics", "tracing"),
+    "data/wire": ("connection", "errors", "http1", "receiver", "request", "server_state", "sink", "upstream"),
+    "dialects": (
+        *("base", "chat", "chat_events", "completions", "messages", "messages_back", "messages_chat", "openai"),
+        *("recorded", "responses", "responses_back", "responses_chat", "sampling", "through_chat"),
+    ),
+}
 MODULES = (
-    *(
-        f"data/{name}.py"
-        for name in (
-            "admission", "callstate", "episodes", "exchange", "fastpath", "http1", "identity", "limits", "live", "metrics", "plane", "queued",
-            "receiver", "record", "refused", "reply", "request", "routing", "shared", "upstream",
-        )
-    ),
-    *(
-        f"dialects/{name}.py"
-        for name in (
-            "base", "chat", "chat_events", "completions", "messages", "messages_back", "messages_chat", "openai", "recorded", "responses",
-            "responses_back", "responses_chat", "sampling", "through_chat",
-        )
-    ),
-    "keys.py", "segments.py", "spool.py",
-)  # fmt: skip
+    *(f"{folder}/{name}.py" for folder, names in _HOT.items() for name in names),
+    "keys.py",
+    "segments.py",
+    "spool.py",
+)
 """Compiled together, so that calls among them are C calls. Subclasses of aiohttp's classes cannot be among them."""
 
 _INI = (

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from slipstream.errors import SlipstreamError
 
-SCOPES = ("inference", "reward", "grade", "judge", "trainer", "admin")
+SCOPES = ("inference", "reward", "judge", "trainer", "admin")
 
 
 @dataclass(slots=True, frozen=True)

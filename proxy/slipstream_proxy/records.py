@@ -7,7 +7,7 @@ the call's dialect.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -72,9 +72,6 @@ class CallHead:
     """Why the capture is not whole (a dialect without ids, redaction failed)."""
     version: int = 1
     extra: dict[str, Any] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(slots=True)

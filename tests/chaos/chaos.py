@@ -26,7 +26,7 @@ import aiohttp
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.chaos.hurts import KILLS, NEED_MOUNT, SYSCALLS, WAL, Hurts, clock_library, mounted, strace_works
 from tests.chaos.running import API, PATIENCE
-from tests.proxy.fake_engine import FakeEngine
+from tests.support.fake_engine import FakeEngine
 
 from slipstream_proxy.segments import list_segments, read_segment
 

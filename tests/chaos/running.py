@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import aiohttp
-from tests.proxy.fake_engine import FakeEngine
 from tests.support import slipstream, toml
+from tests.support.fake_engine import FakeEngine
 
 API = "/slipstream/v1"
 PATIENCE = 120.0

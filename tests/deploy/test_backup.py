@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx
 import psycopg
 import pytest
-from tests.proxy.fake_engine import FakeEngine
 from tests.proxy.store.conftest import _binaries, postgres  # noqa: F401 - a fixture
 from tests.support import process, slipstream, toml, wait_for
+from tests.support.fake_engine import FakeEngine
 
 from slipstream.client import Client
 from slipstream.contract import RewardIn

@@ -8,7 +8,7 @@ from tests.deploy.rendering import DEPLOY, OWN_ENV, REQUIRED, compose, flags, in
 
 from slipstream.config import load_config
 from slipstream.operate.engine import engine_command
-from slipstream_proxy.data import health
+from slipstream_proxy.data.routes import health
 
 
 def own_env(service: dict) -> dict[str, str]:
@@ -180,7 +180,7 @@ def test_health_checks_ask_routes_that_exist():
     assert asked == {("8100", "/readyz"), ("9101", "/metrics"), ("9102", "/metrics"), ("8000", "/health")}
     import inspect
 
-    assert '"/readyz"' in inspect.getsource(health.answer_health)
+    assert '"/readyz"' in inspect.getsource(health.HealthRoutes.answer)
 
 
 def test_an_odd_variable_is_refused():

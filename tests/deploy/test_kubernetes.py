@@ -12,7 +12,7 @@ from tests.deploy.rendering import DEPLOY, OWN_ENV, flags, is_setting, kustomize
 
 from slipstream.config import load_config
 from slipstream.operate.engine import engine_command
-from slipstream_proxy.data import health
+from slipstream_proxy.data.routes import health
 
 FOLDER = DEPLOY / "kubernetes"
 OVERLAYS = ["cpu", "production"]
@@ -152,7 +152,7 @@ def test_secrets_that_are_asked_for_are_made(overlay):
 
 def test_probes_ask_routes_and_ports_that_exist(overlay):
     known = {"vllm": {"/health"}, "proxy": {"/healthz", "/readyz"}, "trainer": {"/metrics"}, "judge": {"/metrics"}}
-    source = inspect.getsource(health.answer_health)
+    source = inspect.getsource(health.HealthRoutes.answer)
     assert all(f'"{route}"' in source for route in known["proxy"])
     for name, _, template in pods(overlay[1]):
         for c in containers(template):

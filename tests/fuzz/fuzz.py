@@ -21,19 +21,17 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 with atheris.instrument_imports(include=["slipstream_proxy"]):
     from slipstream.config import Config
-    from slipstream_proxy.data import fastpath
-    from slipstream_proxy.data.http1 import ChunkedBody, Malformed, ResponseHead
-    from slipstream_proxy.data.identity import Prefix, read_tags
-    from slipstream_proxy.data.refused import Refused
-    from slipstream_proxy.data.request import parse_fields
+    from slipstream_proxy.data.episode.identity import Prefix, read_tags
+    from slipstream_proxy.data.wire import connection
+    from slipstream_proxy.data.wire.errors import RequestRefused
+    from slipstream_proxy.data.wire.http1 import ChunkedBody, RemoteProtocolError, ResponseHead
+    from slipstream_proxy.data.wire.request import parse_fields
     from slipstream_proxy.dialects import BY_NAME
     from slipstream_proxy.dialects.base import Events, Hide, event_data, stream_objects
     from slipstream_proxy.records import CallHead
 
-from tests.proxy.conftest import Proxy  # noqa: E402 - behind what is instrumented
-from tests.proxy.fake_engine import FakeEngine  # noqa: E402
-from tests.proxy.test_fastpath import NEVER, sent  # noqa: E402
-from tests.proxy.test_request_fuzz import LAST  # noqa: E402
+from tests.support.dataplane import LAST, NEVER, Proxy, sent  # noqa: E402 - behind what is instrumented
+from tests.support.fake_engine import FakeEngine  # noqa: E402
 
 Provider = atheris.FuzzedDataProvider
 ALL = Hide(ids=True, logprobs=True, reasoning=True)
@@ -58,7 +56,7 @@ def chunked(data: Provider) -> None:
                 got += b"".join(body.feed(part))
                 if body.done:
                     break
-        except Malformed:
+        except RemoteProtocolError:
             outcomes.append(None)
         else:
             outcomes.append((got, body.done))
@@ -113,13 +111,13 @@ class WayIn:
         return re.findall(rb"HTTP/\d\.\d (\d+) ", got), self.engine.raw[:], heads
 
     async def both(self, parts: list[bytes], patience: float) -> bool:
-        line = fastpath._LINE
+        line = connection._LINE
         fast = await self.talk(parts, patience)
-        fastpath._LINE = NEVER
+        connection._LINE = NEVER
         try:
             slow = await self.talk(parts, patience)
         finally:
-            fastpath._LINE = line
+            connection._LINE = line
         if b"400" in (
             *fast[0][-1:],
             *slow[0][-1:],
@@ -152,14 +150,14 @@ def fields(data: Provider) -> None:
         return
     try:
         read_tags(read[1], Prefix("/", None, None), None, None, traceparent=True)
-    except Refused:
+    except RequestRefused:
         pass
 
 
 def head(data: Provider) -> None:
     try:
         found = ResponseHead(data.ConsumeBytes(data.remaining_bytes()))
-    except Malformed:
+    except RemoteProtocolError:
         return
     assert b"\r\n\r\n" not in found.block
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import aiohttp
 from tests.integration.conftest import run_proxy
-from tests.proxy.conftest import eventually
-from tests.proxy.fake_engine import FakeEngine
 from tests.support import process
+from tests.support.dataplane import eventually
+from tests.support.fake_engine import FakeEngine
 
 HOLDER = """
 import sys, time

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream_proxy.data.admission import Admission, credential
-from slipstream_proxy.data.refused import Refused
+from slipstream_proxy.data.access.admission import Admission, credential
+from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.keys import ANYONE, Keys
 
 
@@ -28,7 +28,7 @@ def test_a_key_is_known_until_it_is_revoked(tmp_path):
     assert admission.who({b"x-api-key": f"{secret}:task:e1".encode()}) == (key, "task:e1")
     keys.revoke(uid)
     for bad in (headers, {}, {b"authorization": b"Bearer nope"}, {b"authorization": b"Basic eDp5"}):
-        with pytest.raises(Refused) as e:
+        with pytest.raises(RequestRefused) as e:
             admission.who(bad)
         assert e.value.status == 401
 
@@ -39,7 +39,7 @@ def test_what_stood_beside_a_key_is_no_key(tmp_path, other):
     uid, secret = keys.add("a", ["inference"])
     admission = Admission(keys)
     assert admission.who({b"authorization": other, b"x-api-key": secret.encode()})[0].id == uid
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         admission.who({b"authorization": other})
 
 
@@ -48,7 +48,7 @@ def test_scopes(tmp_path):
     _, secret = keys.add("a", ["reward"])
     admission = Admission(keys)
     key, _ = admission.who({b"api-key": secret.encode()})
-    with pytest.raises(Refused) as e:
+    with pytest.raises(RequestRefused) as e:
         admission.enter(key)
     assert e.value.status == 403
     admission.enter(key, "reward")

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from tests.proxy.test_hostile import send
+from tests.support.dataplane import send
 
-from slipstream_proxy.data import body as module
+from slipstream_proxy.data.routes import body as module
 
 PATHS = [
     (b"/v1/chat/completions", b"application/json"),

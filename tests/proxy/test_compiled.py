@@ -14,8 +14,8 @@ import pytest
 from slipstream_proxy import compiled
 
 CAN = shutil.which("cc") is not None and (Path(sysconfig.get_paths()["include"]) / "Python.h").exists()
-ONE = ("data/refused.py",)
-SAY = "from slipstream_proxy import compiled; print(compiled.use({one!r})); import slipstream_proxy.data.refused as r; print(r.__file__, r.Refused(429, 'x').kind)"
+ONE = ("data/wire/errors.py",)
+SAY = "from slipstream_proxy import compiled; print(compiled.use({one!r})); import slipstream_proxy.data.wire.errors as r; print(r.__file__, r.RequestRefused(429, 'x').kind)"
 
 
 def said(cache: Path, **env: str) -> list[str]:
@@ -31,7 +31,7 @@ def test_each_source_has_a_folder_of_its_own(monkeypatch, tmp_path):
     shutil.copytree(compiled.PACKAGE / "data", tmp_path / "p" / "data", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(compiled, "PACKAGE", tmp_path / "p")
     assert compiled.folder(ONE) == home
-    with (tmp_path / "p" / "data" / "refused.py").open("a") as file:
+    with (tmp_path / "p" / "data" / "wire" / "errors.py").open("a") as file:
         file.write("\n")
     assert compiled.folder(ONE) != home
 
@@ -45,9 +45,9 @@ def test_what_is_imported_already_stays(monkeypatch, tmp_path):
     home = compiled.folder(ONE)
     home.mkdir(parents=True)
     (home / "ready").touch()
-    import slipstream_proxy.data.refused as module
+    import slipstream_proxy.data.wire.errors as module
 
-    assert not compiled.use(ONE) and sys.modules["slipstream_proxy.data.refused"] is module
+    assert not compiled.use(ONE) and sys.modules["slipstream_proxy.data.wire.errors"] is module
     assert said(tmp_path)[0] == "False", "a folder without its modules"
 
 
@@ -67,4 +67,4 @@ def test_a_module_is_compiled_and_used(monkeypatch, tmp_path):
     used, path, kind = said(tmp_path)
     assert used == "True" and path.startswith(str(home)) and kind == "rate_limit_error"
     used, path, _ = said(tmp_path, SLIPSTREAM_COMPILED="0")
-    assert used == "False" and path.endswith("refused.py")
+    assert used == "False" and path.endswith("errors.py")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
-from slipstream_proxy.data.health import _merged, not_ready
+from slipstream_proxy.data.routes.health import _merged
 
 
 async def get(url: str, **more) -> tuple[int, str, str]:
@@ -25,11 +25,11 @@ async def test_ready_says_why_not(start, fake):
     status, _, text = await get(proxy.url + "/readyz")
     assert status == 503 and "no engine" in text
     live.mark_up(fake.url)
-    assert not_ready(proxy.plane) is None
-    proxy.plane.draining = True
+    assert (await get(proxy.url + "/readyz"))[0] == 200
+    proxy.plane.state.draining = True
     status, _, text = await get(proxy.url + "/readyz")
     assert status == 503 and "draining" in text and (await get(proxy.url + "/healthz"))[0] == 200
-    proxy.plane.draining = False
+    proxy.plane.state.draining = False
 
 
 async def test_metrics_without_a_control_plane(start, fake):

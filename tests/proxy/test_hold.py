@@ -8,15 +8,13 @@ import time
 
 import aiohttp
 import pytest
-from tests.proxy.conftest import eventually
-from tests.proxy.fake_engine import FakeEngine
-from tests.proxy.test_live import Control
-from tests.proxy.test_relay import ASK, post
+from tests.support.dataplane import ASK, FakeControlSocket, eventually, post
+from tests.support.fake_engine import FakeEngine
 
-from slipstream_proxy.data import hold
+from slipstream_proxy.data.engines import hold
 
 
-class Held(Control):
+class Held(FakeControlSocket):
     def say(self, until: float | None) -> None:
         state = {k: v for k, v in self.state.items() if k != "hold"}
         self.state = state if until is None else {**state, "hold": {"worker": "t", "until": until}}
@@ -87,7 +85,7 @@ async def test_who_goes_away_while_waiting_costs_nothing(start, fake, control):
     gone = asyncio.create_task(post(proxy.url, {**ASK, "user": "gone"}))
     await eventually(lambda: proxy.plane.holding.waiting)
     gone.cancel()
-    await eventually(lambda: not proxy.plane.in_flight)
+    await eventually(lambda: not proxy.plane.services.in_flight)
     stays = asyncio.create_task(post(proxy.url, {**ASK, "user": "stays"}))
     await eventually(lambda: len(proxy.plane.holding.waiting) == 2)
     control.say(None)
@@ -112,7 +110,7 @@ async def test_nobody_waits_longer_than_for_the_engine(start, fake, control):
     await held(proxy, control, soon())
     status, _, body = await post(proxy.url, ASK)
     assert status == 504 and json.loads(body)["error"]["message"]
-    assert not fake.seen and not proxy.plane.in_flight
+    assert not fake.seen and not proxy.plane.services.in_flight
 
 
 async def test_a_hold_that_nobody_ends_ends(start, fake, control, monkeypatch):

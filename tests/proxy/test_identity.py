@@ -5,15 +5,12 @@ import json
 import re
 
 import pytest
-from tests.proxy.test_relay import ASK, post
-from tests.proxy.test_upstream import read_request
+from tests.support.dataplane import ASK, post, read_request
+from tests.support.dialects import reply, turn, user
 
-from slipstream_proxy.data.episodes import Episodes
-from slipstream_proxy.data.identity import Prefix, Tags, read_tags, split_path
-from slipstream_proxy.data.refused import Refused
-from slipstream_proxy.dialects import BY_NAME
-
-CHAT = BY_NAME["chat"]
+from slipstream_proxy.data.episode.identity import Prefix, Tags, read_tags, split_path
+from slipstream_proxy.data.episode.memory import EpisodeMemory
+from slipstream_proxy.data.wire.errors import RequestRefused
 
 
 @pytest.mark.parametrize(
@@ -39,7 +36,7 @@ def test_tags_that_would_end_a_line_or_steer_a_terminal(value):
         ({b"x-slipstream-tag-a": value.encode("utf-8", "surrogatepass")}, None),
         ({}, {"metadata": {"slipstream_tag_a": value}}),
     ):
-        with pytest.raises(Refused) as e:
+        with pytest.raises(RequestRefused) as e:
             read_tags(headers, Prefix("/"), None, body)
         assert e.value.status == 400 and "tag" in str(e.value.param)
 
@@ -84,32 +81,13 @@ def test_order_of_sources():
     ],
 )
 def test_bad_tags_name_their_source(headers, prefix, suffix, names):
-    with pytest.raises(Refused, match=names) as e:
+    with pytest.raises(RequestRefused, match=names) as e:
         read_tags(headers, prefix, suffix, None)
     assert e.value.status == 400
 
 
-def turn(*messages):
-    return CHAT.turn({"messages": list(messages)})
-
-
-def reply(text, tools=()):
-    message = {
-        "role": "assistant",
-        "content": text,
-        "tool_calls": [
-            {"id": t, "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}} for t in tools
-        ],
-    }
-    return CHAT.said(json.dumps({"choices": [{"index": 0, "message": message}]}).encode(), stream=False)
-
-
-def user(text):
-    return {"role": "user", "content": text}
-
-
 def test_parallel_runs_of_one_prompt_stay_apart():
-    episodes = Episodes()
+    episodes = EpisodeMemory()
     runs = [episodes.of("-", Tags(), turn(user("go"))) for _ in range(8)]
     assert len({e.id for e in runs}) == 8
     for i, episode in enumerate(runs):
@@ -129,7 +107,7 @@ def test_parallel_runs_of_one_prompt_stay_apart():
 
 
 def test_tool_call_ids_continue_and_ambiguous_ones_do_not():
-    episodes = Episodes()
+    episodes = EpisodeMemory()
     one, two = (episodes.of("-", Tags(), turn(user(t))) for t in "ab")
     episodes.remember(one, turn(user("a")), reply(None, ["call_x", "0"]))
     episodes.remember(two, turn(user("b")), reply(None, ["call_y", "0"]))
@@ -153,7 +131,7 @@ def test_tool_call_ids_continue_and_ambiguous_ones_do_not():
 
 
 def test_reworded_arguments_and_empty_content_still_match():
-    episodes = Episodes()
+    episodes = EpisodeMemory()
     one = episodes.of("-", Tags(), turn(user("a")))
     episodes.remember(one, turn(user("a")), reply(None, ["z"]))
     said = {
@@ -165,7 +143,7 @@ def test_reworded_arguments_and_empty_content_still_match():
 
 
 def test_done_starts_the_next_generation():
-    episodes = Episodes()
+    episodes = EpisodeMemory()
     first = episodes.of("-", Tags(episode="e", task="t"), None)
     first.done = True
     second = episodes.of("-", Tags(episode="e"), None)
@@ -253,7 +231,7 @@ async def test_an_untagged_call_that_is_sent_again_stays_in_its_episode(start, f
 
 
 def test_a_failed_call_of_another_key_or_a_done_episode_is_not_continued():
-    episodes = Episodes()
+    episodes = EpisodeMemory()
     one, two = (episodes.of("-", Tags(), turn(user(t))) for t in "ab")
     episodes.failed("-", "h", one)
     assert episodes.again("k2", "h") is None and episodes.again("-", "other") is None

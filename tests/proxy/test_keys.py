@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from slipstream.errors import SlipstreamError
-from slipstream_proxy.data.admission import Admission
-from slipstream_proxy.data.refused import Refused
+from slipstream_proxy.data.access.admission import Admission
+from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.keys import Keys
 
 
@@ -93,20 +93,20 @@ def test_admission(tmp_path):
     assert suffix == "task:ep"
     assert admission.who({b"x-api-key": secret.encode()})[0] == key
     for headers, status in (({}, 401), (bearer("x"), 401), ({b"authorization": b"Basic abc"}, 401)):
-        with pytest.raises(Refused) as e:
+        with pytest.raises(RequestRefused) as e:
             admission.who(headers)
         assert e.value.status == status
-    with pytest.raises(Refused) as e:
+    with pytest.raises(RequestRefused) as e:
         admission.enter(admission.who(bearer(judge))[0])
     assert e.value.status == 403
     admission.enter(key)
-    with pytest.raises(Refused) as e:
+    with pytest.raises(RequestRefused) as e:
         admission.enter(key)
     assert e.value.status == 429 and b"retry-after: 1" in e.value.fields
     admission.leave(key)
     admission.enter(key)
     admission.leave(key)
-    with pytest.raises(Refused) as e:
+    with pytest.raises(RequestRefused) as e:
         admission.enter(key)
     assert "rate" in e.value.message
 
@@ -116,7 +116,7 @@ def test_revoking_the_last_key_opens_no_door(tmp_path):
     key_id, secret = keys.add("a", ["inference"])
     admission = Admission(keys)
     keys.revoke(key_id)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         admission.who(bearer(secret))
 
 

@@ -9,9 +9,9 @@ import textwrap
 
 import pytest
 
-from slipstream_proxy.data import limits as module
-from slipstream_proxy.data.limits import Limits
-from slipstream_proxy.data.refused import Refused
+from slipstream_proxy.data.access import limits as module
+from slipstream_proxy.data.access.limits import Limits
+from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.keys import Key
 
 KEY = Key("0123456789ab", "a", ("inference",), concurrency=3)
@@ -20,7 +20,7 @@ KEY = Key("0123456789ab", "a", ("inference",), concurrency=3)
 def refused(limits: Limits, key: Key) -> str | None:
     try:
         limits.enter(key)
-    except Refused as e:
+    except RequestRefused as e:
         assert e.status == 429 and e.retry_after is not None and e.retry_after > 0
         return e.message
     return None
@@ -70,7 +70,7 @@ def test_a_worker_that_was_killed_leaves_nothing_behind(tmp_path):
     code = """
     import os, signal, sys
     from pathlib import Path
-    from slipstream_proxy.data.limits import Limits
+    from slipstream_proxy.data.access.limits import Limits
     from slipstream_proxy.keys import Key
     limits = Limits(Path(sys.argv[1]), 2, 0)
     for _ in range(3):

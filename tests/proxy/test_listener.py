@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import aiohttp
-from tests.proxy.conftest import eventually
-from tests.proxy.test_relay import ASK
+from tests.support.dataplane import ASK, eventually
 
-from slipstream_proxy.data.fastpath import KEEPALIVE
-from slipstream_proxy.data.listener import Handler
+from slipstream_proxy.data.wire.connection import KEEPALIVE_TIMEOUT
+from slipstream_proxy.data.wire.listener import Handler
 
 
 async def test_what_runs_is_counted(start, fake):
@@ -29,8 +28,8 @@ async def test_what_runs_is_counted(start, fake):
 async def test_a_head_that_does_not_end_costs_its_connection(start, fake):
     proxy = await start()
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-    await eventually(lambda: proxy.server.clients)
-    (client,) = proxy.server.clients
+    await eventually(lambda: proxy.plane.state.connections)
+    (client,) = proxy.plane.state.connections
     writer.write(b"POST /v1/cha")
     await eventually(lambda: client._ahead)
     now = asyncio.get_running_loop().time()
@@ -39,7 +38,7 @@ async def test_a_head_that_does_not_end_costs_its_connection(start, fake):
     proxy.server.check(now + 1000.0)
     async with asyncio.timeout(60):
         assert (await reader.read()).startswith(b"HTTP/1.1 408")
-    await eventually(lambda: not proxy.server.clients)
+    await eventually(lambda: not proxy.plane.state.connections)
     writer.close()
 
 
@@ -49,7 +48,7 @@ async def test_the_same_at_aiohttp(start, fake):
     writer.write(b"GET /v1/models HTTP/1.1\r\nHost: lo")
     await eventually(lambda: proxy.server.connections)
     (connection,) = proxy.server.connections
-    assert isinstance(connection, Handler) and not proxy.server.clients
+    assert isinstance(connection, Handler) and not proxy.plane.state.connections
     proxy.server.check(asyncio.get_running_loop().time() + 1000.0)
     async with asyncio.timeout(60):
         got = await reader.read()
@@ -66,8 +65,8 @@ async def test_a_connection_without_requests_is_closed(start, fake):
         assert proxy.server.connected == 1
         now = asyncio.get_running_loop().time()
         proxy.server.check(now)
-        proxy.server.check(now + KEEPALIVE - 1.0)
+        proxy.server.check(now + KEEPALIVE_TIMEOUT - 1.0)
         await asyncio.sleep(0.05)
         assert proxy.server.connected == 1
-        proxy.server.check(now + KEEPALIVE + 1.0)
+        proxy.server.check(now + KEEPALIVE_TIMEOUT + 1.0)
         await eventually(lambda: not proxy.server.connected)

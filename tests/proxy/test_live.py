@@ -1,35 +1,18 @@
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
-from aiohttp import web
-from tests.proxy.conftest import eventually
-from tests.proxy.test_relay import ASK, post
+from tests.support.dataplane import ASK, STATE, FakeControlSocket, eventually, post
 
 from slipstream.config import Config
-from slipstream_proxy.data.live import Live
-from slipstream_proxy.data.routing import Routes
-
-STATE = {
-    "models": {
-        "tiny": {
-            "base": "tiny",
-            "live": "tiny@2",
-            "arms": [["tiny@1", "control", 0.25]],
-            "loaded": ["tiny@1", "tiny@2"],
-        }
-    },
-    "engines": [
-        {"url": "http://a", "ok": True, "loaded": ["tiny@1", "tiny@2"]},
-        {"url": "http://b", "ok": True, "loaded": ["tiny@2"]},
-    ],
-}
+from slipstream_proxy.data.engines.live import LiveView
 
 
 def live(tmp_path, **engine):
-    return Live(Config(data_dir=str(tmp_path), engine={"urls": ["http://a/", "http://b"], "name": "tiny", **engine}))
+    return LiveView(
+        Config(data_dir=str(tmp_path), engine={"urls": ["http://a/", "http://b"], "name": "tiny", **engine})
+    )
 
 
 def test_before_anything_is_known(tmp_path):
@@ -75,97 +58,6 @@ def test_last_state_is_read_at_the_start(tmp_path):
     assert not live(tmp_path).known
 
 
-def test_routes():
-    models = {
-        "gpt-4o": {"trained": "tiny"},
-        "gpt-*": {"base": "tiny"},
-        "ext": {"upstream": "http://x/v1", "api_key_env": "K", "model": "m"},
-    }
-    routes = Routes(Config(engine={"name": "tiny"}, models=models))
-    assert routes.of("gpt-4o").kind == "trained" and routes.of("gpt-3").kind == "base" and routes.of("ext").model == "m"
-    assert (
-        routes.of("tiny").kind == "trained"
-        and routes.of("tiny@3") == routes.of("tiny@3")
-        and routes.of("tiny@3").kind == "base"
-    )
-    assert routes.names() == ["gpt-4o", "ext", "tiny"]
-
-
-class Control:
-    """The control plane's socket, as far as the data plane talks to it."""
-
-    def __init__(self, path):
-        self.path, self.pins, self.uploads = path, [], []
-        self.state, self.changed = STATE, asyncio.Event()
-
-    async def start(self):
-        app = web.Application(client_max_size=2**30)
-        app.router.add_get("/internal/live", self.live)
-        app.router.add_post("/internal/pin", self.pin)
-        app.router.add_get(
-            "/internal/metrics",
-            lambda r: asyncio.sleep(
-                0,
-                web.Response(
-                    text="# TYPE x_total counter\nx_total 3\n# TYPE slipstream_in_flight gauge\nslipstream_in_flight 9\n"
-                ),
-            ),
-        )
-        app.router.add_route("*", "/{path:.*}", self.any)
-        self.runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-        await self.runner.setup()
-        await web.UnixSite(self.runner, str(self.path)).start()
-        return self
-
-    async def live(self, request):
-        response = web.StreamResponse()
-        await response.prepare(request)
-        while True:
-            await response.write(json.dumps(self.state).encode() + b"\n{}\n")
-            self.changed.clear()
-            await self.changed.wait()
-
-    async def pin(self, request):
-        self.pins.append(await request.json())
-        return web.json_response({"adapter": "tiny@1", "arm": "control"})
-
-    async def any(self, request):
-        self.uploads.append((request.path, dict(request.headers), len(await request.read())))
-        return web.json_response({"ok": True})
-
-
-@pytest.fixture
-async def control(tmp_path, fake):
-    (tmp_path / "data").mkdir()
-    fake.models |= {"tiny@1", "tiny@2"}
-    made = Control(tmp_path / "data" / "control.sock")
-    both = ["tiny@1", "tiny@2"]
-    made.state = {**STATE, "engines": [{"url": fake.url, "ok": True, "loaded": both}]}
-    yield await made.start()
-    await made.runner.cleanup()
-
-
-async def test_an_episode_is_pinned_once_and_keeps_its_adapter(start, fake, control):
-    proxy = await start()
-    await eventually(lambda: proxy.plane.live.connected)
-    replies = await asyncio.gather(
-        *(post(proxy.url, ASK, headers={"x-slipstream-episode": "e", "x-slipstream-task": "t"}) for _ in range(6))
-    )
-    assert {r[1]["x-slipstream-adapter"] for r in replies} == {"tiny@1"} and all(
-        json.loads(r[2])["model"] == "tiny" for r in replies
-    )
-    assert control.pins == [{"key": "-", "episode": "e", "model": "tiny", "task": "t", "split": "train"}]
-    assert {(f.head["pin"], f.head["arm"], f.head["adapter"], f.head["trained"]) for f in await proxy.record(6)} == {
-        ("control", "control", "tiny@1", "tiny")
-    }
-    # the pinned version is unloaded: the episode moves to the live one
-    control.state = {**control.state, "engines": [{"url": fake.url, "ok": True, "loaded": ["tiny@2"]}]}
-    control.changed.set()
-    await eventually(lambda: proxy.plane.live.servers("tiny@1", "e") == [])
-    _, headers, _ = await post(proxy.url, ASK, headers={"x-slipstream-episode": "e"})
-    assert headers["x-slipstream-adapter"] == "tiny@2" and (await proxy.record(7))[-1].head["pin"] == "moved"
-
-
 async def test_calls_go_on_without_the_control_plane(start, fake, control):
     proxy = await start()
     await eventually(lambda: proxy.plane.live.connected)
@@ -174,7 +66,7 @@ async def test_calls_go_on_without_the_control_plane(start, fake, control):
     status, headers, _ = await post(proxy.url, ASK, headers={"x-slipstream-episode": "new"})
     assert status == 200 and headers["x-slipstream-adapter"] in ("tiny@1", "tiny@2")
     assert (await proxy.record())[0].head["pin"] == "local"
-    again = await Control(control.path).start()
+    again = await FakeControlSocket(control.path).start()
     await eventually(lambda: proxy.plane.live.connected)
     await again.runner.cleanup()
 

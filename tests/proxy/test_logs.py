@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp
 import httpx
 import pytest
-from tests.proxy.fake_engine import FakeEngine
 from tests.support import process, slipstream, toml, wait_for
+from tests.support.fake_engine import FakeEngine
 
 TEXT = "grandmother-is-in-hospital"
 """In every text that an agent, a user or the engine writes."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from tests.support.prometheus import samples
 
-from slipstream_proxy.data.metrics import ADAPTERS, TAG_NAMES, TAG_VALUES, Metrics, gather, read_parts
-from slipstream_proxy.data.metrics_text import FAMILIES, passed_label
+from slipstream_proxy.data.observe.metrics import ADAPTERS, TAG_NAMES, TAG_VALUES, WorkerMetrics, gather, read_parts
 
 
 @dataclass
@@ -24,7 +21,7 @@ class Pin:
 
 
 @dataclass
-class Route:
+class Target:
     kind: str = "trained"
 
 
@@ -39,7 +36,7 @@ class Ended:
 
     dialect: Named = field(default_factory=Named)
     pin: Pin | None = field(default_factory=Pin)
-    route: Route = field(default_factory=Route)
+    target: Target = field(default_factory=Target)
     episode: Run | None = field(default_factory=Run)
     started: float = 100.0
     forwarded: float = 100.25
@@ -49,22 +46,14 @@ class Ended:
     parts: list[bytes] = field(default_factory=lambda: [b"x"] * 9)
 
 
-def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-    found: dict[str, list[Any]] = {}
-    for family in text_string_to_metric_families(text):
-        for s in family.samples:
-            found.setdefault(s.name, []).append((s.labels, s.value))
-    return found
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr("slipstream_proxy.data.metrics.time.time", lambda: 105.5)
+    monkeypatch.setattr("slipstream_proxy.data.observe.metrics.time.time", lambda: 105.5)
 
 
 def test_a_call(tmp_path, clock):
-    metrics = Metrics()
-    metrics.call(Ended(episode=Run({"team": "a"})), 200, "ok")
+    metrics = WorkerMetrics()
+    metrics.ended(Ended(episode=Run({"team": "a"})), 200, "ok")
     found = samples(gather(tmp_path, metrics, "data0.json"))
     label = {"format": "chat", "outcome": "ok", "status": "2xx", "adapter": "tiny@1"}
     assert found["slipstream_calls_total"] == [(label, 1.0)]
@@ -81,11 +70,11 @@ def test_a_call(tmp_path, clock):
 
 
 def test_calls_that_never_reached_an_engine_have_no_times_of_it(tmp_path, clock):
-    metrics = Metrics()
-    metrics.call(Ended(pin=None, episode=None, first=None, forwarded=0.0, replied=0.0), 401, "error")
-    metrics.call(Ended(pin=None, route=Route("upstream")), 200, "ok")
-    metrics.call(Ended(dialect=Named("completions"), pin=None, route=Route("base"), stream=False), 200, "ok")
-    metrics.call(Ended(replied=0.0), 499, "aborted")
+    metrics = WorkerMetrics()
+    metrics.ended(Ended(pin=None, episode=None, first=None, forwarded=0.0, replied=0.0), 401, "error")
+    metrics.ended(Ended(pin=None, target=Target("upstream")), 200, "ok")
+    metrics.ended(Ended(dialect=Named("completions"), pin=None, target=Target("base"), stream=False), 200, "ok")
+    metrics.ended(Ended(replied=0.0), 499, "aborted")
     found = samples(gather(tmp_path, metrics, "data0.json"))
     assert {s[0]["adapter"] for s in found["slipstream_calls_total"]} == {"base", "external", "tiny@1"}
     assert {s[0]["outcome"] for s in found["slipstream_calls_total"]} == {"ok", "error", "aborted"}
@@ -96,9 +85,9 @@ def test_calls_that_never_reached_an_engine_have_no_times_of_it(tmp_path, clock)
 
 
 def test_adapters_and_tags_cannot_flood_it(tmp_path):
-    metrics = Metrics()
+    metrics = WorkerMetrics()
     for n in range(3 * ADAPTERS):
-        metrics.call(Ended(pin=Pin(f"tiny@{n}"), episode=Run({f"name{n}": f"v{n}", "name0": f"v{n}"})), 200, "ok")
+        metrics.ended(Ended(pin=Pin(f"tiny@{n}"), episode=Run({f"name{n}": f"v{n}", "name0": f"v{n}"})), 200, "ok")
     found = samples(gather(tmp_path, metrics, "data0.json"))
     calls = {s[0]["adapter"]: s[1] for s in found["slipstream_calls_total"]}
     assert len(calls) == ADAPTERS + 1
@@ -112,19 +101,19 @@ def test_adapters_and_tags_cannot_flood_it(tmp_path):
 
 
 def test_only_the_tags_that_are_named(tmp_path):
-    metrics = Metrics(["team"])
-    metrics.call(Ended(episode=Run({"team": 'say "x"\\\n', "user": "alice"})), 200, "ok")
-    metrics.call(Ended(episode=Run({"team": "v" * 100})), 200, "ok")
+    metrics = WorkerMetrics(["team"])
+    metrics.ended(Ended(episode=Run({"team": 'say "x"\\\n', "user": "alice"})), 200, "ok")
+    metrics.ended(Ended(episode=Run({"team": "v" * 100})), 200, "ok")
     text = gather(tmp_path, metrics, "data0.json")
     assert "alice" not in text
     assert [s[0]["value"] for s in samples(text)["slipstream_tagged_calls_total"]] == ["other", 'say "x"\\\n']
-    assert Metrics([]).tagged == {}
+    assert WorkerMetrics([]).tagged == {}
 
 
 def test_workers_are_summed(tmp_path, clock):
-    one, two = Metrics(), Metrics()
+    one, two = WorkerMetrics(), WorkerMetrics()
     for m, lag in ((one, 0.5), (two, 0.25)):
-        m.call(Ended(), 200, "ok")
+        m.ended(Ended(), 200, "ok")
         m.add("slipstream_requests_refused_total", 'status="401"')
         m.set("slipstream_in_flight", 3)
         m.set("slipstream_event_loop_lag_seconds", lag)
@@ -141,23 +130,23 @@ def test_workers_are_summed(tmp_path, clock):
 
 
 def test_a_worker_that_is_started_again_counts_on(tmp_path, clock):
-    first = Metrics()
-    first.call(Ended(), 200, "ok")
+    first = WorkerMetrics()
+    first.ended(Ended(), 200, "ok")
     first.set("slipstream_in_flight", 7)
     first.save(tmp_path / "data0.json")
-    again = Metrics()
+    again = WorkerMetrics()
     again.resume(tmp_path / "data0.json")
-    again.call(Ended(), 200, "ok")
+    again.ended(Ended(), 200, "ok")
     found = samples(gather(tmp_path, again, "data0.json"))
     assert found["slipstream_calls_total"][0][1] == found["slipstream_call_seconds_count"][0][1] == 2
     assert found["slipstream_in_flight"][0][1] == 0, "what a dead worker was doing is over"
-    fresh = Metrics()
+    fresh = WorkerMetrics()
     fresh.resume(tmp_path / "none.json")
     assert len(fresh.parts()) == 1
 
 
 def test_on_a_full_disk_the_older_file_is_written_over(tmp_path, monkeypatch):
-    metrics = Metrics()
+    metrics = WorkerMetrics()
     path = tmp_path / "data0.json"
     metrics.save(path)
     metrics.add("slipstream_capture_lost_total")
@@ -171,23 +160,3 @@ def test_on_a_full_disk_the_older_file_is_written_over(tmp_path, monkeypatch):
     assert ["slipstream_capture_lost_total", "", 1.0] in part["values"]
     metrics.save(tmp_path / "new.json")
     assert not (tmp_path / "new.json").exists()
-
-
-def test_every_family_is_well_formed(tmp_path):
-    text = gather(tmp_path, Metrics(), "data0.json")
-    families = {f.name: f for f in text_string_to_metric_families(text)}
-    for name, (kind, what, _) in FAMILIES.items():
-        family = families[name.removesuffix("_total")]
-        assert (family.type, family.documentation) == (kind, what)
-        assert re.fullmatch(r"(slipstream|gen_ai)_[a-z_]+", name)
-
-
-@pytest.mark.parametrize(
-    "path, route",
-    [
-        ("/v1/embeddings", "/v1/embeddings"), ("/v1/audio/speech", "/v1/audio"), ("/v1/responses/resp_1/cancel", "/v1/responses"), ("/tokenize", "/tokenize"),
-        ("/v1/files-of-a-stranger", "/v1/files"), ("/v1/models/a", "/v1/models"),
-    ],
-)  # fmt: skip
-def test_routes_that_are_passed_through(path, route):
-    assert passed_label(path, 404) == f'route="{route}",status="4xx"'

@@ -6,13 +6,8 @@ import asyncio
 import json
 
 import aiohttp
-import pytest
 from aiohttp import web
-from tests.proxy.test_relay import ASK, post
-from tests.proxy.test_upstream import read_request
-
-from slipstream_proxy.data.forms import find_model
-from slipstream_proxy.data.paths import decoded, methods
+from tests.support.dataplane import ASK, post, read_request
 
 CHAT = "/v1/chat/completions"
 
@@ -31,31 +26,6 @@ async def ask(proxy, method, path, **kw):
     head, _, text = got.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
     return int(lines[0].split()[1]), {n.lower(): v for n, _, v in (x.partition(": ") for x in lines[1:])}, text
-
-
-@pytest.mark.parametrize(
-    ("path", "allowed"),
-    [
-        (CHAT, ["POST"]),
-        ("/v1/models", ["GET"]),
-        ("/v1/models/gpt-4o", ["GET"]),
-        ("/v1/responses/resp_1", ["GET", "DELETE"]),
-        ("/v1/files", ["GET", "POST"]),
-        ("/v1/files/f1/content", ["GET"]),
-        ("/v1/filesystem", []),
-        ("/v1/load_lora_adapter", []),
-        ("/v1/files/../../metrics", []),
-        ("/v1/responses/%2e%2e", []),
-        ("/v1/responses/..%2f..%2fsleep", []),
-        ("/v1/responses/..%5csleep", []),
-        ("/v1/chat%2Fcompletions", ["POST"]),
-        ("/v1/chat%252Fcompletions", []),
-        ("/v1/files/a%0d%0ab", []),
-        ("", []),
-    ],
-)
-def test_routes(path, allowed):
-    assert methods(decoded(path)) == allowed
 
 
 async def test_what_a_route_does_not_have_is_said_as_the_engine_says_it(start, fake):
@@ -208,35 +178,6 @@ async def test_the_model_of_a_form_is_mapped(start):
             assert sent is None or got.pop() == (sent, sound, 'name="model"')
     finally:
         await runner.cleanup()
-
-
-@pytest.mark.parametrize(
-    ("body", "kind", "found"),
-    [
-        (
-            b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--b--\r\n',
-            "multipart/form-data; boundary=b",
-            b"m",
-        ),
-        (
-            b"--b\r\nX: y\r\ncontent-disposition: form-data; name=model\r\n\r\n\r\n--b--",
-            'multipart/form-data; boundary="b"',
-            b"",
-        ),
-        (
-            b'--b\r\nContent-Disposition: form-data; name="model"; filename="f"\r\n\r\nm\r\n--b--',
-            "multipart/form-data; boundary=b",
-            None,
-        ),
-        (b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm', "multipart/form-data; boundary=b", None),
-        (b"--b--\r\n", "multipart/form-data; boundary=b", None),
-        (b"", "multipart/form-data; boundary=b", None),
-        (b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--b--', "multipart/form-data", None),
-    ],
-)
-def test_where_a_form_names_its_model(body, kind, found):
-    place = find_model(body, kind)
-    assert (None if place is None else body[slice(*place)]) == found
 
 
 async def test_refusals_of_count_tokens_have_anthropics_shape(start, fake, tmp_path):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.proxy.test_relay import ASK, post
+from tests.support.dataplane import ASK, post
 
-from slipstream_proxy.data.episodes import Episode
-from slipstream_proxy.data.identity import Tags
-from slipstream_proxy.data.record import Commons, make_texts
+from slipstream_proxy.data.call.record import Commons, make_texts
+from slipstream_proxy.data.episode.identity import Tags
+from slipstream_proxy.data.episode.memory import RunningEpisode
 from slipstream_proxy.records import CallHead
 
 MODELS = {"gpt-4o": {"trained": "tiny"}, "gpt-b": {"base": "other", "sampling": "trust"}}
@@ -58,7 +58,7 @@ async def test_each_call_is_recorded_as_it_was(start, fake, seed):
 
 def test_only_the_latest_episodes_keep_what_their_calls_share():
     commons = Commons(2)
-    episodes = [Episode(("-", name), 1, Tags(), 0.0) for name in "abc"]
+    episodes = [RunningEpisode(("-", name), 1, Tags(), 0.0) for name in "abc"]
     for episode in episodes:
         commons.give(episode, object())
     assert [episode.common is None for episode in episodes] == [True, False, False]

@@ -6,19 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
 from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.proxy.test_fastpath import NEVER, sent
-from tests.proxy.test_relay import ASK
+from tests.support.dataplane import GOOD, LAST, NEVER, PLAIN, forget_replays, sent
 
-from slipstream_proxy.data import fastpath
+from slipstream_proxy.data.wire import connection
 
-GOOD = json.dumps(ASK).encode()
 LINES = st.sampled_from([
     b"Content-Length: %d" % len(GOOD), b"Content-Length: 0", b"Content-Length: -1", b"Content-Length: 5, 5", b"content-length:5", b"Content-Length : 5",
     b"Transfer-Encoding: chunked", b"Transfer-Encoding: identity", b"transfer-encoding:\tchunked", b"Transfer-Encoding: chunked, chunked",
@@ -97,7 +94,6 @@ async def test_requests(proxy_for_all, first, second, cuts):
 
 # --- the fast way against aiohttp's own -----------------------------------------------------------------------------
 
-PLAIN = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
 LENGTHS = [
     b"%d", b"%016d", b"%040d", b" %d", b"%d ", b"\t%d\t", b"+%d", b"-%d", b"0x%x", b"%d,%d", b"%d.0", b"%d_0", b"\x0b%d", b"\xa0%d", b"%d;",
 ]  # fmt: skip
@@ -137,19 +133,18 @@ def near_misses(draw):
     return start + b"".join(line + b"\r\n" for line in draw(st.permutations(lines))) + b"\r\n" + body
 
 
-LAST = PLAIN + b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(GOOD), GOOD)
 HIDDEN = PLAIN + b"Content-Length: %040d\r\n\r\n%b" % (len(PLAIN) + 23, PLAIN + b"Content-Length: 2\r\n\r\n{}")
 
 
 async def both_ways(proxy, fake, talk):
     """What ``talk`` says and what the engine gets, on the fast way and on aiohttp's own."""
     found = []
-    for line in (fastpath._LINE, NEVER):
+    for line in (connection._LINE, NEVER):
         fake.seen.clear()
         fake.raw.clear()
-        proxy.plane.replays._kept.clear()
+        forget_replays(proxy.plane)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fastpath, "_LINE", line)
+            patch.setattr(connection, "_LINE", line)
             said = await talk()
         found.append((said, fake.raw[:], [sent(headers) for _, headers in fake.seen]))
     return found

@@ -8,21 +8,20 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.proxy.conftest import Proxy
-from tests.proxy.test_identity import reply, turn, user
-from tests.proxy.test_relay import ASK
+from tests.support.dataplane import ASK, Proxy
+from tests.support.dialects import reply, turn, user
 
 from slipstream.config import Config
-from slipstream_proxy.data import shared as module
-from slipstream_proxy.data.episodes import Episodes
-from slipstream_proxy.data.identity import Tags
-from slipstream_proxy.data.shared import Shared
+from slipstream_proxy.data.episode import shared as module
+from slipstream_proxy.data.episode.identity import Tags
+from slipstream_proxy.data.episode.memory import EpisodeMemory
+from slipstream_proxy.data.episode.shared import SharedTable
 
 
 @pytest.fixture
 def workers(tmp_path):
-    tables = [Shared(tmp_path / "conversations", 1800.0) for _ in range(3)]
-    yield [Episodes(shared=table) for table in tables]
+    tables = [SharedTable(tmp_path / "conversations", 1800.0) for _ in range(3)]
+    yield [EpisodeMemory(shared=table) for table in tables]
     for table in tables:
         table.close()
 
@@ -107,7 +106,7 @@ def test_what_is_done_is_done_everywhere(workers):
 
 def test_a_full_table_forgets_the_oldest(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "SLOTS", 32)
-    table = Shared(tmp_path / "t", 1800.0)
+    table = SharedTable(tmp_path / "t", 1800.0)
     for i in range(1000):
         table.put("tip", "-", b"%d" % i, f"e{i}")
         assert table.claim("tip", "-", b"%d" % i) == f"e{i}"
@@ -121,7 +120,7 @@ def test_a_full_table_forgets_the_oldest(tmp_path, monkeypatch):
 
 
 def test_a_prompt_that_is_asked_for_ever_fills_no_memory():
-    episodes = Episodes()
+    episodes = EpisodeMemory()
     for _ in range(2000):
         run = episodes.of("-", Tags(), turn(user("go")))
         episodes.remember(run, turn(user("go")), reply("answer"))

@@ -7,13 +7,13 @@ import sys
 
 import aiohttp
 import pytest
-from tests.proxy.conftest import eventually
-from tests.proxy.fake_engine import FakeEngine
+from tests.support.dataplane import eventually
+from tests.support.fake_engine import FakeEngine
 
-from slipstream_proxy.data.tracing import make_tracing, wanted
+from slipstream_proxy.data.observe.tracing import make_tracing, wanted
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-from tests.proxy.collector import Collector  # noqa: E402
+from tests.support.collector import Collector  # noqa: E402
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CONTEXT = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "vendor=1"}
@@ -146,14 +146,14 @@ def test_when_it_is_on(env, on):
 def test_without_the_packages_it_is_said(monkeypatch, caplog):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://x")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    assert make_tracing() is None
+    assert make_tracing("tiny") is None
     assert "slipstream[otel]" in caplog.text
 
 
 def test_the_console_exporter_needs_no_collector(monkeypatch, capsys):
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
-    tracing = make_tracing()
+    tracing = make_tracing("tiny")
     assert tracing is not None
     tracing._tracer.start_span("chat x").end()
     tracing.close()

@@ -6,15 +6,9 @@ import asyncio
 import json
 
 import pytest
-from tests.proxy.test_relay import ASK, post
+from tests.support.dataplane import ASK, post, read_request
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
-
-
-async def read_request(reader) -> bytes:
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-    return head + await reader.readexactly(length)
 
 
 async def test_an_idle_connection_that_was_closed_is_replaced(start, serve):

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.proxy.conftest import eventually
-from tests.proxy.test_relay import ASK, post
+from tests.support.dataplane import ASK, eventually, post
 
 from slipstream.config import Config
 from slipstream.errors import ConfigError, StartError

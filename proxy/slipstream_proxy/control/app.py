@@ -20,7 +20,6 @@ from slipstream_proxy.control.routes import (
     episodes,
     internal,
     log_import,
-    rewards,
     status,
     store_import,
     work,
@@ -32,7 +31,6 @@ log = logging.getLogger(__name__)
 DEPS: web.AppKey[Deps] = web.AppKey("deps", Deps)
 ROUTES: list[Route] = [
     *episodes.ROUTES,
-    *rewards.ROUTES,
     *log_import.ROUTES,
     *store_import.ROUTES,
     *work.ROUTES,

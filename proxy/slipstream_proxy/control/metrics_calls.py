@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from slipstream_proxy.data.metrics_text import operation
+from slipstream_proxy.data.observe.exposition import operation
 from slipstream_proxy.store.protocol import RecordedCall
 
 if TYPE_CHECKING:

@@ -1,218 +1,169 @@
-"""What a worker's calls share: configuration, keys, episodes, engines, spool and counters."""
+"""Makes the parts of a worker and puts them together. What a part needs is handed to it here."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
 
-import aiohttp
-
-from slipstream.config import Config
 from slipstream.errors import ConfigError
-from slipstream_proxy.data.admission import Admission
-from slipstream_proxy.data.episodes import Episode, Episodes, Pinned
-from slipstream_proxy.data.hold import Holding
-from slipstream_proxy.data.limits import Limits
-from slipstream_proxy.data.link import ControlLink
-from slipstream_proxy.data.live import Live
-from slipstream_proxy.data.metrics import Metrics
-from slipstream_proxy.data.record import Commons
-from slipstream_proxy.data.routing import Routes
-from slipstream_proxy.data.shared import Shared
-from slipstream_proxy.data.tracing import make_tracing
-from slipstream_proxy.data.translated import Contexts
-from slipstream_proxy.data.upstream import Pool
+from slipstream_proxy.data.access.admission import Admission
+from slipstream_proxy.data.access.hosts import AllowedHosts
+from slipstream_proxy.data.access.limits import Limits
+from slipstream_proxy.data.call.capture import Capture
+from slipstream_proxy.data.call.choice import Choice
+from slipstream_proxy.data.call.conversation import Conversation
+from slipstream_proxy.data.call.headers import ProxyHeaders
+from slipstream_proxy.data.call.record import Recorder
+from slipstream_proxy.data.call.renaming import Renaming
+from slipstream_proxy.data.call.replays import Replays
+from slipstream_proxy.data.call.services import Services
+from slipstream_proxy.data.call.step import CallStep, CallSteps
+from slipstream_proxy.data.call.translation import ContextLengths, Translation
+from slipstream_proxy.data.engines.control_link import ControlLink
+from slipstream_proxy.data.engines.hold import Holding
+from slipstream_proxy.data.engines.live import LiveView
+from slipstream_proxy.data.engines.models import ModelMap
+from slipstream_proxy.data.engines.pools import Pools
+from slipstream_proxy.data.episode.memory import EpisodeMemory
+from slipstream_proxy.data.episode.pins import Pins
+from slipstream_proxy.data.episode.shared import SharedTable
+from slipstream_proxy.data.observe.call_log import CallLog
+from slipstream_proxy.data.observe.metrics import WorkerMetrics
+from slipstream_proxy.data.observe.tracing import make_tracing
+from slipstream_proxy.data.routes.control import ControlRoutes
+from slipstream_proxy.data.routes.handler import RequestHandler
+from slipstream_proxy.data.routes.health import HealthRoutes
+from slipstream_proxy.data.routes.passthrough import Passthrough
+from slipstream_proxy.data.wire.listener import Server
+from slipstream_proxy.data.wire.server_state import ServerState
 from slipstream_proxy.keys import Keys
 from slipstream_proxy.spool import SpoolWriter
+
+if TYPE_CHECKING:
+    from slipstream.config import Config
+    from slipstream_proxy.data.call.record import Redact
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, frozen=True)
-class Replay:
-    """A completed reply under an idempotency key."""
-
-    body_hash: str
-    status: int
-    block: bytes
-    body: bytes
-    stream: bool
-
-
-class Replays:
-    """The latest completed replies, up to ``limit`` bytes in all."""
-
-    def __init__(self, limit: int = 32 * 2**20) -> None:
-        self._limit = limit
-        self._bytes = 0
-        self._kept: OrderedDict[tuple[str, bytes], Replay] = OrderedDict()
-
-    def get(self, key: str, idempotency: bytes, body_hash: str) -> Replay | None:
-        found = self._kept.get((key, idempotency))
-        return found if found is not None and found.body_hash == body_hash else None
-
-    def put(self, key: str, idempotency: bytes, replay: Replay) -> None:
-        if len(replay.body) > self._limit // 8:
-            return
-        before = self._kept.pop((key, idempotency), None)
-        self._bytes += len(replay.body) - (len(before.body) if before else 0)
-        self._kept[(key, idempotency)] = replay
-        while self._bytes > self._limit:
-            self._bytes -= len(self._kept.popitem(last=False)[1].body)
-
-
 class Plane:
+    """One worker's parts. Belongs to the running event loop."""
+
     def __init__(self, config: Config, number: int = 0, keyed: bool | None = None) -> None:
-        self.config = config
-        self.number = number
-        self.loop = asyncio.get_running_loop()
-        self.header_limit, self.body_limit = config.proxy.header_limit, config.proxy.body_limit
-        self.metrics = Metrics(config.proxy.metric_tags)
-        self.debug = logging.getLogger("slipstream_proxy.data.call_log").isEnabledFor(logging.DEBUG)
-        self.tracing = make_tracing()
-        self.limits = Limits(config.root / "limits", config.proxy.workers, number)
+        """``number`` tells the workers of a proxy apart. ``keyed``: whether there were keys at the proxy's start; None: it starts now."""
+        proxy = config.proxy
+        several = proxy.workers > 1
+        self.config, self.number = config, number
+        self._loop = asyncio.get_running_loop()
+        self._last_loss = 0.0
+        self.metrics = WorkerMetrics(proxy.metric_tags)
+        self.metrics_file = config.root / "metrics" / f"data{number}.json"
+        self.limits = Limits(config.root / "limits", proxy.workers, number)
         self.admission = Admission(Keys(config.keys_file), self.limits, keyed)
-        self.routes = Routes(config)
-        self.live = Live(config)
-        self.holding = Holding(self)
+        self.hosts = AllowedHosts(self.admission, (proxy.host, *proxy.allowed_hosts))
+        self.models = ModelMap(config)
+        self.live = LiveView(config)
+        self.holding = Holding(self.live, self.metrics, proxy.upstream_timeout)
         self.live.changed = self.holding.look
         self.link = ControlLink(config.socket, self.live)
+        self.pins = Pins(self.live, self.link, self.metrics)
         window = config.identity.continue_window
-        shared = Shared(config.root / "conversations", window) if config.proxy.workers > 1 else None
-        self.episodes = Episodes(window=window, shared=shared)
-        self._pins: dict[tuple[str, str, str, str], dict[str, Pinned]] = {}
-        self._waiting: dict[tuple[str, str, str], list[Callable[[], None]]] = {}
-        """(key, episode, model) → who waits for its pin."""
-        self.commons = Commons()
+        self.shared = SharedTable(config.root / "conversations", window) if several else None
+        self.episodes = EpisodeMemory(window=window, shared=self.shared)
+        self.pools = Pools(
+            engine_key=config.engine.api_key, connect_timeout=proxy.connect_timeout, timeout=proxy.upstream_timeout
+        )
         self.spool = SpoolWriter(
             config.spool_dir,
             f"data{number}",
-            segment_bytes=config.proxy.segment_bytes,
-            durability=config.proxy.durability,
+            segment_bytes=proxy.segment_bytes,
+            durability=proxy.durability,
             on_lost=self._lost,
         )
-        self.replays = Replays()
-        self.contexts = Contexts(self)
-        self.redact = load_function(config.proxy.redact) if config.proxy.redact else None
-        self.engine_key = (
-            f"authorization: Bearer {config.engine.api_key}\r\n".encode() if config.engine.api_key else b""
+        redact = load_function(proxy.redact) if proxy.redact else None
+        self.tracing = make_tracing(self.models.default)
+        self.contexts = ContextLengths(config.engine.api_key, proxy.connect_timeout)
+        self.services = Services(
+            admission=self.admission,
+            live=self.live,
+            pools=self.pools,
+            recorder=Recorder(self.spool, self.metrics, redact),
+            metrics=self.metrics,
+            steps=CallSteps(self._steps()),
+            default_model=self.models.default,
         )
-        self.pools: dict[str, Pool] = {}
-        self.session: aiohttp.ClientSession | None = None
-        """For routes that are passed through."""
-        self.in_flight: set[Any] = set()
-        self.draining = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._last_loss = 0.0
+        self.state = ServerState(config, self.services)
+        self.passthrough = Passthrough(config, self.admission, self.models, self.live, self.holding)
+
+    def _steps(self) -> list[CallStep]:
+        """In the order in which a call meets them."""
+        found: list[CallStep] = [
+            Conversation(self.episodes, traceparent=self.config.identity.traceparent),
+            Capture(self.models),
+            Replays(),
+            Choice(self.live, self.holding, self.pins),
+            Renaming(),
+            Translation(self.contexts, own_responses=self.config.engine.own_responses),
+            self.metrics,
+        ]
+        if logging.getLogger(CallLog.__module__).isEnabledFor(logging.DEBUG):
+            found.append(CallLog())
+        if self.tracing is not None:
+            found.append(self.tracing)
+        return [*found, ProxyHeaders()]
+
+    def make_server(self) -> Server:
+        """What accepts connections, for ``loop.create_server``."""
+        limit = self.state.header_limit
+        handler = RequestHandler(
+            self.state,
+            health=HealthRoutes(self.state, self.live, self.metrics, self.metrics_file, self.link, self.hosts),
+            control=ControlRoutes(self.link, self.admission, self.hosts, self.episodes, self.state.header_timeout),
+            passthrough=self.passthrough,
+            hosts=self.hosts,
+        )
+        return Server(
+            self.state,
+            handler,
+            access_log=None,
+            handler_cancellation=True,
+            lingering_time=2.0,
+            max_line_size=limit,
+            max_field_size=limit,
+            max_headers=limit // 4,
+            read_bufsize=256 * 1024,
+        )
 
     def _lost(self, count: int, error: BaseException) -> None:
         self.metrics.add("slipstream_capture_lost_total", amount=count)
-        now = self.loop.time()
+        now = self._loop.time()
         if now - self._last_loss > 1.0:
             self._last_loss = now
             log.error("capture lost: %d call(s) could not be written to the spool: %s", count, error)
 
-    def pool(self, url: str) -> Pool:
-        found = self.pools.get(url)
-        if found is None:
-            proxy = self.config.proxy
-            found = self.pools[url] = Pool(url, connect_timeout=proxy.connect_timeout, timeout=proxy.upstream_timeout)
-        return found
-
-    def pinned(self, episode: Episode, model: str) -> Pinned | None:
-        """The episode's pin, if it has one."""
-        pin = episode.pins.get(model)
-        if pin is None or pin.checked == self.live.version:
-            return pin
-        return self._checked(episode, model, pin)
-
-    def pin(self, episode: Episode, model: str, then: Callable[[], None]) -> Pinned | None:
-        """The pin of an episode that has none; None: ``then`` is called once it is there."""
-        if not self.live.connected:
-            return self._pin_alone(episode, model)
-        waiting = self._waiting.get((*episode.name, model))
-        if waiting is not None:
-            waiting.append(then)
-            return None
-        self._waiting[(*episode.name, model)] = [then]
-        task = self.loop.create_task(self._ask(episode, model))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return None
-
-    def _checked(self, episode: Episode, model: str, pin: Pinned) -> Pinned:
-        if not self.live.servers(pin.adapter, episode.id):
-            pin = self._pin(episode, model, self.live.replacement(model, pin.adapter), "live", "moved")
-        pin.checked = self.live.version
-        return pin
-
-    def _pin_alone(self, episode: Episode, model: str) -> Pinned:
-        adapter, arm = self.live.decide(model, episode.name[0], episode.id)
-        self.metrics.add("slipstream_pins_total", 'by="worker"')
-        return self._checked(episode, model, self._pin(episode, model, adapter, arm, "local"))
-
-    def _pin(self, episode: Episode, model: str, adapter: str, arm: str, how: str) -> Pinned:
-        """Episodes share the dict that most of them have: a worker remembers a hundred thousand."""
-        key = (model, adapter, arm, how)
-        alone = self._pins.get(key)
-        if alone is None:
-            if len(self._pins) >= 1024:
-                self._pins.clear()
-            alone = self._pins[key] = {model: Pinned(adapter, arm, how)}
-        others = {name: pin for name, pin in episode.pins.items() if name != model}
-        episode.pins = {**others, **alone} if others else alone
-        return alone[model]
-
-    async def _ask(self, episode: Episode, model: str) -> None:
-        answer = await self.link.pin(episode.name[0], episode.id, model, episode.task, episode.split)
-        if answer is None:
-            self._pin_alone(episode, model)
-        else:
-            self._pin(episode, model, answer["adapter"], str(answer.get("arm", "live")), "control")
-            if isinstance(answer.get("episode"), str):
-                episode.id = answer["episode"]
-            self.metrics.add("slipstream_pins_total", 'by="control"')
-        for then in self._waiting.pop((*episode.name, model), ()):
-            try:
-                then()
-            except Exception:
-                log.exception("a call failed after its pin")
-
-    def sweep(self) -> None:
-        now = self.loop.time()
-        for pool in self.pools.values():
-            pool.sweep(now)
-
     async def close(self) -> None:
-        for pool in self.pools.values():
-            pool.close()
-        for task in list(self._tasks):
-            task.cancel()
+        self.pools.close()
+        self.pins.close()
         self.holding.close()
         self.contexts.close()
         await self.spool.close()
-        if self.session is not None:
-            await self.session.close()
+        await self.passthrough.close()
         await self.link.close()
         self.limits.close()
-        if self.episodes.shared is not None:
-            self.episodes.shared.close()
+        if self.shared is not None:
+            self.shared.close()
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
 
 
-def load_function(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """``module:function``. Raises ``ConfigError``."""
-    module, _, function = name.partition(":")
+def load_function(name: str) -> Redact:
+    """The ``module:function`` of ``proxy.redact``. Raises ``ConfigError``."""
     try:
-        found = getattr(importlib.import_module(module), function)
+        found = resolve_name(name)
     except (ImportError, AttributeError, ValueError) as e:
         raise ConfigError(f"proxy.redact = {name!r}: {e}") from e
-    if not callable(found):
+    if ":" not in name or not callable(found):
         raise ConfigError(f"proxy.redact = {name!r}: not a function")
     return found  # type: ignore[no-any-return]

@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.config import Config
@@ -23,9 +22,8 @@ from slipstream_proxy import compiled
 
 COMPILED = __name__ == "__main__" and compiled.use()
 
-from slipstream_proxy.data.listener import sweep  # noqa: E402 - what is compiled must be known before it is imported
 from slipstream_proxy.data.plane import Plane  # noqa: E402
-from slipstream_proxy.data.server import make_server  # noqa: E402
+from slipstream_proxy.data.wire.listener import sweep  # noqa: E402 - what is compiled must be known before it is imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,10 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("slipstream_proxy.data.worker")
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """``malloc.h``."""
-
-
-def metrics_file(plane: Plane) -> Path:
-    return plane.config.root / "metrics" / f"data{plane.number}.json"
 
 
 def keep_memory() -> None:
@@ -52,15 +46,16 @@ def keep_memory() -> None:
 async def _save_metrics(plane: Plane) -> None:
     """For the scrape that another worker answers, and for `status`."""
     while True:
-        await asyncio.to_thread(plane.metrics.save, metrics_file(plane), plane.metrics.parts())
+        await asyncio.to_thread(plane.metrics.save, plane.metrics_file, plane.metrics.parts())
         await asyncio.sleep(2.0)
 
 
 async def drain(plane: Plane) -> None:
     """Until nothing runs any more, or ``drain_timeout`` is over. New requests are still answered, on connections that close then."""
-    plane.draining = True
-    until = plane.loop.time() + plane.config.proxy.drain_timeout
-    while plane.in_flight and plane.loop.time() < until:
+    plane.state.draining = True
+    loop = asyncio.get_running_loop()
+    until = loop.time() + plane.config.proxy.drain_timeout
+    while plane.services.in_flight and loop.time() < until:
         await asyncio.sleep(0.02)
 
 
@@ -70,14 +65,14 @@ async def serve(
     """Serve until SIGTERM or SIGINT, then drain and flush the spool."""
     keyed = os.environ.get("SLIPSTREAM_KEYED")
     plane = Plane(config, number, keyed == "1" if keyed is not None else None)
-    plane.metrics.resume(metrics_file(plane))
-    server = make_server(plane)
+    plane.metrics.resume(plane.metrics_file)
+    server = plane.make_server()
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
     listener = await loop.create_server(server, sock=sock, backlog=4096)
-    tasks = [loop.create_task(t) for t in (plane.link.follow(), sweep(server), _save_metrics(plane))]
+    tasks = [loop.create_task(t) for t in (plane.link.follow(), sweep(server, plane.pools), _save_metrics(plane))]
     if started:
         started(plane)
     log.info("worker %d is up%s", number, " (compiled)" if COMPILED else "")
@@ -85,7 +80,7 @@ async def serve(
     log.info("worker %d drains", number)
     await drain(plane)
     listener.close()
-    for call in list(plane.in_flight):
+    for call in list(plane.services.in_flight):
         call.client_gone()
         call.sink.break_off()
     await server.shutdown(2.0)

@@ -30,17 +30,15 @@ class AsAsked(Exception):
     """The request has to go to its own route as it is, for the reason that is the message, and is recorded without ids."""
 
 
-class Back(Protocol):
-    """A chat reply, turned into the client's format: at once, or event by event."""
+class ReplyTranslator(Protocol):
+    """Makes the client's format of a chat reply: at once, or event by event."""
 
     context_needed: bool
     """The length of the engine's context has to be known first, as ``context``."""
     context: int | None
-    shown: list[bytes]
-    """What a stream has said so far, where that is asked for later."""
 
     def whole(self, reply: bytes) -> bytes:
-        """Raises where that cannot be read."""
+        """Raises where the reply cannot be read."""
 
     def event(self, event: bytes) -> bytes | None:
         """None, or as many events as the format has for this one."""
@@ -53,7 +51,9 @@ class Injected:
 
     __slots__ = ("back", "body", "hide", "note")  # no dataclass: the ``__init__`` of one is not compiled
 
-    def __init__(self, body: dict[str, Any], hide: Hide, note: str | None = None, back: Back | None = None) -> None:
+    def __init__(
+        self, body: dict[str, Any], hide: Hide, note: str | None = None, back: ReplyTranslator | None = None
+    ) -> None:
         self.body, self.hide, self.note, self.back = body, hide, note, back
 
 
@@ -262,6 +262,11 @@ def _next(text: bytes, after: bytes, at: int) -> int:
         if text[start : start + len(after)] == after:
             return start
     return text.find(after, at)
+
+
+def is_done(event: bytes) -> bool:
+    """Whether this ends a stream of OpenAI's."""
+    return event.startswith(b"data: [DONE]") or event.startswith(b"data:[DONE]")  # noqa: PIE810 - compiled, a tuple costs a call
 
 
 def openai_error(status: int, message: str, kind: str, param: str | None = None) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slipstream_proxy.dialects import messages_back, messages_chat
-from slipstream_proxy.dialects.base import Back, Turn, dumps, loads, stream_objects
+from slipstream_proxy.dialects.base import ReplyTranslator, Turn, dumps, loads, stream_objects
 from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.recorded import Read
 from slipstream_proxy.dialects.through_chat import ThroughChat, items
@@ -19,8 +19,8 @@ class Messages(ThroughChat):
     def _to_chat(self, body: dict[str, Any]) -> dict[str, Any]:
         return messages_chat.to_chat(body)
 
-    def _back(self, body: dict[str, Any]) -> Back:
-        return messages_back.Back()
+    def _back(self, body: dict[str, Any]) -> ReplyTranslator:
+        return messages_back.MessagesTranslator()
 
     def terminal(self, event: bytes) -> bool:
         return event.startswith(b"event: message_stop")

@@ -45,13 +45,12 @@ def _is_json(text: str) -> bool:
     return True
 
 
-class Back(ChatEvents):
+class MessagesTranslator(ChatEvents):
     """A chat reply as a message: ``whole`` at once, or event by event."""
 
     context_needed = False
 
     def __init__(self) -> None:
-        self.shown: list[bytes] = []
         self.context: int | None = None
         self.finish: str | None = None
         self.stop: Any = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream_proxy.dialects.base import Dialect, openai_error
+from slipstream_proxy.dialects.base import Dialect, is_done, openai_error
 
 
 def ask_for_ids(body: dict[str, Any]) -> tuple[bool, str | None]:
@@ -20,7 +20,7 @@ class OpenAI(Dialect):
     """Errors, and how a stream ends."""
 
     def terminal(self, event: bytes) -> bool:
-        return event.startswith(b"data: [DONE]") or event.startswith(b"data:[DONE]")  # noqa: PIE810 - compiled, a tuple costs a call
+        return is_done(event)
 
     def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes:
         return openai_error(status, message, kind, param)

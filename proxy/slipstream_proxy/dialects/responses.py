@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slipstream_proxy.dialects import responses_back, responses_chat
-from slipstream_proxy.dialects.base import Back, Turn, dumps, loads, openai_error, stream_objects
+from slipstream_proxy.dialects.base import ReplyTranslator, Turn, dumps, loads, openai_error, stream_objects
 from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.recorded import Read
 from slipstream_proxy.dialects.through_chat import ThroughChat, items
@@ -19,8 +19,8 @@ class Responses(ThroughChat):
     def _to_chat(self, body: dict[str, Any]) -> dict[str, Any]:
         return responses_chat.to_chat(body)
 
-    def _back(self, body: dict[str, Any]) -> Back:
-        return responses_back.Back(body)
+    def _back(self, body: dict[str, Any]) -> ReplyTranslator:
+        return responses_back.ResponsesTranslator(body)
 
     def terminal(self, event: bytes) -> bool:
         return event.startswith(

@@ -41,14 +41,13 @@ def _called(name: str, arguments: str, call_id: str, uid: str, status: str = "co
     }  # fmt: skip
 
 
-class Back(ChatEvents):
+class ResponsesTranslator(ChatEvents):
     """A chat reply as a response: ``whole`` at once, or event by event.
 
     ``context``: how many tokens the engine's context has. It says what is left of it as ``max_output_tokens`` where the client gave no limit.
     """
 
     def __init__(self, asked: dict[str, Any]) -> None:
-        self.shown: list[bytes] = []
         self.asked = asked
         self.context: int | None = None
         self.context_needed = asked.get("max_output_tokens") is None

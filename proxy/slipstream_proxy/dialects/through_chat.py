@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from slipstream_proxy.dialects.base import AsAsked, Back, Dialect, Hide, Injected, Turn
+from slipstream_proxy.dialects.base import AsAsked, Dialect, Hide, Injected, ReplyTranslator, Turn
 from slipstream_proxy.dialects.chat import Chat
 from slipstream_proxy.dialects.recorded import Read, parsed
 from slipstream_proxy.records import CallHead, Parsed
@@ -29,7 +29,7 @@ class ThroughChat(Dialect):
     def _to_chat(self, body: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _back(self, body: dict[str, Any]) -> Back:
+    def _back(self, body: dict[str, Any]) -> ReplyTranslator:
         raise NotImplementedError
 
     def _add(self, turn: Turn, item: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from aiohttp import web
-from tests.proxy.sleeping import Sleeping
+from tests.support.sleeping import Sleeping
 
 
 class FakeEngine:

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 from tests.proxy.control.conftest import until
 from tests.proxy.control.fake_engine import write_adapter
-from tests.proxy.fake_engine import LoraEngine
 from tests.support import slipstream, toml
+from tests.support.fake_engine import LoraEngine
 
 API = "/slipstream/v1"
 

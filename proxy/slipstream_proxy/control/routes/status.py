@@ -17,7 +17,7 @@ from slipstream_proxy.control.http import ADMIN, ENDLESS, EVERY_SCOPE, JUDGE, TR
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import Stored
 from slipstream_proxy.control.threads import in_thread
-from slipstream_proxy.data.metrics import read_parts
+from slipstream_proxy.data.observe.metrics import read_parts
 
 NDJSON = "application/x-ndjson"
 PAGE = 1000

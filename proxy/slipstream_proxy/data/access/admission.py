@@ -1,0 +1,63 @@
+"""Who may call, and how often."""
+
+from __future__ import annotations
+
+from slipstream_proxy.data.access.limits import Limits
+from slipstream_proxy.data.wire.errors import RequestRefused
+from slipstream_proxy.data.wire.request import Headers
+from slipstream_proxy.keys import ANYONE, Key, Keys
+
+
+class Admission:
+    """Keys from the keys file; with none there everyone is ``ANYONE`` (the parent then binds to loopback only)."""
+
+    def __init__(self, keys: Keys, limits: Limits | None = None, keyed: bool | None = None) -> None:
+        """``keyed``: whether there were keys when the proxy was started; None: it is started now."""
+        self.keys = keys
+        self.limits = limits or Limits()
+        self.open = not keyed if keyed is not None else len(keys) == 0
+        """Stays what it was at the start: revoking the last key must not open the door."""
+        self._known: dict[bytes, tuple[Key, str | None, int]] = {}
+
+    def who(self, headers: Headers) -> tuple[Key, str | None]:
+        """The key, and what stands behind its first colon. Raises ``RequestRefused``."""
+        value = headers.get(b"authorization")
+        known = self._known.get(value) if value is not None else None
+        if known is not None and known[2] == self.keys.generation():
+            return known[0], known[1]
+        found = credential(headers)
+        secret: str | None = found[0]
+        suffix: str | None = found[1]
+        if self.open:
+            return ANYONE, suffix
+        if secret is None:
+            raise RequestRefused(401, "no API key: send it as a bearer token")
+        key = self.keys.check(secret)
+        if key is None:
+            raise RequestRefused(401, "this API key is not known")
+        if value is not None and suffix is None and value.strip()[:6].lower() == b"bearer":
+            if len(self._known) >= 1024:
+                self._known.clear()
+            self._known[value] = (key, suffix, self.keys.generation())
+        return key, suffix
+
+    def enter(self, key: Key, scope: str = "inference") -> None:
+        """Let a request of this key in, or raise ``RequestRefused``; ``leave`` must follow."""
+        if not key.may(scope):
+            raise RequestRefused(403, f"this API key has no scope {scope!r}")
+        self.limits.enter(key)
+
+    def leave(self, key: Key) -> None:
+        self.limits.leave(key)
+
+
+def credential(headers: Headers) -> tuple[str | None, str | None]:
+    """Secret and suffix of ``Authorization: Bearer``, else of ``x-api-key`` or ``api-key``."""
+    scheme, _, value = headers.get(b"authorization", b"").strip().partition(b" ")
+    if scheme.lower() != b"bearer":
+        other = headers.get(b"x-api-key") or headers.get(b"api-key")
+        if other is None:
+            return None, None
+        value = other
+    secret, colon, suffix = value.strip().decode("latin-1").partition(":")
+    return secret, suffix if colon else None

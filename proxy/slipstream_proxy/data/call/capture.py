@@ -1,0 +1,40 @@
+"""What exact capture needs of the engine, and the client must not see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream_proxy.data.call.step import CallStep
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.call.call import ActiveCall
+    from slipstream_proxy.data.engines.models import ModelMap
+
+
+class Capture(CallStep):
+    """Maps the model, asks for token ids and log-probabilities, and hides them from a client that did not ask."""
+
+    def __init__(self, models: ModelMap) -> None:
+        self._models = models
+
+    def request(self, call: ActiveCall) -> bool:
+        payload = call.payload
+        asked = payload.get("model") if payload is not None else None
+        call.model = asked if isinstance(asked, str) and asked else self._models.default
+        call.target = self._models.of(call.model)
+        call.adapter = call.target.model
+        if payload is None or (asked is not None and not isinstance(asked, str)):
+            call.note, call.payload = "unreadable request", None
+        elif call.target.kind != "upstream":
+            injected = call.dialect.inject(payload)
+            if injected.back is not None:
+                call.back, call.plain = injected.back, payload
+            call.payload, call.note = injected.body, injected.note
+            call.hide = injected.hide or None
+        return False
+
+    def event(self, call: ActiveCall, event: bytes) -> bytes | None:
+        return event if call.hide is None else call.dialect.event(event, call.hide)
+
+    def response_body(self, call: ActiveCall, status: int, body: bytes) -> bytes:
+        return body if call.hide is None or status != 200 else call.dialect.whole(body, call.hide)

@@ -1,0 +1,43 @@
+"""Which adapter and which engine serve a call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream_proxy.data.call.step import CallStep
+from slipstream_proxy.data.wire.errors import RequestRefused
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.call.call import ActiveCall
+    from slipstream_proxy.data.engines.hold import Holding
+    from slipstream_proxy.data.engines.live import LiveView
+    from slipstream_proxy.data.episode.pins import Pins
+
+
+class Choice(CallStep):
+    """Waits while the trainer has the engine, pins the episode to an adapter, and finds the engines that have it."""
+
+    def __init__(self, live: LiveView, holding: Holding, pins: Pins) -> None:
+        self._live, self._holding, self._pins = live, holding, pins
+
+    def choose(self, call: ActiveCall) -> bool:
+        episode, target = call.episode, call.target
+        assert episode is not None
+        if target.kind == "upstream":
+            call.servers = [target.upstream or ""]
+            return True
+        if self._live.held_until is not None and self._holding.on:
+            self._holding.wait(call.go_on, call.refuse)
+            return False
+        if target.kind == "trained":
+            pin = self._pins.known(episode, target.model)
+            if pin is None:
+                pin = self._pins.make(episode, target.model, call.go_on)
+            if pin is None:
+                return False
+            call.pin = pin
+            call.adapter = pin.adapter
+        call.servers = self._live.servers(call.adapter, episode.id)
+        if not call.servers:
+            raise RequestRefused(503, "no engine has this model loaded at the moment", retry_after=1.0)
+        return True

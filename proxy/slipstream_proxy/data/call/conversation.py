@@ -1,0 +1,67 @@
+"""Which episode a call belongs to, and what the worker remembers of it for the next call."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from slipstream_proxy.data.call.payload import body_hash
+from slipstream_proxy.data.call.step import CallStep
+from slipstream_proxy.data.episode.identity import read_tags
+from slipstream_proxy.dialects.base import Turn
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.call.call import ActiveCall
+    from slipstream_proxy.data.call.payload import Payload
+    from slipstream_proxy.data.call.view import CallView
+    from slipstream_proxy.data.episode.memory import EpisodeMemory
+
+log = logging.getLogger(__name__)
+
+
+class Conversation(CallStep):
+    """Reads the tags and finds the episode."""
+
+    def __init__(self, episodes: EpisodeMemory, *, traceparent: bool) -> None:
+        """``traceparent``: a trace names an episode (``identity.traceparent``)."""
+        self._episodes = episodes
+        self._traceparent = traceparent
+
+    def request(self, call: ActiveCall) -> bool:
+        request, payload, key = call.request, call.payload, call.key
+        assert key is not None
+        tags = request.tags
+        metadata = payload is not None and isinstance(payload.get("metadata"), dict)
+        if tags is None or metadata:
+            tags = read_tags(request.ours, request.prefix, call.suffix, payload, traceparent=self._traceparent)
+            if tags.episode is not None and not metadata:
+                request.tags = tags
+        call.tags = tags
+        call.turn = _turn(call, payload) if tags.episode is None and payload is not None else None
+        call.body_hash = body_hash(call.body)
+        if call.turn is not None and request.attempt:
+            tags.episode, tags.origin = self._episodes.again(key.id, call.body_hash), "continued"
+        call.episode = self._episodes.of(key.id, tags, call.turn)
+        return False
+
+    def replied(self, call: ActiveCall, outcome: str, body: bytes) -> None:
+        episode, turn = call.episode, call.turn
+        if outcome != "ok" or episode is None:
+            return
+        if call.tags.done:
+            self._episodes.end(episode)
+        if turn is not None and not episode.done:
+            said = body if call.back is None else b"".join((*call.kept, call.shown))
+            self._episodes.remember(episode, turn, call.dialect.said(said, stream=call.reply.stream))
+
+    def ended(self, call: CallView, status: int, outcome: str) -> None:
+        if outcome != "ok" and call.conversation and call.episode is not None:
+            self._episodes.failed(call.episode.name[0], call.body_hash, call.episode)
+
+
+def _turn(call: ActiveCall, payload: Payload) -> Turn:
+    try:
+        return call.dialect.turn(payload)
+    except Exception as e:  # a body that the engine will refuse, too
+        log.debug("no conversation can be read: %s", e)
+        return Turn()

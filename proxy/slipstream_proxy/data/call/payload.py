@@ -1,0 +1,41 @@
+"""A request's body as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from slipstream_proxy.dialects.base import loads
+from slipstream_proxy.dialects.numbers import has_long_integer, python_loads
+
+Payload = dict[str, Any]
+
+_checksum: Final[Callable[[bytes], int]] = crc32c
+
+
+def read_payload(body: bytes) -> Payload | None:
+    """None: it is no JSON object, and the engine says what is wrong with it."""
+    try:
+        read = loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(read, dict):
+        return None
+    return python_loads(body) if _has_long_integer(read) else read
+
+
+def body_hash(body: bytes) -> str:
+    """Tells the bodies of one client's retries apart. A checksum and the length cost a hundredth of a cryptographic hash."""
+    check: int = _checksum(body)
+    return f"{len(body)}-{check}"
+
+
+def _has_long_integer(body: Payload) -> bool:
+    """Only looks where requests have them: a walk through whole conversations would cost more than all the rest."""
+    for name in ("tools", "response_format", "seed"):
+        value = body.get(name)
+        if value is not None and has_long_integer(value):
+            return True
+    return False

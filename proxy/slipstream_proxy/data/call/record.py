@@ -1,0 +1,205 @@
+"""What of a call goes to the spool."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from slipstream_proxy.dialects.base import null_ids, null_logprobs
+from slipstream_proxy.records import Kind
+from slipstream_proxy.segments import common_head
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.call.view import CallView
+    from slipstream_proxy.data.episode.memory import RunningEpisode
+    from slipstream_proxy.data.observe.metrics import WorkerMetrics
+    from slipstream_proxy.spool import Done, SpoolWriter
+
+log = logging.getLogger(__name__)
+
+Redact = Callable[[dict[str, str]], dict[str, str]]
+"""``{"request": …, "reply": …, "tag.<name>": …}`` → the same as it may be stored."""
+
+_CALL: Final = Kind.CALL
+_NOTHING: Final[dict[str, str]] = {}
+_THROUGH_CHAT: Final = {"route": "chat"}
+"""Request and reply are recorded as the chat completion that they were to the engine."""
+
+
+class Common:
+    """What the heads of one episode's calls have alike, as ``text``; the rest says which calls those are."""
+
+    __slots__ = (
+        "dialect",
+        "episode",
+        "model",
+        "note",
+        "origin",
+        "pin",
+        "split",
+        "tags",
+        "target",
+        "task",
+        "text",
+        "through_chat",
+        "upstream",
+    )
+
+    def __init__(self, call: CallView, note: str | None, tags: dict[str, str] | None = None) -> None:
+        """``tags``: redacted ones, in place of the episode's."""
+        episode, key, target, pin = call.episode, call.key, call.target, call.pin
+        assert episode is not None
+        assert key is not None
+        self.target, self.pin, self.model, self.upstream = target, pin, call.model, call.upstream
+        self.dialect, self.origin, self.note = call.dialect, call.tags.origin, note
+        self.through_chat, self.split = call.through_chat, call.split
+        self.episode, self.task, self.tags = episode.id, episode.task, episode.tags
+        members: dict[str, object] = {
+            "key": key.id,
+            "episode": episode.id,
+            "task": episode.task,
+            "split": call.split,
+            "tags": episode.tags if tags is None else tags,
+            "model": call.model,
+            "trained": target.model if target.kind == "trained" else None,
+            "adapter": call.adapter or None,
+            "arm": pin.arm if pin else "live",
+            "pin": pin.how if pin else "local",
+            "dialect": call.dialect.name,
+            "upstream": call.upstream,
+            "external": target.kind == "upstream",
+            "origin": call.tags.origin,
+            "grouped": episode.task is not None,
+            "trust_sampling": target.trust,
+            "note": note,
+            "extra": _THROUGH_CHAT if call.through_chat else _NOTHING,
+        }
+        self.text = common_head(members)
+
+    def fits(self, call: CallView, note: str | None) -> bool:
+        episode = call.episode
+        return (
+            episode is not None
+            and self.target is call.target
+            and self.pin is call.pin
+            and self.tags is episode.tags
+            and self.dialect is call.dialect
+            and self.through_chat == call.through_chat
+            and self.model == call.model
+            and self.upstream == call.upstream
+            and self.origin == call.tags.origin
+            and self.episode == episode.id
+            and self.task == episode.task
+            and self.split == call.split
+            and self.note == note
+        )
+
+
+class Commons:
+    """Gives episodes their ``common``, and takes it back from those that got it long ago: it is larger than they are."""
+
+    def __init__(self, limit: int = 1024) -> None:
+        self._latest: list[RunningEpisode | None] = [None] * limit
+        self._at = 0
+
+    def give(self, episode: RunningEpisode, common: Common) -> None:
+        before = self._latest[self._at]
+        if before is not None:
+            before.common = None
+        self._latest[self._at] = episode
+        self._at = (self._at + 1) % len(self._latest)
+        episode.common = common
+
+
+class Recorder:
+    """Writes a worker's calls to its spool. ``redact`` changes what is stored, and nothing of what the client gets."""
+
+    def __init__(self, spool: SpoolWriter, metrics: WorkerMetrics, redact: Redact | None = None) -> None:
+        self._spool, self._metrics, self._redact = spool, metrics, redact
+        self._commons = Commons()
+
+    def record(
+        self, call: CallView, status: int, outcome: str, request: bytes, reply: bytes, done: Done | None
+    ) -> None:
+        """``done`` is called when the record is durable, or was given up. A call of ``split: off`` is not stored. Never raises."""
+        if call.episode is None or call.key is None or call.split == "off":
+            if done:
+                done(True)
+            return
+        try:
+            note, tags = call.note, None
+            if self._redact is not None:
+                tags = dict(call.episode.tags)
+                request, reply, redacted = make_texts(self._redact, request, reply, tags)
+                note = redacted or note
+            common = self._common(call, call.episode, note, tags)
+            head = make_head(call, status, outcome)
+        except Exception:
+            log.exception("a call could not be recorded")
+            self._metrics.add("slipstream_capture_lost_total")
+            if done:
+                done(False)
+            return
+        self._spool.append(_CALL, head, request, reply, done, common)
+
+    def _common(self, call: CallView, episode: RunningEpisode, note: str | None, tags: dict[str, str] | None) -> bytes:
+        if tags is not None:
+            return Common(call, note, tags).text
+        common = episode.common
+        if common is None or not common.fits(call, note):
+            common = Common(call, note)
+            self._commons.give(episode, common)
+        return common.text
+
+
+def make_head(call: CallView, status: int, outcome: str) -> dict[str, object]:
+    """The part of a ``CallHead`` that is this call's alone."""
+    started, first, idempotency = call.started, call.first, call.request.idempotency
+    return {
+        "id": call.id,
+        "stream": call.stream,
+        "at": started,
+        "seconds": (call.replied or time.time()) - started,
+        "first_byte": first - started if first is not None else None,
+        "status": status,
+        "outcome": outcome,
+        "done": call.tags.done,
+        "attempt": call.request.attempt,
+        "body_hash": call.body_hash,
+        "idempotency_key": idempotency.decode("latin-1")[:200] if idempotency is not None else None,
+    }
+
+
+def make_texts(
+    redact: Redact | None, request: bytes, reply: bytes, tags: dict[str, str] | None = None
+) -> tuple[bytes, bytes, str | None]:
+    """Request and reply as they may be stored. What was redacted loses its token ids, because they say the same in other signs.
+
+    ``tags`` are changed where they lie; the function sees each as ``tag.<name>``.
+    """
+    if redact is None:
+        return request, reply, None
+    tags = {} if tags is None else tags
+    before = {"request": request.decode("utf-8", "surrogateescape"), "reply": reply.decode("utf-8", "surrogateescape")}
+    try:
+        after = redact({**before, **{f"tag.{name}": value for name, value in tags.items()}})
+        texts = [_text(after[name]) for name in before]
+        tags.update({name: _text(after.get(f"tag.{name}", value)).decode() for name, value in tags.items()})
+    except BaseException as e:  # a sys.exit() in it must not cost the client its reply either
+        log.error("redaction failed, the call is stored without text: %s", type(e).__name__)
+        tags.clear()
+        return b"{}", b"", "redaction failed"
+    if all(after[name] == text for name, text in before.items()):
+        return request, reply, None
+    return texts[0], null_ids(null_logprobs(texts[1]) or b""), "redacted"
+
+
+def _text(value: object) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError("what is redacted must stay a str")
+    try:
+        return value.encode("utf-8", "surrogateescape")  # bytes of the request that were no UTF-8
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "replace")

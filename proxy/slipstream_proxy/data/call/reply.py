@@ -1,0 +1,47 @@
+"""An engine's reply while it arrives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream_proxy.dialects.base import Events
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.wire.http1 import ResponseHead
+
+
+class EngineReply:
+    """One engine's answer to one attempt. A call that is sent again starts with a new one."""
+
+    __slots__ = ("events", "first", "head", "held", "parts", "replied", "stream", "terminal")
+
+    def __init__(self) -> None:
+        self.head: ResponseHead | None = None
+        self.first: float | None = None
+        """When the head came, in seconds since the epoch; ``replied`` is when the end came, 0 before."""
+        self.replied = 0.0
+        self.parts: list[bytes] = []
+        """The body as the engine sent it, without its framing."""
+        self.stream = False
+        self.events: Events | None = None
+        """Cuts a stream into its events."""
+        self.held: list[bytes] = []
+        """The end of a stream, which leaves when the call is durable."""
+        self.terminal = False
+        """The stream's last event has come."""
+
+    def begin(self, head: ResponseHead, now: float) -> None:
+        self.head = head
+        self.first = now
+        self.stream = head.status == 200 and head.content_type.startswith(b"text/event-stream")
+        if self.stream:
+            self.events = Events()
+
+    def body(self) -> bytes:
+        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+
+    def end(self, *, keep_tail: bool) -> tuple[bytes, str]:
+        """What was held of a stream, and its outcome. ``keep_tail``: the client gets also what is no whole event."""
+        if keep_tail and self.events is not None and self.events.tail:
+            self.held.append(self.events.tail)
+        return b"".join(self.held), "ok" if self.terminal else "error"

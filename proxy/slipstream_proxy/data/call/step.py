@@ -1,0 +1,94 @@
+"""Steps of a call's way. A header, a filter or a hint is one class with the hooks that it needs, in one file of this folder.
+
+``plane.py`` lists the steps in their order. A hook that a class does not override costs a call nothing: ``CallSteps`` keeps one list
+of steps for each hook, with only those that override it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.call.call import ActiveCall
+    from slipstream_proxy.data.call.view import CallView
+
+
+class CallStep:
+    """One thing that happens to calls. A step is shared by all calls of a worker, so what belongs to one call stands in the call.
+
+    The hooks are listed in the order in which a call meets them. They may raise ``RequestRefused`` up to and with ``forward``.
+    """
+
+    __slots__ = ()
+
+    def request(self, call: ActiveCall) -> bool:
+        """The request was read, and its episode and model are known. True: the step has answered the call."""
+        return False
+
+    def choose(self, call: ActiveCall) -> bool:
+        """Adapter and engine are chosen. False: not yet, and the step calls ``call.go_on()`` later, which asks all steps again."""
+        return True
+
+    def forward(self, call: ActiveCall, fields: bytes) -> bytes:
+        """The header lines for the engine, each with its CRLF."""
+        return fields
+
+    def response_head(self, call: ActiveCall, fields: bytes) -> bytes:
+        """The header lines for the client, each with its CRLF."""
+        return fields
+
+    def event(self, call: ActiveCall, event: bytes) -> bytes | None:
+        """One server-sent event with its blank line; None: the client does not get it."""
+        return event
+
+    def response_body(self, call: ActiveCall, status: int, body: bytes) -> bytes:
+        """A whole reply, which is no stream."""
+        return body
+
+    def rejected(self, call: ActiveCall, status: int) -> bool:
+        """The engine answered with an error, and nothing was relayed. True: the step changed the call, and it is sent again."""
+        return False
+
+    def replied(self, call: ActiveCall, outcome: str, body: bytes) -> None:
+        """The whole reply is there (``body``: the engine's), and ``call.shown`` is what the client will get. The record comes next."""
+
+    def recorded(self, call: ActiveCall, status: int, outcome: str) -> None:
+        """The record is durable. The end of the reply leaves next."""
+
+    def ended(self, call: CallView, status: int, outcome: str) -> None:
+        """The client has its answer, or is gone (``status`` 499). Must not raise."""
+
+
+class CallSteps:
+    """A worker's steps by hook, each in the order given."""
+
+    __slots__ = (
+        "choose",
+        "ended",
+        "event",
+        "forward",
+        "recorded",
+        "rejected",
+        "replied",
+        "request",
+        "response_body",
+        "response_head",
+    )
+
+    def __init__(self, steps: Sequence[CallStep]) -> None:
+        self.request = _with("request", steps)
+        self.choose = _with("choose", steps)
+        self.forward = _with("forward", steps)
+        self.response_head = _with("response_head", steps)
+        self.event = _with("event", steps)
+        self.response_body = _with("response_body", steps)
+        self.rejected = _with("rejected", steps)
+        self.replied = _with("replied", steps)
+        self.recorded = _with("recorded", steps)
+        self.ended = _with("ended", steps)
+
+
+def _with(hook: str, steps: Sequence[CallStep]) -> list[CallStep]:
+    """Those whose class overrides the hook."""
+    return [step for step in steps if any(hook in vars(kind) for kind in type(step).__mro__ if kind is not CallStep)]

@@ -1,0 +1,95 @@
+"""The data plane's line to the control plane: what is live (a subscription), an episode's pin (a question), forwarded requests.
+
+Nothing here can stop a call: while the control plane is away the worker goes on with the last state it knows.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from slipstream.backoff import Backoff
+from slipstream_proxy.data.engines.live import LiveView
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT = 15.0
+"""Seconds without a line after which the stream counts as dead (the control plane sends one each 5 s)."""
+
+
+class ControlLink:
+    def __init__(self, socket: Path, live: LiveView) -> None:
+        self.socket = socket
+        self.live = live
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """Bodies pass as they are: nothing is decompressed and no total time-out ends a live stream."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.UnixConnector(str(self.socket), limit=0),
+                auto_decompress=False,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=2.0),
+                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            )
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def follow(self) -> None:
+        """Keep ``live`` up to date until cancelled."""
+        backoff = Backoff(0.05, 1.0)
+        while True:
+            try:
+                timeout = aiohttp.ClientTimeout(total=None, sock_connect=2.0, sock_read=HEARTBEAT)
+                async with self.session.get("http://control/internal/live", timeout=timeout) as reply:
+                    if reply.status != 200:
+                        raise aiohttp.ClientError(f"status {reply.status}")
+                    async for line in _lines(reply.content):
+                        state = json.loads(line)
+                        if state:
+                            self.live.update(state)
+                        if not self.live.connected and self.live.known:
+                            log.info("the control plane is connected")
+                            self.live.connected = True
+                        backoff.reset()
+            except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError, AttributeError) as e:
+                log.debug("control plane: %s", e)
+            if self.live.connected:
+                log.warning("the control plane is away: serving on with what was live last")
+                self.live.connected = False
+            await backoff.sleep()
+
+    async def pin(self, key: str, episode: str, model: str, task: str | None, split: str) -> dict[str, Any] | None:
+        """{"adapter", "arm"} of a new episode; None: nobody answered in time, decide alone."""
+        if not self.live.connected:
+            return None
+        try:
+            ask = {"key": key, "episode": episode, "model": model, "task": task, "split": split}
+            async with self.session.post(
+                "http://control/internal/pin", json=ask, timeout=aiohttp.ClientTimeout(total=2.0)
+            ) as reply:
+                if reply.status != 200:
+                    return None
+                answer = json.loads(await reply.read())
+                return answer if isinstance(answer.get("adapter"), str) else None
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, AttributeError) as e:
+            log.debug("pin: %s", e)
+            return None
+
+
+async def _lines(content: aiohttp.StreamReader) -> Any:
+    """Lines of any length (``readline`` of aiohttp has a limit)."""
+    rest = b""
+    async for data in content.iter_any():
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield line

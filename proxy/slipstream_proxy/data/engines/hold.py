@@ -1,0 +1,109 @@
+"""Calls that come while the trainer has the engine's GPU: they wait here, none is lost, and go on in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slipstream_proxy.data.wire.errors import RequestRefused
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.engines.live import LiveView
+    from slipstream_proxy.data.observe.metrics import WorkerMetrics
+
+log = logging.getLogger(__name__)
+LIMIT = 4096
+"""Calls that wait in a worker; more are told to come again."""
+GRACE = 30.0
+"""Seconds after a hold's end in which the control plane may still be waking the engine. Then calls go on: an engine that sleeps keeps them waiting."""
+LOOK = 0.25
+
+
+@dataclass(slots=True)
+class Waiting:
+    since: float
+    go: Callable[[], None]
+    give_up: Callable[[RequestRefused], None]
+
+
+class Holding:
+    """Of one worker. ``on`` is asked for each call, so it is one comparison as long as nothing is held."""
+
+    def __init__(self, live: LiveView, metrics: WorkerMetrics, timeout: float) -> None:
+        """``timeout``: seconds that a call waits at most."""
+        self._live, self._metrics, self._timeout = live, metrics, timeout
+        self._loop = asyncio.get_running_loop()
+        self.waiting: deque[Waiting] = deque()
+        self.longest = 0.0
+        """Seconds, since the worker's start."""
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def on(self) -> bool:
+        until = self._live.held_until
+        return until is not None and time.time() < until + GRACE
+
+    def wait(self, go: Callable[[], None], give_up: Callable[[RequestRefused], None]) -> None:
+        """``go`` is called when the engine is back, ``give_up`` after the timeout. Raises ``RequestRefused`` when too many wait."""
+        if len(self.waiting) >= LIMIT:
+            raise RequestRefused(
+                503, "too many calls wait for the engine, which the trainer has just now", retry_after=5.0
+            )
+        self.waiting.append(Waiting(self._loop.time(), go, give_up))
+        if self._task is None or self._task.done():
+            self._task = self._loop.create_task(self._watch())
+
+    async def over(self) -> None:
+        """The same for a coroutine. Raises ``RequestRefused``."""
+        while self.on:
+            done = self._loop.create_future()
+
+            def go(done: asyncio.Future[None] = done) -> None:
+                if not done.done():
+                    done.set_result(None)
+
+            def give_up(e: RequestRefused, done: asyncio.Future[None] = done) -> None:
+                if not done.done():
+                    done.set_exception(e)
+
+            self.wait(go, give_up)
+            await done
+
+    def look(self) -> None:
+        """Something may have changed: who waits goes on, or has waited too long."""
+        if not self.waiting:
+            return
+        now = self._loop.time()
+        if not self.on:
+            waiting, self.waiting = self.waiting, deque()
+            for one in waiting:
+                self._count(now - one.since)
+                one.go()
+            return
+        while self.waiting and now - self.waiting[0].since > self._timeout:
+            one = self.waiting.popleft()
+            self._count(now - one.since)
+            one.give_up(RequestRefused(504, "the trainer has had the engine for too long", retry_after=5.0))
+
+    def _count(self, seconds: float) -> None:
+        metrics = self._metrics
+        metrics.add("slipstream_held_calls_total")
+        metrics.add("slipstream_hold_wait_seconds_total", amount=seconds)
+        if seconds > self.longest:
+            self.longest = seconds
+            metrics.set("slipstream_hold_longest_seconds", seconds)
+
+    async def _watch(self) -> None:
+        """The live state tells when it is over; time passes by itself."""
+        while self.waiting:
+            await asyncio.sleep(LOOK)
+            self.look()
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()

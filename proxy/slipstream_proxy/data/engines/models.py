@@ -1,0 +1,58 @@
+"""Model map: what a client's model name stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from slipstream.config import Config, ModelRoute
+
+
+@dataclass(slots=True, frozen=True)
+class ModelTarget:
+    kind: str
+    """``trained``, ``base`` or ``upstream``."""
+    model: str
+    """The trained model's name, or the name that is sent."""
+    trust: bool = False
+    upstream: str | None = None
+    key_env: str | None = None
+
+
+class ModelMap:
+    """Exact names first, then globs in the order of the file, then the trained model under its own name; others go to the engine as they are."""
+
+    def __init__(self, config: Config) -> None:
+        self.default = config.model_name
+        self._map = config.models
+        self._cache: dict[str, ModelTarget] = {}
+
+    def of(self, name: str) -> ModelTarget:
+        found = self._cache.get(name)
+        if found is None:
+            found = self._find(name)
+            if len(self._cache) < 4096 and len(name) < 256:
+                self._cache[name] = found
+        return found
+
+    def _find(self, name: str) -> ModelTarget:
+        entry = self._map.get(name)
+        if entry is None:
+            entry = next((e for pattern, e in self._map.items() if fnmatchcase(name, pattern)), None)
+        if entry is not None:
+            return _route(entry, name)
+        return ModelTarget("trained" if name == self.default else "base", name)
+
+    def names(self) -> list[str]:
+        """Names that ``/v1/models`` lists: those of the map that are no patterns, and the trained model's."""
+        listed = [n for n in self._map if not any(c in n for c in "*?[")]
+        return [*listed, *([] if self.default in listed else [self.default])]
+
+
+def _route(entry: ModelRoute, name: str) -> ModelTarget:
+    trust = entry.sampling == "trust"
+    if entry.trained is not None:
+        return ModelTarget("trained", entry.trained, trust)
+    if entry.base is not None:
+        return ModelTarget("base", entry.base, trust)
+    return ModelTarget("upstream", entry.model or name, trust, entry.upstream, entry.api_key_env)

@@ -1,0 +1,44 @@
+"""Connections to all engines and external upstreams."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from slipstream_proxy.data.wire.upstream import Pool
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.engines.models import ModelTarget
+
+
+class Pools:
+    """A pool for each base URL, made when it is needed."""
+
+    def __init__(self, *, engine_key: str | None, connect_timeout: float, timeout: float) -> None:
+        """``engine_key`` is sent to our engines. Timeouts in seconds."""
+        self._by_url: dict[str, Pool] = {}
+        self._engine_key = f"authorization: Bearer {engine_key}\r\n".encode() if engine_key else b""
+        self._connect_timeout = connect_timeout
+        self._timeout = timeout
+
+    def of(self, url: str) -> Pool:
+        found = self._by_url.get(url)
+        if found is None:
+            found = self._by_url[url] = Pool(url, connect_timeout=self._connect_timeout, timeout=self._timeout)
+        return found
+
+    def authorization(self, target: ModelTarget) -> bytes:
+        """The header line with the upstream's own key; empty: it needs none."""
+        if target.kind != "upstream":
+            return self._engine_key
+        key = os.environ.get(target.key_env) if target.key_env else None
+        return b"Authorization: Bearer %b\r\n" % key.encode() if key else b""
+
+    def sweep(self, now: float) -> None:
+        """Once a second: ``now`` is the event loop's time."""
+        for pool in self._by_url.values():
+            pool.sweep(now)
+
+    def close(self) -> None:
+        for pool in self._by_url.values():
+            pool.close()

@@ -1,0 +1,245 @@
+"""The worker's memory of running episodes: their pins, and which conversation an untagged call continues.
+
+It is a cache: the control plane's pins are the truth, and what is forgotten here starts a new episode.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from slipstream_proxy.data.episode.ids import new_id
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.call.record import Common
+    from slipstream_proxy.data.episode.identity import Tags
+    from slipstream_proxy.data.episode.pins import Pinned
+    from slipstream_proxy.data.episode.shared import SharedTable
+    from slipstream_proxy.dialects.base import Turn
+
+Name = tuple[str, str]
+"""(key's id, episode as the client names it)."""
+
+
+_NO_TAGS: Final[dict[str, str]] = {}
+_NO_PINS: Final[dict[str, Pinned]] = {}
+
+
+class RunningEpisode:
+    __slots__ = ("common", "done", "generation", "id", "name", "pins", "seen", "split", "tags", "task")
+
+    def __init__(self, name: Name, generation: int, said: Tags, now: float) -> None:
+        self.id = name[1] if generation == 1 else f"{name[1]}~{generation}"
+        """As stored: with ``~2`` after the first of the name was done."""
+        self.name, self.generation = name, generation
+        self.task, self.split = said.task, said.split or "train"
+        # Both are replaced and never changed: what many episodes have alike is one dict.
+        self.tags: dict[str, str] = said.tags or _NO_TAGS
+        self.pins: dict[str, Pinned] = _NO_PINS
+        """By model."""
+        self.seen = now
+        self.done = False
+        self.common: Common | None = None
+        """Of its calls' records, as it was for the last one."""
+
+
+@dataclass(slots=True)
+class _Tip:
+    """The end of a conversation, and the episodes that stand there."""
+
+    episodes: list[Name]
+    used: int = 0
+    at: float = 0.0
+
+
+_SAME: Final = 128
+"""Runs that stand at the same place of a conversation; of one that is asked for ever the older ones are forgotten."""
+
+
+class EpisodeMemory:
+    def __init__(self, *, window: float = 1800.0, limit: int = 100_000, shared: SharedTable | None = None) -> None:
+        """``shared``: what other workers know."""
+        self.window = window
+        self.limit = limit
+        self.shared = shared
+        self._known: OrderedDict[Name, RunningEpisode] = OrderedDict()
+        self._tools: OrderedDict[tuple[str, str], Name | None] = OrderedDict()
+        self._tips: OrderedDict[tuple[str, bytes], _Tip] = OrderedDict()
+        self._failed: OrderedDict[tuple[str, str], list[Name]] = OrderedDict()
+
+    def of(self, key: str, tags: Tags, turn: Turn | None) -> RunningEpisode:
+        """The episode of a call: the named one, the one it continues, or a new one."""
+        name = tags.episode
+        origin = tags.origin
+        if name is None and turn is not None:
+            found = self._continued(key, turn)
+            if found is not None:
+                name, origin = found[1], "continued"
+        if name is None:
+            name, origin = f"ep-{new_id(time.time())}", "new"
+        tags.origin = origin
+        return self._get((key, name), tags)
+
+    def _get(self, name: Name, tags: Tags) -> RunningEpisode:
+        now = time.monotonic()
+        episode = self._known.get(name)
+        finished = self._finished(name) if self.shared is not None else 0
+        if episode is None or episode.done or finished >= episode.generation:
+            generation = max(finished, episode.generation if episode is not None else 0) + 1
+            episode = RunningEpisode(name, generation, tags, now)
+            self._known[name] = episode
+            if len(self._known) > self.limit:
+                self._known.popitem(last=False)
+        elif now - episode.seen > 1.0:
+            self._known.move_to_end(name)
+        episode.seen = now
+        if tags.task is not None:
+            episode.task = tags.task
+        if tags.split is not None:
+            episode.split = tags.split
+        if tags.tags:
+            episode.tags = {**episode.tags, **tags.tags}
+        return episode
+
+    def finish(self, key: str, episode: str) -> None:
+        """It was told that the episode (by its stored id) is done: its name's next call starts another one."""
+        known = self._known.get((key, episode.partition("~")[0]))
+        if known is not None and known.id == episode:
+            self.end(known)
+        elif self.shared is not None:
+            name, _, generation = episode.partition("~")
+            self.shared.only("done", key, name.encode(), generation if generation.isdigit() else "1")
+
+    def end(self, episode: RunningEpisode) -> None:
+        """Its last call was answered."""
+        episode.done = True
+        if self.shared is not None:
+            key, name = episode.name
+            self.shared.only("done", key, name.encode(), str(episode.generation))
+
+    def _finished(self, name: Name) -> int:
+        """The last generation of a name that any worker was told the end of."""
+        assert self.shared is not None
+        return max([int(n) for n in self.shared.names("done", name[0], name[1].encode())], default=0)
+
+    # --- untagged calls that are sent again -------------------------------------------------------------------------
+
+    def failed(self, key: str, body_hash: str, episode: RunningEpisode) -> None:
+        """A call got no reply: its client may send it again, and that is no new run."""
+        if self.shared is not None:
+            self.shared.put("failed", key, body_hash.encode(), episode.name[1])
+            return
+        names = self._failed.setdefault((key, body_hash), [])
+        names.append(episode.name)
+        del names[:-_SAME]
+        if len(self._failed) > self.limit:
+            self._failed.popitem(last=False)
+
+    def again(self, key: str, body_hash: str) -> str | None:
+        """The episode of a call like this one that failed; each is given once, so that parallel runs stay apart."""
+        now = time.monotonic()
+        if self.shared is not None:
+            return self._running(key, self.shared.claim("failed", key, body_hash.encode(), once=True))
+        names = self._failed.pop((key, body_hash), [])
+        while names:
+            name = names.pop(0)
+            if self._alive(name, now):
+                if names:
+                    self._failed[(key, body_hash)] = names
+                return name[1]
+        return None
+
+    # --- continuation -----------------------------------------------------------------------------------------------
+
+    def _alive(self, name: Name | None, now: float) -> bool:
+        episode = self._known.get(name) if name is not None else None
+        return episode is not None and not episode.done and now - episode.seen <= self.window
+
+    def _continued(self, key: str, turn: Turn) -> Name | None:
+        if not turn.has_reply:
+            return None
+        now = time.monotonic()
+        for tool in reversed(turn.tool_ids):
+            name = self._tools.get((key, tool)) if self.shared is None else self._caller(key, tool)
+            if name is not None and (self.shared is not None or self._alive(name, now)):
+                return name
+        chain = _chain(turn.messages)
+        for digest in reversed(chain[:-1]):  # something must have been added to what was said
+            name = self._standing(key, digest, now)
+            if name is not None:
+                return name
+        return None
+
+    def _standing(self, key: str, digest: bytes, now: float) -> Name | None:
+        """An episode that stands there: runs that said the same so far are interchangeable, and each continues one of them."""
+        if self.shared is not None:
+            found = self._running(key, self.shared.claim("tip", key, digest))
+            return (key, found) if found is not None else None
+        tip = self._tips.get((key, digest))
+        if tip is None or now - tip.at > self.window:
+            return None
+        for _ in range(len(tip.episodes)):
+            name = tip.episodes[min(tip.used, len(tip.episodes) - 1)]
+            tip.used += 1
+            if self._alive(name, now):
+                return name
+        return None
+
+    def _caller(self, key: str, tool: str) -> Name | None:
+        """The one episode, of any worker, that was given this tool call."""
+        assert self.shared is not None
+        names = set(self.shared.names("tool", key, tool.encode("utf-8", "surrogatepass")))
+        found = self._running(key, names.pop()) if len(names) == 1 else None
+        return (key, found) if found is not None else None
+
+    def _running(self, key: str, name: str | None) -> str | None:
+        """None: it is done, as some worker was told."""
+        if name is None:
+            return None
+        known = self._known.get((key, name))
+        return name if self._finished((key, name)) < (known.generation if known is not None else 1) else None
+
+    def remember(self, episode: RunningEpisode, asked: Turn, said: Turn) -> None:
+        """After a reply: the next call of this conversation will begin with these messages."""
+        key = episode.name[0]
+        base = _chain(asked.messages)
+        last = base[-1] if base else b""
+        tips = [_link(last, message) for message in said.messages]
+        if self.shared is not None:
+            for tool in said.tool_ids:
+                self.shared.put("tool", key, tool.encode("utf-8", "surrogatepass"), episode.name[1])
+            for digest in tips:
+                self.shared.put("tip", key, digest, episode.name[1])
+            return
+        for tool in said.tool_ids:
+            other = self._tools.get((key, tool), episode.name)
+            # an id that two episodes were given (parsers that count from 0) says nothing
+            self._tools[(key, tool)] = episode.name if other == episode.name else None
+        for digest in tips:
+            tip = self._tips.setdefault((key, digest), _Tip([]))
+            tip.episodes.append(episode.name)
+            if len(tip.episodes) > 2 * _SAME:
+                del tip.episodes[:_SAME]
+                tip.used = max(0, tip.used - _SAME)
+            tip.at = time.monotonic()
+            self._tips.move_to_end((key, digest))
+        while len(self._tools) > self.limit:
+            self._tools.popitem(last=False)
+        while len(self._tips) > self.limit:
+            self._tips.popitem(last=False)
+
+
+def _link(before: bytes, message: bytes) -> bytes:
+    return hashlib.blake2b(before + message, digest_size=16).digest()
+
+
+def _chain(messages: list[bytes]) -> list[bytes]:
+    """Digest of each prefix of the conversation."""
+    chain, last = [], b""
+    for message in messages:
+        last = _link(last, message)
+        chain.append(last)
+    return chain

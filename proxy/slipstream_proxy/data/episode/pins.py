@@ -1,0 +1,103 @@
+"""Which adapter serves an episode. The control plane decides; while it is away, the worker does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slipstream_proxy.data.engines.control_link import ControlLink
+    from slipstream_proxy.data.engines.live import LiveView
+    from slipstream_proxy.data.episode.memory import RunningEpisode
+    from slipstream_proxy.data.observe.metrics import WorkerMetrics
+
+log = logging.getLogger(__name__)
+
+
+class Pinned:
+    # No dataclass: the ``__init__`` of one is not compiled.
+    __slots__ = ("adapter", "arm", "checked", "how")
+
+    def __init__(self, adapter: str, arm: str, how: str) -> None:
+        """``how``: ``control``, ``local`` or ``moved``."""
+        self.adapter, self.arm, self.how = adapter, arm, how
+        self.checked = -1
+        """The state of ``LiveView`` under which its adapter was found to be loaded."""
+
+
+class Pins:
+    """Of one worker."""
+
+    def __init__(self, live: LiveView, link: ControlLink, metrics: WorkerMetrics) -> None:
+        self._live, self._link, self._metrics = live, link, metrics
+        self._shared: dict[tuple[str, str, str, str], dict[str, Pinned]] = {}
+        self._waiting: dict[tuple[str, str, str], list[Callable[[], None]]] = {}
+        """(key, episode, model) → who waits for its pin."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def known(self, episode: RunningEpisode, model: str) -> Pinned | None:
+        """The episode's pin, if it has one."""
+        pin = episode.pins.get(model)
+        if pin is None or pin.checked == self._live.version:
+            return pin
+        return self._checked(episode, model, pin)
+
+    def make(self, episode: RunningEpisode, model: str, then: Callable[[], None]) -> Pinned | None:
+        """The pin of an episode that has none; None: ``then`` is called once it is there."""
+        if not self._live.connected:
+            return self._alone(episode, model)
+        waiting = self._waiting.get((*episode.name, model))
+        if waiting is not None:
+            waiting.append(then)
+            return None
+        self._waiting[(*episode.name, model)] = [then]
+        task = asyncio.get_running_loop().create_task(self._ask(episode, model))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return None
+
+    def _checked(self, episode: RunningEpisode, model: str, pin: Pinned) -> Pinned:
+        """The pin, or the one that the episode moves to because no engine has its adapter any more."""
+        if not self._live.servers(pin.adapter, episode.id):
+            pin = self._set(episode, model, self._live.replacement(model, pin.adapter), "live", "moved")
+        pin.checked = self._live.version
+        return pin
+
+    def _alone(self, episode: RunningEpisode, model: str) -> Pinned:
+        adapter, arm = self._live.decide(model, episode.name[0], episode.id)
+        self._metrics.add("slipstream_pins_total", 'by="worker"')
+        return self._checked(episode, model, self._set(episode, model, adapter, arm, "local"))
+
+    def _set(self, episode: RunningEpisode, model: str, adapter: str, arm: str, how: str) -> Pinned:
+        """Episodes share the dict that most of them have: a worker remembers a hundred thousand."""
+        key = (model, adapter, arm, how)
+        alone = self._shared.get(key)
+        if alone is None:
+            if len(self._shared) >= 1024:
+                self._shared.clear()
+            alone = self._shared[key] = {model: Pinned(adapter, arm, how)}
+        others = {name: pin for name, pin in episode.pins.items() if name != model}
+        episode.pins = {**others, **alone} if others else alone
+        return alone[model]
+
+    async def _ask(self, episode: RunningEpisode, model: str) -> None:
+        answer = await self._link.pin(episode.name[0], episode.id, model, episode.task, episode.split)
+        if answer is None:
+            self._alone(episode, model)
+        else:
+            self._set(episode, model, answer["adapter"], str(answer.get("arm", "live")), "control")
+            if isinstance(answer.get("episode"), str):
+                episode.id = answer["episode"]
+            self._metrics.add("slipstream_pins_total", 'by="control"')
+        for then in self._waiting.pop((*episode.name, model), ()):
+            try:
+                then()
+            except Exception:
+                log.exception("a call failed after its pin")
+
+    def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()

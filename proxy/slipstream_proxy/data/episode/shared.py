@@ -1,0 +1,118 @@
+"""What the workers of one proxy tell each other of episodes: which conversation stands where, and what is done.
+
+A client's next call may come to another worker than its last one. The table is a file in memory: a slot is a digest of what is said, when (the
+machine's monotonic clock), and a name. It is a cache like ``EpisodeMemory``; what is overwritten in it is forgotten.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SLOTS = 32768
+PROBES = 16
+"""Slots in which a digest may stand."""
+
+_SLOT = struct.Struct("<16sdIB131s")
+
+
+class SharedTable:
+    """Of one worker. Several slots may have the same digest: runs that said the same."""
+
+    def __init__(self, path: Path, window: float) -> None:
+        self.window = window
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        size = SLOTS * _SLOT.size
+        with self._locked():
+            if os.fstat(self._fd).st_size != size:
+                os.ftruncate(self._fd, 0)
+                os.ftruncate(self._fd, size)
+        self._table = mmap.mmap(self._fd, size)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """The kernel lets go of a lock whose process dies."""
+        fcntl.lockf(self._fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+    def put(self, kind: str, key: str, what: bytes, name: str) -> None:
+        """Say something; ``only`` says what replaces what was said before."""
+        self._put(_digest(kind, key, what), name, replace=False)
+
+    def only(self, kind: str, key: str, what: bytes, name: str) -> None:
+        self._put(_digest(kind, key, what), name, replace=True)
+
+    def _put(self, digest: bytes, name: str, *, replace: bool) -> None:
+        text = name.encode()
+        if len(text) > 131:
+            return
+        now = time.monotonic()
+        with self._locked():
+            chosen, oldest = -1, float("inf")
+            first = _first(digest)
+            for at in range(first, first + PROBES * _SLOT.size, _SLOT.size):
+                found, when, _, _, _ = _SLOT.unpack_from(self._table, at)
+                when = when if found.strip(b"\0") and 0.0 <= now - when <= self.window else 0.0
+                if replace and found == digest:
+                    chosen = at
+                    break
+                if when < oldest:
+                    chosen, oldest = at, when
+            _SLOT.pack_into(self._table, chosen, digest, now, 0, len(text), text)
+
+    def names(self, kind: str, key: str, what: bytes) -> list[str]:
+        """All that was said of it."""
+        return [name for _, _, name in self._find(_digest(kind, key, what))]
+
+    def claim(self, kind: str, key: str, what: bytes, *, once: bool = False) -> str | None:
+        """One of them, that was claimed the fewest times; ``once``: that was never claimed."""
+        with self._locked():
+            found = self._find(_digest(kind, key, what))
+            if not found:
+                return None
+            used, at, name = min(found)
+            if used and once:
+                return None
+            digest, when, _, size, text = _SLOT.unpack_from(self._table, at)
+            _SLOT.pack_into(self._table, at, digest, when, used + 1, size, text)
+        return name
+
+    def _find(self, digest: bytes) -> list[tuple[int, int, str]]:
+        """(times claimed, place, name)."""
+        first = _first(digest)
+        there = self._table[first : first + PROBES * _SLOT.size]
+        at = there.find(digest)
+        if at < 0:
+            return []
+        now = time.monotonic()
+        found = []
+        while at >= 0:
+            if not at % _SLOT.size:
+                _, when, used, size, text = _SLOT.unpack_from(there, at)
+                if 0.0 <= now - when <= self.window:
+                    found.append((used, first + at, text[:size].decode("utf-8", "replace")))
+            at = there.find(digest, at + 1)
+        return found
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _digest(kind: str, key: str, what: bytes) -> bytes:
+    return hashlib.blake2b(f"{kind}\0{key}\0".encode() + what, digest_size=16).digest()
+
+
+def _first(digest: bytes) -> int:
+    """Where the slots begin in which it may stand."""
+    return int.from_bytes(digest[:4], "little") % (SLOTS - PROBES) * _SLOT.size

@@ -1,0 +1,236 @@
+"""The data plane's metrics: plain numbers in each worker, summed over the workers' snapshots when somebody asks.
+
+Labels are fixed sets (formats, outcomes, status classes), or names whose number is capped: adapters (``ADAPTERS``, the oldest are added up under
+``other``) and the values of tags (``TAG_NAMES`` × ``TAG_VALUES``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from bisect import bisect_right
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipstream_proxy.data.call.step import CallStep
+from slipstream_proxy.data.observe.exposition import BUCKETS, LARGEST, render
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slipstream_proxy.data.call.view import CallView
+
+ADAPTERS = 50
+"""Adapters with series of their own."""
+TAG_NAMES = 4
+TAG_VALUES = 20
+OTHER = "other"
+WAITING = 512
+
+CALLS, TAGGED = "slipstream_calls_total", "slipstream_tagged_calls_total"
+CALL_SECONDS, FIRST_BYTE, CHUNK = "slipstream_call_seconds", "slipstream_first_byte_seconds", "slipstream_chunk_seconds"
+OVERHEAD, UPSTREAM = "slipstream_overhead_seconds", "slipstream_upstream_seconds"
+PER_FORMAT = (CALL_SECONDS, FIRST_BYTE, CHUNK)
+
+
+class Histogram:
+    """Values wait in a list until somebody asks or ``WAITING`` of them are there: sorted, they are counted at a fraction of the price."""
+
+    __slots__ = ("_counts", "_total", "_waiting")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BUCKETS) + 1)
+        self._total = 0.0
+        self._waiting: list[float] = []
+
+    def observe(self, seconds: float) -> None:
+        self._waiting.append(seconds)
+
+    def fold(self) -> None:
+        if not self._waiting:
+            return
+        values = sorted(self._waiting)
+        self._waiting.clear()
+        self._total += sum(values)
+        below = 0
+        for i, bound in enumerate(BUCKETS):
+            upto = bisect_right(values, bound)
+            self._counts[i] += upto - below
+            below = upto
+        self._counts[-1] += len(values) - below
+
+    @property
+    def counts(self) -> list[int]:
+        """By bucket, each without the smaller ones."""
+        self.fold()
+        return self._counts
+
+    @property
+    def total(self) -> float:
+        self.fold()
+        return self._total
+
+
+class OfFormat:
+    """The histograms of one wire format."""
+
+    __slots__ = ("call", "chunk", "first")
+
+    def __init__(self) -> None:
+        self.call, self.first, self.chunk = Histogram(), Histogram(), Histogram()
+
+
+def quoted(value: str) -> str:
+    """A label's value in Prometheus's notation."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class WorkerMetrics(CallStep):
+    def __init__(self, tags: Iterable[str] | None = None) -> None:
+        """``tags``: names of tags that calls are counted by; None: the first ``TAG_NAMES`` that are seen."""
+        self.values: dict[tuple[str, str], float] = {}
+        self.calls: dict[tuple[str, str, int, str], int] = {}
+        """(format, outcome, status // 100, adapter) → calls."""
+        self.tagged: dict[tuple[str, str, int], int] = {}
+        self.formats: dict[str, OfFormat] = {}
+        self.overhead, self.upstream = Histogram(), Histogram()
+        self._adapters: dict[str, None] = {}
+        self._open = tags is None
+        self._tags: dict[str, dict[str, None]] = {name: {} for name in (tags or ())}
+        self._before: list[dict[str, Any]] = []
+
+    def add(self, name: str, labels: str = "", amount: float = 1.0) -> None:
+        """``labels`` in Prometheus's own notation: ``status="404"``."""
+        key = (name, labels)
+        self.values[key] = self.values.get(key, 0.0) + amount
+
+    def set(self, name: str, value: float, labels: str = "") -> None:
+        self.values[(name, labels)] = value
+
+    # --- a call that has ended --------------------------------------------------------------------------------------
+
+    def ended(self, call: CallView, status: int, outcome: str) -> None:
+        pin = call.pin
+        adapter = pin.adapter if pin is not None else "external" if call.target.kind == "upstream" else "base"
+        label = (call.dialect.name, outcome, status // 100, adapter)
+        count = self.calls.get(label)
+        if count is None:
+            label, count = self._label(label)
+        self.calls[label] = count = count + 1
+        if not count % WAITING:
+            self._fold()
+        if call.episode is not None and call.episode.tags:
+            self._tag(call.episode.tags, outcome, status // 100)
+        own = self.formats.get(call.dialect.name)
+        if own is None:
+            own = self.formats[call.dialect.name] = OfFormat()
+        now, started = time.time(), call.started
+        own.call.observe(now - started)
+        if call.first is not None:
+            own.first.observe(call.first - started)
+            if call.replied:
+                self.upstream.observe(call.replied - call.forwarded)
+                self.overhead.observe(call.forwarded - started + now - call.replied)
+                if call.stream and len(call.parts) > 1:
+                    own.chunk.observe((call.replied - call.first) / (len(call.parts) - 1))
+
+    def _fold(self) -> None:
+        for histogram in (
+            self.overhead,
+            self.upstream,
+            *(h for f in self.formats.values() for h in (f.call, f.first, f.chunk)),
+        ):
+            histogram.fold()
+
+    def _label(self, label: tuple[str, str, int, str]) -> tuple[tuple[str, str, int, str], int]:
+        """A label seen for the first time. With too many adapters the oldest one's calls are added up under ``other``."""
+        adapter = label[3]
+        if adapter not in self._adapters:
+            self._adapters[adapter] = None
+            if len(self._adapters) > ADAPTERS:
+                oldest = next(iter(self._adapters))
+                del self._adapters[oldest]
+                for old in [k for k in self.calls if k[3] == oldest]:
+                    into = (*old[:3], OTHER)
+                    self.calls[into] = self.calls.get(into, 0) + self.calls.pop(old)
+        return label, self.calls.get(label, 0)
+
+    def _tag(self, tags: dict[str, str], outcome: str, status: int) -> None:
+        for name, value in tags.items():
+            known = self._tags.get(name)
+            if known is None:
+                if not self._open or len(self._tags) >= TAG_NAMES:
+                    continue
+                known = self._tags[name] = {}
+            if value not in known:
+                if len(known) >= TAG_VALUES or len(value) > LARGEST:
+                    value = OTHER
+                else:
+                    known[value] = None
+            label = (name, value, status)
+            self.tagged[label] = self.tagged.get(label, 0) + 1
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        values: list[list[Any]] = [[n, labels, v] for (n, labels), v in self.values.items()]
+        for (form, outcome, status, adapter), count in self.calls.items():
+            labels = f'format="{form}",outcome="{outcome}",status="{status}xx",adapter="{quoted(adapter)}"'
+            values.append([CALLS, labels, count])
+        for (name, value, status), count in self.tagged.items():
+            values.append([TAGGED, f'tag="{quoted(name)}",value="{quoted(value)}",status="{status}xx"', count])
+        histograms: list[tuple[str, str, Histogram]] = [(OVERHEAD, "", self.overhead), (UPSTREAM, "", self.upstream)]
+        for form, own in self.formats.items():
+            for family, histogram in zip(PER_FORMAT, (own.call, own.first, own.chunk), strict=True):
+                histograms.append((family, f'format="{form}"', histogram))
+        return {"values": values, "histograms": [[n, labels, h.counts, h.total] for n, labels, h in histograms]}
+
+    def save(self, path: Path, parts: list[dict[str, Any]] | None = None) -> None:
+        """For the other workers and ``status``. Best effort: on a full disk an older file is written over where it lies.
+
+        Another thread must be given the ``parts``: it may not count while the event loop does.
+        """
+        text = json.dumps({"at": time.time(), "parts": self.parts() if parts is None else parts})
+        temp = path.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temp.write_text(text.ljust((len(text) // 16384 + 1) * 16384))
+            temp.replace(path)
+        except OSError:
+            self._save_over(path, text)
+            try:
+                temp.unlink(missing_ok=True)
+            except OSError:
+                return
+
+    def _save_over(self, path: Path, text: str) -> None:
+        try:
+            with path.open("r+") as file:
+                file.write(text.ljust(path.stat().st_size))
+        except OSError:
+            return
+
+    def resume(self, path: Path) -> None:
+        """Count on from what a worker of this number said before it was started again: a sum over workers must not fall."""
+        self._before = [{**p, "values": [v for v in p["values"] if v[0].endswith("_total")]} for p in read_parts(path)]
+
+    def parts(self) -> list[dict[str, Any]]:
+        return [*self._before, self.snapshot()]
+
+
+def read_parts(path: Path) -> list[dict[str, Any]]:
+    """Snapshots of a worker's file; nothing where there is none, or none that can be read."""
+    try:
+        found = json.loads(path.read_text())["parts"]
+        return found if isinstance(found, list) else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def gather(folder: Path, own: WorkerMetrics, own_file: str) -> str:
+    """Prometheus text of all workers. This one's numbers are saved first, so that the next scrape, whoever answers it, sees no less."""
+    others = [p for p in sorted(folder.glob("data*.json")) if p.name != own_file] if folder.is_dir() else []
+    if others:
+        own.save(folder / own_file)
+    return render([*own.parts(), *(part for path in others for part in read_parts(path))])

@@ -1,0 +1,198 @@
+"""OpenTelemetry traces of calls: a span each, with the GenAI semantic conventions' attributes, a child of the agent's and the parent of the engine's.
+
+On where ``OTEL_EXPORTER_OTLP_ENDPOINT`` or ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`` says where to (or ``OTEL_TRACES_EXPORTER=console``), off otherwise
+and with ``OTEL_SDK_DISABLED=true``. Off, a client's ``traceparent`` still reaches the engine as it came. Spans hold names and numbers, no text of a message.
+
+Source of the names: OpenTelemetry's "Semantic conventions for generative AI client operations".
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from slipstream_proxy.data.call.step import CallStep
+from slipstream_proxy.data.observe.exposition import operation
+from slipstream_proxy.usage import usage_of
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Span
+    from opentelemetry.util.types import AttributeValue
+
+    from slipstream_proxy.data.call.call import ActiveCall
+    from slipstream_proxy.data.call.view import CallView
+
+log = logging.getLogger(__name__)
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+NANO = 1_000_000_000
+REQUEST = {
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "seed": "gen_ai.request.seed",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "max_completion_tokens": "gen_ai.request.max_tokens",
+    "max_output_tokens": "gen_ai.request.max_tokens",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "n": "gen_ai.request.choice.count",
+}
+"""Numbers of a request → their attribute."""
+
+_FINISH = re.compile(rb'"(?:finish_reason|stop_reason)":\s*"(\w+)"')
+_ID = re.compile(rb'"id":\s*"([\w-]{1,128})"')
+
+
+def wanted(env: dict[str, str] | os._Environ[str] = os.environ) -> bool:
+    """Whether the environment asks for traces."""
+    exporters = env.get("OTEL_TRACES_EXPORTER", "otlp").lower()
+    if env.get("OTEL_SDK_DISABLED", "").lower() == "true" or exporters == "none":
+        return False
+    return exporters == "console" or any(env.get(name) for name in ENDPOINTS)
+
+
+def make_tracing(model: str) -> Tracing | None:
+    """None: the environment does not ask for traces, or the packages are not installed, which is logged."""
+    if not wanted():
+        return None
+    try:
+        return Tracing(model)
+    except ImportError as e:
+        log.warning("OTEL_… asks for traces, but %s is not installed: pip install 'slipstream[otel]'", e.name)
+    except Exception as e:
+        log.warning("no traces: %s: %s", type(e).__name__, e)
+    return None
+
+
+def _exporter() -> SpanExporter:
+    if os.environ.get("OTEL_TRACES_EXPORTER", "").lower() == "console":
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+        return ConsoleSpanExporter(out=sys.stderr)
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter()
+
+
+class Tracing(CallStep):
+    """A span for each call."""
+
+    def __init__(self, model: str) -> None:
+        """``model`` names a span whose call names none. Raises ``ImportError`` without OpenTelemetry's SDK. Sampling, headers, batching and
+        the resource are the SDK's own ``OTEL_…`` settings.
+        """
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self.model = model
+        named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+        resource = Resource.create({} if named else {"service.name": "slipstream-proxy"})
+        self._provider = TracerProvider(resource=resource)
+        self._provider.add_span_processor(BatchSpanProcessor(_exporter()))
+        self._tracer = self._provider.get_tracer("slipstream", metadata.version("slipstream"))
+        self._propagator = TraceContextTextMapPropagator()
+        self._kind, self._failed = SpanKind.CLIENT, Status(StatusCode.ERROR)
+        self._in_context = set_span_in_context
+        self._spans: dict[str, Span] = {}
+        """By call, from its forwarding to its end."""
+
+    def close(self) -> None:
+        """Blocks until what is queued has been sent, or the exporter has given up."""
+        self._provider.shutdown()
+
+    def _span(self, call: ActiveCall | CallView) -> Span:
+        found = self._spans.get(call.id)
+        if found is None:
+            headers = call.request.headers
+            carrier = {
+                n: headers[n.encode()].decode("latin-1") for n in ("traceparent", "tracestate") if n.encode() in headers
+            }
+            name = f"{operation(call.dialect.name)} {call.model or self.model}"
+            parent = self._propagator.extract(carrier)
+            found = self._tracer.start_span(name, parent, self._kind, start_time=int(call.started * NANO))
+            self._spans[call.id] = found
+        return found
+
+    def forward(self, call: ActiveCall, fields: bytes) -> bytes:
+        """Our trace context in place of the client's: our span is the parent of the engine's."""
+        lines = fields.splitlines(keepends=True)
+        kept = [line for line in lines if not line.lower().startswith((b"traceparent:", b"tracestate:"))]
+        try:
+            carrier: dict[str, str] = {}
+            self._propagator.inject(carrier, self._in_context(self._span(call)))
+        except Exception:  # a trace must not cost a call
+            log.exception("a span could not be begun")
+            return fields
+        ours = "".join(f"{name}: {value}\r\n" for name, value in carrier.items())
+        return b"".join(kept) + ours.encode("latin-1", "replace")
+
+    def ended(self, call: CallView, status: int, outcome: str) -> None:
+        try:
+            span = self._span(call)
+            if span.is_recording():
+                span.set_attributes(attributes(call, status, outcome, self.model))
+                if outcome == "error":
+                    span.set_status(self._failed)
+            span.end()
+        except Exception:
+            log.exception("a span could not be ended")
+        finally:
+            self._spans.pop(call.id, None)
+
+
+def attributes(call: CallView, status: int, outcome: str, model: str) -> dict[str, AttributeValue]:
+    """Of a finished call. Names, numbers and ids; no text."""
+    found: dict[str, AttributeValue] = {
+        "gen_ai.operation.name": operation(call.dialect.name),
+        "gen_ai.provider.name": "vllm" if call.target.kind != "upstream" else "openai",
+        "gen_ai.request.model": call.model or model,
+        "gen_ai.response.model": call.adapter,
+        "http.response.status_code": status,
+        "slipstream.call.id": call.id,
+        "slipstream.outcome": outcome,
+        "slipstream.format": call.dialect.name,
+        "slipstream.tries": call.tries,
+    }
+    if call.episode is not None:
+        found["gen_ai.conversation.id"] = found["slipstream.episode"] = call.episode.id
+        if call.episode.task:
+            found["slipstream.task"] = call.episode.task
+    if call.pin is not None:
+        found["slipstream.arm"] = call.pin.arm
+    if call.upstream:
+        parts = urlsplit(call.upstream)
+        found["server.address"] = parts.hostname or parts.path
+        if parts.port:
+            found["server.port"] = parts.port
+    if outcome != "ok":
+        found["error.type"] = "aborted" if outcome == "aborted" else str(status)
+    if call.first is not None:
+        found["slipstream.first_byte_seconds"] = call.first - call.started
+    for name, attribute in REQUEST.items():
+        value = call.payload.get(name) if call.payload is not None else None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            found[attribute] = value
+    return found | _of_reply(b"".join(call.parts))
+
+
+def _of_reply(reply: bytes) -> dict[str, AttributeValue]:
+    """Token counts, finish reasons and the id, read from a whole reply or a stream's events without parsing them."""
+    names = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+    found: dict[str, AttributeValue] = {
+        name: n for name, n in zip(names, usage_of(reply), strict=True) if n is not None
+    }
+    if reasons := [r.decode() for r in _FINISH.findall(reply)]:
+        found["gen_ai.response.finish_reasons"] = reasons
+    if m := _ID.search(reply):
+        found["gen_ai.response.id"] = m[1].decode()
+    return found

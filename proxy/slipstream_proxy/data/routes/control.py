@@ -1,0 +1,96 @@
+"""The control API and the page: forwarded to the control plane's Unix socket as they are, with who is asking."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from slipstream_proxy.data.access.admission import credential
+from slipstream_proxy.data.routes.body import body_parts
+from slipstream_proxy.data.wire.errors import RequestRefused
+from slipstream_proxy.data.wire.replies import end_to_end, first_fields, hand_on
+from slipstream_proxy.keys import ANYONE
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.access.admission import Admission
+    from slipstream_proxy.data.access.hosts import AllowedHosts
+    from slipstream_proxy.data.engines.control_link import ControlLink
+    from slipstream_proxy.data.episode.memory import EpisodeMemory
+
+_CREDENTIALS = ("authorization", "x-api-key", "api-key")
+_DONE = re.compile(r"^/slipstream/v1/episodes/([^/]+)/done$")
+_PAGE = ("/", "/favicon.ico")
+
+
+def is_control(path: str) -> bool:
+    return path in _PAGE or path.startswith(("/slipstream/", "/static/"))
+
+
+class ControlRoutes:
+    """Forwards requests to the control plane."""
+
+    def __init__(
+        self, link: ControlLink, admission: Admission, hosts: AllowedHosts, episodes: EpisodeMemory, timeout: float
+    ) -> None:
+        """``timeout``: seconds that a body may stand still. ``episodes`` is told which ones are done."""
+        self._link, self._admission, self._hosts, self._episodes = link, admission, hosts, episodes
+        self._timeout = timeout
+
+    def _auth(self, request: web.BaseRequest, path: str) -> str:
+        """Who asks, for the control plane. The page itself needs no key: it asks for one."""
+        headers = first_fields(request)
+        if self._admission.open:
+            key = ANYONE
+        elif credential(headers)[0] is None and (path in _PAGE or path.startswith("/static/")):
+            return json.dumps({"key": "-", "scopes": []})
+        else:
+            key, _ = self._admission.who(headers)
+        return json.dumps({"key": key.id, "scopes": list(key.scopes)})
+
+    async def forward(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Bodies are streamed both ways: adapter uploads, and NDJSON that never ends."""
+        path = request.rel_url.raw_path
+        try:
+            self._hosts.check(request)
+            auth = self._auth(request, path)
+        except RequestRefused as e:
+            return _refused(e)
+        headers = end_to_end(request.headers)
+        for name in {n for n in headers if n.lower() in _CREDENTIALS or n.lower().startswith("x-slipstream-")}:
+            headers.popall(name, None)
+        headers.popall("content-encoding", None)  # what is read of the body is unpacked
+        headers["x-slipstream-auth"] = auth
+        body = body_parts(request, sys.maxsize, self._timeout) if request.can_read_body else None
+        url = URL(f"http://control{request.rel_url.raw_path_qs}", encoded=True)
+        try:
+            reply = await self._link.session.request(
+                request.method, url, headers=headers, data=body, allow_redirects=False
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as e:
+            if isinstance(e.__cause__, RequestRefused):
+                return _refused(e.__cause__)  # the client's body, and not the control plane
+            message = "the control plane does not answer; calls are served and recorded meanwhile"
+            return _refused(RequestRefused(503, message, retry_after=1.0))
+        async with reply:
+            if request.method == "POST" and reply.status < 300 and (m := _DONE.match(path)):
+                self._episodes.finish(json.loads(auth)["key"], m[1])
+            return await hand_on(request, reply)
+
+
+def _refused(e: RequestRefused) -> web.Response:
+    """In the control API's shape."""
+    detail = {"type": e.kind, "message": e.message, "field": e.param, "fix": None}
+    response = web.json_response({"error": detail}, status=e.status)
+    if e.retry_after is not None:
+        response.headers["retry-after"] = "1"
+    if e.status == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    if e.status == 408:
+        response.force_close()
+    return response

@@ -1,0 +1,155 @@
+"""aiohttp's own way through the proxy: unusual requests of captured formats, other routes, the control plane's routes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from slipstream_proxy.data.call.call import ActiveCall
+from slipstream_proxy.data.episode.identity import Prefix, split_path
+from slipstream_proxy.data.observe.exposition import passed_label
+from slipstream_proxy.data.routes.body import read_body
+from slipstream_proxy.data.routes.control import is_control
+from slipstream_proxy.data.routes.paths import MODELS, decoded, methods, passed
+from slipstream_proxy.data.wire.errors import RequestRefused
+from slipstream_proxy.data.wire.replies import StreamedReply, WholeReply
+from slipstream_proxy.data.wire.request import RequestHead, forwardable
+from slipstream_proxy.data.wire.sink import ABORT, END, QueueSink
+from slipstream_proxy.dialects import BY_PATH
+from slipstream_proxy.dialects.base import Dialect, openai_error
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.access.hosts import AllowedHosts
+    from slipstream_proxy.data.routes.control import ControlRoutes
+    from slipstream_proxy.data.routes.health import HealthRoutes
+    from slipstream_proxy.data.routes.passthrough import Passthrough
+    from slipstream_proxy.data.wire.server_state import ServerState
+
+log = logging.getLogger(__name__)
+
+
+def header_map(fields: list[bytes]) -> CIMultiDict[str]:
+    found: CIMultiDict[str] = CIMultiDict()
+    for line in fields:
+        name, _, value = line.partition(b":")
+        found.add(name.decode("latin-1"), value.strip().decode("latin-1"))
+    return found
+
+
+def error_response(e: RequestRefused, dialect: Dialect | None = None) -> web.Response:
+    body = (dialect.error if dialect else openai_error)(e.status, e.message, e.kind, e.param)
+    response = WholeReply(
+        status=e.status, headers=header_map([b"content-type: application/json", *e.fields]), body=body
+    )
+    if e.status in (408, 413):
+        response.force_close()  # what is left of the body would be read as a request
+    return response
+
+
+class RequestHandler:
+    """The low-level server's one handler: it finds a request's route."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        *,
+        health: HealthRoutes,
+        control: ControlRoutes,
+        passthrough: Passthrough,
+        hosts: AllowedHosts,
+    ) -> None:
+        self._state = state
+        self._health, self._control, self._passthrough, self._hosts = health, control, passthrough, hosts
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.version >= (1, 1) and request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0
+        coded = request.headers.get("Transfer-Encoding", "chunked").strip().lower() != "chunked"
+        if coded or request.version < (1, 0):
+            message = "a transfer coding other than chunked" if coded else "this is no HTTP/1"
+            refused = error_response(RequestRefused(400, message))
+            refused.force_close()
+            return refused
+        target = request.rel_url.raw_path
+        dialect = None
+        try:
+            if (health := await self._health.answer(request, target)) is not None:
+                return health
+            if is_control(target):
+                return await self._control.forward(request)
+            prefix = split_path(target)
+            path = decoded(prefix.path)
+            dialect = BY_PATH.get(path) or (BY_PATH["/v1/messages"] if path.startswith("/v1/messages/") else None)
+            self._hosts.check_origin(request)
+            return await self._inference(request, prefix, path)
+        except RequestRefused as e:
+            self._state.services.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
+            return error_response(e, dialect)
+
+    async def _inference(self, request: web.BaseRequest, prefix: Prefix, path: str) -> web.StreamResponse:
+        """``path`` is the prefix's, decoded."""
+        query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
+        method, dialect = request.method, BY_PATH.get(path)
+        if dialect is not None and method == "POST":
+            return await self._captured(request, Prefix(path + query, prefix.episode, prefix.task), dialect)
+        if path == MODELS and method == "GET":
+            return await self._passthrough.list_models(request)
+        full = Prefix(prefix.path + query, prefix.episode, prefix.task)
+        if method in passed(path):
+            reply = await self._passthrough.pass_through(request, full)
+            self._state.services.metrics.add("slipstream_passed_requests_total", passed_label(path, reply.status))
+            return reply
+        allowed = methods(path)
+        if allowed and method == "OPTIONS" and {"Origin", "Access-Control-Request-Method"} <= request.headers.keys():
+            return await self._passthrough.pass_preflight(request, full)
+        if allowed:
+            return _detail(405, "Method Not Allowed", {"allow": ", ".join(allowed)})
+        if path.endswith("/") and methods(path[:-1]):
+            return WholeReply(status=307, headers={"location": request.rel_url.raw_path[:-1] + query})
+        return _detail(404, "Not Found", {})
+
+    async def _captured(self, request: web.BaseRequest, prefix: Prefix, dialect: Dialect) -> web.StreamResponse:
+        """A call of a captured format. The relay is the fast path's; only reading and writing differ."""
+        body = await read_body(request, self._state.body_limit, self._state.header_timeout)
+        head = RequestHead(prefix, dialect, forwardable(list(request.raw_headers)))
+        sink = QueueSink()
+        call = sink.call = ActiveCall(self._state.services, head, body, sink)
+        try:
+            call.begin()
+            status, block, whole, close = await sink.head()
+            headers = header_map(block.split(b"\r\n")[:-1])
+            if whole is not None:
+                response = WholeReply(status=status, headers=headers, body=whole)
+                if close or self._state.draining:
+                    response.force_close()
+                return response
+            stream = StreamedReply(status=status, headers=headers)
+            if request.version >= (1, 1):
+                stream.enable_chunked_encoding()
+            if self._state.draining or request.version < (1, 1):
+                stream.force_close()  # how else would HTTP/1.0 know where the stream ends
+            await stream.prepare(request)
+            while (item := await sink.take()) is not END:
+                if item is ABORT:
+                    if request.transport is not None:
+                        request.transport.close()
+                    return stream
+                assert isinstance(item, bytes)
+                await stream.write(item)
+            await stream.write_eof()
+            return stream
+        except (asyncio.CancelledError, ConnectionError):
+            call.client_gone()
+            raise
+
+
+def _detail(status: int, text: str, headers: dict[str, str]) -> web.Response:
+    """As vLLM says it."""
+    return WholeReply(
+        status=status, headers=headers, body=b'{"detail":"%b"}' % text.encode(), content_type="application/json"
+    )

@@ -1,0 +1,86 @@
+"""``/healthz`` (the worker lives), ``/readyz`` (it can answer calls) and ``/metrics``; answered here, whatever else is down."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import aiohttp
+from aiohttp import web
+
+from slipstream_proxy.data.observe.metrics import gather
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slipstream_proxy.data.access.hosts import AllowedHosts
+    from slipstream_proxy.data.engines.control_link import ControlLink
+    from slipstream_proxy.data.engines.live import LiveView
+    from slipstream_proxy.data.observe.metrics import WorkerMetrics
+    from slipstream_proxy.data.wire.server_state import ServerState
+
+
+class HealthRoutes:
+    """Answers for this worker, and ``/metrics`` for all of them."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        live: LiveView,
+        metrics: WorkerMetrics,
+        file: Path,
+        link: ControlLink,
+        hosts: AllowedHosts,
+    ) -> None:
+        """``file`` is where this worker's metrics are saved; the others' lie beside it."""
+        self._state, self._live, self._metrics, self._file = state, live, metrics, file
+        self._link, self._hosts = link, hosts
+
+    async def answer(self, request: web.BaseRequest, path: str) -> web.Response | None:
+        """None: not such a path."""
+        if path not in ("/healthz", "/readyz", "/metrics") or request.method not in ("GET", "HEAD"):
+            return None
+        if path == "/healthz":
+            return web.json_response({"status": "ok"})
+        if path == "/readyz":
+            why = self.not_ready()
+            return web.json_response({"status": why or "ready"}, status=503 if why else 200)
+        self._hosts.check(request)
+        own = gather(self._file.parent, self._metrics, self._file.name)
+        return web.Response(
+            text=_merged(own, await self._control_metrics()),
+            headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+    def not_ready(self) -> str | None:
+        """Why this worker cannot answer calls."""
+        if self._state.draining:
+            return "draining"
+        if not self._live.known:
+            return "what is live is not known yet"
+        if not self._live.ready:
+            return "no engine is up"
+        return None
+
+    async def _control_metrics(self) -> str:
+        try:
+            async with asyncio.timeout(2.0):
+                async with self._link.session.get("http://control/internal/metrics") as reply:
+                    return (await reply.read()).decode("utf-8", "replace") if reply.status == 200 else ""
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return ""
+
+
+def _merged(own: str, other: str) -> str:
+    """The control plane's families behind ours, without those that we have."""
+    ours = {line.split(" ", 3)[2] for line in own.split("\n") if line.startswith("# TYPE ")}
+    kept: list[str] = []
+    skip = False
+    for line in other.split("\n"):  # and not where splitlines does: labels hold what strangers wrote
+        if line.startswith("# "):
+            parts = line.split(" ", 3)
+            if len(parts) > 2 and parts[1] in ("HELP", "TYPE"):
+                skip = parts[2] in ours
+        if not skip and line:
+            kept.append(line)
+    return own + ("\n".join(kept) + "\n" if kept else "")

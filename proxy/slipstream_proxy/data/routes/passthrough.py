@@ -1,0 +1,239 @@
+"""Inference routes that are relayed without being captured (``paths.py`` says which)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from slipstream_proxy.data.routes.body import body_parts, read_body
+from slipstream_proxy.data.routes.form import find_model
+from slipstream_proxy.data.wire.errors import RequestRefused
+from slipstream_proxy.data.wire.replies import WholeReply, end_to_end, first_fields, hand_on
+from slipstream_proxy.data.wire.request import forwardable
+from slipstream_proxy.dialects.base import dumps, loads
+
+if TYPE_CHECKING:
+    from slipstream.config import Config
+    from slipstream_proxy.data.access.admission import Admission
+    from slipstream_proxy.data.engines.hold import Holding
+    from slipstream_proxy.data.engines.live import LiveView
+    from slipstream_proxy.data.engines.models import ModelMap
+    from slipstream_proxy.data.episode.identity import Prefix
+
+Names = tuple[bytes, bytes]
+"""The engine's and the client's name of a model, as JSON."""
+
+Data = bytes | AsyncIterator[bytes] | None
+"""A body, whole or as it comes."""
+
+_IDLE = 3.0
+"""Seconds for which a connection to an engine is kept: less than those after which an engine closes it (5 with uvicorn)."""
+
+_ONE_ENGINES = re.compile(r"/v1/(?:responses|files|batches)/")
+"""What one engine has made and the others do not know."""
+
+
+class Passthrough:
+    """Relays requests to an engine that is up."""
+
+    def __init__(
+        self, config: Config, admission: Admission, models: ModelMap, live: LiveView, holding: Holding
+    ) -> None:
+        self._config, self._admission, self._models, self._live, self._holding = (
+            config,
+            admission,
+            models,
+            live,
+            holding,
+        )
+        self._client: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    def _headers(self, request: web.BaseRequest) -> CIMultiDict[str]:
+        _, _, lines = forwardable(list(request.raw_headers))
+        found: CIMultiDict[str] = CIMultiDict()
+        for line in lines:
+            name, _, value = line.partition(b": ")
+            found.add(name.decode("latin-1"), value.decode("latin-1").removesuffix("\r\n"))
+        if self._config.engine.api_key:
+            found["Authorization"] = f"Bearer {self._config.engine.api_key}"
+        return found
+
+    def _engines(self) -> list[str]:
+        """Those that are up first."""
+        servers = self._live.servers(self._models.default, "")
+        if not servers:
+            raise RequestRefused(503, "no engine is configured", retry_after=1.0)
+        return servers
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._client is None:
+            proxy = self._config.proxy
+            self._client = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=proxy.connect_timeout, sock_read=proxy.upstream_timeout
+                ),
+                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            )
+        return self._client
+
+    async def _mapped(self, request: web.BaseRequest) -> tuple[Data, Names | None]:
+        """The body with the engine's model name, and (engine's, client's) name as JSON. What has no such name goes on as it comes."""
+        limit, timeout = self._config.proxy.body_limit, self._config.proxy.header_timeout
+        if not request.can_read_body:
+            return None, None
+        kind = request.headers.get("Content-Type", "")
+        if kind.lower().startswith("multipart/form-data") and self._config.models:
+            return self._mapped_form(await read_body(request, limit, timeout), kind)
+        if "json" not in kind.lower():
+            return body_parts(request, limit, timeout), None
+        body = await read_body(request, limit, timeout)
+        try:
+            read = loads(body)
+        except ValueError:
+            return body, None
+        if not isinstance(read, dict) or not isinstance(read.get("model"), str):
+            return body, None
+        asked = read["model"]
+        model = self._engines_name(asked)
+        if model == asked:
+            return body, None
+        read["model"] = model
+        return dumps(read), (dumps(model), dumps(asked))
+
+    def _mapped_form(self, body: bytes, kind: str) -> tuple[bytes, Names | None]:
+        found = find_model(body, kind)
+        if found is None:
+            return body, None
+        start, end = found
+        asked = body[start:end].decode("utf-8", "replace")
+        model = self._engines_name(asked)
+        if model == asked:
+            return body, None
+        return body[:start] + model.encode() + body[end:], (dumps(model), dumps(asked))
+
+    def _engines_name(self, asked: str) -> str:
+        route = self._models.of(asked)
+        if route.kind == "upstream":
+            message = f"model {asked!r} is an external upstream, which serves the captured routes only"
+            raise RequestRefused(404, message, param="model")
+        live = self._live.models.get(route.model) if route.kind == "trained" else None
+        return live.base if live is not None else route.model
+
+    async def pass_through(self, request: web.BaseRequest, prefix: Prefix) -> web.StreamResponse:
+        key, _ = self._admission.who(first_fields(request))
+        self._admission.enter(key)
+        try:
+            if request.method == "POST":
+                await self._holding.over()
+            data, names = await self._mapped(request)
+            reply = await self._ask_any(request, prefix.path, data)
+            async with reply:
+                return await _relay(request, reply, names)
+        finally:
+            self._admission.leave(key)
+
+    async def pass_preflight(self, request: web.BaseRequest, prefix: Prefix) -> web.StreamResponse:
+        """A browser asks, without a key, whether a page may send something: the engine knows which pages may."""
+        async with await self._ask_any(request, prefix.path, None) as reply:
+            return await _relay(request, reply, None)
+
+    async def _ask_any(self, request: web.BaseRequest, path: str, data: Data) -> aiohttp.ClientResponse:
+        """The first engine that answers, and knows what is asked for; a body that is streamed goes to one only."""
+        engines = self._engines()
+        while True:
+            url = engines.pop(0)
+            last = not engines or not (data is None or isinstance(data, bytes))
+            try:
+                reply = await self._ask(request, url + path, data)
+            except RequestRefused as e:
+                if e.status == 503:
+                    self._live.mark_down(url)
+                if last or e.status != 503:
+                    raise
+                continue
+            if last or reply.status != 404 or not _ONE_ENGINES.match(path):
+                return reply
+            reply.release()
+
+    async def _ask(self, request: web.BaseRequest, url: str, data: Data) -> aiohttp.ClientResponse:
+        """Once more where a kept connection was closed by the engine just then, and the body is at hand."""
+        for again in (data is None or isinstance(data, bytes), False):
+            try:
+                return await self._session().request(
+                    request.method,
+                    URL(url, encoded=True),
+                    headers=self._headers(request),
+                    data=data,
+                    allow_redirects=False,
+                )
+            except (aiohttp.ClientError, OSError, TimeoutError) as e:
+                if again and isinstance(e, aiohttp.ServerDisconnectedError | ConnectionResetError | BrokenPipeError):
+                    continue
+                if isinstance(e.__cause__, RequestRefused):
+                    raise e.__cause__ from None  # the client's body, and not the engine
+                status = 504 if isinstance(e, aiohttp.SocketTimeoutError) else 503
+                raise RequestRefused(
+                    status, f"the model's server cannot answer: {type(e).__name__}", retry_after=1.0
+                ) from e
+        raise AssertionError("unreachable")
+
+    async def list_models(self, request: web.BaseRequest) -> web.Response:
+        """The names that clients may use, as copies of the base model's card."""
+        key, _ = self._admission.who(first_fields(request))
+        self._admission.enter(key)
+        try:
+            async with await self._ask_any(request, "/v1/models", None) as reply:
+                body = await reply.read()
+                headers = end_to_end(reply.headers)
+                if reply.status != 200:
+                    return WholeReply(status=reply.status, headers=headers, body=body)
+                read = loads(body)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as e:
+            raise RequestRefused(503, f"the model's server cannot answer: {type(e).__name__}", retry_after=1.0) from e
+        finally:
+            self._admission.leave(key)
+        bases = {m.base for m in self._live.models.values()}
+        card = next((c for c in read.get("data", ()) if c.get("id") in bases), None) or {
+            "object": "model",
+            "created": 0,
+            "owned_by": "vllm",
+        }
+        read["data"] = [{**card, "id": name} for name in self._models.names()]
+        return WholeReply(status=200, headers=headers, body=dumps(read))
+
+
+async def _relay(request: web.BaseRequest, reply: aiohttp.ClientResponse, names: Names | None) -> web.StreamResponse:
+    headers = end_to_end(reply.headers)
+    if not 200 <= reply.status < 600:
+        raise RequestRefused(502, f"the model's server answers with the status {reply.status}", retry_after=1.0)
+    if names is not None or reply.content_length is not None:
+        try:
+            body = await reply.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as e:
+            raise RequestRefused(502, f"the model's server broke off: {type(e).__name__}", retry_after=1.0) from e
+        if names is not None:
+            body = _renamed(body, *names, everywhere=reply.status >= 400)
+        return WholeReply(status=reply.status, headers=headers, body=body)
+    return await hand_on(request, reply)
+
+
+def _renamed(body: bytes, engines: bytes, clients: bytes, *, everywhere: bool) -> bytes:
+    """``everywhere``: an error names the model in its message."""
+    if everywhere:
+        return body.replace(engines[1:-1], clients[1:-1])
+    return body.replace(b'"model":' + engines, b'"model":' + clients, 1).replace(
+        b'"model": ' + engines, b'"model": ' + clients, 1
+    )

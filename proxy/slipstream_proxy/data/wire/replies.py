@@ -1,0 +1,66 @@
+"""Replies of other servers, relayed through aiohttp: hop-by-hop fields stay behind, and bodies are streamed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from aiohttp import hdrs, web
+from multidict import CIMultiDict
+
+from slipstream_proxy.data.wire.http1 import HOP_BY_HOP
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import aiohttp
+
+_HOP = frozenset(name.decode() for name in HOP_BY_HOP)
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_UNFIT = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class StreamedReply(web.StreamResponse):
+    """Without the fields that aiohttp adds by itself: a reply goes on with those of the server that made it."""
+
+    async def _prepare_headers(self) -> None:
+        added = [name for name in (hdrs.SERVER, hdrs.DATE, hdrs.CONTENT_TYPE) if name not in self.headers]
+        await super()._prepare_headers()
+        for name in added:
+            self.headers.popall(name, None)
+
+
+class WholeReply(StreamedReply, web.Response):
+    """The same of a reply that is there at once."""
+
+
+def first_fields(request: web.BaseRequest) -> dict[bytes, bytes]:
+    """By lower-case name, the first of several, as the fast way reads them."""
+    found: dict[bytes, bytes] = {}
+    for name, value in request.raw_headers:
+        found.setdefault(name.lower(), value)
+    return found
+
+
+def end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """The fields that go on, each as often as it is there. Aiohttp reads more as a field than may be written as one: that stays behind."""
+    hop = {*_HOP, *(name.strip().lower() for name in headers.get("Connection", "").split(","))}
+    return CIMultiDict(
+        (name, value)
+        for name, value in headers.items()
+        if name.lower() not in hop and _NAME.fullmatch(name) and not _UNFIT.search(value)
+    )
+
+
+async def hand_on(request: web.BaseRequest, reply: aiohttp.ClientResponse) -> web.StreamResponse:
+    """Each part of the body when it arrives."""
+    response = StreamedReply(status=reply.status, headers=end_to_end(reply.headers))
+    if request.version >= (1, 1):
+        response.enable_chunked_encoding()
+    else:
+        response.force_close()
+    await response.prepare(request)
+    async for data in reply.content.iter_any():
+        await response.write(data)
+    await response.write_eof()
+    return response

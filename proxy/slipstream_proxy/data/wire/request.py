@@ -1,0 +1,122 @@
+"""A request's head as the relay sees it, whether the fast path or aiohttp read it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from slipstream_proxy.data.wire.http1 import FIELD, HOP_BY_HOP
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.episode.identity import Prefix, Tags
+    from slipstream_proxy.dialects.base import Dialect
+
+_DROPPED: Final = HOP_BY_HOP | {
+    b"host",
+    b"accept-encoding",
+    b"content-encoding",
+    b"authorization",
+    b"x-api-key",
+    b"api-key",
+    b"cookie",
+}
+"""Never sent upstream: fields of this hop, and the client's credentials."""
+
+MIN_RATE: Final = 1024.0
+"""Bytes a second of a body. A client that is slower uses up its ``header_timeout``: it must not hold a connection for ever."""
+
+Headers = dict[bytes, bytes]
+Fields = tuple[Headers, Headers, list[bytes]]
+
+
+class RequestHead:
+    """A request without its body, read once: ``headers`` by lower-case name (the first of several), ``ours`` those of them that are tags.
+
+    ``block`` are the lines that go upstream, with their line ends. A client's next request mostly has the same head, so that this is shared
+    by all of them and never changed; ``tags`` keeps what ``read_tags`` found in it.
+    """
+
+    __slots__ = ("attempt", "block", "dialect", "headers", "idempotency", "ours", "path", "prefix", "tags")
+
+    def __init__(self, prefix: Prefix, dialect: Dialect, fields: Fields) -> None:
+        self.path, self.prefix, self.dialect = prefix.path, prefix, dialect
+        self.headers, self.ours, lines = fields
+        self.block = b"".join(lines)
+        retry = self.headers.get(b"x-stainless-retry-count", b"0")
+        self.attempt = int(retry) if retry.isdigit() and len(retry) < 4 else 0
+        self.idempotency = self.headers.get(b"idempotency-key")
+        self.tags: Tags | None = None
+
+
+_known: Final[dict[bytes, tuple[bytes, bytes, bytes | None, bool]]] = {}
+"""Header lines seen before → (name, value, line for the upstream, is it a tag?): a client sends nearly the same head each time."""
+
+
+_LENGTH: Final = b"content-length: "
+
+
+def _read_line(line: bytes) -> tuple[bytes, bytes, bytes | None, bool] | None:
+    digits = line[len(_LENGTH) :]
+    if digits.isdigit() and line[: len(_LENGTH)].lower() == _LENGTH:
+        return b"content-length", digits, None, False
+    m = FIELD.fullmatch(line)
+    if m is None:
+        return None
+    low, value = m[1].lower(), m[2].rstrip(b" \t")
+    ours = low.startswith(b"x-slipstream-")
+    read = (
+        low,
+        value,
+        None if ours or low in _DROPPED else b"%b: %b\r\n" % (m[1], value),
+        ours or low == b"traceparent",
+    )
+    if low not in _VARYING and len(line) < 512:
+        if len(_known) >= 2048:
+            _known.clear()
+        _known[line] = read
+    return read
+
+
+_VARYING = frozenset((b"content-length", b"x-slipstream-episode", b"x-request-id", b"traceparent", b"idempotency-key"))
+
+
+def parse_fields(text: bytes) -> Fields | None:
+    """Header lines (each with its CRLF) → headers by name, tags, lines for the upstream with their ends. None: not plain enough, aiohttp's parser decides."""
+    headers: Headers = {}
+    ours: Headers = {}
+    lines: list[bytes] = []
+    found = text.split(b"\r\n")
+    if found.pop():
+        return None
+    for line in found:
+        read = _known.get(line) or _read_line(line)
+        if read is None:
+            return None
+        low, value, forward, tag = read
+        if low in headers:
+            if low in (b"content-length", b"host"):
+                return None
+        else:
+            headers[low] = value
+            if tag:
+                ours[low] = value
+        if forward is not None:
+            lines.append(forward)
+    return headers, ours, lines
+
+
+def forwardable(pairs: list[tuple[bytes, bytes]]) -> Fields:
+    """The same from pairs that were parsed and checked already, without those that Connection names as this hop's."""
+    headers: Headers = {}
+    ours: Headers = {}
+    lines: list[bytes] = []
+    named = {n.strip().lower() for name, value in pairs if name.lower() == b"connection" for n in value.split(b",")}
+    for name, value in pairs:
+        low = name.lower()
+        headers.setdefault(low, value)
+        if low.startswith(b"x-slipstream-"):
+            ours.setdefault(low, value)
+        elif low not in _DROPPED and low not in named:
+            lines.append(b"%b: %b\r\n" % (name, value))
+            if low == b"traceparent":
+                ours.setdefault(low, value)
+    return headers, ours, lines

@@ -1,0 +1,285 @@
+"""Keep-alive connections to an engine, in callback style: half of a proxy's time goes to its HTTP client when that is a general one.
+
+A ``Pool`` belongs to one upstream. ``Pool.send`` gives a request to an idle connection or a new one, and the connection tells its
+``Receiver`` what comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import cast
+from urllib.parse import urlsplit
+
+from slipstream_proxy.data.wire.http1 import ChunkedBody, RemoteProtocolError, RepeatedHead, ResponseHead
+from slipstream_proxy.data.wire.receiver import Receiver, Sent
+
+MAX_HEAD = 256 * 1024
+
+
+class UpstreamConnection:
+    """One connection, an ``asyncio.Protocol`` in all but its base class. ``receiver`` is None while it is idle."""
+
+    __slots__ = ("_body", "_buffer", "_head", "_left", "fresh", "last", "paused", "pool", "receiver", "transport")
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.receiver: Receiver | None = None
+        self.transport: asyncio.Transport | None = None
+        self._buffer = b""
+        self._head: ResponseHead | None = None
+        self._body: ChunkedBody | None = None
+        self._left: int | None = None
+        self.fresh = True
+        self.paused = False
+        self.last = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
+        self.pool.all.add(self)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, data: bytes, receiver: Receiver) -> None:
+        self.receiver = receiver
+        self._head = self._body = None
+        self._buffer = b""
+        self.last = self.pool.now
+        assert self.transport is not None
+        self.transport.write(data)
+
+    def data_received(self, data: bytes) -> None:
+        if self.receiver is None:  # bytes that nobody asked for
+            self.drop()
+            return
+        self.last = self.pool.now
+        try:
+            if self._head is None:
+                self._take_head(data)
+            else:
+                self._take_body(data)
+        except RemoteProtocolError as e:
+            self._fail(f"the upstream's answer is malformed: {e}", "broken")
+
+    def _take_head(self, data: bytes) -> None:
+        if self._buffer:
+            data = self._buffer + data
+            self._buffer = b""
+        for known in self.pool.known:
+            if known.matches(data):
+                head, length = known.value, known.length
+                data = data[known.end :]
+                break
+        else:
+            read = self._read_head(data)
+            if read is None:
+                return
+            head, data = read
+            length = head.length
+        self._head = head
+        self._left = length
+        self._body = ChunkedBody() if head.chunked else None
+        receiver = self.receiver
+        assert receiver is not None
+        receiver.on_headers_complete(head)
+        if self.receiver is receiver and (data or self._left == 0):
+            self._take_body(data)
+
+    def _read_head(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
+        """The head, and what stands behind it; None: it goes on."""
+        while True:
+            end = data.find(b"\r\n\r\n")
+            if (end if end >= 0 else len(data)) > MAX_HEAD:
+                raise RemoteProtocolError("a head without end")
+            if end < 0:
+                self._buffer = data
+                return None
+            head = ResponseHead(data[: end + 2])
+            start, data = data[: end + 4], data[end + 4 :]
+            if head.status >= 200:  # 1xx are for this hop
+                if head.status == 200:
+                    self.pool.remember(start, head)
+                return head, data
+
+    def _take_body(self, data: bytes) -> None:
+        receiver = self.receiver
+        assert receiver is not None
+        if self._body is not None:
+            pieces = self._body.feed(data)
+            if pieces:
+                receiver.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+                if self.receiver is not receiver:
+                    return
+            if self._body.done:
+                self._finish(receiver, clean=not self._body.rest)
+        elif self._left is None:
+            receiver.on_body(data)
+        else:
+            if data:
+                receiver.on_body(data[: self._left] if len(data) > self._left else data)
+                if self.receiver is not receiver:
+                    return
+            extra = len(data) > self._left
+            self._left -= min(len(data), self._left)
+            if not self._left:
+                self._finish(receiver, clean=not extra)
+
+    def _finish(self, receiver: Receiver, *, clean: bool) -> None:
+        head = self._head
+        assert head is not None
+        self.receiver = None
+        if self.paused:
+            self.resume()
+        if clean and head.keep_alive and not self.pool.closed:
+            self.fresh = False
+            self.pool.idle.append(self)
+        else:
+            self.drop()
+        receiver.on_message_complete()
+
+    def pause_writing(self) -> None:
+        """A request is as large as its body's limit lets it be."""
+
+    def resume_writing(self) -> None:
+        """Nothing was held back."""
+
+    def eof_received(self) -> None:
+        if self._head is not None and self._body is None and self._left is None and self.receiver is not None:
+            self._finish(self.receiver, clean=False)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.transport = None
+        self.pool.forget(self)
+        if self.receiver is not None:
+            if self._head is not None and self._body is None and self._left is None and exc is None:
+                self._finish(self.receiver, clean=False)
+                return
+            untouched = self._head is None and not self._buffer and not self.fresh
+            self._fail("the upstream closed the connection", "stale" if untouched else "broken")
+
+    def _fail(self, why: str, kind: str) -> None:
+        receiver, self.receiver = self.receiver, None
+        self.drop()
+        if receiver is not None:
+            receiver.on_error(why, kind=kind)
+
+    def expire(self) -> None:
+        self._fail("the upstream sent nothing for too long", "timeout")
+
+    def drop(self) -> None:
+        """Close at once: an engine aborts what it was generating. The receiver hears nothing more."""
+        self.receiver = None
+        self.pool.forget(self)
+        if self.transport is not None:
+            self.transport.abort()
+            self.transport = None
+
+    def pause(self) -> None:
+        if not self.paused and self.transport is not None:
+            self.paused = True
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        if self.paused:
+            self.paused = False
+            self.last = self.pool.now
+            if self.transport is not None:
+                self.transport.resume_reading()
+
+
+class Pool:
+    """Connections to one base URL, ``http(s)://host:port/path`` or ``unix:/path``."""
+
+    def __init__(self, url: str, *, connect_timeout: float = 5.0, timeout: float = 600.0) -> None:
+        self.url = url
+        parts = urlsplit(url)
+        self.unix = parts.path if parts.scheme == "unix" else None
+        self.tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self.host = parts.hostname or "localhost"
+        self.port = parts.port or (443 if self.tls else 80)
+        self.prefix = b"" if self.unix else parts.path.rstrip("/").encode()
+        self.authority = (parts.netloc.rpartition("@")[2] or "localhost").encode()
+        self.connect_timeout = connect_timeout
+        self.timeout = timeout
+        self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time()
+        """As of the last ``sweep``: time-outs are of seconds."""
+        self.idle: list[UpstreamConnection] = []
+        self.all: set[UpstreamConnection] = set()
+        self.closed = False
+        self.known: list[RepeatedHead[ResponseHead]] = []
+        """The latest heads of a whole reply and of a stream: an engine begins each reply with one of them."""
+        self._starts: dict[str, bytes] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send(self, data: bytes, receiver: Receiver, sent: Sent | None = None, *, fresh: bool = False) -> Sent:
+        """Send a whole request. What is returned closes it again, whether it is connected already or not."""
+        handle = sent or Sent()
+        while self.idle and not fresh:
+            connection = self.idle.pop()
+            if connection.transport is not None and not connection.transport.is_closing():
+                handle.connection = connection
+                connection.send(data, receiver)
+                return handle
+        task = self.loop.create_task(self._connect(data, receiver, handle))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return handle
+
+    def start(self, path: str) -> bytes:
+        """Request line and Host of a ``POST``."""
+        found = self._starts.get(path)
+        if found is None:
+            line = b"POST %b%b HTTP/1.1\r\nHost: %b\r\n"
+            found = line % (self.prefix, path.encode("latin-1"), self.authority)
+            if len(self._starts) < 256:
+                self._starts[path] = found
+        return found
+
+    def remember(self, text: bytes, head: ResponseHead) -> None:
+        self.known = [RepeatedHead(text, head), *(k for k in self.known if k.value.chunked != head.chunked)]
+
+    async def _connect(self, data: bytes, receiver: Receiver, handle: Sent) -> None:
+        connection = UpstreamConnection(self)
+        protocol = cast("asyncio.Protocol", connection)
+        try:
+            async with asyncio.timeout(self.connect_timeout):
+                if self.unix:
+                    await self.loop.create_unix_connection(lambda: protocol, self.unix)
+                else:
+                    await self.loop.create_connection(lambda: protocol, self.host, self.port, ssl=self.tls)
+        except (OSError, TimeoutError) as e:
+            if not handle.dropped:
+                receiver.on_error(f"cannot connect to the upstream: {e or type(e).__name__}", kind="connect")
+            return
+        if handle.dropped or connection.transport is None:
+            connection.drop()
+            if not handle.dropped:
+                receiver.on_error("the upstream closed the connection", kind="connect")
+            return
+        handle.connection = connection
+        connection.send(data, receiver)
+        if handle.paused:
+            connection.pause()
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        self.all.discard(connection)
+        try:
+            self.idle.remove(connection)
+        except ValueError:
+            pass
+
+    def sweep(self, now: float) -> None:
+        """Once a second: give up requests without a byte for ``timeout`` seconds. A paused one waits for its client and not for the engine."""
+        self.now = now
+        late = self.timeout + 1.0  # a connection's clock is a second behind at most
+        for connection in list(self.all):
+            if connection.receiver is not None and not connection.paused and now - connection.last > late:
+                connection.expire()
+
+    def close(self) -> None:
+        self.closed = True
+        for connection in list(self.all):
+            connection.drop()

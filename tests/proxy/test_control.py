@@ -1,0 +1,107 @@
+"""What the data plane makes of requests for the control plane: who asks goes along, credentials do not."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+
+import aiohttp
+import pytest
+from aiohttp import web
+from yarl import URL
+
+from slipstream_proxy.data.routes.control import is_control
+from slipstream_proxy.data.wire.replies import end_to_end
+from slipstream_proxy.keys import Keys
+
+
+@pytest.fixture
+async def control(tmp_path):
+    """A server on the control plane's socket; ``seen``: (method, path, headers, body)."""
+    seen = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        seen.append((request.method, request.raw_path, dict(request.headers), await request.read()))
+        response = web.StreamResponse(status=207, headers={"x-answer": "yes", "Proxy-Authenticate": "x"})
+        await response.prepare(request)
+        await response.write(b'{"a":')
+        await response.write(b"1}\n")
+        return response
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    (tmp_path / "data").mkdir(exist_ok=True)
+
+    async def listen(path):
+        await web.UnixSite(runner, str(path)).start()
+        return seen
+
+    yield listen
+    await runner.cleanup()
+
+
+async def ask(proxy, method, path, **kw):
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, URL(proxy.url + path, encoded=True), **kw) as reply,
+    ):
+        return reply.status, reply.headers, await reply.read()
+
+
+async def test_forwarded_as_it_is(start, control):
+    proxy = await start()
+    seen = await control(proxy.config.socket)
+    sent = {"Authorization": "Bearer x", "X-Slipstream-Auth": '{"scopes": ["admin"]}', "X-Other": "1"}
+    status, headers, body = await ask(proxy, "POST", "/slipstream/v1/episodes?a=%2Fb", data=b"hello", headers=sent)
+    assert (status, headers["x-answer"], body) == (207, "yes", b'{"a":1}\n') and "proxy-authenticate" not in headers
+    method, path, fields, data = next(s for s in seen if s[1].startswith("/slipstream"))
+    assert (method, path, data) == ("POST", "/slipstream/v1/episodes?a=%2Fb", b"hello")
+    assert (
+        json.loads(fields["x-slipstream-auth"])["key"] == "-"
+        and fields["X-Other"] == "1"
+        and "Authorization" not in fields
+    )
+
+
+async def test_who_asks_goes_along(start, control, tmp_path):
+    uid, secret = Keys(tmp_path / "data" / "keys.json").add("j", ["judge"])
+    proxy = await start()
+    seen = await control(proxy.config.socket)
+    assert (await ask(proxy, "GET", "/slipstream/v1/status"))[0] == 401
+    await ask(proxy, "GET", "/slipstream/v1/status", headers={"X-Api-Key": secret})
+    assert (await ask(proxy, "GET", "/"))[0] == 207  # the page asks for a key itself
+    told = [json.loads(s[2]["x-slipstream-auth"]) for s in seen if "x-slipstream-auth" in s[2]]
+    assert told == [{"key": uid, "scopes": ["judge"]}, {"key": "-", "scopes": []}]
+    assert secret not in str(seen)
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(start, control):
+    proxy = await start(proxy={"header_timeout": 0.2})
+    await control(proxy.config.socket)
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(b"POST /slipstream/v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nab")
+    async with asyncio.timeout(30):
+        got = await reader.read()
+    writer.close()
+    assert got.startswith(b"HTTP/1.1 408") and b'"timeout_error"' in got
+
+
+async def test_what_is_unpacked_is_not_called_packed(start, control):
+    proxy = await start()
+    seen = await control(proxy.config.socket)
+    packed = gzip.compress(b'{"a": 1}')
+    await ask(proxy, "POST", "/slipstream/v1/x", data=packed, headers={"Content-Encoding": "gzip"})
+    _, _, fields, data = next(s for s in seen if s[1].startswith("/slipstream"))
+    assert data == b'{"a": 1}' and "Content-Encoding" not in fields
+
+
+def test_what_is_the_control_planes():
+    assert all(is_control(p) for p in ("/", "/favicon.ico", "/slipstream/v1/x", "/static/a.js"))
+    assert not any(is_control(p) for p in ("/v1/models", "/slipstreams", "/metrics"))
+
+
+def test_fields_of_this_hop_stay_behind():
+    assert dict(end_to_end({"Connection": "close", "Transfer-Encoding": "chunked", "X-A": "1"})) == {"X-A": "1"}

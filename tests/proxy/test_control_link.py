@@ -1,0 +1,108 @@
+"""The worker's line to the control plane, over a real Unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from aiohttp import web
+from tests.support.dataplane import eventually
+
+from slipstream.config import Config
+from slipstream_proxy.data.engines.control_link import ControlLink
+from slipstream_proxy.data.engines.live import LiveView
+
+STATE = {"models": {"tiny": {"base": "tiny", "live": "tiny@1"}}, "engines": [{"url": "http://a", "ok": True}]}
+
+
+@pytest.fixture
+async def speak(tmp_path):
+    """``await speak(live, pin)``: a control plane that writes these pieces, then holds the line; a link to it."""
+    runners, links, tasks = [], [], []
+
+    async def make(pieces: list[bytes], pin: web.Response | None = None, *, hold: bool = True) -> ControlLink:
+        async def live(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            for piece in pieces:
+                await response.write(piece)
+                await asyncio.sleep(0)
+            if hold:
+                await asyncio.Event().wait()
+            return response
+
+        async def answer(request: web.Request) -> web.Response:
+            assert set(await request.json()) == {"key", "episode", "model", "task", "split"}
+            assert pin is not None
+            return pin
+
+        app = web.Application()
+        app.router.add_get("/internal/live", live)
+        app.router.add_post("/internal/pin", answer)
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        path = tmp_path / "s"
+        await web.UnixSite(runner, str(path)).start()
+        runners.append(runner)
+        link = ControlLink(
+            path, LiveView(Config(data_dir=str(tmp_path), engine={"urls": ["http://a"], "name": "tiny"}))
+        )
+        links.append(link)
+        tasks.append(asyncio.create_task(link.follow()))
+        return link
+
+    yield make
+    for task in tasks:
+        task.cancel()
+    for link in links:
+        await link.close()
+    for runner in runners:
+        await runner.cleanup()
+
+
+async def test_a_line_in_pieces_and_one_of_great_length(speak):
+    state = {**STATE, "rest": "x" * 1_000_000}
+    line = json.dumps(state).encode() + b"\n"
+    link = await speak([line[:3], line[3:500_000], line[500_000:], b"{}\n"])
+    await eventually(lambda: link.live.connected)
+    assert link.live.models["tiny"].live == "tiny@1" and link.live.version == 1
+
+
+@pytest.mark.parametrize("rubbish", [b"{\n", b'{"engines": 3}\n', b"[1]\n"])
+async def test_rubbish_changes_nothing_and_the_line_is_taken_up_again(speak, rubbish):
+    good = json.dumps(STATE).encode() + b"\n"
+    link = await speak([good, rubbish, good.replace(b"tiny@1", b"tiny@2")])
+    await eventually(lambda: link.live.version >= 3)
+    assert link.live.models["tiny"].live == "tiny@1"
+
+
+async def test_a_line_that_ends_is_said_and_begun_again(speak):
+    link = await speak([json.dumps(STATE).encode() + b"\n"], hold=False)
+    await eventually(lambda: link.live.version >= 2)
+    await eventually(lambda: not link.live.connected)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "answer"),
+    [
+        (200, '{"adapter": "tiny@1", "arm": "live"}', {"adapter": "tiny@1", "arm": "live"}),
+        (200, '{"arm": "live"}', None),
+        (200, "[]", None),
+        (200, "rubbish", None),
+        (500, "{}", None),
+    ],
+)
+async def test_pins(speak, status, text, answer):
+    link = await speak([json.dumps(STATE).encode() + b"\n"], web.Response(status=status, text=text))
+    assert await link.pin("-", "e", "tiny", None, "train") is None, "nobody is asked before the line is up"
+    await eventually(lambda: link.live.connected)
+    assert await link.pin("-", "e", "tiny", None, "train") == answer
+
+
+async def test_nobody_there(tmp_path):
+    live = LiveView(Config(data_dir=str(tmp_path), engine={"urls": ["http://a"], "name": "tiny"}))
+    link = ControlLink(tmp_path / "nothing", live)
+    live.connected = True
+    assert await link.pin("-", "e", "tiny", "t", "train") is None
+    await link.close()

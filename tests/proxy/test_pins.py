@@ -1,0 +1,29 @@
+"""Which adapter serves an episode."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from tests.support.dataplane import ASK, eventually, post
+
+
+async def test_an_episode_is_pinned_once_and_keeps_its_adapter(start, fake, control):
+    proxy = await start()
+    await eventually(lambda: proxy.plane.live.connected)
+    replies = await asyncio.gather(
+        *(post(proxy.url, ASK, headers={"x-slipstream-episode": "e", "x-slipstream-task": "t"}) for _ in range(6))
+    )
+    assert {r[1]["x-slipstream-adapter"] for r in replies} == {"tiny@1"} and all(
+        json.loads(r[2])["model"] == "tiny" for r in replies
+    )
+    assert control.pins == [{"key": "-", "episode": "e", "model": "tiny", "task": "t", "split": "train"}]
+    assert {(f.head["pin"], f.head["arm"], f.head["adapter"], f.head["trained"]) for f in await proxy.record(6)} == {
+        ("control", "control", "tiny@1", "tiny")
+    }
+    # the pinned version is unloaded: the episode moves to the live one
+    control.state = {**control.state, "engines": [{"url": fake.url, "ok": True, "loaded": ["tiny@2"]}]}
+    control.changed.set()
+    await eventually(lambda: proxy.plane.live.servers("tiny@1", "e") == [])
+    _, headers, _ = await post(proxy.url, ASK, headers={"x-slipstream-episode": "e"})
+    assert headers["x-slipstream-adapter"] == "tiny@2" and (await proxy.record(7))[-1].head["pin"] == "moved"

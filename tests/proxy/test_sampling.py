@@ -1,0 +1,71 @@
+"""How a request has its reply sampled."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.support.dialects import CHAT, head, whole
+
+from slipstream_proxy.dialects.sampling import sampling_of, untrainable
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({}, None),
+        ({"temperature": 0.7}, None),
+        ({"temperature": 0}, "temperature 0"),
+        ({"top_p": 0.9}, "top_p"),
+        ({"top_k": 5}, "top_k"),
+        ({"top_k": -1}, None),
+        ({"min_p": 0.1}, "min_p"),
+        ({"presence_penalty": 1}, "penalties"),
+        ({"repetition_penalty": 1.1}, "penalties"),
+        ({"logit_bias": {"1": 5}}, "logit_bias"),
+        ({"use_beam_search": True}, "beam search"),
+        ({"tool_choice": "required"}, "forced tool"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "forced tool"),
+        ({"tool_choice": "auto"}, None),
+        ({"response_format": {"type": "json_object"}}, "structured output"),
+        ({"response_format": {"type": "text"}}, None),
+        ({"structured_outputs": {"regex": "a"}}, "structured output"),
+        ({"temperature": "x"}, "unreadable sampling parameters"),
+        ({"bad_words": ["x"]}, "restricted tokens"),
+        ({"min_tokens": 3}, "min_tokens"),
+        ({"thinking_token_budget": 9}, "thinking budget"),
+        ({"watermarking": True}, "watermark"),
+        ({"vllm_xargs": {"a": 1}}, "engine options"),
+        ({"vllm_xargs": {}}, None),
+        ({"prompt_embeds": "AAAA"}, "images or other media"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]}, None),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "images or other media",
+        ),
+    ],
+)
+def test_what_sampling_can_be_learned_from(body, reason):
+    assert untrainable(body, trust=False) == reason
+    trusted = untrainable(body, trust=True)
+    assert trusted == (reason if reason in ("beam search", "images or other media") else None)
+    read = CHAT.parse(json.dumps(body).encode(), whole(), head())
+    assert read.untrainable == reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "effective"),
+    [
+        (None, 1.0),
+        ("0.5", 0.5),
+        (1, 1),
+        (0, 0),
+        (0.001, 0.01),
+        ("0.001", 0.01),
+        (0.01, 0.01),
+        ("hot", "hot"),
+        ([1], [1]),
+    ],
+)
+def test_the_effective_sampling(asked, effective):
+    assert sampling_of({"n": 2, "max_tokens": 5, "temperature": asked})["temperature"] == effective

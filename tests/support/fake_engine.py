@@ -1,0 +1,303 @@
+"""A server that speaks vLLM's protocol as far as the data plane needs it: ids and log-probabilities when asked, null when not.
+
+Its text is a function of the request, so that a bare and an injected request get the same reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from tests.support.sleeping import Sleeping
+
+WORDS = ["Hello", " wor", "ld", ' "]},', '"finish_reason":', " ünï", " ✓"]
+
+
+def dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class FakeEngine:
+    """``seen``: bodies and headers of the calls. ``aborted`` counts streams whose client went away."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[dict[str, Any], dict[str, str]]] = []
+        self.raw: list[bytes] = []
+        self.aborted = 0
+        self.models = {"tiny"}
+        self.delay = 0.0
+        self.die_after: int | None = None
+        self.fail_with: int | None = None
+        self.hold: asyncio.Event | None = None
+        self.sleeping = Sleeping()
+        self.url = ""
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, port: int = 0) -> FakeEngine:
+        app = web.Application(client_max_size=2**28)
+        self.sleeping.add(app)
+        app.router.add_post("/v1/chat/completions", self.chat)
+        app.router.add_post("/v1/completions", self.completions)
+        app.router.add_post("/v1/messages", self.messages)
+        app.router.add_post("/v1/embeddings", self.embeddings)
+        app.router.add_get("/v1/models", self.list_models)
+        app.router.add_post("/v1/load_lora_adapter", self.admin)
+        app.router.add_post("/v1/unload_lora_adapter", self.admin)
+        app.router.add_get("/health", self.health)
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def health(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def admin(self, request: web.Request) -> web.Response:
+        raise AssertionError("an admin route was reached")
+
+    def told_of(self, model: str) -> dict[str, Any]:
+        """What else ``/v1/models`` says of it."""
+        return {}
+
+    async def list_models(self, request: web.Request) -> web.Response:
+        return web.json_response(
+            {
+                "object": "list",
+                "data": [
+                    {"id": m, "object": "model", "owned_by": "vllm", "max_model_len": 4096, **self.told_of(m)}
+                    for m in sorted(self.models)
+                ],
+            }
+        )
+
+    async def embeddings(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.seen.append((body, dict(request.headers)))
+        return web.json_response({"object": "list", "model": body["model"], "data": [{"embedding": [0.5]}]}, dumps=dump)
+
+    async def _body(self, request: web.Request) -> dict[str, Any] | web.Response:
+        await self.sleeping.wait()
+        raw = await request.read()
+        self.raw.append(raw)
+        try:
+            body = json.loads(raw)
+        except ValueError:
+            return self.error(400, "the body is no JSON")
+        if not isinstance(body, dict):
+            return self.error(400, "the body is no object")
+        self.seen.append((body, dict(request.headers)))
+        if self.fail_with:
+            return self.error(self.fail_with, "told to fail")
+        if body.get("model") not in (None, *self.models):
+            return self.error(404, f"The model `{body['model']}` does not exist.")
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        return body
+
+    def error(self, status: int, message: str) -> web.Response:
+        return web.json_response(
+            {"error": {"message": message, "type": "BadRequestError", "param": None, "code": status}},
+            status=status,
+            dumps=dump,
+        )
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        body = await self._body(request)
+        if isinstance(body, web.Response):
+            return body
+        ids, lps = bool(body.get("return_token_ids")), bool(body.get("logprobs"))
+        words = [*WORDS, " " + str(len(body.get("messages", [])))]
+        prompt = list(range(10, 14))
+        if not body.get("stream"):
+            if self.hold:
+                await self.hold.wait()
+            choices = [
+                {
+                    "index": i,
+                    "message": {"role": "assistant", "content": "".join(words), "refusal": None, "reasoning": None},
+                    "logprobs": {"content": [lp(w, body) for w in words]} if lps else None,
+                    "finish_reason": "stop",
+                    "stop_reason": None,
+                    "token_ids": list(range(len(words))) if ids else None,
+                    "routed_experts": None,
+                }
+                for i in range(body.get("n") or 1)
+            ]
+            return web.json_response(
+                {
+                    "id": "chatcmpl-1",
+                    "object": "chat.completion",
+                    "created": 1,
+                    "model": body.get("model") or "tiny",
+                    "choices": choices,
+                    "service_tier": None,
+                    "usage": {"prompt_tokens": 4, "completion_tokens": len(words), "total_tokens": 4 + len(words)},
+                    "prompt_logprobs": None,
+                    "prompt_token_ids": prompt if ids else None,
+                    "kv_transfer_params": None,
+                },
+                dumps=dump,
+            )
+        return await self._stream(request, body, words, prompt, ids=ids, lps=lps)
+
+    async def _stream(self, request, body, words, prompt, *, ids, lps):
+        response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        base = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": body.get("model") or "tiny",
+        }
+        try:
+            await response.write(
+                sse(
+                    {
+                        **base,
+                        "choices": [
+                            {
+                                "index": 0,
+                                "delta": {"role": "assistant", "content": ""},
+                                "logprobs": None,
+                                "finish_reason": None,
+                            }
+                        ],
+                        "prompt_token_ids": prompt if ids else None,
+                    }
+                )
+            )
+            for i, word in enumerate(words):
+                if self.die_after == i:
+                    request.transport.abort()
+                    return response
+                if self.hold and i == 1:
+                    await self.hold.wait()
+                if self.delay:
+                    await asyncio.sleep(self.delay)
+                last = i == len(words) - 1
+                hidden = word == " wor"  # as tool mark-up: nothing for a client, but tokens
+                if hidden and not ids and not lps:
+                    continue
+                choice = {
+                    "index": 0,
+                    "delta": {} if hidden else {"content": word},
+                    "logprobs": {"content": [lp(word, body)]} if lps else None,
+                    "finish_reason": "stop" if last else None,
+                }
+                if last:
+                    choice["stop_reason"] = None
+                choice["token_ids"] = [i] if ids else None
+                await response.write(sse({**base, "choices": [choice]}))
+            if (body.get("stream_options") or {}).get("include_usage"):
+                await response.write(
+                    sse(
+                        {
+                            **base,
+                            "choices": [],
+                            "usage": {
+                                "prompt_tokens": 4,
+                                "completion_tokens": len(words),
+                                "total_tokens": 4 + len(words),
+                            },
+                        }
+                    )
+                )
+            await response.write(b"data: [DONE]\n\n")
+            await response.write_eof()
+        except (asyncio.CancelledError, ConnectionError):
+            self.aborted += 1
+            raise
+        return response
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        body = await self._body(request)
+        if isinstance(body, web.Response):
+            return body
+        ids, lps = bool(body.get("return_token_ids")), body.get("logprobs") is not None
+        logprobs = (
+            {"text_offset": [0], "token_logprobs": [-0.5], "tokens": ["x"], "top_logprobs": [{"x": -0.5}]}
+            if lps
+            else None
+        )
+        choice = {
+            "index": 0,
+            "text": "x",
+            "logprobs": logprobs,
+            "finish_reason": "stop",
+            "stop_reason": None,
+            "token_ids": [7] if ids else None,
+            "prompt_logprobs": None,
+            "prompt_token_ids": [1, 2] if ids else None,
+        }
+        return web.json_response(
+            {
+                "id": "cmpl-1",
+                "object": "text_completion",
+                "created": 1,
+                "model": body.get("model") or "tiny",
+                "choices": [choice],
+                "usage": {"prompt_tokens": 2},
+            },
+            dumps=dump,
+        )
+
+    async def messages(self, request: web.Request) -> web.StreamResponse:
+        body = await self._body(request)
+        if isinstance(body, web.Response):
+            return body
+        return web.json_response(
+            {
+                "id": "msg_1",
+                "type": "message",
+                "role": "assistant",
+                "model": body["model"],
+                "content": [{"type": "text", "text": "hi"}],
+                "stop_reason": "end_turn",
+            },
+            dumps=dump,
+        )
+
+
+class LoraEngine(FakeEngine):
+    """With vLLM's adapter routes; ``adapters``: name → the path it was loaded from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.adapters: dict[str, str] = {}
+
+    def told_of(self, model: str) -> dict[str, Any]:
+        return {"root": self.adapters[model], "parent": "tiny"} if model in self.adapters else {"root": "/models/tiny"}
+
+    async def admin(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        name, load = body["lora_name"], request.path.endswith("/load_lora_adapter")
+        if load == (name in self.adapters):
+            return self.error(400 if load else 404, f"{name} is {'already' if load else 'not'} loaded")
+        if load and not (Path(body["lora_path"]) / "adapter_config.json").exists():
+            return self.error(404, f"No adapter found for {body['lora_path']}")
+        if load:
+            self.adapters[name] = body["lora_path"]
+            self.models.add(name)
+        else:
+            del self.adapters[name]
+            self.models.discard(name)
+        return web.Response(text="Success")
+
+
+def lp(word: str, body: dict[str, Any]) -> dict[str, Any]:
+    top = [{"token": word, "logprob": -0.25, "bytes": list(word.encode())}] * (body.get("top_logprobs") or 0)
+    return {"token": word, "logprob": -0.25, "bytes": list(word.encode()), "top_logprobs": top}
+
+
+def sse(value: Any) -> bytes:
+    return f"data: {dump(value)}\n\n".encode()
