@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -29,7 +31,7 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import aiohttp
 import httpx
-from tests.support import MODEL, free_port, process, slipstream, toml, wait_for
+from tests.support import MODEL, free_port, process, slipstream, wait_for
 from tests.support.fake_engine import FakeEngine
 from tests.support.ruled_judge import RuledJudge
 from tests.support.served import Served
@@ -121,7 +123,7 @@ def proxy(folder: Path, upstream: str, **more: Any) -> Iterator[tuple[str, Any, 
         **more,
     }
     config = folder / "slipstream.toml"
-    config.write_text(toml(tree))
+    config.write_text(tomli_w.dumps(tree))
     with process(slipstream("proxy", "--config", str(config)), folder / "proxy.log") as p:
 
         def up() -> str:

@@ -7,42 +7,21 @@ reason)``; it may be ``async``. A plain one runs in a thread. Numbers need not l
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 import math
-import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from slipstream.contract import Group, Score
-from slipstream.errors import ConfigError
+from slipstream.functions import load_function
 from slipstream_judge.llm import JudgeFailed
-
-
-def load(spec: str) -> Callable[[Group], Any]:
-    """Import it, with the working directory on the path. Raises ``ConfigError``."""
-    module, colon, name = spec.partition(":")
-    if not colon or not module or not name:
-        raise ConfigError(f"judge.function = {spec!r}: write module:function")
-    if os.getcwd() not in sys.path:  # noqa: PTH109  # a path entry is a string
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
-    try:
-        found = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as e:
-        raise ConfigError(f"judge.function = {spec!r}: {e}") from e
-    if not callable(found):
-        raise ConfigError(f"judge.function = {spec!r} is no function")
-    return found
 
 
 class FunctionJudge:
     def __init__(self, spec: str, name: str) -> None:
         self.spec, self.name = spec, name
-        self.function = load(spec)
+        self.function: Callable[[Group], Any] = load_function("judge.function", spec)
 
     async def score(self, group: Group) -> list[Score]:
         """A score for each episode that is not context. Raises ``JudgeFailed`` when the function does, or leaves one out."""

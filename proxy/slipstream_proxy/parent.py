@@ -1,4 +1,4 @@
-"""The proxy's parent process: binds, starts the control plane and the workers, starts them again when they die, ends them in order."""
+"""The proxy's parent process: it binds the socket, and keeps the control plane and the workers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.config import Config
 from slipstream.errors import StartError
+from slipstream.operate.health import answers
+from slipstream.operate.supervisor import Child, Supervisor
 
 log = logging.getLogger(__name__)
+CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
+START_SECONDS = 60.0
 
 
 def is_loopback(host: str) -> bool:
@@ -67,66 +66,38 @@ def lock(root: Path) -> int:
     return fd
 
 
-@dataclass(slots=True)
-class Child:
-    """A process that is kept alive, with a pause that doubles while it dies young."""
-
-    name: str
-    command: list[str]
-    fds: tuple[int, ...] = ()
-    process: subprocess.Popen[bytes] | None = None
-    started: float = 0.0
-    pause: float = 0.2
-    again: float = 0.0
-
-    def start(self, env: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            self.command, env=env, pass_fds=self.fds, stdin=subprocess.DEVNULL, start_new_session=True
-        )
-        self.started = time.monotonic()
-
-    def watch(self, env: dict[str, str]) -> None:
-        now = time.monotonic()
-        if self.process is not None and (code := self.process.poll()) is not None:
-            self.pause = 0.2 if now - self.started > 30 else min(self.pause * 2, 10.0)
-            log.error("%s ended with %s; started again in %.1f s", self.name, code, self.pause)
-            self.process = None
-            self.again = now + self.pause
-        if self.process is None and now >= self.again:
-            self.start(env)
-
-    def stop(self, timeout: float) -> None:
-        """SIGTERM, then SIGKILL."""
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            log.error("%s did not end within %.0f s and is killed", self.name, timeout)
-            self.process.kill()
-            self.process.wait()
-
-
 class Parent:
+    """Control plane and workers under one supervisor: it starts them again whenever they end, and ends them in order."""
+
     def __init__(self, config: Config, sock: socket.socket, *, keyed: bool = False) -> None:
         """``keyed``: every call needs a key, also of workers that are started when the last one is revoked: the socket may be open to the world."""
         self.config = config
         self.sock = sock
-        self.env = {
-            **os.environ,
-            "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(),
-            "SLIPSTREAM_PARENT": str(os.getpid()),
-            "SLIPSTREAM_KEYED": "1" if keyed else "0",
-        }
-        run = [sys.executable, "-m"]
+        self.supervisor = Supervisor(lambda name, line: log.error("%s %s", name, line))
+        env = {CONFIG_ENV: config.model_dump_json(), "SLIPSTREAM_KEYED": "1" if keyed else "0"}
         fd = sock.fileno()
-        self.control = Child("control plane", [*run, "slipstream_proxy.control.worker"])
+        # SIGKILL: the store's file is locked as long as the control plane lives, and a new proxy may be waiting for it
+        self.control = self._child("control plane", env, "slipstream_proxy.control.worker", dies_by=signal.SIGKILL)
         self.workers = [
-            Child(f"worker {n}", [*run, "slipstream_proxy.data.worker", str(n), str(fd)], (fd,))
+            self._child(f"worker {n}", env, "slipstream_proxy.data.worker", str(n), str(fd), fds=(fd,), stage="workers")
             for n in range(config.proxy.workers)
         ]
-        self.stopping = False
+
+    def _child(
+        self,
+        name: str,
+        env: dict[str, str],
+        *command: str,
+        dies_by: signal.Signals = signal.SIGTERM,
+        fds: tuple[int, ...] = (),
+        stage: str | None = None,
+    ) -> Child:
+        """Kept for ever: a proxy without one of its parts serves nobody. It logs by itself."""
+        argv = [sys.executable, "-m", *command]
+        grace = self.config.proxy.drain_timeout + 15.0
+        return Child(
+            name, argv, env, grace, max_failures=None, hopeless=(), pauses=(0.2, 10.0), dies_by=dies_by, fds=fds, stage=stage, capture=False
+        )  # fmt: skip
 
     @property
     def url(self) -> str:
@@ -134,49 +105,41 @@ class Parent:
         shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - where to reach it
         return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
-    def start(self) -> None:
+    async def run(self) -> bool:
+        """Serve until SIGTERM or SIGINT. Returns whether all children ended by themselves. Raises ``StartError``."""
+        self.supervisor.handle_signals()
         shutil.rmtree(self.config.root / "metrics", ignore_errors=True)  # of an earlier run
-        for child in (self.control, *self.workers):
-            child.start(self.env)
-
-    def wait_up(self, timeout: float = 60.0) -> None:
-        """Until the data plane answers. Raises ``StartError``."""
-        until = time.monotonic() + timeout
-        while not self.stopping:
-            try:
-                with urllib.request.urlopen(f"{self.url}/healthz", timeout=2.0):  # noqa: S310 - our own http URL
-                    return
-            except (urllib.error.URLError, OSError):
-                pass
-            dead = next((w for w in self.workers if w.process is not None and w.process.poll() is not None), None)
-            if dead is not None or time.monotonic() > until:
-                raise StartError(
-                    f"the data plane did not start ({dead.name} ended)" if dead else "the data plane did not start"
-                )
-            time.sleep(0.05)
-
-    def announce(self) -> None:
-        path = self.config.root / "proxy.json"
-        temp = path.with_suffix(".tmp")
-        temp.write_text(json.dumps({"url": self.url, "pid": os.getpid()}))
-        temp.replace(path)
-        print(f"slipstream proxy on {self.url}", flush=True)
-
-    def watch(self) -> None:
-        """Until SIGTERM or SIGINT."""
-        while not self.stopping:
+        try:
             for child in (self.control, *self.workers):
-                child.watch(self.env)
-            time.sleep(0.1)
+                self.supervisor.start(child)
+            await self._wait_up()
+            await self.supervisor.wait()
+        finally:
+            # workers first, so that the control plane ingests what they drained
+            await self.supervisor.stop()
+            self._record.unlink(missing_ok=True)
+        fine = (0, -signal.SIGTERM, None)  # a child that was just being started may not have its handler yet
+        return all(c.exit_code in fine for c in (*self.workers, self.control))
 
-    def stop(self) -> bool:
-        """Workers first, so that the control plane ingests what they drained. Returns whether all ended by themselves."""
-        timeout = self.config.proxy.drain_timeout + 15.0
-        for worker in self.workers:
-            if worker.process is not None and worker.process.poll() is None:
-                worker.process.terminate()
-        for child in (*self.workers, self.control):
-            child.stop(timeout)
-        (self.config.root / "proxy.json").unlink(missing_ok=True)
-        fine = (0, -signal.SIGTERM)  # a child that had just been started again may not have its handler yet
-        return all(c.process is None or c.process.returncode in fine for c in (*self.workers, self.control))
+    async def _wait_up(self) -> None:
+        """Until the data plane answers."""
+        if await self.supervisor.until(self.workers[0], self._answers, START_SECONDS):
+            self._announce()
+        elif not self.supervisor.stopping.is_set():
+            raise StartError("the data plane did not start")
+
+    async def _answers(self) -> bool:
+        dead = next((w for w in self.workers if w.exit_code is not None or w.starts > 1), None)
+        if dead is not None:
+            raise StartError(f"the data plane did not start ({dead.name} ended)")
+        return await answers(f"{self.url}/healthz")
+
+    @property
+    def _record(self) -> Path:
+        return self.config.root / "proxy.json"
+
+    def _announce(self) -> None:
+        temp = self._record.with_suffix(".tmp")
+        temp.write_text(json.dumps({"url": self.url, "pid": os.getpid()}))
+        temp.replace(self._record)
+        print(f"slipstream proxy on {self.url}", flush=True)

@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 import aiohttp
-from tests.support import slipstream, toml
+import tomli_w
+from tests.support import slipstream
 from tests.support.fake_engine import FakeEngine
 
 API = "/slipstream/v1"
@@ -48,7 +49,7 @@ class Running:
             "proxy": {"port": 0, "workers": 2, "segment_bytes": 65536, "drain_timeout": 5.0},
         }  # fmt: skip
         config = self.folder / "slipstream.toml"
-        config.write_text(toml(tree))
+        config.write_text(tomli_w.dumps(tree))
         for _ in range(3):
             with (self.folder / "proxy.log").open("ab") as log:
                 self.process = subprocess.Popen(

@@ -13,8 +13,9 @@ from pathlib import Path
 import httpx
 import psycopg
 import pytest
+import tomli_w
 from tests.proxy.store.conftest import _binaries, postgres  # noqa: F401 - a fixture
-from tests.support import process, slipstream, toml, wait_for
+from tests.support import process, slipstream, wait_for
 from tests.support.fake_engine import FakeEngine
 
 from slipstream.client import Client
@@ -37,7 +38,7 @@ def proxy(folder: Path, engine: str, store: str) -> Iterator[str]:
         "engine": {"urls": [engine], "name": "tiny"},
         "store": {"url": store},
     }
-    config.write_text(toml(tree))
+    config.write_text(tomli_w.dumps(tree))
     with process(slipstream("proxy", "--config", str(config)), folder / "proxy.log") as p:
 
         def up() -> str:

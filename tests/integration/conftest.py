@@ -12,7 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support import MODEL, process, slipstream, toml, wait_for
+import tomli_w
+from tests.support import MODEL, process, slipstream, wait_for
 
 
 @dataclass
@@ -35,7 +36,7 @@ def run_proxy(folder: Path, engine_url: str, **overrides: Any) -> Iterator[Runni
     for name, value in overrides.items():
         tree[name] = {**tree.get(name, {}), **value} if isinstance(value, dict) else value
     config = folder / "slipstream.toml"
-    config.write_text(toml(tree))
+    config.write_text(tomli_w.dumps(tree))
     log = folder / "proxy.log"
     with process(slipstream("proxy", "--config", str(config)), log) as p:
 

@@ -23,6 +23,8 @@ from tests.support.served import Served
 
 from slipstream.client import Client
 from slipstream.contract import AdapterIn, RewardIn
+from slipstream.operate.sidecars import SidecarFile
+from slipstream.operate.supervisor import Child
 
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(420)]
@@ -208,6 +210,8 @@ def demo(engine: Any, start_proxy: Any, tmp_path: Path) -> Iterator[tuple[str, l
         proxy = start_proxy(
             engine.url, gate={"holdout": 0.4}, groups={"size": 4}, judge=judge, trainer=trainer, proxy={"workers": 2}
         )
+        # what `slipstream up` writes: here judge and trainer are started one by one
+        SidecarFile(tmp_path / "proxy0" / "data")([Child(n, [], essential=False) for n in ("judge", "trainer")])
         config = ["--config", str(proxy.config), "--url", proxy.url]
         env = {"OF_A_TEST": "none", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "127.0.0.1"}
         with process(slipstream("judge", *config), tmp_path / "judge.log", env) as first:

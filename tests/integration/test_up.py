@@ -10,14 +10,21 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+import tomli_w
 from tests.integration.load import body
-from tests.support import MODEL, process, slipstream, toml, wait_for
+from tests.support import MODEL, process, slipstream, wait_for
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 
 def engine_process(root: int) -> psutil.Process:
     return next(p for p in psutil.Process(root).children(recursive=True) if "vllm.entrypoints" in " ".join(p.cmdline()))
+
+
+def engine_core(root: int) -> psutil.Process:
+    return next(
+        p for p in engine_process(root).children(recursive=True) if "EngineCore" in p.name() + " ".join(p.cmdline())
+    )
 
 
 def test_up_survives_the_engines_death_and_ends_clean(tmp_path: Path) -> None:
@@ -27,7 +34,7 @@ def test_up_survives_the_engines_death_and_ends_clean(tmp_path: Path) -> None:
         "engine": {"model": str(MODEL), "name": "inbox", "max_model_len": 512, "tool_parser": "hermes", "args": ["--max-num-seqs", "64"]},
     }  # fmt: skip
     config, log = tmp_path / "slipstream.toml", tmp_path / "up.log"
-    config.write_text(toml(tree))
+    config.write_text(tomli_w.dumps(tree))
     with process(slipstream("up", "--config", str(config)), log) as p:
 
         def url() -> str:
@@ -52,6 +59,11 @@ def test_up_survives_the_engines_death_and_ends_clean(tmp_path: Path) -> None:
             except httpx.TransportError:
                 rest = []
         assert "data: [DONE]" not in rest, "the stream pretended to have ended well"
+        wait_for(lambda: answers(base), 420, 1.0, f"the engine is back: {log.read_text()[-2000:]}")
+        # the engine core alone: vLLM's server then ends with exit code 0
+        os.kill(engine_core(p.pid).pid, signal.SIGKILL)
+        wait_for(lambda: log.read_text().count("restarted in") == 2, 120, 0.5, "its end is seen")
+        assert "ended with exit code 0; restarted in" in log.read_text()
         wait_for(lambda: answers(base), 420, 1.0, f"the engine is back: {log.read_text()[-2000:]}")
         tree_pids = [c.pid for c in psutil.Process(p.pid).children(recursive=True)]
         p.send_signal(signal.SIGINT)

@@ -6,7 +6,7 @@ import pytest
 from tests.support.groups import quality_group
 
 from slipstream.errors import ConfigError
-from slipstream_judge.function import FunctionJudge, load
+from slipstream_judge.function import FunctionJudge
 from slipstream_judge.llm import JudgeFailed
 
 CODE = """
@@ -80,4 +80,4 @@ async def test_a_function_that_fails_says_why(name, said):
 )
 def test_a_wrong_spec_is_told_at_the_start(spec):
     with pytest.raises(ConfigError, match=r"judge\.function"):
-        load(spec)
+        FunctionJudge(spec, "judge")

@@ -13,7 +13,8 @@ from typing import Any
 import aiohttp
 import httpx
 import pytest
-from tests.support import process, slipstream, toml, wait_for
+import tomli_w
+from tests.support import process, slipstream, wait_for
 from tests.support.fake_engine import FakeEngine
 
 TEXT = "grandmother-is-in-hospital"
@@ -126,7 +127,7 @@ async def test_neither_keys_nor_texts(settings: tuple[Path, str], tmp_path: Path
         "data_dir": str(data), "proxy": {"port": 0, "workers": 2, "redact": "redacting:redact"}, "engine": {"urls": [engine.url], "name": "tiny", "api_key": ENGINE_KEY},
         "models": {"elsewhere": {"upstream": engine.url + "/v1", "api_key_env": "UPSTREAM_KEY", "model": "tiny"}},
     }  # fmt: skip
-    config.write_text(toml(tree))
+    config.write_text(tomli_w.dumps(tree))
     env = {"SLIPSTREAM_LOG_LEVEL": "debug", "SLIPSTREAM_LOG_FORMAT": "json", "UPSTREAM_KEY": UPSTREAM_KEY, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}  # fmt: skip
     log = tmp_path / "proxy.log"
     try:

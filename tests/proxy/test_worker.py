@@ -32,7 +32,7 @@ class Worker:
         self.url = "http://127.0.0.1:%d" % self.sock.getsockname()[1]
         self.config = config
         fd = self.sock.fileno()
-        env = {**os.environ, "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(), "SLIPSTREAM_PARENT": str(os.getpid())}
+        env = {**os.environ, "SLIPSTREAM_CONFIG_JSON": config.model_dump_json()}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "slipstream_proxy.data.worker", "0", str(fd)], env=env, pass_fds=(fd,)
         )

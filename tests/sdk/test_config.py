@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support import toml
+import tomli_w
 
 from slipstream.config import Config, ModelRoute, load_config
 from slipstream.errors import ConfigError
@@ -141,4 +141,4 @@ def test_it_travels_as_json_and_as_toml(tmp_path: Path) -> None:
     config = load_config(env={}, flags=['models."a b*".trained=inbox', "reward.weights={ judge = 1 }", "proxy.port=0"])
     assert load_config(env={}, base=json.loads(config.model_dump_json())) == config
     tree = config.model_dump(exclude_none=True)
-    assert load_config(write(tmp_path, toml(tree)), env={}) == config
+    assert load_config(write(tmp_path, tomli_w.dumps(tree)), env={}) == config

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,18 +71,6 @@ def end_process(p: subprocess.Popen[bytes], grace: float = 20.0) -> None:
 
 def slipstream(*args: str) -> list[str]:
     return [sys.executable, "-m", "slipstream.cli", *args]
-
-
-def toml(tree: dict[str, Any], path: str = "") -> str:
-    """A small TOML writer for configurations in tests."""
-    import json
-
-    lines = [f"{k} = {json.dumps(v)}" for k, v in tree.items() if not isinstance(v, dict)]
-    for k, v in tree.items():
-        if isinstance(v, dict):
-            name = k if k.replace("_", "").isalnum() else json.dumps(k)
-            lines += [f"[{path}{name}]", toml(v, f"{path}{name}.")]
-    return "\n".join(lines) + "\n"
 
 
 @contextlib.contextmanager

@@ -115,6 +115,9 @@ class ControlMetrics:
         self.engine_up = Gauge(
             "slipstream_engine_up", "1 when the engine answers and has its adapters.", ["engine"], registry=r
         )
+        self.sidecar_up = Gauge(
+            "slipstream_sidecar_up", "1 while `slipstream up` has this trainer or judge running.", ["name"], registry=r
+        )
         self.engine_restarts = Counter(
             "slipstream_engine_adapter_losses", "Times that an engine had lost its adapters.", registry=r
         )

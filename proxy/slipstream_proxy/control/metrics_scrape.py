@@ -8,6 +8,7 @@ from typing import Any
 
 from prometheus_client import Counter, generate_latest
 
+from slipstream.operate.sidecars import read_sidecars
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.ingest import spool_bytes
 
@@ -64,6 +65,10 @@ class MetricsScrape:
             m.pinned.labels(name).set(count)
         for model in a.models:
             m.live.labels(model).set(a.versions(model)[1])
+        m.sidecar_up.clear()
+        for sidecar in read_sidecars(deps.config.root):
+            if sidecar.state != "ended":
+                m.sidecar_up.labels(sidecar.name).set(sidecar.state == "running")
         for engine in deps.engines.engines:
             m.engine_up.labels(engine.url).set(engine.ok)
 

@@ -17,7 +17,6 @@ from aiohttp import web
 
 from slipstream.config import Config
 from slipstream.log import setup_logging
-from slipstream.operate.process import die_with_parent
 from slipstream_proxy.control.app import make_app
 from slipstream_proxy.control.assembly import assemble
 from slipstream_proxy.control.deps import Deps
@@ -116,8 +115,6 @@ async def run(config: Config) -> None:
 
 
 def main() -> None:
-    # at once, not politely: the store's file is locked as long as this lives, and a new proxy may be waiting for it
-    die_with_parent(signal.SIGKILL, os.environ.get("SLIPSTREAM_PARENT"))
     setup_logging()
     config = Config.model_validate_json(os.environ[CONFIG_ENV])
     Path(config.root).mkdir(parents=True, exist_ok=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
-from slipstream.errors import ConfigError
+from slipstream.functions import load_function
 from slipstream_proxy.data.access.admission import Admission
 from slipstream_proxy.data.access.hosts import AllowedHosts
 from slipstream_proxy.data.access.limits import Limits
@@ -43,7 +42,6 @@ from slipstream_proxy.spool import SpoolWriter
 
 if TYPE_CHECKING:
     from slipstream.config import Config
-    from slipstream_proxy.data.call.record import Redact
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +80,7 @@ class Plane:
             durability=proxy.durability,
             on_lost=self._lost,
         )
-        redact = load_function(proxy.redact) if proxy.redact else None
+        redact = load_function("proxy.redact", proxy.redact) if proxy.redact else None
         self.tracing = make_tracing(self.models.default)
         self.contexts = ContextLengths(config.engine.api_key, proxy.connect_timeout)
         self.services = Services(
@@ -156,14 +154,3 @@ class Plane:
             self.shared.close()
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
-
-
-def load_function(name: str) -> Redact:
-    """The ``module:function`` of ``proxy.redact``. Raises ``ConfigError``."""
-    try:
-        found = resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as e:
-        raise ConfigError(f"proxy.redact = {name!r}: {e}") from e
-    if ":" not in name or not callable(found):
-        raise ConfigError(f"proxy.redact = {name!r}: not a function")
-    return found  # type: ignore[no-any-return]

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from slipstream.config import Config
 from slipstream.log import setup_logging
-from slipstream.operate.process import die_with_parent
 from slipstream_proxy import compiled
 
 COMPILED = __name__ == "__main__" and compiled.use()
@@ -92,7 +91,6 @@ async def serve(
 def main() -> int:
     import uvloop
 
-    die_with_parent(parent=os.environ.get("SLIPSTREAM_PARENT"))
     setup_logging()
     config = Config.model_validate_json(os.environ["SLIPSTREAM_CONFIG_JSON"])
     number, fd = int(sys.argv[1]), int(sys.argv[2])

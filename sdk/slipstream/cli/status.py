@@ -24,6 +24,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"  {model}: new episodes get {live}")
     for engine in status.engines:
         print(f"  engine {engine.get('url')}: {'ok' if engine.get('ok') else 'down'}")
+    for sidecar in status.sidecars:
+        print(f"  {sidecar.name}: {sidecar.state} since {when(sidecar.since)}")
     print(f"  calls {status.calls} ({status.capture_lost} lost), episodes {counts(status.episodes)}")
     print(f"  groups {counts(status.groups)}")
     if status.untrainable:

@@ -8,6 +8,7 @@ from slipstream.cli.common import add_config, read_config
 from slipstream.cli.proxy import own_flags
 from slipstream.config import Config
 from slipstream.log import setup_logging
+from slipstream.operate.sidecars import SidecarFile
 from slipstream.operate.stack import start_stack
 from slipstream.operate.supervisor import Supervisor
 
@@ -34,7 +35,8 @@ def say(line: str) -> None:
 
 
 async def up(config: Config) -> int:
-    supervisor = Supervisor()
+    sidecars = SidecarFile(config.root)
+    supervisor = Supervisor(changed=sidecars)
     supervisor.handle_signals()
     try:
         stack = await start_stack(config, supervisor, say)
@@ -43,3 +45,4 @@ async def up(config: Config) -> int:
         return await supervisor.wait()
     finally:
         await supervisor.stop()
+        sidecars.remove()

@@ -40,7 +40,7 @@ from slipstream.contract.judging import (
     ScoresIn,
 )
 from slipstream.contract.sharing import EngineReleased, EngineReleaseIn, Hold, HoldIn
-from slipstream.contract.status import Event, Sql, SqlResult, Status
+from slipstream.contract.status import Event, Sidecar, Sql, SqlResult, Status
 
 __all__ = [
     "API",
@@ -86,6 +86,7 @@ __all__ = [
     "RewardIn",
     "Score",
     "ScoresIn",
+    "Sidecar",
     "Split",
     "Sql",
     "SqlResult",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue
 
@@ -17,6 +17,20 @@ class Event(Model):
     kind: Tag
     """``step``, ``skipped``, ``undone``, ``adapter``, ``promote``, ``rollback``, ``refused``, ``judge``, …"""
     data: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class Sidecar(Model):
+    """Trainer or judge of a ``slipstream up``. Where it is down, agents are served all the same."""
+
+    name: str
+    state: Literal["running", "restarting", "down", "ended"]
+    """``down``: given up after too many failed starts. ``ended``: its work is done."""
+    since: float
+    starts: int = 1
+    exit_code: int | None = None
+    """Of its last end; None while it runs."""
+    reason: str | None = None
+    """Its last words, where it is restarting or down."""
 
 
 class Status(Model):
@@ -39,6 +53,8 @@ class Status(Model):
     waiting: list[str] = Field(default_factory=list)
     """Plain sentences: what the next step waits for, with counts."""
     batch: dict[str, JsonValue] = Field(default_factory=dict)
+    sidecars: list[Sidecar] = Field(default_factory=list)
+    """Empty where ``slipstream up`` does not run them."""
 
 
 class Sql(Model):

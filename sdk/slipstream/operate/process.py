@@ -6,17 +6,43 @@ import contextlib
 import ctypes
 import os
 import signal
-import sys
 
 PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(sent: signal.Signals = signal.SIGTERM, parent: str | None = None) -> None:
-    """Linux: the kernel sends ``sent`` to this process when its parent ends, however it ends (prctl(2)); nothing where there is no prctl.
+def _load() -> ctypes.CDLL | None:
+    with contextlib.suppress(OSError):
+        return ctypes.CDLL(None, use_errno=True)
+    return None
 
-    ``parent`` is the process id that the parent should have: exits when another one is there already, for then it died before we asked.
+
+LIBC = _load()
+"""Loaded before any fork: a forked child of a process with threads must not load libraries."""
+
+
+def die_with_parent(sent: signal.Signals, parent: int) -> None:
+    """Between fork and exec: the kernel sends ``sent`` to this process when its parent ends, however it ends (prctl(2)).
+
+    ``parent`` is the parent's process id. If it is gone already, this process ends at once: then it died before we asked. Where there is no
+    prctl (macOS) a child outlives a parent that is killed.
     """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, sent)
-    if parent is not None and str(os.getppid()) != parent:
-        sys.exit(1)
+    if LIBC is not None and hasattr(LIBC, "prctl"):
+        LIBC.prctl(PR_SET_PDEATHSIG, sent)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def reap_group(pid: int, sig: signal.Signals) -> None:
+    """Signal the process group of ``pid``, if there is one."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, sig)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import sys
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import httpx
-
 from slipstream.config import Config
 from slipstream.errors import StartError
 from slipstream.operate.engine import engine_command
-from slipstream.operate.supervisor import Child, Supervisor
+from slipstream.operate.health import answers
+from slipstream.operate.supervisor import NO_PROGRAM, Child, Supervisor
 
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
 """The effective configuration, as it is handed to children."""
 PROXY_TIMEOUT_SECONDS = 120.0
+SIDECAR_FAILURES = 10
+"""Failed starts in a row, over two minutes or more, after which trainer or judge stays down."""
 
 
 @dataclass(slots=True)
@@ -31,6 +34,14 @@ class Stack:
     proxy: Child
     trainer: Child | None
     judge: Child | None
+
+
+def wants_trainer(config: Config) -> bool:
+    return config.trainer.enabled and (config.trainer.model or config.engine.model) is not None
+
+
+def wants_judge(config: Config) -> bool:
+    return (config.judge.model or config.judge.function) is not None
 
 
 def check_port(host: str, port: int) -> None:
@@ -47,22 +58,9 @@ def check_port(host: str, port: int) -> None:
             ) from e
 
 
-async def _answers(url: str) -> bool:
-    try:
-        async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
-            return (await client.get(url)).is_success
-    except httpx.HTTPError:
-        return False
-
-
 def _self(command: str, config: Config, *args: str) -> Child:
     argv = [sys.executable, "-m", "slipstream.cli", command, *args]
     return Child(command, argv, {CONFIG_ENV: config.model_dump_json(), "PYTHONUNBUFFERED": "1"})
-
-
-def _last_words(child: Child) -> str:
-    errors = [line for line in child.tail if "Error" in line or "error" in line]
-    return (errors or list(child.tail) or ["it said nothing"])[-1].strip()
 
 
 async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[str], None]) -> tuple[Child, str]:
@@ -71,15 +69,33 @@ async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[st
     say(f"starting vLLM with {config.engine.model} (a minute or so)")
     for line in command.says:
         say(line)
-    child = Child("engine", command.argv, command.env)
-    child.restart = False  # until it has answered once: a wrong flag or model does not get better by repeating it
+    # kept for ever, whatever its exit code: vLLM's server ends with 0 when its engine core is killed
+    child = Child("engine", command.argv, command.env, max_failures=None, hopeless=())
+    child.restart = False  # until it has answered once: a second start does not mend a wrong flag or model
     supervisor.start(child)
-    if not await supervisor.until(child, lambda: _answers(command.url + "/health"), config.engine.start_timeout):
+    if not await supervisor.until(child, lambda: answers(command.url + "/health"), config.engine.start_timeout):
         if supervisor.stopping.is_set():
             return child, command.url
-        raise StartError(f"the engine did not start: {_last_words(child)}")
+        raise StartError(f"the engine did not start: {child.last_words()}")
     child.restart = True
+    supervisor.watch(_end_when_hung(child, command.url, config, supervisor))
     return child, command.url
+
+
+async def _end_when_hung(child: Child, url: str, config: Config, supervisor: Supervisor) -> None:
+    """A server can outlive its engine core, or hang: end it when it does not answer for long, and the supervisor restarts it."""
+    answered, starts, last = True, child.starts, time.monotonic()
+    while True:
+        await asyncio.sleep(config.engine.health_interval)
+        running = child.exit_code is None
+        if child.starts != starts or not running or await answers(url + "/health"):
+            answered = running and (child.starts == starts)
+            starts, last = child.starts, time.monotonic()
+            continue
+        limit = config.engine.hang_timeout if answered else config.engine.start_timeout
+        if time.monotonic() - last > limit:
+            supervisor.echo(child.name, f"has not answered {url}/health for {limit:g} s: it is ended and restarted")
+            await supervisor.end(child)
 
 
 async def _start_proxy(config: Config, supervisor: Supervisor) -> tuple[Child, str]:
@@ -94,12 +110,12 @@ async def _start_proxy(config: Config, supervisor: Supervisor) -> tuple[Child, s
         if child.process is None or told.get("pid") != child.process.pid:
             return False  # of a run before
         found["url"] = told["url"]
-        return await _answers(told["url"] + "/readyz")
+        return await answers(told["url"] + "/readyz")
 
     if not await supervisor.until(child, ready, PROXY_TIMEOUT_SECONDS) and not (
         supervisor.stopping.is_set() and not child.gave_up
     ):
-        raise StartError(f"the proxy did not start: {_last_words(child)}")
+        raise StartError(f"the proxy did not start: {child.last_words()}")
     return child, found.get("url", "")
 
 
@@ -130,12 +146,17 @@ async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str
     proxy, url = await _start_proxy(config, supervisor)
     key = _own_key(config)
     trainer = judge = None
-    if config.trainer.enabled and (config.trainer.model or config.engine.model) and not supervisor.stopping.is_set():
-        trainer = _self("trainer", config, "--url", url)
-        trainer.env |= key
-        supervisor.start(trainer)
-    if (config.judge.model or config.judge.function) and not supervisor.stopping.is_set():
-        judge = _self("judge", config, "--url", url)
-        judge.env |= key
-        supervisor.start(judge)
+    if wants_trainer(config) and not supervisor.stopping.is_set():
+        trainer = supervisor.start(_sidecar("trainer", config, url, key))
+    if wants_judge(config) and not supervisor.stopping.is_set():
+        judge = supervisor.start(_sidecar("judge", config, url, key))
     return Stack(url, config, engine, proxy, trainer, judge)
+
+
+def _sidecar(command: str, config: Config, url: str, key: dict[str, str]) -> Child:
+    """Agents are served without it: whatever its exit code, it is restarted, and after many failures in a row it stays down."""
+    child = _self(command, config, "--url", url)
+    child.env |= key
+    child.essential, child.may_end = False, True
+    child.max_failures, child.hopeless = SIDECAR_FAILURES, (NO_PROGRAM,)
+    return child

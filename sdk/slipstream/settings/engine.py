@@ -37,4 +37,7 @@ class EngineConfig(Section):
     )
     args: list[str] = Field(default_factory=list, description="More vLLM flags.")
     start_timeout: Positive = Field(900.0, description="Seconds until a starting engine must answer.")
+    hang_timeout: Positive = Field(
+        60.0, description="Seconds without an answer to health checks after which `up` restarts its engine."
+    )
     health_interval: Positive = Field(2.0, description="Seconds between health checks.")

@@ -12,9 +12,10 @@ import subprocess
 import aiohttp
 import psycopg
 import pytest
+import tomli_w
 from tests.proxy.control.conftest import until
 from tests.proxy.control.fake_engine import write_adapter
-from tests.support import slipstream, toml
+from tests.support import slipstream
 from tests.support.fake_engine import LoraEngine
 
 API = "/slipstream/v1"
@@ -34,7 +35,7 @@ class Proxy:
         self.folder = folder
         folder.mkdir()
         self.path = folder / "slipstream.toml"
-        self.path.write_text(toml({"data_dir": str(folder / "data"), **config}))
+        self.path.write_text(tomli_w.dumps({"data_dir": str(folder / "data"), **config}))
         self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60))
         self.process: subprocess.Popen[bytes] | None = None
 

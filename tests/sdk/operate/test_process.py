@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from tests.support import wait_for
 
-from slipstream.operate.process import die_with_parent
+from slipstream.operate.process import die_with_parent, is_alive
 
 CHILD = """
 import os, signal, sys, time
 from slipstream.operate.process import die_with_parent
 signal.signal(signal.SIGUSR1, lambda *_: (open(sys.argv[1], "w").write("told"), os._exit(0)))
-die_with_parent(signal.SIGUSR1, str(os.getppid()))
+die_with_parent(signal.SIGUSR1, os.getppid())
 print("ready", flush=True)
 time.sleep(120)
 """
@@ -36,17 +36,23 @@ def test_the_signal_comes_when_the_parent_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_parent_that_died_before_is_no_parent() -> None:
-    script = "from slipstream.operate.process import die_with_parent; die_with_parent(parent='1'); print('on')"
+    script = "import signal; from slipstream.operate.process import die_with_parent; die_with_parent(signal.SIGTERM, 1); print('on')"
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
-    fine = script.replace("'1'", repr(str(os.getpid())))
+    fine = script.replace(", 1)", f", {os.getpid()})")
     done = subprocess.run([sys.executable, "-c", fine], check=False, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "on\n")
 
 
 def test_without_prctl_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_library(*_: object, **__: object) -> None:
-        raise OSError("no such library")
+    monkeypatch.setattr("slipstream.operate.process.LIBC", None)
+    die_with_parent(signal.SIGTERM, os.getppid())
 
-    monkeypatch.setattr("slipstream.operate.process.ctypes.CDLL", no_library)
-    die_with_parent()
+
+def test_who_is_alive() -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    assert is_alive(os.getpid()) and is_alive(child.pid)
+    assert is_alive(1)  # somebody else's
+    child.kill()
+    child.wait()
+    assert not is_alive(child.pid)

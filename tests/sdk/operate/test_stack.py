@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
+import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.sdk.server import Server
-from tests.support import MODEL, free_port
+from tests.support import MODEL, free_port, process, slipstream, wait_for
 
 from slipstream.client import Client
 from slipstream.config import Config, load_config
+from slipstream.contract import Status
 from slipstream.errors import StartError
+from slipstream.operate import stack as module
+from slipstream.operate import supervisor as keeping
+from slipstream.operate.health import answers
+from slipstream.operate.sidecars import SidecarFile
 from slipstream.operate.stack import (
     CONFIG_ENV,
-    _answers,
-    _last_words,
     _own_key,
     _self,
     check_port,
     start_engine,
     start_stack,
 )
-from slipstream.operate.supervisor import Child, Supervisor
+from slipstream.operate.supervisor import Supervisor
 
 FAKE_VLLM = """
 import argparse, http.server, os, sys
@@ -86,8 +94,8 @@ def test_check_port() -> None:
         check_port("203.0.113.1", 8100)
 
 
-async def test_nobody_answers() -> None:
-    assert not await _answers(f"http://127.0.0.1:{free_port()}/health")
+async def test_nobodyanswers() -> None:
+    assert not await answers(f"http://127.0.0.1:{free_port()}/health")
 
 
 def test_children_are_ourselves_with_the_same_configuration(tmp_path: Path) -> None:
@@ -97,21 +105,12 @@ def test_children_are_ourselves_with_the_same_configuration(tmp_path: Path) -> N
     assert Config.model_validate_json(child.env[CONFIG_ENV]) == wanted
 
 
-def test_last_words() -> None:
-    child = Child("engine", [])
-    assert _last_words(child) == "it said nothing"
-    child.tail.extend(["one", "two "])
-    assert _last_words(child) == "two"
-    child.tail.extend(["ValueError: no", "goodbye"])
-    assert _last_words(child) == "ValueError: no"
-
-
-async def test_the_engine_is_up_when_it_answers(fake_vllm: Path) -> None:
+async def test_the_engine_is_up_when_itanswers(fake_vllm: Path) -> None:
     said = Said()
     supervisor = Supervisor(Said())
     try:
         child, url = await start_engine(config(fake_vllm), supervisor, said)
-        assert await _answers(f"{url}/health")
+        assert await answers(f"{url}/health")
         assert child.restart
         assert said[0] == f"starting vLLM with {MODEL} (a minute or so)"
         assert "tool parser: hermes" in said
@@ -194,3 +193,163 @@ async def test_a_proxy_that_can_not_start_says_why(server: Server, tmp_path: Pat
         await start_stack(wanted, supervisor, Said())
     await supervisor.stop()
     assert supervisor.children[0].gave_up
+
+
+# --- faults: real processes under `slipstream up` ---
+
+HEALTH = """
+import argparse, http.server, os, pathlib, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--port", type=int)
+args, _ = parser.parse_known_args()
+home = pathlib.Path(os.environ["FAULTS"])
+with open(home / "engine.starts", "a") as f:
+    f.write(f"{os.getpid()}\\n")
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if (home / "leave").exists():
+            (home / "leave").unlink()
+            os._exit(int(os.environ["FAULT_CODE"]))
+        sick = self.path == "/health" and (home / "sick").exists()
+        body = b'{"object": "list", "data": [{"id": "inbox", "object": "model", "max_model_len": 512}]}'
+        self.send_response(503 if sick else 200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *args):
+        pass
+http.server.ThreadingHTTPServer(("127.0.0.1", args.port), Handler).serve_forever()
+"""
+SICK_JUDGE = """
+import os, pathlib
+home = pathlib.Path(os.environ["FAULTS"])
+with open(home / "judge.starts", "a") as f:
+    f.write("x")
+print("RuntimeError: the judge is sick", flush=True)
+os._exit(int(os.environ["FAULT_CODE"]))
+"""
+
+
+@contextlib.contextmanager
+def running_up(fake_vllm: Path, *flags: str) -> Iterator[tuple[str, Path]]:
+    """``slipstream up`` in the fake engine's folder. Yields the proxy's URL and the log."""
+    home = fake_vllm / "faults"
+    home.mkdir(exist_ok=True)
+    settings = [f"data_dir={fake_vllm}/data", f"engine.model={MODEL}", "engine.name=inbox", "proxy.port=0", *flags]
+    log = fake_vllm / "up.log"
+    with process(slipstream("up", *(a for f in settings for a in ("--set", f))), log) as p:
+
+        def url() -> str:
+            assert p.poll() is None, log.read_text()
+            return (
+                json.loads((fake_vllm / "data" / "proxy.json").read_text())["url"]
+                if "ready: " in log.read_text()
+                else ""
+            )
+
+        yield wait_for(url, 120, 0.1, "up is ready"), log
+        assert p.poll() is None, log.read_text()
+        p.send_signal(signal.SIGINT)
+        assert p.wait(60) == 0, log.read_text()
+
+
+def status(url: str) -> Status:
+    with Client(url) as client:
+        return client.status()
+
+
+@pytest.fixture
+def faulty(fake_vllm: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program = fake_vllm / "program"
+    (program / "vllm" / "entrypoints" / "openai" / "api_server.py").write_text(HEALTH)
+    (program / "sick.py").write_text(SICK_JUDGE)
+    monkeypatch.setenv("FAULTS", str(fake_vllm / "faults"))
+    return fake_vllm
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 139])
+def test_a_judge_that_exits_leaves_engine_and_proxy_serving(
+    faulty: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setenv("FAULT_CODE", str(code))
+    with running_up(faulty, "trainer.enabled=false", "judge.function=sick:judge") as (url, log):
+        state = "ended" if code == 0 else "restarting"
+
+        def seen() -> Status | None:
+            found = status(url)
+            return found if [s.state for s in found.sidecars] == [state] else None
+
+        found = wait_for(seen, 60, 0.1, f"the judge is {state}")
+        assert found is not None
+        assert found.engines[0]["ok"]
+        assert httpx.get(f"{url}/v1/models", trust_env=False).is_success
+        if code:
+            assert found.waiting[0].startswith("the judge ended with exit code")
+            assert "RuntimeError: the judge is sick" in found.waiting[0]
+            down = 'slipstream_sidecar_up{name="judge"} 0.0'  # between two starts
+            metrics = f"{url}/metrics"
+            wait_for(lambda: down in httpx.get(metrics, trust_env=False).text, 60, 0.1, "the metric shows it")
+        assert len((faulty / "faults" / "engine.starts").read_text().splitlines()) == 1
+    assert not (faulty / "data" / "sidecars.json").exists()
+
+
+async def test_a_judge_that_never_starts_stays_down(
+    faulty: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (faulty / "faults").mkdir()
+    monkeypatch.setenv("FAULT_CODE", "2")
+    monkeypatch.setattr(module, "SIDECAR_FAILURES", 3)
+    monkeypatch.setattr(keeping, "FIRST_PAUSE", 0.01)
+    server.on("GET", "/health")
+    server.on("GET", "/v1/models", {"object": "list", "data": [{"id": "inbox", "object": "model"}]})
+    wanted = config(faulty, f'engine.urls=["{server.url}"]', "trainer.enabled=false", "judge.function=sick:judge")
+    report = SidecarFile(wanted.root)
+    supervisor = Supervisor(Said(), report)
+    try:
+        found = await start_stack(wanted, supervisor, Said())
+        assert found.judge is not None
+        async with asyncio.timeout(60):
+            while not found.judge.gave_up:
+                await asyncio.sleep(0.1)
+        seen = await asyncio.to_thread(status, found.url)
+        assert [(s.name, s.state, s.exit_code, s.starts) for s in seen.sidecars] == [("judge", "down", 2, 3)]
+        assert seen.waiting[0].startswith("the judge is down after 3 starts, the last with exit code 2")
+        assert seen.engines[0]["ok"]
+        assert not supervisor.stopping.is_set()
+    finally:
+        await supervisor.stop()
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_an_engine_that_exits_is_started_again_whatever_its_code(
+    faulty: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setenv("FAULT_CODE", str(code))
+    starts = faulty / "faults" / "engine.starts"
+    with running_up(faulty, "trainer.enabled=false", "engine.health_interval=0.2") as (url, log):
+        for n in (1, 2):
+            (faulty / "faults" / "leave").touch()
+            wait_for(lambda: len(starts.read_text().splitlines()) == n + 1, 60, 0.1, "the engine starts again")
+            wait_for(lambda: status(url).engines[0]["ok"], 60, 0.1, "it is taken back")
+        assert f"ended with exit code {code}; restarted in" in log.read_text()
+
+
+@pytest.mark.parametrize("how", ["sick", "stopped"])
+def test_an_engine_that_does_not_answer_for_long_is_restarted(
+    faulty: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Its process lives: /health answers 503, or nothing answers at all."""
+    monkeypatch.setenv("FAULT_CODE", "0")
+    starts = faulty / "faults" / "engine.starts"
+    flags = ("trainer.enabled=false", "engine.health_interval=0.2", "engine.hang_timeout=1")
+    with running_up(faulty, *flags) as (url, log):
+        first = int(starts.read_text())
+        if how == "sick":
+            (faulty / "faults" / "sick").touch()
+        else:
+            os.kill(first, signal.SIGSTOP)
+        wait_for(lambda: "it is ended and restarted" in log.read_text(), 60, 0.1, "it is seen")
+        (faulty / "faults" / "sick").unlink(missing_ok=True)
+        wait_for(lambda: len(starts.read_text().splitlines()) == 2, 90, 0.1, "the engine starts again")
+        wait_for(lambda: status(url).engines[0]["ok"], 60, 0.1, "it is taken back")

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -13,12 +14,14 @@ import pytest
 from tests.support import process, wait_for
 
 from slipstream.operate import supervisor as module
-from slipstream.operate.supervisor import Child, Supervisor, reap_group
+from slipstream.operate.process import reap_group
+from slipstream.operate.supervisor import Child, ChildState, Supervisor
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BACKOFF_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(module, "LAST_PAUSE", 0.02)
 
 
 class Lines(list[str]):
@@ -47,7 +50,7 @@ async def eventually(what) -> None:
 
 async def test_output_is_prefixed_and_errors_too(capsys: pytest.CaptureFixture[str]) -> None:
     supervisor = Supervisor()
-    child = supervisor.start(sh("engine", "echo one; echo two >&2; printf three"))
+    child = supervisor.start(sh("engine", "echo one; echo two >&2; printf three", may_end=True))
     await eventually(lambda: child.exit_code is not None)
     await supervisor.stop()
     assert capsys.readouterr().err == "engine   | one\nengine   | two\nengine   | three\n"
@@ -57,23 +60,108 @@ async def test_output_is_prefixed_and_errors_too(capsys: pytest.CaptureFixture[s
 async def test_a_child_sees_its_environment_and_no_terminal() -> None:
     lines = Lines()
     supervisor = Supervisor(lines)
-    child = supervisor.start(sh("c", 'echo "$COLOUR $HOME"; cat; echo end', env={"COLOUR": "red"}))
+    child = supervisor.start(sh("c", 'echo "$COLOUR $HOME"; cat; echo end', env={"COLOUR": "red"}, may_end=True))
     await eventually(lambda: child.exit_code is not None)
     await supervisor.stop()
     assert lines == [f"c: red {os.environ['HOME']}", "c: end"]
 
 
-async def test_one_that_ends_well_is_left_alone() -> None:
+def test_last_words() -> None:
+    child = Child("engine", [])
+    assert child.last_words() == "it printed nothing"
+    child.tail.extend(["one", "two "])
+    assert child.last_words() == "two"
+    child.tail.extend(["ValueError: no", "goodbye"])
+    assert child.last_words() == "ValueError: no"
+
+
+async def test_one_whose_work_is_done_is_left_alone() -> None:
     lines = Lines()
     supervisor = Supervisor(lines)
-    child = supervisor.start(sh("c", "exit 0"))
+    child = supervisor.start(sh("c", "exit 0", may_end=True))
     await asyncio.gather(*supervisor._tasks)
-    assert (child.starts, child.exit_code, child.gave_up) == (1, 0, False)
+    assert (child.starts, child.exit_code, child.state) == (1, 0, ChildState.ENDED)
     assert not supervisor.stopping.is_set()
     supervisor.stopping.set()
     assert await supervisor.wait() == 0
     await supervisor.stop()
     assert lines == []
+
+
+async def test_a_server_that_ends_with_0_is_started_again() -> None:
+    """vLLM's server ends so when its engine core is killed."""
+    supervisor = Supervisor(lines := Lines())
+    child = supervisor.start(sh("c", "exit 0", max_failures=None))
+    await eventually(lambda: child.starts >= 9)
+    assert not child.gave_up
+    await supervisor.stop()
+    assert lines[0] == "c: ended with exit code 0; restarted in 0.01 s"
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 127, 139])
+async def test_one_that_is_not_essential_ends_nobody(code: int) -> None:
+    seen: list[dict[str, ChildState]] = []
+    supervisor = Supervisor(lines := Lines(), lambda children: seen.append({c.name: c.state for c in children}))
+    server = supervisor.start(sh("server", "exec sleep 600"))
+    sidecar = supervisor.start(sh("c", f"echo sorry; exit {code}", essential=False, max_failures=3, hopeless=()))
+    await eventually(lambda: sidecar.gave_up)
+    await asyncio.sleep(0.1)
+    assert (sidecar.starts, sidecar.exit_code, sidecar.last_words()) == (3, code, "sorry")
+    assert not supervisor.stopping.is_set()
+    assert server.process is not None and alive(server.process.pid) and server.starts == 1
+    assert seen[-1] == {"server": ChildState.RUNNING, "c": ChildState.DOWN}
+    assert {s.get("c") for s in seen} >= {ChildState.RUNNING, ChildState.RESTARTING, ChildState.DOWN}
+    assert lines[-1] == "c: stays down until the next start of all; the others go on without it"
+    supervisor.stopping.set()
+    assert await supervisor.wait() == 0
+    await supervisor.stop()
+
+
+async def test_one_that_is_ended_is_started_again() -> None:
+    """As the engine is when it hangs: ``end`` kills it, and it is still kept."""
+    supervisor = Supervisor(Lines())
+    child = supervisor.start(sh("c", "trap '' TERM; while :; do sleep 0.05; done", grace=0.1))
+    await eventually(lambda: child.process is not None)
+    await asyncio.wait_for(supervisor.end(child), 60)
+    await eventually(lambda: child.starts == 2)
+    await supervisor.stop()
+
+
+async def test_a_stage_ends_side_by_side(tmp_path: Path) -> None:
+    supervisor = Supervisor(Lines())
+    slow = "trap 'sleep 1; exit 0' TERM; touch {0}/{1}; while :; do sleep 0.05; done"
+    for n in range(4):
+        supervisor.start(sh(f"w{n}", slow.format(tmp_path, n), stage="workers"))
+    await eventually(lambda: len(list(tmp_path.iterdir())) == 4)
+    began = time.monotonic()
+    await asyncio.wait_for(supervisor.stop(), 60)
+    assert time.monotonic() - began < 3
+    assert [c.exit_code for c in supervisor.children] == [0] * 4
+
+
+async def test_without_capture_it_writes_to_our_own_output(capfd: pytest.CaptureFixture[str]) -> None:
+    supervisor = Supervisor(lines := Lines())
+    child = supervisor.start(sh("c", "echo out; echo err >&2", capture=False, may_end=True))
+    await eventually(lambda: child.exit_code is not None)
+    await supervisor.stop()
+    assert capfd.readouterr() == ("out\n", "err\n")
+    assert lines == []
+
+
+async def test_a_watch_ends_with_all() -> None:
+    supervisor = Supervisor(Lines())
+    ended = []
+
+    async def watching() -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.append(True)
+
+    supervisor.watch(watching())
+    await asyncio.sleep(0)
+    await asyncio.wait_for(supervisor.stop(), 60)
+    assert ended == [True]
 
 
 async def test_one_that_dies_is_started_again(tmp_path: Path) -> None:
@@ -86,8 +174,8 @@ async def test_one_that_dies_is_started_again(tmp_path: Path) -> None:
     assert not child.gave_up
     await supervisor.stop()
     assert lines == [
-        "c: ended with exit code 7; started again in 0.01 s",
-        "c: ended with exit code 7; started again in 0.02 s",
+        "c: ended with exit code 7; restarted in 0.01 s",
+        "c: ended with exit code 7; restarted in 0.02 s",
     ]
 
 
@@ -196,7 +284,7 @@ async def test_an_orphan_that_holds_the_pipe_holds_nobody_up(tmp_path: Path) -> 
     supervisor = Supervisor(Lines())
     orphan = f"import os,time; os.setsid(); open(r'{tmp_path}/pid.tmp','w').write(str(os.getpid())); os.rename(r'{tmp_path}/pid.tmp', r'{tmp_path}/pid'); time.sleep(600)"
     script = f'{sys.executable} -c "{orphan}" & while [ ! -e {tmp_path}/pid ]; do sleep 0.05; done; echo bye'
-    child = supervisor.start(sh("c", script))
+    child = supervisor.start(sh("c", script, may_end=True))
     try:
         await eventually(lambda: child.exit_code is not None)
         assert (child.exit_code, list(child.tail)) == (0, ["bye"])

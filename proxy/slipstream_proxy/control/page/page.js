@@ -35,6 +35,7 @@ async function status() {
   $("live").textContent = Object.entries(s.models).map(([m, a]) => m + " → " + a).join(", ");
   $("why").textContent = s.waiting.length ? s.waiting.join("; ") : s.steps ? s.steps + " steps so far." : "Nothing is waited for.";
   const numbers = { episodes: sum(s.episodes), calls: s.calls, steps: s.steps, "groups waiting": s.groups.ready ?? "", "capture lost": s.capture_lost };
+  for (const sidecar of s.sidecars) if (sidecar.state !== "ended") numbers[sidecar.name] = sidecar.state;
   $("numbers").replaceChildren(...Object.entries(numbers).flatMap(([k, v]) => [el("div", {}, el("dt", {}, k), el("dd", {}, String(v)))]));
 }
 const sum = (counts) => Object.values(counts).reduce((a, b) => a + b, 0);

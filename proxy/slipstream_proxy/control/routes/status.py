@@ -12,6 +12,7 @@ from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
+from slipstream.operate.sidecars import read_sidecars, sentence
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.http import ADMIN, ENDLESS, EVERY_SCOPE, JUDGE, TRAINER, Ctx, Query, Route, json_of, reply
 from slipstream_proxy.control.problem import Problem
@@ -104,6 +105,7 @@ def lost_by_workers(folder: Path) -> int:
 
 async def status_of(deps: Deps) -> c.Status:
     counts: dict[str, Any] = await deps.ask(deps.store.statistics.counts, deps.now())
+    sidecars = await in_thread(read_sidecars, deps.config.root)
     lost = await in_thread(lost_by_workers, deps.config.root / "metrics")
     engines: list[dict[str, Any]] = [{**e.public(), "error": e.error} for e in deps.engines.engines]
     waiting = [str(w) for w in counts.get("waiting", [])]
@@ -116,6 +118,7 @@ async def status_of(deps: Deps) -> c.Status:
         waiting.insert(0, "the trainer has the GPU: calls wait until its step is done")
     if stats and stats.broken:
         waiting.insert(0, f"the store takes nothing just now: {stats.broken}")
+    waiting[:0] = [down for s in sidecars if (down := sentence(s))]
     return c.Status(
         version=_version(),
         started=deps.started,
@@ -130,6 +133,7 @@ async def status_of(deps: Deps) -> c.Status:
         last_step=deps.last_step or max((a.created for a in deps.registry.items.values()), default=None),
         untrainable=counts.get("untrainable", {}),
         waiting=waiting,
+        sidecars=sidecars,
         batch={"batches": counts.get("batches", {}), "missing": counts.get("missing", {})},
     )
 

@@ -1,0 +1,64 @@
+"""What `up` writes of its sidecars, and what the control plane reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slipstream.contract import Sidecar
+from slipstream.operate.sidecars import FILE, SidecarFile, read_sidecars, sentence
+from slipstream.operate.supervisor import Child, ChildState
+
+
+def child(name: str, **more: object) -> Child:
+    return Child(name, ["x"], essential=False, **more)  # type: ignore[arg-type]
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    trainer = child("trainer", state=ChildState.DOWN, starts=10, exit_code=2, since=5.0)
+    trainer.tail.extend(["loading", "StartError: no checkpoint", "bye"])
+    report = SidecarFile(tmp_path / "data")  # the folder need not be there
+    report([Child("engine", ["x"]), trainer, child("judge")])
+    found = read_sidecars(tmp_path / "data")
+    assert [s.name for s in found] == ["trainer", "judge"]
+    assert found[0] == Sidecar(
+        name="trainer", state="down", since=5.0, starts=10, exit_code=2, reason="StartError: no checkpoint"
+    )
+    assert found[1].state == "running" and found[1].reason is None
+    report.remove()
+    report.remove()
+    assert read_sidecars(tmp_path / "data") == []
+
+
+def test_the_file_of_a_run_that_was_killed_counts_for_nothing(tmp_path: Path) -> None:
+    SidecarFile(tmp_path)([child("judge")])
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    told = json.loads((tmp_path / FILE).read_text())
+    assert told["pid"] == os.getpid()
+    (tmp_path / FILE).write_text(json.dumps({**told, "pid": dead.pid}))
+    assert read_sidecars(tmp_path) == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', '{"pid": "x", "sidecars": []}'])
+def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    assert read_sidecars(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    SidecarFile(tmp_path / "file")([child("judge")])
+
+
+def test_sentences() -> None:
+    assert sentence(Sidecar(name="judge", state="running", since=0)) is None
+    assert sentence(Sidecar(name="judge", state="ended", since=0, exit_code=0)) is None
+    again = sentence(Sidecar(name="judge", state="restarting", since=0, exit_code=1, reason="OSError: x"))
+    assert again == "the judge ended with exit code 1 and is restarted: OSError: x"
+    down = sentence(Sidecar(name="judge", state="down", since=0, starts=10, exit_code=1, reason="OSError: x"))
+    assert down is not None and down.startswith("the judge is down after 10 starts")

@@ -1,0 +1,33 @@
+"""``module:function`` in settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slipstream.errors import ConfigError
+from slipstream.functions import load_function
+
+
+def test_a_module_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine_of_test.py").write_text("class A:\n    @staticmethod\n    def f(x): return x + 1\nvalue = 3\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("/nowhere")
+    assert load_function("a.b", "mine_of_test:A.f")(1) == 2
+    with pytest.raises(ConfigError, match=r"^a\.b = 'mine_of_test:value' is no function$"):
+        load_function("a.b", "mine_of_test:value")
+    with pytest.raises(ConfigError, match=r"^a\.b = 'mine_of_test:A\.g': .*no attribute 'g'"):
+        load_function("a.b", "mine_of_test:A.g")
+
+
+@pytest.mark.parametrize("spec", ["json", "json:", ":dumps", ""])
+def test_its_form(spec: str) -> None:
+    with pytest.raises(ConfigError, match="write module:function"):
+        load_function("a.b", spec)
+
+
+@pytest.mark.parametrize("spec", ["no_such_module:f", "json.no:f", "a b:f", "json:a b", "json:dumps:more"])
+def test_what_cannot_be_imported(spec: str) -> None:
+    with pytest.raises(ConfigError, match=r"^a\.b = "):
+        load_function("a.b", spec)
