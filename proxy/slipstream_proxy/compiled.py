@@ -1,8 +1,10 @@
-"""The data plane's hot modules compiled to C by mypyc: ``python -m slipstream_proxy.compiled`` makes them, and workers use them from then on.
+"""The data plane's hot modules compiled to C by mypyc: ``python -m slipstream_proxy.compiled`` makes them, and
+workers use them from then on.
 
-The sources stay what is read and tested. Compiled modules lie in a folder named after a hash of those sources and of the interpreter, so that none is
-ever used for sources that it was not made of; without the folder the worker runs the sources. ``SLIPSTREAM_COMPILED=0`` turns them off. Building
-needs mypy, setuptools and a C compiler, and takes about a minute.
+The sources stay what is read and tested. Compiled modules lie in a folder named after a hash of those sources and of
+the interpreter, so that none is ever used for sources that it was not made of; without the folder the worker runs the
+sources. ``SLIPSTREAM_COMPILED=0`` turns them off. Building needs mypy, setuptools and a C compiler, and takes about a
+minute.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ class _Finder(MetaPathFinder):
 
 
 def use(modules: tuple[str, ...] = MODULES) -> bool:
-    """Let the compiled modules be imported in place of their sources. To be called before any of them is. Returns whether they are there."""
+    """Let the compiled modules be imported in place of their sources. To be called before any of them is. Returns
+    whether they are there.
+    """
     names = {_name(Path("slipstream_proxy") / name) for name in modules}
     if os.environ.get("SLIPSTREAM_COMPILED") == "0" or not sys.modules.keys().isdisjoint(names):
         return False
@@ -93,7 +97,9 @@ def use(modules: tuple[str, ...] = MODULES) -> bool:
 
 
 def build(modules: tuple[str, ...] = MODULES) -> Path:
-    """Compile, unless that is done already. Raises ``subprocess.CalledProcessError`` with the compiler's words in ``output``."""
+    """Compile, unless that is done already. Raises ``subprocess.CalledProcessError`` with the compiler's words in
+    ``output``.
+    """
     home = folder(modules)
     if (home / "ready").exists():
         return home

@@ -1,4 +1,6 @@
-"""API keys: ``keys.json`` in the data folder, secrets as SHA-256 only (they have 192 random bits: nothing to guess, nothing to salt)."""
+"""API keys: ``keys.json`` in the data folder, secrets as SHA-256 only (they have 192 random bits: nothing to guess,
+nothing to salt).
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,9 @@ class Keys:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Nobody else changes the file between our reading and writing of it: their key would be lost, or a revoked one back."""
+        """Nobody else changes the file between our reading and writing of it: their key would be lost, or a revoked
+        one back.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -1,15 +1,16 @@
 """What stands in the spool: calls from the data plane, mutations from the control plane.
 
-A frame is ``u32 length | u32 crc32c(payload) | payload`` (little-endian), a payload ``u8 kind | u32 head length | head (JSON) | request | reply``.
-Request and reply are the raw bytes of the engine's side, so that nothing is parsed while a client waits; the ingester parses them with
-the call's dialect.
+A frame is ``u32 length | u32 crc32c(payload) | payload`` (little-endian), a payload ``u8 kind | u32 head length |
+head (JSON) | request | reply``. Request and reply are the raw bytes of the engine's side, so that nothing is parsed
+while a client waits; the ingester parses them with the call's dialect.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+
+from slipstream_proxy.json_types import Json, JsonList, JsonObject
 
 
 class Kind(IntEnum):
@@ -71,14 +72,14 @@ class CallHead:
     note: str | None = None
     """Why the capture is not whole (a dialect without ids, redaction failed)."""
     version: int = 1
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: JsonObject = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Choice:
     """One sampled reply. ``logprobs`` belong to ``completion_ids``, one each; both empty where the engine gave none."""
 
-    message: Any
+    message: Json
     finish_reason: str | None
     completion_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -88,9 +89,9 @@ class Choice:
 class Parsed:
     """What a dialect reads out of a call's raw bytes."""
 
-    messages: list[Any]
-    tools: list[Any]
-    sampling: dict[str, Any]
+    messages: JsonList
+    tools: JsonList
+    sampling: JsonObject
     """Effective: temperature, top_p, top_k, min_p, penalties, n, max_tokens, seed, and what forces the output."""
     prompt_ids: list[int]
     choices: list[Choice]
@@ -103,10 +104,11 @@ class Parsed:
 class Mutation:
     """A change that the control plane accepted, in the order it did: replayed when the store is rebuilt.
 
-    ``op``: reward, done, delete, scores, ack, adapter, event, pin, cache. ``data`` is that op's contract model as a dict.
+    ``op``: reward, done, delete, scores, ack, adapter, event, pin, cache. ``data`` is that op's contract model as a
+    dict.
     """
 
     id: str
     op: str
     at: float
-    data: dict[str, Any]
+    data: JsonObject

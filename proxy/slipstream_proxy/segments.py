@@ -1,7 +1,8 @@
 """Segment files: how the spool's records lie in them.
 
-A segment is a row of frames ``u32 length | u32 crc32c(payload) | payload`` (little-endian), a payload is
-``u8 kind | u32 head length | head (JSON) | request | reply``. A torn, zero-filled or flipped tail ends the segment at its last good frame.
+A segment is a row of frames ``u32 length | u32 crc32c(payload) | payload`` (little-endian), a payload is ``u8 kind |
+u32 head length | head (JSON) | request | reply``. A torn, zero-filled or flipped tail ends the segment at its last
+good frame.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from crc32c import crc32c
 
+from slipstream_proxy.json_types import Json, JsonObject
 from slipstream_proxy.records import CallHead, Kind
 
 _FRAME: Final = struct.Struct("<II")
@@ -29,10 +31,10 @@ MAX_PAYLOAD = 2**31
 
 
 def frame(
-    kind: Kind, head: dict[str, Any] | CallHead, request: bytes = b"", reply: bytes = b"", common: bytes = b""
+    kind: Kind, head: JsonObject | CallHead, request: bytes = b"", reply: bytes = b"", common: bytes = b""
 ) -> tuple[bytes, bytes, bytes]:
-    """One frame in three pieces, so that large bodies are copied once, when they are written. The head gets ``request_bytes``: where in the
-    payload's rest the reply begins. ``common`` (``common_head``) stands before it.
+    """One frame in three pieces, so that large bodies are copied once, when they are written. The head gets
+    ``request_bytes``: where in the payload's rest the reply begins. ``common`` (``common_head``) stands before it.
     """
     if isinstance(head, dict):
         head["request_bytes"] = len(request)
@@ -49,7 +51,7 @@ def frame(
     return _FRAME.pack(len(start) + len(request) + len(reply), check) + start, request, reply
 
 
-def common_head(members: dict[str, Any]) -> bytes:
+def common_head(members: JsonObject) -> bytes:
     """What many heads begin with, to be made once for them: a JSON object without its closing brace."""
     try:
         return orjson.dumps(members)[:-1]
@@ -57,7 +59,7 @@ def common_head(members: dict[str, Any]) -> bytes:
         return orjson.dumps(_whole(members))[:-1]
 
 
-def _whole(value: Any) -> Any:
+def _whole(value: Json) -> Json:
     """Without halves of surrogate pairs, which JSON can write and UTF-8 cannot: a client's model may be called so."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
@@ -66,7 +68,7 @@ def _whole(value: Any) -> Any:
     return [_whole(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def encode(kind: Kind, head: dict[str, Any] | CallHead, request: bytes = b"", reply: bytes = b"") -> bytes:
+def encode(kind: Kind, head: JsonObject | CallHead, request: bytes = b"", reply: bytes = b"") -> bytes:
     """One frame."""
     return b"".join(frame(kind, head, request, reply))
 
@@ -74,7 +76,7 @@ def encode(kind: Kind, head: dict[str, Any] | CallHead, request: bytes = b"", re
 @dataclass(slots=True, frozen=True)
 class Frame:
     kind: Kind
-    head: dict[str, Any]
+    head: JsonObject
     request: bytes
     reply: bytes
     end: int
@@ -84,7 +86,8 @@ class Frame:
 class Segment(Iterator[Frame]):
     """The good frames of a segment from ``offset`` on.
 
-    ``torn`` is None at a clean end, else why reading stopped at ``offset``: ``short`` (a frame is cut off, or still being written), ``bad``.
+    ``torn`` is None at a clean end, else why reading stopped at ``offset``: ``short`` (a frame is cut off, or still
+    being written), ``bad``.
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.records import CallHead, Kind
 from slipstream_proxy.segments import frame, list_segments
 
@@ -25,7 +26,9 @@ Done = Callable[[bool], None]
 _monotonic: Final[Callable[[], float]] = time.monotonic
 
 _ENOUGH: Final = 64
-"""Frames that are written without waiting for more of the same tick: later they would have to be fetched into the processor's cache again."""
+"""Frames that are written without waiting for more of the same tick: later they would have to be fetched into the
+processor's cache again.
+"""
 _AT_ONCE: Final = 1023
 """Pieces of one ``writev``: whole frames, and no more than Linux takes (IOV_MAX)."""
 
@@ -44,7 +47,8 @@ BOOT: Final = _boot()
 class SpoolWriter:
     """Appends frames to ``<dir>/<writer>-<segment>.seg``, a new segment at each start. Belongs to one event loop.
 
-    A frame that cannot be written (disk full) is given up: ``on_lost(frames, error)`` counts it, ``done(False)`` tells its owner.
+    A frame that cannot be written (disk full) is given up: ``on_lost(frames, error)`` counts it, ``done(False)``
+    tells its owner.
     """
 
     def __init__(
@@ -78,7 +82,7 @@ class SpoolWriter:
     def append(
         self,
         kind: Kind,
-        head: dict[str, Any] | CallHead,
+        head: JsonObject | CallHead,
         request: bytes = b"",
         reply: bytes = b"",
         done: Done | None = None,
@@ -86,7 +90,8 @@ class SpoolWriter:
     ) -> None:
         """Queue a frame; ``done(ok)`` is called once it is as durable as asked for. Never raises.
 
-        The head gets ``tick`` and ``boot``: when, by a clock that nobody sets. All writers' records have one order by it.
+        The head gets ``tick`` and ``boot``: when, by a clock that nobody sets. All writers' records have one order by
+        it.
         """
         if isinstance(head, dict):
             head["tick"] = _monotonic()
@@ -114,7 +119,7 @@ class SpoolWriter:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
-    async def put(self, kind: Kind, head: dict[str, Any] | CallHead, request: bytes = b"", reply: bytes = b"") -> bool:
+    async def put(self, kind: Kind, head: JsonObject | CallHead, request: bytes = b"", reply: bytes = b"") -> bool:
         """Append and wait until it is durable."""
         future: asyncio.Future[bool] = self._loop.create_future()
         self.append(kind, head, request, reply, lambda ok: None if future.done() else future.set_result(ok))

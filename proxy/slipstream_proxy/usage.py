@@ -9,7 +9,8 @@ _IDS = (re.compile(rb'"prompt_token_ids":\s*\[([\d,\s]+)\]'), re.compile(rb'"tok
 
 
 def usage_of(reply: bytes) -> tuple[int | None, int | None]:
-    """Tokens (in, out): the engine's own count, the last where a stream says it again, else token ids counted; None: the reply has neither.
+    """Tokens (in, out): the engine's own count, the last where a stream says it again, else token ids counted; None:
+    the reply has neither.
 
     A text that quotes such a field has its quotation marks escaped, and does not match.
     """

@@ -27,3 +27,12 @@ async def test_an_episode_is_pinned_once_and_keeps_its_adapter(start, fake, cont
     await eventually(lambda: proxy.plane.live.servers("tiny@1", "e") == [])
     _, headers, _ = await post(proxy.url, ASK, headers={"x-slipstream-episode": "e"})
     assert headers["x-slipstream-adapter"] == "tiny@2" and (await proxy.record(7))[-1].head["pin"] == "moved"
+
+
+async def test_the_id_of_an_episode_is_the_workers(start, fake, control):
+    """The answer names an adapter and an arm, and no episode: a client that has seen the id must find it in the store."""
+    proxy = await start()
+    await eventually(lambda: proxy.plane.live.connected)
+    _, headers, _ = await post(proxy.url, ASK, headers={"x-slipstream-episode": "mine"})
+    (frame,) = await proxy.record(1)
+    assert headers["x-slipstream-episode"] == frame.head["episode"] == control.pins[0]["episode"] == "mine"

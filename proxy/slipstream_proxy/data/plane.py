@@ -50,7 +50,9 @@ class Plane:
     """One worker's parts. Belongs to the running event loop."""
 
     def __init__(self, config: Config, number: int = 0, keyed: bool | None = None) -> None:
-        """``number`` tells the workers of a proxy apart. ``keyed``: whether there were keys at the proxy's start; None: it starts now."""
+        """``number`` tells the workers of a proxy apart. ``keyed``: whether there were keys at the proxy's start;
+        None: it starts now.
+        """
         proxy = config.proxy
         several = proxy.workers > 1
         self.config, self.number = config, number

@@ -1,4 +1,5 @@
-"""A data-plane worker: ``python -m slipstream_proxy.data.worker NUMBER FD`` with the configuration in ``SLIPSTREAM_CONFIG_JSON``.
+"""A data-plane worker: ``python -m slipstream_proxy.data.worker NUMBER FD`` with the configuration in
+``SLIPSTREAM_CONFIG_JSON``.
 
 ``FD`` is the listening socket that the parent bound; without it the worker binds by itself (for tests).
 """
@@ -22,7 +23,7 @@ from slipstream_proxy import compiled
 COMPILED = __name__ == "__main__" and compiled.use()
 
 from slipstream_proxy.data.plane import Plane  # noqa: E402
-from slipstream_proxy.data.wire.listener import sweep  # noqa: E402 - what is compiled must be known before it is imported
+from slipstream_proxy.data.wire.listener import sweep  # noqa: E402 - behind ``use``
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +34,8 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 
 
 def keep_memory() -> None:
-    """Let glibc keep what is freed. Else large bodies make it give the top of its heap back and take it again with each call, and a third of a
-    30 KB call's time goes to page faults.
+    """Let glibc keep what is freed. Else large bodies make it give the top of its heap back and take it again with
+    each call, and a third of a 30 KB call's time goes to page faults.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -50,7 +51,9 @@ async def _save_metrics(plane: Plane) -> None:
 
 
 async def drain(plane: Plane) -> None:
-    """Until nothing runs any more, or ``drain_timeout`` is over. New requests are still answered, on connections that close then."""
+    """Until nothing runs any more, or ``drain_timeout`` is over. New requests are still answered, on connections that
+    close then.
+    """
     plane.state.draining = True
     loop = asyncio.get_running_loop()
     until = loop.time() + plane.config.proxy.drain_timeout

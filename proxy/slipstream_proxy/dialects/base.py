@@ -6,11 +6,12 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import orjson
 
 from slipstream_proxy.dialects.numbers import python_loads
+from slipstream_proxy.json_types import Json, JsonObject
 from slipstream_proxy.records import CallHead, Parsed
 
 
@@ -27,7 +28,9 @@ class Hide:
 
 
 class AsAsked(Exception):
-    """The request has to go to its own route as it is, for the reason that is the message, and is recorded without ids."""
+    """The request has to go to its own route as it is, for the reason that is the message, and is recorded without
+    ids.
+    """
 
 
 class ReplyTranslator(Protocol):
@@ -45,14 +48,14 @@ class ReplyTranslator(Protocol):
 
 
 class Injected:
-    """``body`` is what goes to the engine; ``note`` why it is not enough for exact capture. With a ``back`` it is a chat request, and the client's
-    own body has been left as it was.
+    """``body`` is what goes to the engine; ``note`` why it is not enough for exact capture. With a ``back`` it is a
+    chat request, and the client's own body has been left as it was.
     """
 
     __slots__ = ("back", "body", "hide", "note")  # no dataclass: the ``__init__`` of one is not compiled
 
     def __init__(
-        self, body: dict[str, Any], hide: Hide, note: str | None = None, back: ReplyTranslator | None = None
+        self, body: JsonObject, hide: Hide, note: str | None = None, back: ReplyTranslator | None = None
     ) -> None:
         self.body, self.hide, self.note, self.back = body, hide, note, back
 
@@ -75,7 +78,7 @@ class Dialect:
     name: str = ""
     path: str = ""
 
-    def inject(self, body: dict[str, Any]) -> Injected:
+    def inject(self, body: JsonObject) -> Injected:
         """Ask for ids and log-probabilities. May return the same dict changed."""
         raise NotImplementedError
 
@@ -110,7 +113,7 @@ class Dialect:
         """``parse`` of a format. May raise whatever it does at strangers' bytes."""
         raise NotImplementedError
 
-    def turn(self, body: dict[str, Any]) -> Turn:
+    def turn(self, body: JsonObject) -> Turn:
         """The request's conversation."""
         raise NotImplementedError
 
@@ -123,7 +126,7 @@ def unreadable(reason: str, error: str | None = None) -> Parsed:
     return Parsed([], [], {}, [], [], reason, error)
 
 
-def loads(text: bytes) -> Any:
+def loads(text: bytes) -> Json:
     """JSON as Python's reader takes it: lone surrogates and NaN too. Raises ValueError."""
     try:
         return orjson.loads(text)
@@ -131,8 +134,10 @@ def loads(text: bytes) -> Any:
         return python_loads(text)
 
 
-def dumps(value: Any) -> bytes:
-    """Compact JSON; what orjson refuses (lone surrogates, integers beyond 64 bits, ``Odd``) goes out as Python writes it."""
+def dumps(value: Json) -> bytes:
+    """Compact JSON; what orjson refuses (lone surrogates, integers beyond 64 bits, ``Odd``) goes out as Python writes
+    it.
+    """
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -152,7 +157,9 @@ class Events:
         self.tail = b""
 
     def single(self, data: bytes) -> bool:
-        """Whether this is one event as it stands, which most of what a server sends at a time is; then ``feed`` need not be asked."""
+        """Whether this is one event as it stands, which most of what a server sends at a time is; then ``feed`` need
+        not be asked.
+        """
         end = data.find(b"\n\n")
         return end >= 0 and end == len(data) - 2 and not self.tail and data.find(b"\r") < 0
 
@@ -185,7 +192,7 @@ def event_data(event: bytes) -> bytes:
     return b"\n".join(lines)
 
 
-def stream_objects(reply: bytes) -> Iterator[dict[str, Any]]:
+def stream_objects(reply: bytes) -> Iterator[JsonObject]:
     """The JSON objects of a recorded stream, in order; what is cut off at its end is left out."""
     reader = Events()
     for event in reader.feed(reply):
@@ -204,8 +211,8 @@ _SPACED_IDS: Final = b'token_ids": ['
 
 
 def null_ids(text: bytes) -> bytes:
-    """Token-id arrays become null, as vLLM writes them when they are not asked for. Inside JSON strings quotes are escaped, so the keys
-    found here are keys.
+    """Token-id arrays become null, as vLLM writes them when they are not asked for. Inside JSON strings quotes are
+    escaped, so the keys found here are keys.
     """
     key = _IDS
     pieces = text.rsplit(key)  # from behind: there are the long arrays, and few letters in them
@@ -252,7 +259,9 @@ def null_logprobs(text: bytes) -> bytes | None:
 
 
 def _next(text: bytes, after: bytes, at: int) -> int:
-    """``text.find(after, at)``. Log-probabilities are long and have hardly an ``f`` in them, and one byte is found many at a time."""
+    """``text.find(after, at)``. Log-probabilities are long and have hardly an ``f`` in them, and one byte is found
+    many at a time.
+    """
     letter = len(after) - _FROM_F
     for _ in range(8):
         at = text.find(b"f", at + 1)
@@ -266,7 +275,7 @@ def _next(text: bytes, after: bytes, at: int) -> int:
 
 def is_done(event: bytes) -> bool:
     """Whether this ends a stream of OpenAI's."""
-    return event.startswith(b"data: [DONE]") or event.startswith(b"data:[DONE]")  # noqa: PIE810 - compiled, a tuple costs a call
+    return event.startswith(b"data: [DONE]") or event.startswith(b"data:[DONE]")  # noqa: PIE810 - a tuple costs a call
 
 
 def openai_error(status: int, message: str, kind: str, param: str | None = None) -> bytes:

@@ -1,13 +1,14 @@
 """``POST /v1/chat/completions``.
 
-Asked for: ``return_token_ids`` and ``logprobs`` (and reasoning where the client hides it, because vLLM hides the ids with it). vLLM writes
-``null`` where ids and log-probabilities are not asked for; events without anything but ids it does not send at all.
+Asked for: ``return_token_ids`` and ``logprobs`` (and reasoning where the client hides it, because vLLM hides the ids
+with it). vLLM writes ``null`` where ids and log-probabilities are not asked for; events without anything but ids it
+does not send at all.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final
+from typing import Final
 
 from slipstream_proxy.dialects.base import (
     Hide,
@@ -23,6 +24,7 @@ from slipstream_proxy.dialects.base import (
 from slipstream_proxy.dialects.openai import OpenAI, ask_for_ids
 from slipstream_proxy.dialects.recorded import Read, parsed
 from slipstream_proxy.dialects.sampling import forces
+from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.records import CallHead, Choice, Parsed
 
 _EMPTY: Final = b'"delta":{},"logprobs":null,"finish_reason":null'
@@ -34,7 +36,7 @@ class Chat(OpenAI):
     name = "chat"
     path = "/v1/chat/completions"
 
-    def inject(self, body: dict[str, Any]) -> Injected:
+    def inject(self, body: JsonObject) -> Injected:
         if "messages" not in body:
             return Injected(body, Hide(), "no messages")  # the engine's refusal counts the body's fields
         logprobs_hidden = reasoning = False
@@ -86,7 +88,7 @@ class Chat(OpenAI):
     def read(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
         return parsed(request, reply, head, _read, _texts)
 
-    def turn(self, body: dict[str, Any]) -> Turn:
+    def turn(self, body: JsonObject) -> Turn:
         turn = Turn()
         for message in _list(body.get("messages")):
             if not isinstance(message, dict):
@@ -111,30 +113,30 @@ class Chat(OpenAI):
         return turn
 
 
-def _masked_calls(body: dict[str, Any]) -> bool:
+def _masked_calls(body: JsonObject) -> bool:
     """VLLM puts a grammar on the tool calls of such a request, where it does not force any."""
     tools = _list(body.get("tools"))
     return bool(tools) and (body.get("parallel_tool_calls") is False or any(map(_is_strict, tools)))
 
 
-def _is_strict(tool: Any) -> bool:
+def _is_strict(tool: Json) -> bool:
     function = tool.get("function") if isinstance(tool, dict) else None
     return isinstance(function, dict) and bool(function.get("strict"))
 
 
-def _texts(body: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+def _texts(body: JsonObject) -> tuple[JsonList, JsonList]:
     return _list(body.get("messages")), _list(body.get("tools"))
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: Json) -> JsonList:
     return value if isinstance(value, list) else []
 
 
-def _tool_ids(message: dict[str, Any]) -> list[str]:
+def _tool_ids(message: JsonObject) -> list[str]:
     return [c["id"] for c in _list(message.get("tool_calls")) if isinstance(c, dict) and isinstance(c.get("id"), str)]
 
 
-def text_of(content: Any) -> Any:
+def text_of(content: Json) -> Json:
     """Content as text where it is text: clients send back a string as parts, and an empty one as null."""
     if isinstance(content, list):
         if all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
@@ -143,7 +145,7 @@ def text_of(content: Any) -> Any:
     return content or ""
 
 
-def canonical(message: dict[str, Any]) -> bytes:
+def canonical(message: JsonObject) -> bytes:
     """A digest of what a message says, whatever its client does to the fields around it."""
     calls = []
     for call in _list(message.get("tool_calls")):
@@ -172,7 +174,7 @@ def _read(reply: bytes, *, stream: bool) -> Read:
     return read.get("prompt_token_ids") or [], choices, None
 
 
-def _logprobs(choice: dict[str, Any]) -> list[float]:
+def _logprobs(choice: JsonObject) -> list[float]:
     content = (choice.get("logprobs") or {}).get("content")
     return [float(t["logprob"]) for t in content] if content else []
 
@@ -195,7 +197,7 @@ def _read_stream(reply: bytes) -> Read:
     return prompt, [found[i] for i in sorted(found)], error
 
 
-def _add(message: dict[str, Any], delta: dict[str, Any]) -> None:
+def _add(message: JsonObject, delta: JsonObject) -> None:
     """Put a delta to the message it belongs to."""
     for name, value in delta.items():
         if name == "tool_calls":
@@ -207,7 +209,7 @@ def _add(message: dict[str, Any], delta: dict[str, Any]) -> None:
             message[name] = value
 
 
-def _add_tool(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
+def _add_tool(calls: list[JsonObject], part: JsonObject) -> None:
     index = part.get("index", len(calls))
     while len(calls) <= index < 1024:
         calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
@@ -217,7 +219,7 @@ def _add_tool(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
     call["function"]["arguments"] += function.get("arguments") or ""
 
 
-def _hide_in(choice: dict[str, Any], hide: Hide) -> None:
+def _hide_in(choice: JsonObject, hide: Hide) -> None:
     if (hide.logprobs or hide.reasoning) and "logprobs" in choice:
         choice["logprobs"] = None
     if (hide.ids or hide.reasoning) and "token_ids" in choice:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from slipstream_proxy.dialects.base import event_data, loads
+from slipstream_proxy.json_types import JsonObject
 
 
 class ChatEvents:
@@ -30,8 +29,8 @@ class ChatEvents:
         """None: nothing has begun."""
         raise NotImplementedError
 
-    def _error(self, error: dict[str, Any]) -> bytes:
+    def _error(self, error: JsonObject) -> bytes:
         raise NotImplementedError
 
-    def _events(self, read: dict[str, Any]) -> list[bytes]:
+    def _events(self, read: JsonObject) -> list[bytes]:
         raise NotImplementedError

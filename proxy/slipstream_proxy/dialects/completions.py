@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from slipstream_proxy.dialects.base import Hide, Injected, Turn, dumps, loads, null_ids, null_logprobs, stream_objects
 from slipstream_proxy.dialects.openai import OpenAI, ask_for_ids
 from slipstream_proxy.dialects.recorded import Read, parsed
+from slipstream_proxy.json_types import JsonList, JsonObject
 from slipstream_proxy.records import CallHead, Choice, Parsed
 
 
@@ -14,7 +13,7 @@ class Completions(OpenAI):
     name = "completions"
     path = "/v1/completions"
 
-    def inject(self, body: dict[str, Any]) -> Injected:
+    def inject(self, body: JsonObject) -> Injected:
         if body.get("echo"):
             return Injected(body, Hide(), "echo")  # ids asked for change the echoed text of a stream
         hide, note = Hide(), None
@@ -47,14 +46,14 @@ class Completions(OpenAI):
     def read(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
         return parsed(request, reply, head, _read, _texts)
 
-    def turn(self, body: dict[str, Any]) -> Turn:
+    def turn(self, body: JsonObject) -> Turn:
         return Turn()
 
     def said(self, reply: bytes, *, stream: bool) -> Turn:
         return Turn()
 
 
-def _texts(body: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+def _texts(body: JsonObject) -> tuple[JsonList, JsonList]:
     return [{"role": "user", "content": body.get("prompt")}], []
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from slipstream_proxy.dialects import messages_back, messages_chat
 from slipstream_proxy.dialects.base import ReplyTranslator, Turn, dumps, loads, stream_objects
 from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.recorded import Read
 from slipstream_proxy.dialects.through_chat import ThroughChat, items
+from slipstream_proxy.json_types import JsonList, JsonObject
 from slipstream_proxy.records import Choice
 
 
@@ -16,10 +15,10 @@ class Messages(ThroughChat):
     name = "messages"
     path = "/v1/messages"
 
-    def _to_chat(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _to_chat(self, body: JsonObject) -> JsonObject:
         return messages_chat.to_chat(body)
 
-    def _back(self, body: dict[str, Any]) -> ReplyTranslator:
+    def _back(self, body: JsonObject) -> ReplyTranslator:
         return messages_back.MessagesTranslator()
 
     def terminal(self, event: bytes) -> bool:
@@ -31,7 +30,7 @@ class Messages(ThroughChat):
     def error_event(self, status: int, message: str, kind: str) -> bytes:
         return b"event: error\ndata: " + self.error(status, message, kind) + b"\n\n"
 
-    def _texts(self, body: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    def _texts(self, body: JsonObject) -> tuple[JsonList, JsonList]:
         messages = items(body.get("messages"))
         if body.get("system") is not None:
             messages = [{"role": "system", "content": body["system"]}, *messages]
@@ -42,7 +41,7 @@ class Messages(ThroughChat):
             read = loads(reply)
             said = [Choice({"role": "assistant", "content": read["content"]}, read.get("stop_reason"))]
             return [], said if read.get("content") else [], None
-        blocks: dict[int, dict[str, Any]] = {}
+        blocks: dict[int, JsonObject] = {}
         stop = error = None
         for event in stream_objects(reply):
             kind = event.get("type")
@@ -63,7 +62,7 @@ class Messages(ThroughChat):
         content = [blocks[i] for i in sorted(blocks)]
         return [], [Choice({"role": "assistant", "content": content}, stop)] if content else [], error
 
-    def turn(self, body: dict[str, Any]) -> Turn:
+    def turn(self, body: JsonObject) -> Turn:
         return self._turn(items(body.get("messages")))
 
     def said(self, reply: bytes, *, stream: bool) -> Turn:
@@ -73,7 +72,7 @@ class Messages(ThroughChat):
             choices = []
         return self._turn([c.message for c in choices], has_reply=True)
 
-    def _add(self, turn: Turn, item: dict[str, Any]) -> None:
+    def _add(self, turn: Turn, item: JsonObject) -> None:
         turn.has_reply = turn.has_reply or item.get("role") == "assistant"
         content = item.get("content")
         said = []
@@ -87,7 +86,7 @@ class Messages(ThroughChat):
         turn.messages.append(canonical({"role": item.get("role"), "content": said or content}))
 
 
-def _add_delta(block: dict[str, Any], delta: dict[str, Any]) -> None:
+def _add_delta(block: JsonObject, delta: JsonObject) -> None:
     for name in ("text", "thinking", "partial_json", "signature"):
         if isinstance(delta.get(name), str):
             block[name] = block.get(name, "") + delta[name]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from typing import Any
 
 from slipstream_proxy.dialects.base import dumps, loads
 from slipstream_proxy.dialects.chat_events import ChatEvents
+from slipstream_proxy.json_types import Json, JsonObject
 
 
-def _usage(usage: Any) -> dict[str, int]:
+def _usage(usage: Json) -> dict[str, int]:
     if not isinstance(usage, dict):
         return {"input_tokens": 0, "output_tokens": 0}
     details = usage.get("prompt_tokens_details") or {}
@@ -24,8 +24,10 @@ def _usage(usage: Any) -> dict[str, int]:
     return made
 
 
-def _stop(finish: str | None, stop: Any, *, tools: bool, whole: bool) -> tuple[str | None, str | None]:
-    """(stop_reason, stop_sequence). ``whole``: the last tool call is complete; one that a stop string cut short must not run."""
+def _stop(finish: str | None, stop: Json, *, tools: bool, whole: bool) -> tuple[str | None, str | None]:
+    """(stop_reason, stop_sequence). ``whole``: the last tool call is complete; one that a stop string cut short must
+    not run.
+    """
     if finish == "length":
         return "max_tokens", None
     if finish not in ("stop", "tool_calls"):
@@ -53,7 +55,7 @@ class MessagesTranslator(ChatEvents):
     def __init__(self) -> None:
         self.context: int | None = None
         self.finish: str | None = None
-        self.stop: Any = None
+        self.stop: Json = None
         self.begun = False
         self.index = 0
         self.kind: str | None = None
@@ -70,34 +72,53 @@ class MessagesTranslator(ChatEvents):
         choice = read["choices"][0]
         message = choice["message"]
         calls = message.get("tool_calls") or []
-        content: list[dict[str, Any]] = []
+        content: list[JsonObject] = []
         if message.get("reasoning"):
             content.append({"type": "thinking", "thinking": message["reasoning"], "signature": uuid.uuid4().hex})
         if message.get("content"):
             content.append({"type": "text", "text": message["content"]})
         for call in calls:
             function = call["function"]
-            content.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": loads(function["arguments"].encode())})  # fmt: skip
+            content.append(
+                {
+                    "type": "tool_use",
+                    "id": call["id"],
+                    "name": function["name"],
+                    "input": loads(function["arguments"].encode()),
+                }
+            )
         reason, sequence = _stop(choice.get("finish_reason"), choice.get("stop_reason"), tools=bool(calls), whole=True)
         made = {
-            "id": read["id"], "type": "message", "role": "assistant", "content": content or [{"type": "text", "text": ""}],
-            "model": read["model"], "stop_reason": reason, "stop_sequence": sequence, "usage": _usage(read.get("usage")),
-        }  # fmt: skip
+            "id": read["id"],
+            "type": "message",
+            "role": "assistant",
+            "content": content or [{"type": "text", "text": ""}],
+            "model": read["model"],
+            "stop_reason": reason,
+            "stop_sequence": sequence,
+            "usage": _usage(read.get("usage")),
+        }
         return dumps({name: value for name, value in made.items() if value is not None})
 
     def _end(self) -> bytes | None:
         return b"".join(self._close()) + _sse("message_stop", {}) if self.begun else None
 
-    def _error(self, error: dict[str, Any]) -> bytes:
+    def _error(self, error: JsonObject) -> bytes:
         return _sse("error", {"error": {"type": "internal_error", "message": str(error.get("message"))}})
 
-    def _events(self, read: dict[str, Any]) -> list[bytes]:
+    def _events(self, read: JsonObject) -> list[bytes]:
         if not self.begun:
             self.begun = True
             message = {
-                "id": read["id"], "type": "message", "role": "assistant", "content": [], "model": read["model"],
-                "stop_reason": None, "stop_sequence": None, "usage": _usage(read.get("usage")),
-            }  # fmt: skip
+                "id": read["id"],
+                "type": "message",
+                "role": "assistant",
+                "content": [],
+                "model": read["model"],
+                "stop_reason": None,
+                "stop_sequence": None,
+                "usage": _usage(read.get("usage")),
+            }
             return [_sse("message_start", {"message": message})]
         if not read["choices"]:
             made = self._close()
@@ -129,7 +150,7 @@ class MessagesTranslator(ChatEvents):
         made.append(self._delta({"type": f"{kind}_delta", field: text}))
         return made
 
-    def _call(self, call: dict[str, Any]) -> list[bytes]:
+    def _call(self, call: JsonObject) -> list[bytes]:
         made: list[bytes] = []
         function = call.get("function") or {}
         name, arguments = function.get("name"), function.get("arguments")
@@ -144,12 +165,12 @@ class MessagesTranslator(ChatEvents):
             made.append(self._delta({"type": "input_json_delta", "partial_json": arguments}))
         return made
 
-    def _open(self, block: dict[str, Any]) -> bytes:
+    def _open(self, block: JsonObject) -> bytes:
         self.kind = block["type"]
         self.tool = block.get("id")
         return _sse("content_block_start", {"content_block": block, "index": self.index})
 
-    def _delta(self, delta: dict[str, Any]) -> bytes:
+    def _delta(self, delta: JsonObject) -> bytes:
         return _sse("content_block_delta", {"delta": delta, "index": self.index})
 
     def _close(self) -> list[bytes]:
@@ -168,5 +189,5 @@ class MessagesTranslator(ChatEvents):
         return made
 
 
-def _sse(kind: str, fields: dict[str, Any]) -> bytes:
+def _sse(kind: str, fields: JsonObject) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps({"type": kind, **fields}))

@@ -1,18 +1,25 @@
 """A ``/v1/messages`` request as a chat completion: only the chat route gives token ids.
 
-vLLM's own messages route makes a chat request out of the client's, runs it as one, and makes the message out of the chat reply (0.32,
-``entrypoints/anthropic/serving.py``). The same is done here. What is not known to come out equal raises ``AsAsked``: such a call goes to the
-engine's own route as it is, and is recorded without ids.
+vLLM's own messages route makes a chat request out of the client's, runs it as one, and makes the message out of the
+chat reply (0.32, ``entrypoints/anthropic/serving.py``). The same is done here. What is not known to come out equal
+raises ``AsAsked``: such a call goes to the engine's own route as it is, and is recorded without ids.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from slipstream_proxy.dialects.base import AsAsked
+from slipstream_proxy.json_types import Json, JsonList, JsonObject
 
-_COPIED = (("stop_sequences", "stop"), ("temperature",) * 2, ("top_p",) * 2, ("top_k",) * 2, ("cache_salt",) * 2, ("chat_template_kwargs",) * 2)  # fmt: skip
+_COPIED = (
+    ("stop_sequences", "stop"),
+    ("temperature",) * 2,
+    ("top_p",) * 2,
+    ("top_k",) * 2,
+    ("cache_salt",) * 2,
+    ("chat_template_kwargs",) * 2,
+)
 _ENGINES = ("watermarking", "kv_transfer_params", "ec_transfer_params", "vllm_xargs", "mm_payload", "return_mm_kwargs")
 _SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
     "text": {"text": (str,)},
@@ -31,7 +38,7 @@ _BILLING = "x-anthropic-billing-header"
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
-def to_chat(body: dict[str, Any]) -> dict[str, Any]:
+def to_chat(body: JsonObject) -> JsonObject:
     """The chat request. Raises ``AsAsked``."""
     for name in _ENGINES:
         if body.get(name) is not None:
@@ -39,7 +46,7 @@ def to_chat(body: dict[str, Any]) -> dict[str, Any]:
     limit = body.get("max_tokens")
     if not isinstance(body.get("model"), str) or isinstance(limit, bool) or not isinstance(limit, int):
         raise AsAsked("unreadable request")
-    chat: dict[str, Any] = {"model": body["model"], "messages": _messages(body)}
+    chat: JsonObject = {"model": body["model"], "messages": _messages(body)}
     chat |= {"max_tokens": limit, "max_completion_tokens": limit}
     for theirs, ours in _COPIED:
         if body.get(theirs) is not None:
@@ -51,7 +58,7 @@ def to_chat(body: dict[str, Any]) -> dict[str, Any]:
     return chat | {"return_token_ids": True, "logprobs": True}
 
 
-def _thinking(body: dict[str, Any], chat: dict[str, Any]) -> None:
+def _thinking(body: JsonObject, chat: JsonObject) -> None:
     thinking = body.get("thinking")
     if thinking is not None and (not isinstance(thinking, dict) or thinking.get("type") != "adaptive"):
         raise AsAsked(
@@ -68,7 +75,7 @@ def _thinking(body: dict[str, Any], chat: dict[str, Any]) -> None:
         chat["reasoning_effort"] = effort
 
 
-def _tools(body: dict[str, Any], chat: dict[str, Any]) -> None:
+def _tools(body: JsonObject, chat: JsonObject) -> None:
     choice, tools = body.get("tool_choice"), body.get("tools")
     chat["tool_choice"] = None
     if choice is not None:
@@ -84,7 +91,7 @@ def _tools(body: dict[str, Any], chat: dict[str, Any]) -> None:
     chat["tools"] = [_tool(tool) for tool in tools]
 
 
-def _tool(tool: Any) -> dict[str, Any]:
+def _tool(tool: Json) -> JsonObject:
     if (
         not isinstance(tool, dict)
         or not isinstance(tool.get("name"), str)
@@ -92,18 +99,23 @@ def _tool(tool: Any) -> dict[str, Any]:
     ):
         raise AsAsked("a tool that is not the client's own")
     schema = tool["input_schema"]
-    function = {"name": tool["name"], "description": tool.get("description"), "strict": tool.get("strict"), "defer_loading": tool.get("defer_loading")}  # fmt: skip
+    function = {
+        "name": tool["name"],
+        "description": tool.get("description"),
+        "strict": tool.get("strict"),
+        "defer_loading": tool.get("defer_loading"),
+    }
     return {
         "type": "function",
         "function": {**function, "parameters": schema if "type" in schema else {**schema, "type": "object"}},
     }
 
 
-def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
+def _messages(body: JsonObject) -> list[JsonObject]:
     messages = body.get("messages")
     if not isinstance(messages, list):
         raise AsAsked("unreadable request")
-    made: list[dict[str, Any]] = []
+    made: list[JsonObject] = []
     if system := _system(body.get("system")):
         made.append({"role": "system", "content": system})
     for message in messages:
@@ -113,7 +125,7 @@ def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
     return made
 
 
-def _system(system: Any) -> str:
+def _system(system: Json) -> str:
     if system is None or isinstance(system, str):
         return system or ""
     blocks = [_checked(block) for block in _list(system)]
@@ -122,15 +134,15 @@ def _system(system: Any) -> str:
     return "".join(b["text"] for b in blocks if not b["text"].startswith(_BILLING))
 
 
-def _message(role: str, content: Any, made: list[dict[str, Any]]) -> None:
+def _message(role: str, content: Json, made: list[JsonObject]) -> None:
     """Results of tools become messages of their own, before what else the user says."""
-    message: dict[str, Any] = {"role": role}
+    message: JsonObject = {"role": role}
     if isinstance(content, str):
         made.append({**message, "content": content})
         return
     texts: list[str] = []
     thoughts: list[str] = []
-    calls: list[dict[str, Any]] = []
+    calls: list[JsonObject] = []
     for block in map(_checked, _list(content)):
         kind = block["type"]
         if kind == "text" and block["text"]:
@@ -156,7 +168,7 @@ def _message(role: str, content: Any, made: list[dict[str, Any]]) -> None:
         made.append(message)
 
 
-def _result(content: Any) -> str:
+def _result(content: Json) -> str:
     if isinstance(content, str) or content is None:
         return content or ""
     blocks = [_checked(block) for block in content]
@@ -165,13 +177,13 @@ def _result(content: Any) -> str:
     return "\n".join(b["text"] for b in blocks)
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: Json) -> JsonList:
     if not isinstance(value, list):
         raise AsAsked("unreadable request")
     return value
 
 
-def _checked(block: Any) -> dict[str, Any]:
+def _checked(block: Json) -> JsonObject:
     """A block with just what is known of its type."""
     if not isinstance(block, dict) or (shape := _SHAPES.get(str(block.get("type")))) is None:
         raise AsAsked("images or other blocks")

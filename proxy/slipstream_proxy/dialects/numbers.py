@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Final
+from typing import Final
 
 import orjson
+
+from slipstream_proxy.json_types import Json
 
 _DIGITS: Final = bytes(0x30 if 0x30 <= c <= 0x39 else c for c in range(256))
 
@@ -20,13 +22,15 @@ def number(text: str) -> float:
     return value if math.isfinite(value) else Odd(value)
 
 
-def python_loads(text: bytes) -> Any:
+def python_loads(text: bytes) -> Json:
     """JSON as Python reads it. Raises ValueError."""
     return json.loads(text, parse_constant=number, parse_float=number)
 
 
-def has_long_integer(value: Any) -> bool:
-    """Whether what orjson has read may have been an integer beyond 64 bits: it makes a float of one, and writes that with an exponent."""
+def has_long_integer(value: Json) -> bool:
+    """Whether what orjson has read may have been an integer beyond 64 bits: it makes a float of one, and writes that
+    with an exponent.
+    """
     try:
         text = orjson.dumps(value)
     except TypeError:  # read by ``python_loads``

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from slipstream_proxy.dialects.base import Dialect, is_done, openai_error
+from slipstream_proxy.json_types import JsonObject
 
 
-def ask_for_ids(body: dict[str, Any]) -> tuple[bool, str | None]:
+def ask_for_ids(body: JsonObject) -> tuple[bool, str | None]:
     """Whether they are to be hidden, because the client did not ask, too; and why they cannot be asked for."""
     asked = body.get("return_token_ids")
     if asked is None or asked is False:

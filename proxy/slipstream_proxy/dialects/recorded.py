@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from slipstream_proxy.dialects.base import loads, unreadable
 from slipstream_proxy.dialects.sampling import sampling_of, untrainable
+from slipstream_proxy.json_types import JsonList, JsonObject
 from slipstream_proxy.records import CallHead, Choice, Parsed
 
 Read = tuple[list[int], list[Choice], str | None]
@@ -21,7 +21,7 @@ def parsed(
     reply: bytes,
     head: CallHead,
     read: Callable[..., Read],
-    texts: Callable[[dict[str, Any]], tuple[list[Any], list[Any]]],
+    texts: Callable[[JsonObject], tuple[JsonList, JsonList]],
 ) -> Parsed:
     """``read(reply, stream=…)`` reads the reply, ``texts(body)`` says the request's messages and tools."""
     body = loads(request)

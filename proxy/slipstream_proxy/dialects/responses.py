@@ -1,14 +1,15 @@
-"""``POST /v1/responses``. A request by an earlier response's id is recorded without that one's items, and continues its episode."""
+"""``POST /v1/responses``. A request by an earlier response's id is recorded without that one's items, and continues
+its episode.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 from slipstream_proxy.dialects import responses_back, responses_chat
 from slipstream_proxy.dialects.base import ReplyTranslator, Turn, dumps, loads, openai_error, stream_objects
 from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.recorded import Read
 from slipstream_proxy.dialects.through_chat import ThroughChat, items
+from slipstream_proxy.json_types import JsonList, JsonObject
 from slipstream_proxy.records import Choice
 
 
@@ -16,10 +17,10 @@ class Responses(ThroughChat):
     name = "responses"
     path = "/v1/responses"
 
-    def _to_chat(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _to_chat(self, body: JsonObject) -> JsonObject:
         return responses_chat.to_chat(body)
 
-    def _back(self, body: dict[str, Any]) -> ReplyTranslator:
+    def _back(self, body: JsonObject) -> ReplyTranslator:
         return responses_back.ResponsesTranslator(body)
 
     def terminal(self, event: bytes) -> bool:
@@ -34,7 +35,7 @@ class Responses(ThroughChat):
         body = {"type": "error", "code": kind, "message": message, "param": None, "sequence_number": 0}
         return b"event: error\ndata: " + dumps(body) + b"\n\n"
 
-    def _texts(self, body: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    def _texts(self, body: JsonObject) -> tuple[JsonList, JsonList]:
         messages = items(body.get("input"))
         if isinstance(body.get("instructions"), str):
             messages = [{"role": "system", "content": body["instructions"]}, *messages]
@@ -45,7 +46,7 @@ class Responses(ThroughChat):
         output = response.get("output")
         return [], [Choice(output, response.get("status"))] if output else [], error
 
-    def turn(self, body: dict[str, Any]) -> Turn:
+    def turn(self, body: JsonObject) -> Turn:
         before = body.get("previous_response_id")
         turn = self._turn(items(body.get("input")), has_reply=before is not None)
         if isinstance(before, str):
@@ -62,7 +63,7 @@ class Responses(ThroughChat):
             turn.tool_ids.append(response["id"])
         return turn
 
-    def _add(self, turn: Turn, item: dict[str, Any]) -> None:
+    def _add(self, turn: Turn, item: JsonObject) -> None:
         if isinstance(item.get("call_id"), str):
             turn.tool_ids.append(item["call_id"])
         if item.get("type") in ("function_call", "reasoning") or item.get("role") == "assistant":
@@ -75,9 +76,9 @@ class Responses(ThroughChat):
             turn.messages.append(canonical({**named, "tool_call_id": item.get("call_id")}))
 
 
-def _response(reply: bytes, *, stream: bool) -> tuple[dict[str, Any], str | None]:
+def _response(reply: bytes, *, stream: bool) -> tuple[JsonObject, str | None]:
     """The response as it stood last, and a stream's error."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     error = None
     if not stream:
         read = loads(reply)

@@ -1,22 +1,39 @@
 """A ``/v1/responses`` request as a chat completion: only the chat route gives token ids.
 
-vLLM's own responses route renders the items as chat messages, samples once and cuts the tokens with the parsers that chat completions use (0.32,
-``entrypoints/openai/responses``). The same is done here. What is not known to come out equal raises ``AsAsked``: such a call (stored, in the
-background, after an earlier response, with the engine's own tools, …) goes to the engine's own route as it is, and is recorded without ids.
+vLLM's own responses route renders the items as chat messages, samples once and cuts the tokens with the parsers that
+chat completions use (0.32, ``entrypoints/openai/responses``). The same is done here. What is not known to come out
+equal raises ``AsAsked``: such a call (stored, in the background, after an earlier response, with the engine's own
+tools, …) goes to the engine's own route as it is, and is recorded without ids.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from slipstream_proxy.dialects.base import AsAsked
+from slipstream_proxy.json_types import Json, JsonList, JsonObject
 
 _COPIED = (
-    "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "ignore_eos", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "logit_bias", "skip_special_tokens", "include_stop_str_in_output", "priority", "cache_salt", "chat_template_kwargs",
-    "parallel_tool_calls", "request_id", "session_id",
-)  # fmt: skip
-_UNLESS: dict[str, tuple[Any, str]] = {
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "skip_special_tokens",
+    "include_stop_str_in_output",
+    "priority",
+    "cache_salt",
+    "chat_template_kwargs",
+    "parallel_tool_calls",
+    "request_id",
+    "session_id",
+)
+_UNLESS: dict[str, tuple[Json, str]] = {
     "background": (False, "in the background"),
     "store": (False, "stored response"),
     "previous_response_id": (None, "after an earlier response"),
@@ -30,16 +47,28 @@ _UNLESS: dict[str, tuple[Any, str]] = {
 }
 """Fields that only these values may have, else the call goes as it was asked, for this reason."""
 
-_INCLUDED = ("reasoning.encrypted_content", "code_interpreter_call.outputs", "file_search_call.results", "message.input_image.image_url", "computer_call_output.output.image_url")  # fmt: skip
+_INCLUDED = (
+    "reasoning.encrypted_content",
+    "code_interpreter_call.outputs",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+)
 """What vLLM takes in ``include`` without doing anything."""
 
 _ENGINES = (
-    "watermarking", "media_io_kwargs", "mm_processor_kwargs", "mm_payload", "return_mm_kwargs", "vllm_xargs", "kv_transfer_params",
+    "watermarking",
+    "media_io_kwargs",
+    "mm_processor_kwargs",
+    "mm_payload",
+    "return_mm_kwargs",
+    "vllm_xargs",
+    "kv_transfer_params",
     "ec_transfer_params",
-)  # fmt: skip
+)
 
 
-def to_chat(body: dict[str, Any]) -> dict[str, Any]:
+def to_chat(body: JsonObject) -> JsonObject:
     """The chat request. Raises ``AsAsked``."""
     for name, (value, reason) in _UNLESS.items():
         if body.get(name) is not None and body[name] != value:
@@ -49,7 +78,7 @@ def to_chat(body: dict[str, Any]) -> dict[str, Any]:
     for name in _ENGINES:
         if body.get(name) is not None:
             raise AsAsked(f"{name} was asked")
-    chat: dict[str, Any] = {"messages": _messages(body)}
+    chat: JsonObject = {"messages": _messages(body)}
     if "model" in body:
         chat["model"] = body["model"]
     for name in _COPIED:
@@ -68,14 +97,14 @@ def to_chat(body: dict[str, Any]) -> dict[str, Any]:
     return chat | {"return_token_ids": True, "logprobs": True}
 
 
-def tool_choice(body: dict[str, Any]) -> str:
+def tool_choice(body: JsonObject) -> str:
     choice = body.get("tool_choice", "auto")
     if choice not in ("auto", "none"):
         raise AsAsked("forced tool")
     return "none" if not body.get("tools") else str(choice)
 
 
-def text_config(body: dict[str, Any]) -> dict[str, Any] | None:
+def text_config(body: JsonObject) -> JsonObject | None:
     """``text`` as the engine says it back."""
     text = body.get("text")
     if text is None:
@@ -89,7 +118,7 @@ def text_config(body: dict[str, Any]) -> dict[str, Any] | None:
     return {"format": text.get("format"), "verbosity": text.get("verbosity")}
 
 
-def reasoning_config(body: dict[str, Any]) -> dict[str, Any] | None:
+def reasoning_config(body: JsonObject) -> JsonObject | None:
     asked = body.get("reasoning")
     if asked is None:
         return None
@@ -102,22 +131,25 @@ def reasoning_config(body: dict[str, Any]) -> dict[str, Any] | None:
 FUNCTION = ("name", "parameters", "strict", "type", "allowed_callers", "defer_loading", "description", "output_schema")
 
 
-def _tool(tool: Any) -> dict[str, Any]:
+def _tool(tool: Json) -> JsonObject:
     if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("name"), str):
         raise AsAsked("a tool that is not the client's own")
     if not set(tool) <= set(FUNCTION) or tool.get("allowed_callers") is not None:
         raise AsAsked("a tool with fields of its own")
-    return {"type": "function", "function": {n: tool.get(n) for n in ("name", "description", "parameters", "strict", "defer_loading")}}  # fmt: skip
+    return {
+        "type": "function",
+        "function": {n: tool.get(n) for n in ("name", "description", "parameters", "strict", "defer_loading")},
+    }
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: Json) -> JsonList:
     if not isinstance(value, list):
         raise AsAsked("unreadable request")
     return value
 
 
-def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
+def _messages(body: JsonObject) -> list[JsonObject]:
+    made: list[JsonObject] = []
     instructions, asked = body.get("instructions"), body.get("input")
     if instructions is not None and not isinstance(instructions, str):
         raise AsAsked("unreadable request")
@@ -125,7 +157,7 @@ def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
         made.append({"role": "system", "content": instructions})
     if isinstance(asked, str):
         return [*made, {"role": "user", "content": asked}]
-    given: list[dict[str, Any]] = []  # items join each other, and not the instructions
+    given: list[JsonObject] = []  # items join each other, and not the instructions
     for item in _list(asked):
         if not isinstance(item, dict) or item.get("status") not in (None, "completed"):
             raise AsAsked("a reply to go on with")
@@ -133,7 +165,7 @@ def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
     return made + given
 
 
-def _item(item: dict[str, Any], made: list[dict[str, Any]]) -> None:
+def _item(item: JsonObject, made: list[JsonObject]) -> None:
     kind = item.get("type", "message")
     if kind == "message":
         role = item.get("role")
@@ -155,7 +187,7 @@ def _item(item: dict[str, Any], made: list[dict[str, Any]]) -> None:
         raise AsAsked("items of other types")
 
 
-def _join(made: list[dict[str, Any]], name: str, text: str) -> None:
+def _join(made: list[JsonObject], name: str, text: str) -> None:
     """What the assistant says goes to its last message while that has none of it."""
     if made and made[-1]["role"] == "assistant" and made[-1].get(name) is None:
         made[-1][name] = text
@@ -163,7 +195,7 @@ def _join(made: list[dict[str, Any]], name: str, text: str) -> None:
         made.append({"role": "assistant", name: text})
 
 
-def _call(item: dict[str, Any], made: list[dict[str, Any]]) -> None:
+def _call(item: JsonObject, made: list[JsonObject]) -> None:
     if (
         not all(isinstance(item.get(n), str) for n in ("call_id", "name", "arguments"))
         or item.get("namespace") is not None
@@ -180,16 +212,21 @@ def _call(item: dict[str, Any], made: list[dict[str, Any]]) -> None:
         made.append({"role": "assistant", "tool_calls": [call]})
 
 
-def _said(content: Any) -> str:
+def _said(content: Json) -> str:
     if isinstance(content, str):
         return content
     parts = _list(content)
-    if len(parts) != 1 or not isinstance(parts[0], dict) or parts[0].get("type") != "output_text" or not isinstance(parts[0].get("text"), str):  # fmt: skip
+    if (
+        len(parts) != 1
+        or not isinstance(parts[0], dict)
+        or parts[0].get("type") != "output_text"
+        or not isinstance(parts[0].get("text"), str)
+    ):
         raise AsAsked("a message with more than text")
     return str(parts[0]["text"])
 
 
-def _content(content: Any) -> str | list[dict[str, Any]]:
+def _content(content: Json) -> str | list[JsonObject]:
     if isinstance(content, str):
         return content
     parts = _list(content)
@@ -200,7 +237,7 @@ def _content(content: Any) -> str | list[dict[str, Any]]:
     return [{"type": "text", "text": p["text"]} for p in parts]
 
 
-def _thought(item: dict[str, Any]) -> str:
+def _thought(item: JsonObject) -> str:
     content, summary = item.get("content"), item.get("summary")
     if item.get("encrypted_content") or not isinstance(summary, list) or not isinstance(content, list | None):
         raise AsAsked("encrypted reasoning")

@@ -5,9 +5,9 @@ The engine starts with ``--generation-config vllm``, so that what a request leav
 
 from __future__ import annotations
 
-from typing import Any
+from slipstream_proxy.json_types import Json, JsonObject
 
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: JsonObject = {
     "temperature": 1.0,
     "top_p": 1.0,
     "top_k": 0,
@@ -26,10 +26,23 @@ _KEPT = (
     "min_tokens",
     "stop_token_ids",
 )
-_MEDIA = frozenset((
-    "image_url", "input_image", "image", "image_pil", "image_embeds", "audio_url", "input_audio", "audio", "audio_embeds", "video_url", "video",
-    "prompt_embeds", "file",
-))  # fmt: skip
+_MEDIA = frozenset(
+    (
+        "image_url",
+        "input_image",
+        "image",
+        "image_pil",
+        "image_embeds",
+        "audio_url",
+        "input_audio",
+        "audio",
+        "audio_embeds",
+        "video_url",
+        "video",
+        "prompt_embeds",
+        "file",
+    )
+)
 _STRUCTURED = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
@@ -37,7 +50,7 @@ LEAST_TEMPERATURE = 0.01
 """vLLM samples with this where less is asked (and with the greatest logit at 0)."""
 
 
-def _number(value: Any) -> Any:
+def _number(value: Json) -> Json:
     """As the engine reads it: ``"0.5"`` is a number to it, and so is an integer where a float is due."""
     try:
         return float(value) if isinstance(value, str | float) else value
@@ -45,7 +58,7 @@ def _number(value: Any) -> Any:
         return value
 
 
-def sampling_of(body: dict[str, Any]) -> dict[str, Any]:
+def sampling_of(body: JsonObject) -> JsonObject:
     """The effective parameters, and what forces the output."""
     found = {name: default if body.get(name) is None else _number(body[name]) for name, default in DEFAULTS.items()}
     if isinstance(found["temperature"], float) and 0 < found["temperature"] < LEAST_TEMPERATURE:
@@ -56,7 +69,7 @@ def sampling_of(body: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def forces(body: dict[str, Any]) -> str | None:
+def forces(body: JsonObject) -> str | None:
     """What of the request constrains the sampled tokens by a grammar, a choice or a bias."""
     kind = body.get("response_format")
     if isinstance(kind, dict) and kind.get("type") not in (None, "text"):
@@ -90,8 +103,8 @@ def forces(body: dict[str, Any]) -> str | None:
     return None
 
 
-def has_media(messages: Any) -> bool:
-    """Images, sounds or embeddings are among the parts: the prompt's ids hold their places, but not what was in them."""
+def has_media(messages: Json) -> bool:
+    """Whether images, sounds or embeddings are among the parts. The prompt's ids hold only their places."""
     for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, dict) else None
         for part in content if isinstance(content, list) else ():
@@ -100,8 +113,10 @@ def has_media(messages: Any) -> bool:
     return False
 
 
-def untrainable(body: dict[str, Any], *, trust: bool) -> str | None:
-    """The first reason why sampling was not the policy's own; ``trust`` overrides all but media, beam search and echo."""
+def untrainable(body: JsonObject, *, trust: bool) -> str | None:
+    """The first reason why sampling was not the policy's own; ``trust`` overrides all but media, beam search and
+    echo.
+    """
     if has_media(body.get("messages")) or body.get("prompt_embeds") is not None:
         return "images or other media"
     forced = forces(body)

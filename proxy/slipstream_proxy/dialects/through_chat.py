@@ -1,14 +1,16 @@
-"""Formats for which the engine gives no token ids: asked as chat completions where that comes out equal, else relayed as they are."""
+"""Formats for which the engine gives no token ids: asked as chat completions where that comes out equal, else relayed
+as they are.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from slipstream_proxy.dialects.base import AsAsked, Dialect, Hide, Injected, ReplyTranslator, Turn
 from slipstream_proxy.dialects.chat import Chat
 from slipstream_proxy.dialects.recorded import Read, parsed
+from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.records import CallHead, Parsed
 
 log = logging.getLogger(__name__)
@@ -16,7 +18,7 @@ log = logging.getLogger(__name__)
 _CHAT = Chat()
 
 
-def items(value: Any) -> list[Any]:
+def items(value: Json) -> JsonList:
     """A list, or a string as what the user says."""
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
@@ -26,22 +28,22 @@ def items(value: Any) -> list[Any]:
 class ThroughChat(Dialect):
     """``_to_chat`` makes the chat request, or raises ``AsAsked``; ``_back`` turns the reply round."""
 
-    def _to_chat(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _to_chat(self, body: JsonObject) -> JsonObject:
         raise NotImplementedError
 
-    def _back(self, body: dict[str, Any]) -> ReplyTranslator:
+    def _back(self, body: JsonObject) -> ReplyTranslator:
         raise NotImplementedError
 
-    def _add(self, turn: Turn, item: dict[str, Any]) -> None:
+    def _add(self, turn: Turn, item: JsonObject) -> None:
         raise NotImplementedError
 
     def _read(self, reply: bytes, *, stream: bool) -> Read:
         raise NotImplementedError
 
-    def _texts(self, body: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    def _texts(self, body: JsonObject) -> tuple[JsonList, JsonList]:
         raise NotImplementedError
 
-    def inject(self, body: dict[str, Any]) -> Injected:
+    def inject(self, body: JsonObject) -> Injected:
         try:
             return Injected(self._to_chat(body), Hide(), None, self._back(body))
         except AsAsked as e:
@@ -67,7 +69,7 @@ class ThroughChat(Dialect):
         read: Callable[..., Read] = self._read
         return parsed(request, reply, head, read, self._texts)
 
-    def _turn(self, messages: list[Any], *, has_reply: bool = False) -> Turn:
+    def _turn(self, messages: JsonList, *, has_reply: bool = False) -> Turn:
         turn = Turn(has_reply=has_reply)
         for item in messages:
             if isinstance(item, dict):

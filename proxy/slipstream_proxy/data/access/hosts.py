@@ -20,8 +20,8 @@ _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
 
 class AllowedHosts:
-    """Without keys anybody on this machine may ask, but no web page in its browser. DNS rebinding shows in Host, and a request of another
-    site's page in Origin.
+    """Without keys anybody on this machine may ask, but no web page in its browser. DNS rebinding shows in Host, and
+    a request of another site's page in Origin.
     """
 
     def __init__(self, admission: Admission, names: Iterable[str]) -> None:
@@ -40,7 +40,9 @@ class AllowedHosts:
         self.check_origin(request)
 
     def check_origin(self, request: web.BaseRequest) -> None:
-        """Enough where only what is sent matters: a browser names the page's origin with every POST. Raises ``RequestRefused`` (403)."""
+        """Enough where only what is sent matters: a browser names the page's origin with every POST. Raises
+        ``RequestRefused`` (403).
+        """
         origins = request.headers.getall("Origin", ())
         if self._admission.open and any(_hostname(origin) not in self._allowed for origin in origins):
             message = "Origin: another site's page may not ask this (proxy.allowed_hosts adds one)"

@@ -1,7 +1,9 @@
-"""Rates and concurrency of API keys, counted over all workers of a proxy: a table in memory that they share, a slot for each limited key.
+"""Rates and concurrency of API keys, counted over all workers of a proxy: a table in memory that they share, a slot
+for each limited key.
 
-A slot holds the key's id, its token bucket (tokens, and when they were counted, by the machine's monotonic clock) and a count of running requests
-for each worker. A worker that starts clears its own counts, so that one that was killed leaves none behind for longer than its restart takes.
+A slot holds the key's id, its token bucket (tokens, and when they were counted, by the machine's monotonic clock) and
+a count of running requests for each worker. A worker that starts clears its own counts, so that one that was killed
+leaves none behind for longer than its restart takes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """One captured call, from its request's bytes to its record.
 
-The methods stand in the order of a call's way: ``begin``, ``_choose``, ``_send``, the engine's reply (``on_headers_complete`` to
-``on_message_complete``), ``_record``, ``_deliver``, ``end``, and then what can go wrong. All of it runs in callbacks of the client's
-and the engine's connections. Nothing may raise into a transport: the client gets an error of its own format instead.
+The methods stand in the order of a call's way: ``begin``, ``_choose``, ``_send``, the engine's reply
+(``on_headers_complete`` to ``on_message_complete``), ``_record``, ``_deliver``, ``end``, and then what can go wrong.
+All of it runs in callbacks of the client's and the engine's connections. Nothing may raise into a transport: the
+client gets an error of its own format instead.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ _JSON: Final = b"content-type: application/json\r\n"
 
 
 class ActiveCall(Receiver):
-    """A call that is being answered. It receives the engine's reply, and sends to its ``Sink`` what the client shall get."""
+    """A call that is being answered. It receives the engine's reply, and sends to its ``Sink`` what the client shall
+    get.
+    """
 
     def __init__(self, services: Services, request: RequestHead, body: bytes, sink: Sink) -> None:
         self.services, self.request, self.body, self.sink = services, request, body, sink
@@ -75,7 +78,9 @@ class ActiveCall(Receiver):
         self.hide: Hide | None = None
         self.names: Names | None = None
         self.back: ReplyTranslator | None = None
-        """Asked as a chat completion: this makes the client's format of the reply, and ``plain`` is what the client asked."""
+        """Asked as a chat completion: this makes the client's format of the reply, and ``plain`` is what the client
+        asked.
+        """
         self.plain: Payload | None = None
         self.path = request.path
         self.servers: list[str] = []
@@ -318,7 +323,9 @@ class ActiveCall(Receiver):
             self.refuse(RequestRefused(502, "the proxy failed at this request"))
 
     def _broken(self, why: str) -> None:
-        """The engine died in mid-stream: an error in the format's shape, then the connection closes without a last event."""
+        """The engine died in mid-stream: an error in the format's shape, then the connection closes without a last
+        event.
+        """
         message = f"the model's server broke off: {why}"
         self._record(self.reply.body(), 200, "error", None)
         self._tell(502, "error")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from crc32c import crc32c
 
 from slipstream_proxy.dialects.base import loads
 from slipstream_proxy.dialects.numbers import has_long_integer, python_loads
+from slipstream_proxy.json_types import JsonObject
 
-Payload = dict[str, Any]
+Payload = JsonObject
 
 _checksum: Final[Callable[[bytes], int]] = crc32c
 
@@ -27,7 +28,9 @@ def read_payload(body: bytes) -> Payload | None:
 
 
 def body_hash(body: bytes) -> str:
-    """Tells the bodies of one client's retries apart. A checksum and the length cost a hundredth of a cryptographic hash."""
+    """Tells the bodies of one client's retries apart. A checksum and the length cost a hundredth of a cryptographic
+    hash.
+    """
     check: int = _checksum(body)
     return f"{len(body)}-{check}"
 

@@ -98,7 +98,7 @@ class Common:
 
 
 class Commons:
-    """Gives episodes their ``common``, and takes it back from those that got it long ago: it is larger than they are."""
+    """Gives episodes their ``common``, and takes it back from the older ones: it is larger than they are."""
 
     def __init__(self, limit: int = 1024) -> None:
         self._latest: list[RunningEpisode | None] = [None] * limit
@@ -123,7 +123,9 @@ class Recorder:
     def record(
         self, call: CallView, status: int, outcome: str, request: bytes, reply: bytes, done: Done | None
     ) -> None:
-        """``done`` is called when the record is durable, or was given up. A call of ``split: off`` is not stored. Never raises."""
+        """``done`` is called when the record is durable, or was given up. A call of ``split: off`` is not stored.
+        Never raises.
+        """
         if call.episode is None or call.key is None or call.split == "off":
             if done:
                 done(True)
@@ -175,7 +177,8 @@ def make_head(call: CallView, status: int, outcome: str) -> dict[str, object]:
 def make_texts(
     redact: Redact | None, request: bytes, reply: bytes, tags: dict[str, str] | None = None
 ) -> tuple[bytes, bytes, str | None]:
-    """Request and reply as they may be stored. What was redacted loses its token ids, because they say the same in other signs.
+    """Request and reply as they may be stored. What was redacted loses its token ids, because they say the same in
+    other signs.
 
     ``tags`` are changed where they lie; the function sees each as ``tag.<name>``.
     """

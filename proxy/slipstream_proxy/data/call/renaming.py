@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.call.call import ActiveCall
 
 Names = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
-"""The engine's and the client's name of a model: as a compact and a spaced JSON member, and as JSON text without its quotes."""
+"""The engine's and the client's name of a model: as a compact and a spaced JSON member, and as JSON text without its
+quotes.
+"""
 
 _known: Final[dict[tuple[str, str], Names]] = {}
 

@@ -1,7 +1,8 @@
-"""Steps of a call's way. A header, a filter or a hint is one class with the hooks that it needs, in one file of this folder.
+"""Steps of a call's way. A header, a filter or a hint is one class with the hooks that it needs, in one file of this
+folder.
 
-``plane.py`` lists the steps in their order. A hook that a class does not override costs a call nothing: ``CallSteps`` keeps one list
-of steps for each hook, with only those that override it.
+``plane.py`` lists the steps in their order. A hook that a class does not override costs a call nothing: ``CallSteps``
+keeps one list of steps for each hook, with only those that override it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
 
 
 class CallStep:
-    """One thing that happens to calls. A step is shared by all calls of a worker, so what belongs to one call stands in the call.
+    """One thing that happens to calls. A step is shared by all calls of a worker, so what belongs to one call stands
+    in the call.
 
-    The hooks are listed in the order in which a call meets them. They may raise ``RequestRefused`` up to and with ``forward``.
+    The hooks are listed in the order in which a call meets them. They may raise ``RequestRefused`` up to and with
+    ``forward``.
     """
 
     __slots__ = ()
@@ -27,7 +30,9 @@ class CallStep:
         return False
 
     def choose(self, call: ActiveCall) -> bool:
-        """Adapter and engine are chosen. False: not yet, and the step calls ``call.go_on()`` later, which asks all steps again."""
+        """Adapter and engine are chosen. False: not yet, and the step calls ``call.go_on()`` later, which asks all
+        steps again.
+        """
         return True
 
     def forward(self, call: ActiveCall, fields: bytes) -> bytes:
@@ -47,11 +52,15 @@ class CallStep:
         return body
 
     def rejected(self, call: ActiveCall, status: int) -> bool:
-        """The engine answered with an error, and nothing was relayed. True: the step changed the call, and it is sent again."""
+        """The engine answered with an error, and nothing was relayed. True: the step changed the call, and it is sent
+        again.
+        """
         return False
 
     def replied(self, call: ActiveCall, outcome: str, body: bytes) -> None:
-        """The whole reply is there (``body``: the engine's), and ``call.shown`` is what the client will get. The record comes next."""
+        """The whole reply is there (``body``: the engine's), and ``call.shown`` is what the client will get. The
+        record comes next.
+        """
 
     def recorded(self, call: ActiveCall, status: int, outcome: str) -> None:
         """The record is durable. The end of the reply leaves next."""

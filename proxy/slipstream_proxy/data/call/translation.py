@@ -1,7 +1,7 @@
 """Calls of other formats that are asked as chat completions, because only that route gives token ids.
 
-``call.back`` makes the client's format of the reply, and ``call.plain`` is the body as the client sent it. Until a byte was relayed such
-a call can still go to its own route, unchanged and without ids.
+``call.back`` makes the client's format of the reply, and ``call.plain`` is the body as the client sent it. Until a
+byte was relayed such a call can still go to its own route, unchanged and without ids.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ log = logging.getLogger(__name__)
 CHAT = "/v1/chat/completions"
 _AGAIN = 5.0
 _FRESH = 60.0
-"""Seconds after which an engine is asked again how long its context is: one that did not say, and one that did (it may have restarted)."""
+"""Seconds after which an engine is asked again how long its context is: one that did not say, and one that did (it
+may have restarted).
+"""
 
 _NOT_THE_REQUEST = (408, 429)
 """4xx that say nothing about the request."""

@@ -1,4 +1,5 @@
-"""The data plane's line to the control plane: what is live (a subscription), an episode's pin (a question), forwarded requests.
+"""The data plane's line to the control plane: what is live (a subscription), an episode's pin (a question), forwarded
+requests.
 
 Nothing here can stop a call: while the control plane is away the worker goes on with the last state it knows.
 """
@@ -8,12 +9,12 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
 from slipstream.backoff import Backoff
 from slipstream_proxy.data.engines.live import LiveView
+from slipstream_proxy.json_types import Json, JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class ControlLink:
                 self.live.connected = False
             await backoff.sleep()
 
-    async def pin(self, key: str, episode: str, model: str, task: str | None, split: str) -> dict[str, Any] | None:
+    async def pin(self, key: str, episode: str, model: str, task: str | None, split: str) -> JsonObject | None:
         """{"adapter", "arm"} of a new episode; None: nobody answered in time, decide alone."""
         if not self.live.connected:
             return None
@@ -85,7 +86,7 @@ class ControlLink:
             return None
 
 
-async def _lines(content: aiohttp.StreamReader) -> Any:
+async def _lines(content: aiohttp.StreamReader) -> Json:
     """Lines of any length (``readline`` of aiohttp has a limit)."""
     rest = b""
     async for data in content.iter_any():

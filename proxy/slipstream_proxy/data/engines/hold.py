@@ -1,4 +1,6 @@
-"""Calls that come while the trainer has the engine's GPU: they wait here, none is lost, and go on in the order in which they came."""
+"""Calls that come while the trainer has the engine's GPU: they wait here, none is lost, and go on in the order in
+which they came.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ log = logging.getLogger(__name__)
 LIMIT = 4096
 """Calls that wait in a worker; more are told to come again."""
 GRACE = 30.0
-"""Seconds after a hold's end in which the control plane may still be waking the engine. Then calls go on: an engine that sleeps keeps them waiting."""
+"""Seconds after a hold's end in which the control plane may still be waking the engine. Then calls go on: an engine
+that sleeps keeps them waiting.
+"""
 LOOK = 0.25
 
 
@@ -49,7 +53,9 @@ class Holding:
         return until is not None and time.time() < until + GRACE
 
     def wait(self, go: Callable[[], None], give_up: Callable[[RequestRefused], None]) -> None:
-        """``go`` is called when the engine is back, ``give_up`` after the timeout. Raises ``RequestRefused`` when too many wait."""
+        """``go`` is called when the engine is back, ``give_up`` after the timeout. Raises ``RequestRefused`` when too
+        many wait.
+        """
         if len(self.waiting) >= LIMIT:
             raise RequestRefused(
                 503, "too many calls wait for the engine, which the trainer has just now", retry_after=5.0

@@ -8,9 +8,9 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from slipstream.config import Config
+from slipstream_proxy.json_types import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,9 @@ class LiveView:
         self.connected = False
         self.known = False
         self.held_until: float | None = None
-        """The trainer has the engine's GPU until then (seconds since the epoch), or until the control plane says otherwise."""
+        """The trainer has the engine's GPU until then (seconds since the epoch), or until the control plane says
+        otherwise.
+        """
         self.changed: Callable[[], None] = lambda: None
         """Called after each update."""
         self.version = 0
@@ -59,7 +61,7 @@ class LiveView:
         for engine in self.engines:
             engine.ok = True  # what was down then need not be down now
 
-    def update(self, state: dict[str, Any]) -> None:
+    def update(self, state: JsonObject) -> None:
         """Take over a state as INTERNAL routes send it; raises at a malformed one and then changes nothing."""
         engines = [
             EngineView(str(e["url"]).rstrip("/"), bool(e["ok"]), frozenset(e.get("loaded", ())))
@@ -97,14 +99,13 @@ class LiveView:
         until = self.down.get(url)
         return until is not None and until > time.monotonic()
 
-    def is_adapter(self, name: str) -> bool:
-        return any(name in e.loaded for e in self.engines) and name not in self._bases()
-
     def _bases(self) -> set[str]:
         return {m.base for m in self.models.values()}
 
     def decide(self, model: str, key: str, episode: str) -> tuple[str, str]:
-        """(adapter, arm) of a new episode while the control plane is away: by hash, so that every worker says the same."""
+        """(adapter, arm) of a new episode while the control plane is away: by hash, so that every worker says the
+        same.
+        """
         state = self.models.get(model)
         if state is None:
             return model, "live"

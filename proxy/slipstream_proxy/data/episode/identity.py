@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from slipstream.contract import TAG
 from slipstream_proxy.data.wire.errors import RequestRefused
+from slipstream_proxy.json_types import JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,11 +75,13 @@ def read_tags(
     headers: Mapping[bytes, bytes],
     prefix: Prefix,
     suffix: str | None,
-    body: dict[str, Any] | None,
+    body: JsonObject | None,
     *,
     traceparent: bool = False,
 ) -> Tags:
-    """``headers`` are the request's tags (and its traceparent). Takes our keys out of ``body["metadata"]``. Raises ``RequestRefused`` (400) at a bad tag."""
+    """``headers`` are the request's tags (and its traceparent). Takes our keys out of ``body["metadata"]``. Raises
+    ``RequestRefused`` (400) at a bad tag.
+    """
     found = Tags()
     for name, value in headers.items():
         if name.startswith(_OURS):
@@ -144,9 +147,9 @@ def _tag(found: Tags, key: str, value: str, where: str) -> None:
     found.tags.setdefault(key, value)
 
 
-def _metadata(found: Tags, body: dict[str, Any], *, done: bool) -> None:
+def _metadata(found: Tags, body: JsonObject, *, done: bool) -> None:
     """``done``: whether this says if it is done; a header was first."""
-    metadata: dict[str, Any] = body["metadata"]
+    metadata: JsonObject = body["metadata"]
     ours = [k for k in metadata if k.startswith("slipstream_")]
     if not ours:
         return

@@ -89,8 +89,6 @@ class Pins:
             self._alone(episode, model)
         else:
             self._set(episode, model, answer["adapter"], str(answer.get("arm", "live")), "control")
-            if isinstance(answer.get("episode"), str):
-                episode.id = answer["episode"]
             self._metrics.add("slipstream_pins_total", 'by="control"')
         for then in self._waiting.pop((*episode.name, model), ()):
             try:

@@ -1,7 +1,8 @@
 """What the workers of one proxy tell each other of episodes: which conversation stands where, and what is done.
 
-A client's next call may come to another worker than its last one. The table is a file in memory: a slot is a digest of what is said, when (the
-machine's monotonic clock), and a name. It is a cache like ``EpisodeMemory``; what is overwritten in it is forgotten.
+A client's next call may come to another worker than its last one. The table is a file in memory: a slot is a digest
+of what is said, when (the machine's monotonic clock), and a name. It is a cache like ``EpisodeMemory``; what is
+overwritten in it is forgotten.
 """
 
 from __future__ import annotations

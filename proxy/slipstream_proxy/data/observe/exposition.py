@@ -2,36 +2,100 @@
 
 from __future__ import annotations
 
-from typing import Any
+from slipstream_proxy.json_types import JsonObject
 
-BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)  # fmt: skip
+BUCKETS = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+)
 LARGEST = 64
 """Characters of a tag's value that is a label."""
 
 FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "slipstream_calls_total": ("counter", "Captured-format calls answered, by format (the route), outcome (ok, error, aborted), status class and adapter.", ("format", "outcome", "status", "adapter")),
-    "slipstream_tagged_calls_total": ("counter", "The same by the values of tags (x-slipstream-tag-NAME; proxy.metric_tags says of which).", ("tag", "value", "status")),
-    "slipstream_passed_requests_total": ("counter", "Requests of other routes that were passed through to the engine.", ("route", "status")),
+    "slipstream_calls_total": (
+        "counter",
+        "Calls of captured formats, by format, outcome (ok, error, aborted), status class and adapter.",
+        ("format", "outcome", "status", "adapter"),
+    ),
+    "slipstream_tagged_calls_total": (
+        "counter",
+        "The same by the values of tags (x-slipstream-tag-NAME; proxy.metric_tags says of which).",
+        ("tag", "value", "status"),
+    ),
+    "slipstream_passed_requests_total": (
+        "counter",
+        "Requests of other routes that were passed through to the engine.",
+        ("route", "status"),
+    ),
     "slipstream_capture_lost_total": ("counter", "Calls that were served but could not be written to the spool.", ()),
     "slipstream_requests_refused_total": ("counter", "Requests refused by the proxy itself, by status.", ("status",)),
     "slipstream_upstream_retries_total": ("counter", "Calls sent again to another connection or engine.", ()),
-    "slipstream_pins_total": ("counter", "EpisodeMemory pinned, by who decided.", ("by",)),
+    "slipstream_pins_total": ("counter", "Episodes pinned, by who decided.", ("by",)),
     "slipstream_in_flight": ("gauge", "Calls being answered.", ()),
     "slipstream_queued": ("gauge", "Calls in flight of which the engine has sent nothing yet.", ()),
     "slipstream_connections": ("gauge", "Client connections.", ()),
-    "slipstream_event_loop_lag_seconds": ("gauge", "How late the worker's one-second timer was, last time; the worst worker's.", ()),
-    "slipstream_held_calls_total": ("counter", "Calls that waited because the trainer had the engine's GPU (engine.share).", ()),
+    "slipstream_event_loop_lag_seconds": (
+        "gauge",
+        "How late the worker's one-second timer was, last time; the worst worker's.",
+        (),
+    ),
+    "slipstream_held_calls_total": (
+        "counter",
+        "Calls that waited because the trainer had the engine's GPU (engine.share).",
+        (),
+    ),
     "slipstream_hold_wait_seconds_total": ("counter", "Time that those calls waited.", ()),
     "slipstream_hold_longest_seconds": ("gauge", "The longest of those waits since the start.", ()),
     "slipstream_call_seconds": ("histogram", "Time from a call's arrival to its reply's end.", ("format",)),
-    "slipstream_first_byte_seconds": ("histogram", "Time from a call's arrival to the engine's first byte.", ("format",)),
-    "slipstream_chunk_seconds": ("histogram", "Mean time between the pieces of a streamed reply, an observation a stream.", ("format",)),
+    "slipstream_first_byte_seconds": (
+        "histogram",
+        "Time from a call's arrival to the engine's first byte.",
+        ("format",),
+    ),
+    "slipstream_chunk_seconds": (
+        "histogram",
+        "Mean time between the pieces of a streamed reply, an observation a stream.",
+        ("format",),
+    ),
     "slipstream_upstream_seconds": ("histogram", "Time from a call's forwarding to the engine's last byte.", ()),
-    "slipstream_overhead_seconds": ("histogram", "Time of a call that was not the engine's: identity, pin, durability.", ()),
-    "gen_ai_server_request_duration_seconds": ("histogram", "slipstream_call_seconds under OpenTelemetry's name.", ("gen_ai_operation_name",)),
-    "gen_ai_server_time_to_first_token_seconds": ("histogram", "slipstream_first_byte_seconds under OpenTelemetry's name.", ("gen_ai_operation_name",)),
-    "gen_ai_server_time_per_output_token_seconds": ("histogram", "slipstream_chunk_seconds under OpenTelemetry's name: an engine streams a token a piece.", ("gen_ai_operation_name",)),
-}  # fmt: skip
+    "slipstream_overhead_seconds": (
+        "histogram",
+        "Time of a call that was not the engine's: identity, pin, durability.",
+        (),
+    ),
+    "gen_ai_server_request_duration_seconds": (
+        "histogram",
+        "slipstream_call_seconds under OpenTelemetry's name.",
+        ("gen_ai_operation_name",),
+    ),
+    "gen_ai_server_time_to_first_token_seconds": (
+        "histogram",
+        "slipstream_first_byte_seconds under OpenTelemetry's name.",
+        ("gen_ai_operation_name",),
+    ),
+    "gen_ai_server_time_per_output_token_seconds": (
+        "histogram",
+        "slipstream_chunk_seconds under OpenTelemetry's name: an engine streams a token a piece.",
+        ("gen_ai_operation_name",),
+    ),
+}
 """Name → (type, text, labels)."""
 
 GEN_AI = {
@@ -58,8 +122,10 @@ def passed_label(path: str, status: int) -> str:
     return f'route="/{first}{"/" + second if second else ""}",status="{status // 100}xx"'
 
 
-def render(parts: list[dict[str, Any]]) -> str:
-    """``parts`` are workers' snapshots: ``{"values": [[name, labels, value]], "histograms": [[name, labels, counts, total]]}``."""
+def render(parts: list[JsonObject]) -> str:
+    """``parts`` are workers' snapshots: ``{"values": [[name, labels, value]], "histograms": [[name, labels, counts,
+    total]]}``.
+    """
     values: dict[Key, float] = {}
     histograms: dict[Key, tuple[list[int], float]] = {}
     for part in parts:

@@ -1,7 +1,7 @@
 """The data plane's metrics: plain numbers in each worker, summed over the workers' snapshots when somebody asks.
 
-Labels are fixed sets (formats, outcomes, status classes), or names whose number is capped: adapters (``ADAPTERS``, the oldest are added up under
-``other``) and the values of tags (``TAG_NAMES`` × ``TAG_VALUES``).
+Labels are fixed sets (formats, outcomes, status classes), or names whose number is capped: adapters (``ADAPTERS``,
+the oldest are added up under ``other``) and the values of tags (``TAG_NAMES`` × ``TAG_VALUES``).
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import os
 import time
 from bisect import bisect_right
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slipstream_proxy.data.call.step import CallStep
 from slipstream_proxy.data.observe.exposition import BUCKETS, LARGEST, render
+from slipstream_proxy.json_types import JsonList, JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +36,9 @@ PER_FORMAT = (CALL_SECONDS, FIRST_BYTE, CHUNK)
 
 
 class Histogram:
-    """Values wait in a list until somebody asks or ``WAITING`` of them are there: sorted, they are counted at a fraction of the price."""
+    """Values wait in a list until somebody asks or ``WAITING`` of them are there: sorted, they are counted at a
+    fraction of the price.
+    """
 
     __slots__ = ("_counts", "_total", "_waiting")
 
@@ -98,7 +101,7 @@ class WorkerMetrics(CallStep):
         self._adapters: dict[str, None] = {}
         self._open = tags is None
         self._tags: dict[str, dict[str, None]] = {name: {} for name in (tags or ())}
-        self._before: list[dict[str, Any]] = []
+        self._before: list[JsonObject] = []
 
     def add(self, name: str, labels: str = "", amount: float = 1.0) -> None:
         """``labels`` in Prometheus's own notation: ``status="404"``."""
@@ -144,7 +147,9 @@ class WorkerMetrics(CallStep):
             histogram.fold()
 
     def _label(self, label: tuple[str, str, int, str]) -> tuple[tuple[str, str, int, str], int]:
-        """A label seen for the first time. With too many adapters the oldest one's calls are added up under ``other``."""
+        """A label seen for the first time. With too many adapters the oldest one's calls are added up under
+        ``other``.
+        """
         adapter = label[3]
         if adapter not in self._adapters:
             self._adapters[adapter] = None
@@ -173,8 +178,8 @@ class WorkerMetrics(CallStep):
 
     # --- out --------------------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
-        values: list[list[Any]] = [[n, labels, v] for (n, labels), v in self.values.items()]
+    def snapshot(self) -> JsonObject:
+        values: list[JsonList] = [[n, labels, v] for (n, labels), v in self.values.items()]
         for (form, outcome, status, adapter), count in self.calls.items():
             labels = f'format="{form}",outcome="{outcome}",status="{status}xx",adapter="{quoted(adapter)}"'
             values.append([CALLS, labels, count])
@@ -186,8 +191,9 @@ class WorkerMetrics(CallStep):
                 histograms.append((family, f'format="{form}"', histogram))
         return {"values": values, "histograms": [[n, labels, h.counts, h.total] for n, labels, h in histograms]}
 
-    def save(self, path: Path, parts: list[dict[str, Any]] | None = None) -> None:
-        """For the other workers and ``status``. Best effort: on a full disk an older file is written over where it lies.
+    def save(self, path: Path, parts: list[JsonObject] | None = None) -> None:
+        """For the other workers and ``status``. Best effort: on a full disk an older file is written over where it
+        lies.
 
         Another thread must be given the ``parts``: it may not count while the event loop does.
         """
@@ -212,14 +218,16 @@ class WorkerMetrics(CallStep):
             return
 
     def resume(self, path: Path) -> None:
-        """Count on from what a worker of this number said before it was started again: a sum over workers must not fall."""
+        """Count on from what a worker of this number said before it was started again: a sum over workers must not
+        fall.
+        """
         self._before = [{**p, "values": [v for v in p["values"] if v[0].endswith("_total")]} for p in read_parts(path)]
 
-    def parts(self) -> list[dict[str, Any]]:
+    def parts(self) -> list[JsonObject]:
         return [*self._before, self.snapshot()]
 
 
-def read_parts(path: Path) -> list[dict[str, Any]]:
+def read_parts(path: Path) -> list[JsonObject]:
     """Snapshots of a worker's file; nothing where there is none, or none that can be read."""
     try:
         found = json.loads(path.read_text())["parts"]
@@ -229,7 +237,9 @@ def read_parts(path: Path) -> list[dict[str, Any]]:
 
 
 def gather(folder: Path, own: WorkerMetrics, own_file: str) -> str:
-    """Prometheus text of all workers. This one's numbers are saved first, so that the next scrape, whoever answers it, sees no less."""
+    """Prometheus text of all workers. This one's numbers are saved first, so that the next scrape, whoever answers
+    it, sees no less.
+    """
     others = [p for p in sorted(folder.glob("data*.json")) if p.name != own_file] if folder.is_dir() else []
     if others:
         own.save(folder / own_file)

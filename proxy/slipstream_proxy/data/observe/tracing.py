@@ -1,7 +1,9 @@
-"""OpenTelemetry traces of calls: a span each, with the GenAI semantic conventions' attributes, a child of the agent's and the parent of the engine's.
+"""OpenTelemetry traces of calls: a span each, with the GenAI semantic conventions' attributes, a child of the agent's
+and the parent of the engine's.
 
-On where ``OTEL_EXPORTER_OTLP_ENDPOINT`` or ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`` says where to (or ``OTEL_TRACES_EXPORTER=console``), off otherwise
-and with ``OTEL_SDK_DISABLED=true``. Off, a client's ``traceparent`` still reaches the engine as it came. Spans hold names and numbers, no text of a message.
+On where ``OTEL_EXPORTER_OTLP_ENDPOINT`` or ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`` says where to (or
+``OTEL_TRACES_EXPORTER=console``), off otherwise and with ``OTEL_SDK_DISABLED=true``. Off, a client's ``traceparent``
+still reaches the engine as it came. Spans hold names and numbers, no text of a message.
 
 Source of the names: OpenTelemetry's "Semantic conventions for generative AI client operations".
 """
@@ -85,8 +87,8 @@ class Tracing(CallStep):
     """A span for each call."""
 
     def __init__(self, model: str) -> None:
-        """``model`` names a span whose call names none. Raises ``ImportError`` without OpenTelemetry's SDK. Sampling, headers, batching and
-        the resource are the SDK's own ``OTEL_…`` settings.
+        """``model`` names a span whose call names none. Raises ``ImportError`` without OpenTelemetry's SDK. Sampling,
+        headers, batching and the resource are the SDK's own ``OTEL_…`` settings.
         """
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider

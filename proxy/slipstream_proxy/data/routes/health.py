@@ -1,4 +1,6 @@
-"""``/healthz`` (the worker lives), ``/readyz`` (it can answer calls) and ``/metrics``; answered here, whatever else is down."""
+"""``/healthz`` (the worker lives), ``/readyz`` (it can answer calls) and ``/metrics``; answered here, whatever else
+is down.
+"""
 
 from __future__ import annotations
 

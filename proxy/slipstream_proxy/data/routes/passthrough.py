@@ -33,7 +33,9 @@ Data = bytes | AsyncIterator[bytes] | None
 """A body, whole or as it comes."""
 
 _IDLE = 3.0
-"""Seconds for which a connection to an engine is kept: less than those after which an engine closes it (5 with uvicorn)."""
+"""Seconds for which a connection to an engine is kept: less than those after which an engine closes it (5 with
+uvicorn).
+"""
 
 _ONE_ENGINES = re.compile(r"/v1/(?:responses|files|batches)/")
 """What one engine has made and the others do not know."""
@@ -90,7 +92,9 @@ class Passthrough:
         return self._client
 
     async def _mapped(self, request: web.BaseRequest) -> tuple[Data, Names | None]:
-        """The body with the engine's model name, and (engine's, client's) name as JSON. What has no such name goes on as it comes."""
+        """The body with the engine's model name, and (engine's, client's) name as JSON. What has no such name goes on
+        as it comes.
+        """
         limit, timeout = self._config.proxy.body_limit, self._config.proxy.header_timeout
         if not request.can_read_body:
             return None, None

@@ -15,7 +15,8 @@ _PASSED = {
     ),
     "POST": re.compile(
         r"/(?:v1/embeddings|embeddings|v2/embed|v1/audio/(?:transcriptions|translations|speech)"
-        r"|v1/images/(?:generations|edits|variations)|v1/moderations|tokenize|detokenize|v1/rerank|v2/rerank|rerank|score|v1/score"
+        r"|v1/images/(?:generations|edits|variations)|v1/moderations"
+        r"|tokenize|detokenize|v1/rerank|v2/rerank|rerank|score|v1/score"
         r"|generative_scoring|pooling|classify|ping|cohere/v2/chat|v1/chat/completions/batch|v1/messages/count_tokens"
         r"|v1/responses/[^/]+/cancel|v1/files|v1/batches|v1/batches/[^/]+/cancel)"
     ),

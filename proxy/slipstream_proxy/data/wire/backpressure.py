@@ -1,4 +1,6 @@
-"""Clients that do not read, or that cannot be heard: what runs for them keeps an engine's slot, so there is an end to it."""
+"""Clients that do not read, or that cannot be heard: what runs for them keeps an engine's slot, so there is an end to
+it.
+"""
 
 from __future__ import annotations
 

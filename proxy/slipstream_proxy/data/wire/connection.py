@@ -1,7 +1,9 @@
-"""The fast way in: a whole ``POST`` of a captured format, with a plain head and a Content-Length, never meets aiohttp's parser.
+"""The fast way in: a whole ``POST`` of a captured format, with a plain head and a Content-Length, never meets
+aiohttp's parser.
 
-Everything else (chunked bodies, Expect, Upgrade, HTTP/1.0, ``Connection: close``, content codings, Origin, other routes, anything malformed) goes
-to aiohttp with all of its bytes, and the connection stays there (``listener.py``). Both ways end in the same ``Call``.
+Everything else (chunked bodies, Expect, Upgrade, HTTP/1.0, ``Connection: close``, content codings, Origin, other
+routes, anything malformed) goes to aiohttp with all of its bytes, and the connection stays there (``listener.py``).
+Both ways end in the same ``Call``.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ KEEPALIVE_TIMEOUT = 300.0
 """Seconds after which a connection without a request is closed."""
 
 LINGER = 2.0
-"""Seconds in which a client that was turned away may go on sending: a connection closed meanwhile is reset before it has read why."""
+"""Seconds in which a client that was turned away may go on sending: a connection closed meanwhile is reset before it
+has read why.
+"""
 
 _LARGE: Final = 65536
 """Bytes from which on a body is not copied to stand behind its head."""
@@ -119,12 +123,14 @@ class ClientConnection(Sink):
             self.transport.close()
 
     def check(self, now: float, timeout: float) -> None:
-        """Once a second: a head that does not end, a body that does not go on or only drips, or no request at all costs a connection."""
+        """Once a second: a head that does not end, a body that does not go on or only drips, or no request at all
+        costs a connection.
+        """
         if self._since and now - self._since > timeout and self._call is None and self.transport is not None:
             self._since = 0.0
             if self._ahead or self._request is not None:
                 self._turn_away(RequestRefused(408, "the request did not arrive in time"))
-            else:  # opened, perhaps for later, and never used: an answer might be taken for that of a request on its way
+            else:  # never used. A client might take an answer for that of a request that is on its way
                 self.close()
         elif self._throttled and self.transport is not None and hung_up(self.transport):
             self.transport.abort()

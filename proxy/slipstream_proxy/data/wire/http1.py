@@ -1,4 +1,6 @@
-"""HTTP/1.1 framing (RFC 9112): the head's fields and the chunked body. Shared by the fast path and the upstream connections."""
+"""HTTP/1.1 framing (RFC 9112): the head's fields and the chunked body. Shared by the fast path and the upstream
+connections.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def _one_chunk(data: bytes) -> int:
 
 
 class ChunkedBody:
-    """Walks a chunked body. ``feed`` gives the payload pieces of what arrived; ``done`` and ``rest`` say where the body ended."""
+    """Walks a chunked body. ``feed`` gives the payload pieces of what arrived; ``done`` and ``rest`` say where the
+    body ended.
+    """
 
     __slots__ = ("_buffer", "_bytes_in_chunk", "_state", "done", "rest")
 
@@ -71,7 +75,8 @@ class ChunkedBody:
     def feed(self, data: bytes) -> list[bytes]:
         """Raises ``RemoteProtocolError``; after that the connection is of no use."""
         if not self._state and not self._buffer:
-            # A server that streams sends a chunk at a time, so that most of what arrives is one chunk with all of its framing.
+            # A server that streams sends a chunk at a time, so that most of what arrives is one chunk with all of its
+            # framing.
             start = _one_chunk(data)
             if start:
                 return [data[start:-2]]
@@ -157,7 +162,8 @@ T = TypeVar("T")
 
 
 class RepeatedHead(Generic[T]):
-    """A head that was read, for the next one that is the same but for its Content-Length: a comparison in place of a parser.
+    """A head that was read, for the next one that is the same but for its Content-Length: a comparison in place of a
+    parser.
 
     ``value`` is what it was read as. ``matches`` sets ``length`` (None: the head has no such field) and ``end``.
     """
@@ -211,7 +217,8 @@ _plain: Final[dict[bytes, bytes]] = {}
 
 
 class ResponseHead:
-    """Status line and fields of a response. ``length`` is None for chunked bodies and those that end with the connection.
+    """Status line and fields of a response. ``length`` is None for chunked bodies and those that end with the
+    connection.
 
     ``fields`` are the lines for the client, ``block`` the same with their line ends.
     """

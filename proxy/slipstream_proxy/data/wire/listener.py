@@ -1,4 +1,6 @@
-"""What accepts connections, and looks after them once a second. A connection is a ``ClientConnection`` until it sends what is aiohttp's to read."""
+"""What accepts connections, and looks after them once a second. A connection is a ``ClientConnection`` until it sends
+what is aiohttp's to read.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ class Handler(RequestHandler):
             self._linger()
 
     def _linger(self) -> None:
-        """Nothing more is said or read. The client may go on sending for a while: closed at once, the connection is reset before it has read why."""
+        """Nothing more is said or read. The client may go on sending for a while: closed at once, the connection is
+        reset before it has read why.
+        """
         transport = self.transport
         self._close = True
         if transport is not None and not transport.is_closing():

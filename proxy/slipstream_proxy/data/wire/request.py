@@ -22,17 +22,20 @@ _DROPPED: Final = HOP_BY_HOP | {
 """Never sent upstream: fields of this hop, and the client's credentials."""
 
 MIN_RATE: Final = 1024.0
-"""Bytes a second of a body. A client that is slower uses up its ``header_timeout``: it must not hold a connection for ever."""
+"""Bytes a second of a body. A client that is slower uses up its ``header_timeout``: it must not hold a connection for
+ever.
+"""
 
 Headers = dict[bytes, bytes]
 Fields = tuple[Headers, Headers, list[bytes]]
 
 
 class RequestHead:
-    """A request without its body, read once: ``headers`` by lower-case name (the first of several), ``ours`` those of them that are tags.
+    """A request without its body, read once: ``headers`` by lower-case name (the first of several), ``ours`` those of
+    them that are tags.
 
-    ``block`` are the lines that go upstream, with their line ends. A client's next request mostly has the same head, so that this is shared
-    by all of them and never changed; ``tags`` keeps what ``read_tags`` found in it.
+    ``block`` are the lines that go upstream, with their line ends. A client's next request mostly has the same head,
+    so that this is shared by all of them and never changed; ``tags`` keeps what ``read_tags`` found in it.
     """
 
     __slots__ = ("attempt", "block", "dialect", "headers", "idempotency", "ours", "path", "prefix", "tags")
@@ -48,7 +51,9 @@ class RequestHead:
 
 
 _known: Final[dict[bytes, tuple[bytes, bytes, bytes | None, bool]]] = {}
-"""Header lines seen before → (name, value, line for the upstream, is it a tag?): a client sends nearly the same head each time."""
+"""Header lines seen before → (name, value, line for the upstream, is it a tag?): a client sends nearly the same head
+each time.
+"""
 
 
 _LENGTH: Final = b"content-length: "
@@ -80,7 +85,9 @@ _VARYING = frozenset((b"content-length", b"x-slipstream-episode", b"x-request-id
 
 
 def parse_fields(text: bytes) -> Fields | None:
-    """Header lines (each with its CRLF) → headers by name, tags, lines for the upstream with their ends. None: not plain enough, aiohttp's parser decides."""
+    """Header lines (each with its CRLF) → headers by name, tags, lines for the upstream with their ends. None: not
+    plain enough, aiohttp's parser decides.
+    """
     headers: Headers = {}
     ours: Headers = {}
     lines: list[bytes] = []

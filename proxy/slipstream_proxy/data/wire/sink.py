@@ -14,7 +14,9 @@ END, ABORT = object(), object()
 
 
 class Sink:
-    """Where a reply goes. ``block`` are header lines with their line ends. A class and no protocol: compiled, its calls are C calls."""
+    """Where a reply goes. ``block`` are header lines with their line ends. A class and no protocol: compiled, its
+    calls are C calls.
+    """
 
     __slots__ = ()
 

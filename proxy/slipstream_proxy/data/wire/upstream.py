@@ -1,7 +1,8 @@
-"""Keep-alive connections to an engine, in callback style: half of a proxy's time goes to its HTTP client when that is a general one.
+"""Keep-alive connections to an engine, in callback style: half of a proxy's time goes to its HTTP client when that is
+a general one.
 
-A ``Pool`` belongs to one upstream. ``Pool.send`` gives a request to an idle connection or a new one, and the connection tells its
-``Receiver`` what comes back.
+A ``Pool`` belongs to one upstream. ``Pool.send`` gives a request to an idle connection or a new one, and the
+connection tells its ``Receiver`` what comes back.
 """
 
 from __future__ import annotations
@@ -272,7 +273,9 @@ class Pool:
             pass
 
     def sweep(self, now: float) -> None:
-        """Once a second: give up requests without a byte for ``timeout`` seconds. A paused one waits for its client and not for the engine."""
+        """Once a second: give up requests without a byte for ``timeout`` seconds. A paused one waits for its client
+        and not for the engine.
+        """
         self.now = now
         late = self.timeout + 1.0  # a connection's clock is a second behind at most
         for connection in list(self.all):
