@@ -34,7 +34,7 @@ def flat_loss(
     log_ratio = lp - old
     r = (mean_of_unit(log_ratio)[unit] if kind == "gspo" else log_ratio).exp()
     if kind == "cispo":
-        term = -r.clamp(max=high).detach() * advantage * lp
+        term = -r.clamp(max=1 + high).detach() * advantage * lp
     elif kind == "sapo":
         tau = torch.where(advantage > 0, 1.0, 1.05)
         term = -torch.sigmoid(tau * (r - 1)) * 4 / tau * advantage
@@ -43,7 +43,7 @@ def flat_loss(
     term = term * weight
     if beta:
         d = ref - lp
-        term = term + beta * (d.exp() - d - 1) * r
+        term = term + torch.where(weight > 0, beta * (d.exp() - d - 1) * r, 0.0)
     if kind in ("grpo", "gspo", "sapo"):
         return mean_of_unit(term).mean()
     return term.sum() / (len(count) * length if kind == "dr_grpo" else len(lp))

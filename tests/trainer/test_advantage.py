@@ -5,6 +5,8 @@ import pytest
 from tests.trainer.tiny import sample
 
 from slipstream_trainer.advantage import assign, centered
+from slipstream_trainer.plan import make_plan
+from slipstream_trainer.rows import exact_continuations
 
 
 def test_formulas() -> None:
@@ -55,3 +57,33 @@ def test_a_reward_that_is_no_number_is_in_no_baseline() -> None:
     samples[2].trainable = False
     assign(samples, "mean")
     assert [s.advantage for s in samples] == [-0.5, 0.5, 0.0]
+
+
+def test_one_fresh_run_learns_from_its_stale_siblings() -> None:
+    """All that is left to train on has the same reward, or is one run alone: the group is not dropped."""
+    samples = [sample(f"e{i}", [3], [4], reward=float(i < 2)) for i in range(4)]
+    for s in samples[1:]:
+        s.trainable, s.reason = False, "stale"
+    found = assign(samples, "mean")
+    assert (found.dropped, samples[0].advantage, samples[0].trainable) == (0, 0.5, True)
+    assert found.episodes == {"e0": 0.5, "e1": 0.5, "e2": -0.5, "e3": -0.5}
+
+
+def test_an_episode_without_a_call_that_ended_well_counts() -> None:
+    failed = sample("e1", [], [], reward=0.0, call="", trainable=False, reason="no_call")
+    samples = [sample("e0", [3], [4], reward=1.0), failed]
+    assign(samples, "mean")
+    assert samples[0].advantage == 0.5
+
+
+def test_two_keys_with_the_same_episode_id_are_two_episodes() -> None:
+    samples = [
+        sample("run", [3], [4], key="a", reward=1.0), sample("run", [3], [5], key="b", reward=0.0),
+        sample("run", [3], [6], key="b", number=1, reward=0.0),
+    ]  # fmt: skip
+    found = assign(samples, "mean")
+    assert found.episodes == {"a/run": 0.5, "b/run": -0.5}
+    assert [s.advantage for s in samples] == [0.5, -0.5, -0.5]
+    scored = make_plan(samples).scored
+    assert (scored.units, scored.unit_T.tolist()) == (2, [0, 1, 1])
+    assert exact_continuations(samples) == (0, 1)

@@ -33,21 +33,26 @@ def use(trainer, loss: str, beta: float) -> None:
     trainer.epsilon_low, trainer.epsilon_high = found["epsilon"], found["epsilon_high"]
 
 
-def perturbed(trainer, plan, weights: bool):
-    """A second inner step: π_old lies apart from what is computed now, so ratios differ from 1 and some are clipped."""
+def perturbed(trainer, plan, weights: bool | str):
+    """A second inner step: π_old lies apart from what is computed now, so ratios differ from 1 and some are clipped.
+
+    ``weights``: "guarded" has every third call weigh nothing, False has all weigh 1.
+    """
     work = trainer.start(plan)
     trainer.reference(work)
     trainer.backward(work)
     generator = torch.Generator().manual_seed(5)
     work.old_T = work.now_T + 0.4 * torch.randn(work.now_T.shape, generator=generator)
     work.weight_T = (work.old_T - work.engine_T).exp().clamp(max=2.0) if weights else torch.ones_like(work.old_T)
+    if weights == "guarded":
+        work.weight_T = work.weight_T.masked_fill(work.sample_T % 3 == 1, 0.0)
     return work
 
 
-@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize("weights", [True, False, "guarded"])
 @pytest.mark.parametrize("beta", [0.0, 0.1])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_against_the_closed_form(trainer, loss: str, beta: float, weights: bool) -> None:
+def test_against_the_closed_form(trainer, loss: str, beta: float, weights: bool | str) -> None:
     use(trainer, loss, beta)
     samples = conversation(1)
     assign(samples, "std")
@@ -58,13 +63,13 @@ def test_against_the_closed_form(trainer, loss: str, beta: float, weights: bool)
     ours = gradients(trainer)
 
     trainer.model.zero_grad(set_to_none=True)
-    lp = plain_logprobs(trainer.model, samples)
+    lp = plain_logprobs(trainer.model, samples).double()
     ref = None
     if beta:
         with torch.no_grad(), trainer.model.disable_adapter():
-            ref = plain_logprobs(trainer.model, samples)
+            ref = plain_logprobs(trainer.model, samples).double()
     s = plan.scored
-    high = 5.0 if loss == "cispo" else 0.2
+    high = 4.0 if loss == "cispo" else 0.2
     expected = flat_loss(
         loss,
         lp,
@@ -167,7 +172,8 @@ def test_settings_that_have_traps() -> None:
 
     assert trl_settings(TrainerConfig())["epsilon_high"] == 5.0
     assert trl_settings(TrainerConfig(loss="dapo"))["epsilon_high"] == 0.2
-    assert trl_settings(TrainerConfig(loss="cispo", epsilon_high=3.0))["epsilon_high"] == 3.0
+    found = trl_settings(TrainerConfig(loss="cispo", epsilon_high=0.28))["epsilon_high"]
+    assert found == 1.28, "as in the paper: ratios up to 1 + epsilon_high"
     found = trl_settings(TrainerConfig(loss="gspo"))
     assert (found["loss_type"], found["importance_sampling_level"]) == ("grpo", "sequence")
     assert found["vllm_importance_sampling_mode"] == "token_truncate"
@@ -178,3 +184,94 @@ def test_parts_add_up() -> None:
     assert part_factor("bnpo", 3, 12, 4) == 0.25
     assert part_factor("dr_grpo", 3, 12, 4) == 0.25
     assert part_factor("cispo", 3, 12, 4) == 1.0
+
+
+def flat(trainer, samples, plan, work, **settings) -> torch.Tensor:
+    """The oracle on a plan's tokens, with plain forwards of the trainer's model."""
+    s = plan.scored
+    return flat_loss(
+        trainer.config.trainer.loss, plain_logprobs(trainer.model, samples).double(), work.old_T, work.weight_T,
+        torch.from_numpy(s.advantage_T), torch.from_numpy(s.unit_T), **settings,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("high", [0.05, 0.28])
+def test_the_upper_clip_of_cispo_is_one_plus_epsilon_high(trainer, high: float) -> None:
+    use(trainer, "cispo", 0.0)
+    trainer.config.trainer.epsilon_high = high
+    trainer.epsilon_high = trl_settings(trainer.config.trainer)["epsilon_high"]
+    try:
+        samples = conversation(1)
+        assign(samples, "std")
+        plan = make_plan(samples)
+        work = perturbed(trainer, plan, weights=True)
+        assert float((work.now_T - work.old_T).exp().max()) > 1 + high, "something is clipped"
+        found = trainer.backward(work)
+        ours = gradients(trainer)
+        trainer.model.zero_grad(set_to_none=True)
+        expected = flat(trainer, samples, plan, work, high=high)
+        expected.backward()
+        assert found == pytest.approx(float(expected), rel=2e-6, abs=1e-6)
+        assert apart(ours, gradients(trainer)) < 1e-5
+    finally:
+        trainer.config.trainer.epsilon_high = None
+
+
+@pytest.mark.parametrize("loss", ["cispo", "grpo"])
+def test_the_reference_is_the_adapter_that_training_started_from(tiny, tmp_path, loss: str) -> None:
+    """A trained policy whose start was an adapter: the KL term pulls to that adapter, not to the base model."""
+    made = make_trainer(make_config(tiny, tmp_path / "a"))
+    made.model.save_pretrained(str(tmp_path / "start"))
+    config = make_config(tiny, tmp_path / "b", loss=loss, beta=0.1, init_adapter=str(tmp_path / "start"))
+    trainer = make_trainer(config, warm=False)
+    samples = conversation(1)
+    assign(samples, "std")
+    plan = make_plan(samples)
+    with torch.no_grad():
+        ref = plain_logprobs(trainer.model, samples).double()
+        for p in trainer.trained:
+            p.add_(0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    before = {n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad}
+    work = perturbed(trainer, plan, weights="guarded")
+    assert all(torch.equal(p, before[n]) for n, p in trainer.model.named_parameters() if p.requires_grad)
+    assert float((work.ref_T.double() - ref).abs().max()) < 1e-4
+    found = trainer.backward(work)
+    ours = gradients(trainer)
+    trainer.model.zero_grad(set_to_none=True)
+    expected = flat(trainer, samples, plan, work, ref=ref, beta=0.1, high=4.0 if loss == "cispo" else 0.2)
+    expected.backward()
+    assert found == pytest.approx(float(expected), rel=2e-5, abs=1e-6)
+    assert apart(ours, gradients(trainer)) < 1e-4
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_stale_runs_count_in_the_baseline_and_not_in_the_loss(trainer, loss: str) -> None:
+    """Half of the runs are too old to be trained on; the advantages of the others are by all rewards of their group."""
+    use(trainer, loss, 0.0)
+    random = np.random.default_rng(4)
+    samples = [
+        sample(f"e{i}", tokens(random, 9), tokens(random, 5), group=f"g{i // 4}", reward=float(i % 4 == 0) + i / 8)
+        for i in range(8)
+    ]
+    for s in samples[1::2]:
+        s.trainable, s.reason = False, "stale"
+    rewards = np.array([s.reward for s in samples]).reshape(2, 4)
+    assign(samples, "std")
+    plan = make_plan(samples)
+    work = perturbed(trainer, plan, weights=True)
+    found = trainer.backward(work)
+    ours = gradients(trainer)
+    expected_advantage = (
+        (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, ddof=1, keepdims=True) + 1e-4)
+    ).flatten()[::2]
+    assert plan.scored.units == 4
+    trainer.model.zero_grad(set_to_none=True)
+    lp = plain_logprobs(trainer.model, samples).double()
+    high = 4.0 if loss == "cispo" else 0.2
+    advantage = torch.from_numpy(np.repeat(expected_advantage, 5))
+    expected = flat_loss(
+        loss, lp, work.old_T, work.weight_T, advantage, torch.arange(4).repeat_interleave(5), high=high
+    )
+    expected.backward()
+    assert found == pytest.approx(float(expected), rel=2e-5, abs=1e-6)
+    assert apart(ours, gradients(trainer)) < 1e-5

@@ -41,6 +41,7 @@ class Advantages:
     """What became of a batch's groups. ``dropped`` groups had nothing to compare: all episodes alike, or one alone."""
 
     episodes: dict[str, float] = field(default_factory=dict)
+    """``Sample.run`` → advantage."""
     groups: int = 0
     dropped: int = 0
     reward_mean: float = 0.0
@@ -53,6 +54,8 @@ def assign(samples: Sequence[Sample], kind: Kind) -> Advantages:
 
     Groups of kind ``task`` are their own baseline. Ungrouped traffic (``like``, ``window``) shares one over the batch. A sample whose call has
     its own reward (``call_reward``) is compared with the rewards of its group's episodes by that.
+
+    What cannot be trained on (stale, forced, too long) is in the baseline all the same: its reward is as good as the others'.
     """
     groups: dict[str, list[Sample]] = {}
     for s in samples:
@@ -61,7 +64,7 @@ def assign(samples: Sequence[Sample], kind: Kind) -> Advantages:
     out = Advantages(groups=len(groups))
     everything: dict[str, float] = {}
     for members in groups.values():
-        rewards = {s.episode: float(s.reward) for s in members}
+        rewards = {s.run: float(s.reward) for s in members}
         everything |= rewards
         values = np.array(list(rewards.values()))
         by_call = any(s.call_reward is not None for s in members)
@@ -74,7 +77,7 @@ def assign(samples: Sequence[Sample], kind: Kind) -> Advantages:
         advantages = dict(zip(rewards, centered(values, kind).tolist(), strict=True))
         out.episodes |= advantages
         for s in members:
-            s.advantage = advantages[s.episode]
+            s.advantage = advantages[s.run]
         if by_call:
             _by_call(members, kind)
     if everything:

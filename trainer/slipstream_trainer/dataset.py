@@ -60,7 +60,7 @@ def _captured(row: dict[str, Any], *, imitate: bool) -> Iterator[Sample]:
                 row.get("group") or row.get("task") or row["id"], "task", row["id"], call["id"], call.get("number", 0), k,
                 _array(call.get("prompt_ids"), np.int32), _array(ids, np.int32), lp, float("nan") if reward is None else float(reward),
                 1.0 if temperature is None or imitate else float(temperature), adapter=call.get("adapter") or "", trainable=ok,
-                reason=None if ok else call.get("untrainable_reason") or "untrainable",
+                reason=None if ok else call.get("untrainable_reason") or "untrainable", key=str(row.get("key") or ""),
             )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def _by_template(row: dict[str, Any], tokenizer: Any) -> Iterator[Sample]:
         yield Sample(
             str(row.get("task") or name), "task", name, f"{name}-{number}", number, 0, _array(prompt, np.int32), said,
             np.zeros(len(said), dtype=np.float32), float("nan") if reward is None else float(reward), trainable=exact,
-            reason=None if exact else "template",
+            reason=None if exact else "template", key=str(row.get("key") or ""),
         )  # fmt: skip
         number += 1
 
@@ -130,7 +130,7 @@ def choose(samples: Sequence[Sample]) -> int:
         if np.isfinite(s.reward) and (s.reward < best[s.group] or s.reward <= 0):
             s.trainable, s.reason = False, s.reason or "not_chosen"
         elif s.trainable:
-            chosen.add(s.episode)
+            chosen.add(s.run)
     return len(chosen)
 
 

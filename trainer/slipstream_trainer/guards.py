@@ -57,6 +57,18 @@ def after_step(t: TrainerConfig, *, kl: float, entropy: float) -> str | None:
     return None
 
 
+def weights_of(model: torch.nn.Module, device: str | torch.device | None = None) -> dict[str, torch.Tensor]:
+    """Copies of the trainable weights by name, on ``device`` (None: where each is)."""
+    return {n: p.detach().to(device or p.device, copy=True) for n, p in model.named_parameters() if p.requires_grad}
+
+
+def put_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    with torch.no_grad():
+        for n, p in model.named_parameters():
+            if p.requires_grad:
+                p.copy_(weights[n])
+
+
 @dataclass(slots=True)
 class Snapshot:
     """Trainable weights and optimiser state, as they were."""
@@ -69,10 +81,7 @@ class Snapshot:
         cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: str | torch.device | None = None
     ) -> Snapshot:
         """Copies, on ``device`` (None: where each weight is)."""
-        weights = {
-            n: p.detach().to(device or p.device, copy=True) for n, p in model.named_parameters() if p.requires_grad
-        }
-        return cls(weights, copy_tree(optimizer.state_dict()))
+        return cls(weights_of(model, device), copy_tree(optimizer.state_dict()))
 
     def misfit(self, model: torch.nn.Module) -> str | None:
         """Why these weights are not of ``model``, or None."""
@@ -86,10 +95,7 @@ class Snapshot:
     def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Settings of the optimiser (weight decay) stay those of this process, not those of the snapshot's."""
         settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
-        with torch.no_grad():
-            for n, p in model.named_parameters():
-                if p.requires_grad:
-                    p.copy_(self.weights[n])
+        put_weights(model, self.weights)
         optimizer.load_state_dict(copy_tree(self.optimizer))
         for group, now in zip(optimizer.param_groups, settings, strict=True):
             group.update(now)

@@ -7,11 +7,12 @@ w_t = min(π_old / π_engine, is_max) its importance weight (truncated importanc
     bnpo     the same terms, 1/|T| Σ_t                                           https://arxiv.org/abs/2506.02355
     dapo     the same terms, 1/|T| Σ_t (T of all ranks and micro-batches)        https://arxiv.org/abs/2503.14476
     dr_grpo  the same terms, 1/(N · LENGTH) Σ_t, N episodes                       https://arxiv.org/abs/2503.20783
-    cispo    1/|T| Σ_t  w_t · -min(r_t, ε_high).detach() A log π_θ               https://arxiv.org/abs/2506.13585
+    cispo    1/|T| Σ_t  w_t · -min(r_t, 1+ε_high).detach() A log π_θ             https://arxiv.org/abs/2506.13585
     gspo     grpo's with r_i = exp(mean_t log r_t) in place of r_t                https://arxiv.org/abs/2507.18071
     sapo     mean_i 1/|i| Σ_t  w_t · -4/τ σ(τ (r_t - 1)) A, τ by A's sign         https://arxiv.org/abs/2511.20347
 
-With β, each term gains β · r_t · (exp(d) - d - 1), d = log π_base - log π_θ (k3 with bias correction, https://arxiv.org/abs/2512.02556).
+With β, each term gains β · r_t · (exp(d) - d - 1), d = log π_ref - log π_θ (k3 with bias correction, https://arxiv.org/abs/2512.02556). π_ref is the
+adapter that training started from (``init_adapter``), else the base model, as in TRL. Where w_t is zero (a guarded call), this term is zero too.
 """
 
 from __future__ import annotations
@@ -24,17 +25,23 @@ SEQUENCE = ("grpo", "gspo", "sapo")
 """Losses that need an episode's tokens together."""
 LENGTH = 256
 """dr_grpo's constant: TRL's default ``max_completion_length``. A factor on the loss, nothing else."""
-CISPO_HIGH = 5.0
+CISPO_HIGH = 4.0
+"""cispo's ε_high where none is set: ratios up to 5, as in ScaleRL (https://arxiv.org/abs/2510.13786)."""
+
+
+def epsilon_high(t: TrainerConfig) -> float:
+    """The upper clip's ε: a ratio counts up to 1 + ε_high."""
+    return t.epsilon_high or (CISPO_HIGH if t.loss == "cispo" else t.epsilon)
 
 
 def trl_settings(t: TrainerConfig) -> dict[str, Any]:
     """Arguments of ``GRPOConfig`` that make the loss."""
-    high = t.epsilon_high or (CISPO_HIGH if t.loss == "cispo" else t.epsilon)
+    high = epsilon_high(t)
     return {
         "loss_type": "grpo" if t.loss == "gspo" else t.loss,
         "importance_sampling_level": "sequence" if t.loss == "gspo" else "token",
         "epsilon": t.epsilon,
-        "epsilon_high": high,
+        "epsilon_high": 1 + high if t.loss == "cispo" else high,  # TRL's cispo clips the ratio at epsilon_high itself
         "max_completion_length": LENGTH,
         "use_bias_correction_kl": True,
         "vllm_importance_sampling_correction": True,

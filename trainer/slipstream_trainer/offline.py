@@ -72,7 +72,7 @@ def _from_export(
     exact, later = exact_continuations(samples)
     log.info(
         "%d samples of %d episodes, %d to train on; of %d later calls %d continue an earlier one token by token",
-        len(samples), len({s.episode for s in samples}), sum(s.trainable for s in samples), later, exact,
+        len(samples), len({s.run for s in samples}), sum(s.trainable for s in samples), later, exact,
     )  # fmt: skip
     if not any(s.trainable for s in samples):
         raise StartError(f"{export}: nothing to train on ({untrainable(samples) or 'no calls with tokens'})")

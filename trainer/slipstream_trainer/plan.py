@@ -126,7 +126,7 @@ def score(samples: Sequence[Sample]) -> tuple[Scored, list[int]]:
         if not s.trainable:
             continue
         n = len(s.completion_C)
-        unit = units.setdefault(s.episode, len(units))
+        unit = units.setdefault(s.run, len(units))
         column = filled.get(unit, 0)
         filled[unit] = column + n
         total += n

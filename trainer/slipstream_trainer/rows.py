@@ -49,6 +49,13 @@ class Sample:
     reason: str | None = None
     """Why it is not trainable."""
     advantage: float = 0.0
+    key: str = ""
+    """The API key's id: two keys may use the same episode id."""
+
+    @property
+    def run(self) -> str:
+        """The episode's identity, everywhere: ``<key>/<episode>``."""
+        return f"{self.key}/{self.episode}" if self.key else self.episode
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +119,7 @@ def read_samples(table: pa.Table, vocab: int | None = None, max_staleness: int |
         n: table.column(n).to_pylist()
         for n in (
             "group", "kind", "episode", "call", "number", "choice", "adapter", "staleness", "temperature", "trainable",
-            "untrainable_reason", "reward", "call_reward",
+            "untrainable_reason", "reward", "call_reward", "key",
         )
     }  # fmt: skip
     samples = []
@@ -123,6 +130,7 @@ def read_samples(table: pa.Table, vocab: int | None = None, max_staleness: int |
             p["group"], p["kind"], p["episode"], p["call"], p["number"], p["choice"], prompts[i], completions[i], logprobs[i],
             float("nan") if reward is None else reward, float("nan") if temperature is None else temperature,
             p["call_reward"], p["adapter"] or "", p["staleness"] or 0, bool(p["trainable"]), p["untrainable_reason"],
+            key=p["key"] or "",
         )  # fmt: skip
         if s.trainable and (why := fault(s, vocab, max_staleness)):
             s.trainable, s.reason = False, why
@@ -167,7 +175,7 @@ def exact_continuations(samples: Sequence[Sample]) -> tuple[int, int]:
     """
     episodes: dict[str, dict[int, list[Sample]]] = {}
     for s in samples:
-        episodes.setdefault(s.episode, {}).setdefault(s.number, []).append(s)
+        episodes.setdefault(s.run, {}).setdefault(s.number, []).append(s)
     exact = later = 0
     for calls in episodes.values():
         before: list[bytes] = []

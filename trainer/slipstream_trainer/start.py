@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 from slipstream.client import Client
 from slipstream.config import Config
+from slipstream_trainer.effects import without_effect
 from slipstream_trainer.policy import check_lora, load_policy
 from slipstream_trainer.reporting import check_report_to
 from slipstream_trainer.selfcheck import check_packing
 from slipstream_trainer.shards import check_sharding, reshard, shard_base
 from slipstream_trainer.sharing import Parking, Turns, check_share, worker_name
 from slipstream_trainer.trainer import CapturedGRPOTrainer
+
+log = logging.getLogger(__name__)
 
 
 def threads_of(config: Config, *, beside_engine: bool) -> int | None:
@@ -35,6 +39,8 @@ def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTr
     check_report_to(config)
     if threads := threads_of(config, beside_engine=client is not None):
         torch.set_num_threads(threads)
+    for name, why in without_effect(config.trainer).items():
+        log.warning("trainer.%s has no effect: %s", name, why)
     model, tokenizer = load_policy(config)
     if config.trainer.sharding == "fsdp2":
         shard_base(model)

@@ -15,8 +15,10 @@ from pydantic import JsonValue
 from slipstream.config import TrainerConfig
 from slipstream_trainer.advantage import Advantages, assign
 from slipstream_trainer.dataset import choose
+from slipstream_trainer.effects import without_effect
 from slipstream_trainer.guards import Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
 from slipstream_trainer.learning_rate import Pace, Reach
+from slipstream_trainer.losses import epsilon_high
 from slipstream_trainer.plan import Layout, Plan, make_plan
 from slipstream_trainer.rows import Sample, exact_continuations, untrainable
 from slipstream_trainer.shards import even, reshard
@@ -67,10 +69,12 @@ def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: Pace, a
         choose(samples)
     exact, later = exact_continuations(samples)
     figures: dict[str, JsonValue] = {
-        "groups": advantages.groups, "groups_dropped": advantages.dropped, "episodes": len({s.episode for s in samples}),
-        "calls": len({(s.episode, s.call) for s in samples}), "reward": advantages.reward_mean, "reward_std": advantages.reward_std,
+        "groups": advantages.groups, "groups_dropped": advantages.dropped, "episodes": len({s.run for s in samples}),
+        "calls": len({(s.run, s.call) for s in samples if s.call}), "reward": advantages.reward_mean, "reward_std": advantages.reward_std,
         "continuations": exact / later if later else 1.0,
     }  # fmt: skip
+    if silent := without_effect(t):
+        figures["without_effect"] = dict(silent)
     plan = plan_batch(trainer, samples)
     figures["untrainable"] = dict(untrainable(samples))
     result = Result("skipped", None, figures, advantages.episodes)
@@ -165,11 +169,11 @@ def _policy(t: TrainerConfig, work: Work) -> dict[str, JsonValue]:
     """What the tokens say about policy and engine."""
     gap = (work.old_T - work.engine_T).abs()
     ratio = (work.now_T - work.old_T).exp()
-    high = t.epsilon_high or (5.0 if t.loss == "cispo" else t.epsilon)
     up = work.advantage_T > 0
-    clipped = (ratio > (high if t.loss == "cispo" else 1 + high)) & up
-    if t.loss != "cispo":
-        clipped = clipped | ((ratio < 1 - t.epsilon) & ~up)
+    if t.loss == "cispo":
+        clipped = ratio > 1 + epsilon_high(t)
+    else:
+        clipped = ((ratio > 1 + epsilon_high(t)) & up) | ((ratio < 1 - t.epsilon) & ~up)
     found: dict[str, JsonValue] = {
         "logprob_gap": float(gap.mean()), "logprob_gap_max": float(gap.max()), "entropy": float(work.entropy_T.mean()),
         "clipped": float(clipped.float().mean()), "truncated": float((work.old_T - work.engine_T).exp().gt(t.is_max).float().mean()),

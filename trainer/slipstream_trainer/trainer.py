@@ -6,8 +6,10 @@ temperature) and the order of a step, because guards stand between its parts.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from slipstream.config import Config
 from slipstream_trainer.attention import tree_mask
+from slipstream_trainer.guards import put_weights, weights_of
 from slipstream_trainer.head import Score, add_scored_head
 from slipstream_trainer.layers import compile_layers
 from slipstream_trainer.losses import SEQUENCE, part_factor, trl_settings
@@ -62,7 +65,7 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             processing_class=tokenizer,
         )
         self.config = config
-        self.beta = config.trainer.beta  # not in the arguments: TRL would keep a second adapter, ours is the base model
+        self.beta = config.trainer.beta  # not in the arguments: TRL would compute with a second adapter in memory
         self.use_vllm = True  # the log-probabilities are an engine's: TRL's loss takes the importance weights
         self.vllm_importance_sampling_correction = True
         self.current_gradient_accumulation_steps = 1
@@ -84,6 +87,9 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self.remove_callback(PrinterCallback)  # steps are logged
         self.create_optimizer()
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
+        given = config.trainer.init_adapter if self.beta else None
+        self.first = weights_of(self.model) if given else None
+        """Weights of the adapter that training started from, where β needs them; None: the base model."""
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None
         self.model.train()
 
@@ -166,12 +172,26 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             work.guarded += int(off.sum())
             work.weight_T[token] = log_ratio.exp().clamp(max=self.config.trainer.is_max).masked_fill(off[said], 0.0)
 
+    @contextlib.contextmanager
+    def as_reference(self) -> Iterator[None]:
+        """The model computes as the policy that training started from."""
+        if self.first is None:
+            with self.model.disable_adapter():
+                yield
+            return
+        now = weights_of(self.model)
+        put_weights(self.model, self.first)
+        try:
+            yield
+        finally:
+            put_weights(self.model, now)
+
     def reference(self, work: Work) -> None:
-        """The base model's log-probabilities, where β asks for them."""
+        """The reference's log-probabilities, where β asks for them."""
         if not self.beta:
             return
         work.ref_T = torch.zeros_like(work.engine_T)
-        with torch.no_grad(), self.model.disable_adapter():
+        with torch.no_grad(), self.as_reference():
             for micro in self.mine(work.plan):
                 logps, _, token = self.forward(micro, work)
                 work.ref_T[token] = logps
@@ -210,7 +230,9 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             "num_items_in_batch": torch.tensor(float(scored.tokens * self.world), device=self.device),
         }  # fmt: skip
         if work.ref_T is not None:
-            inputs["ref_per_token_logps"] = view(work.ref_T[token])
+            # a reference equal to the policy: the KL term of a token that weighs nothing, and its gradient, are zero
+            ref = torch.where(work.weight_T[token] == 0, logps.detach(), work.ref_T[token])
+            inputs["ref_per_token_logps"] = view(ref)
         self._given = view(logps), view(entropy)
         try:
             return self.compute_loss(self.model, inputs)

@@ -33,6 +33,7 @@ SCHEMA = pa.schema(
         "logprobs": pa.list_(pa.float32()),
         "reward": pa.float64(),
         "call_reward": pa.float64(),
+        "key": pa.string(),
     }
 )
 assert tuple(SCHEMA.names) == BATCH_COLUMNS
@@ -58,37 +59,11 @@ def _lists(parts: Sequence[npt.NDArray[np.generic]], kind: pa.DataType, dtype: s
 
 
 def batch_table(episodes: Sequence[BatchEpisode], versions: dict[str, int], live: int) -> pa.Table:
-    """A row for each choice of each call that ended well, in order of group, episode, call, choice."""
-    rows: list[tuple[object, ...]] = []
-    for member in episodes:
-        wholes: dict[str, Whole] = {}
-        for call in member.calls:
-            made = whole(call, wholes, text=False)
-            if call.outcome != "ok":
-                continue
-            staleness = max(0, live - versions.get(call.adapter or "", 0))
-            for choice, (ids, logprobs) in enumerate(choices_of(call)):
-                rows.append(
-                    (
-                        member.group,
-                        member.kind,
-                        member.ep.id,
-                        member.task,
-                        call.id,
-                        call.number,
-                        choice,
-                        call.adapter,
-                        staleness,
-                        call.temperature,
-                        call.trainable,
-                        call.reason,
-                        made.ids,
-                        ids,
-                        logprobs,
-                        member.ep.reward,
-                        member.call_rewards.get(call.id),
-                    )
-                )
+    """A row for each choice of each call that ended well, in order of group, episode, call, choice.
+
+    An episode without such a call has one row that cannot be trained on (``no_call``): its reward counts in its group's baseline.
+    """
+    rows = [row for member in episodes for row in (_choices(member, versions, live) or [_no_call(member)])]
     columns = list(zip(*rows, strict=True)) or [()] * len(BATCH_COLUMNS)
     arrays = []
     for column, values in zip(SCHEMA, columns, strict=True):
@@ -98,3 +73,43 @@ def batch_table(episodes: Sequence[BatchEpisode], versions: dict[str, int], live
         else:
             arrays.append(pa.array(values, column.type))
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def _choices(member: BatchEpisode, versions: dict[str, int], live: int) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    wholes: dict[str, Whole] = {}
+    for call in member.calls:
+        made = whole(call, wholes, text=False)
+        if call.outcome != "ok":
+            continue
+        staleness = max(0, live - versions.get(call.adapter or "", 0))
+        for choice, (ids, logprobs) in enumerate(choices_of(call)):
+            rows.append(
+                (
+                    member.group,
+                    member.kind,
+                    member.ep.id,
+                    member.task,
+                    call.id,
+                    call.number,
+                    choice,
+                    call.adapter,
+                    staleness,
+                    call.temperature,
+                    call.trainable,
+                    call.reason,
+                    made.ids,
+                    ids,
+                    logprobs,
+                    member.ep.reward,
+                    member.call_rewards.get(call.id),
+                    member.ep.key,
+                )
+            )
+    return rows
+
+
+def _no_call(member: BatchEpisode) -> tuple[object, ...]:
+    ep, ids, logprobs = member.ep, np.empty(0, np.int32), np.empty(0, np.float32)
+    plain = (member.group, member.kind, ep.id, member.task, "", 0, 0, None, 0, None, False, "no_call")
+    return (*plain, ids, ids, logprobs, ep.reward, None, ep.key)

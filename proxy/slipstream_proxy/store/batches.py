@@ -197,8 +197,8 @@ class BatchQueue:
         )
         if ack.advantages:
             eids = [eid for (eid,) in tx.all("SELECT eid FROM t_members WHERE batch = ?", (batch,))]
-            ids = {eid: eid.split("/", 1)[1] for eid in eids}
-            found = [(batch, eid, ack.advantages[name]) for eid, name in ids.items() if name in ack.advantages]
+            named = {eid: ack.advantages.get(eid, ack.advantages.get(eid.split("/", 1)[1])) for eid in eids}
+            found = [(batch, eid, advantage) for eid, advantage in named.items() if advantage is not None]
             tx.update("t_members", ("batch", "eid"), ("advantage",), found)
 
     def drop_adapter(self, adapter: str) -> int:

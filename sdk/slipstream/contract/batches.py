@@ -43,6 +43,7 @@ BATCH_COLUMNS = (
     "logprobs",  # list<float32>, of completion_ids
     "reward",  # float64: the episode's training reward, frozen at lease
     "call_reward",  # float64 | null
+    "key",  # str: the API key's id; with it, an episode's id is unique
 )
 
 
@@ -55,4 +56,4 @@ class BatchAck(Model):
     step: int | None = None
     reason: str | None = None
     advantages: dict[str, Finite] = Field(default_factory=dict)
-    """Of each episode, for the page."""
+    """``<key>/<episode>`` → its advantage, for the page. An episode's id alone is taken too."""

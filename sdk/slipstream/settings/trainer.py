@@ -18,9 +18,13 @@ class TrainerConfig(Section):
     loss: Literal["cispo", "grpo", "bnpo", "dapo", "dr_grpo", "gspo", "sapo"] = Field(
         "cispo", description="TRL's names."
     )
-    epsilon: Positive = Field(0.2, description="Lower clip.")
-    epsilon_high: Positive | None = Field(None, description="Upper clip; None: 5.0 for cispo, epsilon for the others.")
-    beta: Annotated[float, Field(ge=0)] = Field(0.0, description="KL weight to the base model (adapter off).")
+    epsilon: Positive = Field(0.2, description="Lower clip: a ratio counts down to 1 - this. cispo has none.")
+    epsilon_high: Positive | None = Field(
+        None, description="Upper clip: a ratio counts up to 1 + this; None: 4.0 for cispo, epsilon for the others."
+    )
+    beta: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="KL weight to what training started from: init_adapter, else the base model."
+    )
     advantage: Literal["std", "mean", "leave_one_out"] = Field(
         "std", description="How a group's rewards become advantages."
     )

@@ -58,6 +58,24 @@ def test_trained_once_or_back(store):
     assert (detail.advantage, detail.batches, detail.trained_adapters) == (-1.0, [got.id], ["m@1"])
 
 
+def test_two_keys_with_the_same_episode_ids_keep_their_advantages(store):
+    store.ingest([*group("t1", key="k1"), *group("t1", key="k2")], {})
+    got = store.batches.lease(want(), {}, 0, NOW + 5)
+    runs = {f"{r['key']}/{r['episode']}" for r in got.table.to_pylist()}
+    assert len(runs) == 2 * len({r["episode"] for r in got.table.to_pylist()})
+    wanted = {run: float(n) for n, run in enumerate(sorted(runs))}
+    assert store.batches.ack(got.id, ack(got, adapter="m@1", advantages=wanted), NOW + 6)
+    for run, advantage in wanted.items():
+        assert store.episodes.get(*run.split("/", 1)).advantage == advantage
+
+
+def test_an_episode_without_a_call_that_ended_well_has_its_reward_in_the_batch(store):
+    store.ingest([call("a", outcome="error"), call("a", at=NOW + 1, outcome="error", done=True), reward("a", 0.0)], {})
+    store.ingest(group("t1", 1, start=NOW + 9), {})
+    rows = store.batches.lease(want(), {}, 0, NOW + 20).table.to_pylist()
+    assert {r["episode"]: (r["untrainable_reason"], r["reward"]) for r in rows}["a"] == ("no_call", 0.0)
+
+
 def test_a_lease_that_ran_out(store):
     store.ingest(group("t1"), {})
     one = store.batches.lease(want(seconds=10), {}, 0, NOW + 5)
