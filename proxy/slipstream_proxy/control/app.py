@@ -20,6 +20,7 @@ from slipstream_proxy.control.routes import (
     episodes,
     internal,
     log_import,
+    rewards,
     status,
     store_import,
     work,
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 DEPS: web.AppKey[Deps] = web.AppKey("deps", Deps)
 ROUTES: list[Route] = [
     *episodes.ROUTES,
+    *rewards.ROUTES,
     *log_import.ROUTES,
     *store_import.ROUTES,
     *work.ROUTES,

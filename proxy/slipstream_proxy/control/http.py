@@ -24,11 +24,11 @@ AUTH_HEADER = "x-slipstream-auth"
 """Set by the data plane after it has checked the key; the socket is readable by its owner only, so it is trusted."""
 M = TypeVar("M", bound=BaseModel)
 JSON = "application/json"
-INFERENCE, REWARD, JUDGE, TRAINER, ADMIN = "inference", "reward", "judge", "trainer", "admin"
+INFERENCE, REWARD, GRADE, JUDGE, TRAINER, ADMIN = "inference", "reward", "grade", "judge", "trainer", "admin"
 MANY = 2**53
 ENDLESS: dict[str, Any] = {"x-endless": True}
 """Marks a query parameter that makes the reply endless: said in words in the OpenAPI document, which tools call with every parameter."""
-EVERY_SCOPE = (INFERENCE, REWARD, JUDGE, TRAINER, ADMIN)
+EVERY_SCOPE = (INFERENCE, REWARD, GRADE, JUDGE, TRAINER, ADMIN)
 
 
 class Query(BaseModel):
@@ -48,6 +48,10 @@ class Caller:
 
     def may(self, scopes: tuple[str, ...]) -> bool:
         return self.admin or any(s in self.scopes for s in scopes)
+
+    def only(self, scope: str) -> bool:
+        """Whether it has this scope and none that writes rewards of other sources."""
+        return scope in self.scopes and not self.may(tuple({INFERENCE, REWARD, GRADE} - {scope}))
 
 
 @dataclass(slots=True)
@@ -204,14 +208,22 @@ async def read_body(request: web.Request, route: Route) -> BaseModel | None:
     raw = await request.read()
     if not raw.strip() and not route.body_required:
         return kind()
-    if request.content_type not in (JSON, "application/octet-stream") and not request.content_type.endswith("+json"):
-        raise Problem(
-            415,
-            f"content-type {request.content_type} is not taken here",
-            field="header.content-type",
-            fix=f"send {JSON}",
-        )
-    return _within(_parsed(kind, raw))
+    try:
+        return _within(_parsed(kind, raw))
+    except Problem as p:
+        # a body that reads as JSON counts as JSON, whatever its type: curl calls all bodies forms unless told otherwise
+        if p.status == 400 and not _is_json(request.content_type):
+            raise Problem(
+                415,
+                f"content-type {request.content_type} is not taken here, and the body does not read as JSON",
+                field="header.content-type",
+                fix=f"send a JSON object as {JSON}",
+            ) from p
+        raise
+
+
+def _is_json(content_type: str) -> bool:
+    return content_type in (JSON, "application/octet-stream") or content_type.endswith("+json")
 
 
 async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamResponse:

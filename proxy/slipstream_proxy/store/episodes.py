@@ -84,6 +84,19 @@ class EpisodeTable:
             ep = EpisodeRow(*rows[0])
             return self.details(tx, [ep], tokens=tokens)[ep.eid]
 
+    def owners(self, episode: str, most: int = 2) -> list[str]:
+        """Keys that have an episode of this id, deleted ones apart, at most ``most`` of them."""
+        with self.db.read() as tx:
+            sql = "SELECT key FROM t_episodes WHERE id = ? AND state <> 'deleted' ORDER BY key LIMIT ?"
+            return [key for (key,) in tx.all(sql, (episode, most))]
+
+    def has_call(self, key: str, episode: str, call: str) -> bool:
+        """Whether the episode has a stored call of this id."""
+        eid = f"{key}/{episode}"
+        with self.db.read() as tx:
+            tables = self.calls.days.tables_of(tx, list(self.load(tx, [eid]).values()))
+            return any(tx.all(f"SELECT 1 FROM {t} WHERE eid = ? AND id = ? LIMIT 1", (eid, call)) for t in tables)
+
     def export(self, wanted: EpisodeFilter, batch: int = 100) -> Iterator[list[EpisodeDetail]]:
         """Every episode that the filter wants (its ``limit`` apart), with tokens, ``batch`` at a time, the newest first."""
         wanted = replace(wanted, limit=batch)

@@ -123,6 +123,12 @@ class Episodes(Protocol):
     def get(self, key: str | None, episode: str, *, tokens: bool = False) -> EpisodeDetail | None:
         """One episode with all that is known; None: unknown or deleted. Without a key the newest of that id."""
 
+    def owners(self, episode: str, most: int = 2) -> list[str]:
+        """Keys that have an episode of this id, deleted ones apart, at most ``most`` of them."""
+
+    def has_call(self, key: str, episode: str, call: str) -> bool:
+        """Whether the episode has a stored call of this id."""
+
     def export(self, wanted: EpisodeFilter, batch: int = 100) -> Iterator[list[EpisodeDetail]]:
         """Every episode that the filter wants (its ``limit`` apart), with tokens, ``batch`` at a time, the newest first."""
 

@@ -6,7 +6,7 @@ import sys
 from slipstream.cli.common import add_config, need, read_config, table, when
 from slipstream.errors import ConfigError, SlipstreamError
 
-SCOPES = ("inference", "reward", "judge", "trainer", "admin")
+SCOPES = ("inference", "reward", "grade", "judge", "trainer", "admin")
 
 
 def add(parser: argparse.ArgumentParser) -> None:

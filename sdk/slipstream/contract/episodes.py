@@ -39,6 +39,8 @@ class RewardAck(Model):
     """False: this idempotency key was there already."""
     known: bool
     """False: no call of the episode has arrived yet; the reward is kept and joined when one does."""
+    fix: str | None = None
+    """What to do if ``known`` stays false."""
 
 
 class CallRecord(Model):

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import re
+
 import pytest
+
+from slipstream_proxy.control.app import ROUTES
 
 API = "/slipstream/v1"
 
@@ -65,6 +69,20 @@ async def test_without_a_store_it_stays_up_and_keeps_rewards(make_plane, tmp_pat
     plane = await make_plane(store={"url": "duckdb:////proc/none/store.duckdb"})
     status, body = await plane.ask("GET", "/episodes")
     assert (status, body["error"]["type"]) == (503, "unavailable")
-    assert (await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0}))[1] == {"stored": True, "known": False}
+    assert (await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0}))[1]["known"] is False
     r = await plane.client.post("/internal/pin", json={"key": "-", "episode": "e", "model": "tiny"})
     assert await r.json() == {"adapter": "tiny", "arm": "live"}
+
+
+async def test_a_body_that_reads_as_json_is_taken_whatever_its_type_says(plane):
+    """curl -d calls every body a form."""
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    for route in (r for r in ROUTES if r.body):
+        path = re.sub(r"\{[^}:]+(:[^}]*(\{[^}]*\})?[^}]*)?\}", "some-id", route.path)
+        r = await plane.client.request(route.method, path, data=b"{}", headers={**plane.as_(), **form})
+        assert r.status != 415, (route.path, await r.text())
+    r = await plane.client.post(API + "/episodes/e/rewards", data=b'{"value": 1}', headers={**plane.as_(), **form})
+    assert r.status == 200
+    r = await plane.client.post(API + "/episodes/e/rewards", data=b"value=1", headers={**plane.as_(), **form})
+    assert r.status == 415
+    assert "JSON" in (await r.json())["error"]["fix"]

@@ -22,7 +22,7 @@ async def test_a_reward_is_in_the_store_when_the_post_returns(plane):
     await plane.call("e1")
     await plane.seen("e1")
     status, ack = await plane.ask("POST", "/episodes/e1/rewards", {"value": 0.5, "key": "k"})
-    assert (status, ack) == (200, {"stored": True, "known": True})
+    assert (status, ack) == (200, {"stored": True, "known": True, "fix": None})
     assert (await plane.seen("e1"))["reward"] == 0.5
     assert (await plane.ask("POST", "/episodes/e1/rewards", {"value": 0.9, "key": "k"}))[1]["stored"] is False
     assert (await plane.seen("e1"))["reward"] == 0.5
@@ -79,7 +79,7 @@ async def test_keys_see_their_own_episodes_only(plane):
     assert (await plane.ask("GET", "/episodes/mine?key=k2"))[1]["reward"] is None
     assert (await plane.ask("GET", "/episodes/mine?key=k1"))[1]["reward"] == 1.0
     assert (await plane.ask("POST", "/episodes/mine/rewards?key=k2", {"value": 0.0}))[0] == 200
-    assert (await plane.ask("POST", "/episodes/mine/rewards", {"value": 1.0}, key="k1", scopes=["judge"]))[0] == 403
+    assert (await plane.ask("POST", "/episodes/mine/rewards", {"value": 1.0}, key="k1", scopes=["trainer"]))[0] == 403
 
 
 async def _two(plane):

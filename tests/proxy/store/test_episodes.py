@@ -69,3 +69,17 @@ def test_best_and_worst_runs_of_each_task(store):
     assert worst == [[("-", "a-0"), ("-", "a-1")], [("k2", "b-0"), ("k2", "b-1")]]
     assert list(store.episodes.ranked(EpisodeFilter(key="k2"))) == [(best[1], worst[1])]
     assert list(store.episodes.ranked(EpisodeFilter(reward_max=1.5))) == []
+
+
+def test_whose_an_id_is_and_which_calls_it_has(store):
+    store.ingest([call("a", id="c1"), call("a", key="k2"), call("gone", key="k2"), reward("a", 1.0)], {})
+    store.delete("k2", "gone", NOW)
+    assert (store.episodes.owners("a"), store.episodes.owners("gone"), store.episodes.owners("x")) == (
+        ["-", "k2"],
+        [],
+        [],
+    )
+    assert store.episodes.owners("a", most=1) == ["-"]
+    assert store.episodes.has_call("-", "a", "c1")
+    assert not store.episodes.has_call("k2", "a", "c1")
+    assert not store.episodes.has_call("-", "x", "c1")

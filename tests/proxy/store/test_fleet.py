@@ -81,7 +81,11 @@ async def test_each_proxy_reads_its_own_spool(fleet):
     await b.call("b9")
     await until(lambda: _calls(a, 11))
     assert (await a.seen("a0"))["calls"] == 2
-    assert (await b.ask("POST", "/episodes/a5/rewards", {"value": 0.5}))[1] == {"stored": True, "known": True}
+    assert (await b.ask("POST", "/episodes/a5/rewards", {"value": 0.5}))[1] == {
+        "stored": True,
+        "known": True,
+        "fix": None,
+    }
     assert (await a.seen("a5"))["reward"] == 0.5
 
 

@@ -100,26 +100,6 @@ def _unknown(ctx: Ctx) -> Problem:
     return Problem(404, f"no episode {ctx.path('episode')}", field="path.episode", fix="list them with GET episodes")
 
 
-async def post_reward(ctx: Ctx) -> web.StreamResponse:
-    deps = ctx.deps
-    body: c.RewardIn = ctx.body
-    key, episode = ctx.owner(ctx.query.key), ctx.path("episode")
-    ack: c.RewardAck | None = c.RewardAck(stored=True, known=False)
-    if deps.stores.current is not None:  # without a store the reward is kept all the same, and joined when there is one
-        ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, body.key, deps.now())
-    if ack is None:
-        fix = "check the episode's id (the x-slipstream-episode of its replies); rewards wait reward.orphan_ttl seconds for its first call"
-        raise Problem(
-            404,
-            f"no call of episode {episode} has come, and its rewards have waited long enough",
-            field="path.episode",
-            fix=fix,
-        )
-    if ack.stored:
-        await deps.mutate("reward", {"key": key, "episode": episode, "reward": body.model_dump(mode="json")})
-    return reply(ack)
-
-
 async def post_done(ctx: Ctx) -> web.StreamResponse:
     await ctx.deps.mutate("done", {"key": ctx.owner(ctx.query.key), "episode": ctx.path("episode")})
     return reply(Stored())
@@ -171,17 +151,6 @@ ROUTES = [
         EVERY_SCOPE,
         EpisodeQuery,
         responses={200: c.EpisodeDetail},
-        errors=(404,),
-    ),
-    Route(
-        "POST",
-        EPISODE + "/rewards",
-        post_reward,
-        "Add or correct a reward",
-        LOOK,
-        KeyQuery,
-        c.RewardIn,
-        responses={200: c.RewardAck},
         errors=(404,),
     ),
     Route(

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from slipstream import contract as c
 from slipstream_proxy.control.http import REWARD, Ctx, Route, reply
 from slipstream_proxy.control.ids import text_of
+from slipstream_proxy.control.permissions import check_reward
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import KeyQuery
 from slipstream_proxy.records import CallHead, Kind
@@ -138,6 +139,9 @@ async def post_import(ctx: Ctx) -> web.StreamResponse:
     key = ctx.owner(ctx.query.key)
     said = body.model_dump(mode="python", exclude={"id", "at", "reward", "metrics"})
     episode = body.id or f"import-{digest(key, said).hex()}"
+    rewards = {**body.metrics, **({} if body.reward is None else {"reward": body.reward})}
+    for name in rewards:
+        check_reward(ctx.caller, name, UPSTREAM, deps.config.judge.name)
     known = await _known(ctx, key, episode)
     calls = calls_of(body, key, episode, deps.now() if body.at is None else min(body.at, deps.now()))
     if not calls:
@@ -153,7 +157,6 @@ async def post_import(ctx: Ctx) -> web.StreamResponse:
                 fix="free the disk and send it again",
                 headers={"retry-after": "5"},
             )
-    rewards = {**body.metrics, **({} if body.reward is None else {"reward": body.reward})}
     for name, value in rewards.items():
         # the key: importing it again changes nothing, importing it with another value corrects it
         given = c.RewardIn(name=name, value=value, source=UPSTREAM, key=f"import-{name}-{value!r}")

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from slipstream import contract as c
 from slipstream_proxy.control.http import JUDGE, TRAINER, Ctx, Route, reply
+from slipstream_proxy.control.permissions import check_source
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import Stored
 from slipstream_proxy.control.threads import in_thread
@@ -44,6 +45,8 @@ async def lease_groups(ctx: Ctx) -> web.StreamResponse:
 async def post_scores(ctx: Ctx) -> web.StreamResponse:
     deps, group = ctx.deps, ctx.path("group")
     body: c.ScoresIn = ctx.body
+    for n, score in enumerate(body.scores):
+        check_source(ctx.caller, score.source, f"body.scores.{n}.source")
     if not await deps.ask(deps.store.judging.score, group, body, deps.now()):
         raise Problem(409, LOST, field="body.lease", fix="lease the group again")
     # whose group it is goes with it: a store that is filled again from the spool knows no groups of before

@@ -1,0 +1,53 @@
+"""Which rewards a caller may write. A reward's source says who gave it, so each source belongs to scopes.
+
+======== ============== =========================================================
+source   scopes         who that is
+======== ============== =========================================================
+judge    judge          the judge; only such a key may use the judge's reward name
+human    grade          people: they may correct the judge, so they may use its name
+others   the route's    agents and services, under names of their own
+======== ============== =========================================================
+
+``admin`` may write all of them. ``grade``, ``judge`` and ``admin`` may score episodes of other keys.
+"""
+
+from __future__ import annotations
+
+from slipstream_proxy.control.http import ADMIN, GRADE, JUDGE, Caller
+from slipstream_proxy.control.problem import Problem
+
+SOURCES = {"judge": JUDGE, "human": GRADE}
+"""Reserved source → the scope that it needs."""
+OF_OTHERS = (GRADE, JUDGE, ADMIN)
+"""Scopes that may score an episode of another key."""
+
+
+def check_source(caller: Caller, source: str, field: str) -> None:
+    """Raises ``Problem`` 403: the source belongs to another scope."""
+    needed = SOURCES.get(source)
+    if needed is not None and not caller.may((needed,)):
+        raise Problem(
+            403,
+            f"this key may not write rewards with the source {source!r}",
+            field=field,
+            fix=f"use a key with the scope {needed}, or leave `source` out",
+        )
+    if needed is None and caller.only(JUDGE):
+        raise Problem(
+            403,
+            f"a judge's key may not write rewards with the source {source!r}",
+            field=field,
+            fix='use the source "judge", or a key with the scope reward',
+        )
+
+
+def check_reward(caller: Caller, name: str, source: str, judge_name: str, *, field: str = "body") -> None:
+    """Raises ``Problem`` 403: the key may not use this source, or not the judge's reward name under it."""
+    check_source(caller, source, f"{field}.source")
+    if name == judge_name and source not in SOURCES and not caller.admin:
+        raise Problem(
+            403,
+            f"{name!r} is the judge's reward name (judge.name)",
+            field=f"{field}.name",
+            fix="choose a name of your own and give it a weight in reward.weights",
+        )

@@ -1,0 +1,117 @@
+"""Rewards: who may write which, for whose episode."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from aiohttp import web
+
+from slipstream import contract as c
+from slipstream_proxy.control.http import GRADE, INFERENCE, JUDGE, REWARD, Ctx, Route, reply
+from slipstream_proxy.control.permissions import OF_OTHERS, check_reward
+from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.routes.episodes import EPISODE, KeyQuery
+
+CALL_PATIENCE = 2.0
+"""Seconds that a reward of a call waits for the call to come from the spool into the store."""
+
+
+async def post_reward(ctx: Ctx) -> web.StreamResponse:
+    deps = ctx.deps
+    body: c.RewardIn = ctx.body
+    check_reward(ctx.caller, body.name, body.source, deps.config.judge.name)
+    episode = ctx.path("episode")
+    key = await _owner(ctx, episode)
+    ack: c.RewardAck | None = c.RewardAck(stored=True, known=False)
+    if deps.stores.current is not None:  # without a store the spool keeps it, until there is one
+        ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, body.key, deps.now())
+    if ack is None:
+        raise Problem(
+            404,
+            f"no call of episode {episode} has come, and its rewards have waited long enough",
+            field="path.episode",
+            fix="check the episode's id (x-slipstream-episode of its replies); a reward waits reward.orphan_ttl seconds",
+        )
+    if ack.known and body.call is not None and not await _call_exists(ctx, key, episode, body.call):
+        raise Problem(
+            404,
+            f"episode {episode} has no call {body.call}",
+            field="body.call",
+            fix="name a call by the x-slipstream-call of its reply, or leave `call` out to score the whole episode",
+        )
+    if ack.stored:
+        await deps.mutate("reward", {"key": key, "episode": episode, "reward": body.model_dump(mode="json")})
+    if not ack.known:
+        hint = "no call of it has come with this key yet; if another key makes its calls, use that key or one of scope grade"
+        ack = ack.model_copy(update={"fix": hint})
+    return reply(ack)
+
+
+async def _owner(ctx: Ctx, episode: str) -> str:
+    """The key whose episode it is. Raises ``Problem`` 403, 404 or 409 if this caller may not score it, or not so."""
+    caller, deps = ctx.caller, ctx.deps
+    named: str | None = ctx.query.key
+    if named is not None and named != caller.key:
+        if not caller.may(OF_OTHERS):
+            raise Problem(
+                403,
+                "this key may score its own episodes only",
+                field="query.key",
+                fix="use a key with the scope grade, or leave ?key= out",
+            )
+        return named
+    if named is not None or INFERENCE in caller.scopes or deps.stores.current is None:
+        return caller.key  # its first call may still be on the way
+    owners: list[str] = await deps.ask(deps.store.episodes.owners, episode)
+    if caller.key in owners:
+        return caller.key
+    if not caller.may(OF_OTHERS):
+        raise Problem(
+            404,
+            f"this key has no episode {episode}",
+            field="path.episode",
+            fix="use the key that made its calls, or a key with the scope grade",
+        )
+    if len(owners) > 1:
+        raise Problem(409, f"several keys have an episode {episode}", field="query.key", fix="name one with ?key=")
+    if not owners and not caller.admin:
+        raise Problem(
+            404,
+            f"no key has an episode {episode}",
+            field="path.episode",
+            fix="score it after its first call, or name its key with ?key=",
+        )
+    return owners[0] if owners else caller.key
+
+
+async def _call_exists(ctx: Ctx, key: str, episode: str, call: str) -> bool:
+    """A call may have been answered a moment ago: it is waited for while the spool holds something newer than the store."""
+    deps = ctx.deps
+    until = asyncio.get_running_loop().time() + CALL_PATIENCE
+    while True:
+        ingester, changed = deps.ingester, deps.changed
+        pending, _ = await deps.ask(ingester.backlog) if ingester else (1, None)
+        if await deps.ask(deps.store.episodes.has_call, key, episode, call):
+            return True
+        if not pending and not deps.stores.shared:
+            return False
+        if asyncio.get_running_loop().time() > until:
+            return pending > 0  # the store is behind: take the reward, and join it when the call comes
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), 0.1)
+
+
+ROUTES = [
+    Route(
+        "POST",
+        EPISODE + "/rewards",
+        post_reward,
+        "Add or correct a reward",
+        (INFERENCE, REWARD, GRADE, JUDGE),
+        KeyQuery,
+        c.RewardIn,
+        responses={200: c.RewardAck},
+        errors=(404, 409),
+    ),
+]

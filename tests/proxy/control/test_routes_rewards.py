@@ -1,0 +1,87 @@
+"""Whose episode a reward may name, and which call."""
+
+from __future__ import annotations
+
+from tests.proxy.control.conftest import until
+
+
+async def known(plane, key: str, episode: str):
+    return await until(lambda: _seen(plane, key, episode))
+
+
+async def _seen(plane, key, episode):
+    status, body = await plane.ask("GET", f"/episodes/{episode}", params={"key": key})
+    return body if status == 200 else None
+
+
+async def score(plane, episode: str, scopes, *, key="grader", query="", **body):
+    return await plane.ask(
+        "POST", f"/episodes/{episode}/rewards{query}", {"value": 1.0, **body}, key=key, scopes=scopes
+    )
+
+
+async def test_a_grade_key_scores_episodes_of_other_keys(plane):
+    await plane.call("e1", key="agent")
+    await known(plane, "agent", "e1")
+    status, ack = await score(plane, "e1", ["grade"], source="human")
+    assert (status, ack["known"]) == (200, True)
+    (reward,) = (await known(plane, "agent", "e1"))["rewards"]
+    assert (reward["value"], reward["source"]) == (1.0, "human")
+
+
+async def test_a_reward_key_is_told_that_it_may_not(plane):
+    await plane.call("e1", key="agent")
+    await known(plane, "agent", "e1")
+    status, body = await score(plane, "e1", ["reward"])
+    assert (status, body["error"]["field"]) == (404, "path.episode")
+    assert "scope grade" in body["error"]["fix"]
+    status, body = await score(plane, "e1", ["reward"], query="?key=agent")
+    assert (status, body["error"]["field"]) == (403, "query.key")
+    assert "scope grade" in body["error"]["fix"]
+    assert (await known(plane, "agent", "e1"))["rewards"] == []
+
+
+async def test_an_id_that_two_keys_have_needs_the_keys_name(plane):
+    for key in ("a", "b"):
+        await plane.call("same", key=key)
+        await known(plane, key, "same")
+    status, body = await score(plane, "same", ["grade"])
+    assert (status, body["error"]["fix"]) == (409, "name one with ?key=")
+    assert (await score(plane, "same", ["grade"], query="?key=b"))[0] == 200
+    assert (await known(plane, "a", "same"))["rewards"] == [] != (await known(plane, "b", "same"))["rewards"]
+
+
+async def test_a_grade_key_names_an_episode_that_nobody_has(plane):
+    status, body = await score(plane, "nobody", ["grade"])
+    assert status == 404 and "?key=" in body["error"]["fix"]
+
+
+async def test_an_agents_own_reward_may_come_first_and_the_answer_says_what_to_do_if_no_call_follows(plane):
+    status, ack = await score(plane, "early", ["inference", "reward"], key="agent")
+    assert (status, ack["known"]) == (200, False)
+    assert "scope grade" in ack["fix"]
+    await plane.call("early", key="agent")
+    await until(lambda: _rewarded(plane, "agent", "early"))
+
+
+async def _rewarded(plane, key, episode):
+    found = await _seen(plane, key, episode)
+    return found and found["reward"] == 1.0
+
+
+async def test_a_reward_for_an_unknown_call_is_a_404(plane):
+    await plane.call("e1")
+    await plane.seen("e1")
+    status, body = await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0, "call": "never"})
+    assert (status, body["error"]["field"]) == (404, "body.call")
+    assert "x-slipstream-call" in body["error"]["fix"]
+    assert (await plane.seen("e1"))["rewards"] == []
+
+
+async def test_a_call_answered_a_moment_ago_can_be_scored(plane):
+    await plane.call("e1")
+    await plane.seen("e1")
+    call = await plane.call("e1", text="more")  # in the spool, not yet in the store
+    status, ack = await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0, "call": call})
+    assert (status, ack["known"]) == (200, True)
+    assert [r["call"] for r in (await plane.seen("e1"))["rewards"]] == [call]
