@@ -90,12 +90,12 @@ async def measure(model: str, control: str, pipe: Connection, concurrency: int, 
     """(seconds, CPU seconds of this process) for ``count`` groups."""
     from slipstream.client import AsyncClient
     from slipstream.config import Config
-    from slipstream_judge.worker import Worker
+    from slipstream_judge.worker import JudgeWorker
 
     judge = {"model": "openai/ruled", "api_base": f"{model}/v1", "concurrency": concurrency}
     stop = asyncio.Event()
     async with AsyncClient(control) as client:
-        worker = Worker(Config.model_validate({"judge": judge}), client)
+        worker = JudgeWorker(Config.model_validate({"judge": judge}), client)
         began, cpu = time.perf_counter(), time.process_time()
         task = asyncio.create_task(worker.run(stop))
         done = 0

@@ -12,7 +12,7 @@ from statistics import fmean
 from slipstream.config import JudgeConfig
 from slipstream.contract import Group, Score
 from slipstream_judge.group import GroupJudge
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.stats import pearson, spearman
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def agreement(a: Sequence[Score], b: Sequence[Score]) -> float | None:
 
 
 class Auditor:
-    def __init__(self, judge: JudgeConfig, second: GroupJudge | None, metrics: Metrics) -> None:
+    def __init__(self, judge: JudgeConfig, second: GroupJudge | None, metrics: JudgeMetrics) -> None:
         self.judge, self.second, self.metrics = judge, second, metrics
         self.recent: deque[float] = deque(maxlen=200)
         self.pairs: deque[tuple[float, float]] = deque(maxlen=1000)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from slipstream.client import AsyncClient
 from slipstream.config import JudgeConfig
 from slipstream.errors import ApiError
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 
 log = logging.getLogger(__name__)
 DAY = 86_400
@@ -45,7 +45,7 @@ class Budget:
     def __init__(
         self,
         judge: JudgeConfig,
-        metrics: Metrics,
+        metrics: JudgeMetrics,
         client: AsyncClient | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:

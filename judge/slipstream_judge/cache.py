@@ -14,7 +14,7 @@ from typing import Any
 
 from slipstream.client import AsyncClient
 from slipstream.errors import ApiError
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 
 log = logging.getLogger(__name__)
 LANES = 4
@@ -28,7 +28,7 @@ def cache_key(**inputs: Any) -> str:
 class Cache:
     """``client`` None: no cache. ``read`` False: answers are kept but not used (a re-judging that must be anew)."""
 
-    def __init__(self, client: AsyncClient | None, metrics: Metrics, *, read: bool = True) -> None:
+    def __init__(self, client: AsyncClient | None, metrics: JudgeMetrics, *, read: bool = True) -> None:
         self.client, self.metrics, self.read = client, metrics, read
         self._lane = asyncio.Semaphore(LANES)
 

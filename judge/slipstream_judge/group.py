@@ -14,14 +14,14 @@ from slipstream.config import JudgeConfig
 from slipstream.contract import Group, GroupKind, Score
 from slipstream_judge.budget import OverBudget
 from slipstream_judge.cache import Cache, cache_key
+from slipstream_judge.excerpts import RESULT_LEVELS, fit, force
 from slipstream_judge.llm import JudgeFailed, TooLong, Usage
-from slipstream_judge.metrics import Metrics
-from slipstream_judge.prompt import PROMPT_VERSION, Mode, Verdict
-from slipstream_judge.render import RESULT_LEVELS, fit, force
+from slipstream_judge.metrics import JudgeMetrics
+from slipstream_judge.prompt import PROMPT_VERSION, Grade, Mode
 from slipstream_judge.rubric import Rubrics, rubric_hash
 from slipstream_judge.ruler import Asked, Ruler, Vote, gather
 from slipstream_judge.transcript import Transcript, of_episode
-from slipstream_judge.votes import Tally, orders, tally
+from slipstream_judge.votes import VoteTally, orders, tally
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class GroupJudge:
         ruler: Ruler,
         rubrics: Rubrics,
         cache: Cache,
-        metrics: Metrics,
+        metrics: JudgeMetrics,
         *,
         name: str | None = None,
         slots: asyncio.Semaphore | None = None,
@@ -176,13 +176,13 @@ class GroupJudge:
 
     def _scores(self, judged: Sequence[tuple[list[Vote], int]], runs: dict[str, list[str]], work: _Work) -> Judged:
         usage = Usage()
-        tallies: dict[str, Tally] = {}
+        tallies: dict[str, VoteTally] = {}
         votes: list[Vote] = []
         hits = 0
         for found, cached in judged:
             for vote in found:
                 usage.add(vote.usage)
-            tallies |= tally([v.verdicts for v in found])
+            tallies |= tally([v.grades for v in found])
             votes += found
             hits += cached
         meta: dict[str, JsonValue] = {
@@ -218,14 +218,14 @@ class GroupJudge:
 
 
 def _pack(vote: Vote) -> dict[str, Any]:
-    return {"verdicts": {r: [v.score, v.reason] for r, v in vote.verdicts.items()}, "parts": vote.parts}
+    return {"grades": {r: [v.score, v.reason] for r, v in vote.grades.items()}, "parts": vote.parts}
 
 
 def _unpack(value: dict[str, Any] | None, order: Sequence[str]) -> Vote | None:
     """A kept vote; nothing was spent on it this time. None for what is not one."""
     try:
-        verdicts = {r: Verdict(float(v[0]), str(v[1])) for r, v in (value or {})["verdicts"].items()}
-        return Vote(verdicts, Usage(), int((value or {})["parts"])) if set(verdicts) == set(order) else None
+        grades = {r: Grade(float(v[0]), str(v[1])) for r, v in (value or {})["grades"].items()}
+        return Vote(grades, Usage(), int((value or {})["parts"])) if set(grades) == set(order) else None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         return None
 

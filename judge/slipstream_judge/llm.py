@@ -20,8 +20,8 @@ from typing import Any
 
 from slipstream.config import JudgeConfig
 from slipstream_judge.budget import Budget
-from slipstream_judge.metrics import Metrics
-from slipstream_judge.render import estimate
+from slipstream_judge.excerpts import estimate
+from slipstream_judge.metrics import JudgeMetrics
 
 log = logging.getLogger(__name__)
 LIKE_OPENAI = re.compile(r"openai/|hosted_vllm/|[^/]+$")
@@ -132,7 +132,7 @@ def _status(error: BaseException) -> int:
 class Llm:
     """``model``: LiteLLM's name. A ``deadline`` is in seconds since the epoch."""
 
-    def __init__(self, judge: JudgeConfig, budget: Budget, metrics: Metrics, model: str | None = None) -> None:
+    def __init__(self, judge: JudgeConfig, budget: Budget, metrics: JudgeMetrics, model: str | None = None) -> None:
         name = model or judge.model
         if name is None:
             raise JudgeFailed("no judge.model is set")
@@ -238,7 +238,7 @@ class Llm:
             return TooLong(text)
         if isinstance(error, m.ContentPolicyViolationError):
             count("refused").inc()
-            return Refused(text)
+            return PromptRefused(text)
         if isinstance(error, m.RateLimitError) or status in {429, 529}:
             count("rate_limited").inc()
             return self._slow_down(_headers(error), text)
@@ -278,7 +278,7 @@ class Llm:
         return None
 
 
-class Refused(JudgeFailed):
+class PromptRefused(JudgeFailed):
     """The API would not have the prompt (content policy)."""
 
 

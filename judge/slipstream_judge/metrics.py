@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 SECONDS = (0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 240)
 
 
-class Metrics:
+class JudgeMetrics:
     def __init__(self) -> None:
         r = self.registry = CollectorRegistry()
         p = "slipstream_judge_"

@@ -14,7 +14,7 @@ from slipstream_judge.cache import Cache
 from slipstream_judge.function import FunctionJudge
 from slipstream_judge.group import GroupJudge, Judged
 from slipstream_judge.llm import Llm
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.rubric import Rubrics
 from slipstream_judge.ruler import Ruler
 
@@ -36,7 +36,7 @@ class Panel:
     def __init__(
         self,
         config: Config,
-        metrics: Metrics,
+        metrics: JudgeMetrics,
         client: AsyncClient | None = None,
         *,
         rubric: str | None = None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from slipstream_judge.prompt import Verdict
+from slipstream_judge.prompt import Grade
 
 STRETCH = (0.5, 2.0)
 
@@ -29,7 +29,7 @@ def pack(order: Sequence[str], sizes: Mapping[str, int], room: int, least: int) 
     return parts
 
 
-def choose_anchors(scores: Mapping[str, Verdict], sizes: Mapping[str, int], room: int) -> list[str]:
+def choose_anchors(scores: Mapping[str, Grade], sizes: Mapping[str, int], room: int) -> list[str]:
     """Best and worst of the first part if they leave half of the room, else the one in the middle."""
     ranked = sorted(scores, key=lambda r: (scores[r].score, r))
     ends = [ranked[0], ranked[-1]]
@@ -47,16 +47,16 @@ def _mapping(own: Sequence[float], reference: Sequence[float]) -> tuple[float, f
     return stretch, fmean(reference) - stretch * fmean(own)
 
 
-def merge(parts: Sequence[Mapping[str, Verdict]], anchors: Sequence[str]) -> dict[str, Verdict]:
+def merge(parts: Sequence[Mapping[str, Grade]], anchors: Sequence[str]) -> dict[str, Grade]:
     """One scale for all. The reference is the anchors' mean over the parts; reasons are those of the first part that a run stood in."""
     reference = [fmean(p[a].score for p in parts) for a in anchors]
     values: dict[str, list[float]] = {}
     reasons: dict[str, str] = {}
     for part in parts:
         stretch, shift = _mapping([part[a].score for a in anchors], reference)
-        for run, verdict in part.items():
-            values.setdefault(run, []).append(stretch * verdict.score + shift)
-            reasons.setdefault(run, verdict.reason)
+        for run, grade in part.items():
+            values.setdefault(run, []).append(stretch * grade.score + shift)
+            reasons.setdefault(run, grade.reason)
     means = {run: fmean(v) for run, v in values.items()}
     low, high = min(0.0, *means.values()), max(1.0, *means.values())
-    return {run: Verdict(min(1.0, max(0.0, (mean - low) / (high - low))), reasons[run]) for run, mean in means.items()}
+    return {run: Grade(min(1.0, max(0.0, (mean - low) / (high - low))), reasons[run]) for run, mean in means.items()}

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from slipstream_judge.render import Shown
+from slipstream_judge.excerpts import Shown
 
-PROMPT_VERSION = "ruler-1"
+PROMPT_VERSION = "ruler-2"
 
 Mode = Literal["group", "alike", "window", "absolute"]
 
@@ -59,7 +59,7 @@ class BadAnswer(Exception):
 
 
 @dataclass(slots=True)
-class Verdict:
+class Grade:
     score: float
     reason: str
 
@@ -162,7 +162,7 @@ def _score(entry: dict[str, Any], where: str, problems: list[str]) -> float | No
     return float(value)
 
 
-def parse(text: str, ids: Sequence[str]) -> dict[str, Verdict]:
+def parse(text: str, ids: Sequence[str]) -> dict[str, Grade]:
     """By id, each exactly once. Raises ``BadAnswer`` with all that is wrong."""
     try:
         read = _loads(text)
@@ -172,7 +172,7 @@ def parse(text: str, ids: Sequence[str]) -> dict[str, Verdict]:
     if not isinstance(entries, list):
         raise BadAnswer(['it had no list under "scores"'])
     problems: list[str] = []
-    found: dict[str, Verdict] = {}
+    found: dict[str, Grade] = {}
     for number, entry in enumerate(entries, 1):
         name = entry.get("id") if isinstance(entry, dict) else None
         if not isinstance(name, str) or name not in ids:
@@ -182,7 +182,7 @@ def parse(text: str, ids: Sequence[str]) -> dict[str, Verdict]:
             problems.append(f"id {name} stood more than once")
         value = _score(entry, f"id {name}", problems)
         reason = entry.get("reason")
-        found[name] = Verdict(value or 0.0, (reason if isinstance(reason, str) else "")[:4000])
+        found[name] = Grade(value or 0.0, (reason if isinstance(reason, str) else "")[:4000])
     problems += [f"id {i} was missing" for i in ids if i not in found]
     if problems:
         raise BadAnswer(problems)

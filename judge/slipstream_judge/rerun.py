@@ -19,7 +19,7 @@ from slipstream.errors import ApiError, ConfigError
 from slipstream.log import brief
 from slipstream_judge.budget import OverBudget
 from slipstream_judge.llm import JudgeFailed
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.panel import Panel
 from slipstream_judge.worker import lease_seconds
 
@@ -136,7 +136,7 @@ async def rerun(
     name: str | None = None,
 ) -> dict[str, object]:
     """Judge all done episodes since then. The cache is not read: they are judged anew, even by the same rubric."""
-    panel = Panel(config, Metrics(), client, rubric=rubric, name=name, fresh=True)
+    panel = Panel(config, JudgeMetrics(), client, rubric=rubric, name=name, fresh=True)
     await panel.budget.sync()
     work = Rerun(config, client, panel)
     try:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from slipstream.config import JudgeConfig
+from slipstream_judge.excerpts import RESULT_LEVELS, Shown, estimate, fit, force, show
 from slipstream_judge.llm import JudgeFailed, Llm, TooLong, Usage
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.parts import choose_anchors, merge, pack
-from slipstream_judge.prompt import BadAnswer, Mode, Prompt, Verdict, build, parse
-from slipstream_judge.render import RESULT_LEVELS, Shown, estimate, fit, force, show
+from slipstream_judge.prompt import BadAnswer, Grade, Mode, Prompt, build, parse
 from slipstream_judge.transcript import Transcript
 from slipstream_judge.votes import labels, rng_of
 
@@ -25,7 +25,7 @@ HALVINGS = 8
 
 @dataclass(slots=True)
 class Vote:
-    verdicts: dict[str, Verdict]
+    grades: dict[str, Grade]
     usage: Usage = field(default_factory=Usage)
     parts: int = 1
     places: dict[str, float] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Asked:
 class Ruler:
     """Runs are named by their transcripts' digests throughout."""
 
-    def __init__(self, judge: JudgeConfig, llm: Llm, metrics: Metrics) -> None:
+    def __init__(self, judge: JudgeConfig, llm: Llm, metrics: JudgeMetrics) -> None:
         self.judge, self.llm, self.metrics = judge, llm, metrics
         self.room = judge.context
 
@@ -84,8 +84,8 @@ class Ruler:
         first = await self.part(force([runs[r] for r in first_runs], self.room), first_runs, number, ask, deadline)
         if len(first_runs) == len(order):
             return first
-        anchors = choose_anchors(first.verdicts, sizes, room)
-        rest = [r for r in order if r not in first.verdicts]
+        anchors = choose_anchors(first.grades, sizes, room)
+        rest = [r for r in order if r not in first.grades]
         left = pack(rest, sizes, room - sum(sizes[a] for a in anchors), 1)
         rng = rng_of(order, number)
 
@@ -99,7 +99,7 @@ class Ruler:
         for v in votes:
             usage.add(v.usage)
         places = {r: place for v in reversed(votes) for r, place in v.places.items()}
-        return Vote(merge([v.verdicts for v in votes], anchors), usage, len(votes), places)
+        return Vote(merge([v.grades for v in votes], anchors), usage, len(votes), places)
 
     async def part(
         self,
@@ -114,12 +114,12 @@ class Ruler:
         ids = labels(order, rng_of(order, number))
         by_id = dict(zip(ids, order, strict=True))
         prompt = build(shown, ids, ask.rubric, ask.mode, {i: known[r] for i, r in by_id.items() if r in known})
-        verdicts, usage = await self._ask(prompt, deadline)
+        grades, usage = await self._ask(prompt, deadline)
         last = max(1, len(order) - 1)
         places = {r: place / last for place, r in enumerate(order) if r not in known}
-        return Vote({by_id[i]: v for i, v in verdicts.items()}, usage, 1, places)
+        return Vote({by_id[i]: v for i, v in grades.items()}, usage, 1, places)
 
-    async def _ask(self, prompt: Prompt, deadline: float) -> tuple[dict[str, Verdict], Usage]:
+    async def _ask(self, prompt: Prompt, deadline: float) -> tuple[dict[str, Grade], Usage]:
         usage = Usage()
         messages = prompt.messages
         problems: list[str] = []

@@ -1,8 +1,10 @@
 """Messages of every wire format → steps: what was said or done, in words that a judge can read.
 
-Chat Completions, Responses items, Anthropic blocks and plain prompts all end in the same few kinds of step. What differs between two runs
-only by chance (ids of tool calls, the order of JSON keys, white space at the ends) is left out of a step's ``key``, so that equal behaviour
-compares equal.
+Chat Completions, Responses items, Anthropic blocks and plain prompts all end in the same few kinds of step. A step's ``key`` leaves out what
+differs between two runs only by chance: ids of tool calls, the order of JSON keys, white space at the ends. Equal behaviour compares equal.
+
+A step's ``kind`` becomes a heading of the prompt, so it is one of ours. Everything that a run can choose, names of tools and roles among it,
+goes into the ``text``, which the prompt quotes.
 """
 
 from __future__ import annotations
@@ -11,12 +13,24 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from slipstream.contract import CallRecord
 
+Message: TypeAlias = dict[str, Any]
+"""One message, item or block, as a client sent it: nothing in it is checked."""
 RESULT = "tool result"
-CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+NAME = 80
+"""Characters of a tool's or a role's name that are shown."""
+CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
+"""Control characters besides tab and line ends. U+0085 is a line end."""
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "model": "assistant"}
+"""Role → heading."""
+OTHER = "message in another role"
+"""The heading of any other role; the role itself is quoted."""
+DEEPEST = 20
+"""Levels of lists inside a content field that are read."""
+BLOCKS = {"tool_use", "tool_result", "thinking", "redacted_thinking"}
 
 
 @dataclass(slots=True)
@@ -37,12 +51,12 @@ class Step:
 
 
 def clean(text: str) -> str:
-    """Text that any API takes: no lone surrogates, no control characters besides tab and line ends."""
+    """Replace lone surrogates and control characters, so that any API takes the text. Tabs and line ends stay."""
     read: str = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return CONTROL.sub("\ufffd", read)
 
 
-def canonical(arguments: Any) -> str:
+def canonical(arguments: object) -> str:
     """JSON in one form where it is JSON, else the text as it is."""
     value = arguments
     if isinstance(arguments, str):
@@ -50,19 +64,24 @@ def canonical(arguments: Any) -> str:
             value = json.loads(arguments)
         except (ValueError, RecursionError):
             return arguments
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+    try:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+    except (ValueError, RecursionError):
+        return str(arguments) if isinstance(arguments, str) else "(nested too deeply to show)"
 
 
-def plain(content: Any) -> str:
+def plain(content: object, depth: int = 0) -> str:
     """The text of a content field: a string, a list of parts, or nothing. Pictures and sounds are named, not shown."""
     if content is None:
         return ""
+    if depth > DEEPEST:
+        return "(nested too deeply to show)"
     if isinstance(content, str):
         return content
     if isinstance(content, list):
         if content and all(isinstance(part, int) for part in content):
             return f"({len(content)} token ids)"
-        return "\n".join(t for t in (plain(part) for part in content) if t)
+        return "\n".join(t for t in (plain(part, depth + 1) for part in content) if t)
     if isinstance(content, dict):
         for name in ("text", "refusal"):
             if isinstance(content.get(name), str):
@@ -71,7 +90,7 @@ def plain(content: Any) -> str:
         if any(word in kind for word in ("image", "audio", "file", "document", "video")):
             return f"({kind}, not shown)"
         if "content" in content:
-            return plain(content["content"])
+            return plain(content["content"], depth + 1)
         return canonical(content)
     return str(content)
 
@@ -81,28 +100,31 @@ class Reader:
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        self._calls: dict[str, str] = {}
+        self._calls: dict[str, int] = {}
         self._aside = ""
 
-    def say(self, kind: str, text: str) -> None:
+    def say(self, kind: str, text: str, lead: str = "") -> None:
         if text.strip():
-            self.steps.append(Step(kind, clean(text), self._aside))
+            self.steps.append(Step(kind, lead + clean(text), self._aside))
             self._aside = ""
 
-    def think(self, text: Any) -> None:
+    def think(self, text: object) -> None:
         words = clean(plain(text)).strip()
         if words:
             self._aside = f"{self._aside}\n{words}".strip()
 
-    def tool_call(self, id: Any, name: Any, arguments: Any) -> None:
-        label = f"{clean(str(name or '?'))[:80]} #{len(self._calls) + 1}"
-        self._calls[str(id) if id else f"?{len(self._calls)}"] = label
-        self.steps.append(Step("assistant calls tool", clean(f"{label} {canonical(arguments)}"), self._aside))
+    def tool_call(self, id: object, name: object, arguments: object) -> None:
+        number = len(self._calls) + 1
+        self._calls[str(id) if id else f"?{number}"] = number
+        text = clean(f"{str(name or '?')[:NAME]} #{number} {canonical(arguments)}")
+        self.steps.append(Step("assistant calls tool", text, self._aside))
         self._aside = ""
 
-    def result(self, id: Any, content: Any) -> None:
+    def result(self, id: object, content: object) -> None:
         text = clean(plain(content))
-        self.steps.append(Step(f"{RESULT} of {self._calls.get(str(id), 'an unknown call')}", text or "(empty)"))
+        number = self._calls.get(str(id))
+        of = f"call #{number}" if number is not None else "an unknown call"
+        self.steps.append(Step(f"{RESULT} of {of}", text or "(empty)"))
 
     def end(self, note: str = "") -> list[Step]:
         if self._aside:
@@ -112,15 +134,15 @@ class Reader:
             self.steps.append(Step("note", note))
         return self.steps
 
-    def read(self, messages: Iterable[Any]) -> None:
+    def read(self, messages: Iterable[object]) -> None:
         for message in messages:
             if isinstance(message, dict):
                 self.message(message)
             else:
                 self.say("prompt", plain(message))
 
-    def message(self, m: dict[str, Any]) -> None:
-        kind = m.get("type")
+    def message(self, m: Message) -> None:
+        kind = str(m.get("type"))
         if kind in {"function_call", "custom_tool_call"}:
             self.tool_call(m.get("call_id") or m.get("id"), m.get("name"), m.get("arguments", m.get("input")))
         elif kind in {"function_call_output", "custom_tool_call_output"}:
@@ -134,38 +156,39 @@ class Reader:
         else:
             self.spoken(m)
 
-    def spoken(self, m: dict[str, Any]) -> None:
+    def spoken(self, m: Message) -> None:
         """A message with a role: its reasoning, its parts in order, its tool calls."""
-        role = {"developer": "system", "model": "assistant"}.get(
-            str(m.get("role", "user")), clean(str(m.get("role", "user")))[:40]
-        )
+        given = str(m.get("role", "user"))
+        role = ROLES.get(given, OTHER)
+        lead = "" if role != OTHER else f"(role: {clean(given)[:NAME]})\n"
         if role == "assistant":
             self.think(m.get("reasoning_content") or m.get("reasoning"))
         content = m.get("content", m.get("text"))
         words: list[str] = []
         for part in content if isinstance(content, list) else [content]:
-            if isinstance(part, dict) and part.get("type") in {
-                "tool_use",
-                "tool_result",
-                "thinking",
-                "redacted_thinking",
-            }:
-                self.say(role, "\n".join(words))
+            if isinstance(part, dict) and str(part.get("type")) in BLOCKS:
+                self.say(role, "\n".join(words), lead)
                 words = []
                 self.block(part)
             else:
                 words.append(plain(part))
-        self.say(role, "\n".join(w for w in words if w))
+        self.say(role, "\n".join(w for w in words if w), lead)
         if isinstance(m.get("refusal"), str):
-            self.say(role, m["refusal"])
-        for call in m.get("tool_calls") or []:
+            self.say(role, m["refusal"], lead)
+        self.tool_calls(m)
+
+    def tool_calls(self, m: Message) -> None:
+        """The tool calls of a Chat Completions message, and the older ``function_call``."""
+        calls = m.get("tool_calls")
+        for call in calls if isinstance(calls, list) else []:
             if isinstance(call, dict):
-                function = call.get("function") or call.get("custom") or {}
+                function = call.get("function") or call.get("custom")
+                function = function if isinstance(function, dict) else {}
                 self.tool_call(call.get("id"), function.get("name"), function.get("arguments", function.get("input")))
         if isinstance(old := m.get("function_call"), dict):
             self.tool_call(old.get("name"), old.get("name"), old.get("arguments"))
 
-    def block(self, part: dict[str, Any]) -> None:
+    def block(self, part: Message) -> None:
         """Anthropic's blocks."""
         if part["type"] == "tool_use":
             self.tool_call(part.get("id"), part.get("name"), part.get("input"))
@@ -176,10 +199,13 @@ class Reader:
 
 
 def call_steps(call: CallRecord, choice: int) -> tuple[list[Step], int]:
-    """The request and one of its replies, as one path, and how many of its steps are the request's. What ended badly is said in a last note."""
+    """The request and one of its replies as one path, and how many of its steps are the request's.
+
+    A last note says how a call ended that did not end well.
+    """
     reader = Reader()
     reader.read(call.messages)
-    asked = len(reader.end())  # reasoning that stood alone is closed before the reply begins
+    asked = len(reader.end())  # close reasoning that stood alone before the reply begins
     found = replies(call)
     for message in found[choice] if choice < len(found) else []:
         reader.message(
@@ -188,11 +214,11 @@ def call_steps(call: CallRecord, choice: int) -> tuple[list[Step], int]:
     return reader.end(_note(call)), asked
 
 
-def replies(call: CallRecord) -> list[list[Any]]:
+def replies(call: CallRecord) -> list[list[object]]:
     """The messages of each choice. A reply of the Responses format is a list of items, and one choice."""
     if call.dialect == "responses" and all(isinstance(r, dict) and "type" in r for r in call.reply):
         return [call.reply] if call.reply else []
-    found: list[list[Any]] = []
+    found: list[list[object]] = []
     for reply in call.reply:
         output = reply.get("output") if isinstance(reply, dict) else reply
         found.append(output if isinstance(output, list) else [reply])
@@ -218,7 +244,7 @@ def _note(call: CallRecord) -> str:
     return ""
 
 
-def tool_lines(tools: Iterable[Any]) -> list[str]:
+def tool_lines(tools: Iterable[object]) -> list[str]:
     """A line for each tool definition, of any format: name, parameters, description."""
     lines = []
     for tool in tools:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 
-from slipstream_judge.prompt import Verdict
+from slipstream_judge.prompt import Grade
 
 
 @dataclass(slots=True)
-class Tally:
+class VoteTally:
     """One run's votes: ``spread`` is their standard deviation, ``reason`` that of the vote nearest to the mean."""
 
     value: float
@@ -44,12 +44,12 @@ def labels(order: Sequence[str], rng: random.Random) -> list[str]:
     return ids
 
 
-def tally(votes: Sequence[Mapping[str, Verdict]]) -> dict[str, Tally]:
+def tally(votes: Sequence[Mapping[str, Grade]]) -> dict[str, VoteTally]:
     """All votes have the same runs."""
     found = {}
     for run in votes[0]:
         values = [v[run].score for v in votes]
         mean = fmean(values)
         nearest = min(votes, key=lambda v, run=run, mean=mean: abs(v[run].score - mean))  # type: ignore[misc]
-        found[run] = Tally(mean, pstdev(values), values, nearest[run].reason)
+        found[run] = VoteTally(mean, pstdev(values), values, nearest[run].reason)
     return found

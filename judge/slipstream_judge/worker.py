@@ -27,7 +27,7 @@ from slipstream_judge.audit import Auditor
 from slipstream_judge.budget import OverBudget
 from slipstream_judge.cache import LANES
 from slipstream_judge.llm import JudgeFailed, litellm
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.panel import Outcome, Panel, within
 
 log = logging.getLogger(__name__)
@@ -50,13 +50,13 @@ def worker_name() -> str:
     return f"judge-{host}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
-class Worker:
+class JudgeWorker:
     def __init__(
-        self, config: Config, client: AsyncClient, name: str | None = None, metrics: Metrics | None = None
+        self, config: Config, client: AsyncClient, name: str | None = None, metrics: JudgeMetrics | None = None
     ) -> None:
         self.config, self.client = config, client
         self.name = name or worker_name()
-        self.metrics = metrics or Metrics()
+        self.metrics = metrics or JudgeMetrics()
         self.panel = Panel(config, self.metrics, client)
         self.auditor = Auditor(config.judge, self.panel.audit, self.metrics)
         self.seconds = lease_seconds(config)
@@ -199,7 +199,7 @@ class Worker:
 
 async def run(config: Config, client: AsyncClient, stop: asyncio.Event) -> int:
     """Judge with this configuration until ``stop`` is set. Raises ``ConfigError`` at the start."""
-    worker = Worker(config, client)
+    worker = JudgeWorker(config, client)
     server = None
     if config.judge.metrics_port is not None:
         port, server = worker.metrics.serve(config.judge.metrics_port, config.judge.metrics_host)

@@ -12,7 +12,7 @@ from slipstream_judge.budget import Budget
 from slipstream_judge.cache import Cache
 from slipstream_judge.group import GroupJudge
 from slipstream_judge.llm import Llm
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.rubric import Rubrics
 from slipstream_judge.ruler import Ruler
 
@@ -44,7 +44,7 @@ def second(ruled, metrics):
 
 
 async def test_drift_shows_in_the_metric(ruled):
-    metrics = Metrics()
+    metrics = JudgeMetrics()
     judge, other = second(ruled, metrics)
     auditor = Auditor(judge, other, metrics)
     work = quality_group("g", [0.1, 0.5, 0.9])
@@ -56,7 +56,7 @@ async def test_drift_shows_in_the_metric(ruled):
 
 
 async def test_an_audit_that_fails_is_counted_and_harms_nothing(ruled):
-    metrics = Metrics()
+    metrics = JudgeMetrics()
     judge, other = second(ruled, metrics)
     ruled.always = {"status": 400}
     assert await Auditor(judge, other, metrics).audit(quality_group("g", [0.1, 0.9]), [], time.time() + 60) is None
@@ -65,7 +65,7 @@ async def test_an_audit_that_fails_is_counted_and_harms_nothing(ruled):
 
 
 def test_the_agent_s_reward_is_compared_within_groups():
-    metrics = Metrics()
+    metrics = JudgeMetrics()
     auditor = Auditor(JudgeConfig(), None, metrics)
     # Between the groups the two disagree, within each they agree.
     for base, name in ((0.0, "a"), (0.5, "b")):

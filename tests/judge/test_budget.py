@@ -8,7 +8,7 @@ import pytest
 from slipstream.client import AsyncClient
 from slipstream.config import JudgeConfig
 from slipstream_judge.budget import DAY, Budget, OverBudget
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 
 
 class Clock:
@@ -20,7 +20,7 @@ class Clock:
 
 
 def make(clock, client=None, **limits):
-    return Budget(JudgeConfig(model="m", **limits), Metrics(), client, clock)
+    return Budget(JudgeConfig(model="m", **limits), JudgeMetrics(), client, clock)
 
 
 async def test_without_budgets_nothing_waits():

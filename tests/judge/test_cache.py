@@ -3,7 +3,7 @@ from __future__ import annotations
 from slipstream.client import AsyncClient
 from slipstream.contract import CacheEntry
 from slipstream_judge.cache import Cache, cache_key
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 
 
 def test_keys_depend_on_every_input_and_are_ids():
@@ -19,7 +19,7 @@ def test_keys_depend_on_every_input_and_are_ids():
 
 
 async def test_hits_and_misses_are_counted(control):
-    metrics = Metrics()
+    metrics = JudgeMetrics()
     async with AsyncClient(control.url) as client:
         cache = Cache(client, metrics)
         assert await cache.get("k") is None
@@ -30,7 +30,7 @@ async def test_hits_and_misses_are_counted(control):
 
 
 async def test_a_cache_that_fails_is_no_cache():
-    metrics = Metrics()
+    metrics = JudgeMetrics()
     async with AsyncClient("http://127.0.0.1:9") as client:
         cache = Cache(client, metrics)
         await cache.put("k", {})

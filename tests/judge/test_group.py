@@ -12,7 +12,7 @@ from slipstream_judge.budget import Budget
 from slipstream_judge.cache import Cache
 from slipstream_judge.group import GroupJudge
 from slipstream_judge.llm import JudgeFailed, Llm
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.prompt import PROMPT_VERSION
 from slipstream_judge.rubric import DEFAULT, Rubrics, rubric_hash
 from slipstream_judge.ruler import Ruler
@@ -20,7 +20,7 @@ from slipstream_judge.ruler import Ruler
 
 def make(ruled, client=None, model="openai/gpt-4o-mini", **more):
     judge = JudgeConfig(model=model, api_base=ruled.url, **more)
-    metrics = Metrics()
+    metrics = JudgeMetrics()
     ruler = Ruler(judge, Llm(judge, Budget(judge, metrics), metrics), metrics)
     return GroupJudge(judge, ruler, Rubrics(judge), Cache(client, metrics), metrics)
 
@@ -119,7 +119,7 @@ async def test_the_cache_is_keyed_on_every_input(ruled, control):
 async def test_nonsense_in_the_cache_is_no_answer(ruled, control):
     async with AsyncClient(control.url) as client:
         await score(make(ruled, client), quality_group("g", [0.1, 0.9]))
-        for value in ({}, {"verdicts": 7}, {"verdicts": {"x": [0.5, ""]}, "parts": 1}, {"verdicts": {"x": []}}):
+        for value in ({}, {"grades": 7}, {"grades": {"x": [0.5, ""]}, "parts": 1}, {"grades": {"x": []}}):
             for key in control.cache:
                 control.cache[key] = value
             assert by_id(await score(make(ruled, client), quality_group("g", [0.1, 0.9]))) == {"g-0": 0.1, "g-1": 0.9}

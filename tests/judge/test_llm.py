@@ -8,17 +8,17 @@ from tests.support.served import Served
 
 from slipstream.config import JudgeConfig
 from slipstream_judge.budget import Budget, OverBudget
-from slipstream_judge.llm import JudgeFailed, Llm, Refused, TooLong, Usage, retry_after
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.excerpts import Shortening, Shown
+from slipstream_judge.llm import JudgeFailed, Llm, PromptRefused, TooLong, Usage, retry_after
+from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.prompt import build
-from slipstream_judge.render import Cut, Shown
 
-PROMPT = build(Shown("", ["| QUALITY 0.5"], 5, Cut()), ["e1"], "r", "absolute")
+PROMPT = build(Shown("", ["| QUALITY 0.5"], 5, Shortening()), ["e1"], "r", "absolute")
 
 
 def make(ruled, model="openai/gpt-4o-mini", **more):
     judge = JudgeConfig(model=model, api_base=ruled.url, **more)
-    metrics = Metrics()
+    metrics = JudgeMetrics()
     return Llm(judge, Budget(judge, metrics), metrics)
 
 
@@ -135,7 +135,7 @@ async def test_a_prompt_beyond_the_context(ruled):
 
 async def test_a_content_policy_is_a_refusal(ruled):
     ruled.always = {"status": 400, "body": "rejected: content_policy_violation"}
-    with pytest.raises(Refused):
+    with pytest.raises(PromptRefused):
         await ask(make(ruled))
 
 
@@ -173,7 +173,7 @@ async def test_budgets_are_asked_before_each_call(ruled):
 
 def test_no_model():
     with pytest.raises(JudgeFailed):
-        Llm(JudgeConfig(), Budget(JudgeConfig(), Metrics()), Metrics())
+        Llm(JudgeConfig(), Budget(JudgeConfig(), JudgeMetrics()), JudgeMetrics())
 
 
 def test_retry_after_is_read_in_all_its_forms():

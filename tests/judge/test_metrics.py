@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import urllib.request
 
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 
 
 def test_served_under_their_own_prefix():
-    metrics = Metrics()
+    metrics = JudgeMetrics()
     metrics.looked_up("hit")
     metrics.looked_up("miss")
     metrics.groups.labels("scored").inc()
@@ -22,6 +22,6 @@ def test_served_under_their_own_prefix():
 
 
 def test_two_judges_in_one_process_do_not_meet():
-    first, second = Metrics(), Metrics()
+    first, second = JudgeMetrics(), JudgeMetrics()
     first.repairs.inc()
     assert second.repairs._value.get() == 0

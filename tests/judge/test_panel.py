@@ -9,7 +9,7 @@ from tests.support.groups import quality_group
 from slipstream.config import Config
 from slipstream.errors import ConfigError
 from slipstream_judge.llm import JudgeFailed
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.panel import Panel, within
 
 
@@ -25,7 +25,7 @@ def functions(tmp_path, monkeypatch):
 def make(ruled=None, **judge):
     if ruled:
         judge |= {"model": "openai/ruled", "api_base": ruled.url}
-    return Panel(Config.model_validate({"judge": judge}), Metrics())
+    return Panel(Config.model_validate({"judge": judge}), JudgeMetrics())
 
 
 async def score(panel, group):

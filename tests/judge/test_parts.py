@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream_judge.parts import choose_anchors, merge, pack
-from slipstream_judge.prompt import Verdict
+from slipstream_judge.prompt import Grade
 
 
 def part(**scores):
-    return {k: Verdict(v, f"reason of {k}") for k, v in scores.items()}
+    return {k: Grade(v, f"reason of {k}") for k, v in scores.items()}
 
 
 def values(merged):
@@ -39,7 +39,7 @@ def test_parts_that_agree_stay_as_they_are():
 
 def test_a_part_with_another_scale_is_mapped_back():
     truth = {"a": 0.2, "b": 0.8, "c": 0.5, "d": 0.3, "e": 0.7}
-    second = {k: Verdict(0.5 * truth[k] + 0.3, "") for k in "abde"}
+    second = {k: Grade(0.5 * truth[k] + 0.3, "") for k in "abde"}
     merged = values(merge([part(a=0.2, b=0.8, c=0.5), second], ["a", "b"]))
     order = sorted(truth, key=truth.__getitem__)
     assert sorted(merged, key=merged.__getitem__) == order
@@ -64,10 +64,10 @@ def test_scores_that_leave_the_range_shrink_all_and_none_become_equal():
 @given(st.lists(st.floats(0, 1), min_size=4, max_size=12), st.floats(-0.2, 0.2), st.randoms())
 def test_merged_scores_are_in_range_and_ordered_within_a_part(truth, shift, rng):
     names = [f"r{i}" for i in range(len(truth))]
-    first = {n: Verdict(t, "") for n, t in zip(names[:3], truth, strict=False)}
+    first = {n: Grade(t, "") for n, t in zip(names[:3], truth, strict=False)}
     anchors = choose_anchors(first, dict.fromkeys(names, 1), 100)
     second = {
-        n: Verdict(min(1, max(0, dict(zip(names, truth, strict=True))[n] + shift)), "") for n in {*anchors, *names[3:]}
+        n: Grade(min(1, max(0, dict(zip(names, truth, strict=True))[n] + shift)), "") for n in {*anchors, *names[3:]}
     }
     merged = values(merge([first, second], anchors))
     assert set(merged) == set(names)

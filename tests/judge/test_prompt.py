@@ -5,10 +5,10 @@ import json
 import pytest
 from tests.support.ruled_judge import understand
 
+from slipstream_judge.excerpts import Shortening, Shown
 from slipstream_judge.prompt import BadAnswer, build, parse, schema_of
-from slipstream_judge.render import Cut, Shown
 
-SHOWN = Shown("[1] user\n| task", ["[2] assistant\n| one", "[2] assistant\n| two"], 10, Cut())
+SHOWN = Shown("[1] user\n| task", ["[2] assistant\n| one", "[2] assistant\n| two"], 10, Shortening())
 
 
 def answer(*scores, **more):
@@ -35,7 +35,7 @@ def test_each_prompt_has_its_own_nonce():
 def test_a_nonce_that_stands_in_a_transcript_is_not_used(monkeypatch):
     drawn = iter(["dead", "beef", "beef"])
     monkeypatch.setattr("slipstream_judge.prompt.secrets.token_hex", lambda n: next(drawn))
-    prompt = build(Shown("", ["| DATA-END-dead"], 1, Cut()), ["e1"], "r", "absolute")
+    prompt = build(Shown("", ["| DATA-END-dead"], 1, Shortening()), ["e1"], "r", "absolute")
     assert "DATA-END-beef" in prompt.messages[0]["content"]
     assert "dead" not in prompt.messages[0]["content"]
 

@@ -11,7 +11,7 @@ from slipstream_judge.budget import Budget
 from slipstream_judge.cache import Cache
 from slipstream_judge.group import GroupJudge
 from slipstream_judge.llm import Llm
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.rubric import Rubrics
 from slipstream_judge.ruler import Ruler
 
@@ -44,7 +44,7 @@ RIGHT, OTHER = "the dentist for dana: monday", "the rent for omar is friday"
 async def test_the_rule_sees_success_in_transcripts_alone(ruled, question):
     ruled.rule = inbox_rule
     judge = JudgeConfig(model="openai/ruled", api_base=ruled.url)
-    metrics = Metrics()
+    metrics = JudgeMetrics()
     ruler = Ruler(judge, Llm(judge, Budget(judge, metrics), metrics), metrics)
     scorer = GroupJudge(judge, ruler, Rubrics(judge), Cache(None, metrics), metrics)
     runs = {

@@ -10,7 +10,7 @@ from slipstream.config import JudgeConfig
 from slipstream_judge.budget import Budget
 from slipstream_judge.cases import make_episode
 from slipstream_judge.llm import JudgeFailed, Llm
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.ruler import Asked, Ruler, gather
 from slipstream_judge.transcript import of_episode
 
@@ -19,7 +19,7 @@ GROUP = Asked("the rubric", "group")
 
 def make(ruled, model="openai/ruled", **more):
     judge = JudgeConfig(model=model, api_base=ruled.url, **more)
-    metrics = Metrics()
+    metrics = JudgeMetrics()
     return Ruler(judge, Llm(judge, Budget(judge, metrics), metrics), metrics)
 
 
@@ -33,7 +33,7 @@ async def vote(ruler, runs, order=None, number=0, asked=GROUP):
 
 
 def scores(vote):
-    return {r: v.score for r, v in vote.verdicts.items()}
+    return {r: v.score for r, v in vote.grades.items()}
 
 
 async def test_one_call_scores_all_and_ids_find_their_runs(ruled):
@@ -43,7 +43,7 @@ async def test_one_call_scores_all_and_ids_find_their_runs(ruled):
     assert scores(found) == truth
     assert len(ruled.requests) == 1 and found.parts == 1
     assert sorted(found.places.values()) == [0.0, pytest.approx(1 / 3), pytest.approx(2 / 3), 1.0]
-    assert found.verdicts[next(iter(runs))].reason == "ruled 0.100"
+    assert found.grades[next(iter(runs))].reason == "ruled 0.100"
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ def test_chat_tool_calls_are_numbered_and_their_ids_do_not_matter():
             ("assistant", "Looking."),
             ("assistant calls tool", 'f #1 {"a": 2, "b": 1}'),
             ("assistant calls tool", "g #2 not json"),
-            ("tool result of g #2", "of g"),
-            ("tool result of f #1", "(empty)"),
+            ("tool result of call #2", "of g"),
+            ("tool result of call #1", "(empty)"),
         ]
     )
 
@@ -89,7 +89,7 @@ def test_anthropic_blocks_in_their_order():
         ("user", "Go"),
         ("assistant", "First."),
         ("assistant calls tool", 'f #1 {"x": 1}'),
-        ("tool result of f #1", "42"),
+        ("tool result of call #1", "42"),
         ("user", "Well?"),
     ]
 
@@ -109,7 +109,7 @@ def test_responses_items():
     assert [(s.kind, s.text) for s in steps] == [
         ("user", "Go"),
         ("assistant calls tool", "f #1 {}"),
-        ("tool result of f #1", "7"),
+        ("tool result of call #1", "7"),
         ("assistant", "Seven."),
     ]
     assert steps[1].aside == "think"

@@ -24,7 +24,7 @@ def test_a_conversation_is_one_line_of_steps():
         "system",
         "user",
         "assistant calls tool",
-        "tool result of search #1",
+        "tool result of call #1",
         "assistant",
     ]
     assert [n.number for n in t.main] == [1, 2, 3, 4, 5]

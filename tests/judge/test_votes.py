@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 
-from slipstream_judge.prompt import Verdict
+from slipstream_judge.prompt import Grade
 from slipstream_judge.votes import labels, orders, tally
 
 RUNS = [f"d{i}" for i in range(8)]
@@ -27,7 +27,7 @@ def test_labels_say_nothing_about_the_place():
 
 
 def test_tally_is_mean_spread_and_the_nearest_reason():
-    votes = [{"a": Verdict(s, f"said {s}"), "b": Verdict(0.5, "same")} for s in (0.0, 0.4, 0.8)]
+    votes = [{"a": Grade(s, f"said {s}"), "b": Grade(0.5, "same")} for s in (0.0, 0.4, 0.8)]
     found = tally(votes)
     assert abs(found["a"].value - 0.4) < 1e-12 and abs(found["a"].spread - 0.32659863) < 1e-6
     assert found["a"].values == [0.0, 0.4, 0.8] and found["a"].reason == "said 0.4"

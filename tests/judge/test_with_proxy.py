@@ -12,7 +12,7 @@ from tests.proxy.control.fake_engine import FakeEngine
 from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream_judge.rerun import rerun
-from slipstream_judge.worker import Worker
+from slipstream_judge.worker import JudgeWorker
 
 WEIGHTS = {"weights": {"judge": 1.0}}
 
@@ -57,7 +57,7 @@ async def working(plane, ruled, **judge):
     config = Config.model_validate({"judge": {"model": "openai/ruled", "api_base": ruled.url} | judge})
     stop = asyncio.Event()
     async with connected(plane) as client:
-        worker = Worker(config, client)
+        worker = JudgeWorker(config, client)
         task = asyncio.create_task(worker.run(stop))
         try:
             yield worker

@@ -16,7 +16,7 @@ from slipstream.config import Config
 from slipstream.contract import GroupKind, GroupLeaseIn
 from slipstream.errors import ConfigError
 from slipstream_judge import worker as worker_module
-from slipstream_judge.worker import Worker, lease_seconds, run, worker_name
+from slipstream_judge.worker import JudgeWorker, lease_seconds, run, worker_name
 
 
 def configured(ruled, **more):
@@ -37,7 +37,7 @@ async def working(control, config, count=1):
     stop = asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(AsyncClient(control.url)) for _ in range(count)]
-        workers = [Worker(config, c) for c in clients]
+        workers = [JudgeWorker(config, c) for c in clients]
         tasks = [asyncio.create_task(w.run(stop)) for w in workers]
         try:
             yield workers[0] if count == 1 else workers
@@ -124,7 +124,7 @@ async def test_no_proxy_at_all(ruled):
         url = f"http://127.0.0.1:{s.getsockname()[1]}"
     stop = asyncio.Event()
     async with AsyncClient(url) as client:
-        worker = Worker(configured(ruled), client)
+        worker = JudgeWorker(configured(ruled), client)
         task = asyncio.create_task(worker.run(stop))
         await until(lambda: worker._away)
         stop.set()
@@ -220,7 +220,7 @@ async def test_a_wrong_configuration_is_told_before_anything_is_leased(control):
     async with AsyncClient(control.url) as client:
         for judge in ({}, {"function": "no_such_module:f"}, {"model": "m", "rubric": "absent.md"}):
             with pytest.raises(ConfigError):
-                Worker(Config.model_validate({"judge": judge}), client)
+                JudgeWorker(Config.model_validate({"judge": judge}), client)
     assert control.leases == []
 
 

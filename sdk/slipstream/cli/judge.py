@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("no judge: set judge.model (a LiteLLM name) or judge.function (module:function)")
     if args.action == "eval":
         return int(
-            need("slipstream_judge.evaluate", "judge").main(config, args.file, plot=args.plot, repeats=args.repeats)
+            need("slipstream_judge.evaluation", "judge").main(config, args.file, plot=args.plot, repeats=args.repeats)
         )
     if args.action == "rerun":
         rerun = need("slipstream_judge.rerun", "judge").main

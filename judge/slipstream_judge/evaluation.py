@@ -19,7 +19,7 @@ from slipstream_judge.budget import OverBudget
 from slipstream_judge.cases import read_cases
 from slipstream_judge.group import Judged
 from slipstream_judge.llm import JudgeFailed, Usage
-from slipstream_judge.metrics import Metrics
+from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.panel import Panel
 from slipstream_judge.prompt import PROMPT_VERSION
 from slipstream_judge.stats import concordance, mean, slope, spearman
@@ -40,12 +40,12 @@ class Measured:
 
 def _places(judged: list[Judged]) -> list[tuple[float, float]]:
     """Where a run stood in each vote, and by how much that vote's score left the run's mean over all votes."""
-    votes = [v for j in judged for v in j.votes if len(v.verdicts) > 1]
+    votes = [v for j in judged for v in j.votes if len(v.grades) > 1]
     scores: dict[str, list[float]] = {}
     for vote in votes:
-        for run, verdict in vote.verdicts.items():
-            scores.setdefault(run, []).append(verdict.score)
-    return [(v.places[r], d.score - fmean(scores[r])) for v in votes for r, d in v.verdicts.items() if r in v.places]
+        for run, grade in vote.grades.items():
+            scores.setdefault(run, []).append(grade.score)
+    return [(v.places[r], d.score - fmean(scores[r])) for v in votes for r, d in v.grades.items() if r in v.places]
 
 
 async def _measure(panel: Panel, group: Group, votes: int, repeats: int) -> Measured:
@@ -140,7 +140,7 @@ def _show(x: float | None) -> str:
 async def evaluate(config: Config, file: str | Path, repeats: int = 2, plot_to: str | None = None) -> dict[str, Any]:
     """Judge every group ``repeats`` times, in other orders each time, and compare with the truth. Raises ``ConfigError``."""
     groups, truth = read_cases(file)
-    panel = Panel(config, Metrics())
+    panel = Panel(config, JudgeMetrics())
     slots = asyncio.Semaphore(config.judge.concurrency)
     done: list[Measured] = []
     failures: list[str] = []

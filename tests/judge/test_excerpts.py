@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support.groups import calls_tool, result, run, said
 
 from slipstream_judge.cases import make_episode
-from slipstream_judge.render import LEVELS, RESULT_LEVELS, Cut, estimate, fit, force, quoted, show
+from slipstream_judge.excerpts import LEVELS, RESULT_LEVELS, Shortening, estimate, fit, force, quoted, show
 from slipstream_judge.transcript import of_episode
 
 
@@ -91,7 +91,7 @@ def test_tool_results_are_shortened_first_and_it_is_said():
 
 def test_nothing_is_shortened_that_fits():
     t = long_run(2, size=100)
-    assert fit([t], 10_000).cut == Cut()
+    assert fit([t], 10_000).cut == Shortening()
 
 
 def test_fit_says_no_and_force_finds_a_way():

@@ -1,8 +1,8 @@
 """Transcripts → the text of the data block, and shortening it to fit.
 
-Shortening goes in levels (``LEVELS``): tool results first, down to 250 characters each; only then, where even the smallest part of a split
-group is too long, other steps, and at last steps from the middle. Every cut is said where it was made, in a line that a transcript cannot
-write itself (its own lines all begin with ``| `` or ``~ ``).
+Shortening goes in levels (``LEVELS``). Tool results and tool definitions come first, down to 250 characters each. Other steps follow only
+where even the smallest part of a split group is too long; steps and branches from the middle come last. A line says what was left out
+where. No transcript can write such a line, because all its own lines begin with ``| `` or ``~ ``.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ CHARS_PER_TOKEN = 3.2
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """Longest tool result, longest other step (characters), most steps of an episode; None: no limit."""
+class Shortening:
+    """Longest tool result or definition, longest other step (characters), most steps, tools and branches; None: no limit."""
 
     results: int | None = None
     steps: int | None = None
     count: int | None = None
 
 
-RESULT_LEVELS = (Cut(), *(Cut(n) for n in (8000, 4000, 2000, 1000, 500, 250)))
+RESULT_LEVELS = (Shortening(), *(Shortening(n) for n in (8000, 4000, 2000, 1000, 500, 250)))
 LEVELS = (
     *RESULT_LEVELS,
-    *(Cut(250, n) for n in (4000, 2000, 1000, 500, 250)),
-    *(Cut(250, 250, n) for n in (60, 30, 16, 8, 4)),
-    Cut(100, 100, 4),
+    *(Shortening(250, n) for n in (4000, 2000, 1000, 500, 250)),
+    *(Shortening(250, 250, n) for n in (60, 30, 16, 8, 4)),
+    Shortening(100, 100, 4),
 )
 
 
@@ -56,7 +56,7 @@ def shortened(text: str, limit: int | None, what: str) -> str:
     return f"{quoted(text[:head])}\n{said}\n{quoted(text[-tail:])}"
 
 
-def show_step(step: Step, number: int, cut: Cut) -> str:
+def show_step(step: Step, number: int, cut: Shortening) -> str:
     lines = [f"[{number}] {step.kind}"]
     if step.aside:
         aside = step.aside if cut.steps is None else step.aside[: cut.steps]
@@ -68,7 +68,7 @@ def show_step(step: Step, number: int, cut: Cut) -> str:
     return "\n".join(lines)
 
 
-def _nodes(nodes: Sequence[Node], cut: Cut) -> list[str]:
+def _nodes(nodes: Sequence[Node], cut: Shortening) -> list[str]:
     if cut.count is None or len(nodes) <= cut.count:
         return [show_step(n.step, n.number, cut) for n in nodes]
     head = cut.count // 2
@@ -77,20 +77,31 @@ def _nodes(nodes: Sequence[Node], cut: Cut) -> list[str]:
     return shown
 
 
-def show_episode(transcript: Transcript, skip: int, tools: Sequence[str], cut: Cut) -> str:
+def tool_texts(tools: Sequence[str], cut: Shortening) -> list[str]:
+    """The tools' definitions, quoted."""
+    shown = [shortened(tool, cut.results, "definition") for tool in tools[: cut.count]]
+    if len(shown) < len(tools):
+        shown.append(f"(… {len(tools) - len(shown)} tools were left out to shorten this …)")
+    return shown
+
+
+def show_episode(transcript: Transcript, skip: int, tools: Sequence[str], cut: Shortening) -> str:
     """What is not shared: the main line after its first ``skip`` steps, then each branch."""
     lines: list[str] = []
     own = [t for t in transcript.tools if t not in tools]
     if own:
-        lines.append("Tools that only this one had:\n" + quoted("\n".join(own)))
+        lines += ["Tools that only this one had:", *tool_texts(own, cut)]
     if not transcript.branches:
         return "\n".join([*lines, "(nothing was recorded)"])
     lines += _nodes(transcript.main[skip:], cut) or ["(nothing beyond the shared beginning)"]
-    for branch in transcript.branches[1:]:
+    branches = transcript.branches[1:]
+    for branch in branches if cut.count is None else branches[: cut.count]:
         where = f"leaves after step {branch.source}" if branch.source else "begins on its own"
         lines.append(f"-- branch, from call {branch.call}, {where}: {branch.why}")
         lines += _nodes(branch.nodes, cut)
         lines.append("-- end of the branch")
+    if cut.count is not None and len(branches) > cut.count:
+        lines.append(f"(… {len(branches) - cut.count} branches were left out to shorten this …)")
     return "\n".join(lines)
 
 
@@ -101,15 +112,15 @@ class Shown:
     shared: str
     episodes: list[str]
     tokens: int
-    cut: Cut
+    cut: Shortening
 
 
-def show(transcripts: Sequence[Transcript], cut: Cut = Cut()) -> Shown:
+def show(transcripts: Sequence[Transcript], cut: Shortening = Shortening()) -> Shown:
     skip = common_prefix(transcripts)
     tools = common_tools(transcripts)
     lines = []
     if tools:
-        lines.append("Tools that were offered:\n" + quoted("\n".join(tools)))
+        lines += ["Tools that were offered:", *tool_texts(tools, cut)]
     if skip:
         lines += [show_step(n.step, n.number, cut) for n in transcripts[0].main[:skip]]
     shared = "\n".join(lines)
@@ -117,7 +128,7 @@ def show(transcripts: Sequence[Transcript], cut: Cut = Cut()) -> Shown:
     return Shown(shared, episodes, estimate(shared) + sum(map(estimate, episodes)), cut)
 
 
-def fit(transcripts: Sequence[Transcript], budget: int, levels: Sequence[Cut] = LEVELS) -> Shown | None:
+def fit(transcripts: Sequence[Transcript], budget: int, levels: Sequence[Shortening] = LEVELS) -> Shown | None:
     """At the least shortening that fits ``budget`` tokens; None when no level does."""
     for level in levels:
         shown = show(transcripts, level)
