@@ -83,6 +83,8 @@ class Choice:
     finish_reason: str | None
     completion_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    stop: str = ""
+    """The stop string that ended it, which the engine cut off."""
 
 
 @dataclass(slots=True)

@@ -6,7 +6,8 @@ import re
 
 import pytest
 from tests.support.dataplane import ASK, post, read_request
-from tests.support.dialects import reply, turn, user
+from tests.support.dialects import CHAT, reply, turn, user
+from tests.support.fake_engine import dump, sse
 
 from slipstream_proxy.data.episode.identity import Prefix, Tags, read_tags, split_path
 from slipstream_proxy.data.episode.memory import EpisodeMemory
@@ -140,6 +141,40 @@ def test_reworded_arguments_and_empty_content_still_match():
         "tool_calls": [{"id": "w", "function": {"name": "f", "arguments": '{"a":1}'}}],
     }
     assert episodes.of("-", Tags(), turn(user("a"), said, user("go on"))) is one
+
+
+def test_untagged_runs_of_smolagents_stay_one_episode_each():
+    """Its ToolCallingAgent sends a call back as text in a part, and the result as a user's message without an id (1.26)."""
+    episodes = EpisodeMemory()
+    task = user([{"type": "text", "text": "New task:\n2+3?"}])
+    runs = [episodes.of("-", Tags(), turn(task)) for _ in range(8)]
+    seen: list[list] = []
+    for i, episode in enumerate(runs):
+        call_id = f"chatcmpl-tool-{i:032x}"
+        episodes.remember(episode, turn(task), reply(None, [call_id]))
+        call = {"id": call_id, "type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 3}}}
+        told = {"role": "assistant", "content": [{"type": "text", "text": f"Calling tools:\n[{call!r}]"}]}
+        seen.append([task, told, user([{"type": "text", "text": "Observation:\n5"}])])
+    assert [episodes.of("-", Tags(), turn(*messages)) for messages in reversed(seen)] == runs[::-1]
+    # what stands in a user's text is no call of this agent's
+    quoting = [task, {"role": "assistant", "content": "hm"}, user(f"chatcmpl-tool-{3:032x} failed, why?")]
+    assert episodes.of("-", Tags(), turn(*quoting)) not in runs
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_may_put_the_stop_string_back(stream):
+    """smolagents' CodeAgent asks with the stop string ``</code>``, and ends the reply's text with it in its history (1.26)."""
+    episodes = EpisodeMemory()
+    task = user("sum the numbers")
+    one = episodes.of("-", Tags(), turn(task))
+    said = {"role": "assistant", "content": "<code>sum(x)"}
+    choice = {"index": 0, "finish_reason": "stop", "stop_reason": "</code>"}
+    whole = dump({"choices": [{**choice, "message": said}]}).encode()
+    events = sse({"choices": [{"index": 0, "delta": said}]}) + sse({"choices": [{**choice, "delta": {}}]})
+    episodes.remember(one, turn(task), CHAT.said(events if stream else whole, stream=stream))
+    for text in ("<code>sum(x)", "<code>sum(x)</code>"):
+        assert episodes.of("-", Tags(), turn(task, {"role": "assistant", "content": text}, user("6"))) is one
+    assert episodes.of("-", Tags(), turn(task, {"role": "assistant", "content": "<code>sum(y)"}, user("6"))) is not one
 
 
 def test_done_starts_the_next_generation():

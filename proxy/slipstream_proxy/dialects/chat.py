@@ -8,6 +8,7 @@ does not send at all.
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Final
 
 from slipstream_proxy.dialects.base import (
@@ -96,7 +97,7 @@ class Chat(OpenAI):
             turn.messages.append(canonical(message))
             if message.get("role") == "assistant":
                 turn.has_reply = True
-                turn.tool_ids += _tool_ids(message)
+                turn.tool_ids += _tool_ids(message) or _quoted_ids(message)
             elif isinstance(message.get("tool_call_id"), str):
                 turn.tool_ids.append(message["tool_call_id"])
         return turn
@@ -110,6 +111,9 @@ class Chat(OpenAI):
         for choice in choices:
             turn.messages.append(canonical(choice.message))
             turn.tool_ids += _tool_ids(choice.message)
+            if choice.stop:  # some clients put back the stop string that the engine cut off
+                text = text_of(choice.message.get("content"))
+                turn.messages.append(canonical({**choice.message, "content": f"{text}{choice.stop}"}))
         return turn
 
 
@@ -134,6 +138,16 @@ def _list(value: Json) -> JsonList:
 
 def _tool_ids(message: JsonObject) -> list[str]:
     return [c["id"] for c in _list(message.get("tool_calls")) if isinstance(c, dict) and isinstance(c.get("id"), str)]
+
+
+_ENGINE_ID: Final = re.compile(r"chatcmpl-tool-[0-9a-f]{8,}|call_[0-9A-Za-z]{8,}")
+"""Ids that vLLM gives tool calls."""
+
+
+def _quoted_ids(message: JsonObject) -> list[str]:
+    """Tool-call ids in the text: smolagents sends its calls back as text, with the ids that the engine gave."""
+    text = text_of(message.get("content"))
+    return _ENGINE_ID.findall(text) if isinstance(text, str) else []
 
 
 def text_of(content: Json) -> Json:
@@ -168,10 +182,16 @@ def _read(reply: bytes, *, stream: bool) -> Read:
     if not isinstance(read, dict):
         return [], [], None
     choices = [
-        Choice(c.get("message"), c.get("finish_reason"), c.get("token_ids") or [], _logprobs(c))
+        Choice(c.get("message"), c.get("finish_reason"), c.get("token_ids") or [], _logprobs(c), _stop(c))
         for c in _list(read.get("choices"))
     ]
     return read.get("prompt_token_ids") or [], choices, None
+
+
+def _stop(choice: JsonObject) -> str:
+    """The stop string that ended it."""
+    stop = choice.get("stop_reason")
+    return stop if isinstance(stop, str) else ""
 
 
 def _logprobs(choice: JsonObject) -> list[float]:
@@ -194,6 +214,7 @@ def _read_stream(reply: bytes) -> Read:
             choice.completion_ids += part.get("token_ids") or []
             choice.logprobs += _logprobs(part)
             choice.finish_reason = part.get("finish_reason") or choice.finish_reason
+            choice.stop = _stop(part) or choice.stop
     return prompt, [found[i] for i in sorted(found)], error
 
 
