@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import numpy as np
 
@@ -32,16 +31,6 @@ def untrainable_reason(call: RecordedCall) -> str | None:
     if any(len(c.completion_ids) != len(c.logprobs) for c in parsed.choices):
         return "no log-probabilities"
     return None
-
-
-def alike_of(call: RecordedCall) -> str:
-    """What ungrouped episodes are alike by: system prompt and tools of the first call."""
-    first = []
-    for message in call.parsed.messages:
-        if not (isinstance(message, dict) and message.get("role") in ("system", "developer")):
-            break
-        first.append(message)
-    return blake2b(dump([first, call.parsed.tools]).encode(), digest_size=8).hexdigest()
 
 
 @dataclass(slots=True)

@@ -8,26 +8,36 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from slipstream_proxy.store.driver import IN, Driver, Tx
+from slipstream_proxy.store.likeness import RecentRuns, likeness_of
 from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow, GroupRow
 
 
-def bucket_of(ep: EpisodeRow) -> str:
-    """Stable name of the line of groups that an episode joins."""
+class Line(NamedTuple):
+    """The line of groups that an episode joins. ``bucket`` is its stable name."""
+
+    bucket: str
+    kind: str
+
+
+def line_of(ep: EpisodeRow, *, recurs: bool = False) -> Line:
+    """``recurs``: an untagged episode whose first message keeps coming back counts as a run of one task."""
     if ep.grouped:
-        parts = ("task", ep.key, ep.model, ep.task or "", ep.split)
+        kind, parts = "task", ("task", ep.key, ep.model, ep.task or "", ep.split)
+    elif recurs:
+        kind, parts = "task", ("same", ep.key, ep.model, ep.alike, ep.split)
     else:
-        parts = ("like", ep.key, ep.model, ep.alike, ep.split)
-    return blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
+        kind, parts = "like", ("like", ep.key, ep.model, likeness_of(ep.alike), ep.split)
+    return Line(blake2b("\0".join(parts).encode(), digest_size=8).hexdigest(), kind)
 
 
-def group_of(ep: EpisodeRow, bucket: str, ordinal: int, state: str, created: float) -> GroupRow:
-    """A group of a bucket, without members yet."""
+def group_of(ep: EpisodeRow, line: Line, ordinal: int, state: str, created: float) -> GroupRow:
+    """A group of a line, without members yet."""
     return GroupRow(
-        id=f"g{bucket}-{ordinal}",
-        bucket=bucket,
+        id=f"g{line.bucket}-{ordinal}",
+        bucket=line.bucket,
         ordinal=ordinal,
-        kind="task" if ep.grouped else "like",
+        kind=line.kind,
         key=ep.key,
         task=ep.task if ep.grouped else None,
         model=ep.model,
@@ -69,25 +79,26 @@ class GroupTable:
     def __init__(self, db: Driver, rules: Rules) -> None:
         self.db = db
         self.rules = rules
+        self.recent = RecentRuns()
 
     def join(self, tx: Tx, ended: Collection[EpisodeRow], now: float) -> list[str]:
         """Episodes that have just ended join the forming group of their bucket; a full one is complete. → Groups that became complete."""
-        lines: dict[str, list[EpisodeRow]] = defaultdict(list)
+        lines: dict[Line, list[EpisodeRow]] = defaultdict(list)
         for ep in ended:
             if ep.grp is None and ep.trained_calls and (ep.grouped or self.rules.ungrouped):
-                lines[bucket_of(ep)].append(ep)
+                lines[line_of(ep, recurs=not ep.grouped and self.recent.recurs(tx, ep))].append(ep)
         if not lines:
             return []
-        last = self._last(tx, lines)
+        last = self._last(tx, [line.bucket for line in lines])
         new: dict[str, GroupRow] = {}
         sizes: dict[str, int] = {}
-        for bucket, eps in lines.items():
-            ordinal, group, size = last.get(bucket, _LastGroup(-1, None, 0))
+        for line, eps in lines.items():
+            ordinal, group, size = last.get(line.bucket, _LastGroup(-1, None, 0))
             n = size or 0
             for ep in eps:
                 if group is None:
                     ordinal, n = ordinal + 1, 0
-                    row = group_of(ep, bucket, ordinal, "forming", ep.ended or now)
+                    row = group_of(ep, line, ordinal, "forming", ep.ended or now)
                     group = row.id
                     new[group] = row
                 ep.grp = group

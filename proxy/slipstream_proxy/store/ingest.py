@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.store import schema
-from slipstream_proxy.store.call_rows import alike_of, untrainable_reason
+from slipstream_proxy.store.call_rows import untrainable_reason
 from slipstream_proxy.store.calls import CallTable
 from slipstream_proxy.store.changes import Changes
 from slipstream_proxy.store.codec import clean, dump, load
 from slipstream_proxy.store.deletion import Deletion
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.groups import GroupTable
+from slipstream_proxy.store.likeness import alike_of
 from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.mutations import NAMED, MutationReplay
 from slipstream_proxy.store.pins import PinTable

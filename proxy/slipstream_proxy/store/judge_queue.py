@@ -11,6 +11,7 @@ from slipstream_proxy.store.codec import clean, dump
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.episodes import EpisodeTable
 from slipstream_proxy.store.groups import GroupTable, window_of
+from slipstream_proxy.store.likeness import HASH, likeness_of
 from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rewards import RewardTable
@@ -62,19 +63,23 @@ class JudgeQueue:
     # leases
 
     def lease(self, wanted: GroupLeaseIn, now: float) -> GroupLease | None:
-        """Up to ``limit`` groups in which an episode lacks one of the names, the oldest first. None: there is nothing to judge."""
+        """Up to ``limit`` groups in which an episode lacks one of the names, the newest first. None: there is nothing to judge.
+
+        A judge that is slower than the agents would else only score what is too old to train on.
+        """
         names = list(dict.fromkeys(wanted.names))
         lease, until = uuid4().hex, now + wanted.seconds
         with self.db.write(serial=wanted.singles) as tx:
             if wanted.singles:
                 self._open_windows(tx, names, wanted.limit, now)
             lacking = f"SELECT e.grp FROM t_episodes e WHERE e.grp IS NOT NULL AND {self._lacks('e.eid')}"
-            sql = f"""SELECT id FROM t_groups WHERE kind = 'task' AND state IN ({COMPLETE}) AND {FREE} AND id IN ({lacking})
-                ORDER BY completed, id LIMIT ?{self.db.lock_rows}"""
+            kinds = "'task', 'like'" if wanted.singles else "'task'"
+            sql = f"""SELECT id FROM t_groups WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND {FREE}
+                AND id IN ({lacking}) ORDER BY completed DESC, id LIMIT ?{self.db.lock_rows}"""
             groups = [g for (g,) in tx.all(sql, (now, now, names, len(names), wanted.limit))]
             if wanted.singles and len(groups) < wanted.limit:
                 sql = f"""SELECT id FROM t_groups WHERE kind = 'window' AND state = 'window' AND {FREE} AND {self._lacks("single")}
-                    ORDER BY completed, id LIMIT ?{self.db.lock_rows}"""
+                    ORDER BY completed DESC, id LIMIT ?{self.db.lock_rows}"""
                 groups += [g for (g,) in tx.all(sql, (now, now, names, len(names), wanted.limit - len(groups)))]
             if not groups:
                 return None
@@ -97,11 +102,15 @@ class JudgeQueue:
             WHERE r.eid = {eid} AND r.call IS NULL AND r.name {IN}) < ?"""
 
     def _open_windows(self, tx: Tx, names: Sequence[str], limit: int, now: float) -> None:
-        """A window for each of the oldest ungrouped done episodes that lack a name and have none yet."""
+        """A window for each of the latest ungrouped done episodes that lack a name, have none yet, and will not be in a group.
+
+        Such an episode has nothing to train on, or has waited alone for longer than ``groups.max_age``.
+        """
+        left = "SELECT id FROM t_groups WHERE state = 'forming' AND n < 2 AND created < ?"
         sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes e WHERE state = 'done' AND NOT grouped AND calls > 0
-            AND eid NOT IN (SELECT single FROM t_groups WHERE kind = 'window') AND {self._lacks("e.eid")}
-            ORDER BY ended, eid LIMIT ?"""
-        rows = tx.all(sql, (list(names), len(names), limit))
+            AND (grp IS NULL OR grp IN ({left})) AND eid NOT IN (SELECT single FROM t_groups WHERE kind = 'window')
+            AND {self._lacks("e.eid")} ORDER BY ended DESC, eid LIMIT ?"""
+        rows = tx.all(sql, (now - self.rules.group_max_age, list(names), len(names), limit))
         tx.insert("t_groups", [window_of(EpisodeRow(*row), now) for row in rows])
 
     def _groups(self, tx: Tx, groups: Collection[str], names: Sequence[str]) -> list[Group]:
@@ -143,8 +152,8 @@ class JudgeQueue:
     def _alike(self, tx: Tx, ep: EpisodeRow, names: Sequence[str]) -> list[EpisodeRow]:
         """The most recent scored episodes with the same system prompt and tools."""
         sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes e WHERE state = 'done' AND NOT grouped AND key = ? AND model = ?
-            AND alike = ? AND eid <> ? AND NOT {self._lacks("e.eid")} ORDER BY ended DESC, eid LIMIT ?"""
-        params = (ep.key, ep.model, ep.alike, ep.eid, list(names), len(names), self.rules.window)
+            AND substr(alike, 1, {HASH}) = ? AND eid <> ? AND NOT {self._lacks("e.eid")} ORDER BY ended DESC, eid LIMIT ?"""
+        params = (ep.key, ep.model, likeness_of(ep.alike), ep.eid, list(names), len(names), self.rules.window)
         return [EpisodeRow(*r) for r in tx.all(sql, params)]
 
     # scores

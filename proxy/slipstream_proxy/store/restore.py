@@ -7,12 +7,12 @@ import json
 from slipstream.contract import CallRecord, EpisodeDetail
 from slipstream_proxy.records import CallHead, Choice, Mutation, Parsed
 from slipstream_proxy.store import schema
-from slipstream_proxy.store.call_rows import alike_of
 from slipstream_proxy.store.calls import CallTable
 from slipstream_proxy.store.changes import Changes
 from slipstream_proxy.store.codec import clean, dump
 from slipstream_proxy.store.driver import Tx
-from slipstream_proxy.store.groups import bucket_of, group_of
+from slipstream_proxy.store.groups import group_of, line_of
+from slipstream_proxy.store.likeness import alike_of
 from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.protocol import RecordedCall, Rules
 from slipstream_proxy.store.rows import BatchRow, EpisodeRow, MemberRow, PinRow, RewardRow, eid_of
@@ -155,9 +155,10 @@ class EpisodeRestore:
 
     def _regroup(self, tx: Tx, changes: Changes, ep: EpisodeRow, detail: EpisodeDetail, now: float) -> None:
         """Back into the group that it was in, which forms again as its episodes come; one that has trained never trains again."""
-        bucket = bucket_of(ep)
-        group, ordinal = detail.group or "", (detail.group or "").removeprefix(f"g{bucket}-")
-        if not (group.startswith(f"g{bucket}-") and ordinal.isdecimal() and len(ordinal) < 10):
+        group = detail.group or ""
+        bucket, _, ordinal = group.removeprefix("g").rpartition("-")
+        line = next((line for line in (line_of(ep), line_of(ep, recurs=True)) if line.bucket == bucket), None)
+        if line is None or not (ordinal.isdecimal() and len(ordinal) < 10):
             if ep.state == "done":
                 ep.state = "open"  # it ends in the same transaction, and joins a group as every episode that ends
                 changes.done[ep.eid] = None
@@ -178,7 +179,7 @@ class EpisodeRestore:
                 (n + 1, state, now, group),
             )
         else:
-            row = group_of(ep, bucket, int(ordinal), state, now)
+            row = group_of(ep, line, int(ordinal), state, now)
             tx.insert("t_groups", [row._replace(id=group, n=1)])
         for lineage in detail.lineage:
             if not tx.all("SELECT 1 FROM t_batches WHERE id = ?", (lineage.batch,)):

@@ -7,6 +7,7 @@ from typing import Any
 from slipstream_proxy.store.counts import counts
 from slipstream_proxy.store.days import DayTables
 from slipstream_proxy.store.driver import Driver
+from slipstream_proxy.store.likeness import HASH
 from slipstream_proxy.store.protocol import Rules
 
 
@@ -23,7 +24,7 @@ class StoreStatistics:
 
     def arm_rewards(self, candidate: str, control: str) -> list[tuple[str, str, float]]:
         """(task, adapter, reward) of done train episodes of these two adapters, oldest first. Ungrouped ones go by what they are alike by."""
-        sql = """SELECT CASE WHEN grouped THEN task ELSE alike END, adapter, reward FROM t_episodes
+        sql = f"""SELECT CASE WHEN grouped THEN task ELSE substr(alike, 1, {HASH}) END, adapter, reward FROM t_episodes
             WHERE state = 'done' AND split = 'train' AND reward IS NOT NULL AND adapter IN (?, ?) ORDER BY ended, eid"""
         with self.db.read() as tx:
             return [(task or "", adapter, reward) for task, adapter, reward in tx.all(sql, (candidate, control))]

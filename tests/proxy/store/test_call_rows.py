@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.proxy.store.helpers import call
 
 from slipstream_proxy.store.call_rows import (
-    alike_of,
     call_public,
     call_row,
     choices_of,
@@ -34,11 +32,3 @@ def test_a_call_comes_back_from_its_row():
     assert (back.prompt_ids, back.completion_ids) == ([1, 2, 3], [[4, 5], [6]])
     assert [values.tolist() for _, values in choices_of(row)] == [[-0.5, -0.25], [-1.0]]
     assert (back.prompt_tokens, back.completion_tokens, back.finish_reason) == (3, 3, "stop")
-
-
-@pytest.mark.parametrize(("one", "two", "same"), [("be good", "be good", True), ("be good", "be bad", False)])
-def test_episodes_are_alike_by_what_they_begin_with(one, two, same):
-    def record(system: str, user: str):
-        return call(messages=[{"role": "system", "content": system}, {"role": "user", "content": user}])
-
-    assert (alike_of(record(one, "a")) == alike_of(record(two, "b"))) is same

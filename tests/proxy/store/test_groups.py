@@ -55,6 +55,33 @@ def test_ungrouped_episodes_go_by_likeness(store):
     assert set(got.table["task"].to_pylist()) == {None}
 
 
+def untagged(name, text, at=NOW):
+    messages = [{"role": "system", "content": "agent"}, {"role": "user", "content": text}]
+    return call(name, task=None, at=at, done=True, messages=messages)
+
+
+def test_untagged_runs_of_a_task_that_comes_back_are_a_group_of_that_task(opened):
+    store = opened(group_size=2)
+    texts = ["play", "win", "play", "win"] * 4
+    for i, text in enumerate(texts):
+        store.ingest([untagged(f"e{i}", text, NOW + i), reward(f"e{i}", i, at=NOW + i)], {})
+    got = store.batches.lease(want(), {}, 0, NOW + 99).table.to_pylist()
+    same = {}
+    for row in got:
+        same.setdefault((row["group"], row["kind"]), set()).add(texts[int(row["episode"][1:])])
+    tasks = [found for (_, kind), found in same.items() if kind == "task"]
+    assert len(tasks) == 6 and all(len(found) == 1 for found in tasks)
+    assert {row["episode"] for row in got if row["kind"] == "like"} == {"e0", "e1", "e2", "e3"}, "before it was known"
+
+
+def test_untagged_runs_of_tasks_that_hardly_come_back_go_by_likeness(opened):
+    store = opened(group_size=4)
+    store.ingest([untagged(f"e{i}", f"{i % 20}", NOW + i) for i in range(80)], {})
+    store.ingest([reward(f"e{i}") for i in range(80)], {})
+    kinds = {row["kind"] for row in store.batches.lease(want(), {}, 0, NOW + 99).table.to_pylist()}
+    assert kinds == {"like"}
+
+
 def test_ungrouped_episodes_stay_alone_where_the_rules_say_so(opened):
     store = opened(ungrouped=False)
     store.ingest([call("a", task=None, done=True), call("b", task=None, done=True)], {})

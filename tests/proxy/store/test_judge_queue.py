@@ -130,8 +130,38 @@ def test_eval_groups_are_judged_too(store):
     assert store.judging.lease(ask(), NOW + 9).groups[0].split == "eval"
 
 
+def test_the_newest_group_is_judged_first(store):
+    for n in range(3):
+        store.ingest(group(f"t{n}", start=NOW + 10 * n), {})
+    order = [store.judging.lease(ask(), NOW + 99).groups[0].task for _ in range(3)]
+    assert order == ["t2", "t1", "t0"]
+
+
+def test_a_group_of_likeness_is_one_piece_of_work(opened):
+    store = opened(group_size=4)
+    hello = {"role": "system", "content": "agent"}
+    store.ingest(
+        [
+            call(f"s{i}", task=None, at=NOW + i, done=True, messages=[hello, {"role": "user", "content": f"{i}"}])
+            for i in range(4)
+        ],
+        {},
+    )
+    assert store.judging.lease(ask(limit=9), NOW + 9) is None, "judge.singles is off"
+    (one,) = store.judging.lease(ask(limit=9, singles=True), NOW + 9).groups
+    assert (one.kind, len(one.episodes), any(e.context for e in one.episodes)) == (GroupKind.LIKE, 4, False)
+
+
+def test_an_episode_that_stays_alone_gets_a_window(opened):
+    store = opened(group_size=4, group_max_age=100.0)
+    store.ingest([call("s", task=None, done=True)], {})
+    assert store.judging.lease(ask(singles=True), NOW + 99) is None, "others may come"
+    (one,) = store.judging.lease(ask(singles=True), NOW + 101).groups
+    assert one.kind == GroupKind.WINDOW
+
+
 def test_single_episodes_beside_alike_ones(opened):
-    store = opened(window=2)
+    store = opened(window=2, ungrouped=False)
     store.ingest([call(f"s{i}", task=None, at=NOW + i, done=True) for i in range(5)], {})
     store.ingest([reward(f"s{i}", name="judge") for i in range(4)], {})
     store.ingest([call("other", task=None, done=True, tools=[{"x": 1}]), reward("other", name="judge")], {})
