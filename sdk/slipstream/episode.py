@@ -42,7 +42,8 @@ class Run:
         return f"{self.client.url}{task}/e/{self.id}/v1"
 
     def reward(self, value: float, *, name: str = "reward", source: str = "agent", reason: str | None = None) -> None:
-        self.client.add_reward(self.id, RewardIn(value=value, name=name, source=source, reason=reason))
+        """Keep a reward. The episode ends with its block, so that calls may still come."""
+        self.client.add_reward(self.id, RewardIn(value=value, name=name, source=source, reason=reason, done=False))
 
 
 @contextlib.contextmanager

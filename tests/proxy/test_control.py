@@ -24,6 +24,8 @@ async def control(tmp_path):
     async def answer(request: web.Request) -> web.StreamResponse:
         seen.append((request.method, request.raw_path, dict(request.headers), await request.read()))
         response = web.StreamResponse(status=207, headers={"x-answer": "yes", "Proxy-Authenticate": "x"})
+        if b"final" in seen[-1][3]:
+            response.headers["x-slipstream-done"] = "true"
         await response.prepare(request)
         await response.write(b'{"a":')
         await response.write(b"1}\n")
@@ -105,3 +107,23 @@ def test_what_is_the_control_planes():
 
 def test_fields_of_this_hop_stay_behind():
     assert dict(end_to_end({"Connection": "close", "Transfer-Encoding": "chunked", "X-A": "1"})) == {"X-A": "1"}
+
+
+async def test_a_reward_that_ends_its_episode(start, fake, control):
+    proxy = await start()
+    await control(proxy.config.socket)
+
+    async def run() -> str:
+        call = {"model": "gpt-4o", "messages": [{"role": "user", "content": "a"}]}
+        headers = {"x-slipstream-episode": "e"}
+        return (await ask(proxy, "POST", "/v1/chat/completions", json=call, headers=headers))[1]["x-slipstream-episode"]
+
+    rewards = "/slipstream/v1/episodes/e/rewards"
+    assert await run() == "e"
+    await ask(proxy, "POST", rewards, data=b"halfway")
+    assert await run() == "e"
+    headers = (await ask(proxy, "POST", rewards, data=b"final"))[1]
+    assert headers["x-slipstream-done"] == "true"
+    assert await run() == "e~2"
+    await ask(proxy, "POST", rewards, data=b"final, corrected")
+    assert await run() == "e~2", "a late reward of the first run ends nothing else"

@@ -165,7 +165,8 @@ class FakeControlSocket:
 
     async def any(self, request):
         self.uploads.append((request.path, dict(request.headers), len(await request.read())))
-        return web.json_response({"ok": True})
+        ended = {"x-slipstream-done": "true"} if request.path.endswith("/done") else None
+        return web.json_response({"ok": True}, headers=ended)
 
 
 def forget_replays(plane: Plane) -> None:

@@ -101,7 +101,7 @@ def call_row(call: RecordedCall, eid: str, number: int, packed: Packed, cut: Cut
         reason=clean(reason),
         sampling=dump(parsed.sampling),
         temperature=float(temperature) if isinstance(temperature, int | float) else 1.0,
-        parent=cut.parent,
+        delta_base=cut.base,
         keep_messages=cut.keep_messages,
         keep_tokens=cut.keep_tokens,
         messages=dump_list(cut.messages),
@@ -128,7 +128,7 @@ def whole(row: CallRow, wholes: dict[str, Whole], *, text: bool = True) -> Whole
     """
     lengths = ids_of(row.lengths).reshape(-1, 2)
     made = delta.join(
-        wholes.get(row.parent or ""),
+        wholes.get(row.delta_base or ""),
         row.keep_messages,
         row.keep_tokens,
         load(row.messages, []) if text else [],
@@ -181,5 +181,5 @@ def call_public(row: CallRow, made: Whole, *, tokens: bool) -> CallRecord:
         logprobs=[values.tolist() for _, values in choices] if tokens else None,
         finish_reason=finish[0] if finish else None,
         error=row.error,
-        parent=row.parent,
+        extends=row.extends,
     )

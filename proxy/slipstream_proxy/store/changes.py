@@ -22,6 +22,8 @@ class Changes:
     rewarded: set[str] = field(default_factory=set)
     done: dict[str, None] = field(default_factory=dict)
     """Episodes that end, in the order in which they do, for the groups."""
+    reopened: set[str] = field(default_factory=set)
+    """Episodes that had ended by idleness."""
     early: dict[str, float] = field(default_factory=dict)
     """Episodes that ended before their first call was read, and when."""
     gone: dict[str, None] = field(default_factory=dict)

@@ -50,7 +50,7 @@ class Known:
 class Cut:
     """What is stored of a call's prompt. ``tools`` None: the parent's."""
 
-    parent: str | None
+    base: str | None
     keep_messages: int
     keep_tokens: int
     messages: list[str]
@@ -104,15 +104,15 @@ def cut(texts: list[str], digests: list[bytes], ids: Ids, tools: str, known: Seq
 
 
 def join(
-    parent: Whole | None, keep_messages: int, keep_tokens: int, messages: list[Any], ids: Ids, tools: list[Any] | None
+    base: Whole | None, keep_messages: int, keep_tokens: int, messages: list[Any], ids: Ids, tools: list[Any] | None
 ) -> Whole:
     """The inverse of ``cut``, on values. A parent that is gone leaves only what the call itself stored."""
-    if parent is None:
+    if base is None:
         return Whole(messages, ids, tools or [])
     return Whole(
-        parent.sequence[:keep_messages] + messages,
-        np.concatenate((parent.sequence_ids[:keep_tokens], ids)) if keep_tokens else ids,
-        parent.tools if tools is None else tools,
+        base.sequence[:keep_messages] + messages,
+        np.concatenate((base.sequence_ids[:keep_tokens], ids)) if keep_tokens else ids,
+        base.tools if tools is None else tools,
     )
 
 

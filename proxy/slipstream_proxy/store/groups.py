@@ -12,6 +12,9 @@ from slipstream_proxy.store.likeness import RecentRuns, likeness_of
 from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow, GroupRow
 
+UNTRAINED = "'forming', 'waiting_reward', 'ready', 'eval'"
+"""States of a group that no trainer has."""
+
 
 class Line(NamedTuple):
     """The line of groups that an episode joins. ``bucket`` is its stable name."""
@@ -128,11 +131,11 @@ class GroupTable:
         return [group for (group,) in tx.all(sql, (now - self.rules.group_max_age,))]
 
     def mark_ready(self, tx: Tx, groups: Collection[str], now: float) -> None:
-        """Of these groups the complete ones whose every episode has its reward are ready for the trainer."""
+        """Of these groups the complete ones whose every episode is done and has its reward are ready for the trainer."""
         waiting = f"SELECT 1 FROM t_groups WHERE state = 'waiting_reward' AND id {IN} LIMIT 1"
         if groups and tx.all(waiting, (list(groups),)):
             sql = f"""UPDATE t_groups SET state = 'ready', ready_at = ? WHERE state = 'waiting_reward' AND n > 0 AND id {IN}
-                AND id NOT IN (SELECT grp FROM t_episodes WHERE reward IS NULL AND grp {IN})"""
+                AND id NOT IN (SELECT grp FROM t_episodes WHERE (reward IS NULL OR state = 'open') AND grp {IN})"""
             if not tx.run(sql, (now, list(groups), list(groups))):
                 return
             # A group that was trained on before the store was rebuilt must not train again.
@@ -140,6 +143,12 @@ class GroupTable:
                 AND id IN (SELECT e.grp FROM t_episodes e JOIN t_members m ON m.eid = e.eid
                 JOIN t_batches b ON b.id = m.batch WHERE b.state = 'trained' AND e.grp {IN})"""
             tx.run(sql, (list(groups), list(groups)))
+
+    def hold(self, tx: Tx, group: str) -> bool:
+        """An episode of the group goes on, and the group waits for it. False: it is too late for that."""
+        # First the update: it waits for a trainer that is leasing the group just now.
+        tx.run("UPDATE t_groups SET state = 'waiting_reward' WHERE id = ? AND state = 'ready'", (group,))
+        return bool(tx.all(f"SELECT 1 FROM t_groups WHERE id = ? AND state IN ({UNTRAINED})", (group,)))
 
     def leave(self, tx: Tx, eps: Collection[EpisodeRow]) -> None:
         """Episodes that are deleted leave their groups; a group of none is dropped."""

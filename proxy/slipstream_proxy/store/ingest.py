@@ -20,12 +20,16 @@ from slipstream_proxy.store.groups import GroupTable
 from slipstream_proxy.store.likeness import alike_of
 from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.mutations import NAMED, MutationReplay
+from slipstream_proxy.store.pace import Agent, Pace
 from slipstream_proxy.store.pins import PinTable
 from slipstream_proxy.store.positions import SpoolPositions
 from slipstream_proxy.store.protocol import Position, RecordedCall
 from slipstream_proxy.store.recall import Recall
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import EPISODE_FIELDS, EpisodeRow, PinRow, eid_of
+
+UNTAGGED = ("new", "continued")
+"""Origins of a call whose episode the data plane named."""
 
 
 @dataclass(slots=True)
@@ -40,6 +44,7 @@ class Ingest:
     pins: PinTable
     deletion: Deletion
     mutations: MutationReplay
+    pace: Pace
 
     def ingest(self, items: Sequence[RecordedCall | Mutation], positions: dict[str, Position]) -> None:
         """Apply in order, exactly once: an item whose id is stored already changes nothing."""
@@ -84,6 +89,10 @@ class Ingest:
         if ep is None:
             ep = changes.eps[eid] = _first_row(eid, call)
             changes.new.add(eid)
+        elif ep.idle and ep.state == "done":
+            self._reopen(tx, changes, ep)
+        if ep.last_end:
+            self.pace.note(Agent(ep.key, ep.model), head.at - ep.last_end)
         changes.changed.add(eid)
         row, packed = self.calls.append(tx, ep, call, ep.calls, new=eid in changes.new)
         changes.calls[schema.day_of(head.at)].append(row)
@@ -92,6 +101,7 @@ class Ingest:
         ep.prompt_tokens += packed.prompt.size
         ep.completion_tokens += packed.completion.size
         ep.started, ep.last_at = min(ep.started, head.at), max(ep.last_at, head.at)
+        ep.last_end = max(ep.last_end, head.at + head.seconds)
         if ep.ended is not None:
             ep.ended = max(ep.ended, head.at)
         if head.attempt:
@@ -103,6 +113,12 @@ class Ingest:
         if head.adapter and (head.pin == "moved" or eid in changes.new):
             changes.pins[eid] = PinRow(eid, _model_of(call), head.adapter, head.arm, head.at)
         changes.now = max(changes.now, head.at + head.seconds)
+
+    def _reopen(self, tx: Tx, changes: Changes, ep: EpisodeRow) -> None:
+        """It was taken for over and is not. It keeps its place in its group, unless a trainer has it already."""
+        if ep.grp is None or self.groups.hold(tx, ep.grp):
+            ep.state, ep.ended, ep.idle = "open", None, False
+            changes.reopened.add(ep.eid)
 
     # writing
 
@@ -119,16 +135,19 @@ class Ingest:
             if ep.state == "open":
                 ep.state, ep.ended = "done", max(ep.last_at, ep.ended or 0.0)
                 ended.append(ep)
-                changes.changed.add(eid)
+            ep.idle = False
+            changes.changed.add(eid)
         full = self.groups.join(tx, ended, changes.now)
         eps = changes.eps
         tx.insert("t_episodes", [eps[eid].row() for eid in changes.new])
         changed = [eps[eid].row() for eid in changes.changed - changes.new]
         tx.update("t_episodes", EPISODE_FIELDS[:1], EPISODE_FIELDS[1:], changed)
         self.pins.put(tx, changes.pins)
+        self.pins.hold(tx, changes.reopened)
         self.pins.release(tx, [ep.eid for ep in ended])
         self.groups.complete(tx, full, changes.now)
-        self.groups.mark_ready(tx, {*full, *(g for eid in scored if (g := eps[eid].grp))}, changes.now)
+        settled = {*(eps[eid].grp for eid in scored), *(ep.grp for ep in ended)}
+        self.groups.mark_ready(tx, {*full, *(g for g in settled if g)}, changes.now)
         if not self.db.shared:
             self.memory.keep(eps.values())
         self.deletion.forget(tx, list(changes.gone), changes.now)
@@ -182,6 +201,7 @@ def _first_row(eid: str, call: RecordedCall) -> EpisodeRow:
         last_at=head.at,
         grouped=head.grouped,
         alike=alike_of(call),
+        untagged=head.origin in UNTAGGED,
     )
 
 

@@ -75,7 +75,8 @@ class JudgeQueue:
             lacking = f"SELECT e.grp FROM t_episodes e WHERE e.grp IS NOT NULL AND {self._lacks('e.eid')}"
             kinds = "'task', 'like'" if wanted.singles else "'task'"
             sql = f"""SELECT id FROM t_groups WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND {FREE}
-                AND id IN ({lacking}) ORDER BY completed DESC, id LIMIT ?{self.db.lock_rows}"""
+                AND id IN ({lacking}) AND id NOT IN (SELECT grp FROM t_episodes WHERE state = 'open' AND grp IS NOT NULL)
+                ORDER BY completed DESC, id LIMIT ?{self.db.lock_rows}"""
             groups = [g for (g,) in tx.all(sql, (now, now, names, len(names), wanted.limit))]
             if wanted.singles and len(groups) < wanted.limit:
                 sql = f"""SELECT id FROM t_groups WHERE kind = 'window' AND state = 'window' AND {FREE} AND {self._lacks("single")}

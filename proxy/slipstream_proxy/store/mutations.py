@@ -107,3 +107,5 @@ class MutationReplay:
         )
         changes.rewards.append(row)
         changes.rewarded.add(eid)
+        if reward.done:
+            self._done(changes, item, eid)

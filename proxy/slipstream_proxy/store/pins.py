@@ -60,6 +60,11 @@ class PinTable:
         if eids:
             tx.run(f"UPDATE t_pins SET active = FALSE WHERE active AND eid {IN}", (list(eids),))
 
+    def hold(self, tx: Tx, eids: Collection[str]) -> None:
+        """The episodes go on: their adapter is needed again."""
+        if eids:
+            tx.run(f"UPDATE t_pins SET active = TRUE WHERE NOT active AND eid {IN}", (list(eids),))
+
     def expire(self, tx: Tx, before: float) -> None:
         """A pin of before then whose episode never had a call is let go."""
         sql = "UPDATE t_pins SET active = FALSE WHERE active AND ts < ? AND eid NOT IN (SELECT eid FROM t_episodes)"

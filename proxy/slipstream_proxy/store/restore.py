@@ -94,6 +94,7 @@ def episode_row(detail: EpisodeDetail, calls: list[RecordedCall]) -> EpisodeRow:
         grouped=detail.task is not None,
         alike=alike_of(calls[0]) if calls else "",
         adapters=dump(list(dict.fromkeys(sampled))),
+        last_end=max((c.at + c.seconds for c in detail.call_list), default=last),
     )
 
 

@@ -42,6 +42,12 @@ class EpisodeRow:
     alike: str = ""
     adapters: str = "[]"
     retried: bool = False
+    untagged: bool = False
+    """No header, path or key named it: the data plane did."""
+    last_end: float = 0.0
+    """When its last call ended."""
+    idle: bool = False
+    """It is done because no call came, and goes on if one does after all."""
 
     def row(self) -> Row:
         return tuple(getattr(self, name) for name in EPISODE_FIELDS)
@@ -72,7 +78,7 @@ EPISODE_COLUMNS = ", ".join(EPISODE_FIELDS)
 
 
 class CallRow(NamedTuple):
-    """A row of a day's table of calls. Of messages, tools and prompt_ids it holds what its ``parent`` does not have (``delta``)."""
+    """A row of a day's table of calls. Of messages, tools and prompt_ids it holds what ``delta_base`` does not have (``delta``)."""
 
     id: str
     eid: str
@@ -89,7 +95,7 @@ class CallRow(NamedTuple):
     reason: str | None
     sampling: str | None
     temperature: float
-    parent: str | None
+    delta_base: str | None
     keep_messages: int
     keep_tokens: int
     messages: str | None
@@ -106,6 +112,7 @@ class CallRow(NamedTuple):
     body_hash: str
     attempt: int
     extra: str | None
+    extends: str | None = None
 
 
 class RewardRow(NamedTuple):
@@ -175,6 +182,8 @@ class GroupRow(NamedTuple):
     judge_worker: str | None = None
     judge_last: str | None = None
     single: str | None = None
+    cause: str | None = None
+    """Why it is ``stale``, ``dropped`` or ``skipped``."""
 
 
 class BatchRow(NamedTuple):

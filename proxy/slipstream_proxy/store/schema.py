@@ -12,17 +12,18 @@ from datetime import UTC, datetime
 
 from slipstream_proxy.store.driver import StoreError, Tx
 
-VERSION = 2
+VERSION = 3
 
 CALLS: dict[str, str] = {
     "id": "TEXT", "eid": "TEXT", "number": "INTEGER", "ts": "FLOAT8", "seconds": "FLOAT8", "dialect": "TEXT", "model": "TEXT",
     "trained": "TEXT", "adapter": "TEXT", "status": "INTEGER", "outcome": "TEXT", "trainable": "BOOLEAN", "reason": "TEXT",
-    "sampling": "TEXT", "temperature": "FLOAT8", "parent": "TEXT", "keep_messages": "INTEGER", "keep_tokens": "INTEGER",
+    "sampling": "TEXT", "temperature": "FLOAT8", "delta_base": "TEXT", "keep_messages": "INTEGER", "keep_tokens": "INTEGER",
     "messages": "TEXT", "tools": "TEXT", "reply": "TEXT", "finish": "TEXT", "prompt_tokens": "INTEGER", "completion_tokens": "INTEGER",
     "prompt_ids": "BYTEA", "completion_ids": "BYTEA", "lengths": "BYTEA", "logprobs": "BYTEA", "error": "TEXT", "body_hash": "TEXT",
-    "attempt": "INTEGER", "extra": "TEXT",
+    "attempt": "INTEGER", "extra": "TEXT", "extends": "TEXT",
 }  # fmt: skip
-"""``eid`` is key/episode. What is stored of messages, tools and prompt_ids is what the parent call does not have (``compact``)."""
+"""``eid`` is key/episode. What is stored of messages, tools and prompt_ids is what call ``delta_base`` does not have
+(``delta``); ``extends`` is the call whose conversation this one goes on with (``tree``)."""
 
 TABLES: dict[str, dict[str, str]] = {
     "t_meta": {"name": "TEXT", "value": "TEXT"},
@@ -34,6 +35,7 @@ TABLES: dict[str, dict[str, str]] = {
         "arm": "TEXT", "state": "TEXT", "started": "FLOAT8", "last_at": "FLOAT8", "ended": "FLOAT8", "calls": "INTEGER",
         "trained_calls": "INTEGER", "prompt_tokens": "BIGINT", "completion_tokens": "BIGINT", "reward": "FLOAT8", "grp": "TEXT",
         "grouped": "BOOLEAN", "alike": "TEXT", "adapters": "TEXT", "retried": "BOOLEAN",
+        "untagged": "BOOLEAN", "last_end": "FLOAT8", "idle": "BOOLEAN",
     },
     "t_early": {"eid": "TEXT", "ts": "FLOAT8"},
     "t_rewards": {
@@ -46,7 +48,7 @@ TABLES: dict[str, dict[str, str]] = {
         "id": "TEXT", "bucket": "TEXT", "ordinal": "INTEGER", "kind": "TEXT", "key": "TEXT", "task": "TEXT", "model": "TEXT", "split": "TEXT",
         "state": "TEXT", "n": "INTEGER", "created": "FLOAT8", "completed": "FLOAT8", "ready_at": "FLOAT8", "batch": "TEXT", "attempts": "INTEGER",
         "parked": "BOOLEAN", "retry_at": "FLOAT8", "judge_lease": "TEXT", "judge_until": "FLOAT8", "judge_worker": "TEXT",
-        "judge_last": "TEXT", "single": "TEXT",
+        "judge_last": "TEXT", "single": "TEXT", "cause": "TEXT",
     },
     "t_batches": {
         "id": "TEXT", "lease": "TEXT", "worker": "TEXT", "model": "TEXT", "state": "TEXT", "until": "FLOAT8", "created": "FLOAT8",
@@ -76,7 +78,7 @@ PRIMARY: dict[str, str] = {
 INDEXES = (
     "CREATE INDEX IF NOT EXISTS i_rewards_eid ON t_rewards (eid)",
     "CREATE INDEX IF NOT EXISTS i_episodes_grp ON t_episodes (grp)",
-    "CREATE INDEX IF NOT EXISTS i_episodes_open ON t_episodes (last_at) WHERE state = 'open'",
+    "CREATE INDEX IF NOT EXISTS i_episodes_running ON t_episodes (last_end) WHERE state = 'open'",
     "CREATE INDEX IF NOT EXISTS i_episodes_started ON t_episodes (started, eid)",
     "CREATE INDEX IF NOT EXISTS i_episodes_id ON t_episodes (id)",
     "CREATE INDEX IF NOT EXISTS i_groups_state ON t_groups (state, ready_at)",
@@ -93,7 +95,7 @@ VIEWS: dict[str, str] = {
 }
 CALLS_VIEW = """SELECT id, split_part(eid, '/', 2) AS episode, split_part(eid, '/', 1) AS key, number, ts, seconds, dialect, model, trained,
     adapter, status, outcome, trainable, reason AS untrainable_reason, temperature, sampling, prompt_tokens, completion_tokens, finish,
-    reply, error, attempt FROM """
+    reply, error, attempt, extends FROM """
 VIEW_NAMES = ("episodes", "calls", "rewards", "adapters")
 
 
@@ -136,7 +138,23 @@ def _reasons(tx: Tx) -> None:
         tx.run("UPDATE t_adapters SET reason = ? WHERE name = ?", (json.loads(body).get("reason"), name))
 
 
-MIGRATIONS: dict[int, Callable[[Tx], None]] = {1: _reasons}
+def _tree(tx: Tx) -> None:
+    """Version 3: which call each call extends; when an episode's last call ended, and whether it is untagged; why a group was lost."""
+    days = [table_of(day) for (day,) in tx.all("SELECT day FROM t_days")]
+    for table in ("t_calls_none", *days):
+        tx.run(f"ALTER TABLE {table} RENAME COLUMN parent TO delta_base")
+        tx.run(f"ALTER TABLE {table} ADD COLUMN extends TEXT")
+    for column in ("untagged BOOLEAN", "last_end FLOAT8", "idle BOOLEAN"):
+        tx.run(f"ALTER TABLE t_episodes ADD COLUMN {column}")
+    # 26 letters after ep-: the data plane's own name for a run that nothing named
+    tx.run(
+        """UPDATE t_episodes SET last_end = last_at, idle = FALSE,
+        untagged = (id LIKE 'ep-%' AND length(split_part(id, '~', 1)) = 29)"""
+    )
+    tx.run("ALTER TABLE t_groups ADD COLUMN cause TEXT")
+
+
+MIGRATIONS: dict[int, Callable[[Tx], None]] = {1: _reasons, 2: _tree}
 """From version n to n + 1."""
 
 

@@ -24,6 +24,7 @@ from slipstream_proxy.store.judge_queue import JudgeQueue
 from slipstream_proxy.store.lifecycle import Lifecycle
 from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.mutations import MutationReplay
+from slipstream_proxy.store.pace import Pace
 from slipstream_proxy.store.pins import PinTable
 from slipstream_proxy.store.positions import SpoolPositions
 from slipstream_proxy.store.protocol import Position, RecordedCall, Rules, Store
@@ -44,7 +45,7 @@ class SqlStore:
             schema.prepare(tx, keyed=db.shared)
         days = DayTables(db)
         db.settle()
-        memory = Memory()
+        memory, pace = Memory(), Pace(rules.idle_timeout)
         self.calls = CallTable(db, days)
         self.rewards = RewardTable(db, rules)
         self.pins = PinTable(db)
@@ -59,7 +60,17 @@ class SqlStore:
         self.statistics = StoreStatistics(db, rules, days)
         self._deletion = Deletion(db, memory, self.calls, self.episodes, self.groups)
         self._lifecycle = Lifecycle(
-            db, rules, memory, self.groups, self.rewards, self.pins, self.batches, self._deletion
+            db,
+            rules,
+            memory,
+            pace,
+            days,
+            self.episodes,
+            self.groups,
+            self.rewards,
+            self.pins,
+            self.batches,
+            self._deletion,
         )
         self._positions = SpoolPositions(instance, memory)
         self._snapshots = Snapshots(db, days, self._positions)
@@ -83,6 +94,7 @@ class SqlStore:
                 self._deletion,
                 EpisodeRestore(rules, memory, self.calls),
             ),
+            pace,
         )
         self.rewards.apply_rules()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -10,8 +11,8 @@ from pydantic import Field, JsonValue
 from slipstream.contract.base import Finite, Id, Model, Split, Tag
 
 
-class RewardIn(Model):
-    """``POST episodes/{id}/rewards``.
+class RewardFields(Model):
+    """What a reward is, given or stored.
 
     The latest reward of one (episode, call, name) counts, whoever sent it: ``source`` is kept for people and for
     metrics. A batch keeps the rewards that it was leased with.
@@ -28,7 +29,19 @@ class RewardIn(Model):
     meta: dict[str, JsonValue] = Field(default_factory=dict)
 
 
-class Reward(RewardIn):
+class RewardIn(RewardFields):
+    """``POST episodes/{id}/rewards``."""
+
+    done: bool | None = None
+    """Whether the episode ends with this reward. None: it does if the reward is the whole episode's (no ``call``) and
+    its name counts (``reward.weights``)."""
+
+    def ends(self, weights: Collection[str]) -> bool:
+        """Whether the episode ends with this reward, where rewards of these names count."""
+        return self.done if self.done is not None else self.call is None and self.name in weights
+
+
+class Reward(RewardFields):
     episode: Id
     at: float
     adapter: str | None = None
@@ -41,6 +54,8 @@ class RewardAck(Model):
     """False: no call of the episode has arrived yet; the reward is kept and joined when one does."""
     fix: str | None = None
     """What to do if ``known`` stays false."""
+    done: bool = False
+    """The episode ended with this reward: a later call of its name starts another one."""
 
 
 class CallRecord(Model):
@@ -77,7 +92,8 @@ class CallRecord(Model):
     finish_reason: str | None = None
     error: str | None = None
     """The error body, of a call that failed (cut at 4 KiB)."""
-    parent: Id | None = None
+    extends: Id | None = None
+    """The call whose conversation this one goes on with. None: it begins one."""
 
 
 class EpisodeState(StrEnum):

@@ -17,7 +17,11 @@ class IdentityConfig(Section):
 
 
 class EpisodesConfig(Section):
-    idle_timeout: Positive = Field(900.0, description="Seconds without a call after which an episode is done.")
+    idle_timeout: Positive = Field(
+        900.0,
+        description="Seconds without a call after which an episode is done at the latest. It is less where an agent's own "
+        "pauses are shorter (docs/store.md).",
+    )
 
 
 class GroupsConfig(Section):

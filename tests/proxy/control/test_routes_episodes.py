@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from tests.proxy.control.conftest import until
 
 
@@ -22,7 +23,7 @@ async def test_a_reward_is_in_the_store_when_the_post_returns(plane):
     await plane.call("e1")
     await plane.seen("e1")
     status, ack = await plane.ask("POST", "/episodes/e1/rewards", {"value": 0.5, "key": "k"})
-    assert (status, ack) == (200, {"stored": True, "known": True, "fix": None})
+    assert (status, ack) == (200, {"stored": True, "known": True, "fix": None, "done": True})
     assert (await plane.seen("e1"))["reward"] == 0.5
     assert (await plane.ask("POST", "/episodes/e1/rewards", {"value": 0.9, "key": "k"}))[1]["stored"] is False
     assert (await plane.seen("e1"))["reward"] == 0.5
@@ -45,6 +46,27 @@ async def test_an_orphan_is_refused_after_its_time(plane):
     plane.deps.now = lambda: now + 4000
     status, body = await plane.ask("POST", "/episodes/never/rewards", {"value": 1.0})
     assert (status, body["error"]["field"]) == (404, "path.episode")
+
+
+REWARDS = (
+    ({"value": 1.0}, True),
+    ({"value": 1.0, "done": False}, False),
+    ({"value": 1.0, "name": "style"}, False),
+    ({"value": 1.0, "name": "style", "done": True}, True),
+)
+
+
+@pytest.mark.parametrize(("reward", "ends"), REWARDS)
+async def test_the_final_reward_ends_its_episode(plane, reward, ends):
+    call = await plane.call("e1")
+    await plane.seen("e1")
+    one = await plane.client.post(
+        "/slipstream/v1/episodes/e1/rewards", json={"value": 0.1, "call": call}, headers=plane.as_()
+    )
+    assert (one.status, (await one.json())["done"], "x-slipstream-done" in one.headers) == (200, False, False)
+    all_of_it = await plane.client.post("/slipstream/v1/episodes/e1/rewards", json=reward, headers=plane.as_())
+    assert ((await all_of_it.json())["done"], "x-slipstream-done" in all_of_it.headers) == (ends, ends)
+    assert (await plane.seen("e1"))["state"] == ("done" if ends else "open")
 
 
 async def test_done(plane):

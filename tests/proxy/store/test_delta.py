@@ -72,7 +72,7 @@ def test_every_history_comes_back(calls):
         sequence = np.concatenate((array, np.asarray(sampled, np.int32)))
         parents.add("day", "e", Known(name, [*digests, digest(dump(reply))], sequence, dump(tools)))
         back = join(
-            whole.get(made.parent), made.keep_messages, made.keep_tokens, [load(t) for t in made.messages], made.ids,
+            whole.get(made.base), made.keep_messages, made.keep_tokens, [load(t) for t in made.messages], made.ids,
             None if made.tools is None else load(made.tools),
         )  # fmt: skip
         assert [dump(m) for m in back.messages] == texts
@@ -84,7 +84,7 @@ def test_every_history_comes_back(calls):
 def test_a_conversation_costs_what_is_new():
     known = Known("1", [digest("a"), digest("b")], np.asarray([1, 2, 3], np.int32), "[]")
     made = cut(["a", "b", "c"], [digest(x) for x in "abc"], np.asarray([1, 2, 3, 4], np.int32), "[]", [known])
-    assert (made.parent, made.keep_messages, made.keep_tokens, made.messages, made.ids.tolist(), made.tools) == (
+    assert (made.base, made.keep_messages, made.keep_tokens, made.messages, made.ids.tolist(), made.tools) == (
         "1",
         2,
         3,
@@ -97,15 +97,15 @@ def test_a_conversation_costs_what_is_new():
 def test_the_longest_match_is_the_parent_and_the_later_of_equals():
     a = Known("a", [digest("x")], delta.NO_IDS, "[]")
     b = Known("b", [digest("x"), digest("y")], delta.NO_IDS, "[]")
-    assert cut(["x", "y"], [digest("x"), digest("y")], delta.NO_IDS, "[]", [a, b, a]).parent == "b"
-    assert cut(["x"], [digest("x")], delta.NO_IDS, "[]", [a, b]).parent == "b"
-    assert cut(["z"], [digest("z")], delta.NO_IDS, "[]", [a, b]).parent is None
+    assert cut(["x", "y"], [digest("x"), digest("y")], delta.NO_IDS, "[]", [a, b, a]).base == "b"
+    assert cut(["x"], [digest("x")], delta.NO_IDS, "[]", [a, b]).base == "b"
+    assert cut(["z"], [digest("z")], delta.NO_IDS, "[]", [a, b]).base is None
 
 
 def test_tokens_alone_may_match():
     known = Known("1", [digest("a")], np.asarray([1, 2, 3], np.int32), "[]")
     made = cut(["b"], [digest("b")], np.asarray([1, 2, 9], np.int32), "[1]", [known])
-    assert (made.parent, made.keep_messages, made.keep_tokens, made.tools) == ("1", 0, 2, "[1]")
+    assert (made.base, made.keep_messages, made.keep_tokens, made.tools) == ("1", 0, 2, "[1]")
 
 
 def test_prefixes():

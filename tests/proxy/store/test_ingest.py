@@ -73,7 +73,6 @@ def test_it_is_all_there_after_opening_again(opened):
     )
     second.ingest([two], at(0, 2))
     got = second.episodes.get("-", "e1", tokens=True).call_list
-    assert got[1].parent == one.head.id
     assert (got[1].messages, got[1].prompt_ids) == (two.parsed.messages, two.parsed.prompt_ids)
 
 
@@ -123,7 +122,6 @@ def test_calls_on_both_sides_of_midnight(store):
     store.ingest([one, two], {})
     assert len(store.archive.days()) == 2
     got = store.episodes.get("-", "e1", tokens=True).call_list
-    assert got[1].parent is None
     assert got[1].prompt_ids == [1, 2, 3, 4]
     assert store.archive.drop(store.archive.days()[0]) == 1
     assert [c.id for c in store.episodes.get("-", "e1").call_list] == [two.head.id]
@@ -135,3 +133,21 @@ def test_two_keys_with_one_episode_name_are_two(store):
     assert store.episodes.get("k1", "e1").reward == 3
     assert store.episodes.get("k2", "e1").reward is None
     assert store.episodes.get(None, "e1").key == "k2"
+
+
+def test_the_final_reward_ends_its_episode(store):
+    store.ingest([call("a"), reward("a", done=True), call("b"), reward("b", done=False), call("c"), reward("c")], {})
+    states = {e.id: e.state.value for e in store.episodes.page(EpisodeFilter()).episodes}
+    assert states == {"a": "done", "b": "open", "c": "open"}, "a record of before has no word on it"
+    store.ingest([reward("a", 0.25, done=True, at=NOW + 9), reward("b", done=True), reward("late", done=True)], {})
+    store.ingest([call("late")], {})
+    states = {e.id: e.state.value for e in store.episodes.page(EpisodeFilter()).episodes}
+    assert states == {"a": "done", "b": "done", "c": "open", "late": "done"}
+    assert store.episodes.get("-", "a").reward == 0.25, "late rewards still correct"
+
+
+def test_a_call_in_flight_when_the_reward_comes_belongs_to_the_run(store):
+    store.ingest([call("a"), reward("a", done=True, at=NOW + 2)], {})
+    store.ingest([call("a", at=NOW + 1, seconds=5.0)], {})
+    found = store.episodes.get("-", "a")
+    assert (found.state, found.calls, found.ended) == ("done", 2, NOW + 1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tests.proxy.store.helpers import NOW, call, reward
+import pytest
+from tests.proxy.store.helpers import NOW, call, done, reward, want
 
+from slipstream.contract import GroupLeaseIn
 from slipstream_proxy.store.protocol import EpisodeFilter
 
 
@@ -14,6 +16,83 @@ def test_an_idle_episode_is_done(opened):
     assert [(e.id, e.state) for e in store.episodes.page(EpisodeFilter()).episodes] == [("b", "open"), ("a", "done")]
     store.sweep(NOW + 500)
     assert store.statistics.counts(NOW)["groups"] == {"ready": 1}
-    store.ingest([call("a", at=NOW + 600)], {})
+
+
+def states(store):
+    return {e.id: e.state.value for e in store.episodes.page(EpisodeFilter(limit=500)).episodes}
+
+
+def paced(store, pause: float, *, model: str = "m") -> float:
+    """An agent of this pace has done its runs. -> When they were over."""
+    items, at = [], NOW
+    for run in range(4):
+        for _ in range(5):
+            items.append(call(f"run{run}", at=at, seconds=0.5, trained=model, origin="new", task=None))
+            at += 0.5 + pause
+        items.append(done(f"run{run}", at=at))
+    store.ingest(items, {})
+    return at
+
+
+@pytest.mark.parametrize(("pause", "over"), [(0.1, 20.0), (10.0, 40.0), (3000.0, 900.0)])
+def test_an_untagged_episode_is_over_after_its_agents_own_pauses(store, pause, over):
+    now = paced(store, pause)
+    store.ingest([call("last", at=now, seconds=5.0, origin="new", task=None)], {})
+    store.sweep(now + 5 + over - 1)
+    assert states(store)["last"] == "open"
+    store.sweep(now + 5 + over + 1)
+    assert states(store)["last"] == "done"
+
+
+def test_the_pace_is_known_after_opening_again(opened):
+    first = opened()
+    now = paced(first, 0.1)
+    first.ingest([call("last", at=now, origin="new"), call("tagged", at=now)], {})
+    first.close()
+    second = opened()
+    second.sweep(now + 25)
+    assert (states(second)["last"], states(second)["tagged"]) == ("done", "open")
+    second.sweep(now + 125)
+    assert states(second)["tagged"] == "done"
+
+
+def test_a_tagged_episode_of_an_unknown_agent_waits_for_the_setting(store):
+    paced(store, 0.1, model="another")
+    store.ingest([call("tagged"), call("untagged", origin="new")], {})
+    store.sweep(NOW + 65)
+    assert (states(store)["tagged"], states(store)["untagged"]) == ("open", "done")
+    store.sweep(NOW + 902)
+    assert states(store)["tagged"] == "done"
+
+
+def test_an_idle_episode_that_goes_on_is_opened_again(store):
+    store.ingest([call("a", origin="new"), call("b", at=NOW + 1, origin="new"), reward("a"), reward("b")], {})
+    store.sweep(NOW + 100)
+    group = store.episodes.get("-", "a").group
+    assert store.statistics.counts(NOW)["groups"] == {"ready": 1}
+    store.ingest([call("a", at=NOW + 150, origin="continued")], {})
     found = store.episodes.get("-", "a")
-    assert (found.calls, found.state, found.ended) == (2, "done", NOW + 600)
+    assert (found.state, found.ended, found.calls, found.group) == ("open", None, 2, group)
+    assert store.pins.open() == {"m": 1}
+    assert store.batches.lease(want(), {}, 0, NOW + 151) is None, "the group waits for it"
+    assert store.judging.lease(GroupLeaseIn(worker="j", names=["judge"]), NOW + 151) is None
+    store.ingest([done("a", at=NOW + 160)], {})
+    got = store.batches.lease(want(), {}, 0, NOW + 161)
+    assert [r["episode"] for r in got.table.to_pylist()] == ["a", "a", "b"]
+
+
+def test_an_episode_that_is_trained_on_stays_done(store):
+    store.ingest([call("a", origin="new"), call("b", origin="new"), reward("a"), reward("b")], {})
+    store.sweep(NOW + 100)
+    assert store.batches.lease(want(), {}, 0, NOW + 101) is not None
+    store.ingest([call("a", at=NOW + 150)], {})
+    assert (states(store)["a"], store.episodes.get("-", "a").calls) == ("done", 2)
+
+
+def test_an_episode_that_was_ended_is_not_opened_again(store):
+    store.ingest([call("a"), done("a"), call("a", at=NOW + 5)], {})
+    assert states(store)["a"] == "done"
+    store.ingest([call("b")], {})
+    store.sweep(NOW + 1000)
+    store.ingest([done("b", at=NOW + 1001), call("b", at=NOW + 1002)], {})
+    assert states(store)["b"] == "done"

@@ -34,7 +34,6 @@ def test_one_fleet(two):
     a.ingest([call("e", at=NOW + 2, messages=[*more.parsed.messages, "z"], done=True), reward("e")], at(0, 2))
     found = b.episodes.get("-", "e", tokens=True)
     assert [c.number for c in found.call_list] == [0, 1, 2]
-    assert found.call_list[1].parent == one.head.id
     assert found.call_list[2].messages == [*more.parsed.messages, "z"]
     assert (found.reward, found.state) == (1.0, "done")
     assert (a.positions(), b.positions()) == ({"data0": Position(0, 2)}, {"data0": Position(0, 5)})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import duckdb
@@ -9,6 +10,9 @@ from tests.proxy.store.helpers import call, reward
 
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.driver import StoreError
+
+BYTES = re.compile(r"decode\('([0-9a-f]*)', 'hex'\)")
+"""PostgreSQL's spelling; DuckDB's is ``unhex``."""
 
 
 def test_days():
@@ -34,7 +38,7 @@ def test_every_version_of_before_becomes_this_one(opened, url, version):
         Path(path).unlink()
         with duckdb.connect(path) as con:
             for statement in statements:
-                con.execute(statement)
+                con.execute(BYTES.sub(r"unhex('\1')", statement))
     else:
         with psycopg.connect(url, autocommit=True) as con:
             for statement in statements:

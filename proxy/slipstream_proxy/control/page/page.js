@@ -151,7 +151,7 @@ async function detail(e) {
     d.advantage === null ? "not trained on" : "advantage " + short(d.advantage), d.trained_adapters.length && "trained " + d.trained_adapters.join(", ")].filter(Boolean).join(" · ");
   let shown = 0;
   $("calls").replaceChildren(...d.call_list.map((c) => {
-    const fresh = c.parent ? c.messages.slice(shown) : c.messages;
+    const fresh = c.extends ? c.messages.slice(shown) : c.messages;
     shown = c.messages.length;
     const box = el("div", {}, ...fresh.map((m) => bubble(m)), ...c.reply.map((m) => bubble(m, c.trainable ? "" : " · not trainable: " + (c.untrainable_reason || c.outcome))));
     if (c.error) box.append(el("p", { class: "bad" }, c.error));

@@ -102,7 +102,13 @@ def _unknown(ctx: Ctx) -> Problem:
 
 async def post_done(ctx: Ctx) -> web.StreamResponse:
     await ctx.deps.mutate("done", {"key": ctx.owner(ctx.query.key), "episode": ctx.path("episode")})
-    return reply(Stored())
+    return ended_reply(reply(Stored()))
+
+
+def ended_reply(response: web.Response) -> web.Response:
+    """Tells the data plane, which passes it on, that the next call of this name is another run's."""
+    response.headers[c.Headers.DONE] = "true"
+    return response
 
 
 async def delete_episode(ctx: Ctx) -> web.StreamResponse:

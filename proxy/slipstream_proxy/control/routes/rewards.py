@@ -11,7 +11,7 @@ from slipstream import contract as c
 from slipstream_proxy.control.http import GRADE, INFERENCE, JUDGE, REWARD, Ctx, Route, reply
 from slipstream_proxy.control.permissions import OF_OTHERS, check_reward
 from slipstream_proxy.control.problem import Problem
-from slipstream_proxy.control.routes.episodes import EPISODE, KeyQuery
+from slipstream_proxy.control.routes.episodes import EPISODE, KeyQuery, ended_reply
 
 CALL_PATIENCE = 2.0
 """Seconds that a reward of a call waits for the call to come from the spool into the store."""
@@ -40,12 +40,15 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
             field="body.call",
             fix="name a call by the x-slipstream-call of its reply, or leave `call` out to score the whole episode",
         )
+    # the spool keeps the decision itself: a replay under other weights ends the same episodes
+    ends = body.ends({name for name, weight in deps.config.reward.weights.items() if weight})
     if ack.stored:
-        await deps.mutate("reward", {"key": key, "episode": episode, "reward": body.model_dump(mode="json")})
+        reward = body.model_copy(update={"done": ends}).model_dump(mode="json")
+        await deps.mutate("reward", {"key": key, "episode": episode, "reward": reward})
     if not ack.known:
         hint = "no call of it has come with this key yet; if another key makes its calls, use that key or one of scope grade"
         ack = ack.model_copy(update={"fix": hint})
-    return reply(ack)
+    return ended_reply(reply(ack.model_copy(update={"done": True}))) if ends else reply(ack)
 
 
 async def _owner(ctx: Ctx, episode: str) -> str:

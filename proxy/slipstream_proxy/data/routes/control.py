@@ -11,6 +11,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from slipstream.contract import Headers
 from slipstream_proxy.data.access.admission import credential
 from slipstream_proxy.data.routes.body import body_parts
 from slipstream_proxy.data.wire.errors import RequestRefused
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.episode.memory import EpisodeMemory
 
 _CREDENTIALS = ("authorization", "x-api-key", "api-key")
-_DONE = re.compile(r"^/slipstream/v1/episodes/([^/]+)/done$")
+_ENDING = re.compile(r"^/slipstream/v1/episodes/([^/]+)/(?:done|rewards)$")
 _PAGE = ("/", "/favicon.ico")
 
 
@@ -78,8 +79,8 @@ class ControlRoutes:
             message = "the control plane does not answer; calls are served and recorded meanwhile"
             return _refused(RequestRefused(503, message, retry_after=1.0))
         async with reply:
-            if request.method == "POST" and reply.status < 300 and (m := _DONE.match(path)):
-                self._episodes.finish(json.loads(auth)["key"], m[1])
+            if request.method == "POST" and Headers.DONE in reply.headers and (m := _ENDING.match(path)):
+                self._episodes.finish(request.query.get("key") or json.loads(auth)["key"], m[1])
             return await hand_on(request, reply)
 
 
