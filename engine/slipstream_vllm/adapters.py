@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import importlib
 import json
 import logging
 import os
 import tempfile
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, MutableMapping, ValuesView
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, TypedDict
 
 from slipstream_vllm.versions import resolve
@@ -174,15 +176,23 @@ def sharing(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-def serving_routes(original: Callable[[FastAPI], None], attach: Callable[[FastAPI], None]) -> Callable[[FastAPI], None]:
+def serving_routes(routes: ModuleType) -> Callable[[FastAPI], None]:
     """``attach_router``: vLLM attaches the routes only where its own variable is set, which it refuses beside several API servers."""
+    original: Callable[[FastAPI], None] = routes.attach_router
 
     @functools.wraps(original)
     def attach_router(app: FastAPI) -> None:
-        if os.environ.get(ROUTES) == "1" and os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0") in {"0", ""}:
-            attach(app)
-        else:
+        if os.environ.get(ROUTES) != "1":
             original(app)
+            return
+        names = vars(routes)
+        environment = names["envs"]
+        # What the function asks, for this one call.
+        names["envs"] = SimpleNamespace(VLLM_ALLOW_RUNTIME_LORA_UPDATING=True)
+        try:
+            original(app)
+        finally:
+            names["envs"] = environment
 
     return attach_router
 
@@ -191,5 +201,5 @@ def install() -> None:
     """Put these in vLLM's place. ``versions.unsupported()`` was asked before."""
     models = resolve("vllm.entrypoints.openai.models.serving:OpenAIServingModels")
     models.__init__ = sharing(models.__init__)  # type: ignore[misc]
-    routes = resolve("vllm.entrypoints.serve.lora:api_router")
-    routes.attach_router = serving_routes(routes.attach_router, routes._attach_router)  # type: ignore[attr-defined]
+    routes = importlib.import_module("vllm.entrypoints.serve.lora.api_router")
+    routes.attach_router = serving_routes(routes)  # type: ignore[attr-defined]

@@ -2,10 +2,11 @@
 
 A reply or a streamed chunk of a captured call ends with one more member::
 
-    "slipstream":{"v":1,"p":[[0,"<ids>"]],"c":[[0,"<ids>","<log-probabilities>"],…]}
+    "slipstream":{"v":1,"p":[[0,"<ids>"]],"c":[[0,"<ids>","<log-probabilities>"],…],"e":1}
 
 - ``p``: (prompt's index, prompt token ids). In a stream it comes once, with the first chunk.
 - ``c``: (choice's index, sampled token ids, their log-probabilities), in the order in which they were sampled.
+- ``e``: only if vLLM gave fewer log-probabilities than ids; the call cannot be trained on then.
 
 Ids are little-endian int32 and log-probabilities little-endian float32, both as base64.
 """
@@ -41,15 +42,16 @@ def _encode(values: array[int] | array[float]) -> str:
 
 
 def pack(prompts: Iterable[tuple[int, Sequence[int]]], choices: Iterable[Choice]) -> Packed:
-    """The member's value. Raises ``ValueError`` if a choice has not one log-probability an id."""
-    made = []
+    """The member's value. Of more log-probabilities than ids the last ones count: vLLM's merged outputs may repeat earlier ones."""
+    made, short = [], False
     for index, ids, logprobs in choices:
-        if len(ids) != len(logprobs):
-            raise ValueError(f"choice {index} has {len(ids)} ids and {len(logprobs)} log-probabilities")
-        made.append([index, encode_ids(ids), encode_logprobs(logprobs)])
+        short = short or len(logprobs) < len(ids)
+        made.append([index, encode_ids(ids), encode_logprobs(logprobs[max(0, len(logprobs) - len(ids)) :])])
     packed: Packed = {"v": VERSION}
     if found := [[index, encode_ids(ids)] for index, ids in prompts]:
         packed["p"] = found
     if made:
         packed["c"] = made
+    if short:
+        packed["e"] = 1
     return packed

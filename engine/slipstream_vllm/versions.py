@@ -37,7 +37,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
         "base_model_paths",
     ),
     "vllm.entrypoints.serve.lora.api_router:attach_router": ("app",),
-    "vllm.entrypoints.serve.lora.api_router:_attach_router": ("app",),
+    "vllm.entrypoints.serve.lora.api_router:envs.__getattr__": ("name",),
 }
 """What the plugin replaces or calls → the first parameters that it must have."""
 

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -112,14 +113,14 @@ def test_only_several_servers_that_ask_share(
     assert isinstance(models.lora_requests, SharedAdapters) is shared
 
 
-@pytest.mark.parametrize(
-    ("ours", "vllms", "expected"), [("1", "0", "attached"), ("1", "1", "original"), ("", "0", "original")]
-)
-def test_routes_are_attached_only_where_asked(
-    ours: str, vllms: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLIPSTREAM_ENGINE_ADAPTERS", ours)
-    monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", vllms)
-    called = []
-    serving_routes(lambda _: called.append("original"), lambda _: called.append("attached"))(None)  # type: ignore[arg-type]
-    assert called == [expected]
+@pytest.mark.parametrize(("asked", "expected"), [("1", True), ("0", False), ("", False)])
+def test_routes_are_attached_only_where_asked(asked: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIPSTREAM_ENGINE_ADAPTERS", asked)
+    before = SimpleNamespace(VLLM_ALLOW_RUNTIME_LORA_UPDATING=False)
+    routes = ModuleType("routes")
+    routes.envs = before  # type: ignore[attr-defined]
+    attached = []
+    routes.attach_router = lambda _: attached.append(routes.envs.VLLM_ALLOW_RUNTIME_LORA_UPDATING)  # type: ignore[attr-defined]
+    serving_routes(routes)(None)  # type: ignore[arg-type]
+    assert attached == [expected]
+    assert routes.envs is before

@@ -4,7 +4,6 @@ import base64
 import math
 import struct
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,9 +30,12 @@ def test_a_missing_logprob_has_vllms_own_floor() -> None:
     assert struct.unpack("<f", base64.b64decode(packing.encode_logprobs([-math.inf]))) == (-9999.0,)
 
 
-def test_a_choice_needs_one_logprob_an_id() -> None:
-    with pytest.raises(ValueError, match="choice 3 has 2 ids and 1 log-probabilities"):
-        packing.pack([], [(3, [1, 2], [-0.5])])
+def test_fewer_logprobs_than_ids_are_marked() -> None:
+    assert packing.pack([], [(3, [1, 2], [-0.5])])["e"] == 1
+
+
+def test_of_more_logprobs_than_ids_the_last_count() -> None:
+    assert packing.pack([], [(0, [7], [-3.0, -2.0, -1.0])]) == packing.pack([], [(0, [7], [-1.0])])
 
 
 def test_what_is_empty_is_left_out() -> None:
