@@ -14,9 +14,10 @@ import contextlib
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 from slipstream.client import Client
-from slipstream.contract import TAG, Headers, RewardIn, Split
+from slipstream.contract import TAG, Headers, RewardIn, Split, name_of
 from slipstream.errors import ApiError, ConfigError
 
 
@@ -33,17 +34,23 @@ class Run:
     @property
     def headers(self) -> dict[str, str]:
         tags = {f"{Headers.TAG}{k}": v for k, v in self.tags.items()}
-        task = {Headers.TASK: self.task} if self.task else {}
+        task = {Headers.TASK: _header(self.task)} if self.task else {}
         return {Headers.EPISODE: self.id, Headers.SPLIT: str(self.split), **task, **tags}
 
     @property
     def base_url(self) -> str:
-        task = f"/t/{self.task}" if self.task else ""
+        task = f"/t/{quote(self.task, safe='')}" if self.task else ""
         return f"{self.client.url}{task}/e/{self.id}/v1"
 
     def reward(self, value: float, *, name: str = "reward", source: str = "agent", reason: str | None = None) -> None:
         """Keep a reward. The episode ends with its block, so that calls may still come."""
         self.client.add_reward(self.id, RewardIn(value=value, name=name, source=source, reason=reason, done=False))
+
+
+def _header(text: str) -> str:
+    """The text where a header can carry it as it is, else its name, which is what the proxy would make of it."""
+    plain = text.isascii() and text.isprintable() and text == text.strip()
+    return text if plain else name_of(text)
 
 
 @contextlib.contextmanager
@@ -52,16 +59,13 @@ def episode(
     key: str | None = None,
 ) -> Iterator[Run]:  # fmt: skip
     """A new episode. ``task`` groups runs of the same thing; ``id`` is made up when not given. Raises ``ConfigError`` for names that no header can carry."""
-    for what, value in (("task", task), ("id", id)):
-        if value is not None and not TAG.fullmatch(value):
-            raise ConfigError(f"episode({what}={value!r}): 1 to 128 of A-Z a-z 0-9 . _ - are allowed")
     if split not in set(Split):
         raise ConfigError(f"episode(split={split!r}): one of {', '.join(Split)}")
     for name, value in (tags or {}).items():
         if not TAG.fullmatch(name) or not (value.isascii() and value.isprintable()):
             raise ConfigError(f"episode(tags={{{name!r}: {value!r}}}): no header can carry that")
     with Client(url, key) as client:
-        run = Run(id or uuid.uuid4().hex, task, Split(split), tags or {}, client)
+        run = Run(name_of(id) if id else uuid.uuid4().hex, task, Split(split), tags or {}, client)
         try:
             yield run
         finally:

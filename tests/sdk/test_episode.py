@@ -5,6 +5,7 @@ from tests.sdk.server import Server
 from tests.support import free_port
 
 import slipstream
+from slipstream.contract import name_of
 from slipstream.errors import ApiError, ConfigError
 
 
@@ -51,10 +52,20 @@ def test_what_is_not_stored_is_not_said_to_be_done(server: Server) -> None:
     assert server.seen == []
 
 
+def test_any_text_names_an_episode_and_a_task(server: Server) -> None:
+    with slipstream.episode("Book a flight to Oslo", id="run 7/8", url=server.url) as ep:
+        assert ep.id == name_of("run 7/8") == ep.headers["x-slipstream-episode"]
+        assert ep.headers["x-slipstream-task"] == "Book a flight to Oslo"
+        assert ep.base_url == f"{server.url}/t/Book%20a%20flight%20to%20Oslo/e/{ep.id}/v1"
+    assert [s.path for s in server.seen] == [f"/slipstream/v1/episodes/{ep.id}/done"]
+    with slipstream.episode("Zürich\n", split="off", url=server.url) as ep:
+        assert ep.headers["x-slipstream-task"] == name_of("Zürich\n")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"task": "a b"}, {"task": "x" * 129}, {"task": "a\n"}, {"id": ""}, {"id": "a/b"}, {"split": "test"},
+        {"split": "test"},
         {"tags": {"a b": "1"}}, {"tags": {"a": "1\r\nx: y"}}, {"tags": {"a": "ä"}},
     ],
 )  # fmt: skip

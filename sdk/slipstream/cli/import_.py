@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from slipstream.cli.common import add_client, connect, need
-from slipstream.contract import TAG
+from slipstream.contract import name_of
 from slipstream.errors import SlipstreamError
 
 
@@ -63,14 +61,7 @@ def _json(value: Any, where: str) -> Any:
 
 
 def _tag(value: Any) -> str | None:
-    """A name as the proxy takes them. One that had to be changed gets a piece of its digest, so that two names stay two."""
-    if value is None or value == "":
-        return None
-    text = str(value)
-    if TAG.match(text):
-        return text
-    end = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:100].strip("-") + "-" + end
+    return None if value is None or value == "" else name_of(str(value))
 
 
 def _number(value: Any) -> float | None:

@@ -39,6 +39,7 @@ from slipstream.contract.judging import (
     Score,
     ScoresIn,
 )
+from slipstream.contract.names import name_of
 from slipstream.contract.sharing import EngineReleased, EngineReleaseIn, Hold, HoldIn
 from slipstream.contract.status import Event, Sidecar, Sql, SqlResult, Status
 
@@ -93,4 +94,5 @@ __all__ = [
     "Status",
     "Tag",
     "check_lora_rank",
+    "name_of",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slipstream_proxy.data.access.limits import Limits
+from slipstream_proxy.data.episode.identity import text_of
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.request import Headers
 from slipstream_proxy.keys import ANYONE, Key, Keys
@@ -59,5 +60,5 @@ def credential(headers: Headers) -> tuple[str | None, str | None]:
         if other is None:
             return None, None
         value = other
-    secret, colon, suffix = value.strip().decode("latin-1").partition(":")
-    return secret, suffix if colon else None
+    secret, colon, suffix = value.strip().partition(b":")
+    return secret.decode("latin-1"), text_of(suffix) if colon else None

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote_to_bytes
 
-from slipstream.contract import TAG
-from slipstream_proxy.data.wire.errors import RequestRefused
+from slipstream.contract import TAG, name_of
 from slipstream_proxy.json_types import JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
 
 _PREFIX = re.compile(r"^(?:/t/([^/]*))?/e/([^/]*)(?=/)")
 _TASK_PREFIX = re.compile(r"^/t/([^/]*)(?=/)")
 _TRACE = re.compile(rb"^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _OURS = b"x-slipstream-"
 _SPLITS = ("train", "eval", "off")
-_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""In a tag's value: what ends a line somewhere, steers a terminal or is no character."""
+_LINE_END = re.compile(r"[\t-\r\x85\u2028\u2029]")
+_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What steers a terminal, or is no character. In a stored tag ``\ufffd`` stands for it, and a space for a line's end."""
+
 MAX_TAGS = 32
+MAX_TEXT = 2048
+"""Characters of a tag that are kept."""
+
+EPISODE_TEXT, TASK_TEXT, SPLIT_TEXT = "episode-text", "task-text", "split-text"
+"""Tags that keep what a client wrote where the id had to be another."""
+TEXT_TAGS: Final = frozenset((EPISODE_TEXT, TASK_TEXT, SPLIT_TEXT))
 
 
 class Tags:
@@ -59,16 +70,21 @@ def split_path(path: str) -> Prefix:
         return Prefix(path)
     m = _PREFIX.match(path)
     if m:
-        return Prefix(path[m.end() :], unquote(m[2]), m[1] and unquote(m[1]))
+        return Prefix(path[m.end() :], _unquoted(m[2]), m[1] and _unquoted(m[1]))
     m = _TASK_PREFIX.match(path)
-    return Prefix(path[m.end() :], None, unquote(m[1])) if m else Prefix(path)
+    return Prefix(path[m.end() :], None, _unquoted(m[1])) if m else Prefix(path)
 
 
-def checked(value: str, where: str) -> str:
-    """A tag's value. Raises ``RequestRefused``, naming the header."""
-    if not TAG.match(value) or value.endswith("\n"):
-        raise RequestRefused(400, f"{where}: must be 1 to 128 of A-Z a-z 0-9 . _ -", param=where)
-    return value
+def _unquoted(part: str) -> str:
+    return text_of(unquote_to_bytes(part))
+
+
+def text_of(raw: bytes) -> str:
+    """Text as clients send it: UTF-8, else Latin-1, which takes any bytes."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
 
 
 def read_tags(
@@ -79,72 +95,79 @@ def read_tags(
     *,
     traceparent: bool = False,
 ) -> Tags:
-    """``headers`` are the request's tags (and its traceparent). Takes our keys out of ``body["metadata"]``. Raises
-    ``RequestRefused`` (400) at a bad tag.
+    """``headers`` are the request's tags (and its traceparent), the strongest source first. Takes our keys out of
+    ``body["metadata"]``. Any text is a tag: none fails a call.
     """
     found = Tags()
     for name, value in headers.items():
         if name.startswith(_OURS):
             _header(found, name, value)
-    if prefix.episode is not None:
-        _name(found, checked(prefix.episode, "the path's episode"), "path")
-    if prefix.task is not None:
-        found.task = found.task or checked(prefix.task, "the path's task")
+    _episode(found, prefix.episode, "path")
+    _task(found, prefix.task)
     if suffix is not None:
-        task, colon, episode = suffix.rpartition(":")
-        _name(found, checked(episode, "the API key's episode"), "key")
-        if colon:
-            found.task = found.task or checked(task, "the API key's task")
+        task, _, episode = suffix.rpartition(":")
+        _episode(found, episode, "key")
+        _task(found, task)
     if body is not None and isinstance(body.get("metadata"), dict):
         _metadata(found, body, done=b"x-slipstream-done" not in headers)
     if traceparent and found.episode is None and (m := _TRACE.match(headers.get(b"traceparent", b""))):
-        _name(found, m[1].decode(), "trace")
+        _episode(found, m[1].decode(), "trace")
     return found
 
 
-def _name(found: Tags, episode: str, origin: str) -> None:
-    if found.episode is None:
-        found.episode, found.origin = episode, origin
+def _episode(found: Tags, text: str | None, origin: str) -> None:
+    if text and found.episode is None:
+        found.episode, found.origin = _named(found, text, EPISODE_TEXT), origin
+
+
+def _task(found: Tags, text: str | None) -> None:
+    if text and found.task is None:
+        found.task = _named(found, text, TASK_TEXT)
+
+
+def _named(found: Tags, text: str, tag: str) -> str:
+    """The id of a text. A text that is no id is kept as a tag."""
+    if TAG.match(text):
+        return text
+    _tag(found, tag, text)
+    return name_of(text)
 
 
 def _header(found: Tags, name: bytes, raw: bytes) -> None:
-    shown, value = name.decode("latin-1"), raw.decode("latin-1")
+    text = text_of(raw)
     if name == b"x-slipstream-episode":
-        _name(found, checked(value, shown), "header")
+        _episode(found, text, "header")
     elif name == b"x-slipstream-task":
-        found.task = checked(value, shown)
+        _task(found, text)
     elif name == b"x-slipstream-split":
-        found.split = _split(value, shown)
+        _split(found, text)
     elif name == b"x-slipstream-done":
-        found.done = _done(value, shown)
+        found.done = _is_true(text)
     elif name.startswith(b"x-slipstream-tag-"):
-        key = checked(shown.removeprefix("x-slipstream-tag-"), shown[:64])
-        try:
-            value = raw.decode()
-        except UnicodeDecodeError:  # of clients that send Latin-1
-            pass
-        _tag(found, key, value, shown)
+        _tag(found, text_of(name.removeprefix(b"x-slipstream-tag-")), text)
 
 
-def _split(value: str, where: str) -> str:
-    if value not in _SPLITS:
-        raise RequestRefused(400, f"{where}: must be one of {', '.join(_SPLITS)}", param=where)
-    return value
+def _split(found: Tags, text: str) -> None:
+    """What is no split is recorded and not trained on: nobody wrote that it may be."""
+    if not text or found.split is not None:
+        return
+    if text in _SPLITS:
+        found.split = text
+    else:
+        found.split = "eval"
+        _tag(found, SPLIT_TEXT, text)
+        log.warning("x-slipstream-split %r is none of %s: taken as eval", text[:64], ", ".join(_SPLITS))
 
 
-def _done(value: str, where: str) -> bool:
-    low = value.lower()
-    if low not in ("true", "false", "1", "0"):
-        raise RequestRefused(400, f"{where}: must be true or false", param=where)
-    return low in ("true", "1")
+def _is_true(text: str) -> bool:
+    return text.strip().lower() in ("true", "1", "yes", "on")
 
 
-def _tag(found: Tags, key: str, value: str, where: str) -> None:
-    if len(value) > 256 or _UNFIT.search(value):
-        raise RequestRefused(400, f"{where}: a tag has at most 256 printable characters", param=where)
-    if len(found.tags) >= MAX_TAGS:
-        raise RequestRefused(400, f"{where}: more than {MAX_TAGS} tags", param=where)
-    found.tags.setdefault(key, value)
+def _tag(found: Tags, name: str, text: str) -> None:
+    if len(found.tags) < MAX_TAGS:
+        if not text.isprintable():
+            text = _UNFIT.sub("\ufffd", _LINE_END.sub(" ", text))
+        found.tags.setdefault(name_of(name), text[:MAX_TEXT])
 
 
 def _metadata(found: Tags, body: JsonObject, *, done: bool) -> None:
@@ -154,17 +177,18 @@ def _metadata(found: Tags, body: JsonObject, *, done: bool) -> None:
     if not ours:
         return
     for name in ours:
-        value, where = str(metadata[name]), f"metadata.{name}"
+        value = metadata[name]
+        text = value if isinstance(value, str) else "" if value is None else json.dumps(value)
         if name == "slipstream_episode":
-            _name(found, checked(value, where), "metadata")
+            _episode(found, text, "metadata")
         elif name == "slipstream_task":
-            found.task = found.task or checked(value, where)
+            _task(found, text)
         elif name == "slipstream_split":
-            found.split = found.split or _split(value, where)
+            _split(found, text)
         elif name == "slipstream_done":
-            found.done = _done(value, where) if done else found.done
+            found.done = _is_true(text) if done else found.done
         elif name.startswith("slipstream_tag_"):
-            _tag(found, checked(name.removeprefix("slipstream_tag_"), where), value, where)
+            _tag(found, name.removeprefix("slipstream_tag_"), text)
     left = {k: v for k, v in metadata.items() if k not in ours}
     if left:
         body["metadata"] = left

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream_proxy.data.call.step import CallStep
+from slipstream_proxy.data.episode.identity import TEXT_TAGS
 from slipstream_proxy.data.observe.exposition import BUCKETS, LARGEST, render
 from slipstream_proxy.json_types import JsonList, JsonObject
 
@@ -165,7 +166,7 @@ class WorkerMetrics(CallStep):
         for name, value in tags.items():
             known = self._tags.get(name)
             if known is None:
-                if not self._open or len(self._tags) >= TAG_NAMES:
+                if not self._open or name in TEXT_TAGS or len(self._tags) >= TAG_NAMES:
                     continue
                 known = self._tags[name] = {}
             if value not in known:

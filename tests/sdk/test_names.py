@@ -1,0 +1,25 @@
+"""Names from any text."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream.contract import TAG, name_of
+
+
+@given(st.text(st.characters(), max_size=300))
+def test_any_text_has_a_name_that_is_an_id(text: str) -> None:
+    name = name_of(text)
+    assert TAG.match(name)
+    assert name_of(name) == name
+    assert (name == text) == bool(TAG.match(text))
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_two_texts_have_two_names(a: str, b: str) -> None:
+    assert (name_of(a) == name_of(b)) == (a == b)
+
+
+def test_what_it_looks_like() -> None:
+    assert name_of("Book a flight to Oslo") == "Book-a-flight-to-Oslo-4d8bb65b"
