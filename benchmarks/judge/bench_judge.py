@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--levels", default="1,16,64")
     args = parser.parse_args()
     from slipstream_judge.llm import litellm
-    from slipstream_judge.worker import run_loop
+    from slipstream_judge.loop import run_loop
 
     litellm()
     result: dict[str, float] = {}

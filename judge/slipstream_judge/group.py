@@ -146,6 +146,7 @@ class GroupJudge:
             rubric=work.rubric,
             mode=work.mode,
             temperature=j.temperature,
+            params=j.params,
             max_tokens=j.max_tokens,
             context=j.context,
             vote=number,

@@ -141,7 +141,7 @@ class Llm:
         self._dropped: set[str] = set()
         self._not_before = 0.0
         self._schema: bool | None = None
-        self._said_price = False
+        self._price_warned = False
 
     def _supports_schema(self) -> bool:
         if self._schema is None:
@@ -153,7 +153,8 @@ class Llm:
 
     def _arguments(self, messages: list[dict[str, str]], schema: dict[str, Any]) -> dict[str, Any]:
         j = self.judge
-        given: dict[str, Any] = {
+        given: dict[str, Any] = {name: value for name, value in j.params.items() if name not in self._dropped}
+        given |= {
             "model": self.model,
             "messages": messages,
             "timeout": j.timeout,
@@ -216,8 +217,8 @@ class Llm:
             raise self._explain(error, arguments, deadline) from error
         finally:
             self.budget.spend(reserve, usage.tokens, usage.cost)
-        if usage.cost is None and self.judge.dollars_per_day is not None and not self._said_price:
-            self._said_price = True
+        if usage.cost is None and self.judge.dollars_per_day is not None and not self._price_warned:
+            self._price_warned = True
             log.warning("LiteLLM knows no price for %s: judge.dollars_per_day cannot be kept", self.model)
         m = self.metrics
         m.calls.labels("answered").inc()
@@ -269,6 +270,9 @@ class Llm:
 
     def _refused_parameter(self, text: str, arguments: dict[str, Any]) -> str | None:
         low = text.lower()
+        for name in self.judge.params:
+            if name.lower() in low and name in arguments:
+                return name
         if "temperature" in low and "temperature" in arguments:
             return "temperature"
         if "response_format" in arguments and any(

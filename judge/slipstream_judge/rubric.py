@@ -10,10 +10,11 @@ from slipstream.config import JudgeConfig
 from slipstream.errors import ConfigError
 
 DEFAULT = """\
-1. Did it reach the goal that its task states? A run that does is better than any run that does not. What counts is what the record shows: a
-   claim of success that the tool results do not bear out is no success.
-2. Of runs that do not reach it: how much real progress did they make towards it?
-3. Of runs that are equal in that: the one with fewer wasted steps, repeated or pointless calls and errors is better, by a small margin."""
+1. Did it reach the goal that its task states? A run that does scores significantly higher than every run that does not. What counts is what
+   the record shows: a claim of success that the tool results do not bear out is no success.
+2. Of runs that do not reach it: how much real progress did they make towards it? More progress scores higher.
+3. Of runs that are equal in that: the one with fewer wasted steps, repeated or pointless calls and errors scores slightly higher.
+A small difference between two runs is a small difference between their scores."""
 
 
 def text_of(value: str) -> str:

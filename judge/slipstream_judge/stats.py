@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from math import sqrt
-from statistics import fmean
+from statistics import correlation, fmean, linear_regression, pvariance
+
+TINY = 1e-18
+"""A variance below this is rounding alone."""
 
 
 def ranks(values: Sequence[float]) -> list[float]:
@@ -24,14 +26,10 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 
 def pearson(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """None where one of them does not vary."""
-    if len(a) < 2:
+    """None for fewer than two values, or where one of the two does not vary."""
+    if len(a) < 2 or pvariance(a) < TINY or pvariance(b) < TINY:
         return None
-    ma, mb = fmean(a), fmean(b)
-    sa, sb = sum((x - ma) ** 2 for x in a), sum((y - mb) ** 2 for y in b)
-    if sa < 1e-18 or sb < 1e-18:
-        return None
-    return sum((x - ma) * (y - mb) for x, y in zip(a, b, strict=True)) / sqrt(sa * sb)
+    return correlation(a, b)
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
@@ -55,11 +53,7 @@ def concordance(scores: Sequence[float], truth: Sequence[float]) -> tuple[float,
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Of the least-squares line of y over x; None where x does not vary."""
-    if len(x) < 2:
-        return None
-    mx, my = fmean(x), fmean(y)
-    sx = sum((a - mx) ** 2 for a in x)
-    return sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True)) / sx if sx > 1e-18 else None
+    return linear_regression(x, y).slope if len(x) > 1 and pvariance(x) >= TINY else None
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -14,8 +14,6 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Coroutine
-from typing import Any, TypeVar
 
 from slipstream.backoff import Backoff, rest
 from slipstream.client import AsyncClient
@@ -27,11 +25,11 @@ from slipstream_judge.audit import Auditor
 from slipstream_judge.budget import OverBudget
 from slipstream_judge.cache import LANES
 from slipstream_judge.llm import JudgeFailed, litellm
+from slipstream_judge.loop import run_loop
 from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.panel import Outcome, Panel, within
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 IDLE = (0.1, 2.0)
 """Seconds between looks for work: at first, and after many looks in vain."""
 SYNC = 5.0
@@ -213,17 +211,6 @@ async def run(config: Config, client: AsyncClient, stop: asyncio.Event) -> int:
     finally:
         if server is not None:
             server.shutdown()
-
-
-def run_loop(work: Coroutine[Any, Any, T]) -> T:
-    """``asyncio.run``, on uvloop where it is installed."""
-    factory = None
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(work)
 
 
 def main(config: Config, url: str | None, key: str | None) -> int:

@@ -4,6 +4,7 @@ import email.utils
 import time
 
 import pytest
+from pydantic import ValidationError
 from tests.support.served import Served
 
 from slipstream.config import JudgeConfig
@@ -52,6 +53,28 @@ async def test_a_model_without_schemas_is_asked_in_words_and_has_no_known_price(
 async def test_no_temperature_is_sent_when_none_is_set(ruled):
     await ask(make(ruled, temperature=None))
     assert "temperature" not in ruled.requests[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "value"), [("openai/gpt-4o-mini", "top_p", 0.5), ("openai/o3-mini", "reasoning_effort", "low")]
+)
+async def test_more_parameters_go_to_the_model(ruled, model, name, value):
+    await ask(make(ruled, params={name: value}, model=model, temperature=None))
+    assert ruled.requests[0][name] == value
+
+
+async def test_a_parameter_of_its_own_is_refused_by_name(ruled):
+    with pytest.raises(ValidationError, match=r"temperature: set judge\.temperature"):
+        make(ruled, params={"temperature": 1.0})
+    with pytest.raises(ValidationError, match="the judge sets it itself"):
+        make(ruled, params={"stream": True})
+
+
+async def test_one_more_parameter_that_the_model_refuses_is_dropped(ruled):
+    ruled.refuses = {"top_p"}
+    llm = make(ruled, params={"top_p": 0.5})
+    await ask(llm)
+    assert ["top_p" in r for r in ruled.requests] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["temperature", "response_format"])

@@ -10,6 +10,7 @@ from slipstream_judge.rubric import DEFAULT, Rubrics, rubric_hash, text_of
 def test_the_default_is_goal_progress_efficiency():
     assert Rubrics(JudgeConfig()).of("any") == DEFAULT
     assert all(word in DEFAULT for word in ("goal", "progress", "wasted"))
+    assert "significantly higher" in DEFAULT and "A small difference between two runs is a small difference" in DEFAULT
 
 
 def test_the_first_matching_pattern_wins(tmp_path):

@@ -4,9 +4,25 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue, field_validator
 
 from slipstream.settings.base import Positive, Section, Share
+
+OWN_PARAMS = {
+    "model": "judge.model",
+    "messages": None,
+    "timeout": "judge.timeout",
+    "num_retries": None,
+    "max_retries": None,
+    "stream": None,
+    "n": "judge.votes",
+    "response_format": None,
+    "api_base": "judge.api_base",
+    "api_key": "judge.api_key_env",
+    "temperature": "judge.temperature",
+    "max_tokens": "judge.max_tokens",
+}
+"""Parameters of ``completion()`` that the judge sets itself → the setting for it, if there is one."""
 
 
 class JudgeConfig(Section):
@@ -21,6 +37,10 @@ class JudgeConfig(Section):
     concurrency: int = Field(8, ge=1, description="Groups judged at once.")
     temperature: float | None = Field(0.0, ge=0, description="None: not sent.")
     max_tokens: int | None = Field(None, ge=16, description="Limit of the judge's answer.")
+    params: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="More parameters of LiteLLM's completion(), as top_p or reasoning_effort.",
+    )
     context: int = Field(32_000, ge=512, description="Tokens of transcript that one judge call may hold.")
     timeout: Positive = Field(120.0, description="Seconds for one judge call.")
     max_attempts: int = Field(4, ge=1, description="Failures after which a group is parked.")
@@ -33,3 +53,12 @@ class JudgeConfig(Section):
     audit_model: str | None = Field(None, description="The second judge.")
     metrics_port: int | None = Field(None, ge=0, le=65535, description="Prometheus port of the judge; None: off.")
     metrics_host: str = Field("127.0.0.1", description="Address that the judge's Prometheus port is bound to.")
+
+    @field_validator("params")
+    @classmethod
+    def _not_its_own(cls, params: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        for name in params:
+            if name in OWN_PARAMS:
+                setting = OWN_PARAMS[name]
+                raise ValueError(f"{name}: set {setting}" if setting else f"{name}: the judge sets it itself")
+        return params

@@ -1,0 +1,52 @@
+"""RULER from Python, without a proxy."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from tests.support.groups import said
+
+import slipstream_judge
+from slipstream.errors import ConfigError
+from slipstream_judge import ruler_score, ruler_score_sync
+from slipstream_judge.llm import JudgeFailed
+
+RUNS = [[said("user", "What is the capital?"), said("assistant", f"QUALITY {q}")] for q in (0.2, 0.9, 0.5)]
+MODEL = "openai/ruled"
+
+
+async def test_runs_get_their_scores_in_their_order(ruled):
+    found = await ruler_score(RUNS, model=MODEL, api_base=ruled.url, rubric="Be strict.", votes=2)
+    assert [s.score for s in found] == [0.2, 0.9, 0.5]
+    assert found[0].votes == [0.2, 0.2] and found[0].spread == 0.0 and found[0].reason == "ruled 0.200"
+    assert len(ruled.requests) == 2 and all("Be strict." in read.outside for read in ruled.seen)
+
+
+async def test_equal_runs_and_a_single_one(ruled):
+    assert [s.score for s in await ruler_score([RUNS[0], RUNS[1], RUNS[0]], MODEL, api_base=ruled.url)] == [
+        0.2,
+        0.9,
+        0.2,
+    ]
+    assert [s.score for s in await ruler_score(RUNS[:1], MODEL, api_base=ruled.url)] == [0.2]
+    assert await ruler_score([], MODEL, api_base=ruled.url) == []
+
+
+def test_without_an_event_loop(ruled):
+    assert [s.score for s in ruler_score_sync(RUNS, MODEL, api_base=ruled.url)] == [0.2, 0.9, 0.5]
+
+
+async def test_mistakes_are_named(ruled):
+    with pytest.raises(ConfigError, match="votez"):
+        await ruler_score(RUNS, MODEL, votez=3)
+    with pytest.raises(ConfigError, match=r"runs\[1\]"):
+        await ruler_score([RUNS[0], "text"], MODEL, api_base=ruled.url)
+    ruled.always = "prose"
+    with pytest.raises(JudgeFailed):
+        await ruler_score(RUNS, MODEL, api_base=ruled.url)
+
+
+def test_it_is_exported_and_documented():
+    assert slipstream_judge.__all__ == ["RulerScore", "ruler_score", "ruler_score_sync"]
+    assert "Raises:" in inspect.getdoc(ruler_score)
