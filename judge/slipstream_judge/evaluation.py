@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from slipstream.config import Config
 from slipstream.contract import Group
@@ -28,24 +28,35 @@ log = logging.getLogger(__name__)
 HOURS = 24 * 3600.0
 
 
+class Placed(NamedTuple):
+    """One score of a run. ``place``: from 0 (first) to 1 (last); ``moved`` and ``gained``: place and score less the run's means."""
+
+    place: float
+    moved: float
+    gained: float
+
+
 @dataclass(slots=True)
 class Measured:
-    """One group, judged ``repeats`` times. ``scores_RE``: repeat → episode → score; ``places``: (place 0 … 1, score less the run's mean)."""
+    """One group, judged ``repeats`` times. ``scores_RE``: repeat → episode → score."""
 
     group: Group
     scores_RE: list[dict[str, float]] = field(default_factory=list)  # axes: repeat, episode
-    places: list[tuple[float, float]] = field(default_factory=list)
+    places: list[Placed] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
 
 
-def _places(judged: list[Judged]) -> list[tuple[float, float]]:
-    """Where a run stood in each vote, and by how much that vote's score left the run's mean over all votes."""
-    votes = [v for j in judged for v in j.votes if len(v.grades) > 1]
-    scores: dict[str, list[float]] = {}
-    for vote in votes:
-        for run, grade in vote.grades.items():
-            scores.setdefault(run, []).append(grade.score)
-    return [(v.places[r], d.score - fmean(scores[r])) for v in votes for r, d in v.grades.items() if r in v.places]
+def _places(judged: list[Judged]) -> list[Placed]:
+    """Where a run stood in each vote, and what that vote's score was, beside the run's means over all votes."""
+    seen: dict[str, list[tuple[float, float]]] = {}
+    for vote in (v for j in judged for v in j.votes if len(v.grades) > 1):
+        for run, place in vote.places.items():
+            seen.setdefault(run, []).append((place, vote.grades[run].score))
+    found = []
+    for pairs in seen.values():
+        place_mean, score_mean = fmean(p for p, _ in pairs), fmean(s for _, s in pairs)
+        found += [Placed(place, place - place_mean, score - score_mean) for place, score in pairs]
+    return found
 
 
 async def _measure(panel: Panel, group: Group, votes: int, repeats: int) -> Measured:
@@ -93,7 +104,7 @@ def summary(done: list[Measured], truth: dict[str, float]) -> dict[str, float | 
     return {
         "spearman": mean(correlations),
         "auc": won / pairs if pairs else None,
-        "order_bias": slope([x for x, _ in places], [y for _, y in places]),
+        "order_bias": slope([p.moved for p in places], [p.gained for p in places]),
         "retest_spread": mean(spreads),
         "cost_per_group": None if any(c is None for c in costs) else sum(c or 0.0 for c in costs) / n,
         "tokens_per_group": sum(m.usage.tokens for m in done) / n,
@@ -123,7 +134,7 @@ def plot(path: str, done: list[Measured], truth: dict[str, float], numbers: dict
     )
     places = [p for m in done for p in m.places]
     right.axhline(0, lw=0.8, color="grey")
-    right.scatter([x for x, _ in places], [y for _, y in places], s=14, alpha=0.4)
+    right.scatter([p.place for p in places], [p.gained for p in places], s=14, alpha=0.4)
     right.set(
         xlabel="place in the prompt (0 first, 1 last)",
         ylabel="score − run's mean",
