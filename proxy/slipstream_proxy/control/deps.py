@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from slipstream_proxy.control.activity import SidecarActivity
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.store_handle import RETRY, StoreHandle
 from slipstream_proxy.control.threads import in_thread
@@ -50,6 +51,7 @@ class Deps:
     publisher: LivePublisher
     swapper: Swapper
     metrics: ControlMetrics
+    activity: SidecarActivity = field(default_factory=SidecarActivity)
     started: float = field(default_factory=time.time)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set, and replaced, after each commit: whoever waits for new events looks again."""

@@ -132,6 +132,12 @@ class ControlMetrics:
             "Time in which the trainer had the GPU and no call could begin.",
             registry=r,
         )
+        self.funnel = Gauge(
+            "slipstream_funnel",
+            "Why there is no step yet: the count of each line of `slipstream status`.",
+            ["stage", "cause"],
+            registry=r,
+        )
         self.events = Counter("slipstream_events", "Events posted by trainer and judge.", ["kind"], registry=r)
         self.steps = Counter("slipstream_training_steps", "Training steps told by the trainer.", registry=r)
         self.step = {k: Gauge(f"slipstream_training_{k}", text, registry=r) for k, text in STEP_NUMBERS.items()}

@@ -11,6 +11,7 @@ from prometheus_client import Counter, generate_latest
 from slipstream.operate.sidecars import read_sidecars
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.ingest import spool_bytes
+from slipstream_proxy.control.status import read_funnel
 
 log = logging.getLogger(__name__)
 LOOK_EVERY = 2.0
@@ -74,6 +75,10 @@ class MetricsScrape:
 
     async def _look(self) -> None:
         deps, m = self.deps, self.metrics
+        funnel = await read_funnel(deps)
+        m.funnel.clear()
+        for line in funnel.lines:
+            m.funnel.labels(line.stage, line.cause).set(line.count)
         counts: dict[str, Any] = await deps.ask(deps.store.statistics.counts, deps.now())
         success = await deps.ask(deps.store.statistics.success_by_adapter)
         for gauge, values in (

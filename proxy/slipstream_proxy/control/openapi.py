@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from slipstream import contract as c
 from slipstream_proxy.control.http import JSON, Route
-from slipstream_proxy.control.routes.status import _version
+from slipstream_proxy.control.status import version
 
 _PARAMETER = re.compile(r"\{(\w+)(?::((?:[^{}]|\{[^{}]*\})+))?\}")
 COMMON_ERRORS = {
@@ -164,7 +164,7 @@ def document(routes: list[Route]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Slipstream control API",
-            "version": _version(),
+            "version": version(),
             "description": "Where no keys are configured none is needed. Every error has the shape of `Error`.",
         },
         "paths": paths,

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -42,6 +42,9 @@ from slipstream.contract import (
     SqlResult,
 )
 from slipstream_proxy.records import CallHead, Mutation, Parsed
+
+if TYPE_CHECKING:
+    from slipstream_proxy.store.funnel import FunnelCounts
 
 
 @dataclass(slots=True)
@@ -229,7 +232,10 @@ class Archive(Protocol):
 
 class Statistics(Protocol):
     def counts(self, now: float) -> dict[str, Any]:
-        """Episodes by state, groups by state, calls, untrainable by reason, waiting reasons, rewards by source."""
+        """Episodes by state, groups by state, calls, untrainable by reason, rewards by source."""
+
+    def funnel(self, judge_name: str, now: float) -> FunnelCounts:
+        """The numbers behind "why is there no step yet". ``judge_name``: the reward name that the judge writes."""
 
     def arm_rewards(self, candidate: str, control: str) -> list[tuple[str, str, float]]:
         """(task, adapter, reward) of done train episodes of these two adapters, oldest first: what the gate tests."""

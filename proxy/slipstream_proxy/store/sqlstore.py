@@ -57,7 +57,7 @@ class SqlStore:
         self.archive = CallArchive(db, self.calls, self.episodes)
         self.batches = BatchQueue(db, rules, self.groups, self.calls, self.rewards)
         self.judging = JudgeQueue(db, rules, memory, self.episodes, self.groups, self.rewards)
-        self.statistics = StoreStatistics(db, rules, days)
+        self.statistics = StoreStatistics(db, rules, pace, days)
         self._deletion = Deletion(db, memory, self.calls, self.episodes, self.groups)
         self._lifecycle = Lifecycle(
             db,

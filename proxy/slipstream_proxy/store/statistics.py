@@ -7,20 +7,28 @@ from typing import Any
 from slipstream_proxy.store.counts import counts
 from slipstream_proxy.store.days import DayTables
 from slipstream_proxy.store.driver import Driver
+from slipstream_proxy.store.funnel import FunnelCounts, funnel_counts
 from slipstream_proxy.store.likeness import HASH
+from slipstream_proxy.store.pace import Pace
 from slipstream_proxy.store.protocol import Rules
 
 
 class StoreStatistics:
-    def __init__(self, db: Driver, rules: Rules, days: DayTables) -> None:
+    def __init__(self, db: Driver, rules: Rules, pace: Pace, days: DayTables) -> None:
         self.db = db
         self.rules = rules
+        self.pace = pace
         self.days = days
 
     def counts(self, now: float) -> dict[str, Any]:
-        """Episodes and groups by state, calls, untrainable by reason, rewards by source, missing rewards by name, ``waiting`` sentences."""
+        """Episodes and groups by state, calls, untrainable by reason, rewards by source, missing rewards by name."""
         with self.db.read() as tx:
             return counts(tx, self.rules, self.days.tables(tx))
+
+    def funnel(self, judge_name: str, now: float) -> FunnelCounts:
+        """The numbers behind "why is there no step yet". ``judge_name``: the reward name that the judge writes."""
+        with self.db.read() as tx:
+            return funnel_counts(tx, self.rules, self.pace, self.days.tables(tx), judge_name, now)
 
     def arm_rewards(self, candidate: str, control: str) -> list[tuple[str, str, float]]:
         """(task, adapter, reward) of done train episodes of these two adapters, oldest first. Ungrouped ones go by what they are alike by."""

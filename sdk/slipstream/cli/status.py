@@ -28,9 +28,9 @@ def run(args: argparse.Namespace) -> int:
         print(f"  {sidecar.name}: {sidecar.state} since {when(sidecar.since)}")
     print(f"  calls {status.calls} ({status.capture_lost} lost), episodes {counts(status.episodes)}")
     print(f"  groups {counts(status.groups)}")
-    if status.untrainable:
-        print(f"  calls that can't be trained on: {counts(status.untrainable)}")
     print(f"  steps {status.steps}, last {when(status.last_step)}; ingest is {status.ingest_lag_seconds:.1f} s behind")
-    for sentence in status.waiting:
-        print(f"  the next step waits: {sentence}")
+    if status.funnel.lines:
+        print("  why there is no step yet (! = none can come until it changes):")
+    for line in status.funnel.lines:
+        print(f"  {'!' if line.blocks else '-'} {line.sentence}")
     return 0

@@ -29,6 +29,7 @@ from slipstream.contract.episodes import (
     RewardAck,
     RewardIn,
 )
+from slipstream.contract.funnel import Funnel, FunnelLine
 from slipstream.contract.judging import (
     CacheEntry,
     Group,
@@ -69,6 +70,8 @@ __all__ = [
     "Error",
     "Event",
     "Finite",
+    "Funnel",
+    "FunnelLine",
     "GateIn",
     "GateReport",
     "Group",

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue
 
 from slipstream.contract.base import Model, Tag
+from slipstream.contract.funnel import Funnel
 
 
 class Event(Model):
@@ -51,7 +52,9 @@ class Status(Model):
     untrainable: dict[str, int] = Field(default_factory=dict)
     """Reason → calls."""
     waiting: list[str] = Field(default_factory=list)
-    """Plain sentences: what the next step waits for, with counts."""
+    """The funnel's lines as sentences: what the next step waits for, with counts and fixes."""
+    funnel: Funnel = Field(default_factory=Funnel)
+    """Why there is no step yet."""
     batch: dict[str, JsonValue] = Field(default_factory=dict)
     sidecars: list[Sidecar] = Field(default_factory=list)
     """Empty where ``slipstream up`` does not run them."""

@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 import httpx
 
 from slipstream.client import Client
-from slipstream.contract import Episode, Status
+from slipstream.contract import Episode, Funnel, Status
 from slipstream.errors import ApiError
 from slipstream.operate.findings import Finding, fail, ok, warn
 
@@ -39,10 +39,8 @@ def check_proxy(url: str | None, key: str | None) -> Iterator[Finding]:
     yield ok(f"the proxy at {client.url} answers; {status.calls} calls recorded")
     yield from check_clock(date)
     yield from check_recording(status)
-    yield from check_sampling(status)
     yield from check_ids(status, latest)
-    for sentence in status.waiting:
-        yield ok(f"the next step waits: {sentence}")
+    yield from check_funnel(status.funnel)
 
 
 def check_clock(date: str | None) -> Iterator[Finding]:
@@ -78,21 +76,15 @@ def check_recording(status: Status) -> Iterator[Finding]:
             )
 
 
-def check_sampling(status: Status) -> Iterator[Finding]:
-    """Calls that can't be trained on, and the commonest reason: temperature 0."""
-    reasons = status.untrainable
-    if not status.calls or sum(reasons.values()) <= status.calls / 2:
-        return
-    worst = max(reasons, key=lambda r: reasons[r])
-    fix = (
-        "an agent that always asks temperature 0 never learns: let it ask more in training, 1.0 is usual"
-        if "temperature" in worst
-        else 'docs/capture.md lists the reasons; models."<name>".sampling = "trust" trains on them all the same'
-    )
-    yield warn(
-        f"more than half of the calls can't be trained on, most because: {worst} ({reasons[worst]} of {status.calls})",
-        fix,
-    )
+def check_funnel(funnel: Funnel) -> Iterator[Finding]:
+    """Why there is no step yet, in the words of `slipstream status`."""
+    for line in funnel.lines:
+        if line.stage == "engine":
+            continue  # the engines have checks of their own
+        if line.blocks:
+            yield warn(line.text, line.fix or "wait")
+        else:
+            yield ok(f"the next step: {line.sentence}")
 
 
 def check_ids(status: Status, latest: list[Episode]) -> Iterator[Finding]:

@@ -79,10 +79,16 @@ class Plane:
         adapter: str = "tiny",
         text: str = "hello",
         done: bool = False,
+        request: dict | None = None,
         **head,
     ) -> str:
         """Spool a chat call as a data plane would, with ids and log-probabilities."""
-        request = {"model": "gpt-4o", "messages": [{"role": "user", "content": text}], "temperature": 1.0}
+        request = {
+            "model": "gpt-4o",
+            "messages": [{"role": "user", "content": text}],
+            "temperature": 1.0,
+            **(request or {}),
+        }
         reply = {
             "id": "c", "object": "chat.completion", "model": adapter, "prompt_token_ids": [1, 2, 3],
             "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}, "token_ids": [4, 5],

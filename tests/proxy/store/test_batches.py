@@ -109,7 +109,7 @@ def test_stale_groups_are_left_out_and_counted(store):
     got = store.batches.lease(want(max_staleness=4), {"m@1": 1, "m@5": 5}, 6, NOW + 5)
     assert set(got.table["episode"].to_pylist()) == {"new-0", "new-1"}
     assert store.statistics.counts(NOW)["groups"] == {"leased": 1, "stale": 2}
-    assert any("too stale" in s for s in store.statistics.counts(NOW)["waiting"])
+    assert sum(n for (state, _), n in store.statistics.funnel("judge", NOW).lost.items() if state == "stale") == 2
 
 
 def test_groups_of_an_adapter_that_was_taken_back_never_train(store):

@@ -10,7 +10,11 @@ from slipstream.cli import main
 STATUS = {
     "version": "0.1.0", "started": 1e9, "models": {"inbox": "inbox@3"}, "engines": [{"url": "http://e:1", "ok": True}, {"url": "http://e:2", "ok": False}],
     "episodes": {"done": 7, "open": 2}, "groups": {"waiting": 1}, "calls": 30, "capture_lost": 1, "ingest_lag_seconds": 0.25, "steps": 4,
-    "last_step": 1e9, "untrainable": {"top_k": 3}, "waiting": ["5 of 8 scored groups", "2 groups have no reward"],
+    "last_step": 1e9, "untrainable": {"top_k": 3}, "waiting": [],
+    "funnel": {"lines": [
+        {"stage": "ready", "cause": "too_few", "count": 5, "text": "5 of 8 scored groups"},
+        {"stage": "reward", "cause": "missing", "count": 2, "text": "2 groups have no reward", "fix": "post one", "blocks": True},
+    ]},
 }  # fmt: skip
 
 
@@ -27,18 +31,15 @@ def test_where_things_stand_and_what_the_next_step_waits_for(
         "  engine http://e:2: down",
         "  calls 30 (1 lost), episodes 7 done, 2 open",
     ]
-    assert lines[5:7] == ["  groups 1 waiting", "  calls that can't be trained on: 3 top_k"]
-    assert lines[7].endswith("ingest is 0.2 s behind")
-    assert lines[8:] == [
-        "  the next step waits: 5 of 8 scored groups",
-        "  the next step waits: 2 groups have no reward",
-    ]
+    assert lines[5] == "  groups 1 waiting"
+    assert lines[6].endswith("ingest is 0.2 s behind")
+    assert lines[8:] == ["  - 5 of 8 scored groups", "  ! 2 groups have no reward → post one"]
 
 
 def test_as_json(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.on("GET", "/status", STATUS)
     assert main(["status", "--url", server.url, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["waiting"] == STATUS["waiting"]
+    assert json.loads(capsys.readouterr().out)["funnel"]["lines"][1]["fix"] == "post one"
 
 
 def test_a_fresh_proxy(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

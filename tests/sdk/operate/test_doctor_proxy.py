@@ -14,6 +14,8 @@ from slipstream.operate.doctor_proxy import check_proxy
 
 EPISODE = {"id": "e", "key": "-", "task": None, "split": "train", "model": "m", "adapter": "m", "state": "done", "started": 1.0, "ended": 2.0, "calls": 3}  # fmt: skip
 
+LINE = {"stage": "ready", "cause": "too_few", "count": 2, "text": "2 of 8 scored groups", "fix": "wait"}
+
 
 def proxy(server: Server, date: str | None = None, episodes: list | None = None, **changed: object) -> None:
     server.on("GET", "/healthz", {}, **({"date": date} if date else {}))
@@ -22,12 +24,12 @@ def proxy(server: Server, date: str | None = None, episodes: list | None = None,
 
 
 def test_a_good_proxy(server: Server) -> None:
-    proxy(server, calls=3, waiting=["2 of 8 scored groups"], episodes=[{}], engines=[{"url": "http://e", "ok": True}])
+    proxy(server, calls=3, funnel={"lines": [LINE]}, episodes=[{}], engines=[{"url": "http://e", "ok": True}])
     found = list(check_proxy(server.url, "k"))
     assert [f.what for f in found] == [
         f"the proxy at {server.url} answers; 3 calls recorded",
         "this machine's clock and the proxy's agree",
-        "the next step waits: 2 of 8 scored groups",
+        "the next step: 2 of 8 scored groups → wait",
     ]
     assert levels(found) == ["ok"] * 3
 
@@ -38,8 +40,7 @@ def test_a_good_proxy(server: Server) -> None:
         ({"capture_lost": 2}, "fail", "2 calls were served but not recorded", "disk"),
         ({"ingest_lag_seconds": 100.0}, "warn", "100 s behind the spool", "SlipstreamSpoolGrowing"),
         ({"engines": [{"url": "http://e", "ok": False, "error": "refused"}]}, "fail", "http://e is down: refused", "SlipstreamEngineDown"),
-        ({"calls": 10, "untrainable": {"temperature 0": 5, "top_k": 4}}, "warn", "most because: temperature 0 (5 of 10)", "never learns"),
-        ({"calls": 10, "untrainable": {"top_k": 6}}, "warn", "most because: top_k (6 of 10)", "docs/capture.md"),
+        ({"funnel": {"lines": [LINE | {"text": "9 calls can't be trained on: temperature 0", "fix": "ask 1.0", "blocks": True}]}}, "warn", "temperature 0", "ask 1.0"),
         ({"calls": 201, "episodes": {"open": 1}}, "warn", "all 201 calls are one episode", "x-slipstream-episode"),
         ({"calls": 500, "episodes": {"done": 9}, "episodes_": [{"id": "a", "calls": 400}, {}]}, "warn", "400 of 500 calls are one episode (a)", "x-slipstream-episode"),
         ({"calls": 30, "episodes": {"done": 6}, "episodes_": [{"id": f"run~{n}"} for n in range(2, 8)]}, "warn", "6 of the latest 6 episodes are called run", "x-slipstream-episode"),

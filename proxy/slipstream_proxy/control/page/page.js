@@ -33,7 +33,8 @@ async function status() {
   const s = await ask("/status");
   $("login").hidden = true;
   $("live").textContent = Object.entries(s.models).map(([m, a]) => m + " → " + a).join(", ");
-  $("why").textContent = s.waiting.length ? s.waiting.join("; ") : s.steps ? s.steps + " steps so far." : "Nothing is waited for.";
+  const lines = s.funnel.lines.map((l) => el("li", { class: l.blocks ? "blocks" : "" }, l.text, l.fix ? el("span", { class: "fix" }, " → " + l.fix) : ""));
+  $("why").replaceChildren(...(lines.length ? lines : [el("li", {}, s.steps + " steps so far; nothing is waited for.")]));
   const numbers = { episodes: sum(s.episodes), calls: s.calls, steps: s.steps, "groups waiting": s.groups.ready ?? "", "capture lost": s.capture_lost };
   for (const sidecar of s.sidecars) if (sidecar.state !== "ended") numbers[sidecar.name] = sidecar.state;
   $("numbers").replaceChildren(...Object.entries(numbers).flatMap(([k, v]) => [el("div", {}, el("dt", {}, k), el("dd", {}, String(v)))]));

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from importlib import metadata
-from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
-from slipstream.operate.sidecars import read_sidecars, sentence
-from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.http import ADMIN, ENDLESS, EVERY_SCOPE, JUDGE, TRAINER, Ctx, Query, Route, json_of, reply
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import Stored
-from slipstream_proxy.control.threads import in_thread
-from slipstream_proxy.data.observe.metrics import read_parts
+from slipstream_proxy.control.status import status_of
 
 NDJSON = "application/x-ndjson"
 PAGE = 1000
 FOLLOW_POLL = 1.0
-LOST = "slipstream_capture_lost_total"
 
 
 class Success(c.Model):
@@ -88,54 +81,6 @@ async def post_event(ctx: Ctx) -> web.StreamResponse:
     await deps.mutate("event", event.model_dump(mode="json"))
     deps.metrics.event(event)
     return reply(Stored())
-
-
-def _version() -> str:
-    try:
-        return metadata.version("slipstream")
-    except metadata.PackageNotFoundError:
-        return "0"
-
-
-def lost_by_workers(folder: Path) -> int:
-    """Calls that the data plane's workers have served and could not write, as they said last."""
-    parts = [part for path in folder.glob("data*.json") for part in read_parts(path)]
-    return int(sum(value for part in parts for name, _, value in part["values"] if name == LOST))
-
-
-async def status_of(deps: Deps) -> c.Status:
-    counts: dict[str, Any] = await deps.ask(deps.store.statistics.counts, deps.now())
-    sidecars = await in_thread(read_sidecars, deps.config.root)
-    lost = await in_thread(lost_by_workers, deps.config.root / "metrics")
-    engines: list[dict[str, Any]] = [{**e.public(), "error": e.error} for e in deps.engines.engines]
-    waiting = [str(w) for w in counts.get("waiting", [])]
-    stats = deps.ingester.stats if deps.ingester else None
-    if not any(e["ok"] for e in engines):
-        waiting.insert(0, "no engine answers" if engines else "no engine is configured (engine.urls)")
-    if behind := deps.fleet.behind:
-        waiting.insert(0, f"another proxy says: {behind}")
-    if deps.lease.held is not None:
-        waiting.insert(0, "the trainer has the GPU: calls wait until its step is done")
-    if stats and stats.broken:
-        waiting.insert(0, f"the store takes nothing just now: {stats.broken}")
-    waiting[:0] = [down for s in sidecars if (down := sentence(s))]
-    return c.Status(
-        version=_version(),
-        started=deps.started,
-        models={m: deps.registry.live(m) for m in deps.registry.models},
-        engines=engines,
-        episodes=counts.get("episodes", {}),
-        groups=counts.get("groups", {}),
-        calls=int(counts.get("calls", 0)),
-        capture_lost=lost + (stats.skipped if stats else 0) + deps.mutations.writer.lost,
-        ingest_lag_seconds=stats.lag_seconds if stats else 0.0,
-        steps=int(counts.get("batches", {}).get("trained", 0)),
-        last_step=deps.last_step or max((a.created for a in deps.registry.items.values()), default=None),
-        untrainable=counts.get("untrainable", {}),
-        waiting=waiting,
-        sidecars=sidecars,
-        batch={"batches": counts.get("batches", {}), "missing": counts.get("missing", {})},
-    )
 
 
 async def get_status(ctx: Ctx) -> web.StreamResponse:

@@ -38,6 +38,7 @@ class Released(c.Model):
 
 
 async def lease_groups(ctx: Ctx) -> web.StreamResponse:
+    ctx.deps.activity.seen("judge")
     lease = await ctx.deps.ask(ctx.deps.store.judging.lease, ctx.body, ctx.deps.now())
     return web.Response(status=204) if lease is None else reply(lease)
 
@@ -45,6 +46,7 @@ async def lease_groups(ctx: Ctx) -> web.StreamResponse:
 async def post_scores(ctx: Ctx) -> web.StreamResponse:
     deps, group = ctx.deps, ctx.path("group")
     body: c.ScoresIn = ctx.body
+    deps.activity.seen("judge")
     for n, score in enumerate(body.scores):
         check_source(ctx.caller, score.source, f"body.scores.{n}.source")
     if not await deps.ask(deps.store.judging.score, group, body, deps.now()):
@@ -98,6 +100,7 @@ def arrow_bytes(table: pa.Table) -> bytes:
 async def lease_batch(ctx: Ctx) -> web.StreamResponse:
     deps = ctx.deps
     body: c.BatchLeaseIn = ctx.body
+    deps.activity.seen("trainer")
     # the most groups of a batch are enough for one
     wanted = body.model_copy(
         update={"model": body.model or deps.config.model_name, "min_groups": min(body.min_groups, body.max_groups)}

@@ -1,0 +1,284 @@
+"""Why is there no step yet? Every stage from a call to a live adapter, in one object.
+
+``slipstream status``, ``slipstream doctor``, the page and the metric ``slipstream_funnel`` all show what ``funnel_of``
+returns, so they use the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from slipstream.config import Config
+from slipstream.contract import Adapter, Funnel, FunnelLine
+from slipstream_proxy.control.funnel_fixes import LOST, fix_untrainable
+from slipstream_proxy.store.counts import plural
+from slipstream_proxy.store.funnel import RATE_SECONDS, FunnelCounts
+
+SMALL_KL = 1e-4
+"""A step below it changes nothing that can be measured."""
+LEARNED_GROUPS = 4
+"""Recent groups, all equal at the top, after which there is nothing left to learn."""
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What the funnel needs beside the store's numbers."""
+
+    config: Config
+    now: float
+    engines: list[tuple[str, bool, str | None]] = field(default_factory=list)
+    """(URL, whether it answers, its error)."""
+    candidates: list[Adapter] = field(default_factory=list)
+    """Adapters that the gate has not decided on."""
+    trainer_silence: float = 0.0
+    """Seconds since the trainer last asked for work."""
+    trainer_away: bool = False
+    judge_silence: float = 0.0
+    judge_away: bool = False
+    judge_expected: bool = False
+    """A judge is configured, or one has asked for work."""
+    sidecars: Sequence[tuple[str, str, str]] = ()
+    """Of `slipstream up`: (trainer or judge, its state, what is wrong), those in trouble alone."""
+    held: bool = False
+    """The trainer has the GPU."""
+    behind: str | None = None
+    """What another proxy made live and this one cannot load."""
+    store_error: str | None = None
+    lag: float = 0.0
+    """Seconds that the store is behind the spool."""
+
+
+def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:
+    """``counts`` None: the store does not answer."""
+    lines = [*_engine(around), *_store(counts, around)]
+    if counts is not None:
+        for stage in (_calls, _episodes, _groups, _judge, _reward, _untrainable, _lost, _ready, _trainer, _steps):
+            lines += stage(counts, around)
+    lines += _gate(around)
+    return Funnel(lines=lines)
+
+
+def seconds(value: float) -> str:
+    return f"{value:.0f} s" if value < 600 else f"{value / 60:.0f} min"
+
+
+def _engine(around: Surroundings) -> Iterator[FunnelLine]:
+    down = [(url, error) for url, ok, error in around.engines if not ok]
+    if not around.engines:
+        fix = "set engine.urls, or set engine.model and start with `slipstream up`"
+        text = "no engine is configured (engine.urls)"
+        yield FunnelLine(stage="engine", cause="not_configured", count=0, text=text, fix=fix, blocks=True)
+    elif len(down) == len(around.engines):
+        fix = f"see the log of {down[0][0]} ({down[0][1] or 'it does not answer'}), and start it again"
+        yield FunnelLine(stage="engine", cause="down", count=len(down), text="no engine answers", fix=fix, blocks=True)
+    if around.held:
+        text = "the trainer has the GPU: calls wait until its step is done"
+        yield FunnelLine(stage="engine", cause="held", count=1, text=text)
+    if around.behind:
+        text = f"another proxy's adapter: {around.behind}"
+        fix = "mount its adapters folder here too, or roll it back"
+        yield FunnelLine(stage="engine", cause="behind", count=1, text=text, fix=fix)
+
+
+def _store(counts: FunnelCounts | None, around: Surroundings) -> Iterator[FunnelLine]:
+    if around.store_error or counts is None:
+        why = around.store_error or "it does not answer"
+        fix = "see the proxy's log; the spool keeps calls and rewards meanwhile"
+        text = f"the store takes nothing just now: {why}"
+        yield FunnelLine(stage="store", cause="away", count=1, text=text, fix=fix, blocks=True)
+    elif around.lag > 5.0:
+        text = f"the store is {seconds(around.lag)} behind: it reads the spool's backlog"
+        yield FunnelLine(stage="store", cause="behind", count=round(around.lag), text=text)
+
+
+def _calls(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    if not counts.calls:
+        fix = "set the agent's OPENAI_BASE_URL to the proxy's address with /v1"
+        text = "no call has come through the proxy yet"
+        yield FunnelLine(stage="calls", cause="none", count=0, text=text, fix=fix, blocks=True)
+    elif not counts.trained_calls:
+        fix = f'let the agent ask for {around.config.model_name}, or map its model name in [models."<name>"]'
+        text = f"{plural(counts.calls, 'call has', 'calls have')} come, and none asks for the trained model"
+        yield FunnelLine(stage="calls", cause="untrained_model", count=counts.calls, text=text, fix=fix, blocks=True)
+    if counts.orphans:
+        text = f"{plural(counts.orphans, 'unknown episode has', 'unknown episodes have')} rewards but no calls"
+        fix = "post rewards to the x-slipstream-episode that the replies carry, with the key that made the calls"
+        yield FunnelLine(stage="calls", cause="orphan_rewards", count=counts.orphans, text=text, fix=fix)
+
+
+def _episodes(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    if counts.open_episodes:
+        text = f"{plural(counts.open_episodes, 'episode is', 'episodes are')} still open"
+        if counts.next_end is not None:
+            text += f"; without another call the next one ends in {seconds(max(0.0, counts.next_end - around.now))}"
+        fix = "post the final reward, or send x-slipstream-done with the last call, and it ends at once"
+        none_done = not (counts.outcomes or counts.forming.groups or counts.evaluating.groups or counts.missing)
+        line = FunnelLine(stage="episodes", cause="open", count=counts.open_episodes, text=text, fix=fix)
+        yield line.model_copy(update={"blocks": none_done and not counts.ready})
+    if counts.without_task:
+        text = f"{plural(counts.without_task, 'episode has', 'episodes have')} no task, so nothing compares them"
+        fix = "send x-slipstream-task, or set groups.ungrouped = true"
+        yield FunnelLine(stage="episodes", cause="no_task", count=counts.without_task, text=text, fix=fix)
+    if counts.trained_calls and not counts.train_episodes:
+        text = "all episodes are evaluation episodes (split = eval): they measure and never train"
+        fix = "leave x-slipstream-split out for the runs to learn from"
+        yield FunnelLine(stage="episodes", cause="all_eval", count=counts.calls, text=text, fix=fix, blocks=True)
+
+
+def _groups(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    size, max_age = around.config.groups.size, around.config.groups.max_age
+    if forming := counts.forming.groups:
+        text = (
+            f"{plural(forming, 'group is', 'groups are')} forming with "
+            f"{plural(counts.forming.episodes, 'episode', 'episodes')}: {size} episodes of one task make a group"
+        )
+        fix = (
+            f"run each task {size} times, or set groups.size lower; two episodes are enough after "
+            f"groups.max_age ({seconds(max_age)})"
+        )
+        nothing_else = not (counts.ready or counts.leased or counts.missing or counts.outcomes)
+        line = FunnelLine(stage="groups", cause="forming", count=forming, text=text, fix=fix)
+        yield line.model_copy(update={"blocks": nothing_else})
+    if evaluating := counts.evaluating.groups:
+        episodes = plural(counts.evaluating.episodes, "episode", "episodes")
+        text = f"{plural(evaluating, 'evaluation group forms', 'evaluation groups form')} with {episodes}: never trained on"
+        yield FunnelLine(stage="groups", cause="evaluation", count=evaluating, text=text)
+
+
+def _judge(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    yield from _sidecar("judge", around, blocks=around.config.judge.name in counts.missing)
+    if not around.judge_expected:
+        return
+    if counts.to_judge:
+        rate = counts.judged / (RATE_SECONDS / 60)
+        lag = max(0.0, around.now - (counts.oldest_to_judge or around.now))
+        text = (
+            f"{plural(counts.to_judge, 'group waits', 'groups wait')} for the judge, the oldest for {seconds(lag)}; "
+            f"it scores {rate:.1f} episodes a minute"
+        )
+        fix = "raise judge.concurrency, choose a faster judge.model, or lower judge.votes" if lag > 60 else None
+        yield FunnelLine(stage="judge", cause="waiting", count=counts.to_judge, text=text, fix=fix)
+        if around.judge_away and not _in_trouble("judge", around):
+            text = f"the judge has not asked for work for {seconds(around.judge_silence)}"
+            fix = "start `slipstream judge` (or `slipstream up`), and see its log"
+            wanted = around.config.judge.name in around.config.reward.weights
+            line = FunnelLine(stage="judge", cause="away", count=round(around.judge_silence), text=text, fix=fix)
+            yield line.model_copy(update={"blocks": wanted})
+    if counts.parked:
+        text = f"{plural(counts.parked, 'group is', 'groups are')} parked: the judge failed too often"
+        fix = "GET /slipstream/v1/groups/parked says which; mend the judge, then POST groups/{id}/retry"
+        yield FunnelLine(stage="judge", cause="parked", count=counts.parked, text=text, fix=fix)
+
+
+def _reward(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    for name, count in counts.missing.items():
+        text = (
+            f"{plural(count, 'episode of complete groups has', 'episodes of complete groups have')} no reward '{name}'"
+        )
+        if name == around.config.judge.name:
+            fix = "the judge writes it" if around.judge_expected else "set judge.model, or post it with a judge's key"
+        else:
+            fix = f"post it to /slipstream/v1/episodes/<id>/rewards as {name!r}, or change reward.weights"
+        line = FunnelLine(stage="reward", cause=f"missing_{name}"[:80], count=count, text=text, fix=fix)
+        yield line.model_copy(update={"blocks": not counts.ready and not counts.leased})
+    equal = [o for o in counts.outcomes if o.low == o.high]
+    if not equal:
+        return
+    recent = len(counts.outcomes)
+    if len(equal) == recent >= LEARNED_GROUPS and all(o.high == counts.best for o in equal):
+        text = (
+            f"training has nothing left to learn: every run of the last {recent} groups has the best reward, "
+            f"{counts.best:g}"
+        )
+        fix = "give the agent harder tasks, or stop the trainer: this adapter is done"
+        yield FunnelLine(stage="reward", cause="learned", count=recent, text=text, fix=fix, blocks=True)
+        return
+    text = f"{len(equal)} of the last {plural(recent, 'group', 'groups')} teach nothing: their rewards are all equal"
+    fix = "give partial credit in the reward, mix easier and harder tasks, or sample at temperature 1.0"
+    line = FunnelLine(stage="reward", cause="equal", count=len(equal), text=text, fix=fix)
+    yield line.model_copy(update={"blocks": len(equal) == recent})
+
+
+def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    total = sum(counts.untrainable.values())
+    for reason, count in counts.untrainable.items():
+        text = f"{plural(count, 'call', 'calls')} can't be trained on: {reason}"
+        line = FunnelLine(stage="untrainable", cause=reason[:80], count=count, text=text, fix=fix_untrainable(reason))
+        yield line.model_copy(update={"blocks": 0 < counts.trained_calls <= total})
+
+
+def _lost(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    for (state, cause), count in sorted(counts.lost.items()):
+        why, fix = LOST.get((state, cause)) or LOST[state, "unknown"]
+        text = f"{plural(count, 'group was', 'groups were')} lost: {why}"
+        yield FunnelLine(stage="lost", cause=f"{state}_{cause}"[:80], count=count, text=text, fix=fix)
+
+
+def _ready(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    need = around.config.trainer.min_groups
+    if 0 < counts.ready < need:
+        text = f"{plural(counts.ready, 'group', 'groups')} complete and scored, {need} needed for a step"
+        fix = f"fewer are enough after trainer.max_wait ({seconds(around.config.trainer.max_wait)})"
+        yield FunnelLine(stage="ready", cause="too_few", count=counts.ready, text=text, fix=fix)
+    elif counts.ready:
+        text = f"{plural(counts.ready, 'group is', 'groups are')} ready: the trainer takes them next"
+        yield FunnelLine(stage="ready", cause="ready", count=counts.ready, text=text)
+    elif not counts.leased:
+        text = f"0 groups complete and scored, {need} needed for a step"
+        yield FunnelLine(stage="ready", cause="none", count=0, text=text)
+
+
+def _in_trouble(name: str, around: Surroundings) -> bool:
+    return any(sidecar == name for sidecar, _, _ in around.sidecars)
+
+
+def _sidecar(name: Literal["judge", "trainer"], around: Surroundings, *, blocks: bool) -> Iterator[FunnelLine]:
+    """What `slipstream up` knows of its process."""
+    for sidecar, state, text in around.sidecars:
+        if sidecar == name:
+            yield FunnelLine(stage=name, cause=state, count=1, text=text, blocks=blocks)
+
+
+def _trainer(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    yield from _sidecar("trainer", around, blocks=True)
+    if counts.leased:
+        text = f"{plural(counts.leased, 'group is', 'groups are')} being trained on"
+        yield FunnelLine(stage="trainer", cause="training", count=counts.leased, text=text)
+    elif around.trainer_away and not _in_trouble("trainer", around):
+        text = f"the trainer has not asked for work for {seconds(around.trainer_silence)}"
+        fix = "start `slipstream trainer` (or `slipstream up`), and see its log"
+        silence = round(around.trainer_silence)
+        yield FunnelLine(stage="trainer", cause="away", count=silence, text=text, fix=fix, blocks=True)
+    if counts.last_skipped is not None:
+        text = f"the trainer skipped its latest batch: {counts.last_skipped}"
+        fix = "see the lines above, and the docs on the trainer's guards (max_ratio, max_engine_kl, max_grad)"
+        yield FunnelLine(stage="trainer", cause="skipped", count=1, text=text, fix=fix)
+
+
+def _steps(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    small = [kl for kl in counts.kls if abs(kl) < SMALL_KL]
+    if counts.kls and len(small) == len(counts.kls):
+        latest = plural(len(small), "step", "steps")
+        text = f"the latest {latest} hardly changed the policy (KL {max(small):.6f}, below {SMALL_KL:g})"
+        fix = 'set trainer.learning_rate = "auto", or raise it'
+        yield FunnelLine(stage="step", cause="small_kl", count=len(small), text=text, fix=fix)
+
+
+def _gate(around: Surroundings) -> Iterator[FunnelLine]:
+    gate = around.config.gate
+    for candidate in around.candidates:
+        if gate.mode == "manual":
+            text = f"{candidate.name} waits for a person: gate.mode is manual"
+            fix = f"`slipstream adapters promote {candidate.name}`, or roll it back"
+            yield FunnelLine(stage="gate", cause="manual", count=1, text=text, fix=fix)
+            continue
+        report = candidate.gate
+        seen = report.pairs if report else 0
+        control = (report.control if report else "") or "the adapter before it"
+        text = f"the gate compares {candidate.name} with {control}: {plural(seen, 'comparison', 'comparisons')} so far"
+        if seen < gate.min_pairs:
+            text += f", at least {gate.min_pairs} needed"
+        fix = "it decides as rewards of tasks come that ran under both; `slipstream adapters promote` decides by hand"
+        yield FunnelLine(stage="gate", cause="undecided", count=seen, text=text, fix=fix)

@@ -1,0 +1,98 @@
+"""Where things stand: the status object and its funnel."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+from slipstream import contract as c
+from slipstream.operate.sidecars import read_sidecars, sentence
+from slipstream_proxy.control.deps import Deps
+from slipstream_proxy.control.funnel import Surroundings, funnel_of
+from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.threads import in_thread
+from slipstream_proxy.data.observe.metrics import read_parts
+from slipstream_proxy.store.funnel import FunnelCounts
+
+LOST = "slipstream_capture_lost_total"
+
+
+def version() -> str:
+    try:
+        return metadata.version("slipstream")
+    except metadata.PackageNotFoundError:
+        return "0"
+
+
+def lost_by_workers(folder: Path) -> int:
+    """Calls that the data plane's workers served and could not write, by their latest figures."""
+    parts = [part for path in folder.glob("data*.json") for part in read_parts(path)]
+    return int(sum(value for part in parts for name, _, value in part["values"] if name == LOST))
+
+
+def surroundings_of(deps: Deps) -> Surroundings:
+    """What the control plane knows without asking the store."""
+    config, activity, stats = deps.config, deps.activity, deps.ingester.stats if deps.ingester else None
+    expected = bool(config.judge.model or config.judge.function) or activity.ever("judge")
+    troubled = [(s.name, s.state, text) for s in read_sidecars(config.root) if (text := sentence(s))]
+    return Surroundings(
+        config=config,
+        now=deps.now(),
+        engines=[(e.url, e.ok, e.error) for e in deps.engines.engines],
+        candidates=deps.registry.in_state(c.AdapterState.CANDIDATE),
+        trainer_silence=activity.silence("trainer"),
+        trainer_away=activity.away("trainer"),
+        judge_silence=activity.silence("judge"),
+        judge_away=activity.away("judge"),
+        judge_expected=expected,
+        sidecars=troubled,
+        held=deps.lease.held is not None,
+        behind=deps.fleet.behind,
+        store_error=stats.broken if stats else None,
+        lag=stats.lag_seconds if stats else 0.0,
+    )
+
+
+async def read_funnel(deps: Deps) -> c.Funnel:
+    """Why there is no step yet. It answers while the store is away too, and says so."""
+    around = surroundings_of(deps)
+    counts: FunnelCounts | None = None
+    try:
+        counts = await deps.ask(deps.store.statistics.funnel, deps.config.judge.name, around.now)
+    except Problem as p:
+        around.store_error = around.store_error or p.message
+    except Exception as e:
+        around.store_error = around.store_error or f"{type(e).__name__}: {e}"[:300]
+    return funnel_of(counts, around)
+
+
+async def status_of(deps: Deps) -> c.Status:
+    funnel = await read_funnel(deps)
+    try:
+        counts = await deps.ask(deps.store.statistics.counts, deps.now())
+    except Exception:
+        if not any(line.stage == "store" for line in funnel.lines):
+            raise
+        counts = {}  # the funnel says that the store is away
+    sidecars = await in_thread(read_sidecars, deps.config.root)
+    lost = await in_thread(lost_by_workers, deps.config.root / "metrics")
+    stats = deps.ingester.stats if deps.ingester else None
+    newest = max((a.created for a in deps.registry.items.values()), default=None)
+    return c.Status(
+        version=version(),
+        started=deps.started,
+        models={m: deps.registry.live(m) for m in deps.registry.models},
+        engines=[{**e.public(), "error": e.error} for e in deps.engines.engines],
+        episodes=counts.get("episodes", {}),
+        groups=counts.get("groups", {}),
+        calls=int(counts.get("calls", 0)),
+        capture_lost=lost + (stats.skipped if stats else 0) + deps.mutations.writer.lost,
+        ingest_lag_seconds=stats.lag_seconds if stats else 0.0,
+        steps=int(counts.get("batches", {}).get("trained", 0)),
+        last_step=deps.last_step or newest,
+        untrainable=counts.get("untrainable", {}),
+        waiting=[line.sentence for line in funnel.lines],
+        funnel=funnel,
+        sidecars=sidecars,
+        batch={"batches": counts.get("batches", {}), "missing": counts.get("missing", {})},
+    )

@@ -1,0 +1,269 @@
+"""For each state in which no step can come, the real control plane and store show the line and its fix."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.proxy.control.conftest import until
+from tests.proxy.control.fake_engine import write_adapter
+
+from slipstream.contract import Funnel
+from slipstream_proxy.control import activity
+
+FEW = {"groups": {"size": 2}, "trainer": {"min_groups": 2}}
+
+
+async def funnel(plane) -> Funnel:
+    status, body = await plane.ask("GET", "/status")
+    assert status == 200, body
+    found = Funnel.model_validate(body["funnel"])
+    assert body["waiting"] == [line.sentence for line in found.lines]
+    return found
+
+
+async def line(plane, stage: str, cause: str):
+    """The line of this stage and cause, as soon as it is there."""
+
+    async def look():
+        return next((x for x in (await funnel(plane)).lines if (x.stage, x.cause) == (stage, cause)), None)
+
+    return await until(look)
+
+
+async def run(plane, name: str, task: str = "t", reward: float | None = None, **head) -> None:
+    await plane.call(name, task=task, done=True, **head)
+    await plane.seen(name)
+    if reward is not None:
+        assert (await plane.ask("POST", f"/episodes/{name}/rewards", {"value": reward}))[0] == 200
+
+
+async def test_no_call_yet(plane):
+    found = await line(plane, "calls", "none")
+    assert found.blocks and "OPENAI_BASE_URL" in found.fix
+
+
+async def test_no_engine_answers(plane):
+    plane.engine.up = False
+    found = await line(plane, "engine", "down")
+    assert found.blocks and plane.engine.url in found.fix
+    assert (await funnel(plane)).lines[0] == found
+
+
+async def test_no_engine_is_configured(make_plane):
+    found = await line(await make_plane(engine={"urls": []}), "engine", "not_configured")
+    assert found.blocks and "engine.urls" in found.fix
+
+
+async def test_calls_that_ask_for_another_model(plane):
+    await plane.call("e1", trained=None, adapter=None)
+    await plane.seen("e1")
+    found = await line(plane, "calls", "untrained_model")
+    assert (found.blocks, found.count) == (True, 1) and "[models." in found.fix and "tiny" in found.fix
+
+
+async def test_rewards_of_episodes_that_nobody_knows(plane):
+    await plane.ask("POST", "/episodes/lost/rewards", {"value": 1.0})
+    found = await line(plane, "calls", "orphan_rewards")
+    assert found.count == 1 and "x-slipstream-episode" in found.fix
+
+
+async def test_open_episodes_and_when_they_end(make_plane):
+    plane = await make_plane(episodes={"idle_timeout": 300})
+    await plane.call("e1")
+    await plane.seen("e1")
+    found = await line(plane, "episodes", "open")
+    assert found.blocks and found.count == 1
+    left = float(found.text.split("ends in ")[1].split()[0])
+    assert 200 < left <= 300
+    assert "x-slipstream-done" in found.fix
+
+
+async def test_episodes_without_a_task(make_plane):
+    plane = await make_plane(groups={"ungrouped": False})
+    await plane.call("e1", task=None, done=True)
+    found = await line(plane, "episodes", "no_task")
+    assert found.count == 1 and "groups.ungrouped = true" in found.fix
+
+
+async def test_evaluation_episodes_alone(plane):
+    await run(plane, "e1", split="eval")
+    found = await line(plane, "episodes", "all_eval")
+    assert found.blocks and "x-slipstream-split" in found.fix
+    assert (await line(plane, "groups", "evaluation")).count == 1
+
+
+async def test_a_group_that_forms(plane):
+    await run(plane, "e1", reward=1.0)
+    found = await line(plane, "groups", "forming")
+    assert found.blocks and "8 episodes of one task" in found.text and "groups.size" in found.fix
+
+
+async def test_a_reward_that_is_missing(make_plane):
+    plane = await make_plane(**FEW)
+    for n in range(2):
+        await run(plane, f"e{n}")
+    found = await line(plane, "reward", "missing_reward")
+    assert (found.blocks, found.count) == (True, 2) and "/rewards" in found.fix
+
+
+async def test_the_judge_is_slow_or_away(make_plane, monkeypatch):
+    plane = await make_plane(groups={"size": 2}, judge={"model": "m"}, reward={"weights": {"judge": 1.0}})
+    for n in range(2):
+        await run(plane, f"e{n}")
+    found = await line(plane, "judge", "waiting")
+    assert found.count == 1 and "0.0 episodes a minute" in found.text
+    assert "the judge writes it" in (await line(plane, "reward", "missing_judge")).fix
+    now = plane.deps.now()
+    plane.deps.now = lambda: now + 90
+    assert "judge.concurrency" in (await line(plane, "judge", "waiting")).fix
+    monkeypatch.setattr(activity, "SILENCE", 0.0)
+    away = await line(plane, "judge", "away")
+    assert away.blocks and "slipstream judge" in away.fix
+
+
+async def test_a_group_that_the_judge_gave_up(make_plane):
+    plane = await make_plane(groups={"size": 2}, judge={"model": "m", "max_attempts": 1})
+    for n in range(2):
+        await run(plane, f"e{n}")
+
+    async def lease():
+        status, body = await plane.ask("POST", "/groups/lease", {"worker": "j"})
+        return body if status == 200 else None
+
+    leased = await until(lease)
+    failed = {"lease": leased["lease"], "failed": "refused"}
+    assert (await plane.ask("POST", f"/groups/{leased['groups'][0]['id']}/scores", failed))[0] == 200
+    found = await line(plane, "judge", "parked")
+    assert found.count == 1 and "retry" in found.fix
+
+
+async def test_rewards_that_are_all_equal(make_plane):
+    plane = await make_plane(**FEW)
+    for n in range(2):
+        await run(plane, f"e{n}", reward=0.0)
+    await run(plane, "best", task="other", reward=1.0)
+    found = await line(plane, "reward", "equal")
+    assert found.blocks and "partial credit" in found.fix
+
+
+async def test_nothing_left_to_learn(make_plane):
+    plane = await make_plane(**FEW)
+    for n in range(8):
+        await run(plane, f"e{n}", task=f"t{n // 2}", reward=1.0)
+    found = await line(plane, "reward", "learned")
+    assert found.blocks and "nothing left to learn" in found.text and "harder tasks" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("sampling", "cause", "fix"),
+    [
+        ({"temperature": 0}, "temperature 0", "1.0"),
+        ({"top_p": 0.5}, "top_p", "top_p"),
+        ({"tool_choice": "required"}, "forced tool", '"auto"'),
+        ({"response_format": {"type": "json_object"}}, "structured output", "trust"),
+    ],
+)
+async def test_calls_that_cannot_be_trained_on(plane, sampling, cause, fix):
+    await plane.call("e1", request=sampling, done=True)
+    await plane.seen("e1")
+    found = await line(plane, "untrainable", cause)
+    assert (found.blocks, found.count) == (True, 1) and fix in found.fix
+
+
+async def test_groups_that_were_lost_to_a_rollback(make_plane):
+    plane = await make_plane(**FEW)
+    write_adapter(plane.config.adapters_dir / "tiny@1")
+    assert (await plane.ask("POST", "/adapters?wait=60", {"path": "tiny@1"}))[1]["state"] == "live"
+    for n in range(2):
+        await run(plane, f"e{n}", adapter="tiny@1", reward=float(n))
+    assert (await plane.ask("POST", "/adapters/tiny@1/rollback"))[0] == 200
+    found = next(x for x in (await funnel(plane)).lines if x.stage == "lost")
+    assert found.count == 1 and found.fix
+
+
+async def test_groups_that_are_too_old(make_plane):
+    plane = await make_plane(**FEW)
+    for n in range(2):
+        await run(plane, f"e{n}", reward=float(n))
+    for n in (1, 2):
+        write_adapter(plane.config.adapters_dir / f"tiny@{n}")
+        await plane.ask("POST", "/adapters?wait=60", {"path": f"tiny@{n}"})
+    lease = {"worker": "w", "min_groups": 1, "max_wait": 0, "max_staleness": 1}
+    r = await plane.client.post("/slipstream/v1/batches/lease", json=lease, headers=plane.as_())
+    assert r.status == 204
+    found = next(x for x in (await funnel(plane)).lines if x.stage == "lost" and x.cause.startswith("stale"))
+    assert found.count == 1 and "max_staleness" in found.fix
+
+
+async def test_too_few_groups_and_no_trainer(make_plane, monkeypatch):
+    plane = await make_plane(**FEW)
+    for n in range(2):
+        await run(plane, f"e{n}", reward=float(n))
+    found = await line(plane, "ready", "too_few")
+    assert "1 group complete and scored, 2 needed" in found.text and "trainer.max_wait" in found.fix
+    monkeypatch.setattr(activity, "SILENCE", 0.0)
+    away = await line(plane, "trainer", "away")
+    assert away.blocks and "slipstream trainer" in away.fix
+    for n in range(2):
+        await run(plane, f"f{n}", task="u", reward=float(n))
+    assert (await line(plane, "ready", "ready")).count == 2
+
+
+async def test_a_batch_that_is_trained_on_and_one_that_was_skipped(make_plane, monkeypatch):
+    monkeypatch.setattr(activity, "SILENCE", 0.0)
+    plane = await make_plane(**FEW)
+    for n in range(2):
+        await run(plane, f"e{n}", reward=float(n))
+    r = await plane.client.post(
+        "/slipstream/v1/batches/lease", json={"worker": "w", "min_groups": 1, "max_wait": 0}, headers=plane.as_()
+    )
+    assert r.status == 200
+    assert (await line(plane, "trainer", "training")).count == 1
+    assert not any(x.cause == "away" for x in (await funnel(plane)).lines)  # it holds a lease: it is at work
+    ack = {"lease": r.headers["x-slipstream-lease"], "outcome": "skipped", "reason": "KL to the engine is 3.0"}
+    assert (await plane.ask("POST", f"/batches/{r.headers['x-slipstream-batch']}/ack", ack))[0] == 200
+    found = await line(plane, "trainer", "skipped")
+    assert "KL to the engine is 3.0" in found.text and found.fix
+
+
+async def test_steps_that_change_nothing(plane):
+    for kl in (0.0, 2e-6):
+        await plane.ask("POST", "/training/events", {"kind": "step", "data": {"kl": kl}})
+    found = await line(plane, "step", "small_kl")
+    assert found.count == 2 and "learning_rate" in found.fix
+    await plane.ask("POST", "/training/events", {"kind": "step", "data": {"kl": 0.01}})
+    assert not any(x.stage == "step" for x in (await funnel(plane)).lines)
+
+
+@pytest.mark.parametrize(("mode", "cause", "fix"), [("guard", "undecided", "tiny@1"), ("manual", "manual", "tiny@1")])
+async def test_what_the_gate_waits_for(make_plane, mode, cause, fix):
+    plane = await make_plane(gate={"mode": mode, "holdout": 0.5})
+    write_adapter(plane.config.adapters_dir / "tiny@1")
+    assert (await plane.ask("POST", "/adapters?wait=60", {"path": "tiny@1"}))[1]["state"] == "candidate"
+    found = await line(plane, "gate", cause)
+    assert fix in found.sentence and "adapters promote" in found.fix
+
+
+async def test_a_store_that_is_away(plane):
+    stores = plane.deps.stores
+    store, ingester = stores.current, stores.ingester
+    stores.replace(None, None)
+    found = await line(plane, "store", "away")
+    assert found.blocks and "the spool keeps" in found.fix
+    stores.replace(store, ingester)
+
+
+async def test_a_sidecar_that_up_cannot_keep_running(plane):
+    import os
+
+    down = {"name": "trainer", "state": "down", "since": 1.0, "starts": 10, "exit_code": 1, "reason": "no GPU"}
+    (plane.config.root / "sidecars.json").write_text(json.dumps({"pid": os.getpid(), "sidecars": [down]}))
+    found = await line(plane, "trainer", "down")
+    assert found.blocks and "no GPU" in found.text
+
+
+async def test_every_line_is_a_metric(plane):
+    text = await (await plane.client.get("/internal/metrics")).text()
+    for x in (await funnel(plane)).lines:
+        assert f'slipstream_funnel{{cause="{x.cause}",stage="{x.stage}"}} {float(x.count)}' in text
