@@ -27,7 +27,7 @@ _HOT = {
     "data/access": ("admission", "limits"),
     "data/call": (
         *("call", "capture", "choice", "conversation", "headers", "payload", "record", "renaming", "replays", "reply"),
-        *("services", "step", "translation", "view"),
+        *("services", "step", "trainability", "translation", "view"),
     ),
     "data/engines": ("live", "models", "pools"),
     "data/episode": ("identity", "ids", "memory", "pins", "shared"),

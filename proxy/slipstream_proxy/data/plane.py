@@ -19,6 +19,7 @@ from slipstream_proxy.data.call.renaming import Renaming
 from slipstream_proxy.data.call.replays import Replays
 from slipstream_proxy.data.call.services import Services
 from slipstream_proxy.data.call.step import CallStep, CallSteps
+from slipstream_proxy.data.call.trainability import Trainability
 from slipstream_proxy.data.call.translation import ContextLengths, Translation
 from slipstream_proxy.data.engines.control_link import ControlLink
 from slipstream_proxy.data.engines.hold import Holding
@@ -112,7 +113,7 @@ class Plane:
             found.append(CallLog())
         if self.tracing is not None:
             found.append(self.tracing)
-        return [*found, ProxyHeaders()]
+        return [*found, ProxyHeaders(), Trainability()]
 
     def make_server(self) -> Server:
         """What accepts connections, for ``loop.create_server``."""

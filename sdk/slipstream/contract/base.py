@@ -21,7 +21,7 @@ API = "/slipstream/v1"
 
 
 class Headers:
-    """Header names of the data plane (DESIGN section 3). None of the ``x-slipstream-*`` ever reaches the engine."""
+    """Header names of the data plane. None of the ``x-slipstream-*`` ever reaches the engine."""
 
     PREFIX = "x-slipstream-"
     EPISODE = "x-slipstream-episode"
@@ -31,6 +31,7 @@ class Headers:
     TAG = "x-slipstream-tag-"
     CALL = "x-slipstream-call"
     ADAPTER = "x-slipstream-adapter"
+    TRAINABLE = "x-slipstream-trainable"
 
 
 class Split(StrEnum):

@@ -1,0 +1,59 @@
+"""A reply says whether its call can be trained on."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.dataplane import ASK, parsed, post
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+FORCED = {"type": "function", "function": {"name": "f"}}
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+CASES = [
+    ({}, "yes"),
+    ({"temperature": 0.7, "max_tokens": 5, "stop": ["x"], "seed": 3}, "yes"),
+    ({"stream": True}, "yes"),
+    ({"tools": [TOOL], "tool_choice": "auto"}, "yes"),
+    ({"temperature": 0}, "no; temperature 0"),
+    ({"temperature": 0, "stream": True}, "no; temperature 0"),
+    ({"top_p": 0.9}, "no; top_p"),
+    ({"tools": [TOOL], "tool_choice": "required"}, "no; forced tool"),
+    ({"tools": [TOOL], "tool_choice": FORCED}, "no; forced tool"),
+    ({"response_format": {"type": "json_object"}}, "no; structured output"),
+    ({"logit_bias": {"1": 5}}, "no; logit_bias"),
+    ({"messages": [IMAGE]}, "no; images or other media"),
+]
+
+
+@pytest.mark.parametrize(("more", "said"), CASES)
+async def test_the_header_says_what_the_store_will_say(start, fake, more, said):
+    proxy = await start()
+    status, headers, _ = await post(proxy.url, {**ASK, **more})
+    assert status == 200 and headers["x-slipstream-trainable"] == said
+    (frame,) = await proxy.record(1)
+    _, read = parsed(frame)
+    assert read.untrainable == (None if said == "yes" else said.removeprefix("no; "))
+
+
+async def test_other_formats(start, fake):
+    proxy = await start()
+    body = {**ASK, "max_tokens": 5}
+    assert (await post(proxy.url, body, path="/v1/messages"))[1]["x-slipstream-trainable"] == "yes"
+    forced = {**body, "tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any"}}
+    _, headers, _ = await post(proxy.url, forced, path="/v1/messages")
+    assert headers["x-slipstream-trainable"] == "no; forced tool"
+    _, headers, _ = await post(proxy.url, {"model": "tiny", "prompt": ["a", "b"]}, path="/v1/completions")
+    assert headers["x-slipstream-trainable"] == "no; several prompts in one call"
+
+
+async def test_only_replies_that_could_be_trained_on_have_it(start, fake):
+    fake.models |= {"other"}
+    models = {"base": {"base": "tiny"}, "trusted": {"trained": "tiny", "sampling": "trust"}}
+    proxy = await start(models=models)
+    for body, headers in (({"model": "base"}, {}), ({}, {"x-slipstream-split": "off"})):
+        assert "x-slipstream-trainable" not in (await post(proxy.url, {**ASK, **body}, headers=headers))[1]
+    _, headers, _ = await post(proxy.url, {**ASK, "model": "trusted", "top_p": 0.5})
+    assert headers["x-slipstream-trainable"] == "yes"
+    _, headers, _ = await post(proxy.url, ASK, headers={"x-slipstream-split": "eval"})
+    assert headers["x-slipstream-trainable"] == "no; split eval"
+    fake.fail_with = 400
+    assert "x-slipstream-trainable" not in (await post(proxy.url, ASK))[1]
