@@ -37,6 +37,7 @@ def rules_of(config: Config) -> Rules:
         orphan_ttl=config.reward.orphan_ttl,
         judge_max_attempts=config.judge.max_attempts,
         window=config.judge.window,
+        max_staleness=config.trainer.max_staleness,
         min_groups=config.trainer.min_groups,
     )
 

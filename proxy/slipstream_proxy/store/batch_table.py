@@ -12,6 +12,7 @@ import pyarrow as pa
 from slipstream.contract import BATCH_COLUMNS
 from slipstream_proxy.store.call_rows import choices_of, whole
 from slipstream_proxy.store.delta import Whole
+from slipstream_proxy.store.freshness import STALE, Freshness
 from slipstream_proxy.store.rows import CallRow, EpisodeRow
 
 SCHEMA = pa.schema(
@@ -58,12 +59,12 @@ def _lists(parts: Sequence[npt.NDArray[np.generic]], kind: pa.DataType, dtype: s
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, kind))
 
 
-def batch_table(episodes: Sequence[BatchEpisode], versions: dict[str, int], live: int) -> pa.Table:
+def batch_table(episodes: Sequence[BatchEpisode], fresh: Freshness) -> pa.Table:
     """A row for each choice of each call that ended well, in order of group, episode, call, choice.
 
     An episode without such a call has one row that cannot be trained on (``no_call``): its reward counts in its group's baseline.
     """
-    rows = [row for member in episodes for row in (_choices(member, versions, live) or [_no_call(member)])]
+    rows = [row for member in episodes for row in (_choices(member, fresh) or [_no_call(member)])]
     columns = list(zip(*rows, strict=True)) or [()] * len(BATCH_COLUMNS)
     arrays = []
     for column, values in zip(SCHEMA, columns, strict=True):
@@ -75,14 +76,14 @@ def batch_table(episodes: Sequence[BatchEpisode], versions: dict[str, int], live
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-def _choices(member: BatchEpisode, versions: dict[str, int], live: int) -> list[tuple[object, ...]]:
+def _choices(member: BatchEpisode, fresh: Freshness) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     wholes: dict[str, Whole] = {}
     for call in member.calls:
         made = whole(call, wholes, text=False)
         if call.outcome != "ok":
             continue
-        staleness = max(0, live - versions.get(call.adapter or "", 0))
+        staleness, stale = fresh.staleness(call.adapter), call.trainable and not fresh.trainable(call.adapter)
         for choice, (ids, logprobs) in enumerate(choices_of(call)):
             rows.append(
                 (
@@ -96,8 +97,8 @@ def _choices(member: BatchEpisode, versions: dict[str, int], live: int) -> list[
                     call.adapter,
                     staleness,
                     call.temperature,
-                    call.trainable,
-                    call.reason,
+                    call.trainable and not stale,
+                    STALE if stale else call.reason,
                     made.ids,
                     ids,
                     logprobs,

@@ -10,9 +10,10 @@ from uuid import uuid4
 from slipstream.contract import BatchAck, BatchLeaseIn
 from slipstream_proxy.store.batch_table import BatchEpisode, batch_table
 from slipstream_proxy.store.calls import TOKEN_COLUMNS, CallTable
-from slipstream_proxy.store.codec import load
 from slipstream_proxy.store.driver import IN, Driver, Tx
+from slipstream_proxy.store.freshness import EQUAL, ROLLED_BACK, SKIPPED, Freshness, taken_back
 from slipstream_proxy.store.groups import GroupTable
+from slipstream_proxy.store.meta import STALE_RUNS, get_meta, set_meta
 from slipstream_proxy.store.protocol import LeasedBatch, Rules
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import BatchRow, EpisodeRow, MemberRow
@@ -55,7 +56,10 @@ class BatchQueue:
     # leases
 
     def lease(self, wanted: BatchLeaseIn, versions: dict[str, int], live: int, now: float) -> LeasedBatch | None:
-        """``versions``: adapter → its version; ``live`` the live one's: what is more than ``max_staleness`` behind is left out and counted."""
+        """``versions``: adapter → its version; ``live``: the live one's.
+
+        A run that is more than ``max_staleness`` behind keeps its reward in the baseline of its group and is not trained on.
+        """
         with self.db.write(serial=False) as tx:
             self.expire(tx, now)
             model = wanted.model or self._fullest(tx)
@@ -65,7 +69,8 @@ class BatchQueue:
                 ORDER BY ready_at, created, id LIMIT ?{self.db.lock_rows}"""
             ready = [ReadyGroup(*r) for r in tx.all(sql, (model, 4 * wanted.max_groups + 64))]
             members = self.groups.members(tx, [g.id for g in ready])
-            ready = self._usable(tx, ready, members, versions, live - wanted.max_staleness)
+            fresh = Freshness(versions, live, wanted.max_staleness, taken_back(tx))
+            ready = self._usable(tx, ready, members, fresh)
             if not ready or (len(ready) < wanted.min_groups and min(g.ready_at for g in ready) > now - wanted.max_wait):
                 return None
             chosen = set(share_out([(g.id, g.key) for g in ready], wanted.max_groups, self.rules.key_share))
@@ -73,7 +78,9 @@ class BatchQueue:
             batch, lease = f"b{int(now * 1000):013d}-{uuid4().hex[:8]}", uuid4().hex
             until = now + wanted.seconds
             tx.insert("t_batches", [BatchRow(batch, lease, wanted.worker, model, "leased", until, now)])
-            tx.run(f"UPDATE t_groups SET state = 'leased', batch = ? WHERE id {IN}", (batch, list(chosen)))
+            sql = f"UPDATE t_groups SET state = 'leased', batch = ?, cause = NULL WHERE id {IN}"
+            tx.run(sql, (batch, list(chosen)))
+            self._note(tx, leased, fresh)
             tx.insert("t_members", [MemberRow(batch, g.id, ep.eid, ep.reward) for g, ep in leased])
             credit = self.rules.credit == "call"
             latest = self.rewards.latest(tx, [ep.eid for _, ep in leased]) if credit else {}
@@ -84,7 +91,7 @@ class BatchQueue:
             BatchEpisode(g.id, g.kind, g.task, ep, calls[ep.eid], combine_calls(self.rules, latest.get(ep.eid, ())))
             for g, ep in leased
         ]
-        return LeasedBatch(batch, lease, until, batch_table(found, versions, live))
+        return LeasedBatch(batch, lease, until, batch_table(found, fresh))
 
     def _fullest(self, tx: Tx) -> str | None:
         """The model with the most ready groups."""
@@ -94,28 +101,23 @@ class BatchQueue:
         return found[0][0] if found else None
 
     def _usable(
-        self,
-        tx: Tx,
-        ready: Sequence[ReadyGroup],
-        members: dict[str, list[EpisodeRow]],
-        versions: dict[str, int],
-        oldest: int,
+        self, tx: Tx, ready: Sequence[ReadyGroup], members: dict[str, list[EpisodeRow]], fresh: Freshness
     ) -> list[ReadyGroup]:
-        """Groups with a call of a version below ``oldest`` are stale, those of an adapter that was taken back are dropped. → The others."""
-        sql = "SELECT name FROM t_adapters WHERE state IN ('rolled_back', 'refused')"
-        taken_back = {name for (name,) in tx.all(sql)}
-        states: dict[str, str] = {}
-        for group in ready:
-            used = {a for ep in members[group.id] for a in load(ep.adapters)}
-            if used & taken_back or not members[group.id]:
-                states[group.id] = "dropped"
-            elif any(versions.get(a, 0) < oldest for a in used):
-                states[group.id] = "stale"
-        for state in ("dropped", "stale"):
-            out = [g for g, s in states.items() if s == state]
-            if out:
-                tx.run(f"UPDATE t_groups SET state = ? WHERE id {IN}", (state, out))
-        return [g for g in ready if g.id not in states]
+        """Groups in which nothing can be trained on are settled, with the cause. → The others."""
+        losses = {g.id: loss for g in ready if (loss := fresh.loss(members[g.id]))}
+        self.groups.lose(tx, losses)
+        return [g for g in ready if g.id not in losses]
+
+    def _note(self, tx: Tx, leased: Sequence[tuple[ReadyGroup, EpisodeRow]], fresh: Freshness) -> None:
+        """Count what a batch holds and nothing is learnt from: runs that are too old, groups whose rewards are all equal."""
+        members: dict[str, list[EpisodeRow]] = defaultdict(list)
+        for group, ep in leased:
+            members[group.id].append(ep)
+        equal = [g for g, eps in members.items() if len({ep.reward for ep in eps}) == 1]
+        if equal and self.rules.credit != "call":
+            tx.run(f"UPDATE t_groups SET cause = ? WHERE id {IN}", (EQUAL, equal))
+        if stale := sum(fresh.stale_runs(eps) for eps in members.values()):
+            set_meta(tx, STALE_RUNS, str(int(get_meta(tx, STALE_RUNS) or 0) + stale))
 
     def members(self, batch: str) -> dict[str, Any]:
         """``{"groups": [id], "episodes": [[key, episode, group]]}`` of a leased batch, for its ``ack`` mutation."""
@@ -190,7 +192,8 @@ class BatchQueue:
     def _write_outcome(self, tx: Tx, batch: str, ack: BatchAck) -> None:
         after = {"trained": "trained", "skipped": "skipped", "released": "ready"}[ack.outcome]
         waiting = "'leased', 'ready', 'waiting_reward'" if after == "trained" else "'leased', 'ready'"
-        tx.run(f"UPDATE t_groups SET state = ? WHERE batch = ? AND state IN ({waiting})", (after, batch))
+        sql = f"UPDATE t_groups SET state = ?, cause = coalesce(cause, ?) WHERE batch = ? AND state IN ({waiting})"
+        tx.run(sql, (after, SKIPPED if after == "skipped" else None, batch))
         tx.run(
             "UPDATE t_batches SET state = ?, adapter = ?, step = ?, reason = ? WHERE id = ?",
             (ack.outcome, ack.adapter, ack.step, ack.reason, batch),
@@ -204,7 +207,7 @@ class BatchQueue:
     def drop_adapter(self, adapter: str) -> int:
         """Groups with episodes sampled from an adapter that was taken back never train. → Groups dropped."""
         with self.db.write() as tx:
-            sql = """UPDATE t_groups SET state = 'dropped' WHERE split = 'train'
+            sql = """UPDATE t_groups SET state = 'dropped', cause = ? WHERE split = 'train'
                 AND state IN ('forming', 'waiting_reward', 'ready', 'leased')
                 AND id IN (SELECT grp FROM t_episodes WHERE grp IS NOT NULL AND strpos(adapters, ?) > 0)"""
-            return tx.run(sql, (f'"{adapter}"',))
+            return tx.run(sql, (ROLLED_BACK, f'"{adapter}"'))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from slipstream_proxy.store.driver import IN, Tx
+from slipstream_proxy.store.meta import STALE_RUNS, get_meta
 from slipstream_proxy.store.protocol import Rules
 
 
@@ -13,7 +14,7 @@ def plural(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 
-def counts(tx: Tx, rules: Rules, tables: Sequence[str]) -> dict[str, Any]:
+def counts(tx: Tx, rules: Rules, tables: Sequence[str], now: float) -> dict[str, Any]:
     """What ``Statistics.counts`` answers. ``tables``: those of calls."""
     pairs = {
         "episodes": "SELECT state, count(*) FROM t_episodes GROUP BY state",
@@ -28,7 +29,28 @@ def counts(tx: Tx, rules: Rules, tables: Sequence[str]) -> dict[str, Any]:
     found["missing"] = missing_rewards(tx, rules)
     sql = "SELECT count(DISTINCT eid) FROM t_rewards WHERE eid NOT IN (SELECT eid FROM t_episodes)"
     found["orphans"] = tx.all(sql)[0][0]
+    found["lost"] = _lost(tx)
+    found["stale_runs"] = int(get_meta(tx, STALE_RUNS) or 0)
+    found["judging"] = _judging(tx, now)
     return found
+
+
+def _lost(tx: Tx) -> dict[str, int]:
+    """Cause → groups from which nothing was learnt, the most frequent first."""
+    sql = """SELECT coalesce(cause, state), count(*) FROM t_groups
+        WHERE cause IS NOT NULL OR state IN ('stale', 'dropped', 'skipped') GROUP BY 1 ORDER BY 2 DESC, 1"""
+    return dict(tx.all(sql))
+
+
+def _judging(tx: Tx, now: float) -> dict[str, float]:
+    """Groups that wait for rewards: how many, seconds that the oldest one has, and ``lag``: seconds that the latest took."""
+    sql = "SELECT count(*), min(completed) FROM t_groups WHERE state = 'waiting_reward' AND NOT parked"
+    ((waiting, oldest),) = tx.all(sql)
+    sql = """SELECT ready_at - completed FROM t_groups WHERE ready_at IS NOT NULL AND completed IS NOT NULL
+        ORDER BY ready_at DESC LIMIT 20"""
+    lags = [lag for (lag,) in tx.all(sql)]
+    age = max(0.0, now - oldest) if oldest is not None else 0.0
+    return {"waiting": waiting, "oldest": age, "lag": sum(lags) / len(lags) if lags else 0.0}
 
 
 def untrainable_calls(tx: Tx, tables: Sequence[str]) -> dict[str, int]:

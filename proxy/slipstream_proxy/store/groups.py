@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
 from slipstream_proxy.store.driver import IN, Driver, Tx
+from slipstream_proxy.store.freshness import DELETED, Loss
 from slipstream_proxy.store.likeness import RecentRuns, likeness_of
 from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow, GroupRow
@@ -150,13 +151,19 @@ class GroupTable:
         tx.run("UPDATE t_groups SET state = 'waiting_reward' WHERE id = ? AND state = 'ready'", (group,))
         return bool(tx.all(f"SELECT 1 FROM t_groups WHERE id = ? AND state IN ({UNTRAINED})", (group,)))
 
+    def lose(self, tx: Tx, losses: Mapping[str, Loss]) -> None:
+        """Groups that no trainer will have."""
+        for loss in set(losses.values()):
+            groups = [group for group, found in losses.items() if found == loss]
+            tx.run(f"UPDATE t_groups SET state = ?, cause = ? WHERE id {IN}", (loss.state, loss.cause, groups))
+
     def leave(self, tx: Tx, eps: Collection[EpisodeRow]) -> None:
         """Episodes that are deleted leave their groups; a group of none is dropped."""
         groups = [ep.grp for ep in eps if ep.grp]
         for group in groups:
             tx.run("UPDATE t_groups SET n = n - 1 WHERE id = ?", (group,))
         if groups:
-            tx.run(f"UPDATE t_groups SET state = 'dropped' WHERE n <= 0 AND id {IN}", (groups,))
+            tx.run(f"UPDATE t_groups SET state = 'dropped', cause = ? WHERE n <= 0 AND id {IN}", (DELETED, groups))
 
     def members(self, tx: Tx, groups: Collection[str]) -> dict[str, list[EpisodeRow]]:
         """Each group's episodes, oldest first."""

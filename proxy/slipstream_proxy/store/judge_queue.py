@@ -10,6 +10,7 @@ from slipstream.contract import Group, GroupEpisode, GroupKind, GroupLease, Grou
 from slipstream_proxy.store.codec import clean, dump
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.episodes import EpisodeTable
+from slipstream_proxy.store.freshness import STALE, freshness_of
 from slipstream_proxy.store.groups import GroupTable, window_of
 from slipstream_proxy.store.likeness import HASH, likeness_of
 from slipstream_proxy.store.memory import Memory
@@ -74,10 +75,11 @@ class JudgeQueue:
                 self._open_windows(tx, names, wanted.limit, now)
             lacking = f"SELECT e.grp FROM t_episodes e WHERE e.grp IS NOT NULL AND {self._lacks('e.eid')}"
             kinds = "'task', 'like'" if wanted.singles else "'task'"
-            sql = f"""SELECT id FROM t_groups WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND {FREE}
+            sql = f"""SELECT id, model FROM t_groups WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND {FREE}
                 AND id IN ({lacking}) AND id NOT IN (SELECT grp FROM t_episodes WHERE state = 'open' AND grp IS NOT NULL)
                 ORDER BY completed DESC, id LIMIT ?{self.db.lock_rows}"""
-            groups = [g for (g,) in tx.all(sql, (now, now, names, len(names), wanted.limit))]
+            found = tx.all(sql, (now, now, names, len(names), 4 * wanted.limit + 16))
+            groups = self._worthwhile(tx, dict(found))[: wanted.limit]
             if wanted.singles and len(groups) < wanted.limit:
                 sql = f"""SELECT id FROM t_groups WHERE kind = 'window' AND state = 'window' AND {FREE} AND {self._lacks("single")}
                     ORDER BY completed DESC, id LIMIT ?{self.db.lock_rows}"""
@@ -95,6 +97,16 @@ class JudgeQueue:
         """What a worker had leased is free at once. → Groups released."""
         sql = "UPDATE t_groups SET judge_lease = NULL, judge_until = NULL, judge_worker = NULL WHERE judge_worker = ?"
         return tx.run(sql, (worker,))
+
+    def _worthwhile(self, tx: Tx, found: dict[str, str]) -> list[str]:
+        """Of these (group → model) those that a trainer may still have; the others are settled, with the cause."""
+        fresh = {model: freshness_of(tx, model, self.rules.max_staleness) for model in set(found.values())}
+        sql = f"SELECT id FROM t_groups WHERE split = 'train' AND state IN ('waiting_reward', 'ready') AND id {IN}"
+        training = [g for (g,) in tx.all(sql, (list(found),))] if found else []
+        members = self.groups.members(tx, training)
+        losses = {g: loss for g in training if (loss := fresh[found[g]].loss(members[g])) and loss.cause == STALE}
+        self.groups.lose(tx, losses)
+        return [g for g in found if g not in losses]
 
     @staticmethod
     def _lacks(eid: str) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from slipstream_proxy.store.driver import Tx
 
+STALE_RUNS = "stale runs"
+"""How many runs were leased as baseline alone."""
+
 
 def get_meta(tx: Tx, name: str) -> str | None:
     found = tx.all("SELECT value FROM t_meta WHERE name = ?", (name,))

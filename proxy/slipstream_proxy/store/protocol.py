@@ -78,6 +78,8 @@ class Rules:
     window: int = 7
     key_share: float = 0.5
     """At most this share of a batch's groups is one key's, when there are others'."""
+    max_staleness: int = 4
+    """Versions behind the live one that are still trained on (``trainer.max_staleness``)."""
     min_groups: int = 8
     """What ``counts`` names as needed for a step (``trainer.min_groups``)."""
 
@@ -174,7 +176,10 @@ class Judging(Protocol):
 
 class Batches(Protocol):
     def lease(self, wanted: BatchLeaseIn, versions: dict[str, int], live: int, now: float) -> LeasedBatch | None:
-        """``versions``: adapter → its version; ``live`` the live one's: what is more than ``max_staleness`` behind is left out and counted."""
+        """``versions``: adapter → its version; ``live``: the live one's.
+
+        A run that is more than ``max_staleness`` behind keeps its reward in the baseline of its group and is not trained on.
+        """
 
     def ack(self, batch: str, ack: BatchAck, now: float) -> bool:
         """False: the lease is not this worker's any more (409). The same ack twice changes nothing."""

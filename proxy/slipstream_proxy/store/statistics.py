@@ -23,7 +23,7 @@ class StoreStatistics:
     def counts(self, now: float) -> dict[str, Any]:
         """Episodes and groups by state, calls, untrainable by reason, rewards by source, missing rewards by name."""
         with self.db.read() as tx:
-            return counts(tx, self.rules, self.days.tables(tx))
+            return counts(tx, self.rules, self.days.tables(tx), now)
 
     def funnel(self, judge_name: str, now: float) -> FunnelCounts:
         """The numbers behind "why is there no step yet". ``judge_name``: the reward name that the judge writes."""

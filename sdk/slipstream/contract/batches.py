@@ -34,10 +34,10 @@ BATCH_COLUMNS = (
     "number",  # int32: position of the call in its episode
     "choice",  # int32: 0 … n-1
     "adapter",  # str: what sampled it
-    "staleness",  # int32: versions behind the live one
+    "staleness",  # int32: versions behind the live one; above max_staleness it is baseline only
     "temperature",  # float32
-    "trainable",  # bool
-    "untrainable_reason",  # str | null
+    "trainable",  # bool: false leaves the row out of the loss, never its reward out of the group's baseline
+    "untrainable_reason",  # str | null: why not; stale for a run that is too old, the control arm's for one
     "prompt_ids",  # list<int32>
     "completion_ids",  # list<int32>
     "logprobs",  # list<float32>, of completion_ids

@@ -104,12 +104,52 @@ def test_a_reward_is_frozen_when_its_batch_is_leased(store):
     assert sorted(set(again.table["reward"].to_pylist())) == [2.0, 9.0]
 
 
-def test_stale_groups_are_left_out_and_counted(store):
+def test_a_stale_run_is_baseline_only(store):
+    old, new = call("old", adapter="m@1", done=True), call("new", adapter="m@6", done=True)
+    store.ingest([old, new, reward("old", 0.0), reward("new", 1.0)], {})
+    got = store.batches.lease(want(max_staleness=4), {"m@1": 1, "m@6": 6}, 6, NOW + 5).table.to_pylist()
+    assert [(r["episode"], r["trainable"], r["untrainable_reason"], r["reward"], r["staleness"]) for r in got] == [
+        ("new", True, None, 1.0, 0),
+        ("old", False, "stale", 0.0, 5),
+    ]
+    counts = store.statistics.counts(NOW)
+    assert (counts["stale_runs"], counts["lost"]) == (1, {})
+
+
+def test_the_control_arm_costs_no_group(store):
+    for n in range(8):
+        items = []
+        for i in range(2):
+            arm = {"adapter": "m", "arm": "control"} if i else {"adapter": "m@9"}
+            items += [call(f"{n}-{i}", task=f"t{n}", done=True, **arm), reward(f"{n}-{i}", i)]
+        store.ingest(items, {})
+    got = store.batches.lease(want(max_staleness=4), {"m@9": 9}, 9, NOW + 5).table.to_pylist()
+    assert len({r["group"] for r in got}) == 8
+    assert {r["episode"][-1] for r in got if r["trainable"]} == {"0"}
+
+
+def test_a_group_in_which_nothing_can_be_trained_on_is_lost(store):
     store.ingest([*group("old", adapter="m@1"), *group("new", adapter="m@5"), *group("base")], {})
+    store.ingest(group("forced", untrainable="forced tool"), {})
     got = store.batches.lease(want(max_staleness=4), {"m@1": 1, "m@5": 5}, 6, NOW + 5)
     assert set(got.table["episode"].to_pylist()) == {"new-0", "new-1"}
-    assert store.statistics.counts(NOW)["groups"] == {"leased": 1, "stale": 2}
-    assert sum(n for (state, _), n in store.statistics.funnel("judge", NOW).lost.items() if state == "stale") == 2
+    counts = store.statistics.counts(NOW)
+    assert counts["groups"] == {"leased": 1, "stale": 2, "dropped": 1}
+    assert counts["lost"] == {"stale": 2, "nothing trainable": 1}
+    assert store.statistics.funnel("judge", NOW).lost == {("stale", "stale"): 2, ("dropped", "nothing trainable"): 1}
+
+
+def test_each_loss_has_its_cause(store):
+    store.ingest([*group("bad", adapter="m@1"), *group("gone", 1), *group("skipped")], {})
+    same = [call("e0", at=NOW + 3, done=True), call("e1", at=NOW + 3, done=True), reward("e0", 0.5), reward("e1", 0.5)]
+    store.ingest(same, {})
+    store.batches.drop_adapter("m@1")
+    store.delete("-", "gone-0", NOW)
+    got = store.batches.lease(want(max_groups=1), {}, 0, NOW + 5)
+    store.batches.ack(got.id, ack(got, "skipped", reason="too far"), NOW + 6)
+    equal = store.batches.lease(want(), {}, 0, NOW + 7)
+    assert store.batches.ack(equal.id, ack(equal, adapter="m@2"), NOW + 8)
+    assert store.statistics.counts(NOW)["lost"] == {"deleted": 1, "equal rewards": 1, "rolled back": 1, "skipped": 1}
 
 
 def test_groups_of_an_adapter_that_was_taken_back_never_train(store):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.proxy.store.helpers import NOW, call, group, mutation, reward
 
-from slipstream.contract import GroupKind, GroupLeaseIn, Score, ScoresIn
+from slipstream.contract import Adapter, GroupKind, GroupLeaseIn, Score, ScoresIn
 
 
 def ask(**kw):
@@ -180,3 +181,23 @@ def test_superseded_calls_are_not_shown(store):
     store.ingest([call("a", body_hash="h"), call("a", body_hash="h", attempt=1, done=True), call("b", done=True)], {})
     (one,) = store.judging.lease(ask(), NOW + 9).groups
     assert sorted(len(e.calls) for e in one.episodes) == [1, 1]
+
+
+def test_what_is_too_old_to_train_on_is_not_judged(store):
+    adapters = [("m@1", 1, "retired"), ("m@9", 9, "live")]
+    for name, version, state in adapters:
+        store.adapters.put(Adapter(name=name, model="m", version=version, state=state, created=NOW, path=name))
+    store.ingest([*group("old", adapter="m@1", value=None), *group("new", adapter="m@9", value=None)], {})
+    store.ingest(group("held-out", adapter="m@1", split="eval", value=None, start=NOW + 9), {})
+    got = store.judging.lease(ask(limit=9), NOW + 20)
+    assert sorted(g.task for g in got.groups) == ["held-out", "new"]
+    counts = store.statistics.counts(NOW + 30)
+    assert counts["lost"] == {"stale": 1}
+    assert counts["judging"]["waiting"] == 1
+    assert 25 < counts["judging"]["oldest"] < 31
+
+
+def test_the_judges_lag_is_known(store):
+    store.ingest(group("t1", value=None), {})
+    store.ingest([reward("t1-0", at=NOW + 50), reward("t1-1", at=NOW + 60)], {})
+    assert store.statistics.counts(NOW + 70)["judging"] == {"waiting": 0, "oldest": 0.0, "lag": pytest.approx(58.5)}
