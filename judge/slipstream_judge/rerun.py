@@ -6,7 +6,6 @@ import asyncio
 import fnmatch
 import json
 import logging
-import re
 import sys
 import time
 import uuid
@@ -15,8 +14,9 @@ from collections.abc import Sequence
 from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.contract import Episode, EpisodeState, Group, GroupEpisode, GroupKind, RewardIn, Score
-from slipstream.errors import ApiError, ConfigError
+from slipstream.errors import ApiError
 from slipstream.log import brief
+from slipstream.moments import parse_moment
 from slipstream_judge.budget import OverBudget
 from slipstream_judge.llm import JudgeFailed
 from slipstream_judge.metrics import JudgeMetrics
@@ -24,17 +24,6 @@ from slipstream_judge.panel import Panel
 from slipstream_judge.worker import lease_seconds
 
 log = logging.getLogger(__name__)
-AGES = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-
-def parse_since(text: str, now: float | None = None) -> float:
-    """``90m``, ``24h``, ``7d``: that long ago; a number: seconds since the epoch. Raises ``ConfigError``."""
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip()):
-        return (time.time() if now is None else now) - float(match[1]) * AGES[match[2]]
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigError(f"--since {text}: write an age (90m, 24h, 7d) or seconds since the epoch") from None
 
 
 async def _listed(client: AsyncClient, since: float, task: str | None) -> list[list[Episode]]:
@@ -157,7 +146,7 @@ def main(
     name: str | None = None,
 ) -> int:
     """The command. The last line on stdout is JSON. Exit code 1 when a group could not be judged."""
-    start = parse_since(since)
+    start = parse_moment(since)
 
     async def go() -> dict[str, object]:
         async with AsyncClient(url, key) as client:

@@ -8,10 +8,9 @@ import os
 from pathlib import Path
 
 from slipstream.config import Config
-from slipstream.errors import StartError
 from slipstream.functions import load_function
 from slipstream_proxy.keys import Keys
-from slipstream_proxy.parent import Parent, bind, is_loopback, lock
+from slipstream_proxy.parent import Parent, bind, check_bind, lock
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +20,7 @@ def run(config: Config, config_path: Path | None = None) -> int:
     if config.proxy.redact:
         load_function("proxy.redact", config.proxy.redact)
     keyed = bool(len(Keys(config.keys_file)))
-    if not keyed and not is_loopback(config.proxy.host):
-        raise StartError(
-            f"proxy.host is {config.proxy.host} and there are no API keys: make one with `slipstream keys add`, or bind to 127.0.0.1"
-        )
+    check_bind(config, keyed=keyed)
     fd = lock(config.root)
     try:
         return _run(config, keyed=keyed)

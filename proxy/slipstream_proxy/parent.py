@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import ipaddress
-import json
 import logging
 import os
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 from slipstream.config import Config
 from slipstream.errors import StartError
 from slipstream.operate.health import answers
+from slipstream.operate.running import FILE, announce_proxy
 from slipstream.operate.supervisor import Child, Supervisor
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def check_bind(config: Config, *, keyed: bool) -> None:
+    """Raises ``StartError`` for a socket that is open to the world where no key is asked for."""
+    if not keyed and not is_loopback(config.proxy.host):
+        raise StartError(
+            f"proxy.host is {config.proxy.host} and there are no API keys: make one with `slipstream keys add NAME`, or bind to 127.0.0.1"
+        )
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -117,7 +125,7 @@ class Parent:
         finally:
             # workers first, so that the control plane ingests what they drained
             await self.supervisor.stop()
-            self._record.unlink(missing_ok=True)
+            (self.config.root / FILE).unlink(missing_ok=True)
         fine = (0, -signal.SIGTERM, None)  # a child that was just being started may not have its handler yet
         return all(c.exit_code in fine for c in (*self.workers, self.control))
 
@@ -134,12 +142,6 @@ class Parent:
             raise StartError(f"the data plane did not start ({dead.name} ended)")
         return await answers(f"{self.url}/healthz")
 
-    @property
-    def _record(self) -> Path:
-        return self.config.root / "proxy.json"
-
     def _announce(self) -> None:
-        temp = self._record.with_suffix(".tmp")
-        temp.write_text(json.dumps({"url": self.url, "pid": os.getpid()}))
-        temp.replace(self._record)
+        announce_proxy(self.config.root, self.url)
         print(f"slipstream proxy on {self.url}", flush=True)

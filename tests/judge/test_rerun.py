@@ -9,8 +9,7 @@ from tests.support.groups import episode, run
 from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.contract import EpisodeDetail, EpisodeState
-from slipstream.errors import ConfigError
-from slipstream_judge.rerun import main, parse_since, rerun
+from slipstream_judge.rerun import main, rerun
 from slipstream_judge.rubric import rubric_hash
 
 
@@ -90,11 +89,3 @@ def test_the_command(ruled, stored, capsys, tmp_path):
     assert abs(float(stored.queries[0]["since"]) - (time.time() - 7 * 86_400)) < 60
     ruled.always = {"status": 400}
     assert main(configured(ruled), stored.url, None) == 1
-
-
-def test_since():
-    assert parse_since("90m", 10_000) == 10_000 - 5400
-    assert parse_since("1.5h", 10_000) == 10_000 - 5400
-    assert parse_since("1700000000") == 1_700_000_000
-    with pytest.raises(ConfigError):
-        parse_since("yesterday")

@@ -10,9 +10,11 @@ import importlib
 import os
 import sys
 
+from slipstream.cli.common import hoist
 from slipstream.errors import ApiError, ConfigError, SlipstreamError, StartError
 
 COMMANDS = {
+    "init": "write a slipstream.toml for this machine and your agent",
     "up": "run engine, proxy, judge and trainer on this machine",
     "demo": "watch a small agent get better, with no GPU and no download",
     "proxy": "run the proxy alone",
@@ -28,32 +30,45 @@ COMMANDS = {
     "sql": "ask the store: one SELECT",
     "config": "print the effective configuration",
     "doctor": "check everything, with a fix for each finding",
+    "completion": "print what makes your shell complete slipstream's commands",
 }
 
 
-def build_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """``only``: import this command's module and no other, so that help never imports torch, litellm or duckdb."""
+def module_of(command: str) -> str:
+    return f"slipstream.cli.{command.replace('import', 'import_')}"
+
+
+def build_parser(*commands: str) -> argparse.ArgumentParser:
+    """With the arguments of ``commands``: a command's module is imported for it alone, so that help never imports torch, litellm or duckdb."""
     parser = argparse.ArgumentParser(prog="slipstream", description="Your agent's own traffic trains its next version.")
     from slipstream import __version__
 
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    found = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, text in COMMANDS.items():
-        sub = commands.add_parser(name, help=text, description=text)
-        if name == only:
-            importlib.import_module(f"slipstream.cli.{name.replace('import', 'import_')}").add(sub)
+        sub = found.add_parser(name, help=text, description=text, allow_abbrev=False)
+        if name in commands:
+            importlib.import_module(module_of(name)).add(sub)
     return parser
 
 
+def complete() -> None:
+    """Answer the shell, where it asks for completions (``slipstream completion``); it ends the process then."""
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete
+
+        argcomplete.autocomplete(build_parser(*COMMANDS))
+
+
 def main(argv: list[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
-    name = next((a for a in argv if not a.startswith("-")), None)
-    parser = build_parser(name if name in COMMANDS else None)
+    complete()
+    argv = hoist(sys.argv[1:] if argv is None else argv)
+    parser = build_parser(*argv[:1]) if argv[:1] and argv[0] in COMMANDS else build_parser()
     args = parser.parse_args(argv)
     if args.command is None:
         parser.print_help()
         return 2
-    module = importlib.import_module(f"slipstream.cli.{args.command.replace('import', 'import_')}")
+    module = importlib.import_module(module_of(args.command))
     try:
         code = int(module.run(args))
         sys.stdout.flush()

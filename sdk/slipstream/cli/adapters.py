@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 
-from slipstream.cli.common import add_client, add_config, connect, read_config, table, when
+from slipstream.cli.common import add_client, connect, read_config, table, when
 from slipstream.contract import Adapter
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
-    add_config(parser)
     sub = parser.add_subparsers(dest="action")
-    sub.add_parser("list")
+    sub.add_parser("list", help="all versions (what `slipstream adapters` alone does)")
     for action, text in (("promote", "make it live"), ("rollback", "take it back")):
         p = sub.add_parser(action, help=text)
         p.add_argument("version")
@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
         if args.action == "push":
             from slipstream.operate.push import push
 
-            print(push(client, read_config(args), args.version, args.to, merged=args.merged))
+            place = push(client, read_config(args), args.version, args.to, merged=args.merged)
+            print(json.dumps({"pushed": str(place)}) if args.json else place)
             return 0
         if args.action in {"promote", "rollback"}:
             adapter = getattr(client, args.action)(args.version, args.reason)

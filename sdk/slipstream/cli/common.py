@@ -15,12 +15,42 @@ from typing import Any
 from slipstream.client import Client
 from slipstream.config import Config, load_config
 from slipstream.errors import ConfigError, StartError
+from slipstream.operate.profiles import PROFILES, profile_settings
+from slipstream.operate.running import running_proxy
 from slipstream.operate.stack import CONFIG_ENV
+
+FILE = "slipstream.toml"
+WITH_VALUE = ("--config", "--set", "--url", "--key")
+HOISTED = (*WITH_VALUE, "--json")
+"""They count for every command that has them, wherever they stand."""
+
+
+def hoist(argv: Sequence[str]) -> list[str]:
+    """Move the shared options behind the command's name: ``--config F keys list --json`` becomes ``keys --config F --json list``."""
+    shared: list[str] = []
+    rest: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word == "--":
+            rest += [word, *words]
+        elif word in WITH_VALUE:
+            shared += [word, *(value for value in [next(words, None)] if value is not None)]
+        elif word.split("=")[0] in HOISTED:
+            shared.append(word)
+        else:
+            rest.append(word)
+    at = next((i for i, word in enumerate(rest) if not word.startswith("-")), len(rest)) + 1
+    return [*rest[:at], *shared, *rest[at:]]
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="TOML file; default: slipstream.toml here, if there is one")
     parser.add_argument("--set", metavar="SECTION.NAME=VALUE", action="append", default=[], help="override one setting")
+
+
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    told = "; ".join(f"{name}: {profile.text}" for name, profile in PROFILES.items())
+    parser.add_argument("--profile", choices=sorted(PROFILES), help=f"settings for a common case. {told}")
 
 
 def read_config(args: argparse.Namespace, flags: Iterable[str] = ()) -> Config:
@@ -31,7 +61,8 @@ def read_config(args: argparse.Namespace, flags: Iterable[str] = ()) -> Config:
             base = json.loads(handed)
         except ValueError as e:
             raise ConfigError(f"environment {CONFIG_ENV}: not JSON: {e}") from e
-    path = args.config or ("slipstream.toml" if Path("slipstream.toml").is_file() and base is None else None)
+    base = base or profile_settings(getattr(args, "profile", None))
+    path = args.config or (FILE if Path(FILE).is_file() and not handed else None)
     return load_config(path, flags=[*flags, *args.set], base=base)
 
 
@@ -40,14 +71,45 @@ def child_env(config: Config) -> dict[str, str]:
     return {CONFIG_ENV: config.model_dump_json()}
 
 
-def add_client(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", help="the proxy (SLIPSTREAM_URL, OPENAI_BASE_URL; default http://127.0.0.1:8100)")
-    parser.add_argument("--key", help="an API key (SLIPSTREAM_API_KEY)")
+def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def add_url(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--url", help="the proxy; default: SLIPSTREAM_URL, else the configuration's, else OPENAI_BASE_URL"
+    )
+    parser.add_argument("--key", help="an API key (SLIPSTREAM_API_KEY)")
+
+
+def add_client(parser: argparse.ArgumentParser) -> None:
+    """For commands that ask a running proxy."""
+    add_config(parser)
+    add_url(parser)
+    add_json(parser)
+
+
+def proxy_url(args: argparse.Namespace) -> str | None:
+    """``--url``, else ``--config``'s proxy, else SLIPSTREAM_URL, else the proxy of this folder. None: the client's own default.
+
+    The proxy of a configuration is the one that runs on its ``data_dir``, else ``proxy.host`` and ``proxy.port``.
+    """
+    if args.url:
+        return str(args.url)
+    named = bool(args.config or args.set)
+    if not named and os.environ.get("SLIPSTREAM_URL"):
+        return None
+    config = read_config(args)
+    if found := running_proxy(config.root):
+        return found
+    if not named and not Path(FILE).is_file():
+        return None
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.proxy.host, config.proxy.host)  # noqa: S104 - where to reach it
+    return f"http://[{host}]:{config.proxy.port}" if ":" in host else f"http://{host}:{config.proxy.port}"
+
+
 def connect(args: argparse.Namespace) -> Client:
-    return Client(args.url, args.key)
+    return Client(proxy_url(args), args.key)
 
 
 def need(module: str, extra: str) -> ModuleType:

@@ -7,7 +7,7 @@ import re
 import tomli_w
 from pydantic import BaseModel
 
-from slipstream.cli.common import add_config, read_config
+from slipstream.cli.common import add_config, add_json, add_profile, read_config
 
 SECRETS = {"api_key"}
 PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
@@ -15,12 +15,20 @@ PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
+    add_profile(parser)
+    add_json(parser)
     parser.add_argument("--plain", action="store_true", help="values without their descriptions")
 
 
 def secret(name: str, value: object) -> bool:
     """A key, or a URL with a password in it: a comment says that it is there."""
     return bool(value) and (name in SECRETS or (isinstance(value, str) and PASSWORD.search(value) is not None))
+
+
+def without_secrets(tree: dict[str, object]) -> dict[str, object]:
+    return {
+        k: without_secrets(v) if isinstance(v, dict) else "(secret)" if secret(k, v) else v for k, v in tree.items()
+    }
 
 
 def setting(name: str, value: object, description: str | None) -> list[str]:
@@ -54,5 +62,9 @@ def show(model: BaseModel, *, plain: bool, path: str = "") -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    print("\n".join(show(read_config(args), plain=args.plain)))
+    config = read_config(args)
+    if args.json:
+        print(json.dumps(without_secrets(config.model_dump(mode="json")), indent=2))
+    else:
+        print("\n".join(show(config, plain=args.plain)))
     return 0

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
+from slipstream.cli.common import add_config
 from slipstream.log import setup_logging
 
 
@@ -11,7 +12,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", action="store_true", help="leave it running to play with")
     parser.add_argument("--data-dir", type=Path, default=Path("slipstream-data/demo"))
-    parser.add_argument("--set", metavar="SECTION.NAME=VALUE", action="append", default=[], help="override one setting")
+    add_config(parser)
     parser.add_argument("--time-limit", type=float, help="seconds of training after the first step")
     parser.add_argument(
         "--no-reward", action="store_true", help="the agent posts no reward: a judge (judge.model) has to score"
@@ -24,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
 
     setup_logging("warning")
     options = Options(
-        seed=args.seed, keep=args.keep, data_dir=args.data_dir, flags=args.set, time_limit=args.time_limit or TIME_LIMIT,
+        seed=args.seed, keep=args.keep, data_dir=args.data_dir, flags=args.set, config=args.config, time_limit=args.time_limit or TIME_LIMIT,
         post_reward=not args.no_reward, verbose=args.verbose,
     )  # fmt: skip
     return asyncio.run(demo(options))

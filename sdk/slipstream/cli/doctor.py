@@ -3,14 +3,13 @@ from __future__ import annotations
 import argparse
 import json
 
-from slipstream.cli.common import add_client, add_config, read_config
+from slipstream.cli.common import add_client, proxy_url, read_config
 from slipstream.cli.proxy import own_flags
 
 MARKS = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL"}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
     add_client(parser)
     parser.add_argument("--engine", metavar="URL", action="append", default=[])
     parser.add_argument("--name", help="the model's name in the engine")
@@ -21,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0: nothing fails (warnings are told); 1: something does."""
     from slipstream.operate.doctor import as_json, examine
 
-    findings = list(examine(read_config(args, own_flags(args)), args.url, args.key))
+    findings = list(examine(read_config(args, own_flags(args)), proxy_url(args), args.key))
     if args.json:
         print(json.dumps(as_json(findings), indent=2))
     else:

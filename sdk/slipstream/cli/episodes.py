@@ -7,14 +7,17 @@ from typing import Any
 from slipstream.cli.common import add_client, connect, number, table, when
 from slipstream.contract import EpisodeDetail
 from slipstream.errors import ConfigError
+from slipstream.moments import parse_moment
 
 FILTERS = ("task", "split", "adapter", "state", "model", "reward_min", "reward_max", "since", "until")
+MOMENTS = ("since", "until")
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
     for name in FILTERS:
-        kind = float if name in {"reward_min", "reward_max", "since", "until"} else str
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind)
+        kind = float if name in {"reward_min", "reward_max"} else str
+        text = "an age (2h, 7d), a date or seconds since the epoch" if name in MOMENTS else None
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text)
     parser.add_argument("--tag", metavar="KEY=VALUE", action="append", default=[])
 
 
@@ -22,9 +25,9 @@ def filters(args: argparse.Namespace) -> dict[str, Any]:
     if wrong := next((t for t in args.tag if "=" not in t), None):
         raise ConfigError(f"--tag {wrong}: write KEY=VALUE")
     tags = dict(t.split("=", 1) for t in args.tag)
-    return {name: getattr(args, name) for name in FILTERS if getattr(args, name) is not None} | (
-        {"tags": tags} if tags else {}
-    )
+    found = {name: getattr(args, name) for name in FILTERS if getattr(args, name) is not None}
+    found |= {name: parse_moment(found[name], flag=f"--{name}") for name in MOMENTS if name in found}
+    return found | ({"tags": tags} if tags else {})
 
 
 def add(parser: argparse.ArgumentParser) -> None:

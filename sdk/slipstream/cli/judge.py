@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import argparse
 
-from slipstream.cli.common import add_client, add_config, need, read_config
+from slipstream.cli.common import add_config, add_url, need, proxy_url, read_config
 from slipstream.errors import ConfigError
 from slipstream.log import setup_logging
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    add_client(parser)
+    add_url(parser)
     parser.add_argument("--model", help="LiteLLM model, as judge.model")
     sub = parser.add_subparsers(dest="action")
     evaluate = sub.add_parser("eval", help="measure a judge against episodes whose truth is known")
@@ -18,8 +18,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     evaluate.add_argument(
         "--repeats", type=int, default=2, help="times each group is judged, for the test-retest spread"
     )
-    rerun = sub.add_parser("rerun", help="score stored episodes anew, as new rows")
-    rerun.add_argument("--since", default="24h", help="an age (90m, 24h, 7d) or seconds since the epoch")
+    rerun = sub.add_parser("rerun", help="score stored episodes again, as new rows")
+    rerun.add_argument("--since", default="24h", help="an age (90m, 24h, 7d), a date or seconds since the epoch")
     rerun.add_argument("--rubric", help="text or file")
     rerun.add_argument("--task", help="only tasks of this glob")
     rerun.add_argument("--name", help="reward name to store under; default judge.name")
@@ -37,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "rerun":
         rerun = need("slipstream_judge.rerun", "judge").main
         return int(
-            rerun(config, args.url, args.key, since=args.since, rubric=args.rubric, task=args.task, name=args.name)
+            rerun(
+                config, proxy_url(args), args.key, since=args.since, rubric=args.rubric, task=args.task, name=args.name
+            )
         )
-    return int(need("slipstream_judge.worker", "judge").main(config, args.url, args.key))
+    return int(need("slipstream_judge.worker", "judge").main(config, proxy_url(args), args.key))

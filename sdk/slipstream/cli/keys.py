@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 
-from slipstream.cli.common import add_config, need, read_config, table, when
+from slipstream.cli.common import add_config, add_json, need, read_config, table, when
 from slipstream.errors import ConfigError, SlipstreamError
 
 SCOPES = ("inference", "reward", "grade", "judge", "trainer", "admin")
@@ -11,14 +12,15 @@ SCOPES = ("inference", "reward", "grade", "judge", "trainer", "admin")
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
+    add_json(parser)
     sub = parser.add_subparsers(dest="action", required=True)
     new = sub.add_parser("add", help="make a key; it is shown once")
     new.add_argument("name")
     new.add_argument("--scopes", default="inference,reward", help=f"of {', '.join(SCOPES)}; default inference,reward")
     new.add_argument("--rate", type=float, help="requests a second")
     new.add_argument("--concurrency", type=int, help="requests at once")
-    sub.add_parser("list")
-    gone = sub.add_parser("revoke")
+    sub.add_parser("list", help="their names, scopes and dates; never the keys")
+    gone = sub.add_parser("revoke", help="end a key at once")
     gone.add_argument("id")
 
 
@@ -30,6 +32,9 @@ def run(args: argparse.Namespace) -> int:
         if unknown := [s for s in scopes if s not in SCOPES]:
             raise ConfigError(f"no such scope: {', '.join(unknown)}; there are {', '.join(SCOPES)}")
         key_id, secret = keys.add(args.name, scopes, rate=args.rate, concurrency=args.concurrency)
+        if args.json:
+            print(json.dumps({"id": key_id, "key": secret, "name": args.name, "scopes": scopes}))
+            return 0
         print(f"{secret}\n(id {key_id}; only its hash is kept, so write it down now)")
         if len(keys) == 1 and (config.root / "proxy.json").exists():
             print(
@@ -39,7 +44,14 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "revoke":
         if not keys.revoke(args.id):
             raise SlipstreamError(f"no key with id {args.id}: `slipstream keys list` shows them")
-        print(f"revoked {args.id}")
+        print(json.dumps({"revoked": args.id}) if args.json else f"revoked {args.id}")
+        return 0
+    if args.json:
+        print(
+            json.dumps(
+                [{"id": k.id, "name": k.name, "scopes": list(k.scopes), "created": k.created} for k in keys.list()]
+            )
+        )
         return 0
     print(
         table(

@@ -3,13 +3,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from slipstream.cli.common import add_client, add_config, need, read_config
+from slipstream.cli.common import add_config, add_url, need, proxy_url, read_config
 from slipstream.log import setup_logging
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    add_client(parser)
+    add_url(parser)
     parser.add_argument("--once", action="store_true", help="one step on what waits, then end")
     parser.add_argument("--from-export", metavar="FILE", help="train offline on what `slipstream export` wrote")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
@@ -23,5 +23,13 @@ def run(args: argparse.Namespace) -> int:
     train = need("slipstream_trainer.offline", "trainer").train
     export = Path(args.from_export) if args.from_export else None
     return int(
-        train(config, once=args.once, from_export=export, resume=args.resume, out=args.out, url=args.url, key=args.key)
+        train(
+            config,
+            once=args.once,
+            from_export=export,
+            resume=args.resume,
+            out=args.out,
+            url=proxy_url(args),
+            key=args.key,
+        )
     )

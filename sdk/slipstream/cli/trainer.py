@@ -4,14 +4,14 @@ import argparse
 import os
 import sys
 
-from slipstream.cli.common import add_client, add_config, child_env, need, read_config
+from slipstream.cli.common import add_config, add_url, child_env, need, proxy_url, read_config
 from slipstream.errors import StartError
 from slipstream.log import setup_logging
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    add_client(parser)
+    add_url(parser)
     parser.add_argument("--model", help="folder or hub name of the base weights")
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="data-parallel processes (torchrun)")
 
@@ -31,5 +31,5 @@ def run(args: argparse.Namespace) -> int:
         os.environ.update(child_env(config))
         if args.key:  # not in argv, where every user of the machine sees it
             os.environ["SLIPSTREAM_API_KEY"] = args.key
-        os.execv(sys.executable, torchrun(args.processes, args.url))  # noqa: S606
-    return int(need("slipstream_trainer.process", "trainer").main(config, args.url, args.key))
+        os.execv(sys.executable, torchrun(args.processes, proxy_url(args)))  # noqa: S606
+    return int(need("slipstream_trainer.process", "trainer").main(config, proxy_url(args), args.key))

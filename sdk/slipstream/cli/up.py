@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import sys
 
-from slipstream.cli.common import add_config, read_config
+from slipstream.cli.common import add_config, add_profile, read_config
 from slipstream.cli.proxy import own_flags
 from slipstream.config import Config
 from slipstream.log import setup_logging
@@ -15,6 +15,7 @@ from slipstream.operate.supervisor import Supervisor
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
+    add_profile(parser)
     parser.add_argument("--model", metavar="PATH_OR_NAME", help="base model that vLLM serves and the trainer trains")
     parser.add_argument(
         "--engine", metavar="URL", action="append", default=[], help="use a vLLM that already runs (again for more)"

@@ -65,7 +65,7 @@ def load_agent() -> ModuleType:
     return module
 
 
-def demo_config(seed: int, data_dir: Path, flags: list[str] | None = None) -> Config:
+def demo_config(seed: int, data_dir: Path, flags: list[str] | None = None, path: str | None = None) -> Config:
     """The settings of the demo; everything else is the default."""
     base: dict[str, Any] = {
         "data_dir": str(data_dir),
@@ -76,7 +76,7 @@ def demo_config(seed: int, data_dir: Path, flags: list[str] | None = None) -> Co
         "gate": {"holdout": 0.0},
         "trainer": {"seed": seed},
     }  # fmt: skip
-    return load_config(None, base=base, flags=flags or [])
+    return load_config(path, base=base, flags=flags or [])
 
 
 @dataclass(slots=True)
@@ -233,6 +233,8 @@ class Options:
     keep: bool = False
     data_dir: Path = Path("slipstream-data/demo")
     flags: list[str] = field(default_factory=list)
+    config: str | None = None
+    """A TOML file whose settings count above the demo's own."""
     time_limit: float = TIME_LIMIT
     post_reward: bool = True
     verbose: bool = False
@@ -241,7 +243,7 @@ class Options:
 async def demo(options: Options) -> int:
     """The whole of it. Returns the exit code; the last line on stdout is one JSON object."""
     folder = options.data_dir.resolve() / f"seed-{options.seed}"
-    config = demo_config(options.seed, folder, options.flags)
+    config = demo_config(options.seed, folder, options.flags, options.config)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     progress = Progress()

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from slipstream.config import Config
+from slipstream.errors import StartError
 from slipstream.operate.doctor_engine import check_engine
+from slipstream.operate.doctor_ports import Running, check_ports, find_running
 from slipstream.operate.doctor_proxy import check_proxy
 from slipstream.operate.engine import has_gpu
 from slipstream.operate.findings import Finding, fail, ok, warn
+from slipstream.operate.preflight import check_model
 
 __all__ = ["Finding", "as_json", "examine"]
 
@@ -63,49 +65,6 @@ def check_disk(config: Config) -> Iterator[Finding]:
         )
     else:
         yield ok(f"disk: {free / 2**30:.0f} GiB free, fdatasync {each:.1f} ms")
-
-
-def check_ports(config: Config) -> Iterator[Finding]:
-    """Those that the parts bind on this machine."""
-    judges = config.judge.model or config.judge.function
-    parts = [
-        ("proxy", config.proxy.host, config.proxy.port),
-        ("judge.metrics", config.judge.metrics_host, config.judge.metrics_port if judges else None),
-        (
-            "trainer.metrics",
-            config.trainer.metrics_host,
-            config.trainer.metrics_port if config.trainer.enabled else None,
-        ),
-        ("engine", config.engine.host, config.engine.port if config.engine.model and not config.engine.urls else None),
-    ]
-    for name, host, port in parts:
-        if port is not None and (name == "proxy" or port):
-            yield _port(name, host, port, config)
-
-
-def _port(name: str, host: str, port: int, config: Config) -> Finding:
-    setting = f"{name}_port" if "." in name else f"{name}.port"
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind((host, port))
-        except OSError as e:
-            if name == "proxy" and _own_proxy(config).endswith(f":{port}"):
-                return ok(f"{host}:{port} is served by this data_dir's proxy")
-            if name != "proxy":
-                return warn(
-                    f"{host}:{port} is taken ({e.strerror})",
-                    f"fine if it is the {name.partition('.')[0]}; else set {setting}",
-                )
-            return warn(f"{host}:{port} is taken ({e.strerror})", "fine if it is the proxy; else set proxy.port")
-    return ok(f"{host}:{port} is free or ours to bind" + ("" if name == "proxy" else f" ({name})"))
-
-
-def _own_proxy(config: Config) -> str:
-    try:
-        return str(json.loads((config.root / "proxy.json").read_text())["url"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
 
 
 def check_store(config: Config) -> Iterator[Finding]:
@@ -223,21 +182,40 @@ def _gpu(torch: str) -> Finding:
 
 def examine(config: Config, url: str | None, key: str | None) -> Iterator[Finding]:
     """All checks; one that breaks is a finding too."""
+    running = find_running(config, url, key)
+    asked = config
+    if not config.engine.urls and running.model:  # what `up` was started with may stand on its command line alone
+        asked = config.model_copy(update={"engine": config.engine.model_copy(update={"name": running.model})})
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
-        *((f"engine {u}", lambda u=u: check_engine(u, config)) for u in config.engine.urls),
-        ("proxy", lambda: check_proxy(url, key)), ("disk", lambda: check_disk(config)), ("ports", lambda: check_ports(config)),
-        ("store", lambda: check_store(config)), ("judge", lambda: check_judge(config)), ("trainer", lambda: check_trainer(config)),
-    ]  # fmt: skip
-    if not config.engine.urls and not config.engine.model:
-        yield warn("no engine is configured", "set engine.model (for `up`) or engine.urls")
-    elif config.engine.model and not config.engine.urls:
-        folder = Path(config.engine.model).expanduser()
-        yield ok(f"engine.model {config.engine.model}" + (" (a folder)" if folder.is_dir() else " (from a hub)"))
+        ("engine", lambda: check_configured(config, running)),
+        *((f"engine {u}", partial(check_engine, u, asked)) for u in config.engine.urls or running.engines),
+        ("proxy", lambda: check_proxy(url or running.proxy, key)),
+        ("disk", lambda: check_disk(config)),
+        ("ports", lambda: check_ports(config, running)),
+        ("store", lambda: check_store(config)),
+        ("judge", lambda: check_judge(config)),
+        ("trainer", lambda: check_trainer(config)),
+    ]
     for name, check in checks:
         try:
             yield from check()
         except Exception as e:
             yield fail(f"the check of {name} itself failed: {e!r}", "please report it")
+
+
+def check_configured(config: Config, running: Running) -> Iterator[Finding]:
+    if config.engine.urls or running.engines:
+        return
+    if not config.engine.model:
+        yield warn("no engine is configured", "set engine.model (for `up`) or engine.urls")
+        return
+    try:
+        check_model(config.engine.model)
+    except StartError as e:
+        yield fail(str(e), "correct engine.model")
+        return
+    folder = Path(config.engine.model).expanduser()
+    yield ok(f"engine.model {config.engine.model}" + (" (a folder)" if folder.is_dir() else " (from a hub)"))
 
 
 def as_json(findings: list[Finding]) -> list[dict[str, Any]]:

@@ -49,22 +49,22 @@ def has_gpu() -> bool:
     return Path("/dev/nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
 
 
-def model_config(model: str) -> dict[str, object]:
+def model_config(model: str, setting: str = "--model") -> dict[str, object]:
     """The model's ``config.json`` where it is a folder. Raises ``StartError`` when no such model can exist."""
     path = Path(model).expanduser()
     if path.is_dir():
         file = path / "config.json"
         if not file.is_file():
-            raise StartError(f"--model {model}: the folder has no config.json, so it is no model")
+            raise StartError(f"{setting} {model}: the folder has no config.json, so it is no model")
         try:
             config = json.loads(file.read_text())
         except (OSError, ValueError) as e:
-            raise StartError(f"--model {model}: its config.json can't be read: {e}") from e
+            raise StartError(f"{setting} {model}: its config.json can't be read: {e}") from e
         return config if isinstance(config, dict) else {}
     looks_local = model.startswith((".", "/", "~")) or model.count("/") != 1
     if looks_local or os.environ.get("HF_HUB_OFFLINE") == "1":
         why = "" if looks_local else " (HF_HUB_OFFLINE=1, so no hub is asked)"
-        raise StartError(f"--model {model}: no such folder{why}; give a folder or a hub name like Qwen/Qwen3-4B")
+        raise StartError(f"{setting} {model}: no such folder{why}; give a folder or a hub name like Qwen/Qwen3-4B")
     return {}
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import socket
 import sys
 import time
 import uuid
@@ -15,6 +13,8 @@ from slipstream.config import Config
 from slipstream.errors import StartError
 from slipstream.operate.engine import engine_command
 from slipstream.operate.health import answers
+from slipstream.operate.preflight import preflight, wants_judge, wants_trainer
+from slipstream.operate.running import running_proxy
 from slipstream.operate.supervisor import NO_PROGRAM, Child, Supervisor
 
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
@@ -34,28 +34,6 @@ class Stack:
     proxy: Child
     trainer: Child | None
     judge: Child | None
-
-
-def wants_trainer(config: Config) -> bool:
-    return config.trainer.enabled and (config.trainer.model or config.engine.model) is not None
-
-
-def wants_judge(config: Config) -> bool:
-    return (config.judge.model or config.judge.function) is not None
-
-
-def check_port(host: str, port: int) -> None:
-    """Raises ``StartError`` when somebody listens there: said before a minute is spent on starting the engine."""
-    if port == 0:
-        return
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind((host, port))
-        except OSError as e:
-            raise StartError(
-                f"proxy.port: {host}:{port} can't be bound ({e.strerror}); set proxy.port or end what uses it"
-            ) from e
 
 
 def _self(command: str, config: Config, *args: str) -> Child:
@@ -103,14 +81,11 @@ async def _start_proxy(config: Config, supervisor: Supervisor) -> tuple[Child, s
     found: dict[str, str] = {}
 
     async def ready() -> bool:
-        try:
-            told = json.loads((config.root / "proxy.json").read_text())
-        except (OSError, ValueError):
-            return False
-        if child.process is None or told.get("pid") != child.process.pid:
-            return False  # of a run before
-        found["url"] = told["url"]
-        return await answers(told["url"] + "/readyz")
+        url = running_proxy(config.root, child.process.pid) if child.process else None
+        if url is None:
+            return False  # not there yet, or of a run before
+        found["url"] = url
+        return await answers(f"{url}/readyz")
 
     if not await supervisor.until(child, ready, PROXY_TIMEOUT_SECONDS) and not (
         supervisor.stopping.is_set() and not child.gave_up
@@ -136,7 +111,7 @@ def _own_key(config: Config) -> dict[str, str]:
 
 async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str], None]) -> Stack:
     """Start what the configuration asks for. The supervisor's ``stop`` ends it. Raises ``StartError``."""
-    check_port(config.proxy.host, config.proxy.port)
+    config = preflight(config)
     engine = None
     if not config.engine.urls:
         engine, url = await start_engine(config, supervisor, say)

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.cli.common import add_client, add_config, child_env, connect, need, number, read_config, table, when
+from slipstream.cli.common import add_client, child_env, connect, hoist, need, number, read_config, table, when
 from slipstream.config import Config, load_config
 from slipstream.errors import ConfigError, StartError
 
 
 def parse(*argv: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    add_config(parser)
     add_client(parser)
     return parser.parse_args(argv)
 
@@ -68,3 +67,19 @@ def test_tables_align() -> None:
 def test_figures() -> None:
     assert (number(None), number(0.5), number(0.5, 1)) == ("-", "0.500", "0.5")
     assert (when(None), len(when(1e9))) == ("-", 19)
+
+
+@pytest.mark.parametrize(
+    ("argv", "hoisted"),
+    [
+        ("--config f status", "status --config f"),
+        ("keys list --config=f --json", "keys --config=f --json list"),
+        ("--json adapters --url u rollback v --set a.b=1", "adapters --json --url u --set a.b=1 rollback v"),
+        ("sql q -- --json", "sql q -- --json"),
+        ("--version", "--version"),
+        ("--config", "--config"),
+        ("", ""),
+    ],
+)
+def test_shared_options_move_behind_the_command(argv: str, hoisted: str) -> None:
+    assert hoist(argv.split()) == hoisted.split()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import socket
 from pathlib import Path
 
 import pytest
@@ -16,11 +14,11 @@ from slipstream.operate.doctor import (
     as_json,
     check_disk,
     check_judge,
-    check_ports,
     check_store,
     check_trainer,
     examine,
 )  # fmt: skip
+from slipstream.operate.running import announce_proxy
 
 
 def proxy(server: Server) -> None:
@@ -39,23 +37,6 @@ def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "GiB free where the spool and the store live" in low.what
     assert "fdatasync takes" in slow.what
     assert "proxy.durability" in slow.fix
-
-
-def test_ports(tmp_path: Path) -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        s.listen()
-        port = s.getsockname()[1]
-        (taken,) = check_ports(config(f"proxy.port={port}"))
-        assert taken.level == "warn"
-        assert "is taken" in taken.what
-        (tmp_path / "proxy.json").write_text(json.dumps({"url": f"http://127.0.0.1:{port}", "pid": 1}))
-        (own,) = check_ports(config(f"proxy.port={port}", f"data_dir={tmp_path}"))
-        assert (own.level, "this data_dir's proxy" in own.what) == ("ok", True)
-        (_, metrics) = check_ports(config("proxy.port=0", f"trainer.metrics_port={port}"))
-        assert (metrics.level, metrics.fix) == ("warn", "fine if it is the trainer; else set trainer.metrics_port")
-    (free,) = check_ports(config("proxy.port=0"))
-    assert free.level == "ok"
 
 
 def test_store(tmp_path: Path) -> None:
@@ -170,6 +151,33 @@ def test_all_of_it(server: Server, tmp_path: Path) -> None:
     assert len(told) >= 9
     (first, *_) = examine(config(), server.url, None)
     assert (first.level, first.what) == ("warn", "no engine is configured")
+
+
+def test_the_engine_of_a_running_up_is_checked(server: Server, tmp_path: Path) -> None:
+    """Its model and its URL stood on the command line alone: the proxy knows them."""
+    engine(server)
+    proxy(server)
+    running = {
+        "version": "0",
+        "started": 1.0,
+        "models": {"inbox": "inbox@3"},
+        "calls": 3,
+        "engines": [{"url": server.url, "ok": True}],
+    }
+    server.on("GET", "/status", running)
+    announce_proxy(tmp_path, server.url)
+    findings = list(examine(load_config(env={}, flags=[f"data_dir={tmp_path}"]), None, None))
+    assert "fail" not in levels(findings)
+    assert findings[0].what == f"engine {server.url} serves inbox (vLLM 0.32.0)"
+    assert not any("no engine" in f.what or "no proxy" in f.what for f in findings)
+
+
+def test_a_model_that_cannot_be_served_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 2, "hidden_size": 8}')
+    found = next(
+        iter(examine(config(f"engine.model={tmp_path}", f"data_dir={tmp_path}/d"), "http://127.0.0.1:1", None))
+    )
+    assert (found.level, "smaller than its hidden size" in found.what) == ("fail", True)
 
 
 def test_a_check_that_breaks_is_a_finding_too(server: Server, tmp_path: Path) -> None:

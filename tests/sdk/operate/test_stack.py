@@ -7,14 +7,13 @@ import contextlib
 import json
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from tests.sdk.server import Server
-from tests.support import MODEL, free_port, process, slipstream, wait_for
+from tests.support import MODEL, process, slipstream, wait_for
 
 from slipstream.client import Client
 from slipstream.config import Config, load_config
@@ -28,7 +27,6 @@ from slipstream.operate.stack import (
     CONFIG_ENV,
     _own_key,
     _self,
-    check_port,
     start_engine,
     start_stack,
 )
@@ -78,24 +76,6 @@ def config(tmp_path: Path, *flags: str) -> Config:
 class Said(list[str]):
     def __call__(self, *what: str) -> None:
         self.append(" ".join(what))
-
-
-def test_check_port() -> None:
-    check_port("127.0.0.1", 0)
-    check_port("127.0.0.1", free_port())
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        s.listen()
-        port = s.getsockname()[1]
-        with pytest.raises(StartError) as e:
-            check_port("127.0.0.1", port)
-    assert str(e.value).startswith(f"proxy.port: 127.0.0.1:{port} can't be bound (")
-    with pytest.raises(StartError, match=r"203\.0\.113\.1:8100 can't be bound"):
-        check_port("203.0.113.1", 8100)
-
-
-async def test_nobodyanswers() -> None:
-    assert not await answers(f"http://127.0.0.1:{free_port()}/health")
 
 
 def test_children_are_ourselves_with_the_same_configuration(tmp_path: Path) -> None:

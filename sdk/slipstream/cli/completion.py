@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import PurePath
+
+SHELLS = ("bash", "zsh", "fish", "powershell")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", nargs="?", choices=SHELLS, help="default: by SHELL")
+    parser.epilog = 'bash and zsh: eval "$(slipstream completion)"; fish: slipstream completion fish | source'
+
+
+def run(args: argparse.Namespace) -> int:
+    import argcomplete
+
+    own = PurePath(os.environ.get("SHELL", "bash")).name
+    print(argcomplete.shellcode(["slipstream"], shell=args.shell or (own if own in SHELLS else "bash")))
+    return 0

