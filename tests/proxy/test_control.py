@@ -127,3 +127,35 @@ async def test_a_reward_that_ends_its_episode(start, fake, control):
     assert await run() == "e~2"
     await ask(proxy, "POST", rewards, data=b"final, corrected")
     assert await run() == "e~2", "a late reward of the first run ends nothing else"
+
+
+async def test_a_control_plane_that_hangs_is_a_503_within_a_second(start, tmp_path):
+    proxy = await start()
+
+    async def hang(reader, writer):
+        while await reader.read(2**16):
+            pass  # until the worker gives up
+        writer.close()
+
+    server = await asyncio.start_unix_server(hang, str(proxy.plane.config.socket))
+    began = asyncio.get_running_loop().time()
+    status, _, body = await ask(proxy, "GET", "/slipstream/v1/status")
+    assert (status, asyncio.get_running_loop().time() - began < 1.0) == (503, True)
+    assert "does not answer" in str(body)
+    server.close()
+
+
+async def test_a_route_that_takes_long_is_waited_for(start, tmp_path):
+    proxy = await start()
+
+    async def answer(request: web.Request) -> web.Response:
+        await asyncio.sleep(0 if "healthz" in request.path else 1.2)
+        return web.json_response({"path": request.path})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.UnixSite(runner, str(proxy.plane.config.socket)).start()
+    assert (await ask(proxy, "GET", "/slipstream/v1/adapters?wait=600"))[0] == 200
+    await runner.cleanup()

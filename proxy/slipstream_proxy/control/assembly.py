@@ -19,6 +19,7 @@ from slipstream_proxy.control.live import LiveState
 from slipstream_proxy.control.metrics import ControlMetrics
 from slipstream_proxy.control.mutations import Mutations
 from slipstream_proxy.control.store_handle import StoreHandle
+from slipstream_proxy.control.store_health import StoreHealth, probe_of
 from slipstream_proxy.spool import SpoolWriter
 
 
@@ -52,4 +53,5 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         publisher=publisher,
         swapper=Swapper(registry, journal, lifecycle, fleet, engines, lease, publisher, stores),
         metrics=metrics,
+        health=StoreHealth(probe_of(config.store_url)),
     )

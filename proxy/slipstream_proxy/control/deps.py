@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from slipstream_proxy.control.activity import SidecarActivity
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.store_handle import RETRY, StoreHandle
+from slipstream_proxy.control.store_health import StoreHealth
 from slipstream_proxy.control.threads import in_thread
+from slipstream_proxy.store.driver import is_store_fault
 
 if TYPE_CHECKING:
     from slipstream.config import Config
@@ -32,6 +34,22 @@ if TYPE_CHECKING:
     from slipstream_proxy.store.protocol import Store
 
 T = TypeVar("T")
+PATIENCE = 0.3
+"""Seconds that a request waits for the store before it asks whether the database is there at all."""
+
+
+def away() -> Problem:
+    return Problem(
+        503,
+        "the store does not answer; calls and rewards are kept in the spool meanwhile",
+        fix="ask again; if it lasts, see the proxy's log and the database",
+        headers=RETRY,
+    )
+
+
+def _ignore(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 @dataclass(slots=True)
@@ -51,6 +69,7 @@ class Deps:
     publisher: LivePublisher
     swapper: Swapper
     metrics: ControlMetrics
+    health: StoreHealth
     activity: SidecarActivity = field(default_factory=SidecarActivity)
     started: float = field(default_factory=time.time)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -65,12 +84,28 @@ class Deps:
         return self.stores.require()
 
     @property
+    def store_answers(self) -> bool:
+        return self.stores.current is not None and self.health.up
+
+    @property
     def ingester(self) -> Ingester | None:
         return self.stores.ingester
 
     async def ask(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run a store's method in a thread."""
-        return await in_thread(call, *args, **kwargs)
+        """Run a store's method in a thread. Raises ``Problem`` 503 within a second if the database is away."""
+        if not self.health.up:
+            raise away()
+        running = asyncio.ensure_future(in_thread(call, *args, **kwargs))
+        while not (await asyncio.wait({running}, timeout=PATIENCE))[0]:
+            if not await self.health.check():
+                running.add_done_callback(_ignore)  # its thread ends with the driver's own time-out
+                raise away()
+        try:
+            return running.result()
+        except Exception as e:
+            if is_store_fault(e):
+                raise away() from e
+            raise
 
     async def mutate(self, op: str, data: dict[str, Any], *, wait: float = 10.0) -> bool:
         """Accept a change durably. → Whether the store has it already. 503 if it cannot be kept (disk full)."""

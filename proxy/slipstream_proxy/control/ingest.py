@@ -22,6 +22,7 @@ from slipstream_proxy.control.reading import Item, Read, backlog, gather, parse,
 from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.segments import list_segments
+from slipstream_proxy.store.driver import is_store_fault
 from slipstream_proxy.store.protocol import Position, RecordedCall, Store
 
 if TYPE_CHECKING:
@@ -57,14 +58,10 @@ class Seen:
     torn: set[tuple[str, int]] = field(default_factory=set)
 
 
-STORE_FAULTS = frozenset({"OperationalError", "FatalException", "InterfaceError", "PoolTimeout", "StoreError"})
-"""Of DuckDB and psycopg alike: the disk is full, the server is away, a commit failed. The same record may go in later."""
-
-
 def of_a_record(e: Exception) -> bool:
     """Whether the store refuses what it was given; else it takes nothing just now, and nothing may be passed over."""
     names = {kind.__name__ for kind in type(e).__mro__}
-    return "OutOfMemoryException" in names or not (isinstance(e, OSError) or names & STORE_FAULTS)
+    return "OutOfMemoryException" in names or not (isinstance(e, OSError) or is_store_fault(e))
 
 
 class Ingester:

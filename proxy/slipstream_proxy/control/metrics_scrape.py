@@ -12,6 +12,7 @@ from slipstream.operate.sidecars import read_sidecars
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.ingest import spool_bytes
 from slipstream_proxy.control.status import read_funnel
+from slipstream_proxy.control.threads import in_thread
 
 log = logging.getLogger(__name__)
 LOOK_EVERY = 2.0
@@ -41,7 +42,7 @@ class MetricsScrape:
     def _own(self) -> None:
         deps, m = self.deps, self.metrics
         stats = deps.ingester.stats if deps.ingester else None
-        m.store_up.set(bool(deps.stores.current is not None and stats and stats.broken is None))
+        m.store_up.set(bool(deps.health.up and deps.stores.current is not None and stats and stats.broken is None))
         if stats:
             m.lag.set(stats.lag_seconds)
             self._add("records", m.ingested, stats.records)
@@ -113,9 +114,9 @@ class MetricsScrape:
         self._own()
         if time.monotonic() - self._looked > LOOK_EVERY:
             self._looked = time.monotonic()
-            m.spool.set(await deps.ask(spool_bytes, deps.config.spool_dir))
+            m.spool.set(await in_thread(spool_bytes, deps.config.spool_dir))
             if deps.ingester:
-                pending, oldest = await deps.ask(deps.ingester.backlog)
+                pending, oldest = await in_thread(deps.ingester.backlog)
                 m.waiting.set(pending)
                 m.age.set(max(0.0, deps.now() - oldest) if oldest else 0.0)
             try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from slipstream.contract import Event
 from slipstream_proxy.control.deps import Deps
+from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import end
 
 log = logging.getLogger(__name__)
@@ -32,11 +33,13 @@ class Sweeper:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_EVERY)
-            if self.deps.stores.current is None:
+            if not self.deps.store_answers:
                 continue
             try:
                 await self.deps.ask(self.deps.store.sweep, self.deps.now())
                 await self._retention()
+            except Problem as p:
+                log.warning("the sweep waits: %s", p)
             except Exception:
                 log.exception("the sweep failed")
 

@@ -11,18 +11,23 @@ from pathlib import Path
 
 from slipstream.backoff import Backoff
 from slipstream.config import Config
-from slipstream_proxy.control.adapters.journal import AdapterJournal
+from slipstream.contract import Adapter
+from slipstream_proxy.control.adapters.journal import AdapterJournal, event
 from slipstream_proxy.control.ids import new_id
-from slipstream_proxy.control.ingest import Ingester
+from slipstream_proxy.control.ingest import CONTROL, Ingester
 from slipstream_proxy.control.reading import Item
 from slipstream_proxy.control.store_handle import StoreHandle
 from slipstream_proxy.control.threads import end, in_thread, settle
+from slipstream_proxy.records import Kind
+from slipstream_proxy.segments import list_segments, read_segment
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.protocol import Rules, Store
+from slipstream_proxy.store.protocol import Position, Rules, Store
 
 log = logging.getLogger(__name__)
-CATCH_UP = 60.0
-"""Seconds that a start waits at most for the spool's backlog."""
+CATCH_UP = 1.0
+"""Seconds that a start waits at most for the spool's backlog; the control API serves while the rest is read."""
+WATCH_EVERY = 1.0
+"""Seconds between looks at whether the store's file is still there."""
 
 
 def rules_of(config: Config) -> Rules:
@@ -81,12 +86,12 @@ class StoreKeeper:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
+        """It is open when this returns, and filled from the spool as far as ``CATCH_UP`` seconds go; the rest follows."""
         store = await in_thread(open_or_none, self.config)
         if store is not None:
             await self._use(store)
-        else:
-            self._tasks = [asyncio.create_task(self._reopen(), name="reopen")]
-        await in_thread(self.journal.restore)
+        await in_thread(self._restore)
+        self._tasks = [asyncio.create_task(self._watch(), name="store keeper")]
 
     async def stop(self) -> None:
         """The spool's backlog goes in first."""
@@ -97,14 +102,16 @@ class StoreKeeper:
         if self.stores.current:
             await in_thread(self.stores.current.close)
 
+    def _restore(self) -> None:
+        """The adapters' states: those in the store, and those that the spool has since."""
+        self.journal.restore()
+        store = self.stores.current
+        if store is not None and not store.shared:
+            self.journal.registry.put(adapters_in_spool(self.config.spool_dir, store.positions().get(CONTROL)))
+
     async def _use(self, store: Store) -> None:
         ingester = Ingester(self.config.spool_dir, store, on_commit=self.on_commit)
         self.stores.replace(store, ingester)
-        await self._catch_up(ingester, store)
-        await ingester.start()
-
-    async def _catch_up(self, ingester: Ingester, store: Store) -> None:
-        """The spool first: it holds the adapters' states, and everything else if the store is new."""
         if store.rebuilt:
             log.warning("the store is new: it is filled again from the spool")
         until = time.monotonic() + CATCH_UP
@@ -114,19 +121,61 @@ class StoreKeeper:
                 pass
         except Exception:
             log.exception("the store takes nothing; the spool keeps everything")
+        await ingester.start()
+
+    async def _watch(self) -> None:
+        backoff = Backoff(5.0, 60.0)
+        while True:
+            store = self.stores.current
+            if store is None:
+                await backoff.sleep()
+                await self._reopen()
+                continue
+            backoff.reset()
+            await asyncio.sleep(WATCH_EVERY)
+            if await in_thread(store.file_missing):
+                await self._rescue(store)
 
     async def _reopen(self) -> None:
-        """Try again now and then: a disk that was full may have room by now."""
-        backoff = Backoff(5.0, 60.0)
-        while self.stores.current is None:
-            await backoff.sleep()
-            store = await in_thread(open_or_none, self.config)
-            if store is None:
-                continue
-            registry = self.journal.registry
-            known = list(registry.items.values())
-            await self._use(store)
-            await in_thread(self.journal.restore)
-            if not store.shared:
-                registry.put(known)
-            log.warning("the store is back")
+        """A disk that was full may have room by now."""
+        store = await in_thread(open_or_none, self.config)
+        if store is None:
+            return
+        registry = self.journal.registry
+        known = list(registry.items.values())
+        await self._use(store)
+        await in_thread(self._restore)
+        if not store.shared:
+            registry.put(known)
+        log.warning("the store is back")
+
+    async def _rescue(self, store: Store) -> None:
+        """Somebody deleted the open file: write it again from what is open, else fill a new one from the spool."""
+        log.critical("the store's file was deleted while it was open: writing it again")
+        try:
+            await in_thread(store.put_file_back)
+            what = "the store's file was deleted while it was open; it is written again, and nothing is lost"
+        except Exception:
+            log.exception("the store's file cannot be written again: a new one is filled from the spool")
+            ingester = self.stores.ingester
+            self.stores.replace(None, None)
+            if ingester:
+                await ingester.stop()
+            await in_thread(store.close)
+            await self._reopen()
+            what = "the store's file was deleted while it was open; a new one is filled from the spool"
+        await self.journal.mutations.keep("event", event("store", text=what).model_dump(mode="json"))
+
+
+def adapters_in_spool(folder: Path, since: Position | None) -> list[Adapter]:
+    """Adapters' states in this process's own segments that the store does not have yet, the latest of each."""
+    found: dict[str, Adapter] = {}
+    for number, path in list_segments(folder).get(CONTROL, []):
+        if since is not None and number < since.segment:
+            continue
+        start = since.offset if since is not None and number == since.segment else 0
+        for frame in read_segment(path):
+            if frame.end > start and frame.kind is Kind.MUTATION and frame.head.get("op") == "adapter":
+                adapter = Adapter.model_validate(frame.head["data"])
+                found[adapter.name] = adapter
+    return list(found.values())

@@ -56,6 +56,7 @@ class ControlPlane:
         self.deps = assemble(config, self._writer)
         self.keeper = StoreKeeper(config, self.deps.stores, self.deps.journal, self._committed)
         self.sweeper = Sweeper(self.deps)
+        self.deps.health.start()
         await self.keeper.start()
         await self.deps.swapper.start()
         self.deps.gatekeeper.start()
@@ -86,6 +87,7 @@ class ControlPlane:
         await self.deps.swapper.stop()
         await self._writer.close()
         await self.keeper.stop()
+        await self.deps.health.stop()
 
     def _committed(self, items: Sequence[Item]) -> None:
         deps = self.deps

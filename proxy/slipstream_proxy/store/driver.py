@@ -22,6 +22,15 @@ class StoreError(RuntimeError):
     """The store cannot be opened or used, with the reason in one line."""
 
 
+STORE_FAULTS = frozenset({"OperationalError", "FatalException", "InterfaceError", "PoolTimeout", "StoreError"})
+"""Exceptions of DuckDB and psycopg: the disk is full, the server is away, a commit failed. The same may work later."""
+
+
+def is_store_fault(error: BaseException) -> bool:
+    """Whether the database itself failed, and not what it was asked."""
+    return bool({kind.__name__ for kind in type(error).__mro__} & STORE_FAULTS)
+
+
 class QueryError(ValueError):
     """A user's query that is refused or fails, with the reason in one line."""
 
@@ -63,6 +72,12 @@ class Driver(Protocol):
 
     def reread(self) -> AbstractContextManager[Tx]:
         """A reading transaction that sees what is on the disk, not what is remembered of it. Raises ``StoreError`` when it can't now."""
+
+    def file_missing(self) -> bool:
+        """Whether somebody deleted the database's file while it is open."""
+
+    def put_file_back(self) -> None:
+        """Write it again from what is open. Raises ``StoreError`` or ``OSError``."""
 
     def rewrite(self, tables: Sequence[str]) -> None:
         """Write tables anew, so that rows deleted from them are nowhere in the database's files."""

@@ -14,7 +14,7 @@ import duckdb
 
 from slipstream.contract import SqlResult
 from slipstream_proxy.store.driver import QueryError, StoreError
-from slipstream_proxy.store.duckfile import write_anew
+from slipstream_proxy.store.duckfile import restore_deleted, write_anew
 from slipstream_proxy.store.ducktx import DuckTx
 from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.queries import check, public
@@ -162,6 +162,7 @@ class DuckDriver:
                 self._closing = False
                 self._idle.notify_all()
                 raise StoreError(f"{self.path} is being read all the time")
+        self._keep_file()
         try:
             self._close()
             yield
@@ -172,6 +173,20 @@ class DuckDriver:
                 with self._idle:
                     self._closing = False
                     self._idle.notify_all()
+
+    def _keep_file(self) -> None:
+        """If somebody deleted the file, it lives until it is closed: write it again before. Nobody uses it meanwhile."""
+        if self._con is None or self.path.exists():
+            return
+        try:
+            self._con.execute("FORCE CHECKPOINT").fetchall()
+            restore_deleted(self.path)
+            log.critical("%s was deleted while it was open: it is written again from what was open", self.path)
+        except BaseException:
+            with self._idle:
+                self._closing = False
+                self._idle.notify_all()
+            raise
 
     def _close(self) -> None:
         for cursor in self._cursors:
@@ -247,6 +262,15 @@ class DuckDriver:
             log.debug("%s is opened anew", self.path)
         with self.read() as tx:
             yield tx
+
+    def file_missing(self) -> bool:
+        """Whether somebody deleted the file that is open."""
+        return not self._closing and not self._ended and not self.path.exists()
+
+    def put_file_back(self) -> None:
+        """Write the file that is open, and has no name any more, under its old one. Raises ``StoreError`` or ``OSError``."""
+        with self._writing, self._closed():
+            log.debug("%s is opened again", self.path)
 
     def rewrite(self, tables: Sequence[str]) -> None:
         """Copy what is there to a new file that takes the old one's place: freed blocks of a DuckDB file keep their bytes."""

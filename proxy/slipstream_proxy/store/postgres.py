@@ -121,6 +121,13 @@ class PostgresDriver:
         """PostgreSQL answers for what it has committed."""
         return self.read()
 
+    def file_missing(self) -> bool:
+        """PostgreSQL looks after its own files."""
+        return False
+
+    def put_file_back(self) -> None:
+        """There is none of ours."""
+
     def rewrite(self, tables: Sequence[str]) -> None:
         with self._pool.connection() as con:
             for table in tables:

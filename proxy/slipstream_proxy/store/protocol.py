@@ -306,4 +306,10 @@ class Store(Protocol):
     def snapshot(self) -> None:
         """Make what is ingested safe in the file itself and verify it; segments before ``positions()`` may go after."""
 
+    def file_missing(self) -> bool:
+        """Whether somebody deleted the database's file while it is open."""
+
+    def put_file_back(self) -> None:
+        """Write it again from what is open. Raises ``StoreError`` or ``OSError``."""
+
     def close(self) -> None: ...

@@ -137,6 +137,14 @@ class SqlStore:
         self._deletion.scrub()
         self._snapshots.take()
 
+    def file_missing(self) -> bool:
+        """Whether somebody deleted the database's file while it is open."""
+        return self.db.file_missing()
+
+    def put_file_back(self) -> None:
+        """Write it again from what is open. Raises ``StoreError`` or ``OSError``."""
+        self.db.put_file_back()
+
     def close(self) -> None:
         self.db.close()
 

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
-from tests.proxy.control.conftest import until
+import asyncio
+import time
+from pathlib import Path
 
+from tests.proxy.control.conftest import until
+from tests.proxy.control.fake_engine import write_adapter
+
+from slipstream.backoff import Backoff
 from slipstream_proxy.control import store_keeper
 from slipstream_proxy.control.store_keeper import instance_of, open_or_none, rules_of
+from slipstream_proxy.control.worker import ControlPlane
 
 
 def test_a_data_folder_has_one_name_for_ever(tmp_path):
@@ -19,9 +26,9 @@ async def test_the_rules_are_those_of_the_configuration(make_plane):
 
 
 async def test_a_store_that_could_not_be_opened_is_used_once_it_can(make_plane, monkeypatch):
-    real_sleep, broken = store_keeper.asyncio.sleep, [True]
+    broken = [True]
     monkeypatch.setattr(store_keeper, "open_or_none", lambda config: None if broken else open_or_none(config))
-    monkeypatch.setattr(store_keeper.asyncio, "sleep", lambda s: real_sleep(min(s, 0.05)))
+    monkeypatch.setattr(store_keeper, "Backoff", lambda *_: Backoff(0.05, 0.05))
     plane = await make_plane()
     await plane.call("e1", done=True)
     assert (await plane.ask("GET", "/episodes"))[0] == 503
@@ -29,3 +36,90 @@ async def test_a_store_that_could_not_be_opened_is_used_once_it_can(make_plane, 
     broken.clear()
     await until(lambda: plane.deps.stores.current)
     assert (await plane.seen("e1"))["reward"] == 1.0
+
+
+def delete_store(plane) -> Path:
+    path = Path(plane.config.store_url.removeprefix("duckdb://"))
+    for file in (path, Path(f"{path}.wal")):
+        file.unlink(missing_ok=True)
+    return path
+
+
+async def test_a_store_file_that_is_deleted_is_written_again(plane):
+    await plane.call("e1", text="kept", done=True)
+    await plane.seen("e1")
+    plane.deps.ingester.tidy()  # what is in the file alone, and no longer in the spool
+    await plane.call("e2")
+    await plane.seen("e2")
+    path = delete_store(plane)
+    await until(path.exists)
+    await plane.call("e3")
+    await plane.seen("e3")
+    await until(lambda: _reported(plane))
+    await plane.again()
+    for name in ("e1", "e2", "e3"):
+        assert (await plane.seen(name))["calls"] == 1
+
+
+async def _reported(plane):
+    lines = (await plane.ask("GET", "/training/events"))[1].splitlines()
+    return any("was deleted while it was open" in line for line in lines)
+
+
+async def test_a_file_deleted_just_before_a_snapshot_is_not_lost(plane):
+    """The snapshot closes the file: that would be its end."""
+    await plane.call("e1")
+    await plane.seen("e1")
+    delete_store(plane)
+    plane.deps.ingester.tidy()
+    assert (await plane.seen("e1"))["calls"] == 1
+
+
+async def test_one_that_cannot_be_written_again_is_filled_from_the_spool(plane, monkeypatch):
+    await plane.call("e1")
+    await plane.seen("e1")
+
+    def refuse(_path):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("slipstream_proxy.store.duckdb.restore_deleted", refuse)
+    before = plane.deps.stores.current
+    delete_store(plane)
+    await until(lambda: plane.deps.stores.current not in (None, before))
+    assert (await plane.seen("e1"))["calls"] == 1
+
+
+async def test_the_api_serves_while_a_backlog_is_read(make_plane, monkeypatch):
+    monkeypatch.setattr(store_keeper, "CATCH_UP", 0.0)
+    monkeypatch.setattr("slipstream_proxy.control.ingest.BATCH", 4)
+    plane = await make_plane()
+    write_adapter(plane.config.adapters_dir / "tiny@1")
+    assert (await plane.ask("POST", "/adapters?wait=60", {"path": "tiny@1"}))[1]["state"] == "live"
+    store = Path(plane.config.store_url.removeprefix("duckdb://"))
+    for n in range(40):
+        await plane.call(f"e{n}", at=plane.deps.now() - 100)
+    await plane.seen("e39")
+    await plane.stop()
+    store.unlink()  # all of it is to be read from the spool again
+    slow = store_keeper.Ingester.round
+
+    async def slowly(self):
+        await asyncio.sleep(0.1)
+        return await slow(self)
+
+    monkeypatch.setattr(store_keeper.Ingester, "round", slowly)
+    plane.control = ControlPlane(plane.config)
+    began = time.monotonic()
+    await plane.start()
+    assert time.monotonic() - began < 5.0
+    assert plane.deps.live.value["models"]["tiny"]["live"] == "tiny@1"  # known before the backlog is read
+    status, body = await plane.ask("GET", "/status")
+    assert status == 200 and body["calls"] < 40
+    await until(lambda: _behind(plane))
+    await plane.seen("e39")
+
+
+async def _behind(plane):
+    body = (await plane.ask("GET", "/status"))[1]
+    behind = any((x["stage"], x["cause"]) == ("store", "behind") for x in body["funnel"]["lines"])
+    return behind and body["ingest_lag_seconds"] > 5

@@ -47,7 +47,7 @@ def add(app: web.Application, deps: Deps) -> None:
         )
 
     async def healthz(_: web.Request) -> web.StreamResponse:
-        return web.json_response({"ok": True, "store": deps.stores.current is not None, "pid": os.getpid()})
+        return web.json_response({"ok": True, "store": deps.store_answers, "pid": os.getpid()})
 
     app.router.add_route("GET", "/internal/live", live)
     app.router.add_route("POST", "/internal/pin", pin)
@@ -62,9 +62,14 @@ async def pin_of(deps: Deps, asked: PinIn) -> dict[str, str]:
         raise Problem(404, f"no trained model {asked.model}", field="body.model")
     live = registry.live(asked.model)
     adapter, arm, _, _ = assign(live, registry.arms(asked.model), asked.key, asked.task, asked.episode, asked.split)
-    if deps.stores.current is None:
+    if not deps.store_answers:
         return {"adapter": adapter, "arm": arm}
-    kept = await deps.ask(deps.store.pins.pin, asked.key, asked.episode, asked.model, adapter, arm, deps.now())
+    try:
+        kept = await deps.ask(deps.store.pins.pin, asked.key, asked.episode, asked.model, adapter, arm, deps.now())
+    except Problem as p:
+        if p.status != 503:
+            raise
+        return {"adapter": adapter, "arm": arm}  # the agent does not wait for the database
     await deps.fleet.bring(kept.adapter)
     if kept.adapter != registry.base and not registry.servable(kept.adapter):
         return {

@@ -12,6 +12,7 @@ from slipstream_proxy.control.http import GRADE, INFERENCE, JUDGE, REWARD, Ctx, 
 from slipstream_proxy.control.permissions import OF_OTHERS, check_reward
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import EPISODE, KeyQuery, ended_reply
+from slipstream_proxy.control.threads import in_thread
 
 CALL_PATIENCE = 2.0
 """Seconds that a reward of a call waits for the call to come from the spool into the store."""
@@ -24,7 +25,7 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
     episode = ctx.path("episode")
     key = await _owner(ctx, episode)
     ack: c.RewardAck | None = c.RewardAck(stored=True, known=False)
-    if deps.stores.current is not None:  # without a store the spool keeps it, until there is one
+    if deps.store_answers:  # else the spool keeps it until the store does
         ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, body.key, deps.now())
     if ack is None:
         raise Problem(
@@ -44,7 +45,9 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
     ends = body.ends({name for name, weight in deps.config.reward.weights.items() if weight})
     if ack.stored:
         reward = body.model_copy(update={"done": ends}).model_dump(mode="json")
-        await deps.mutate("reward", {"key": key, "episode": episode, "reward": reward})
+        await deps.mutate(
+            "reward", {"key": key, "episode": episode, "reward": reward}, wait=10.0 if deps.store_answers else 0
+        )
     if not ack.known:
         hint = "no call of it has come with this key yet; if another key makes its calls, use that key or one of scope grade"
         ack = ack.model_copy(update={"fix": hint})
@@ -64,7 +67,7 @@ async def _owner(ctx: Ctx, episode: str) -> str:
                 fix="use a key with the scope grade, or leave ?key= out",
             )
         return named
-    if named is not None or INFERENCE in caller.scopes or deps.stores.current is None:
+    if named is not None or INFERENCE in caller.scopes or not deps.store_answers:
         return caller.key  # its first call may still be on the way
     owners: list[str] = await deps.ask(deps.store.episodes.owners, episode)
     if caller.key in owners:
@@ -94,7 +97,7 @@ async def _call_exists(ctx: Ctx, key: str, episode: str, call: str) -> bool:
     until = asyncio.get_running_loop().time() + CALL_PATIENCE
     while True:
         ingester, changed = deps.ingester, deps.changed
-        pending, _ = await deps.ask(ingester.backlog) if ingester else (1, None)
+        pending, _ = await in_thread(ingester.backlog) if ingester else (1, None)
         if await deps.ask(deps.store.episodes.has_call, key, episode, call):
             return True
         if not pending and not deps.stores.shared:

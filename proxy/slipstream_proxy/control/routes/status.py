@@ -96,6 +96,8 @@ async def post_sql(ctx: Ctx) -> web.StreamResponse:
         raise Problem(
             408, f"the query took longer than store.sql_timeout: {e}", field="body.query", fix="ask for less"
         ) from e
+    except Problem:
+        raise
     except Exception as e:
         # the body is as it should be; what it asks for does not go with what is there
         raise Problem(

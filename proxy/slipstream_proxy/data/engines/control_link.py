@@ -6,11 +6,14 @@ Nothing here can stop a call: while the control plane is away the worker goes on
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import aiohttp
+from yarl import URL
 
 from slipstream.backoff import Backoff
 from slipstream_proxy.data.engines.live import LiveView
@@ -18,6 +21,8 @@ from slipstream_proxy.json_types import Json, JsonObject
 
 log = logging.getLogger(__name__)
 
+PATIENCE, PING_TIMEOUT = 0.3, 0.6
+"""Seconds that a forwarded request waits before the control plane is pinged, and that the ping may take."""
 HEARTBEAT = 15.0
 """Seconds without a line after which the stream counts as dead (the control plane sends one each 5 s)."""
 
@@ -39,6 +44,28 @@ class ControlLink:
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
             )
         return self._session
+
+    async def request(self, method: str, url: URL, **options: Any) -> aiohttp.ClientResponse:
+        """``ClientSession.request``, for routes that may take long. Raises ``TimeoutError`` within a second if the
+        control plane does not answer a ping meanwhile.
+        """
+        running = asyncio.ensure_future(self.session.request(method, url, **options))
+        try:
+            while not (await asyncio.wait({running}, timeout=PATIENCE))[0]:
+                if not await self._answers():
+                    raise TimeoutError("the control plane hangs")
+            return running.result()
+        finally:
+            if not running.done():
+                running.cancel()
+
+    async def _answers(self) -> bool:
+        timeout = aiohttp.ClientTimeout(total=PING_TIMEOUT)
+        try:
+            async with self.session.get("http://control/internal/healthz", timeout=timeout):
+                return True
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
 
     async def close(self) -> None:
         if self._session is not None:

@@ -70,9 +70,7 @@ class ControlRoutes:
         body = body_parts(request, sys.maxsize, self._timeout) if request.can_read_body else None
         url = URL(f"http://control{request.rel_url.raw_path_qs}", encoded=True)
         try:
-            reply = await self._link.session.request(
-                request.method, url, headers=headers, data=body, allow_redirects=False
-            )
+            reply = await self._link.request(request.method, url, headers=headers, data=body, allow_redirects=False)
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
             if isinstance(e.__cause__, RequestRefused):
                 return _refused(e.__cause__)  # the client's body, and not the control plane

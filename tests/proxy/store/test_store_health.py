@@ -1,0 +1,94 @@
+"""A PostgreSQL that hangs: control routes say so within a second, agents do not wait for it, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg
+import pytest
+from tests.proxy.control.conftest import Plane, make_config, until
+from tests.proxy.control.fake_engine import FakeEngine
+
+from slipstream_proxy.control.store_health import StoreHealth, probe_of
+
+ROUTES = (
+    ("GET", "/episodes", None), ("GET", "/episodes/e1", None), ("GET", "/success", None), ("POST", "/sql", {"query": "SELECT 1"}),
+    ("POST", "/groups/lease", {"worker": "j"}), ("POST", "/batches/lease", {"worker": "t"}), ("GET", "/training/events", None),
+)  # fmt: skip
+
+
+@pytest.fixture
+async def plane(postgres, tmp_path):
+    with psycopg.connect(postgres, autocommit=True) as con:
+        con.execute("DROP SCHEMA IF EXISTS away CASCADE; CREATE SCHEMA away")
+    engine = await FakeEngine().start()
+    config = make_config(tmp_path, engine, store={"url": f"{postgres}&options=-csearch_path%3Daway"})
+    made = await Plane(config, engine).start()
+    yield made
+    await made.stop()
+    await engine.stop()
+
+
+@contextmanager
+def hanging(url: str):
+    """Every process of the server stands still."""
+    folder = Path(parse_qs(urlsplit(url).query)["host"][0])
+    main = int((folder / "data" / "postmaster.pid").read_text().split()[0])
+    children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+    pids = [main, *map(int, children)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_database_that_hangs(plane, postgres):
+    await plane.call("e1")
+    await plane.seen("e1")
+    with hanging(postgres):
+        for method, path, body in ROUTES:
+            began = time.monotonic()
+            status, answer = await plane.ask(method, path, body)
+            assert (status, time.monotonic() - began < 1.0) == (503, True), (path, answer, time.monotonic() - began)
+            assert answer["error"]["fix"]
+        began = time.monotonic()
+        pinned = await plane.client.post("/internal/pin", json={"key": "-", "episode": "new", "model": "tiny"})
+        assert (await pinned.json(), time.monotonic() - began < 0.5) == ({"adapter": "tiny", "arm": "live"}, True)
+        began = time.monotonic()
+        assert (await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0}))[0] == 200  # the spool has it
+        status, body = await plane.ask("GET", "/status")
+        assert time.monotonic() - began < 1.0
+        assert (status, body["funnel"]["lines"][0]["stage"], body["funnel"]["lines"][0]["cause"]) == (
+            200,
+            "store",
+            "away",
+        )
+        text = await (await plane.client.get("/internal/metrics")).text()
+        assert "slipstream_store_up 0.0" in text and 'slipstream_funnel{cause="away",stage="store"} 1.0' in text
+    await until(lambda: plane.deps.health.up)
+    assert (await plane.seen("e1"))["id"] == "e1"
+    await until(lambda: _rewarded(plane))
+
+
+async def _rewarded(plane):
+    return (await plane.seen("e1"))["reward"] == 1.0
+
+
+async def test_a_database_that_refuses_connections(tmp_path):
+    health = StoreHealth(probe_of(f"postgresql:///x?host={tmp_path}"))
+    assert not await health.check() and not health.up
+
+
+async def test_a_file_needs_no_probe():
+    health = StoreHealth(probe_of("duckdb:///x"))
+    health.start()
+    assert await health.check() and health.up
+    await health.stop()
