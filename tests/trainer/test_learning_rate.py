@@ -60,7 +60,7 @@ def test_few_episodes_make_a_small_step() -> None:
 
 
 def test_a_step_moves_a_long_episode_by_one_nat() -> None:
-    assert Pace().reach(AUTO, 2000, scored(ENOUGH, 10), 0).target_kl == 0.01
+    assert Pace().reach(AUTO, 2000, scored(ENOUGH, 10), 0).target_kl == AUTO.target_kl
     assert Pace().reach(AUTO, 2000, scored(ENOUGH, 2000), 0).target_kl == pytest.approx(1 / 2000)
 
 

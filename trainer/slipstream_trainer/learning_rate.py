@@ -6,7 +6,7 @@ https://thinkingmachines.ai/blog/lora/) for LoRA with the scale α / rank. There
 
 After each step the KL from the policy before to the policy after (nats a token, on the batch) is compared with a target, and the rate follows:
 KL grows with the square of the rate, so half of that correction, at most × 1.25 up and × 0.5 down a step, keeps up with noise. The
-target is TRPO's 0.01 (https://arxiv.org/abs/1502.05477), but at most one nat for a whole episode, and less where the batch holds little evidence.
+target is ``trainer.target_kl``, but at most one nat for a whole episode, and less where the batch holds little evidence.
 """
 
 from __future__ import annotations

@@ -66,16 +66,14 @@ def load_agent() -> ModuleType:
 
 
 def demo_config(seed: int, data_dir: Path, flags: list[str] | None = None, path: str | None = None) -> Config:
-    """The settings of the demo; everything else is the default."""
+    """Where the model and the data are, a free port, and the seed. All else is what a user has by default."""
     base: dict[str, Any] = {
         "data_dir": str(data_dir),
-        "engine": {
-            "model": str(inbox_dir() / "model"), "name": "inbox", "max_model_len": 512, "args": ["--max-num-seqs", "64"], "tool_parser": "hermes",
-        },
+        "engine": {"model": str(inbox_dir() / "model"), "name": "inbox"},
         "proxy": {"port": 0},
         "gate": {"holdout": 0.0},
         "trainer": {"seed": seed},
-    }  # fmt: skip
+    }
     return load_config(path, base=base, flags=flags or [])
 
 

@@ -33,7 +33,7 @@ class TrainerConfig(Section):
         description="AdamW's. auto: begins by hidden size and lora_alpha, then follows the KL of each step; a number stays.",
     )
     target_kl: Positive = Field(
-        0.01, description="KL of a full step, nats a token, that an automatic learning rate aims at."
+        0.003, description="KL of a full step, nats a token, that an automatic learning rate aims at."
     )
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW's.")
