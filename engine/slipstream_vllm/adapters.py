@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, TypedDict
 
+from slipstream_vllm import packing
 from slipstream_vllm.versions import resolve
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
 
 log = logging.getLogger("vllm.slipstream")
+HELLO = "/slipstream"
 ROUTES = "SLIPSTREAM_ENGINE_ADAPTERS"
 """Environment: 1 serves vLLM's load and unload routes with any number of API servers."""
 
@@ -176,12 +178,22 @@ def sharing(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
+def attach_hello(app: FastAPI) -> None:
+    """``GET /slipstream``: the proxy asks once whether the plugin is there, and which packed form it writes."""
+
+    async def hello() -> dict[str, int]:
+        return {"packed": packing.VERSION}
+
+    app.add_api_route(HELLO, hello, methods=["GET"], include_in_schema=False)
+
+
 def serving_routes(routes: ModuleType) -> Callable[[FastAPI], None]:
     """``attach_router``: vLLM attaches the routes only where its own variable is set, which it refuses beside several API servers."""
     original: Callable[[FastAPI], None] = routes.attach_router
 
     @functools.wraps(original)
     def attach_router(app: FastAPI) -> None:
+        attach_hello(app)
         if os.environ.get(ROUTES) != "1":
             original(app)
             return

@@ -35,7 +35,7 @@ _HOT = {
     "data/wire": ("connection", "errors", "http1", "receiver", "request", "server_state", "sink", "upstream"),
     "dialects": (
         *("base", "chat", "chat_events", "completions", "messages", "messages_back", "messages_chat", "openai"),
-        *("recorded", "responses", "responses_back", "responses_chat", "sampling", "through_chat"),
+        *("packed", "recorded", "responses", "responses_back", "responses_chat", "sampling", "through_chat"),
     ),
 }
 MODULES = (

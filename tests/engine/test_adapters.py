@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from slipstream_vllm.adapters import (
     SharedAdapters,
@@ -121,6 +123,8 @@ def test_routes_are_attached_only_where_asked(asked: str, expected: bool, monkey
     routes.envs = before  # type: ignore[attr-defined]
     attached = []
     routes.attach_router = lambda _: attached.append(routes.envs.VLLM_ALLOW_RUNTIME_LORA_UPDATING)  # type: ignore[attr-defined]
-    serving_routes(routes)(None)  # type: ignore[arg-type]
+    app = FastAPI()
+    serving_routes(routes)(app)
     assert attached == [expected]
     assert routes.envs is before
+    assert TestClient(app).get("/slipstream").json() == {"packed": 1}

@@ -14,7 +14,7 @@ TOOL = {"name": "f", "input_schema": {"properties": {"x": {"type": "integer"}}},
 def test_a_plain_request():
     assert to_chat({**BODY, "metadata": {"user_id": "u"}, "stop_sequences": ["x"], "temperature": 0.5, "vendor": 1}) == {
         "model": "m", "messages": BODY["messages"], "max_tokens": 9, "max_completion_tokens": 9, "stop": ["x"], "temperature": 0.5,
-        "tool_choice": None, "return_token_ids": True, "logprobs": True,
+        "tool_choice": None,
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "stri
 def test_a_plain_request():
     assert to_chat({**BODY, "instructions": "be kind", "max_output_tokens": 9, "metadata": {"a": "b"}, "vendor": 1, "store": False, "include": ["reasoning.encrypted_content"]}) == {
         "model": "m", "messages": [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"}], "max_tokens": 9,
-        "max_completion_tokens": 9, "return_token_ids": True, "logprobs": True,
+        "max_completion_tokens": 9,
     }  # fmt: skip
 
 

@@ -14,6 +14,9 @@ import aiohttp
 
 log = logging.getLogger(__name__)
 LOAD_TIMEOUT = 120.0
+PLUGIN_PATH = "/slipstream"
+PACKED_VERSION = 1
+"""``slipstream_vllm.packing.VERSION`` that the dialects read."""
 
 
 class EngineRefused(Exception):
@@ -36,6 +39,8 @@ class EngineReplica:
     ok: bool = False
     healthy: bool = False
     loaded: set[str] = field(default_factory=set)
+    packed: bool = False
+    """It has Slipstream's plugin, which packs ids and log-probabilities."""
     error: str | None = None
     replaced: set[str] = field(default_factory=set)
     """Names that another proxy's adapter had here, until ours took its place."""
@@ -43,7 +48,7 @@ class EngineReplica:
     """One load at a time: the health loop and a swap may want the same adapter."""
 
     def public(self) -> dict[str, Any]:
-        return {"url": self.url, "ok": self.ok, "loaded": sorted(self.loaded)}
+        return {"url": self.url, "ok": self.ok, "loaded": sorted(self.loaded), "packed": self.packed}
 
 
 def same(root: str | None, *paths: str) -> bool:
@@ -117,6 +122,11 @@ class EnginePool:
         if status != 200 or not isinstance(read, dict):
             raise EngineFailed(f"/v1/models answered {status}: {text[:200]}")
         return {str(m["id"]): m.get("root") for m in read.get("data", []) if isinstance(m, dict) and "id" in m}
+
+    async def _has_plugin(self, engine: EngineReplica) -> bool:
+        """Whether the engine packs ids and log-probabilities in the form that this version reads."""
+        status, read, _ = await self.ask("GET", f"{engine.url}{PLUGIN_PATH}")
+        return status == 200 and isinstance(read, dict) and read.get("packed") == PACKED_VERSION
 
     async def load(self, engine: EngineReplica, name: str, path: str) -> None:
         """Load and warm up. Raises ``Refused``, ``Failed`` or ``Away``."""
@@ -203,6 +213,8 @@ class EnginePool:
             if status != 200:
                 raise EngineFailed(f"/health answered {status}: {text[:200]}")
             there = await self.models(engine)
+            if not engine.healthy:
+                engine.packed = await self._has_plugin(engine)
         except (EngineAway, EngineFailed) as e:
             if engine.healthy or engine.error is None:
                 log.warning("engine %s is down: %s", engine.url, e)

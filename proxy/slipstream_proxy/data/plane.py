@@ -102,7 +102,7 @@ class Plane:
         """In the order in which a call meets them."""
         found: list[CallStep] = [
             Conversation(self.episodes, traceparent=self.config.identity.traceparent),
-            Capture(self.models),
+            Capture(self.models, self.live),
             Replays(),
             Choice(self.live, self.holding, self.pins),
             Renaming(),

@@ -22,9 +22,11 @@ class Hide:
     ids: bool = False
     logprobs: bool = False
     reasoning: bool = False
+    packed: bool = False
+    """The member of the engine's plugin (``packed``); then nothing else is there."""
 
     def __bool__(self) -> bool:
-        return self.ids or self.logprobs or self.reasoning
+        return self.ids or self.logprobs or self.reasoning or self.packed
 
 
 class AsAsked(Exception):
@@ -78,8 +80,11 @@ class Dialect:
     name: str = ""
     path: str = ""
 
-    def inject(self, body: JsonObject) -> Injected:
-        """Ask for ids and log-probabilities. May return the same dict changed."""
+    def inject(self, body: JsonObject, *, packed: bool = False) -> Injected:
+        """Ask for ids and log-probabilities. May return the same dict changed.
+
+        ``packed``: every engine has Slipstream's plugin, so that one member asks for both.
+        """
         raise NotImplementedError
 
     def whole(self, reply: bytes, hide: Hide) -> bytes:

@@ -1,6 +1,6 @@
 """``POST /v1/chat/completions``.
 
-Asked for: ``return_token_ids`` and ``logprobs`` (and reasoning where the client hides it, because vLLM hides the ids
+An engine with Slipstream's plugin is asked by one member (``packed``). Else it is asked for ``return_token_ids`` and ``logprobs`` (and reasoning where the client hides it, because vLLM hides the ids
 with it). vLLM writes ``null`` where ids and log-probabilities are not asked for; events without anything but ids it
 does not send at all.
 """
@@ -22,7 +22,8 @@ from slipstream_proxy.dialects.base import (
     null_logprobs,
     stream_objects,
 )
-from slipstream_proxy.dialects.openai import OpenAI, ask_for_ids
+from slipstream_proxy.dialects.openai import PACKED, OpenAI, ask_for_ids
+from slipstream_proxy.dialects.packed import ASKED, Sampled
 from slipstream_proxy.dialects.recorded import Read, parsed
 from slipstream_proxy.dialects.sampling import forces
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
@@ -37,9 +38,12 @@ class Chat(OpenAI):
     name = "chat"
     path = "/v1/chat/completions"
 
-    def inject(self, body: JsonObject) -> Injected:
+    def inject(self, body: JsonObject, *, packed: bool = False) -> Injected:
         if "messages" not in body:
             return Injected(body, Hide(), "no messages")  # the engine's refusal counts the body's fields
+        if packed:
+            body[ASKED] = 1
+            return Injected(body, PACKED)
         logprobs_hidden = reasoning = False
         ids, note = ask_for_ids(body)
         logprobs = body.get("logprobs")
@@ -185,6 +189,11 @@ def _read(reply: bytes, *, stream: bool) -> Read:
         Choice(c.get("message"), c.get("finish_reason"), c.get("token_ids") or [], _logprobs(c), _stop(c))
         for c in _list(read.get("choices"))
     ]
+    sampled = Sampled()
+    sampled.add(read)
+    if sampled.found:
+        sampled.fill({c.get("index", 0): choice for c, choice in zip(read["choices"], choices, strict=True)})
+        return sampled.prompt, choices, None
     return read.get("prompt_token_ids") or [], choices, None
 
 
@@ -202,8 +211,10 @@ def _logprobs(choice: JsonObject) -> list[float]:
 def _read_stream(reply: bytes) -> Read:
     prompt: list[int] = []
     found: dict[int, Choice] = {}
+    sampled = Sampled()
     error = None
     for event in stream_objects(reply):
+        sampled.add(event)
         if event.get("error"):
             error = dumps(event["error"])[:4096].decode("utf-8", "replace")
         if not prompt and event.get("prompt_token_ids"):
@@ -215,6 +226,9 @@ def _read_stream(reply: bytes) -> Read:
             choice.logprobs += _logprobs(part)
             choice.finish_reason = part.get("finish_reason") or choice.finish_reason
             choice.stop = _stop(part) or choice.stop
+    if sampled.found:
+        prompt = sampled.prompt
+        sampled.fill(found)
     return prompt, [found[i] for i in sorted(found)], error
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from slipstream_proxy.dialects.base import Hide, Injected, Turn, dumps, loads, null_ids, null_logprobs, stream_objects
-from slipstream_proxy.dialects.openai import OpenAI, ask_for_ids
+from slipstream_proxy.dialects.openai import PACKED, OpenAI, ask_for_ids
+from slipstream_proxy.dialects.packed import ASKED, Sampled
 from slipstream_proxy.dialects.recorded import Read, parsed
 from slipstream_proxy.json_types import JsonList, JsonObject
 from slipstream_proxy.records import CallHead, Choice, Parsed
@@ -13,13 +14,16 @@ class Completions(OpenAI):
     name = "completions"
     path = "/v1/completions"
 
-    def inject(self, body: JsonObject) -> Injected:
+    def inject(self, body: JsonObject, *, packed: bool = False) -> Injected:
         if body.get("echo"):
             return Injected(body, Hide(), "echo")  # ids asked for change the echoed text of a stream
         hide, note = Hide(), None
         prompt = body.get("prompt")
         if isinstance(prompt, list) and len(prompt) != 1 and not all(isinstance(t, int) for t in prompt):
             note = "several prompts in one call"
+        if packed:
+            body[ASKED] = 1
+            return Injected(body, PACKED, note)
         hide.ids, unreadable = ask_for_ids(body)
         note = unreadable or note
         if body.get("logprobs") is None:
@@ -60,8 +64,10 @@ def _texts(body: JsonObject) -> tuple[JsonList, JsonList]:
 def _read(reply: bytes, *, stream: bool) -> Read:
     prompt: list[int] = []
     found: dict[int, Choice] = {}
+    sampled = Sampled()
     error = None
     for read in stream_objects(reply) if stream else [loads(reply)]:
+        sampled.add(read)
         if read.get("error"):
             error = dumps(read["error"])[:4096].decode("utf-8", "replace")
         for part in read.get("choices") or ():
@@ -72,6 +78,9 @@ def _read(reply: bytes, *, stream: bool) -> Read:
             choice.finish_reason = part.get("finish_reason") or choice.finish_reason
             if not prompt and part.get("prompt_token_ids"):
                 prompt = part["prompt_token_ids"]
+    if sampled.found:
+        prompt = sampled.prompt
+        sampled.fill(found)
     return prompt, [found[i] for i in sorted(found)], error
 
 

@@ -55,7 +55,7 @@ def to_chat(body: JsonObject) -> JsonObject:
         chat |= {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     _thinking(body, chat)
     _tools(body, chat)
-    return chat | {"return_token_ids": True, "logprobs": True}
+    return chat
 
 
 def _thinking(body: JsonObject, chat: JsonObject) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from slipstream_proxy.dialects.base import Dialect, is_done, openai_error
+from typing import Final
+
+from slipstream_proxy.dialects.base import Dialect, Hide, is_done, openai_error
 from slipstream_proxy.json_types import JsonObject
+
+PACKED: Final = Hide(packed=True)
 
 
 def ask_for_ids(body: JsonObject) -> tuple[bool, str | None]:

@@ -94,7 +94,7 @@ def to_chat(body: JsonObject) -> JsonObject:
     choice = tool_choice(body)
     if body.get("tools"):
         chat |= {"tools": [_tool(t) for t in _list(body["tools"])], "tool_choice": choice}
-    return chat | {"return_token_ids": True, "logprobs": True}
+    return chat
 
 
 def tool_choice(body: JsonObject) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from slipstream_proxy.dialects.base import AsAsked, Dialect, Hide, Injected, ReplyTranslator, Turn
 from slipstream_proxy.dialects.chat import Chat
+from slipstream_proxy.dialects.openai import PACKED
 from slipstream_proxy.dialects.recorded import Read, parsed
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.records import CallHead, Parsed
@@ -43,9 +44,10 @@ class ThroughChat(Dialect):
     def _texts(self, body: JsonObject) -> tuple[JsonList, JsonList]:
         raise NotImplementedError
 
-    def inject(self, body: JsonObject) -> Injected:
+    def inject(self, body: JsonObject, *, packed: bool = False) -> Injected:
         try:
-            return Injected(self._to_chat(body), Hide(), None, self._back(body))
+            asked = _CHAT.inject(self._to_chat(body), packed=packed)
+            return Injected(asked.body, PACKED if packed else Hide(), None, self._back(body))
         except AsAsked as e:
             return Injected(body, Hide(), str(e))
         except (

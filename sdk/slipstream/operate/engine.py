@@ -97,6 +97,22 @@ def _cpu_env() -> dict[str, str]:
     return env
 
 
+ONE_SERVER = ("-m", "vllm.entrypoints.openai.api_server", "--model")
+SEVERAL_SERVERS = ("-m", "slipstream_vllm.serve")
+"""``vllm serve``; the module above ignores ``--api-server-count``."""
+MOST_API_SERVERS = 4
+CORES_AN_API_SERVER = 4
+
+
+def api_servers(config: Config, *, gpu: bool) -> int:
+    """How many processes read requests and write replies. One of them is the bottleneck of a fast GPU; on a CPU it would take a core from the engine."""
+    if config.engine.api_servers is not None:
+        return config.engine.api_servers
+    if not gpu or config.engine.share:  # turns on one GPU have been tried with one API server only
+        return 1
+    return max(1, min(MOST_API_SERVERS, (os.cpu_count() or 1) // CORES_AN_API_SERVER))
+
+
 def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     """How vLLM is started for this configuration. Raises ``StartError`` for a model that cannot be."""
     engine = config.engine
@@ -108,8 +124,9 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     gpu = has_gpu() if gpu is None else gpu
     port = engine.port or free_port(engine.host)
     tool, reasoning = parsers(config, described)
+    servers = api_servers(config, gpu=gpu)
     argv = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", config.model_name,
+        sys.executable, *(ONE_SERVER if servers == 1 else SEVERAL_SERVERS), model, "--served-model-name", config.model_name,
         "--host", engine.host, "--port", str(port), "--dtype", engine.dtype,
         "--enable-lora", "--max-loras", str(engine.max_loras), "--max-lora-rank", str(engine.max_lora_rank),
         "--max-cpu-loras", str(4 * engine.max_loras), "--generation-config", "vllm", "--logprobs-mode", "processed_logprobs",
@@ -121,8 +138,15 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
         argv += ["--enable-auto-tool-choice", "--tool-call-parser", tool]
     if reasoning:
         argv += ["--reasoning-parser", reasoning]
-    env = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
+    env = {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
+    if servers == 1:
+        env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
+    else:  # vLLM refuses that variable then; Slipstream's plugin shares the adapters between the API servers
+        argv += ["--api-server-count", str(servers)]
+        env["SLIPSTREAM_ENGINE_ADAPTERS"] = "1"
     says = [f"tool parser: {tool or 'none'}", f"reasoning parser: {reasoning or 'none'}"]
+    if servers > 1:
+        says.append(f"API servers: {servers}")
     if gpu:
         memory = engine.gpu_memory or (0.45 if config.trainer.enabled and not engine.share else 0.9)
         argv += ["--gpu-memory-utilization", str(memory)]

@@ -18,6 +18,12 @@ class EngineConfig(Section):
     api_key: str | None = Field(None, description="Key sent to the engine. Clients' keys never go upstream.")
     host: str = Field("127.0.0.1", description="Where `up` binds vLLM.")
     port: int = Field(0, ge=0, le=65535, description="Port of the vLLM that `up` starts; 0 picks one.")
+    api_servers: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="API-server processes of the vLLM that `up` starts; None: one for each 4 cores, at most 4, and 1 on a CPU.",
+    )
     max_loras: int = Field(4, ge=2, description="Adapters that vLLM computes with at once.")
     max_lora_rank: int = Field(16, ge=1, description="Largest rank that vLLM takes.")
     max_model_len: int | None = Field(None, ge=16, description="Context length; None: the model's own.")

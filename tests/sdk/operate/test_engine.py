@@ -173,3 +173,27 @@ def test_free_port_can_be_bound() -> None:
 def test_an_empty_list_of_devices_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert not has_gpu()
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpu", "cores", "expected"),
+    [
+        ((), True, 16, 4),
+        ((), True, 8, 2),
+        ((), True, 2, 1),
+        ((), True, 128, 4),
+        ((), False, 64, 1),
+        (("engine.share=true",), True, 64, 1),
+        (("engine.api_servers=3",), False, 2, 3),
+    ],
+)
+def test_how_many_api_servers(
+    flags: tuple[str, ...], gpu: bool, cores: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    command = engine_command(config(f"engine.model={MODEL}", *flags), gpu=gpu)
+    several = expected > 1
+    assert ("slipstream_vllm.serve" in command.argv) is several
+    assert ("VLLM_ALLOW_RUNTIME_LORA_UPDATING" in command.env) is not several
+    assert command.env.get("SLIPSTREAM_ENGINE_ADAPTERS") == ("1" if several else None)
+    assert (after(command.argv, "--api-server-count") if several else "1") == str(expected)

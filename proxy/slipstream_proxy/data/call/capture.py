@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream_proxy.data.call.step import CallStep
+from slipstream_proxy.dialects.packed import cut, cut_event
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.call.call import ActiveCall
+    from slipstream_proxy.data.engines.live import LiveView
     from slipstream_proxy.data.engines.models import ModelMap
 
 
 class Capture(CallStep):
     """Maps the model, asks for token ids and log-probabilities, and hides them from a client that did not ask."""
 
-    def __init__(self, models: ModelMap) -> None:
+    def __init__(self, models: ModelMap, live: LiveView) -> None:
         self._models = models
+        self._live = live
 
     def request(self, call: ActiveCall) -> bool:
         payload = call.payload
@@ -26,7 +29,7 @@ class Capture(CallStep):
         if payload is None or (asked is not None and not isinstance(asked, str)):
             call.note, call.payload = "unreadable request", None
         elif call.target.kind != "upstream":
-            injected = call.dialect.inject(payload)
+            injected = call.dialect.inject(payload, packed=self._live.packed)
             if injected.back is not None:
                 call.back, call.plain = injected.back, payload
             call.payload, call.note = injected.body, injected.note
@@ -34,7 +37,13 @@ class Capture(CallStep):
         return False
 
     def event(self, call: ActiveCall, event: bytes) -> bytes | None:
-        return event if call.hide is None else call.dialect.event(event, call.hide)
+        hide = call.hide
+        if hide is None:
+            return event
+        return cut_event(event) if hide.packed else call.dialect.event(event, hide)
 
     def response_body(self, call: ActiveCall, status: int, body: bytes) -> bytes:
-        return body if call.hide is None or status != 200 else call.dialect.whole(body, call.hide)
+        hide = call.hide
+        if hide is None or status != 200:
+            return body
+        return cut(body) if hide.packed else call.dialect.whole(body, hide)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.dialects.base import null_ids, null_logprobs
+from slipstream_proxy.dialects.packed import null_members
 from slipstream_proxy.records import Kind
 from slipstream_proxy.segments import common_head
 
@@ -196,7 +197,7 @@ def make_texts(
         return b"{}", b"", "redaction failed"
     if all(after[name] == text for name, text in before.items()):
         return request, reply, None
-    return texts[0], null_ids(null_logprobs(texts[1]) or b""), "redacted"
+    return texts[0], null_members(null_ids(null_logprobs(texts[1]) or b"")), "redacted"
 
 
 def _text(value: object) -> bytes:

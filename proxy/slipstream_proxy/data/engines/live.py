@@ -20,6 +20,8 @@ class EngineView:
     url: str
     ok: bool = True
     loaded: frozenset[str] = frozenset()
+    packed: bool = False
+    """It has Slipstream's plugin."""
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class LiveView:
         self.changed: Callable[[], None] = lambda: None
         """Called after each update."""
         self.version = 0
+        self.packed = False
+        """Every engine has Slipstream's plugin. (A call is asked for before its engine is chosen.)"""
         self.down: dict[str, float] = {}
         """Engines that did not answer a call → until when they are asked last."""
         self._file = config.root / "live.json"
@@ -64,7 +68,7 @@ class LiveView:
     def update(self, state: JsonObject) -> None:
         """Take over a state as INTERNAL routes send it; raises at a malformed one and then changes nothing."""
         engines = [
-            EngineView(str(e["url"]).rstrip("/"), bool(e["ok"]), frozenset(e.get("loaded", ())))
+            EngineView(str(e["url"]).rstrip("/"), bool(e["ok"]), frozenset(e.get("loaded", ())), bool(e.get("packed")))
             for e in state.get("engines", ())
         ]
         models = {
@@ -77,6 +81,7 @@ class LiveView:
         until = float(held["until"]) if held else None
         if engines:
             self.engines = engines
+            self.packed = all(e.packed for e in engines)
         if models:
             self.models = models
         self.held_until = until
