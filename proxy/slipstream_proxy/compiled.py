@@ -29,7 +29,7 @@ _HOT = {
         *("call", "capture", "choice", "conversation", "headers", "payload", "record", "renaming", "replays", "reply"),
         *("services", "step", "trainability", "translation", "view"),
     ),
-    "data/engines": ("live", "models", "pools"),
+    "data/engines": ("live", "models", "pools", "probe"),
     "data/episode": ("identity", "ids", "memory", "pins", "shared"),
     "data/observe": ("call_log", "metrics", "tracing"),
     "data/wire": ("connection", "errors", "http1", "receiver", "request", "server_state", "sink", "upstream"),

@@ -101,7 +101,7 @@ async def test_both_ways_answer_with_the_engines_headers_and_ours(start, serve):
         request = LINE + many + way + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
         head = (await send(proxy.port, request, until=b"{}")).partition(b"\r\n\r\n")[0]
         names = {line.partition(b":")[0].lower() for line in head.split(b"\r\n")[1:]}
-        ours = {b"x-slipstream-episode", b"x-slipstream-call", b"x-slipstream-adapter"}
+        ours = {b"x-slipstream-" + name for name in (b"episode", b"call", b"adapter", b"trainable")}
         assert names - {b"connection"} == {b"x-engine", b"content-length"} | ours
 
 

@@ -21,7 +21,8 @@ async def test_ready_says_why_not(start, fake):
     assert status == 503 and "not known" in text
     live.known = True
     assert (await get(proxy.url + "/readyz"))[::2] == (200, '{"status": "ready"}')
-    live.mark_down(fake.url, 1000.0)
+    live.changed = lambda: None
+    live.mark_down(fake.url)
     status, _, text = await get(proxy.url + "/readyz")
     assert status == 503 and "no engine" in text
     live.mark_up(fake.url)

@@ -79,7 +79,7 @@ async def flood(url: str, engine: Talker, key: str) -> list[str]:
         await send(c, chat(seed="tear-it-up"))
         await send(c, chat(), authorization=f"Bearer {WRONG_KEY}")
         await send(c, chat(), authorization=f"Bearer {key}:t1:e2")
-        await send(c, chat(), **{"x-slipstream-episode": TEXT + " with blanks"})
+        await send(c, chat(), **{"x-slipstream-task": TEXT + " with blanks"})
         await send(c, chat(), traceparent=TEXT)
         await send(f"/v1/{TEXT}", chat())
         engine.fail_with = 500

@@ -101,7 +101,7 @@ async def test_another_engine_answers_for_one_that_is_away(start, fake, serve):
         for _ in range(2):
             assert (await post(proxy.url, {"model": "tiny", "input": "x"}, path="/v1/embeddings"))[0] == 200
             assert (await ask(proxy, "GET", "/v1/models"))[0] == 200
-            proxy.plane.live.down.clear()
+            proxy.plane.live.trouble.clear()
     proxy = await start(engine={"urls": [gone]})
     status, headers, _ = await post(proxy.url, {"model": "tiny", "input": "x"}, path="/v1/embeddings")
     assert status == 503 and headers["retry-after"] == "1"

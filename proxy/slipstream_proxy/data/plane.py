@@ -26,6 +26,7 @@ from slipstream_proxy.data.engines.hold import Holding
 from slipstream_proxy.data.engines.live import LiveView
 from slipstream_proxy.data.engines.models import ModelMap
 from slipstream_proxy.data.engines.pools import Pools
+from slipstream_proxy.data.engines.probe import EngineProbe
 from slipstream_proxy.data.episode.memory import EpisodeMemory
 from slipstream_proxy.data.episode.pins import Pins
 from slipstream_proxy.data.episode.shared import SharedTable
@@ -67,7 +68,6 @@ class Plane:
         self.models = ModelMap(config)
         self.live = LiveView(config)
         self.holding = Holding(self.live, self.metrics, proxy.upstream_timeout)
-        self.live.changed = self.holding.look
         self.link = ControlLink(config.socket, self.live)
         self.pins = Pins(self.live, self.link, self.metrics)
         window = config.identity.continue_window
@@ -76,6 +76,8 @@ class Plane:
         self.pools = Pools(
             engine_key=config.engine.api_key, connect_timeout=proxy.connect_timeout, timeout=proxy.upstream_timeout
         )
+        self.probe = EngineProbe(self.live, self.pools)
+        self.live.changed = self._look
         self.spool = SpoolWriter(
             config.spool_dir,
             f"data{number}",
@@ -137,6 +139,11 @@ class Plane:
             read_bufsize=256 * 1024,
         )
 
+    def _look(self) -> None:
+        """What is live has changed."""
+        self.holding.look()
+        self.probe.look()
+
     def _lost(self, count: int, error: BaseException) -> None:
         self.metrics.add("slipstream_capture_lost_total", amount=count)
         now = self._loop.time()
@@ -145,6 +152,7 @@ class Plane:
             log.error("capture lost: %d call(s) could not be written to the spool: %s", count, error)
 
     async def close(self) -> None:
+        self.probe.close()
         self.pools.close()
         self.pins.close()
         self.holding.close()

@@ -49,9 +49,7 @@ _JSON: Final = b"content-type: application/json\r\n"
 
 
 class ActiveCall(Receiver):
-    """A call that is being answered. It receives the engine's reply, and sends to its ``Sink`` what the client shall
-    get.
-    """
+    """A call that is being answered: it receives the engine's reply, and its ``Sink`` gets what is for the client."""
 
     def __init__(self, services: Services, request: RequestHead, body: bytes, sink: Sink) -> None:
         self.services, self.request, self.body, self.sink = services, request, body, sink
@@ -157,13 +155,15 @@ class ActiveCall(Receiver):
             fields = step.forward(self, fields)
         start, key, length = pool.start(path), services.pools.authorization(self.target), digits(len(self.body))
         data = b"%b%b%bContent-Length: %b\r\n\r\n%b" % (start, fields, key, length, self.body)
+        if services.live.trouble:
+            services.live.try_out(self.upstream, busy=True)
         self.forwarded = time.time()
         self.sent = pool.send(data, self, fresh=fresh)
 
     def on_headers_complete(self, head: ResponseHead) -> None:
         live = self.services.live
         self.reply.begin(head, time.time())
-        if live.down and self.target.kind != "upstream":
+        if live.trouble and self.target.kind != "upstream":
             live.mark_up(self.upstream)
         if self.reply.stream:
             self.relayed = True
@@ -214,7 +214,7 @@ class ActiveCall(Receiver):
             for step in self.services.steps.rejected:
                 if step.rejected(self, head.status):
                     self.reply = EngineReply()
-                    self._send_again()
+                    self._guarded(self._send)
                     return
         body = self.reply.body()
         try:
@@ -294,9 +294,8 @@ class ActiveCall(Receiver):
         self.sent = None
         if self.ended:
             return
-        live = self.services.live
-        if self.target.kind != "upstream" and kind in ("connect", "broken"):
-            live.mark_down(self.upstream)
+        if self.target.kind != "upstream":
+            self.services.live.failed(self.upstream, kind, silent=self.services.pools.of(self.upstream).silent())
         elsewhere = self.tries < min(len(self.servers), MAX_TRIES)
         if not self.relayed and kind != "timeout" and (elsewhere or (kind == "stale" and self.tries <= MAX_TRIES)):
             self.services.metrics.add("slipstream_upstream_retries_total")
@@ -304,7 +303,7 @@ class ActiveCall(Receiver):
                 self.tries -= 1
                 self.servers = [self.upstream, *self.servers] if self.upstream not in self.servers else self.servers
             self.reply = EngineReply()
-            self._send_again(fresh=kind == "stale")
+            self._guarded(lambda: self._send(fresh=kind == "stale"))
             return
         log.warning("call %s: %s", self.id, why)
         if self.relayed:
@@ -314,13 +313,6 @@ class ActiveCall(Receiver):
         refused = RequestRefused(status, f"the model's server cannot answer: {why}", retry_after=1.0)
         self.reply.head = None
         self._record(b"", status, "error", lambda _ok: self.refuse(refused))
-
-    def _send_again(self, *, fresh: bool = False) -> None:
-        try:
-            self._send(fresh=fresh)
-        except Exception:
-            log.exception("a call could not be sent again")
-            self.refuse(RequestRefused(502, "the proxy failed at this request"))
 
     def _broken(self, why: str) -> None:
         """The engine died in mid-stream: an error in the format's shape, then the connection closes without a last
@@ -340,6 +332,7 @@ class ActiveCall(Receiver):
         sent, self.sent = self.sent, None
         if sent is not None:
             sent.drop()
+            self.services.live.try_out(self.upstream, busy=False)
         head = self.reply.head
         recorded = sent is None and head is not None  # only its durability was still awaited
         if self.tries and not recorded:

@@ -39,5 +39,7 @@ class Choice(CallStep):
             call.adapter = pin.adapter
         call.servers = self._live.servers(call.adapter, episode.id)
         if not call.servers:
-            raise RequestRefused(503, "no engine has this model loaded at the moment", retry_after=1.0)
+            down = self._live.has(call.adapter)
+            why = "no engine is up at the moment" if down else "no engine has this model loaded at the moment"
+            raise RequestRefused(503, why, retry_after=1.0)
         return True

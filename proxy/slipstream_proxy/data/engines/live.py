@@ -24,6 +24,20 @@ class EngineView:
     """It has Slipstream's plugin."""
 
 
+class Trouble:
+    """Why an engine gets no calls, or fewer.
+
+    ``doubtful``: a reply broke off, and other engines come first until ``until`` (monotonic seconds). ``down``: it refused
+    the connection or hung, and gets no call until a health check finds it. ``trial``: it hung, and answers health
+    checks again, so it gets one call at a time until it answers one; ``busy`` while that call runs.
+    """
+
+    __slots__ = ("busy", "hung", "kind", "until")
+
+    def __init__(self, kind: str, *, hung: bool = False, until: float = 0.0) -> None:
+        self.kind, self.hung, self.until, self.busy = kind, hung, until, False
+
+
 @dataclass(slots=True)
 class ModelView:
     base: str
@@ -49,8 +63,8 @@ class LiveView:
         self.version = 0
         self.packed = False
         """Every engine has Slipstream's plugin. (A call is asked for before its engine is chosen.)"""
-        self.down: dict[str, float] = {}
-        """Engines that did not answer a call → until when they are asked last."""
+        self.trouble: dict[str, Trouble] = {}
+        """Engines that did not answer this worker as they should."""
         self._file = config.root / "live.json"
         self._read_file()
 
@@ -91,18 +105,62 @@ class LiveView:
 
     @property
     def ready(self) -> bool:
-        return any(e.ok and not self._is_down(e.url) for e in self.engines)
+        return any(self._is_up(e) for e in self.engines)
 
-    def mark_down(self, url: str, seconds: float = 2.0) -> None:
-        self.down[url] = time.monotonic() + seconds
+    def _is_up(self, engine: EngineView) -> bool:
+        """Whether it may get calls."""
+        trouble = self.trouble.get(engine.url) if self.trouble else None
+        if not engine.ok or trouble is None:
+            return engine.ok
+        return trouble.kind != "down" and not trouble.busy
+
+    def _is_doubtful(self, url: str) -> bool:
+        trouble = self.trouble.get(url)
+        return trouble is not None and (trouble.kind != "doubtful" or trouble.until > time.monotonic())
+
+    def mark_down(self, url: str, *, hung: bool = False) -> None:
+        """No connection, or no answer (``hung``)."""
+        self.trouble[url] = Trouble("down", hung=hung)
+        self.changed()
+
+    def mark_doubtful(self, url: str, seconds: float = 2.0) -> None:
+        """A reply broke off, which may have been that reply's fault."""
+        before = self.trouble.get(url)
+        if before is None or before.kind == "doubtful":
+            self.trouble[url] = Trouble("doubtful", until=time.monotonic() + seconds)
+
+    def failed(self, url: str, kind: str, *, silent: bool) -> None:
+        """A call got no reply, for a reason as in ``Receiver.on_error``. ``silent``: nor did any other of late."""
+        if kind == "connect":
+            self.mark_down(url)
+        elif kind == "broken":
+            self.mark_doubtful(url)
+        elif kind == "timeout" and silent:
+            self.mark_down(url, hung=True)
 
     def mark_up(self, url: str) -> None:
-        if self.down:
-            self.down.pop(url, None)
+        """It answered a call."""
+        self.trouble.pop(url, None)
 
-    def _is_down(self, url: str) -> bool:
-        until = self.down.get(url)
-        return until is not None and until > time.monotonic()
+    def try_out(self, url: str, *, busy: bool) -> None:
+        """A call to an engine on trial begins or ends."""
+        trouble = self.trouble.get(url)
+        if trouble is not None:
+            trouble.busy = busy and trouble.kind == "trial"
+
+    def lost(self) -> list[str]:
+        """Engines that get no calls until a health check finds them."""
+        down = {url for url, trouble in self.trouble.items() if trouble.kind == "down"}
+        return [e.url for e in self.engines if not e.ok or e.url in down]
+
+    def found(self, url: str) -> None:
+        """An engine answered a health check."""
+        trouble = self.trouble.pop(url, None)
+        if trouble is not None and trouble.hung:
+            self.trouble[url] = Trouble("trial", hung=True)
+        for engine in self.engines:
+            if engine.url == url:
+                engine.ok = True
 
     def _bases(self) -> set[str]:
         return {m.base for m in self.models.values()}
@@ -121,16 +179,20 @@ class LiveView:
             at -= share
         return state.live, "live"
 
+    def has(self, adapter: str) -> bool:
+        """Whether an engine has it, up or not."""
+        return not self._needs(adapter) or any(adapter in e.loaded for e in self.engines)
+
     def servers(self, adapter: str, episode: str) -> list[str]:
-        """Engines that can serve this now, the episode's own first; empty: none has the adapter."""
-        if len(self.engines) == 1 and not (self.known and "@" in adapter):
-            return [self.engines[0].url]
+        """Engines that can serve this now, the episode's own first; empty: none has the adapter and is up."""
         need = self._needs(adapter)
-        able = [e for e in self.engines if not need or adapter in e.loaded]
-        if len(able) == 1:
-            return [able[0].url]
-        good = [e for e in able if e.ok and not self._is_down(e.url)]
-        rest = [e for e in able if not (e.ok and not self._is_down(e.url))]
+        able = [e for e in self.engines if (not need or adapter in e.loaded) and self._is_up(e)]
+        if len(able) <= 1:
+            return [e.url for e in able]
+        if not self.trouble:
+            return [e.url for e in _ranked(able, episode)]
+        good = [e for e in able if not self._is_doubtful(e.url)]
+        rest = [e for e in able if self._is_doubtful(e.url)]
         return [e.url for e in (*_ranked(good, episode), *_ranked(rest, episode))]
 
     def _needs(self, adapter: str) -> bool:

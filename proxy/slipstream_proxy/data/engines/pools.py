@@ -17,7 +17,7 @@ class Pools:
     def __init__(self, *, engine_key: str | None, connect_timeout: float, timeout: float) -> None:
         """``engine_key`` is sent to our engines. Timeouts in seconds."""
         self._by_url: dict[str, Pool] = {}
-        self._engine_key = f"authorization: Bearer {engine_key}\r\n".encode() if engine_key else b""
+        self.engine_key = f"authorization: Bearer {engine_key}\r\n".encode() if engine_key else b""
         self._connect_timeout = connect_timeout
         self._timeout = timeout
 
@@ -30,7 +30,7 @@ class Pools:
     def authorization(self, target: ModelTarget) -> bytes:
         """The header line with the upstream's own key; empty: it needs none."""
         if target.kind != "upstream":
-            return self._engine_key
+            return self.engine_key
         key = os.environ.get(target.key_env) if target.key_env else None
         return b"Authorization: Bearer %b\r\n" % key.encode() if key else b""
 

@@ -61,7 +61,7 @@ class Pins:
 
     def _checked(self, episode: RunningEpisode, model: str, pin: Pinned) -> Pinned:
         """The pin, or the one that the episode moves to because no engine has its adapter any more."""
-        if not self._live.servers(pin.adapter, episode.id):
+        if not self._live.has(pin.adapter):
             pin = self._set(episode, model, self._live.replacement(model, pin.adapter), "live", "moved")
         pin.checked = self._live.version
         return pin

@@ -74,7 +74,7 @@ class Passthrough:
         """Those that are up first."""
         servers = self._live.servers(self._models.default, "")
         if not servers:
-            raise RequestRefused(503, "no engine is configured", retry_after=1.0)
+            raise RequestRefused(503, "no engine is up at the moment", retry_after=1.0)
         return servers
 
     def _session(self) -> aiohttp.ClientSession:

@@ -55,7 +55,7 @@ class UpstreamConnection:
         if self.receiver is None:  # bytes that nobody asked for
             self.drop()
             return
-        self.last = self.pool.now
+        self.last = self.pool.heard = self.pool.now
         try:
             if self._head is None:
                 self._take_head(data)
@@ -207,6 +207,8 @@ class Pool:
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time()
         """As of the last ``sweep``: time-outs are of seconds."""
+        self.heard = self.now
+        """When the latest byte came on any connection."""
         self.idle: list[UpstreamConnection] = []
         self.all: set[UpstreamConnection] = set()
         self.closed = False
@@ -271,6 +273,10 @@ class Pool:
             self.idle.remove(connection)
         except ValueError:
             pass
+
+    def silent(self) -> bool:
+        """Whether no connection has brought a byte for as long as a request waits."""
+        return self.now - self.heard > self.timeout
 
     def sweep(self, now: float) -> None:
         """Once a second: give up requests without a byte for ``timeout`` seconds. A paused one waits for its client
