@@ -54,7 +54,7 @@ class Budget:
         self._unsaved = Spent(self._day())
         self._starts: deque[float] = deque(maxlen=judge.calls_per_minute)
         self._reserved = 0
-        self._running = 0
+        self.running = 0
         self._said: str | None = None
 
     def _day(self) -> int:
@@ -73,12 +73,19 @@ class Budget:
         if j.tokens_per_day is not None and max(tokens, 1) + self._reserved + self.spent.tokens > j.tokens_per_day:
             return "tokens_per_day", tomorrow
         each = self.spent.dollars / self.spent.calls if self.spent.calls else 0.0
-        if j.dollars_per_day is not None and self.spent.dollars + each * (self._running + 1) > j.dollars_per_day:
+        if j.dollars_per_day is not None and self.spent.dollars + each * (self.running + 1) > j.dollars_per_day:
             return "dollars_per_day", tomorrow
         starts = self._starts
         if j.calls_per_minute is not None and len(starts) == j.calls_per_minute and starts[0] + 60 > now:
             return "calls_per_minute", starts[0] + 60 - now
         return None
+
+    def free(self) -> int | None:
+        """Calls that may still start within this minute; None: as many as wanted."""
+        if self.judge.calls_per_minute is None:
+            return None
+        now = self.clock()
+        return self.judge.calls_per_minute - sum(1 for start in self._starts if start + 60 > now)
 
     def say(self, blocked: tuple[str, float] | None) -> None:
         """Log (once a change) and show in the metrics that a budget makes us wait."""
@@ -105,13 +112,13 @@ class Budget:
         if self.judge.calls_per_minute is not None:
             self._starts.append(self.clock())
         self._reserved += tokens
-        self._running += 1
+        self.running += 1
 
     def spend(self, reserved: int, tokens: int, dollars: float | None) -> None:
         """After a call, however it went: ``reserved`` as given to ``take``, and what it really took."""
         self._turn()
         self._reserved -= reserved
-        self._running -= 1
+        self.running -= 1
         for spent in (self.spent, self._unsaved):
             spent.calls += 1
             spent.tokens += tokens

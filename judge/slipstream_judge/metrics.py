@@ -32,6 +32,13 @@ class JudgeMetrics:
             registry=r,
             buckets=(0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5),
         )
+        self.queue = Gauge(p + "queue_groups", "Complete groups that lack a score", registry=r)
+        self.queue_age = Gauge(
+            p + "queue_age_seconds", "Age of the oldest complete group that lacks a score", registry=r
+        )
+        self.lag = Gauge(
+            p + "lag_seconds", "How long this copy would take for the queue at its rate of late", registry=r
+        )
         self.audits = Counter(p + "audits", "Groups judged by the second model too", ["outcome"], registry=r)
         self.agreement = Gauge(
             p + "audit_agreement", "Mean rank correlation with the second model, last 200 audits", registry=r

@@ -24,10 +24,11 @@ from slipstream.log import brief
 from slipstream_judge.audit import Auditor
 from slipstream_judge.budget import OverBudget
 from slipstream_judge.cache import LANES
-from slipstream_judge.llm import JudgeFailed, litellm
+from slipstream_judge.llm import RETRIES, JudgeFailed, litellm
 from slipstream_judge.loop import run_loop
 from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.panel import Outcome, Panel, within
+from slipstream_judge.reports import Reporter
 
 log = logging.getLogger(__name__)
 IDLE = (0.1, 2.0)
@@ -38,9 +39,9 @@ GRACE = 10.0
 
 
 def lease_seconds(config: Config) -> float:
-    """Long enough for an answer, its repair, and retries of each, whatever the votes (they run side by side)."""
-    judge = config.judge
-    return min(3600.0, max(60.0, judge.timeout * (judge.votes + 7) + 30))
+    """Long enough for an answer and its repair, with the retries of both. Votes run side by side, so their number does not count."""
+    calls = 2 * (RETRIES + 1)
+    return min(3600.0, max(60.0, config.judge.timeout * calls + 30))
 
 
 def worker_name() -> str:
@@ -57,6 +58,7 @@ class JudgeWorker:
         self.metrics = metrics or JudgeMetrics()
         self.panel = Panel(config, self.metrics, client)
         self.auditor = Auditor(config.judge, self.panel.audit, self.metrics)
+        self.reporter = Reporter(config.judge, self.name, self.panel.names, self.panel.budget)
         self.seconds = lease_seconds(config)
         self.lane = asyncio.Semaphore(LANES)
         self.tasks: set[asyncio.Task[None]] = set()
@@ -87,10 +89,11 @@ class JudgeWorker:
         self.panel.budget.say(blocked)
         if blocked is not None:
             return min(1.0, blocked[1])
-        room = self.config.judge.concurrency + self.ahead - len(self.tasks)
-        if room <= self.ahead // 4:
-            await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0.5)
-            return 0.0
+        room = self._room()
+        if room <= 0:
+            if self.tasks:
+                await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0.5)
+            return 0.0 if self.tasks else IDLE[0]
         singles = self.config.judge.singles != "off"
         wanted = GroupLeaseIn(
             worker=self.name, names=self.panel.names, seconds=self.seconds, limit=min(64, room), singles=singles
@@ -114,11 +117,29 @@ class JudgeWorker:
             task.add_done_callback(self.tasks.discard)
         return 0.0
 
+    def _room(self) -> int:
+        """Groups to lease now: what is worked on and a few more, and none that the budget would make wait.
+
+        A group that waits here grows old, while the proxy would hand out a newer one later.
+        """
+        room = self.config.judge.concurrency + self.ahead - len(self.tasks)
+        room = room if room > self.ahead // 4 else 0
+        free = self.panel.budget.free() if self.panel.model else None
+        if free is not None:
+            waiting = max(0, len(self.tasks) - self.panel.budget.running)
+            room = min(room, max(1, free // self.config.judge.votes) - waiting)
+        return room
+
     async def _judge(self, lease: str, group: Group, deadline: float) -> None:
         with self.metrics.working.track_inprogress():
+            began = time.time()
             outcome, answer = await self._score(lease, group, deadline)
             kept = await self._post(group, answer, deadline)
             self._count(group, answer, kept=kept)
+            if answer.failed is None:
+                self.reporter.score(time.time() - began, outcome.judged if outcome else None, kept=kept)
+            else:
+                self.reporter.fail(answer.failed, postponed=answer.retry_after is not None)
             if outcome is not None and outcome.judged is not None and kept:
                 self.auditor.compare(group, outcome.judged.scores)
                 await self._audit(group, outcome, deadline)
@@ -179,8 +200,22 @@ class JudgeWorker:
 
     async def _sync(self) -> None:
         while True:
+            await self._report()
             await asyncio.sleep(SYNC)
             await self.panel.budget.sync()
+
+    async def _report(self) -> None:
+        """Tell the proxy how this copy stands. A proxy that is away, or older than the report, is no reason to stop."""
+        report = self.reporter.report(len(self.tasks), self.auditor.recent)
+        try:
+            backlog = await self.client.report_judge(report)
+        except ApiError as e:
+            log.debug("the proxy did not take the report: %s", e)
+            return
+        self.metrics.queue.set(backlog.groups)
+        self.metrics.queue_age.set(backlog.oldest_seconds or 0.0)
+        rate = report.groups_per_minute / 60
+        self.metrics.lag.set(backlog.groups / rate if rate else backlog.oldest_seconds or 0.0)
 
     async def _finish(self) -> None:
         """Let running groups end for a moment; what is not done by then goes back at once."""

@@ -68,6 +68,7 @@ def fill(server: Server) -> None:
     server.on("DELETE", "/episodes/e1", {"id": "e1", "adapters": ["inbox@1"]})
     server.on("POST", "/groups/lease", {"lease": "l1", "until": 9.0, "groups": [GROUP]})
     server.on("POST", "/groups/g1/scores", {})
+    server.on("POST", "/judge/report", {"groups": 2})
     server.on("GET", "/groups/parked", {"groups": [GROUP]})
     server.on("POST", "/groups/g1/retry", {})
     server.on("GET", "/judge/cache/k1", {"key": "k1", "value": {"a": 1}, "at": 1.0})
@@ -97,7 +98,8 @@ def fill(server: Server) -> None:
 
 ASKS: dict[str, tuple[Any, ...]] = {
     "episodes": (), "all_episodes": (), "episode": ("e1",), "add_reward": ("e1", c.RewardIn(value=1, key="k")), "done": ("e1",), "delete": ("e1",),
-    "lease_groups": (c.GroupLeaseIn(worker="w"),), "post_scores": ("g1", c.ScoresIn(lease="l1", scores=[c.Score(episode="e1", value=1)])),
+    "lease_groups": (c.GroupLeaseIn(worker="w"),), "report_judge": (c.JudgeReport(worker="w"),),
+    "post_scores": ("g1", c.ScoresIn(lease="l1", scores=[c.Score(episode="e1", value=1)])),
     "parked": (), "retry_group": ("g1",), "cache_get": ("k1",), "cache_put": ("k1", {"a": 1}), "lease_batch": (c.BatchLeaseIn(worker="w"),),
     "ack_batch": ("b1", c.BatchAck(lease="l1", outcome="trained")), "release": ("w",), "hold_engine": (c.HoldIn(worker="w"),), "release_engine": ("w",),
     "add_adapter": (c.AdapterIn(path="inbox@1"),), "adapters": (),

@@ -27,6 +27,8 @@ class WaitingGroup:
     lease: str | None = None
     until: float = 0.0
     not_before: float = 0.0
+    at: float = field(default_factory=time.time)
+    """When the group was complete. The newest is leased first."""
     _text: str = ""
 
     def text(self) -> str:
@@ -41,6 +43,8 @@ class FakeControl:
 
     model: str = "tiny"
     max_attempts: int = 4
+    lost_after: float = float("inf")
+    """Seconds after which a group is too old to train on, and is not leased."""
     url: str = ""
     broken: int = 0
     """How many of the next requests are answered 503."""
@@ -52,6 +56,7 @@ class FakeControl:
     scored: dict[str, list[Json]] = field(default_factory=dict)
     posts: list[tuple[str, Json]] = field(default_factory=list)
     leases: list[Json] = field(default_factory=list)
+    reports: list[Json] = field(default_factory=list)
     cache: Json = field(default_factory=dict)
     rewards: list[tuple[str, Json]] = field(default_factory=list)
     episodes: dict[str, Json] = field(default_factory=dict)
@@ -110,6 +115,7 @@ class FakeControl:
             [
                 web.post(f"{API}/groups/lease", self.lease_groups),
                 web.post(API + "/groups/{id}/scores", self.scores),
+                web.post(f"{API}/judge/report", self.report),
                 web.get(API + "/judge/cache/{key}", self.cache_get),
                 web.put(API + "/judge/cache/{key}", self.cache_put),
                 web.get(f"{API}/episodes", self.list_episodes),
@@ -134,7 +140,10 @@ class FakeControl:
         wanted = await request.json()
         self.leases.append(wanted)
         now = time.time()
-        free = [w for w in self.waiting.values() if w.until < now and w.not_before < now][: wanted["limit"]]
+        free = [
+            w for w in self.waiting.values() if w.until < now and w.not_before < now and w.at > now - self.lost_after
+        ]
+        free = free[::-1][: wanted["limit"]]
         if not free:
             return web.Response(status=204)
         lease, until = uuid.uuid4().hex, now + wanted["seconds"]
@@ -162,6 +171,12 @@ class FakeControl:
             if waiting.group.attempts >= self.max_attempts:
                 self.parked[name] = self.waiting.pop(name).group
         return web.json_response({})
+
+    async def report(self, request: web.Request) -> web.Response:
+        self.reports.append(await request.json())
+        oldest = min((w.at for w in self.waiting.values()), default=None)
+        age = None if oldest is None else time.time() - oldest
+        return web.json_response({"groups": len(self.waiting), "oldest_seconds": age})
 
     async def cache_get(self, request: web.Request) -> web.Response:
         key = request.match_info["key"]

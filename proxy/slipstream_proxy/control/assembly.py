@@ -15,6 +15,7 @@ from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engine_lease import EngineLease
 from slipstream_proxy.control.engines import EnginePool
 from slipstream_proxy.control.ids import new_id
+from slipstream_proxy.control.judge_board import JudgeBoard
 from slipstream_proxy.control.live import LiveState
 from slipstream_proxy.control.metrics import ControlMetrics
 from slipstream_proxy.control.mutations import Mutations
@@ -54,4 +55,5 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         swapper=Swapper(registry, journal, lifecycle, fleet, engines, lease, publisher, stores),
         metrics=metrics,
         health=StoreHealth(probe_of(config.store_url)),
+        judges=JudgeBoard(config.judge.name),
     )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.control.engine_lease import EngineLease
     from slipstream_proxy.control.engines import EnginePool
     from slipstream_proxy.control.ingest import Ingester
+    from slipstream_proxy.control.judge_board import JudgeBoard
     from slipstream_proxy.control.live import LiveState
     from slipstream_proxy.control.metrics import ControlMetrics
     from slipstream_proxy.control.mutations import Mutations
@@ -70,6 +71,7 @@ class Deps:
     swapper: Swapper
     metrics: ControlMetrics
     health: StoreHealth
+    judges: JudgeBoard
     activity: SidecarActivity = field(default_factory=SidecarActivity)
     started: float = field(default_factory=time.time)
     changed: asyncio.Event = field(default_factory=asyncio.Event)

@@ -39,6 +39,8 @@ class Surroundings:
     judge_away: bool = False
     judge_expected: bool = False
     """A judge is configured, or one has asked for work."""
+    judge_budget: tuple[str, float] | None = None
+    """The setting whose budget the judge waits for, and the seconds until it starts again."""
     sidecars: Sequence[tuple[str, str, str]] = ()
     """Of `slipstream up`: (trainer or judge, its state, what is wrong), those in trouble alone."""
     held: bool = False
@@ -160,6 +162,11 @@ def _judge(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         )
         fix = "raise judge.concurrency, choose a faster judge.model, or lower judge.votes" if lag > 60 else None
         yield FunnelLine(stage="judge", cause="waiting", count=counts.to_judge, text=text, fix=fix)
+        if around.judge_budget is not None:
+            setting, wait = around.judge_budget
+            text = f"the judge's budget is spent ({setting}); it starts again in {seconds(wait)}"
+            fix = f"raise {setting}, or choose a cheaper judge.model"
+            yield FunnelLine(stage="judge", cause="budget", count=round(wait), text=text, fix=fix, blocks=wait > 60)
         if around.judge_away and not _in_trouble("judge", around):
             text = f"the judge has not asked for work for {seconds(around.judge_silence)}"
             fix = "start `slipstream judge` (or `slipstream up`), and see its log"

@@ -45,6 +45,7 @@ def surroundings_of(deps: Deps) -> Surroundings:
         judge_silence=activity.silence("judge"),
         judge_away=activity.away("judge"),
         judge_expected=expected,
+        judge_budget=deps.judges.budget(deps.now()),
         sidecars=troubled,
         held=deps.lease.held is not None,
         behind=deps.fleet.behind,
@@ -75,6 +76,9 @@ async def status_of(deps: Deps) -> c.Status:
             raise
         counts = {}  # the funnel says that the store is away
     sidecars = await in_thread(read_sidecars, deps.config.root)
+    judging = c.JudgingStatus(judges=deps.judges.judges(deps.now()))
+    if counts:
+        judging = await deps.ask(deps.judges.standing, deps.store.judging, deps.now())
     lost = await in_thread(lost_by_workers, deps.config.root / "metrics")
     stats = deps.ingester.stats if deps.ingester else None
     newest = max((a.created for a in deps.registry.items.values()), default=None)
@@ -93,6 +97,7 @@ async def status_of(deps: Deps) -> c.Status:
         untrainable=counts.get("untrainable", {}),
         waiting=[line.sentence for line in funnel.lines],
         funnel=funnel,
+        judging=judging,
         sidecars=sidecars,
         batch={"batches": counts.get("batches", {}), "missing": counts.get("missing", {})},
     )

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from math import isfinite
 from typing import NamedTuple
 from uuid import uuid4
 
-from slipstream.contract import Group, GroupEpisode, GroupKind, GroupLease, GroupLeaseIn, ScoresIn, Split
+from slipstream.contract import (
+    Group,
+    GroupEpisode,
+    GroupKind,
+    GroupLease,
+    GroupLeaseIn,
+    JudgeAgreement,
+    JudgeBacklog,
+    ScoresIn,
+    Split,
+)
 from slipstream_proxy.store.codec import clean, dump
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.episodes import EpisodeTable
@@ -168,6 +179,32 @@ class JudgeQueue:
             AND substr(alike, 1, {HASH}) = ? AND eid <> ? AND NOT {self._lacks("e.eid")} ORDER BY ended DESC, eid LIMIT ?"""
         params = (ep.key, ep.model, likeness_of(ep.alike), ep.eid, list(names), len(names), self.rules.window)
         return [EpisodeRow(*r) for r in tx.all(sql, params)]
+
+    def backlog(self, names: Sequence[str], *, singles: bool, now: float) -> JudgeBacklog:
+        """Complete groups in which an episode lacks one of the names. Windows are not counted: they train nothing."""
+        names = list(dict.fromkeys(names))
+        kinds = "'task', 'like'" if singles else "'task'"
+        lacking = f"SELECT e.grp FROM t_episodes e WHERE e.grp IS NOT NULL AND {self._lacks('e.eid')}"
+        sql = f"""SELECT count(*), min(completed), max(completed) FROM t_groups
+            WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND NOT parked AND id IN ({lacking})"""
+        with self.db.read() as tx:
+            ((groups, oldest, newest),) = tx.all(sql, (names, len(names)))
+            ((parked,),) = tx.all("SELECT count(*) FROM t_groups WHERE parked AND state <> 'dropped'")
+        age = (None if at is None else max(0.0, now - at) for at in (oldest, newest))
+        return JudgeBacklog(groups=groups, oldest_seconds=next(age), newest_seconds=next(age), parked=parked)
+
+    def agreements(self, name: str) -> dict[str, JudgeAgreement]:
+        """Source → Pearson's correlation of the judge's latest scores of that name with the latest rewards of the source."""
+        sql = """WITH latest AS (SELECT DISTINCT ON (eid, name, source) eid, name, source, value FROM t_rewards
+            WHERE call IS NULL ORDER BY eid, name, source, seq DESC)
+            SELECT o.source, corr(j.value, o.value), count(*) FROM latest j JOIN latest o ON o.eid = j.eid
+            WHERE j.source = 'judge' AND j.name = ? AND o.source IN ('agent', 'human') GROUP BY o.source"""
+        with self.db.read() as tx:
+            found = tx.all(sql, (name,))
+        return {
+            source: JudgeAgreement(value=value if value is not None and isfinite(value) else None, pairs=pairs)
+            for source, value, pairs in found
+        }
 
     # scores
 

@@ -37,6 +37,8 @@ from slipstream.contract import (
     Group,
     GroupLease,
     GroupLeaseIn,
+    JudgeAgreement,
+    JudgeBacklog,
     RewardAck,
     ScoresIn,
     SqlResult,
@@ -163,6 +165,12 @@ class Judging(Protocol):
 
     def score(self, group: str, scores: ScoresIn, now: float) -> bool:
         """False: the lease is not this worker's any more (409). Posting twice under one lease changes nothing."""
+
+    def backlog(self, names: Sequence[str], *, singles: bool, now: float) -> JudgeBacklog:
+        """Complete groups in which an episode lacks one of the names."""
+
+    def agreements(self, name: str) -> dict[str, JudgeAgreement]:
+        """Source → how far the judge's scores of that name go with the source's rewards."""
 
     def key_of(self, group: str) -> str | None:
         """Whose group it is; None: there is no such group."""

@@ -93,6 +93,11 @@ def post_scores(group: str, scores: c.ScoresIn) -> Ask[None]:
     return Ask("POST", f"/groups/{part(group)}/scores", nothing, scores)
 
 
+def report_judge(report: c.JudgeReport) -> Ask[c.JudgeBacklog]:
+    """How a copy of the judge stands. → The judge's queue."""
+    return Ask("POST", "/judge/report", model(c.JudgeBacklog), report)
+
+
 def parked() -> Ask[list[c.Group]]:
     """Groups that the judge gave up after ``judge.max_attempts`` failures."""
     return Ask("GET", "/groups/parked", lambda r: model(_Parked)(r).groups)

@@ -113,6 +113,7 @@ class Methods:
     delete = Method(requests.delete)
     lease_groups = Method(requests.lease_groups)
     post_scores = Method(requests.post_scores)
+    report_judge = Method(requests.report_judge)
     parked = Method(requests.parked)
     retry_group = Method(requests.retry_group)
     cache_get = Method(requests.cache_get)

@@ -78,6 +78,87 @@ class ScoresIn(Model):
     """Seconds until it is handed out again; a failure counts towards ``judge.max_attempts`` unless this is set."""
 
 
+class JudgeSpent(Model):
+    """What all copies of a judge spent on this UTC day, as far as this copy knows, and its limits (None: no limit)."""
+
+    calls: int = 0
+    tokens: int = 0
+    dollars: float = 0.0
+    tokens_limit: int | None = None
+    dollars_limit: float | None = None
+    calls_per_minute_limit: int | None = None
+    resets_at: float = 0.0
+    """When the day's limits start again."""
+
+
+class JudgeAgreement(Model):
+    """How far the judge's scores go with another's. ``value``: a correlation from -1 to 1 over ``pairs`` episodes."""
+
+    value: float | None = None
+    pairs: int = 0
+
+
+class JudgeReport(Model):
+    """``POST judge/report``: how one copy of the judge stands. It reports every few seconds, also while it waits."""
+
+    worker: Tag
+    names: list[Tag] = Field(default_factory=lambda: ["judge"], min_length=1)
+    model: str | None = None
+    function: str | None = None
+    singles: bool = True
+    concurrency: int = 1
+    working: int = 0
+    """Groups that it holds now."""
+    groups_per_minute: float = 0.0
+    """Over the last five minutes."""
+    seconds_per_group: float | None = None
+    """Mean of the last 200 groups, from lease to score."""
+    cost_per_group: float | None = None
+    """Dollars; None where LiteLLM knows no price."""
+    spread: float | None = None
+    """Mean standard deviation of an episode's votes; None with one vote."""
+    scored: int = 0
+    failed: int = 0
+    postponed: int = 0
+    lost: int = 0
+    """Scored, and the proxy did not take the scores."""
+    last_error: str | None = None
+    waits_for: str | None = None
+    """The setting of the budget that it waits for."""
+    waits_until: float | None = None
+    spent: JudgeSpent = Field(default_factory=JudgeSpent)
+    audit: JudgeAgreement = Field(default_factory=JudgeAgreement)
+    """With the second model (rank correlation in groups)."""
+
+
+class JudgeBacklog(Model):
+    """The judge's queue: complete groups that lack a score and are handed out now or later."""
+
+    groups: int = 0
+    oldest_seconds: float | None = None
+    """Age of the oldest, since it was complete."""
+    newest_seconds: float | None = None
+    parked: int = 0
+
+
+class JudgeStatus(JudgeReport):
+    at: float
+    """When it reported."""
+
+
+class JudgingStatus(Model):
+    """Part of ``GET status``. ``judges``: the copies that reported within the last minute."""
+
+    judges: list[JudgeStatus] = Field(default_factory=list)
+    backlog: JudgeBacklog = Field(default_factory=JudgeBacklog)
+    seconds_behind: float | None = None
+    """The backlog over the judges' rate: how long they would take for it. None: no rate is known."""
+    agent: JudgeAgreement = Field(default_factory=JudgeAgreement)
+    """The judge's scores and the agents' own rewards."""
+    human: JudgeAgreement = Field(default_factory=JudgeAgreement)
+    """The judge's scores and people's."""
+
+
 class CacheEntry(Model):
     """``GET/PUT judge/cache/{key}``: the judge's cache, kept in the store."""
 

@@ -8,6 +8,7 @@ from pydantic import Field, JsonValue
 
 from slipstream.contract.base import Model, Tag
 from slipstream.contract.funnel import Funnel
+from slipstream.contract.judging import JudgingStatus
 
 
 class Event(Model):
@@ -56,6 +57,8 @@ class Status(Model):
     funnel: Funnel = Field(default_factory=Funnel)
     """Why there is no step yet."""
     batch: dict[str, JsonValue] = Field(default_factory=dict)
+    judging: JudgingStatus = Field(default_factory=JudgingStatus)
+    """The judge's queue and the copies of the judge."""
     sidecars: list[Sidecar] = Field(default_factory=list)
     """Empty where ``slipstream up`` does not run them."""
 

@@ -138,6 +138,33 @@ def test_the_newest_group_is_judged_first(store):
     assert order == ["t2", "t1", "t0"]
 
 
+def test_the_backlog_is_what_waits_for_scores(store):
+    store.ingest([*group("t1"), *group("t2", start=NOW + 10), call("alone", task=None, done=True)], {})
+    found = store.judging.backlog(["judge"], singles=True, now=NOW + 100)
+    assert (found.groups, found.parked) == (2, 0) and found.oldest_seconds >= found.newest_seconds >= 0
+    got = store.judging.lease(ask(), NOW + 100)
+    store.judging.score(got.groups[0].id, scores(got.lease, "t2-0", "t2-1"), NOW + 101)
+    assert store.judging.backlog(["judge"], singles=True, now=NOW + 102).groups == 1
+    assert store.judging.backlog(["reward"], singles=True, now=NOW + 102).oldest_seconds is None
+
+
+def test_how_far_the_judge_agrees_with_agents_and_people(store):
+    store.ingest(group("t1", 4), {})
+    for n, (score, opinion) in enumerate([(0.1, 1.0), (0.4, 0.6), (0.6, 0.4), (0.9, 0.0)]):
+        store.ingest(
+            [
+                reward(f"t1-{n}", 0.5, name="judge", source="judge"),
+                reward(f"t1-{n}", score, name="judge", source="judge"),
+                reward(f"t1-{n}", opinion, name="thumbs", source="human"),
+            ],
+            {},
+        )
+    found = store.judging.agreements("judge")
+    assert found["agent"].pairs == found["human"].pairs == 4
+    assert found["agent"].value > 0.99 and found["human"].value < -0.99
+    assert store.judging.agreements("another") == {}
+
+
 def test_a_group_of_likeness_is_one_piece_of_work(opened):
     store = opened(group_size=4)
     hello = {"role": "system", "content": "agent"}

@@ -58,6 +58,13 @@ async def post_scores(ctx: Ctx) -> web.StreamResponse:
     return reply(Stored())
 
 
+async def report_judge(ctx: Ctx) -> web.StreamResponse:
+    deps = ctx.deps
+    deps.activity.seen("judge")
+    deps.judges.report(ctx.body, deps.now())
+    return reply(await deps.ask(deps.judges.backlog, deps.store.judging, deps.now()))
+
+
 async def parked(ctx: Ctx) -> web.StreamResponse:
     return reply(Parked(groups=await ctx.deps.ask(ctx.deps.store.judging.parked)))
 
@@ -144,6 +151,15 @@ ROUTES = [
         (JUDGE,),
         body=c.GroupLeaseIn,
         responses={200: c.GroupLease, 204: None},
+    ),
+    Route(
+        "POST",
+        c.API + "/judge/report",
+        report_judge,
+        "How a copy of the judge stands; the reply is the judge's queue",
+        (JUDGE,),
+        body=c.JudgeReport,
+        responses={200: c.JudgeBacklog},
     ),
     Route(
         "GET", c.API + "/groups/parked", parked, "Groups that the judge has given up", (JUDGE,), responses={200: Parked}

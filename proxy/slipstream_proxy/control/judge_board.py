@@ -1,0 +1,52 @@
+"""Which copies of the judge are at work, and how far the judge is behind the agents."""
+
+from __future__ import annotations
+
+from slipstream import contract as c
+from slipstream_proxy.store.protocol import Judging
+
+SILENT = 60.0
+"""Seconds after which a copy that reports no more is taken for gone."""
+AGREEMENT_EVERY = 60.0
+"""Seconds between looks at how far the judge agrees with agents and people: it reads all scores."""
+
+
+class JudgeBoard:
+    def __init__(self, name: str) -> None:
+        """``name``: ``judge.name``, for as long as no copy has reported."""
+        self.name = name
+        self._reports: dict[str, c.JudgeStatus] = {}
+        self._agreements: dict[str, c.JudgeAgreement] = {}
+        self._looked = float("-inf")
+
+    def report(self, report: c.JudgeReport, now: float) -> None:
+        self._reports[report.worker] = c.JudgeStatus(**report.model_dump(), at=now)
+
+    def judges(self, now: float) -> list[c.JudgeStatus]:
+        """The copies that reported lately."""
+        self._reports = {worker: r for worker, r in self._reports.items() if r.at > now - SILENT}
+        return sorted(self._reports.values(), key=lambda r: r.worker)
+
+    def budget(self, now: float) -> tuple[str, float] | None:
+        """The setting whose budget every copy waits for, and the seconds until it starts again; None: one of them may work."""
+        waits = [(j.waits_for, j.waits_until) for j in self.judges(now)]
+        spent = [(setting, until - now) for setting, until in waits if setting and until is not None and until > now]
+        return min(spent, key=lambda s: s[1]) if spent and len(spent) == len(waits) else None
+
+    def backlog(self, store: Judging, now: float) -> c.JudgeBacklog:
+        judges = self.judges(now)
+        names = judges[-1].names if judges else [self.name]
+        return store.backlog(names, singles=any(j.singles for j in judges) or not judges, now=now)
+
+    def standing(self, store: Judging, now: float) -> c.JudgingStatus:
+        """For ``GET status``. Reads the store."""
+        judges = self.judges(now)
+        backlog = self.backlog(store, now)
+        rate = sum(j.groups_per_minute for j in judges) / 60
+        behind = backlog.groups / rate if rate > 0 else None
+        if now >= self._looked + AGREEMENT_EVERY:
+            self._looked = now
+            name = judges[-1].names[0] if judges else self.name
+            self._agreements = store.agreements(name)
+        agent, human = (self._agreements.get(who, c.JudgeAgreement()) for who in ("agent", "human"))
+        return c.JudgingStatus(judges=judges, backlog=backlog, seconds_behind=behind, agent=agent, human=human)
