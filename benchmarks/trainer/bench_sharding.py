@@ -21,7 +21,7 @@ import torch
 
 
 def part(args: argparse.Namespace) -> None:
-    from slipstream_trainer.parallel import leave
+    from slipstream_trainer.process_group import leave
     from slipstream_trainer.start import start_trainer
     from slipstream_trainer.step import plan_batch
 

@@ -28,11 +28,13 @@ from datasets import Dataset
 
 from slipstream.config import Config, load_config
 from slipstream_trainer.advantage import assign
-from slipstream_trainer.plan import Layout, make_plan
+from slipstream_trainer.layout import Layout
+from slipstream_trainer.plan import make_plan
 from slipstream_trainer.policy import load_policy
 from slipstream_trainer.rows import Sample, merge_chains
-from slipstream_trainer.trainer import CPU_MICRO, CapturedGRPOTrainer, grpo_config
-from slipstream_trainer.trl_quiet import GRPOTrainer
+from slipstream_trainer.step import costs_of
+from slipstream_trainer.trainer import CPU_MICRO, CapturedGRPOTrainer
+from slipstream_trainer.trl_seam import GRPOTrainer, grpo_config
 
 VOCAB = 512
 
@@ -155,11 +157,11 @@ def ours(config: Config, samples: list[Sample], layout: Layout, args: argparse.N
         for name, p in model.named_parameters():
             if "lora_B" in name:
                 p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)) * 0.02)
-    plan = make_plan(samples, layout=layout, budget=10**6, micro=CPU_MICRO, costs=trainer.costs())
+    plan = make_plan(samples, layout=layout, budget=10**6, micro=CPU_MICRO, costs=costs_of(trainer))
 
     def run() -> None:
         work = trainer.start(plan)
-        work.engine_T = torch.zeros_like(work.engine_T)
+        work.behavior_logprobs_T = torch.zeros_like(work.behavior_logprobs_T)
         trainer.backward(work)
 
     seconds = timed(run, args.repeat)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from tests.trainer.tiny import make_config, make_trainer
 
-from slipstream_trainer.checkpoint import Checkpoints, State
+from slipstream_trainer.checkpoint import Checkpoints, CheckpointState
 from slipstream_trainer.guards import Snapshot
 from slipstream_trainer.learning_rate import Pace
 
@@ -12,7 +12,7 @@ def test_everything_comes_back(tiny, tmp_path) -> None:
     trainer = make_trainer(make_config(tiny, tmp_path))
     found = Checkpoints(tmp_path / "c", 3)
     assert found.latest() is None
-    state = State(
+    state = CheckpointState(
         3,
         Pace(0.5, 1),
         "tiny",
@@ -41,7 +41,7 @@ def test_the_newest_and_the_live_one_are_kept(tiny, tmp_path) -> None:
     found = Checkpoints(tmp_path / "c", 2)
     snapshot = Snapshot.take(trainer.model, trainer.optimizer)
     for n in range(5):
-        path = found.save(trainer.model, snapshot, State(n, weights=f"tiny@{n}"))
+        path = found.save(trainer.model, snapshot, CheckpointState(n, weights=f"tiny@{n}"))
         if n != 2:
             found.set_told(path)
     found.prune({"tiny@0"})

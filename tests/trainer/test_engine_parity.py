@@ -9,8 +9,8 @@ import torch
 from tests.support import MODEL, vllm
 from tests.trainer.tiny import make_config, make_trainer, sample
 
+from slipstream_trainer.adapter_folder import write_adapter
 from slipstream_trainer.plan import make_plan
-from slipstream_trainer.publish import write_adapter
 
 
 @pytest.mark.engine
@@ -43,8 +43,8 @@ def test_engine_and_trainer_agree_on_sampled_tokens_and_on_temperature(engine, t
         with torch.no_grad():
             for micro in work.plan.micro:
                 logps, _, token = trainer.forward(micro, work)
-                work.now_T[token] = logps
-        return float((work.now_T - work.engine_T).abs().mean())
+                work.policy_logprobs_T[token] = logps
+        return float((work.policy_logprobs_T - work.behavior_logprobs_T).abs().mean())
 
     found = gap("float32")
     print(
@@ -83,7 +83,7 @@ def test_in_fp32_engine_and_trainer_agree_to_a_ten_thousandth(tmp_path) -> None:
     with torch.no_grad():
         for micro in work.plan.micro:
             logps, _, token = trainer.forward(micro, work)
-            work.now_T[token] = logps
-    apart = (work.now_T - work.engine_T).abs()
+            work.policy_logprobs_T[token] = logps
+    apart = (work.policy_logprobs_T - work.behavior_logprobs_T).abs()
     print(f"fp32, {len(apart)} tokens: mean {float(apart.mean()):.2e}, largest {float(apart.max()):.2e} nats")
     assert float(apart.max()) <= 1e-4

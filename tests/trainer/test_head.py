@@ -5,7 +5,7 @@ import torch
 from tests.trainer.tiny import make_config, make_trainer
 
 from slipstream_trainer import head
-from slipstream_trainer.head import Score
+from slipstream_trainer.head import ScoredPositions
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def test_scored_positions_as_the_full_logits_have_them(trainer, monkeypatch, sma
     ids = torch.randint(3, 60, (2, 9))
     source, target = torch.tensor([3, 8, 9, 17]), torch.tensor([5, 6, 7, 8])
     cold = torch.tensor([1.0, 0.5, 2.0, 1.3]) if temperatures else None
-    logps, entropy = trainer.model(input_ids=ids, score=Score(source, target, cold))
+    logps, entropy = trainer.model(input_ids=ids, score=ScoredPositions(source, target, cold))
     logits = trainer.model(input_ids=ids).logits.reshape(18, -1)[source] * (1.0 if cold is None else cold[:, None])
     full = torch.log_softmax(logits, -1)
     assert torch.allclose(logps, full.gather(1, target[:, None])[:, 0], atol=1e-5)

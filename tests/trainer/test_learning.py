@@ -42,9 +42,9 @@ def batch(trainer, tasks) -> tuple[list, float]:
     with torch.no_grad():
         for micro in work.plan.micro:
             logps, _, token = trainer.forward(micro, work)
-            work.now_T[token] = logps
+            work.policy_logprobs_T[token] = logps
     for s in out:
-        s.logprobs_C = work.now_T[at : at + len(s.completion_C)].numpy().copy()
+        s.logprobs_C = work.policy_logprobs_T[at : at + len(s.completion_C)].numpy().copy()
         at += len(s.completion_C)
     return out, float(np.mean([e.reward for e in episodes]))
 

@@ -11,8 +11,7 @@ from tests.trainer.tiny import apart, conversation, gradients, make_config, make
 from slipstream_trainer.advantage import assign
 from slipstream_trainer.losses import part_factor, trl_settings
 from slipstream_trainer.plan import make_plan
-from slipstream_trainer.trainer import grpo_config
-from slipstream_trainer.trl_quiet import GRPOTrainer
+from slipstream_trainer.trl_seam import GRPOTrainer, grpo_config
 
 LOSSES = ["cispo", "grpo", "bnpo", "dapo", "dr_grpo", "gspo", "sapo"]
 
@@ -42,10 +41,16 @@ def perturbed(trainer, plan, weights: bool | str):
     trainer.reference(work)
     trainer.backward(work)
     generator = torch.Generator().manual_seed(5)
-    work.old_T = work.now_T + 0.4 * torch.randn(work.now_T.shape, generator=generator)
-    work.weight_T = (work.old_T - work.engine_T).exp().clamp(max=2.0) if weights else torch.ones_like(work.old_T)
+    work.trainer_logprobs_T = work.policy_logprobs_T + 0.4 * torch.randn(
+        work.policy_logprobs_T.shape, generator=generator
+    )
+    work.importance_ratio_T = (
+        (work.trainer_logprobs_T - work.behavior_logprobs_T).exp().clamp(max=2.0)
+        if weights
+        else torch.ones_like(work.trainer_logprobs_T)
+    )
     if weights == "guarded":
-        work.weight_T = work.weight_T.masked_fill(work.sample_T % 3 == 1, 0.0)
+        work.importance_ratio_T = work.importance_ratio_T.masked_fill(work.sample_T % 3 == 1, 0.0)
     return work
 
 
@@ -73,8 +78,8 @@ def test_against_the_closed_form(trainer, loss: str, beta: float, weights: bool 
     expected = flat_loss(
         loss,
         lp,
-        work.old_T,
-        work.weight_T,
+        work.trainer_logprobs_T,
+        work.importance_ratio_T,
         torch.from_numpy(s.advantage_T),
         torch.from_numpy(s.unit_T),
         ref=ref,
@@ -124,7 +129,7 @@ def stock_loss(stock, samples, work, beta: float) -> float:
             1,
         )
         cids[i, :n], cmask[i, :n] = torch.from_numpy(s.completion_C.astype(np.int64)), 1
-        old[i, :n], weight[i, :n] = work.old_T[at : at + n], work.weight_T[at : at + n]
+        old[i, :n], weight[i, :n] = work.trainer_logprobs_T[at : at + n], work.importance_ratio_T[at : at + n]
         at += n
     inputs = {
         "prompt_ids": ids, "prompt_mask": pmask, "completion_ids": cids, "completion_mask": cmask,
@@ -190,7 +195,7 @@ def flat(trainer, samples, plan, work, **settings) -> torch.Tensor:
     """The oracle on a plan's tokens, with plain forwards of the trainer's model."""
     s = plan.scored
     return flat_loss(
-        trainer.config.trainer.loss, plain_logprobs(trainer.model, samples).double(), work.old_T, work.weight_T,
+        trainer.config.trainer.loss, plain_logprobs(trainer.model, samples).double(), work.trainer_logprobs_T, work.importance_ratio_T,
         torch.from_numpy(s.advantage_T), torch.from_numpy(s.unit_T), **settings,
     )  # fmt: skip
 
@@ -205,7 +210,7 @@ def test_the_upper_clip_of_cispo_is_one_plus_epsilon_high(trainer, high: float) 
         assign(samples, "std")
         plan = make_plan(samples)
         work = perturbed(trainer, plan, weights=True)
-        assert float((work.now_T - work.old_T).exp().max()) > 1 + high, "something is clipped"
+        assert float((work.policy_logprobs_T - work.trainer_logprobs_T).exp().max()) > 1 + high, "something is clipped"
         found = trainer.backward(work)
         ours = gradients(trainer)
         trainer.model.zero_grad(set_to_none=True)
@@ -234,7 +239,7 @@ def test_the_reference_is_the_adapter_that_training_started_from(tiny, tmp_path,
     before = {n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad}
     work = perturbed(trainer, plan, weights="guarded")
     assert all(torch.equal(p, before[n]) for n, p in trainer.model.named_parameters() if p.requires_grad)
-    assert float((work.ref_T.double() - ref).abs().max()) < 1e-4
+    assert float((work.reference_logprobs_T.double() - ref).abs().max()) < 1e-4
     found = trainer.backward(work)
     ours = gradients(trainer)
     trainer.model.zero_grad(set_to_none=True)
@@ -270,7 +275,13 @@ def test_stale_runs_count_in_the_baseline_and_not_in_the_loss(trainer, loss: str
     high = 4.0 if loss == "cispo" else 0.2
     advantage = torch.from_numpy(np.repeat(expected_advantage, 5))
     expected = flat_loss(
-        loss, lp, work.old_T, work.weight_T, advantage, torch.arange(4).repeat_interleave(5), high=high
+        loss,
+        lp,
+        work.trainer_logprobs_T,
+        work.importance_ratio_T,
+        advantage,
+        torch.arange(4).repeat_interleave(5),
+        high=high,
     )
     expected.backward()
     assert found == pytest.approx(float(expected), rel=2e-5, abs=1e-6)

@@ -12,7 +12,7 @@ from tests.support import MODEL, wait_for
 from tests.trainer.tiny import make_config
 
 from slipstream.client import Client
-from slipstream_trainer.offline import train
+from slipstream_trainer.export_training import train
 from slipstream_trainer.rows import exact_continuations, merge_chains
 
 EPISODES = 16

@@ -36,12 +36,12 @@ class Bench:
         self.momentum: dict[str, torch.Tensor] = {}
         with serve(FakeControl()) as control:
             worker = self.worker(control, folder, keep_checkpoints=100)
-            worker.position.recover()
+            worker.current.recover()
             self._note("tiny")
             for n in range(VERSIONS):
                 control.add(f"b{n}", table(conversation(n)))
                 assert worker.once()
-                self._note(worker.position.state.weights)
+                self._note(worker.current.state.weights)
             self.adapters = dict(control.adapters)
 
     def _note(self, name: str) -> None:
@@ -102,7 +102,7 @@ def test_whatever_is_gone_a_rollback_restores_and_training_goes_on(bench, tmp_pa
             control.live = f"tiny@{VERSIONS}"
             worker = bench.worker(control, folder)
             if running:
-                worker.position.recover()
+                worker.current.recover()
             for i in range(VERSIONS + 1):
                 damage(
                     folder / "checkpoints" / f"step-{i:08d}", first if i == old else last if i == VERSIONS else others
@@ -112,16 +112,16 @@ def test_whatever_is_gone_a_rollback_restores_and_training_goes_on(bench, tmp_pa
             for v in range(old + 1, VERSIONS + 1):
                 control.roll_back(f"tiny@{v}", target)
             if running:
-                worker.position.look()
+                worker.current.look()
             else:
-                worker.position.recover()
+                worker.current.recover()
             whole = first == "whole"
             if whole or files or target == "tiny":
                 assert bench.are(target), case
-                assert worker.position.state.weights == target, case
+                assert worker.current.state.weights == target, case
             else:
                 assert bench.are("tiny"), case
-                assert worker.position.state.weights == "tiny", case
+                assert worker.current.state.weights == "tiny", case
             expected = bench.momentum[target] if whole else torch.zeros(1)
             assert torch.equal(bench.moment(), expected), case
             said = control.of_kind("restored")
@@ -133,7 +133,7 @@ def test_whatever_is_gone_a_rollback_restores_and_training_goes_on(bench, tmp_pa
             control.add("more", table(conversation(9)))
             assert worker.once(), case
             assert control.done["more"] == "trained", case
-            assert control.adapters[f"tiny@{VERSIONS + 1}"]["parent"] == worker.position.state.base, case
+            assert control.adapters[f"tiny@{VERSIONS + 1}"]["parent"] == worker.current.state.base, case
         shutil.rmtree(folder)
 
 
@@ -144,9 +144,9 @@ def test_a_lost_newest_checkpoint_is_no_rollback(bench, tmp_path) -> None:
     with serve(FakeControl()) as control:
         control.adapters, control.live = dict(bench.adapters), f"tiny@{VERSIONS}"
         worker = bench.worker(control, tmp_path / "f")
-        worker.position.recover()
+        worker.current.recover()
         assert bench.are(f"tiny@{VERSIONS}")
-        assert (worker.position.state.weights, worker.position.state.step) == (f"tiny@{VERSIONS}", VERSIONS)
+        assert (worker.current.state.weights, worker.current.state.step) == (f"tiny@{VERSIONS}", VERSIONS)
         assert control.of_kind("restored")[0]["source"] == "adapter"
 
 
@@ -154,17 +154,17 @@ def test_the_accepted_version_keeps_its_checkpoint_and_the_others_go(bench, tmp_
     """Seven steps while the first version stays the accepted one: a rollback finds its optimiser."""
     with serve(FakeControl()) as control:
         worker = bench.worker(control, tmp_path, keep_checkpoints=2)
-        worker.position.recover()
+        worker.current.recover()
         for n in range(7):
             control.add(f"b{n}", table(conversation(n)))
             assert worker.once()
             for v in range(1, n + 1):  # as a gate does that accepted the first, and has not decided on the newest
                 control.adapters[f"tiny@{v}"]["state"] = "live" if v == 1 else "retired"
             control.adapters[f"tiny@{n + 1}"]["state"] = "candidate" if n else "live"
-        kept = [worker.position.checkpoints.read(p).weights for p in worker.position.checkpoints.all()]
+        kept = [worker.current.checkpoints.read(p).weights for p in worker.current.checkpoints.all()]
         assert kept == ["tiny", "tiny@1", "tiny@6", "tiny@7"]
         control.roll_back("tiny@7", "tiny@1")
-        worker.position.look()
+        worker.current.look()
         assert bench.are("tiny@1")
         assert torch.equal(bench.moment(), bench.momentum["tiny@1"])
 
@@ -175,7 +175,7 @@ def test_a_step_from_a_version_that_is_taken_back_meanwhile_is_not_published(ben
         control.adapters = {k: dict(v) for k, v in bench.adapters.items()}
         control.live = f"tiny@{VERSIONS}"
         worker = bench.worker(control, tmp_path / "f")
-        worker.position.recover()
+        worker.current.recover()
         train = worker.train
 
         def slow(samples):

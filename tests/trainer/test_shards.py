@@ -1,4 +1,4 @@
-"""What a sharded base asks of a plan; that its gradients are right is in ``test_parallel.py``."""
+"""What a sharded base asks of a plan; that its gradients are right is in ``test_process_group.py``."""
 
 from __future__ import annotations
 

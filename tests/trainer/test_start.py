@@ -6,7 +6,7 @@ from tests.trainer.tiny import make_config
 
 from slipstream.client import Client
 from slipstream.errors import ConfigError
-from slipstream_trainer.sharing import worker_name
+from slipstream_trainer.gpu_lease import worker_name
 from slipstream_trainer.start import start_trainer
 
 
@@ -14,9 +14,9 @@ def test_a_trainer_that_shares_takes_its_first_turn_to_load(tiny, tmp_path) -> N
     config = make_config(tiny, tmp_path)
     config.engine.share = True
     with serve(FakeControl()) as control, Client(control.url) as client:
-        trainer, turns = start_trainer(config, client)
-        assert control.holds == ["hold", "release"] and turns.shared
-        assert turns.device == trainer.device and turns.worker == worker_name(config) == "trainer-tiny"
+        trainer, gpu_lease = start_trainer(config, client)
+        assert control.holds == ["hold", "release"] and gpu_lease.shared
+        assert gpu_lease.device == trainer.device and gpu_lease.worker == worker_name(config) == "trainer-tiny"
         start_trainer(config, None)  # offline nobody is asked
         assert len(control.holds) == 2
 

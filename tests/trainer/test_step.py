@@ -125,9 +125,9 @@ def test_reward_that_favours_a_token_makes_it_likelier(make) -> None:
         with torch.no_grad():
             for micro in work.plan.micro:
                 lp, _, token = trainer.forward(micro, work)
-                work.now_T[token] = lp
+                work.policy_logprobs_T[token] = lp
         for i, s in enumerate(out):
-            s.logprobs_C = work.now_T[2 * i : 2 * i + 2].numpy().astype(np.float32)
+            s.logprobs_C = work.policy_logprobs_T[2 * i : 2 * i + 2].numpy().astype(np.float32)
         return out
 
     start = batch()[1].logprobs_C[0]

@@ -25,7 +25,7 @@ def computed(trainer, samples, loss: str = "cispo", **layout):
     work = trainer.start(plan)
     value = trainer.backward(work)
     by_call: dict[tuple[str, int], list[float]] = {}
-    for i, lp in zip(plan.scored.sample_T.tolist(), work.now_T.tolist(), strict=True):
+    for i, lp in zip(plan.scored.sample_T.tolist(), work.policy_logprobs_T.tolist(), strict=True):
         by_call.setdefault((samples[i].call, samples[i].choice), []).append(lp)
     return value, gradients(trainer), by_call
 
@@ -111,7 +111,7 @@ def test_nothing_but_sampled_tokens_has_a_gradient(trainer) -> None:
     finally:
         trainer.forward = forward
     token, pull = (torch.cat(x) for x in zip(*pulls, strict=True))
-    expected = -work.weight_T[token] * work.advantage_T[token] / plan.scored.tokens
+    expected = -work.importance_ratio_T[token] * work.advantage_T[token] / plan.scored.tokens
     assert torch.allclose(pull, expected, atol=1e-7)
     assert plan.scored.tokens == sum(len(s.completion_C) for s in samples if s.trainable)
 
@@ -148,9 +148,9 @@ def test_a_sequence_that_went_astray_weighs_nothing(trainer) -> None:
     trainer.backward(work)
     astray = torch.tensor([samples[i].episode == "g0e0" for i in work.sample_T.tolist()])
     assert work.guarded >= 3
-    assert (work.weight_T[astray] == 0).all()
-    assert (work.weight_T[~astray] > 0).any()
-    assert (work.weight_T <= 2.0).all()
+    assert (work.importance_ratio_T[astray] == 0).all()
+    assert (work.importance_ratio_T[~astray] > 0).any()
+    assert (work.importance_ratio_T <= 2.0).all()
 
 
 def test_prepared_batches_pass_through_and_trl_is_given_what_was_computed(trainer) -> None:
@@ -164,4 +164,4 @@ def test_fresh_lora_is_the_base_model(tiny, tmp_path) -> None:
     work = trainer.start(make_plan(ready(conversation(1))))
     trainer.reference(work)
     trainer.backward(work)
-    assert torch.allclose(work.ref_T, work.now_T, atol=1e-6)
+    assert torch.allclose(work.reference_logprobs_T, work.policy_logprobs_T, atol=1e-6)

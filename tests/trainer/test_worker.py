@@ -73,9 +73,9 @@ def test_killed_between_checkpoint_and_telling_it_tells_the_rest_once(tiny, tmp_
         worker = make_worker(tiny, tmp_path, control, max_steps=2)
         target, name = {
             "adapter": (worker.client, "add_adapter"), "event": (worker.client, "post_event"), "ack": (worker.client, "ack_batch"),
-            "mark": (worker.position.checkpoints, "set_told"),
+            "mark": (worker.current.checkpoints, "set_told"),
         }[where]  # fmt: skip
-        worker.position.recover()
+        worker.current.recover()
         setattr(target, name, die)
         with pytest.raises(Killed):
             worker.once()
@@ -89,7 +89,7 @@ def test_killed_while_training_the_batch_comes_back_and_nothing_of_it_remains(ti
     with serve(FakeControl()) as control:
         control.add("b0", table(conversation(0)))
         worker = make_worker(tiny, tmp_path, control)
-        worker.position.recover()
+        worker.current.recover()
         worker._train(worker.client.lease_batch(_wanted(worker)))  # and no more
         assert control.leased
         assert make_worker(tiny, tmp_path, control, max_steps=1).run() == 0
@@ -127,8 +127,8 @@ def test_a_rollback_restores_what_is_live(tiny, tmp_path) -> None:
         worker = make_worker(tiny, tmp_path, control, max_steps=2)
         assert worker.run() == 0
         control.roll_back("tiny@2", "tiny@1")
-        worker.position.look()
-        assert worker.position.state.weights == "tiny@1"
+        worker.current.look()
+        assert worker.current.state.weights == "tiny@1"
         assert control.of_kind("restored")[0]["adapter"] == "tiny@1"
         worker.stop.clear()
         worker.config.trainer.max_steps = 3
@@ -165,8 +165,8 @@ def test_all_rolled_back_it_starts_from_the_base_again(tiny, tmp_path) -> None:
         worker = make_worker(tiny, tmp_path, control, max_steps=1)
         worker.run()
         control.roll_back("tiny@1", "tiny")
-        worker.position.look()
-        assert worker.position.state.weights == "tiny"
+        worker.current.look()
+        assert worker.current.state.weights == "tiny"
         assert all(float(p.abs().sum()) == 0 for n, p in worker.trainer.model.named_parameters() if "lora_B" in n)
 
 
@@ -177,8 +177,8 @@ def test_without_checkpoints_it_starts_from_the_live_adapter(tiny, tmp_path) -> 
         for p in (tmp_path / "checkpoints").iterdir():
             p.rename(tmp_path / f"gone-{p.name}")
         worker = make_worker(tiny, tmp_path, control)
-        worker.position.recover()
-        assert worker.position.state.weights == "tiny@1"
+        worker.current.recover()
+        assert worker.current.state.weights == "tiny@1"
         assert any(float(p.abs().sum()) > 0 for n, p in worker.trainer.model.named_parameters() if "lora_B" in n)
 
 
@@ -198,7 +198,7 @@ def test_a_failure_costs_a_pause_and_nothing_else(tiny, tmp_path, monkeypatch, h
     with serve(FakeControl()) as control:
         control.add("b0", table(conversation(0)))
         worker = make_worker(tiny, tmp_path / "failing", control, max_steps=1)
-        owner = worker if where == "train" else worker.position.checkpoints
+        owner = worker if where == "train" else worker.current.checkpoints
         whole, fails_at, calls = getattr(owner, where), int(where == "save"), iter(range(100))
 
         def fails_once(*args, **kwargs):
@@ -224,7 +224,7 @@ def test_a_batch_is_skipped_after_two_failures(tiny, tmp_path, monkeypatch, hurr
         control.add("bad", table(conversation(0)))
         worker = make_worker(tiny, tmp_path, control)
         monkeypatch.setattr(worker, "train", lambda _: 1 / 0)
-        worker.position.recover()
+        worker.current.recover()
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 worker.once()

@@ -23,9 +23,9 @@ BATCH = "batch"
 def centered(rewards_E: NDArray[np.float64], kind: Kind) -> NDArray[np.float64]:
     """Advantages of one group's rewards.
 
-    ``std``: (r - mean) / (std + 1e-4), GRPO, https://arxiv.org/abs/2402.03300, with the sample's standard deviation as TRL has it.
-    ``mean``: r - mean, Dr. GRPO, https://arxiv.org/abs/2503.20783.
-    ``leave_one_out``: r - mean of the others, RLOO, https://arxiv.org/abs/2402.14740.
+    ``std``: (r - mean) / (std + 1e-4), GRPO, https://arxiv.org/abs/2402.03300, with the sample's standard deviation
+    as TRL has it. ``mean``: r - mean, Dr. GRPO, https://arxiv.org/abs/2503.20783. ``leave_one_out``: r - mean of
+    the others, RLOO, https://arxiv.org/abs/2402.14740.
     """
     n = len(rewards_E)
     if n < 2:
@@ -52,10 +52,12 @@ class Advantages:
 def assign(samples: Sequence[Sample], kind: Kind) -> Advantages:
     """Set each sample's ``advantage``; samples of dropped groups become untrainable (``zero_variance``).
 
-    Groups of kind ``task`` are their own baseline. Ungrouped traffic (``like``, ``window``) shares one over the batch. A sample whose call has
-    its own reward (``call_reward``) is compared with the rewards of its group's episodes by that.
+    Groups of kind ``task`` are their own baseline. Ungrouped traffic (``like``, ``window``) shares one over the
+    batch. A sample whose call has its own reward (``call_reward``) is compared with the rewards of its group's
+    episodes by that.
 
-    What cannot be trained on (stale, forced, too long) is in the baseline all the same: its reward is as good as the others'.
+    What cannot be trained on (stale, forced, too long) is in the baseline all the same: its reward is as good as
+    the others'.
     """
     groups: dict[str, list[Sample]] = {}
     for s in samples:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 
 def dense_mask(ends_RN: torch.Tensor) -> torch.Tensor:
@@ -13,7 +16,7 @@ def dense_mask(ends_RN: torch.Tensor) -> torch.Tensor:
     return ((i[None, :] <= i[:, None])[None] & (i[None, :, None] < ends_RN[:, None, :]))[:, None]
 
 
-def block_mask(ends_RN: torch.Tensor) -> Any:
+def block_mask(ends_RN: torch.Tensor) -> BlockMask:
     """The same as FlexAttention's ``BlockMask``; nothing of size N × N is kept."""
     from torch.nn.attention.flex_attention import create_block_mask
 
@@ -24,6 +27,6 @@ def block_mask(ends_RN: torch.Tensor) -> Any:
     return create_block_mask(ancestor, rows, None, n, n, device=ends_RN.device)
 
 
-def tree_mask(ends_RN: torch.Tensor, implementation: str) -> Any:
+def tree_mask(ends_RN: torch.Tensor, implementation: str) -> torch.Tensor | BlockMask:
     """What the model takes as ``attention_mask`` for its ``attn_implementation``."""
     return block_mask(ends_RN) if implementation == "flex_attention" else dense_mask(ends_RN)

@@ -22,15 +22,19 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from slipstream.errors import SlipstreamError, StartError
+from slipstream_trainer.adapter_folder import rename_whole, sweep
 from slipstream_trainer.guards import Snapshot
 from slipstream_trainer.learning_rate import Pace
-from slipstream_trainer.publish import rename_whole, sweep
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
 
 log = logging.getLogger(__name__)
 DONE = "told"
@@ -63,7 +67,7 @@ def only_one(folder: Path, patience: float = LOCK_SECONDS) -> Iterator[None]:
 
 
 @dataclass(slots=True)
-class State:
+class CheckpointState:
     step: int = 0
     """Optimiser steps taken and kept."""
     pace: Pace = field(default_factory=Pace)
@@ -83,8 +87,8 @@ class State:
     advantages: dict[str, float] = field(default_factory=dict)
 
 
-def random_state() -> dict[str, Any]:
-    found: dict[str, Any] = {
+def random_state() -> dict[str, object]:
+    found: dict[str, object] = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),  # noqa: NPY002
         "torch": torch.get_rng_state(),
@@ -128,11 +132,11 @@ class Checkpoints:
         found = self.all()
         return found[-1] if found else None
 
-    def read(self, path: Path) -> State:
+    def read(self, path: Path) -> CheckpointState:
         """Raises ``BadCheckpoint``."""
         try:
             raw = json.loads((path / "state.json").read_text())
-            return State(**(raw | {"pace": Pace(**raw["pace"])}))
+            return CheckpointState(**(raw | {"pace": Pace(**raw["pace"])}))
         except UNREADABLE as e:
             raise BadCheckpoint(f"{path.name}/state.json cannot be read: {e!r}") from e
 
@@ -140,7 +144,7 @@ class Checkpoints:
         """Checkpoints with the weights of that adapter (or of the base model), newest first."""
         return [p for p in reversed(self.all()) if self.read(p).weights == name]
 
-    def save(self, model: Any, snapshot: Snapshot, state: State) -> Path:
+    def save(self, model: PeftModel, snapshot: Snapshot, state: CheckpointState) -> Path:
         number = 1 + max((int(p.name.removeprefix("step-")) for p in self._folders()), default=-1)
         final = self.folder / f"step-{number:08d}"
         temporary = self.folder / f".tmp-trainer-{os.getpid()}"
@@ -159,7 +163,7 @@ class Checkpoints:
 
     def load(
         self, path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, generators: bool = True
-    ) -> State:
+    ) -> CheckpointState:
         """Put weights and optimiser back, and the generators (not after a rollback: time goes on).
 
         Raises ``BadCheckpoint``, before anything is changed.

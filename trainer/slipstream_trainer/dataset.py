@@ -1,4 +1,6 @@
-"""Stored episodes as samples: what ``slipstream export`` writes, with tokens where they were captured, else by the chat template."""
+"""Stored episodes as samples: what ``slipstream export`` writes, with tokens where they were captured, else by the
+chat template.
+"""
 
 from __future__ import annotations
 
@@ -57,11 +59,22 @@ def _captured(row: dict[str, Any], *, imitate: bool) -> Iterator[Sample]:
             )
             temperature = (call.get("sampling") or {}).get("temperature")
             yield Sample(
-                row.get("group") or row.get("task") or row["id"], "task", row["id"], call["id"], call.get("number", 0), k,
-                _array(call.get("prompt_ids"), np.int32), _array(ids, np.int32), lp, float("nan") if reward is None else float(reward),
-                1.0 if temperature is None or imitate else float(temperature), adapter=call.get("adapter") or "", trainable=ok,
-                reason=None if ok else call.get("untrainable_reason") or "untrainable", key=str(row.get("key") or ""),
-            )  # fmt: skip
+                row.get("group") or row.get("task") or row["id"],
+                "task",
+                row["id"],
+                call["id"],
+                call.get("number", 0),
+                k,
+                _array(call.get("prompt_ids"), np.int32),
+                _array(ids, np.int32),
+                lp,
+                float("nan") if reward is None else float(reward),
+                1.0 if temperature is None or imitate else float(temperature),
+                adapter=call.get("adapter") or "",
+                trainable=ok,
+                reason=None if ok else call.get("untrainable_reason") or "untrainable",
+                key=str(row.get("key") or ""),
+            )
 
 
 def _by_template(row: dict[str, Any], tokenizer: Any) -> Iterator[Sample]:
@@ -83,15 +96,26 @@ def _by_template(row: dict[str, Any], tokenizer: Any) -> Iterator[Sample]:
         exact = whole[: len(prompt)] == prompt and len(whole) > len(prompt)
         said = _array(whole[len(prompt) :] if exact else [], np.int32)
         yield Sample(
-            str(row.get("task") or name), "task", name, f"{name}-{number}", number, 0, _array(prompt, np.int32), said,
-            np.zeros(len(said), dtype=np.float32), float("nan") if reward is None else float(reward), trainable=exact,
-            reason=None if exact else "template", key=str(row.get("key") or ""),
-        )  # fmt: skip
+            str(row.get("task") or name),
+            "task",
+            name,
+            f"{name}-{number}",
+            number,
+            0,
+            _array(prompt, np.int32),
+            said,
+            np.zeros(len(said), dtype=np.float32),
+            float("nan") if reward is None else float(reward),
+            trainable=exact,
+            reason=None if exact else "template",
+            key=str(row.get("key") or ""),
+        )
         number += 1
 
 
 def samples_of(rows: Iterable[dict[str, Any]], tokenizer: Any, *, sft: bool, vocab: int | None = None) -> list[Sample]:
-    """GRPO takes captured tokens with their log-probabilities alone; SFT also what has only its text (an external model's, an import).
+    """GRPO takes captured tokens with their log-probabilities alone; SFT also what has only its text (an external
+    model's, an import).
 
     What cannot be trained on says why, as in a leased batch. ``vocab``: ids must be below it.
     """
@@ -116,7 +140,8 @@ def _why_not(s: Sample, vocab: int | None, *, sft: bool) -> str | None:
 
 
 def choose(samples: Sequence[Sample]) -> int:
-    """What SFT imitates: episodes without a reward (they were chosen by whoever exported them), else the best of each group, if above zero.
+    """What SFT imitates: episodes without a reward (they were chosen by whoever exported them), else the best of
+    each group, if above zero.
 
     The others become untrainable (``not_chosen``). Returns the episodes chosen.
     """

@@ -29,7 +29,7 @@ def without_effect(t: TrainerConfig) -> dict[str, str]:
     elif t.loss == "sapo":
         found |= dict.fromkeys(("epsilon", "epsilon_high"), 'loss = "sapo" does not clip')
     elif t.inner_steps == 1:
-        why = "with inner_steps = 1 the policy is the one that the ratio is taken to: every ratio is 1, and nothing is clipped"
+        why = "inner_steps = 1: the ratio is taken to the policy itself, so it is always 1 and nothing is clipped"
         found |= dict.fromkeys(("epsilon", "epsilon_high"), why)
     elif t.loss == "cispo":
         found["epsilon"] = 'loss = "cispo" clips ratios above only (epsilon_high)'

@@ -1,8 +1,11 @@
-"""What is told of a step: an event for everybody, a line for the log, figures for Prometheus and for TRL's ``report_to``."""
+"""What is told of a step: an event for everybody, a line for the log, figures for Prometheus and for TRL's
+``report_to``.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from slipstream.contract import Event
@@ -19,11 +22,11 @@ def clean(value: Any) -> Any:
     return value
 
 
-def event(kind: str, **data: Any) -> Event:
+def event(kind: str, **data: object) -> Event:
     return Event(kind=kind, data=clean(data))
 
 
-def line(data: dict[str, Any]) -> str:
+def line(data: Mapping[str, object]) -> str:
     """A step in one line."""
 
     def figure(name: str, form: str) -> str:
@@ -31,7 +34,16 @@ def line(data: dict[str, Any]) -> str:
         return f"{name} {value:{form}}" if isinstance(value, int | float) else ""
 
     parts = [
-        f"step {data.get('step')}", str(data.get("adapter") or ""), figure("reward", ".3f"), figure("loss", ".4g"), figure("kl", ".3g"), figure("learning_rate", ".2e"),
-        figure("entropy", ".3g"), figure("logprob_gap", ".3g"), figure("tokens", "d"), figure("tokens_computed", "d"), figure("seconds", ".2f"),
-    ]  # fmt: skip
+        f"step {data.get('step')}",
+        str(data.get("adapter") or ""),
+        figure("reward", ".3f"),
+        figure("loss", ".4g"),
+        figure("kl", ".3g"),
+        figure("learning_rate", ".2e"),
+        figure("entropy", ".3g"),
+        figure("logprob_gap", ".3g"),
+        figure("tokens", "d"),
+        figure("tokens_computed", "d"),
+        figure("seconds", ".2f"),
+    ]
     return ", ".join(p for p in parts if p)

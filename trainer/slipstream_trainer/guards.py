@@ -20,16 +20,20 @@ def mean_ratio(log_ratio_T: torch.Tensor) -> float:
 
 
 def engine_kl(log_ratio_T: torch.Tensor) -> float:
-    """KL(π_engine ‖ π_old) a token, by ``k3`` on tokens that the engine sampled; one token counts ``EXTREME`` at most."""
+    """KL(π_engine ‖ π_old) a token, by ``k3`` on tokens that the engine sampled; one token counts ``EXTREME`` at
+    most.
+    """
     if not len(log_ratio_T):
         return 0.0
     d = log_ratio_T.double()
     return float((d.exp() - d - 1).clamp(max=EXTREME).mean())
 
 
-def k3(old_T: torch.Tensor, new_T: torch.Tensor) -> torch.Tensor:
-    """KL(old ‖ new) a token, from samples of old: exp(d) - d - 1 ≥ 0, d = new - old (http://joschu.net/blog/kl-approx.html)."""
-    d = (new_T - old_T).double()
+def k3(trainer_logprobs_T: torch.Tensor, new_T: torch.Tensor) -> torch.Tensor:
+    """KL(old ‖ new) a token, from samples of old: exp(d) - d - 1 ≥ 0, d = new - old
+    (http://joschu.net/blog/kl-approx.html).
+    """
+    d = (new_T - trainer_logprobs_T).double()
     return d.exp() - d - 1
 
 
@@ -74,7 +78,7 @@ class Snapshot:
     """Trainable weights and optimiser state, as they were."""
 
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
-    optimizer: dict[str, Any] = field(default_factory=dict)
+    optimizer: dict[str, object] = field(default_factory=dict)
 
     @classmethod
     def take(

@@ -1,17 +1,20 @@
-"""Compiled layers: norms, rotary embedding, gated MLP and LoRA's sums become a few kernels, and less is kept for the backward pass."""
+"""Compiled layers: norms, rotary embedding, gated MLP and LoRA's sums become a few kernels, and less is kept for
+the backward pass.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 VARIANTS = 64
-"""Compilations of one layer's code that may live side by side: lengths (``plan.forest_width`` makes few) × training or not × adapter on or off."""
+"""Compilations of one layer's code that may live side by side: lengths (``plan.forest_width`` makes few) × training
+or not × adapter on or off.
+"""
 
 
-def compile_layers(layers: Sequence[Any]) -> None:
+def compile_layers(layers: Sequence[torch.nn.Module]) -> None:
     """Each by itself, in place: equal layers share their code, so the wait at the first step is one layer's."""
     torch._dynamo.config.recompile_limit = max(VARIANTS, torch._dynamo.config.recompile_limit)
     for layer in layers:

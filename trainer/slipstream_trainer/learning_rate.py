@@ -1,12 +1,14 @@
-"""How far a step goes: a learning rate from the model's shape, then steered so that each step moves the policy by about as much as it may.
+"""How far a step goes: a learning rate from the model's shape, then steered so that each step moves the policy by
+about as much as it may.
 
-``trainer.learning_rate = "auto"`` begins at 5e-4 · (2000 / hidden size)^0.775 · 32 / α, the fit of Schulman et al., "LoRA Without Regret" (2025,
-https://thinkingmachines.ai/blog/lora/) for LoRA with the scale α / rank. There the best rate hardly depends on the rank. With rsLoRA's scale
-α / √rank, α counts √rank times.
+``trainer.learning_rate = "auto"`` begins at 5e-4 · (2000 / hidden size)^0.775 · 32 / α, the fit of Schulman et al.,
+"LoRA Without Regret" (2025, https://thinkingmachines.ai/blog/lora/) for LoRA with the scale α / rank. There the
+best rate hardly depends on the rank. With rsLoRA's scale α / √rank, α counts √rank times.
 
-After each step the KL from the policy before to the policy after (nats a token, on the batch) is compared with a target, and the rate follows:
-KL grows with the square of the rate, so half of that correction, at most × 1.25 up and × 0.5 down a step, keeps up with noise. The
-target is ``trainer.target_kl``, but at most one nat for a whole episode, and less where the batch holds little evidence.
+After each step the KL from the policy before to the policy after (nats a token, on the batch) is compared with a
+target, and the rate follows: KL grows with the square of the rate, so half of that correction, at most × 1.25 up
+and × 0.5 down a step, keeps up with noise. The target is ``trainer.target_kl``, but at most one
+nat for a whole episode, and less where the batch holds little evidence.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ FIT, WIDTH, POWER, ALPHA = 5e-4, 2000, 0.775, 32.0
 EPISODE_NATS = 1.0
 """Most KL of a step for a whole episode: where many tokens were sampled, each moves less."""
 ENOUGH = 64
-"""Episodes with an advantage (eight groups of eight) that make a full step. From fewer the gradient is noisier: the rate falls with
-the square root of their share, as Adam's rate scales with the batch (https://arxiv.org/abs/2205.10287), and the target with the share.
+"""Episodes with an advantage (eight groups of eight) that make a full step. From fewer the gradient is noisier: the
+rate falls with the square root of their share, as Adam's rate scales with the batch
+(https://arxiv.org/abs/2205.10287), and the target with the share.
 """
 UP, DOWN = 1.25, 0.5
 """Largest changes of the rate in a step; a step that is undone divides it by up to four."""
@@ -100,15 +103,20 @@ class Pace:
         """Why the policy hardly moves, and what to do, once it has not for some steps."""
         if self.still < STILL_AFTER:
             return None
-        what = f"the last {self.still} steps hardly changed the policy (KL {kl:.1e} nats a token; {reach.target_kl:.1e} is a full step)"
+        kls = f"KL {kl:.1e} nats a token; {reach.target_kl:.1e} is a full step"
+        what = f"the last {self.still} steps hardly changed the policy ({kls})"
         if t.learning_rate != "auto":
             began = start_rate(t.model_copy(update={"learning_rate": "auto"}), hidden)
-            return f'{what}: trainer.learning_rate = {t.learning_rate:g} is low for this model; "auto" begins at {began:.1e}'
+            low = f"trainer.learning_rate = {t.learning_rate:g} is low for this model"
+            return f'{what}: {low}; "auto" begins at {began:.1e}'
         if self.scale >= HIGHEST:
-            return f"{what}: the learning rate is at its upper bound, {reach.rate:.1e}; raise trainer.lora_alpha, or set trainer.learning_rate"
+            bound = f"the learning rate is at its upper bound, {reach.rate:.1e}"
+            return f"{what}: {bound}; raise trainer.lora_alpha, or set trainer.learning_rate"
         return f"{what}: the learning rate rises, now {reach.rate:.1e}"
 
 
 def steers(t: TrainerConfig) -> bool:
-    """By measured KL: not a rate that was set by hand, and not imitation, whose tokens another policy may have sampled."""
+    """By measured KL: not a rate that was set by hand, and not imitation, whose tokens another policy may have
+    sampled.
+    """
     return t.learning_rate == "auto" and t.algorithm == "grpo"

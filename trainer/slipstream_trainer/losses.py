@@ -1,7 +1,9 @@
-"""Which of TRL's losses is meant, with which settings, and how a part of a batch is normalised so that parts add up to the whole.
+"""Which of TRL's losses is meant, with which settings, and how a part of a batch is normalised so that parts add up
+to the whole.
 
-T are all trained tokens of a batch, i an episode (its tokens are the loss's sequence), r_t = π_θ / π_old of a token, A its advantage,
-w_t = min(π_old / π_engine, is_max) its importance weight (truncated importance sampling, https://fengyao.notion.site/off-policy-rl):
+T are all trained tokens of a batch, i an episode (its tokens are the loss's sequence), r_t = π_θ / π_old of a
+token, A its advantage, w_t = min(π_old / π_engine, is_max) its importance weight (truncated importance sampling,
+https://fengyao.notion.site/off-policy-rl):
 
     grpo     mean_i 1/|i| Σ_t  w_t · -min(r_t A, clip(r_t, 1-ε, 1+ε_high) A)      https://arxiv.org/abs/2402.03300
     bnpo     the same terms, 1/|T| Σ_t                                           https://arxiv.org/abs/2506.02355
@@ -11,8 +13,9 @@ w_t = min(π_old / π_engine, is_max) its importance weight (truncated importanc
     gspo     grpo's with r_i = exp(mean_t log r_t) in place of r_t                https://arxiv.org/abs/2507.18071
     sapo     mean_i 1/|i| Σ_t  w_t · -4/τ σ(τ (r_t - 1)) A, τ by A's sign         https://arxiv.org/abs/2511.20347
 
-With β, each term gains β · r_t · (exp(d) - d - 1), d = log π_ref - log π_θ (k3 with bias correction, https://arxiv.org/abs/2512.02556). π_ref is the
-adapter that training started from (``init_adapter``), else the base model, as in TRL. Where w_t is zero (a guarded call), this term is zero too.
+With β, each term gains β · r_t · (exp(d) - d - 1), d = log π_ref - log π_θ (k3 with bias correction,
+https://arxiv.org/abs/2512.02556). π_ref is the adapter that training started from (``init_adapter``), else the base
+model, as in TRL. Where w_t is zero (a guarded call), this term is zero too.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ def trl_settings(t: TrainerConfig) -> dict[str, Any]:
 
 
 def part_factor(loss: str, part_tokens: int, tokens: int, units: int) -> float:
-    """By what TRL's loss of a part (one row of ``part_tokens``) is multiplied so that the parts' sum is the batch's loss.
+    """By what TRL's loss of a part (one row of ``part_tokens``) is multiplied so that the parts' sum is the batch's
+    loss.
 
     ``cispo`` and ``dapo`` divide by the batch's tokens themselves. Not for the losses in ``SEQUENCE``.
     """

@@ -1,27 +1,35 @@
-"""Gradient checkpointing of as many layers as the memory asks for: recomputing costs a third of a step, so no layer does it without need."""
+"""Gradient checkpointing of as many layers as the memory asks for: recomputing costs a third of a step, so no layer
+does it without need.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from slipstream_trainer.plan import Plan
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+
 log = logging.getLogger(__name__)
 
 PER_TOKEN_LAYER = 17
-"""Numbers kept for a token in a layer without checkpointing, in units of the hidden size (https://arxiv.org/abs/2205.05198; attention is never
-kept whole), before anything was measured."""
+"""Numbers kept for a token in a layer without checkpointing, in units of the hidden size
+(https://arxiv.org/abs/2205.05198; attention is never kept whole), before anything was measured.
+"""
 PER_TOKEN_MIDDLE = 4
 """The same of the gated MLP, in units of its intermediate size."""
 SHARE = 0.85
 """Of the free memory that activations may take."""
 
 
-def activation_bytes(config: Any, tokens: int, bytes_each: int) -> int:
+def activation_bytes(config: PretrainedConfig, tokens: int, bytes_each: int) -> int:
     """Estimate for one layer and one micro-batch, without checkpointing."""
     text = config.get_text_config()
     middle = getattr(text, "intermediate_size", 4 * text.hidden_size)
@@ -29,8 +37,9 @@ def activation_bytes(config: Any, tokens: int, bytes_each: int) -> int:
 
 
 def layers_to_checkpoint(layers: int, whole: int, entry: int, room: int) -> int:
-    """How many of ``layers`` are recomputed so that the rest fits. ``whole``: bytes of a layer that keeps everything; ``entry``: of one that keeps
-    its input alone; ``room``: bytes there are. While a layer is recomputed it is whole once more.
+    """How many of ``layers`` are recomputed so that the rest fits. ``whole``: bytes of a layer that keeps
+    everything; ``entry``: of one that keeps its input alone; ``room``: bytes there are. While a layer is recomputed
+    it is whole once more.
     """
     for k in range(layers):
         if (layers - k) * whole + k * entry + (whole if k else 0) <= room:
@@ -38,7 +47,7 @@ def layers_to_checkpoint(layers: int, whole: int, entry: int, room: int) -> int:
     return layers
 
 
-def decoder_layers(model: Any) -> list[Any]:
+def decoder_layers(model: torch.nn.Module) -> list[GradientCheckpointingLayer]:
     """The blocks that can be checkpointed one by one, first to last."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -51,7 +60,9 @@ class Checkpointing:
     Without ``layers`` it leaves the model alone.
     """
 
-    def __init__(self, model: Any, layers: Sequence[Any], device: torch.device, asked: str) -> None:
+    def __init__(
+        self, model: PreTrainedModel, layers: Sequence[GradientCheckpointingLayer], device: torch.device, asked: str
+    ) -> None:
         self.model, self.layers, self.device, self.asked = model, layers, device, asked
         self.whole = 0.0
         """Bytes that a token leaves in a layer without checkpointing, as measured; 0: not yet."""
@@ -59,7 +70,9 @@ class Checkpointing:
         self._tight = False
 
     def choose(self, plan: Plan) -> int:
-        """As ``trainer.checkpointing`` says, or by what fits. On a CPU there is none unless asked for. → Layers that are recomputed."""
+        """As ``trainer.checkpointing`` says, or by what fits. On a CPU there is none unless asked for. → Layers
+        that are recomputed.
+        """
         if not self.layers:
             return 0
         count = len(self.layers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
@@ -65,7 +65,7 @@ class Metrics:
         server, _ = start_http_server(port, host, self.registry)
         return int(server.server_port)
 
-    def note(self, outcome: str, step: int, data: dict[str, Any]) -> None:
+    def note(self, outcome: str, step: int, data: Mapping[str, object]) -> None:
         self.batches.labels(outcome).inc()
         self.step.set(step)
         if isinstance(mib := data.get("memory_mib"), int | float):
@@ -76,9 +76,10 @@ class Metrics:
                 gauge.set(value)
         if isinstance(seconds := data.get("seconds"), float):
             self.seconds.observe(seconds)
-        if outcome == "step":
-            self.tokens.inc(data.get("tokens", 0))
-        for reason, count in (data.get("untrainable") or {}).items():
+        if outcome == "step" and isinstance(tokens := data.get("tokens"), int):
+            self.tokens.inc(tokens)
+        left_out = data.get("untrainable")
+        for reason, count in left_out.items() if isinstance(left_out, dict) else ():
             self.untrainable.labels(self._known(str(reason))).inc(count)
 
     def _known(self, reason: str) -> str:

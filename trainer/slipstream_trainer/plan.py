@@ -1,50 +1,30 @@
 """How a batch is laid out: which chains share a tree, which rows share a micro-batch.
 
-Chains stand in lexicographic order, so those that begin alike are neighbours. A *row* is a run of neighbours packed as one prefix tree; a run of
-one is a plain sequence. Micro-batches hold rows of similar length side by side, or (FlexAttention) rows end to end, at most ``budget`` tokens.
+Chains stand in lexicographic order, so those that begin alike are neighbours. A *row* is a run of neighbours packed
+as one prefix tree; a run of one is a plain sequence. Micro-batches hold rows of similar length side by side, or
+(FlexAttention) rows end to end, at most ``budget`` tokens.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream_trainer.rows import Chain, Ints, Sample, merge_chains
-from slipstream_trainer.tree import Index, Tree, common_prefix, pack_tree
-
-Layout = Literal["per_call", "merged", "tree", "auto"]
-CPU_PAIR = 0.32
-"""What a multiply-add of attention costs on a CPU, beside one of the weights: its products are the better ones there (``make bench-trainer``)."""
-CPU_MASKED = 1.7
-"""What a pair costs there under a mask, of which none is left out; without one half of them are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """Relative cost of computing a token, and of a (query, key) pair of attention, by the model's shape.
-
-    ``dense``: attention is computed over all pairs of a tree row and its mask is read (CPU); else only over ancestors (FlexAttention).
-    """
-
-    token: float = 1.0
-    pair: float = 0.0
-    dense: bool = True
-
-    def row(self, tokens: int, pairs: int, *, plain: bool) -> float:
-        square = tokens * tokens
-        if self.dense:
-            return self.token * tokens + self.pair * CPU_PAIR * square * (0.5 if plain else CPU_MASKED)
-        return self.token * tokens + self.pair * (square / 2 if plain else pairs)
+from slipstream_trainer.layout import Costs, Layout, Row, cut, end_to_end, forest_width, side_by_side
+from slipstream_trainer.rows import Chain, Sample, merge_chains
+from slipstream_trainer.tree import Index, common_prefix, pack_tree
 
 
 @dataclass(slots=True, eq=False)
 class Slots:
-    """The scored tokens of a micro-batch, flat (S). ``source_S`` indexes its padded rows, flattened; the others the batch's samples."""
+    """The scored tokens of a micro-batch, flat (S). ``source_S`` indexes its padded rows, flattened; the others the
+    batch's samples.
+    """
 
     source_S: Index
     target_S: Index
@@ -69,11 +49,13 @@ class MicroBatch:
 
 @dataclass(slots=True, eq=False)
 class Scored:
-    """Every trained token of the batch, flat (T): what the loss needs of it. ``unit_T`` is its episode's row in the loss, ``column_T`` its place there."""
+    """Every trained token of the batch, flat (T): what the loss needs of it. ``unit_T`` is its episode's row in the
+    loss, ``column_T`` its place there.
+    """
 
     sample_T: Index
     target_T: Index
-    logprob_T: NDArray[np.float32]
+    behavior_logprobs_T: NDArray[np.float32]
     temperature_T: NDArray[np.float32]
     advantage_T: NDArray[np.float32]
     unit_T: Index
@@ -107,16 +89,10 @@ class Plan:
         return 1 - self.tokens / computed if computed else 0.0
 
 
-@dataclass(slots=True, eq=False)
-class _Row:
-    chains: list[int]
-    size: int = 0
-    pairs: int = 0
-    tree: Tree | None = field(default=None)
-
-
 def score(samples: Sequence[Sample]) -> tuple[Scored, list[int]]:
-    """The trained tokens of ``samples`` (trainable ones), and where each sample's begin. Units are episodes: a loss's sequence is all that one run said."""
+    """The trained tokens of ``samples`` (trainable ones), and where each sample's begin. Units are episodes: a
+    loss's sequence is all that one run said.
+    """
     units: dict[str, int] = {}
     filled: dict[int, int] = {}
     starts, total = [0] * len(samples), 0
@@ -141,39 +117,29 @@ def score(samples: Sequence[Sample]) -> tuple[Scored, list[int]]:
         return found
 
     scored = Scored(
-        each(0, np.int64), join(1, np.int64), join(2, np.float32), each(3, np.float32), each(4, np.float32), each(5, np.int64),
-        join(6, np.int64), len(units),
-    )  # fmt: skip
+        each(0, np.int64),
+        join(1, np.int64),
+        join(2, np.float32),
+        each(3, np.float32),
+        each(4, np.float32),
+        each(5, np.int64),
+        join(6, np.int64),
+        len(units),
+    )
     return scored, starts
 
 
-def cut(chains: Sequence[Ints], layout: Layout, costs: Costs, budget: int) -> list[list[int]]:
-    """Runs of neighbouring chains. Greedy: a chain joins the run before it when that is cheaper than standing alone, within the budget."""
-    runs: list[list[int]] = []
-    size = pairs = 0
-    for i, chain in enumerate(chains):
-        n = len(chain)
-        alone = costs.row(n, n * (n + 1) // 2, plain=True)
-        if runs and layout in ("tree", "auto"):
-            shared = common_prefix(chains[i - 1], chain)
-            new = n - shared
-            more = pairs + new * shared + new * (new + 1) // 2
-            was = costs.row(size, pairs, plain=len(runs[-1]) == 1)
-            cheaper = costs.row(size + new, more, plain=False) - was < alone
-            if shared and size + new <= budget and (layout == "tree" or cheaper):
-                runs[-1].append(i)
-                size, pairs = size + new, more
-                continue
-        runs.append([i])
-        size, pairs = n, n * (n + 1) // 2
-    return runs
-
-
 def _micro(
-    lanes: Sequence[Sequence[_Row]], chains: Sequence[Chain], samples: Sequence[Sample], starts: Sequence[int], width: int,
-    *, masked: bool = False,
-) -> MicroBatch:  # fmt: skip
-    """A lane is a row of the input, ``width`` tokens long: one of our rows or several end to end (a forest, which a mask keeps apart).
+    lanes: Sequence[Sequence[Row]],
+    chains: Sequence[Chain],
+    samples: Sequence[Sample],
+    starts: Sequence[int],
+    width: int,
+    *,
+    masked: bool = False,
+) -> MicroBatch:
+    """A lane is a row of the input, ``width`` tokens long: one of our rows or several end to end (a forest, which a
+    mask keeps apart).
 
     Padding stands behind: no real token sees it, and it sees itself alone.
     """
@@ -204,45 +170,10 @@ def _micro(
     return MicroBatch(ids, None if plain else positions, None if plain else ends, tokens, slots)
 
 
-def _side_by_side(rows: list[_Row], budget: int) -> list[list[list[_Row]]]:
-    """Rows of one kind, longest first, each a lane of its own, into micro-batches of at most ``budget`` padded tokens."""
-    out: list[list[list[_Row]]] = []
-    for row in sorted(rows, key=lambda r: -r.size):
-        if out and out[-1][0][0].size * (len(out[-1]) + 1) <= budget:
-            out[-1].append([row])
-        else:
-            out.append([[row]])
-    return out
-
-
-def _end_to_end(rows: list[_Row], budget: int) -> list[list[list[_Row]]]:
-    """Rows of any kind in one lane a micro-batch, at most ``budget`` tokens: first fit, longest first."""
-    lanes: list[list[_Row]] = []
-    free: list[int] = []
-    for row in sorted(rows, key=lambda r: -r.size):
-        at = next((i for i, room in enumerate(free) if room >= row.size), None)
-        if at is None:
-            lanes.append([row])
-            free.append(budget - row.size)
-        else:
-            lanes[at].append(row)
-            free[at] -= row.size
-    return [[lane] for lane in lanes]
-
-
-def forest_width(tokens: int, budget: int) -> int:
-    """The length that a forest of ``tokens`` is padded to: few lengths, for each is a compilation (a power of two from 1,024, then quarters of
-    the budget).
-    """
-    quarter = max(1024, -(-budget // 4 // 128) * 128)
-    width = 1024
-    while width < tokens and width < quarter:
-        width *= 2
-    return width if width >= tokens and width <= quarter else -(-tokens // quarter) * quarter
-
-
 def refuse_long(samples: Sequence[Sample], budget: int) -> int:
-    """Mark samples that do not fit the budget even alone as untrainable (``too_long``). Returns how many: nothing is cut silently."""
+    """Mark samples that do not fit the budget even alone as untrainable (``too_long``). Returns how many: nothing
+    is cut silently.
+    """
     long = [s for s in samples if s.trainable and len(s.prompt_P) + len(s.completion_C) - 1 > budget]
     for s in long:
         s.trainable, s.reason = False, "too_long"
@@ -250,13 +181,20 @@ def refuse_long(samples: Sequence[Sample], budget: int) -> int:
 
 
 def make_plan(
-    samples: Sequence[Sample], *, layout: Layout = "auto", budget: int = 16_384, micro: int | None = None, costs: Costs | None = None,
-    multiple: int = 1, forest: bool = False,
-) -> Plan:  # fmt: skip
-    """Lay out the trainable ones of ``samples``. ``budget``: most tokens of a row; ``micro``: of a micro-batch (default: the budget).
+    samples: Sequence[Sample],
+    *,
+    layout: Layout = "auto",
+    budget: int = 16_384,
+    micro: int | None = None,
+    costs: Costs | None = None,
+    multiple: int = 1,
+    forest: bool = False,
+) -> Plan:
+    """Lay out the trainable ones of ``samples``. ``budget``: most tokens of a row; ``micro``: of a micro-batch
+    (default: the budget).
 
-    Rows' lengths are multiples of ``multiple`` (a GPU's blocks). ``forest``: a micro-batch is one lane of rows end to end, of a ``forest_width``;
-    for FlexAttention, which computes nothing between them.
+    Rows' lengths are multiples of ``multiple`` (a GPU's blocks). ``forest``: a micro-batch is one lane of rows end
+    to end, of a ``forest_width``; for FlexAttention, which computes nothing between them.
     """
     costs = costs or Costs()
     too_long = refuse_long(samples, budget)
@@ -267,11 +205,11 @@ def make_plan(
     each = min(micro or budget, budget)
     for run in cut(ids, layout, costs, each):
         tree = pack_tree([ids[c] for c in run]) if len(run) > 1 else None
-        rows.append(_Row(run, tree.size if tree else len(ids[run[0]]), tree=tree))
+        rows.append(Row(run, tree.size if tree else len(ids[run[0]]), tree=tree))
     if forest:
-        filled = _end_to_end(rows, each)
+        filled = end_to_end(rows, each)
     else:
-        filled = _side_by_side([r for r in rows if r.tree is None], each) + _side_by_side(
+        filled = side_by_side([r for r in rows if r.tree is None], each) + side_by_side(
             [r for r in rows if r.tree], each
         )
     out = []

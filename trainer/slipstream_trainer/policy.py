@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -15,6 +15,11 @@ from slipstream.contract import check_lora_rank
 from slipstream.errors import ConfigError, StartError
 from slipstream_trainer.memory import SHARE, activation_bytes
 from slipstream_trainer.targets import check_quantize, check_targets
+
+if TYPE_CHECKING:
+    from peft import LoraConfig, PeftModel
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +87,10 @@ def dtype_of(config: Config) -> torch.dtype:
     return named.get(config.trainer.dtype) or (torch.bfloat16 if torch.cuda.is_available() else torch.float32)
 
 
-def takes_trees(model_config: Any) -> bool:
-    """Full attention in every layer: with sliding windows or linear attention a branch's distance is not its depth's."""
+def takes_trees(model_config: PretrainedConfig) -> bool:
+    """Full attention in every layer: with sliding windows or linear attention a branch's distance is not its
+    depth's.
+    """
     text = model_config.get_text_config()
     kinds = set(getattr(text, "layer_types", None) or [])
     if kinds:
@@ -102,17 +109,22 @@ def takes_trees(model_config: Any) -> bool:
     )
 
 
-def _lora(config: Config) -> Any:
+def _lora(config: Config) -> LoraConfig:
     from peft import LoraConfig
 
     t = config.trainer
     return LoraConfig(
-        r=t.lora_rank, lora_alpha=t.lora_alpha, target_modules=t.lora_targets, use_rslora=t.rslora, lora_dropout=0.0, bias="none",
+        r=t.lora_rank,
+        lora_alpha=cast("int", t.lora_alpha),
+        target_modules=t.lora_targets,
+        use_rslora=t.rslora,
+        lora_dropout=0.0,
+        bias="none",
         task_type="CAUSAL_LM",
-    )  # fmt: skip
+    )
 
 
-def _load_base(config: Config, path: str) -> Any:
+def _load_base(config: Config, path: str) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
     on_gpu = torch.cuda.is_available()
@@ -130,7 +142,7 @@ def _load_base(config: Config, path: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(path, **options)
 
 
-def _load_frugal(config: Config, path: str) -> tuple[Any, Any] | None:
+def _load_frugal(config: Config, path: str) -> tuple[PeftModel, PreTrainedTokenizerBase] | None:
     """Unsloth's model, or None where it is not to be had."""
     if not torch.cuda.is_available():
         return None
@@ -141,24 +153,37 @@ def _load_frugal(config: Config, path: str) -> tuple[Any, Any] | None:
         return None
     t = config.trainer
     model, tokenizer = FastLanguageModel.from_pretrained(
-        path, max_seq_length=t.token_budget, dtype=dtype_of(config), load_in_4bit=t.quantize == "4bit", local_files_only=Path(path).is_dir()
-    )  # fmt: skip
+        path,
+        max_seq_length=t.token_budget,
+        dtype=dtype_of(config),
+        load_in_4bit=t.quantize == "4bit",
+        local_files_only=Path(path).is_dir(),
+    )
     names = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     targets = names if t.lora_targets == "all-linear" else t.lora_targets
     model = FastLanguageModel.get_peft_model(
-        model, r=t.lora_rank, lora_alpha=t.lora_alpha, target_modules=targets, use_rslora=t.rslora, lora_dropout=0.0, bias="none",
-        use_gradient_checkpointing="unsloth", random_state=t.seed,
-    )  # fmt: skip
+        model,
+        r=t.lora_rank,
+        lora_alpha=t.lora_alpha,
+        target_modules=targets,
+        use_rslora=t.rslora,
+        lora_dropout=0.0,
+        bias="none",
+        use_gradient_checkpointing="unsloth",
+        random_state=t.seed,
+    )
     return model, tokenizer
 
 
-def is_frugal(base: Any) -> bool:
+def is_frugal(base: PreTrainedModel) -> bool:
     """Unsloth has loaded it."""
     return "unsloth" in sys.modules and hasattr(base, "max_seq_length")
 
 
 def frugal_is_needed(config: Config, path: str) -> bool:
-    """Would the base and one micro-batch, with every layer recomputed, not fit the GPU's free memory? False where it can't be told."""
+    """Would the base and one micro-batch, with every layer recomputed, not fit the GPU's free memory? False where
+    it can't be told.
+    """
     from transformers import AutoConfig
 
     weights = sum(f.stat().st_size for f in Path(path).glob("*.safetensors"))
@@ -174,11 +199,12 @@ def frugal_is_needed(config: Config, path: str) -> bool:
     return bool(needed > SHARE * free)
 
 
-def load_policy(config: Config) -> tuple[Any, Any]:
-    """(PEFT model, tokenizer), LoRA weights as ``trainer.seed`` makes them (B is zero: the policy starts as the base model).
+def load_policy(config: Config) -> tuple[PeftModel, PreTrainedTokenizerBase]:
+    """(PEFT model, tokenizer), LoRA weights as ``trainer.seed`` makes them (B is zero: the policy starts as the
+    base model).
 
-    ``trainer.mode = "auto"`` takes Unsloth where the memory does not do otherwise. Raises ``ConfigError`` for a LoRA that vLLM would refuse and
-    ``StartError`` when the weights can't be read.
+    ``trainer.mode = "auto"`` takes Unsloth where the memory does not do otherwise. Raises ``ConfigError`` for a
+    LoRA that vLLM would refuse and ``StartError`` when the weights can't be read.
     """
     from peft import get_peft_model
     from transformers import AutoTokenizer, set_seed
@@ -206,12 +232,12 @@ def load_policy(config: Config) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def adapter_state(model: Any) -> dict[str, torch.Tensor]:
+def adapter_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The trainable weights by name, detached copies on the CPU."""
     return {n: p.detach().to("cpu", copy=True) for n, p in model.named_parameters() if p.requires_grad}
 
 
-def load_adapter(model: Any, folder: Path) -> None:
+def load_adapter(model: PeftModel, folder: Path) -> None:
     """Put the weights of an adapter's folder in. Raises ``StartError`` when they are not of this shape."""
     from peft import load_peft_weights, set_peft_model_state_dict
 

@@ -17,7 +17,7 @@ def main(config: Config, url: str | None = None, key: str | None = None) -> int:
     check_lora(config)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    from slipstream_trainer.parallel import follow, is_first, lead, leave
+    from slipstream_trainer.process_group import follow, is_first, lead, leave
     from slipstream_trainer.start import start_trainer
 
     try:

@@ -1,4 +1,5 @@
-"""A trained batch becomes a checkpoint, then an adapter, an event and an ack: each once, whenever the trainer is killed.
+"""A trained batch becomes a checkpoint, then an adapter, an event and an ack: each once, whenever the trainer is
+killed.
 
 save checkpoint          from here on the batch is trained: killed before, it is leased again and nothing of it remains
 adapter: files, POST     a name with the same content may be posted again
@@ -22,11 +23,11 @@ from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.contract import AdapterIn, AdapterList, BatchAck
 from slipstream.errors import ApiError, SlipstreamError, Unavailable
-from slipstream_trainer.checkpoint import Checkpoints, State
+from slipstream_trainer.adapter_folder import next_version, rename_whole
+from slipstream_trainer.checkpoint import Checkpoints, CheckpointState
 from slipstream_trainer.events import event
 from slipstream_trainer.metrics import Metrics
 from slipstream_trainer.policy import check_adapter
-from slipstream_trainer.publish import next_version, rename_whole
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -49,7 +50,9 @@ class Publisher:
         self.config, self.client, self.checkpoints, self.metrics, self.stop = config, client, checkpoints, metrics, stop
 
     def patiently(self, ask: Callable[[], T]) -> T:
-        """Until it is answered. Raises ``Stop`` when the process is to end meanwhile, and ``ApiError`` for what is refused."""
+        """Until it is answered. Raises ``Stop`` when the process is to end meanwhile, and ``ApiError`` for what is
+        refused.
+        """
         backoff, said = Backoff(FIRST_PAUSE, LAST_PAUSE), False
         while True:
             try:
@@ -71,8 +74,10 @@ class Publisher:
         model = self.config.model_name
         return f"{model}@{next_version(model, self.config.adapters_dir, known)}"
 
-    def publish(self, path: Path, state: State, *, again: bool) -> None:
-        """Everything that follows a checkpoint: adapter, event, ack. ``again``: a part of it may have been done before."""
+    def publish(self, path: Path, state: CheckpointState, *, again: bool) -> None:
+        """Everything that follows a checkpoint: adapter, event, ack. ``again``: a part of it may have been done
+        before.
+        """
         if self.checkpoints.told(path):
             return
         if state.adapter:
@@ -82,7 +87,7 @@ class Publisher:
             self.ack(state.batch, _ack_of(state))
         self.checkpoints.set_told(path)
 
-    def _adapter(self, path: Path, state: State) -> None:
+    def _adapter(self, path: Path, state: CheckpointState) -> None:
         name = str(state.adapter)
         final = self.config.adapters_dir / name
         try:
@@ -96,7 +101,7 @@ class Publisher:
         except (SlipstreamError, OSError) as e:
             log.error("adapter %s was not taken: %s", name, e)
 
-    def _event(self, state: State, *, again: bool) -> None:
+    def _event(self, state: CheckpointState, *, again: bool) -> None:
         tries = 0
 
         def post() -> None:
@@ -131,16 +136,22 @@ class Publisher:
             log.warning("event %s was not taken: %s", kind, e)
 
 
-def _ack_of(state: State) -> BatchAck:
+def _ack_of(state: CheckpointState) -> BatchAck:
     trained = state.outcome == "trained"
     return BatchAck(
-        lease=state.lease, outcome="trained" if trained else "skipped", adapter=state.adapter, step=state.step if trained else None,
-        reason=state.reason, advantages=state.advantages,
-    )  # fmt: skip
+        lease=state.lease,
+        outcome="trained" if trained else "skipped",
+        adapter=state.adapter,
+        step=state.step if trained else None,
+        reason=state.reason,
+        advantages=state.advantages,
+    )
 
 
 def put_adapter(source: Path, final: Path, max_rank: int) -> None:
-    """Copy an adapter's files so that ``final`` appears whole. Raises ``SlipstreamError`` when vLLM would refuse them."""
+    """Copy an adapter's files so that ``final`` appears whole. Raises ``SlipstreamError`` when vLLM would refuse
+    them.
+    """
     if why := check_adapter(source, max_rank):
         raise SlipstreamError(f"vLLM would refuse it: {why}")
     final.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """The weights of a version, got back: from its checkpoint, else from its own files, else from the start.
 
-A version can be rolled back to long after its step. Its checkpoint (weights, optimiser) is kept for that (``returnable``). When the checkpoint is gone
-nonetheless, training goes on from the adapter's own weight files, or from the start, with a fresh optimiser.
+A version can be rolled back to long after its step. Its checkpoint (weights, optimiser) is kept for that
+(``returnable``). When the checkpoint is gone nonetheless, training goes on from the adapter's own weight files, or
+from the start, with a fresh optimiser.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterList, AdapterState
 from slipstream.errors import StartError
-from slipstream_trainer.checkpoint import BadCheckpoint, Checkpoints, State
+from slipstream_trainer.checkpoint import BadCheckpoint, Checkpoints, CheckpointState
 from slipstream_trainer.guards import Snapshot
 from slipstream_trainer.policy import load_adapter
 
@@ -45,14 +46,16 @@ class Restored:
     """What training goes on from. ``state`` and ``path`` are the checkpoint's, where there was one."""
 
     source: Source
-    state: State | None = None
+    state: CheckpointState | None = None
     path: Path | None = None
     problem: str | None = None
     """Why it is not the version's checkpoint."""
 
 
 class Recovery:
-    """Puts a version's weights and optimiser into a trainer. Made before anything was loaded: the weights of that moment are the start's."""
+    """Puts a version's weights and optimiser into a trainer. Made before anything was loaded: the weights of that
+    moment are the start's.
+    """
 
     def __init__(self, config: Config, trainer: CapturedGRPOTrainer, checkpoints: Checkpoints) -> None:
         self.config, self.trainer, self.checkpoints = config, trainer, checkpoints
@@ -74,7 +77,9 @@ class Recovery:
         return Restored("start", problem=problem) if problem else None
 
     def version(self, name: str) -> Restored:
-        """Weights and optimiser of that adapter, or of the base model. Never fails: what is gone is said in ``problem``."""
+        """Weights and optimiser of that adapter, or of the base model. Never fails: what is gone is said in
+        ``problem``.
+        """
         problem = "its checkpoint is gone"
         for path in self.checkpoints.of_weights(name):
             try:

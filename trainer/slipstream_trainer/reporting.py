@@ -1,10 +1,13 @@
-"""A step's figures to W&B, TensorBoard, MLflow and whatever else transformers has a callback for (``trainer.report_to``)."""
+"""A step's figures to W&B, TensorBoard, MLflow and whatever else transformers has a callback for
+(``trainer.report_to``).
+"""
 
 from __future__ import annotations
 
 import difflib
 import importlib.util
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from slipstream.config import Config
@@ -16,9 +19,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PACKAGES = {
-    "tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",), "mlflow": ("mlflow",), "comet_ml": ("comet_ml",), "trackio": ("trackio",),
-    "neptune": ("neptune",), "clearml": ("clearml",), "dvclive": ("dvclive",), "swanlab": ("swanlab",),
-}  # fmt: skip
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "comet_ml": ("comet_ml",),
+    "trackio": ("trackio",),
+    "neptune": ("neptune",),
+    "clearml": ("clearml",),
+    "dvclive": ("dvclive",),
+    "swanlab": ("swanlab",),
+}
 """Of which one has to be there."""
 
 
@@ -45,7 +55,7 @@ class Reporter:
         handler = self.trainer.callback_handler
         getattr(handler, what)(self.trainer.args, self.trainer.state, self.trainer.control, *args)
 
-    def step(self, step: int, figures: dict[str, Any]) -> None:
+    def step(self, step: int, figures: Mapping[str, object]) -> None:
         if not self.names:
             return
         try:

@@ -1,9 +1,10 @@
 """Captured calls as token-exact training sequences.
 
-A batch's rows are *samples*: a prompt's ids, the ids that the engine sampled after it and their log-probabilities. A call that repeats an
-earlier one's prompt and reply token by token and goes on is an exact continuation: both lie on one *chain*, which is computed once. Whatever
-is not a continuation (thinking stripped from the history, a compaction, a sub-agent, a retry, a parallel sample) is a chain of its own.
-Every sampled token is scored once, by the very tokens that stood before it when it was sampled.
+A batch's rows are *samples*: a prompt's ids, the ids that the engine sampled after it and their log-probabilities.
+A call that repeats an earlier one's prompt and reply token by token and goes on is an exact continuation: both lie
+on one *chain*, which is computed once. Whatever is not a continuation (thinking stripped from the history, a
+compaction, a sub-agent, a retry, a parallel sample) is a chain of its own. Every sampled token is scored once, by
+the very tokens that stood before it when it was sampled.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def _lists(table: pa.Table, name: str, dtype: type) -> list[NDArray[Any]]:
 
 
 def fault(s: Sample, vocab: int | None, max_staleness: int | None = None, *, imitate: bool = False) -> str | None:
-    """Why a sample that the proxy calls trainable is not trained on, or None. ``imitate``: only its tokens count, not how they were sampled."""
+    """Why a sample that the proxy calls trainable is not trained on, or None. ``imitate``: only its tokens count,
+    not how they were sampled.
+    """
     if not len(s.completion_C):
         return "empty"
     if not len(s.prompt_P):
@@ -118,20 +121,45 @@ def read_samples(table: pa.Table, vocab: int | None = None, max_staleness: int |
     plain = {
         n: table.column(n).to_pylist()
         for n in (
-            "group", "kind", "episode", "call", "number", "choice", "adapter", "staleness", "temperature", "trainable",
-            "untrainable_reason", "reward", "call_reward", "key",
+            "group",
+            "kind",
+            "episode",
+            "call",
+            "number",
+            "choice",
+            "adapter",
+            "staleness",
+            "temperature",
+            "trainable",
+            "untrainable_reason",
+            "reward",
+            "call_reward",
+            "key",
         )
-    }  # fmt: skip
+    }
     samples = []
     for i in range(table.num_rows):
         p = {n: column[i] for n, column in plain.items()}
         reward, temperature = p["reward"], p["temperature"]
         s = Sample(
-            p["group"], p["kind"], p["episode"], p["call"], p["number"], p["choice"], prompts[i], completions[i], logprobs[i],
-            float("nan") if reward is None else reward, float("nan") if temperature is None else temperature,
-            p["call_reward"], p["adapter"] or "", p["staleness"] or 0, bool(p["trainable"]), p["untrainable_reason"],
+            p["group"],
+            p["kind"],
+            p["episode"],
+            p["call"],
+            p["number"],
+            p["choice"],
+            prompts[i],
+            completions[i],
+            logprobs[i],
+            float("nan") if reward is None else reward,
+            float("nan") if temperature is None else temperature,
+            p["call_reward"],
+            p["adapter"] or "",
+            p["staleness"] or 0,
+            bool(p["trainable"]),
+            p["untrainable_reason"],
             key=p["key"] or "",
-        )  # fmt: skip
+        )
         if s.trainable and (why := fault(s, vocab, max_staleness)):
             s.trainable, s.reason = False, why
         samples.append(s)
@@ -151,8 +179,9 @@ def _key(s: Sample) -> bytes:
 def merge_chains(samples: Sequence[Sample], *, per_call: bool = False) -> list[Chain]:
     """The fewest chains that hold every trainable sample's tokens, in lexicographic order of their ids (as bytes).
 
-    In that order all sequences that begin with ``a`` stand right behind ``a``, so a sample lies on another's chain if, and only if, it is a
-    prefix of its right neighbour. ``per_call``: a chain for every sample, as a trainer without merging would have.
+    In that order all sequences that begin with ``a`` stand right behind ``a``, so a sample lies on another's chain
+    if, and only if, it is a prefix of its right neighbour. ``per_call``: a chain for every sample, as a trainer
+    without merging would have.
     """
     keys = {i: _key(s) for i, s in enumerate(samples) if s.trainable}
     order = sorted(keys, key=keys.__getitem__)
@@ -169,7 +198,8 @@ def merge_chains(samples: Sequence[Sample], *, per_call: bool = False) -> list[C
 
 
 def exact_continuations(samples: Sequence[Sample]) -> tuple[int, int]:
-    """(calls whose prompt begins with an earlier call's prompt and reply, token by token; calls after their episode's first).
+    """(calls whose prompt begins with an earlier call's prompt and reply, token by token; calls after their
+    episode's first).
 
     Tool calls that a chat template renders differently from what was sampled break this, and with it the merging.
     """

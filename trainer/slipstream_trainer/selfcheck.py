@@ -1,7 +1,7 @@
 """Before the first step: does this model compute a packed row as it computes each sequence alone?
 
-Packing leans on the attention implementation: on its mask, or on position ids alone. A model class or a library that does not heed them would
-let sequences see each other, and nothing else would say so.
+Packing leans on the attention implementation: on its mask, or on position ids alone. A model class or a library
+that does not heed them would let sequences see each other, and nothing else would say so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from slipstream_trainer.plan import Layout, make_plan
+from slipstream_trainer.layout import Layout
+from slipstream_trainer.plan import make_plan
 from slipstream_trainer.rows import Sample
 
 if TYPE_CHECKING:
@@ -45,18 +46,19 @@ def logprobs(trainer: CapturedGRPOTrainer, layout: Layout, *, forest: bool) -> t
     with torch.no_grad():
         for micro in work.plan.micro:
             logps, _, token = trainer.forward(micro, work)
-            work.now_T[token] = logps
-    return work.now_T
+            work.policy_logprobs_T[token] = logps
+    return work.policy_logprobs_T
 
 
 def bound(trainer: CapturedGRPOTrainer) -> float:
-    base = trainer.model.get_base_model()
-    kind = torch.bfloat16 if trainer.args.bf16 else base.get_input_embeddings().weight.dtype
+    kind = torch.bfloat16 if trainer.args.bf16 else trainer.base.dtype
     return ROUNDING.get(kind, ROUNDING[torch.bfloat16])
 
 
 def check_packing(trainer: CapturedGRPOTrainer) -> dict[str, float]:
-    """Switch off what is not computed as it must be, with a warning. → Difference by what was tried (``tree``, ``packed``)."""
+    """Switch off what is not computed as it must be, with a warning. → Difference by what was tried (``tree``,
+    ``packed``).
+    """
     alone, most = logprobs(trainer, "per_call", forest=False), bound(trainer)
     found: dict[str, float] = {}
 

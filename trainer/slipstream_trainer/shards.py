@@ -1,12 +1,14 @@
-"""A base that is too large for one GPU: each process keeps a part of its weights (FSDP2) and gathers a layer's when it computes it.
+"""A base that is too large for one GPU: each process keeps a part of its weights (FSDP2) and gathers a layer's when
+it computes it.
 
-Only the frozen base is sharded. The LoRA weights are small: every process has all of them, so that gradients, guards, checkpoints and adapters are
-what they are without sharding. All processes must compute equally often, because every forward and backward gathers: ``even`` sees to that.
+Only the frozen base is sharded. The LoRA weights are small: every process has all of them, so that gradients,
+guards, checkpoints and adapters are what they are without sharding. All processes must compute equally often,
+because every forward and backward gathers: ``even`` sees to that.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,6 +20,8 @@ from slipstream_trainer.plan import MicroBatch, Plan, Slots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from peft import PeftModel
 
 
 def check_sharding(config: Config, processes: int) -> None:
@@ -31,8 +35,10 @@ def check_sharding(config: Config, processes: int) -> None:
         raise StartError("trainer.sharding = fsdp2 takes an unquantised base and mode auto, tree or merged")
 
 
-def shard_base(model: Any) -> None:
-    """Shard a PEFT model's frozen weights over all processes, layer by layer, onto their devices. Before the trainer sees it."""
+def shard_base(model: PeftModel) -> None:
+    """Shard a PEFT model's frozen weights over all processes, layer by layer, onto their devices. Before the
+    trainer sees it.
+    """
     from accelerate import PartialState
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -60,7 +66,9 @@ def _idle(micro: MicroBatch) -> MicroBatch:
 
 
 def looked_at(micro: Sequence[MicroBatch], processes: int, most: int) -> int:
-    """How many of its first micro-batches a process computes for ``most`` computed tokens: as many as the process that needs most."""
+    """How many of its first micro-batches a process computes for ``most`` computed tokens: as many as the process
+    that needs most.
+    """
     found = 1
     for rank in range(processes):
         computed = 0
@@ -72,8 +80,10 @@ def looked_at(micro: Sequence[MicroBatch], processes: int, most: int) -> int:
     return found
 
 
-def reshard(model: Any) -> None:
-    """Give back what was gathered. Saving does that too, but in the process that saves alone: the next gather would be out of step."""
+def reshard(model: torch.nn.Module) -> None:
+    """Give back what was gathered. Saving does that too, but in the process that saves alone: the next gather would
+    be out of step.
+    """
     from torch.distributed.fsdp import FSDPModule
 
     for module in model.modules():

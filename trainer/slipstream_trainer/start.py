@@ -8,25 +8,29 @@ import os
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream_trainer.effects import without_effect
+from slipstream_trainer.gpu_lease import GpuLease, Parking, check_share, worker_name
 from slipstream_trainer.policy import check_lora, load_policy
 from slipstream_trainer.reporting import check_report_to
 from slipstream_trainer.selfcheck import check_packing
 from slipstream_trainer.shards import check_sharding, reshard, shard_base
-from slipstream_trainer.sharing import Parking, Turns, check_share, worker_name
 from slipstream_trainer.trainer import CapturedGRPOTrainer
+from slipstream_trainer.warmup import PATIENCE, PATIENCE_SHARED, warm_up
 
 log = logging.getLogger(__name__)
 
 
 def threads_of(config: Config, *, beside_engine: bool) -> int | None:
-    """Threads for torch; None: torch's choice. An engine on the same cores and a second thread here wait for each other at every barrier."""
+    """Threads for torch; None: torch's choice. An engine on the same cores and a second thread here wait for each
+    other at every barrier.
+    """
     import torch
 
     return config.trainer.threads or (1 if beside_engine and not torch.cuda.is_available() else None)
 
 
-def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTrainer, Turns]:
-    """The policy loaded and checked. ``client``: of the proxy whose engine may share its GPU; None: offline, or not the first process.
+def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTrainer, GpuLease]:
+    """The policy loaded and checked. ``client``: of the proxy whose engine may share its GPU; None: offline, or not
+    the first process.
 
     Raises ``ConfigError`` for what vLLM would refuse and ``StartError`` for what can't be.
     """
@@ -44,11 +48,15 @@ def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTr
     model, tokenizer = load_policy(config)
     if config.trainer.sharding == "fsdp2":
         shard_base(model)
-    turns = Turns(config, client, worker_name(config), Parking(model) if config.engine.share and client else None)
-    with turns.take():
+    gpu_lease = GpuLease(
+        config, client, worker_name(config), Parking(model) if config.engine.share and client else None
+    )
+    with gpu_lease.take():
         trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "trainer")
         check_packing(trainer)
+        if client is not None or processes > 1:  # agents' episodes would become stale meanwhile
+            warm_up(trainer, PATIENCE_SHARED if config.engine.share else PATIENCE)
         if trainer.sharded:
             reshard(trainer.model)
-        turns.device = trainer.device
-    return trainer, turns
+        gpu_lease.device = trainer.device
+    return trainer, gpu_lease

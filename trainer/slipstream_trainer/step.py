@@ -6,7 +6,6 @@ import resource
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +16,10 @@ from slipstream_trainer.advantage import Advantages, assign
 from slipstream_trainer.dataset import choose
 from slipstream_trainer.effects import without_effect
 from slipstream_trainer.guards import Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
+from slipstream_trainer.layout import Costs, Layout
 from slipstream_trainer.learning_rate import Pace, Reach
 from slipstream_trainer.losses import epsilon_high
-from slipstream_trainer.plan import Layout, Plan, make_plan
+from slipstream_trainer.plan import Plan, make_plan
 from slipstream_trainer.rows import Sample, exact_continuations, untrainable
 from slipstream_trainer.shards import even, reshard
 from slipstream_trainer.trainer import CPU_MICRO, CapturedGRPOTrainer
@@ -40,6 +40,20 @@ class Result:
     advantages: dict[str, float] = field(default_factory=dict)
 
 
+def costs_of(trainer: CapturedGRPOTrainer) -> Costs:
+    """By the base model's shape."""
+    c = trainer.base.config.get_text_config()
+    size = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    weights = sum(p.numel() for n, p in trainer.model.named_parameters() if p.dim() == 2 and "embed_tokens" not in n)
+    return Costs.of_shape(
+        weights=weights,
+        heads=c.num_attention_heads,
+        head_size=size,
+        layers=c.num_hidden_layers,
+        dense=trainer.attention != "flex_attention",
+    )
+
+
 def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
     """Laid out for this device; on several processes there is work for each."""
     t = trainer.config.trainer
@@ -54,7 +68,7 @@ def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
         layout=layout,
         budget=t.token_budget,
         micro=max(1, micro),
-        costs=trainer.costs(),
+        costs=costs_of(trainer),
         multiple=1 if cpu else 128,
         forest=trainer.forests,
     )
@@ -69,10 +83,14 @@ def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: Pace, a
         choose(samples)
     exact, later = exact_continuations(samples)
     figures: dict[str, JsonValue] = {
-        "groups": advantages.groups, "groups_dropped": advantages.dropped, "episodes": len({s.run for s in samples}),
-        "calls": len({(s.run, s.call) for s in samples if s.call}), "reward": advantages.reward_mean, "reward_std": advantages.reward_std,
+        "groups": advantages.groups,
+        "groups_dropped": advantages.dropped,
+        "episodes": len({s.run for s in samples}),
+        "calls": len({(s.run, s.call) for s in samples if s.call}),
+        "reward": advantages.reward_mean,
+        "reward_std": advantages.reward_std,
         "continuations": exact / later if later else 1.0,
-    }  # fmt: skip
+    }
     if silent := without_effect(t):
         figures["without_effect"] = dict(silent)
     plan = plan_batch(trainer, samples)
@@ -105,7 +123,7 @@ def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: Pace, applied: int, r
     for inner in range(t.inner_steps):
         loss = trainer.backward(work)
         norm = trainer.clip()
-        log_ratio = work.old_T - work.engine_T
+        log_ratio = work.trainer_logprobs_T - work.behavior_logprobs_T
         ratio, far = (1.0, 0.0) if trainer.sft else (mean_ratio(log_ratio), engine_kl(log_ratio))
         if why := before_step(t, loss=loss, ratio=ratio, grad_norm=norm, kl=far):
             trainer.model.zero_grad(set_to_none=True)
@@ -141,7 +159,9 @@ def _pace(trainer: CapturedGRPOTrainer, pace: Pace, reach: Reach, kl: float) -> 
 
 
 def _look_again(trainer: CapturedGRPOTrainer, work: Work) -> tuple[float, float]:
-    """(KL(before ‖ after) a token, mean entropy after). Imitated tokens are not the policy's own: of these, what each lost on average."""
+    """(KL(before ‖ after) a token, mean entropy after). Imitated tokens are not the policy's own: of these, what
+    each lost on average.
+    """
     old, new, entropy = trainer.again(work, CHECK_TOKENS)
     moved = (old - new).double() if trainer.sft else k3(old, new)
     sums = torch.stack(
@@ -158,33 +178,41 @@ def _look_again(trainer: CapturedGRPOTrainer, work: Work) -> tuple[float, float]
 def _layout(plan: Plan, samples: Sequence[Sample]) -> dict[str, JsonValue]:
     used = [s for s in samples if s.trainable]
     return {
-        "tokens": plan.scored.tokens, "tokens_computed": plan.tokens, "padding": plan.padding, "micro_batches": len(plan.micro),
+        "tokens": plan.scored.tokens,
+        "tokens_computed": plan.tokens,
+        "padding": plan.padding,
+        "micro_batches": len(plan.micro),
         "layout": "tree" if any(m.ends_RN is not None for m in plan.micro) else "merged",
-        "saving": 1 - plan.tokens / max(1, plan.tokens_per_call), "saving_merged": 1 - plan.tokens_merged / max(1, plan.tokens_per_call),
-        "staleness": float(np.mean([s.staleness for s in used])), "advantage_std": float(plan.scored.advantage_T.std()),
-    }  # fmt: skip
+        "saving": 1 - plan.tokens / max(1, plan.tokens_per_call),
+        "saving_merged": 1 - plan.tokens_merged / max(1, plan.tokens_per_call),
+        "staleness": float(np.mean([s.staleness for s in used])),
+        "advantage_std": float(plan.scored.advantage_T.std()),
+    }
 
 
 def _policy(t: TrainerConfig, work: Work) -> dict[str, JsonValue]:
     """What the tokens say about policy and engine."""
-    gap = (work.old_T - work.engine_T).abs()
-    ratio = (work.now_T - work.old_T).exp()
+    gap = (work.trainer_logprobs_T - work.behavior_logprobs_T).abs()
+    ratio = (work.policy_logprobs_T - work.trainer_logprobs_T).exp()
     up = work.advantage_T > 0
     if t.loss == "cispo":
         clipped = ratio > 1 + epsilon_high(t)
     else:
         clipped = ((ratio > 1 + epsilon_high(t)) & up) | ((ratio < 1 - t.epsilon) & ~up)
     found: dict[str, JsonValue] = {
-        "logprob_gap": float(gap.mean()), "logprob_gap_max": float(gap.max()), "entropy": float(work.entropy_T.mean()),
-        "clipped": float(clipped.float().mean()), "truncated": float((work.old_T - work.engine_T).exp().gt(t.is_max).float().mean()),
+        "logprob_gap": float(gap.mean()),
+        "logprob_gap_max": float(gap.max()),
+        "entropy": float(work.entropy_T.mean()),
+        "clipped": float(clipped.float().mean()),
+        "truncated": float((work.trainer_logprobs_T - work.behavior_logprobs_T).exp().gt(t.is_max).float().mean()),
         "guarded": work.guarded,
-    }  # fmt: skip
-    if work.ref_T is not None:
-        found["kl_base"] = float(k3(work.now_T, work.ref_T).mean())
+    }
+    if work.reference_logprobs_T is not None:
+        found["kl_base"] = float(k3(work.policy_logprobs_T, work.reference_logprobs_T).mean())
     return found
 
 
-def memory_mib(device: Any) -> float:
+def memory_mib(device: torch.device | str) -> float:
     """Peak memory: the GPU's, or the process's."""
     if torch.device(device).type == "cuda":
         return float(torch.cuda.max_memory_allocated(device)) / 2**20

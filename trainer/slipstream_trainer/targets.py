@@ -13,7 +13,9 @@ from slipstream.errors import ConfigError
 
 
 def linear_layers(path: str) -> list[str]:
-    """Full names, by the model's ``config.json`` alone. Raises what transformers raises for a model that it does not know."""
+    """Full names, by the model's ``config.json`` alone. Raises what transformers raises for a model that it does
+    not know.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
@@ -23,8 +25,8 @@ def linear_layers(path: str) -> list[str]:
 
 
 def check_targets(config: Config, path: str) -> None:
-    """Raises ``ConfigError`` for a target that the model does not have as a linear layer: PEFT would leave it out without a word, or
-    adapt what vLLM does not take.
+    """Raises ``ConfigError`` for a target that the model does not have as a linear layer: PEFT would leave it out
+    without a word, or adapt what vLLM does not take.
     """
     wanted = config.trainer.lora_targets
     if isinstance(wanted, str):

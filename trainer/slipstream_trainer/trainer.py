@@ -1,7 +1,7 @@
 """TRL's GRPOTrainer, fed with captured tokens.
 
-TRL keeps the loss, accelerate and the loggers; ours are where the log-probabilities come from (chains and trees, scored positions only, each call's
-temperature) and the order of a step, because guards stand between its parts.
+TRL keeps the loss, accelerate and the loggers; ours are where the log-probabilities come from (chains and trees,
+scored positions only, each call's temperature) and the order of a step, because guards stand between its parts.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ import logging
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_callback import PrinterCallback
 
 from slipstream.config import Config
 from slipstream_trainer.attention import tree_mask
 from slipstream_trainer.guards import put_weights, weights_of
-from slipstream_trainer.head import Score, add_scored_head
+from slipstream_trainer.head import ScoredPositions, add_scored_head
 from slipstream_trainer.layers import compile_layers
-from slipstream_trainer.losses import SEQUENCE, part_factor, trl_settings
+from slipstream_trainer.losses import SEQUENCE, part_factor
 from slipstream_trainer.memory import Checkpointing, decoder_layers
-from slipstream_trainer.plan import Costs, MicroBatch, Plan
+from slipstream_trainer.plan import MicroBatch, Plan
 from slipstream_trainer.policy import is_frugal, takes_trees
 from slipstream_trainer.shards import looked_at
-from slipstream_trainer.trl_quiet import GRPOConfig, GRPOTrainer
+from slipstream_trainer.trl_seam import GRPOConfig, GRPOTrainer, grpo_config
 from slipstream_trainer.work import Work
 
 log = logging.getLogger(__name__)
@@ -36,26 +38,21 @@ CPU_MICRO = 2048
 """Tokens of a micro-batch on a CPU: what stays in its caches, and the activations of one at a time."""
 
 
-def grpo_config(config: Config, output: Path) -> Any:
-    t = config.trainer
-    gpu = torch.cuda.is_available()
-    return GRPOConfig(
-        output_dir=str(output), report_to=t.report_to or "none", per_device_train_batch_size=8, num_generations=8, learning_rate=1.0,
-        weight_decay=t.weight_decay, max_grad_norm=t.max_grad_norm, beta=0.0, seed=t.seed, bf16=gpu and t.dtype != "float32", use_cpu=not gpu,
-        gradient_checkpointing=False, disable_tqdm=True, logging_strategy="no", save_strategy="no", disable_dropout=True, temperature=1.0,
-        optim="adamw_torch", lr_scheduler_type="constant", dataloader_pin_memory=False, remove_unused_columns=False, **trl_settings(t),
-    )  # fmt: skip
-
-
-def _no_reward(**_: Any) -> list[float]:
+def _no_reward(**_: object) -> list[float | None]:
     """TRL wants one; rewards came with the episodes."""
     raise RuntimeError("captured episodes have their rewards")
 
 
-class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
-    """``backward`` a plan, then ``optimize``. On several processes each takes its share of the micro-batches and gradients are summed."""
+class CapturedGRPOTrainer(GRPOTrainer):
+    """``backward`` a plan, then ``optimize``. On several processes each takes its share of the micro-batches and
+    gradients are summed.
+    """
 
-    def __init__(self, model: Any, tokenizer: Any, config: Config, output: Path) -> None:
+    model: PeftModel
+    optimizer: torch.optim.Optimizer
+    args: GRPOConfig
+
+    def __init__(self, model: PeftModel, tokenizer: PreTrainedTokenizerBase, config: Config, output: Path) -> None:
         empty = Dataset.from_dict({"prompt": [""]})
         super().__init__(
             model=model,
@@ -70,19 +67,20 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self.vllm_importance_sampling_correction = True
         self.current_gradient_accumulation_steps = 1
         self.args.steps_per_generation = 1
-        base = self.model.get_base_model()
+        self.base = base = cast("PreTrainedModel", self.model.get_base_model())
         add_scored_head(base)
         self.hidden = int(base.config.get_text_config().hidden_size)
-        self.vocab = int(base.get_input_embeddings().weight.shape[0])
+        self.vocab = int(cast("torch.nn.Embedding", base.get_input_embeddings()).weight.shape[0])
         self.device = self.accelerator.device
-        self.attention = base.config._attn_implementation
+        self.attention = str(base.config._attn_implementation)
         self.frugal = is_frugal(base)
         self.sharded = config.trainer.sharding == "fsdp2"
         self.trees = not self.frugal and takes_trees(base.config)
         self.forests = self.frugal or self.attention == "flex_attention"
         layers = [] if self.frugal else decoder_layers(base)  # Unsloth does its own
         self.checkpointing = Checkpointing(base, layers, self.device, config.trainer.checkpointing)
-        if self.attention == "flex_attention" and config.trainer.compile:
+        self.compiled = self.attention == "flex_attention" and config.trainer.compile
+        if self.compiled:
             compile_layers(layers)
         self.remove_callback(PrinterCallback)  # steps are logged
         self.create_optimizer()
@@ -111,14 +109,6 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     @property
     def rank(self) -> int:
         return int(self.accelerator.process_index)
-
-    def costs(self) -> Costs:
-        """By the base model's shape: multiply-adds of a token's weights against those of a (query, key) pair."""
-        c = self.model.get_base_model().config.get_text_config()
-        heads, layers = c.num_attention_heads, c.num_hidden_layers
-        size = getattr(c, "head_dim", None) or c.hidden_size // heads
-        weights = sum(p.numel() for n, p in self.model.named_parameters() if p.dim() == 2 and "embed_tokens" not in n)
-        return Costs(float(weights), 2.0 * heads * size * layers, self.attention != "flex_attention")
 
     # what TRL asks for
 
@@ -151,7 +141,9 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         source, target, token = (
             torch.from_numpy(x).to(d) for x in (micro.slots.source_S, micro.slots.target_S, micro.slots.token_S)
         )
-        score = Score(source, target, None if work.cold_T is None else work.cold_T[token])
+        score = ScoredPositions(
+            source, target, None if work.inverse_temperature_T is None else work.inverse_temperature_T[token]
+        )
         before = self.checkpointing.allocated()
         with self.accelerator.autocast():
             logps, entropy = self.model(**inputs, score=score)
@@ -161,16 +153,18 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _note(self, work: Work, logps: torch.Tensor, entropy: torch.Tensor, token: torch.Tensor) -> None:
         now = logps.detach()
-        work.now_T[token], work.entropy_T[token] = now, entropy
+        work.policy_logprobs_T[token], work.entropy_T[token] = now, entropy
         if work.fresh:
-            work.old_T[token] = now
-            log_ratio = now - work.engine_T[token]
+            work.trainer_logprobs_T[token] = now
+            log_ratio = now - work.behavior_logprobs_T[token]
             said = work.sample_T[token]  # one call's tokens are never apart
             sums = torch.zeros(int(work.sample_T.max()) + 1, device=self.device)
             mean = sums.index_add(0, said, log_ratio) / sums.index_add(0, said, torch.ones_like(log_ratio)).clamp(min=1)
             off = mean.abs() > math.log(self.config.trainer.max_ratio)
             work.guarded += int(off.sum())
-            work.weight_T[token] = log_ratio.exp().clamp(max=self.config.trainer.is_max).masked_fill(off[said], 0.0)
+            work.importance_ratio_T[token] = (
+                log_ratio.exp().clamp(max=self.config.trainer.is_max).masked_fill(off[said], 0.0)
+            )
 
     @contextlib.contextmanager
     def as_reference(self) -> Iterator[None]:
@@ -190,12 +184,12 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         """The reference's log-probabilities, where β asks for them."""
         if not self.beta:
             return
-        work.ref_T = torch.zeros_like(work.engine_T)
+        work.reference_logprobs_T = torch.zeros_like(work.behavior_logprobs_T)
         with torch.no_grad(), self.as_reference():
             for micro in self.mine(work.plan):
                 logps, _, token = self.forward(micro, work)
-                work.ref_T[token] = logps
-        self._sum(work.ref_T)
+                work.reference_logprobs_T[token] = logps
+        self._sum(work.reference_logprobs_T)
 
     def _sum(self, *tensors: torch.Tensor) -> None:
         """Over processes, in place."""
@@ -204,7 +198,9 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
                 torch.distributed.all_reduce(t)
 
     def _loss(self, work: Work, logps: torch.Tensor, entropy: torch.Tensor, token: torch.Tensor | None) -> torch.Tensor:
-        """TRL's loss of some tokens as one row (``token``), or of all in a row for each episode (None; then everything is (T))."""
+        """TRL's loss of some tokens as one row (``token``), or of all in a row for each episode (None; then
+        everything is (T)).
+        """
         scored = work.plan.scored
         if self.sft:
             return -logps.sum() / scored.tokens
@@ -224,23 +220,30 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         mask = view(torch.ones(len(token), device=self.device))
         ids = torch.zeros(mask.shape, dtype=torch.long, device=self.device)
         inputs = {
-            "prompt_ids": ids[:, :0], "prompt_mask": mask[:, :0], "completion_ids": ids, "completion_mask": mask,
-            "advantages": view(work.advantage_T[token]), "old_per_token_logps": view(work.old_T[token]),
-            "importance_sampling_ratio": view(work.weight_T[token]),
+            "prompt_ids": ids[:, :0],
+            "prompt_mask": mask[:, :0],
+            "completion_ids": ids,
+            "completion_mask": mask,
+            "advantages": view(work.advantage_T[token]),
+            "old_per_token_logps": view(work.trainer_logprobs_T[token]),
+            "importance_sampling_ratio": view(work.importance_ratio_T[token]),
             "num_items_in_batch": torch.tensor(float(scored.tokens * self.world), device=self.device),
-        }  # fmt: skip
-        if work.ref_T is not None:
+        }
+        if work.reference_logprobs_T is not None:
             # a reference equal to the policy: the KL term of a token that weighs nothing, and its gradient, are zero
-            ref = torch.where(work.weight_T[token] == 0, logps.detach(), work.ref_T[token])
+            ref = torch.where(work.importance_ratio_T[token] == 0, logps.detach(), work.reference_logprobs_T[token])
             inputs["ref_per_token_logps"] = view(ref)
         self._given = view(logps), view(entropy)
         try:
-            return self.compute_loss(self.model, inputs)
+            loss: torch.Tensor = self.compute_loss(self.model, inputs)
+            return loss
         finally:
             self._given = None
 
     def backward(self, work: Work) -> float:
-        """Gradients of the whole batch, summed over micro-batches and processes, into ``.grad``. → The loss. Does not step."""
+        """Gradients of the whole batch, summed over micro-batches and processes, into ``.grad``. → The loss. Does
+        not step.
+        """
         parts = self._by_sequence if self.config.trainer.loss in SEQUENCE and not self.sft else self._by_token
         while True:
             self.model.zero_grad(set_to_none=True)
@@ -268,7 +271,7 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             logps, entropy, token = self.forward(micro, work)
             self._note(work, logps, entropy, token)
             loss = self._loss(work, logps, entropy, token) * part_factor(kind, len(token), scored.tokens, scored.units)
-            loss.backward()
+            torch.autograd.backward(loss)
             total += loss.detach()
         for _ in range(
             -(-len(work.plan.micro) // self.world) - len(own)
@@ -282,33 +285,39 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         """Each process has written its own tokens; zeros are elsewhere."""
         if self.world == 1:
             return
-        own = torch.zeros_like(work.engine_T)
+        own = torch.zeros_like(work.behavior_logprobs_T)
         for micro in self.mine(work.plan):
             own[torch.from_numpy(micro.slots.token_S).to(self.device)] = 1.0
-        for t in (work.now_T, work.entropy_T, *((work.old_T, work.weight_T) if work.fresh else ())):
+        for t in (
+            work.policy_logprobs_T,
+            work.entropy_T,
+            *((work.trainer_logprobs_T, work.importance_ratio_T) if work.fresh else ()),
+        ):
             t.mul_(own)
             self._sum(t)
         self._sum(*more)
 
     def _by_sequence(self, work: Work) -> float:
-        """The loss once, over all tokens; its gradient of each log-probability then goes back through the micro-batches."""
+        """The loss once, over all tokens; its gradient of each log-probability then goes back through the
+        micro-batches.
+        """
         if self.world == 1 and len(work.plan.micro) == 1:
             logps, entropy, token = self.forward(work.plan.micro[0], work)
             self._note(work, logps, entropy, token)
             back = torch.argsort(token)
             loss = self._loss(work, logps[back], entropy[back], None)
-            loss.backward()
+            torch.autograd.backward(loss)
             return float(loss.detach())
         with torch.no_grad():
             for micro in self.mine(work.plan):
                 self._note(work, *self.forward(micro, work))
         self._share(work)
-        leaf = work.now_T.clone().requires_grad_()
+        leaf = work.policy_logprobs_T.clone().requires_grad_()
         loss = self._loss(work, leaf, work.entropy_T, None)
         (slope_T,) = torch.autograd.grad(loss, leaf)
         for micro in self.mine(work.plan):
             logps, _, token = self.forward(micro, work)
-            (logps * slope_T[token]).sum().backward()
+            torch.autograd.backward(logps, slope_T[token])
         return float(loss.detach())
 
     def clip(self) -> float:
@@ -322,13 +331,15 @@ class CapturedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self.model.zero_grad(set_to_none=True)
 
     def again(self, work: Work, most: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """After a step: (old, new log-probabilities, entropies) of this process's first micro-batches, up to ``most`` computed tokens."""
+        """After a step: (old, new log-probabilities, entropies) of this process's first micro-batches, up to
+        ``most`` computed tokens.
+        """
         found: list[tuple[torch.Tensor, ...]] = []
         count = looked_at(work.plan.micro, self.world, most)
         with torch.no_grad():
             for micro in self.mine(work.plan)[:count]:
                 logps, entropy, token = self.forward(micro, work)
-                found.append((work.old_T[token], logps, entropy))
+                found.append((work.trainer_logprobs_T[token], logps, entropy))
         if not found:
             empty = torch.zeros(0, device=self.device)
             return empty, empty, empty

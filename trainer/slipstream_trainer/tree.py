@@ -1,7 +1,7 @@
 """Prefix trees: chains that begin alike share the tokens they begin with.
 
-Nodes stand in depth-first pre-order, so that a node's subtree is the range from it to its ``end``, and "key k is an ancestor of query q
-(or q itself)" is ``k <= q < end[k]``: the whole attention mask is one number a token.
+Nodes stand in depth-first pre-order, so that a node's subtree is the range from it to its ``end``, and "key k is an
+ancestor of query q (or q itself)" is ``k <= q < end[k]``: the whole attention mask is one number a token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ Index = NDArray[np.int64]
 
 @dataclass(slots=True, eq=False)
 class Tree:
-    """``where[i][d]`` is the node of chain i's token d; ``positions_N`` are depths, as the chain alone would have them."""
+    """``where[i][d]`` is the node of chain i's token d; ``positions_N`` are depths, as the chain alone would have
+    them.
+    """
 
     ids_N: Ints
     positions_N: Index
@@ -39,7 +41,9 @@ def common_prefix(a: Ints, b: Ints) -> int:
 
 
 def pack_tree(chains: Sequence[Ints]) -> Tree:
-    """The tree of ``chains``, which must stand in one lexicographic order (``rows.merge_chains`` gives it). Raises ``ValueError`` when it is empty."""
+    """The tree of ``chains``, which must stand in one lexicographic order (``rows.merge_chains`` gives it). Raises
+    ``ValueError`` when it is empty.
+    """
     if not chains:
         raise ValueError("a tree needs a chain")
     ids: list[Ints] = []

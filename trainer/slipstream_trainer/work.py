@@ -15,17 +15,17 @@ class Work:
     """A plan's tokens on the device (T), filled while it is computed."""
 
     plan: Plan
-    engine_T: torch.Tensor
-    cold_T: torch.Tensor | None
+    behavior_logprobs_T: torch.Tensor
+    inverse_temperature_T: torch.Tensor | None
     advantage_T: torch.Tensor
     sample_T: torch.Tensor
     unit_T: torch.Tensor
     column_T: torch.Tensor
-    now_T: torch.Tensor
+    policy_logprobs_T: torch.Tensor
     entropy_T: torch.Tensor
-    old_T: torch.Tensor
-    weight_T: torch.Tensor
-    ref_T: torch.Tensor | None = None
+    trainer_logprobs_T: torch.Tensor
+    importance_ratio_T: torch.Tensor
+    reference_logprobs_T: torch.Tensor | None = None
     fresh: bool = True
     """No pass is complete yet: π_old and the weights are being written."""
     guarded: int = 0
@@ -37,7 +37,8 @@ class Work:
         cold = None if (s.temperature_T == 1.0).all() else 1.0 / torch.from_numpy(s.temperature_T).to(device)
         zeros = torch.zeros(s.tokens, device=device)
         engine, advantage, sample, unit, column = (
-            torch.from_numpy(x).to(device) for x in (s.logprob_T, s.advantage_T, s.sample_T, s.unit_T, s.column_T)
+            torch.from_numpy(x).to(device)
+            for x in (s.behavior_logprobs_T, s.advantage_T, s.sample_T, s.unit_T, s.column_T)
         )
         return cls(
             plan,

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from slipstream.backoff import Backoff
@@ -16,16 +17,17 @@ from slipstream.client import Client, LeasedBatch
 from slipstream.config import Config
 from slipstream.contract import BatchAck, BatchLeaseIn
 from slipstream.errors import ApiError
-from slipstream_trainer.checkpoint import Checkpoints, State
+from slipstream_trainer.adapter_folder import sweep
+from slipstream_trainer.cadence import Cadence
+from slipstream_trainer.checkpoint import Checkpoints, CheckpointState
+from slipstream_trainer.current_policy import CurrentPolicy
 from slipstream_trainer.events import clean, line
+from slipstream_trainer.gpu_lease import GpuLease, worker_name
 from slipstream_trainer.memory import gpu_is_broken
 from slipstream_trainer.metrics import Metrics
-from slipstream_trainer.position import Position
-from slipstream_trainer.publish import sweep
 from slipstream_trainer.publisher import Publisher, Stop
 from slipstream_trainer.reporting import Reporter
 from slipstream_trainer.rows import Sample, read_samples
-from slipstream_trainer.sharing import Turns, worker_name
 
 if TYPE_CHECKING:
     from slipstream_trainer.step import Result
@@ -44,21 +46,22 @@ SAME_BATCH = 2
 
 
 class Worker:
-    """Of the first process; the others follow it (``parallel.py``)."""
+    """Of the first process; the others follow it (``process_group.py``)."""
 
     def __init__(
-        self, config: Config, client: Client, trainer: CapturedGRPOTrainer, turns: Turns | None = None
+        self, config: Config, client: Client, trainer: CapturedGRPOTrainer, gpu_lease: GpuLease | None = None
     ) -> None:
         self.config, self.client, self.trainer = config, client, trainer
         self.name = worker_name(config)
         checkpoints = Checkpoints(config.checkpoints_dir, config.trainer.keep_checkpoints)
         self.metrics = Metrics()
         self.stop = threading.Event()
-        self.turns = turns or Turns(config, client, self.name)
-        self.turns.stop = self.stop
+        self.gpu_lease = gpu_lease or GpuLease(config, client, self.name)
+        self.gpu_lease.stop = self.stop
         self.publisher = Publisher(config, client, checkpoints, self.metrics, self.stop)
-        self.position = Position(config, trainer, checkpoints, self.publisher)
+        self.current = CurrentPolicy(config, trainer, checkpoints, self.publisher)
         self.reporter = Reporter(trainer)
+        self.cadence = Cadence()
         self.failures = 0
         """In a row."""
         self.backoff = Backoff(FIRST_PAUSE, LAST_PAUSE, 4.0)
@@ -101,17 +104,17 @@ class Worker:
         self.reporter.end()
         with contextlib.suppress(ApiError):
             self.client.release(self.name)
-        log.info("ended at step %d", self.position.state.step)
+        log.info("ended at step %d", self.current.state.step)
         return 1 if self.broken else 0
 
     def _stretch(self) -> bool:
         """From a recovery to the next failure. False: there is no point in going on."""
         t = self.config.trainer
         try:
-            self.position.recover()
+            self.current.recover()
             self.publisher.patiently(lambda: self.client.release(self.name))
-            log.info("training %s from step %d, waiting for batches", self.config.model_name, self.position.state.step)
-            while not self.stop.is_set() and (t.max_steps is None or self.position.state.step < t.max_steps):
+            log.info("training %s from step %d, waiting for batches", self.config.model_name, self.current.state.step)
+            while not self.stop.is_set() and (t.max_steps is None or self.current.state.step < t.max_steps):
                 if not self.once():
                     self.stop.wait(IDLE_SECONDS)
                 self.failures = 0
@@ -121,7 +124,9 @@ class Worker:
         return False
 
     def _failed(self, error: Exception) -> bool:
-        """A failure costs a pause, never the trainer: weights come back from the checkpoint, the batch is leased again. → Go on?"""
+        """A failure costs a pause, never the trainer: weights come back from the checkpoint, the batch is leased
+        again. → Go on?
+        """
         self.failures += 1
         self.metrics.failures.inc()
         log.error("the trainer failed (%d in a row)", self.failures, exc_info=error)
@@ -135,16 +140,22 @@ class Worker:
     def once(self) -> bool:
         """One batch. False: there was none."""
         t = self.config.trainer
+        min_groups, max_wait = self.cadence.wanted(t)
         wanted = BatchLeaseIn(
-            worker=self.name, model=self.config.model_name, seconds=LEASE_SECONDS, min_groups=t.min_groups, max_groups=t.max_groups,
-            max_wait=t.max_wait, max_staleness=t.max_staleness,
-        )  # fmt: skip
+            worker=self.name,
+            model=self.config.model_name,
+            seconds=LEASE_SECONDS,
+            min_groups=min_groups,
+            max_groups=t.max_groups,
+            max_wait=max_wait,
+            max_staleness=t.max_staleness,
+        )
         leased = self.publisher.patiently(lambda: self.client.lease_batch(wanted))
         if leased is None:
-            if time.monotonic() - self.position.looked > LOOK_SECONDS:
-                self.position.look()
+            if time.monotonic() - self.current.looked > LOOK_SECONDS:
+                self.current.look()
             return False
-        self.position.look()
+        self.current.look()
         self.batch = leased.id
         groups = set(leased.table.column("group").to_pylist())
         if any(self.failed[g] >= SAME_BATCH for g in groups):
@@ -161,12 +172,13 @@ class Worker:
 
     def _train(self, leased: LeasedBatch) -> Result:
         samples = read_samples(leased.table, self.trainer.vocab, self.config.trainer.max_staleness)
+        self.cadence.note(self.config.trainer, samples)
         for s in samples:
-            if s.adapter in self.position.taken and s.trainable:  # leased before it was rolled back
+            if s.adapter in self.current.taken and s.trainable:  # leased before it was rolled back
                 s.trainable, s.reason = False, "rolled_back"
         trainable = any(s.trainable for s in samples)  # else nobody has to wait for what is skipped
         turn_or_not: contextlib.AbstractContextManager[dict[str, float]] = (
-            self.turns.take() if trainable else contextlib.nullcontext({})
+            self.gpu_lease.take() if trainable else contextlib.nullcontext({})
         )
         with turn_or_not as turn:
             self._interruptible = True
@@ -183,12 +195,12 @@ class Worker:
         """Overridden where other processes take part."""
         from slipstream_trainer.step import train
 
-        return train(self.trainer, samples, self.position.state.pace, self.position.state.step)
+        return train(self.trainer, samples, self.current.state.pace, self.current.state.step)
 
     def _commit(self, leased: LeasedBatch, result: Result) -> None:
-        known, before = self.publisher.adapters(), self.position.state
-        self.position.note(known)
-        if result.outcome == "step" and self.position.go_back_if_taken():
+        known, before = self.publisher.adapters(), self.current.state
+        self.current.note(known)
+        if result.outcome == "step" and self.current.go_back_if_taken():
             why = f"{before.weights}, which this step started from, was rolled back meanwhile"
             self._skip(leased, why, result)
             return
@@ -200,7 +212,8 @@ class Worker:
         data = result.figures | {"batch": leased.id, "step": before.step + trained, "parent": before.weights}
         data |= {"reason": result.reason} if result.reason else {}
         data |= {"adapter": adapter} if adapter else {}
-        state = State(
+        data |= {"waits_for_groups": self.cadence.wanted(self.config.trainer)[0]}
+        state = CheckpointState(
             step=before.step + trained,
             pace=before.pace,
             base=before.weights,
@@ -213,15 +226,15 @@ class Worker:
             event={"kind": result.outcome, "data": clean(data)},
             advantages=clean(result.advantages),
         )
-        self.position.advance(state)
-        self._report(result.outcome, data)
+        self.current.advance(state)
+        self._report(result.outcome, state.step, data)
 
     def _skip(self, leased: LeasedBatch, reason: str, result: Result | None = None) -> None:
         """The batch changes nothing: an event and an ack say why."""
-        data: dict[str, Any] = (result.figures if result else {}) | {
+        data: Mapping[str, object] = (result.figures if result else {}) | {
             "batch": leased.id,
-            "step": self.position.state.step,
-            "parent": self.position.state.weights,
+            "step": self.current.state.step,
+            "parent": self.current.state.weights,
             "reason": reason,
         }
         self.publisher.post("skipped", **data)
@@ -229,10 +242,9 @@ class Worker:
         self.publisher.ack(
             leased.id, BatchAck(lease=leased.lease, outcome="skipped", reason=reason, advantages=advantages)
         )
-        self._report("skipped", data)
+        self._report("skipped", self.current.state.step, data)
 
-    def _report(self, outcome: str, data: dict[str, Any]) -> None:
-        step = int(data["step"])
+    def _report(self, outcome: str, step: int, data: Mapping[str, object]) -> None:
         self.metrics.note(outcome, step, data)
         if outcome == "step":
             log.info("%s", line(data))
@@ -247,5 +259,5 @@ class Worker:
             )
             self._bar.update(1 if outcome == "step" else 0)
             self._bar.set_postfix(
-                {k: f"{data[k]:.3g}" for k in ("reward", "kl", "entropy") if isinstance(data.get(k), float)}
+                {k: f"{x:.3g}" for k in ("reward", "kl", "entropy") if isinstance(x := data.get(k), float)}
             )

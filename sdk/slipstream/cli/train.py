@@ -20,7 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     setup_logging()
     config = read_config(args, [f"trainer.init_adapter={args.init_adapter}"] if args.init_adapter else [])
-    train = need("slipstream_trainer.offline", "trainer").train
+    train = need("slipstream_trainer.export_training", "trainer").train
     export = Path(args.from_export) if args.from_export else None
     return int(
         train(

@@ -12,9 +12,8 @@ from tests.trainer.tiny import conversation, make_config, make_trainer, table
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.errors import StartError
-from slipstream_trainer import sharing
+from slipstream_trainer.gpu_lease import GpuLease, check_share
 from slipstream_trainer.publisher import Stop
-from slipstream_trainer.sharing import Turns, check_share
 from slipstream_trainer.worker import Worker
 
 
@@ -45,10 +44,10 @@ def test_a_step_is_a_turn_and_says_what_it_cost(tiny, tmp_path) -> None:
 
 
 def test_a_turn_is_renewed_and_ends_whatever_happens_in_it(tiny, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(sharing, "RENEW", 0.01)
+    monkeypatch.setattr("slipstream_trainer.gpu_lease.RENEW", 0.01)
     with serve(FakeControl()) as control:
-        turns = Turns(shared(tiny, tmp_path), Client(control.url), "t")
-        with pytest.raises(KeyError), turns.take():
+        gpu_lease = GpuLease(shared(tiny, tmp_path), Client(control.url), "t")
+        with pytest.raises(KeyError), gpu_lease.take():
             wait_for(lambda: control.holds.count("hold") >= 3, 60)
             raise KeyError
         assert control.held is None and control.holds[-1] == "release"
@@ -59,19 +58,19 @@ def test_a_turn_is_renewed_and_ends_whatever_happens_in_it(tiny, tmp_path, monke
 
 def test_a_proxy_that_is_busy_is_waited_for_and_the_end_is_not(tiny, tmp_path) -> None:
     with serve(FakeControl()) as control:
-        turns = Turns(shared(tiny, tmp_path), Client(control.url), "t")
+        gpu_lease = GpuLease(shared(tiny, tmp_path), Client(control.url), "t")
         control.broken = 2
-        with turns.take():
+        with gpu_lease.take():
             assert control.held == "t"
         control.broken = 10**6
-        turns.stop.set()
-        with pytest.raises(Stop), turns.take():
+        gpu_lease.stop.set()
+        with pytest.raises(Stop), gpu_lease.take():
             raise AssertionError
 
 
 def test_without_sharing_there_is_nothing_to_ask(tiny, tmp_path) -> None:
     with serve(FakeControl()) as control:
-        with Turns(make_config(tiny, tmp_path), Client(control.url), "t").take() as figures:
+        with GpuLease(make_config(tiny, tmp_path), Client(control.url), "t").take() as figures:
             pass
         assert figures == {} and control.holds == []
 
@@ -95,5 +94,5 @@ def test_nobody_waits_for_a_batch_that_is_skipped(tiny, tmp_path) -> None:
         control.add("b0", table(nothing))
         config = shared(tiny, tmp_path)
         worker = Worker(config, Client(control.url), make_trainer(config, warm=False))
-        worker.position.recover()
+        worker.current.recover()
         assert worker.once() and control.done == {"b0": "skipped"} and control.holds == []

@@ -8,7 +8,7 @@ from tests.support.control import FakeControl, serve
 from tests.trainer.tiny import conversation, make_config, table
 
 from slipstream.errors import StartError
-from slipstream_trainer.offline import train
+from slipstream_trainer.export_training import train
 
 NOWHERE = "http://127.0.0.1:9"
 

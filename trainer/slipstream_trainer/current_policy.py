@@ -1,4 +1,6 @@
-"""Which weights the trainer has, and how they follow what the proxy says is live: at a start, after a step, after a rollback."""
+"""Which weights the trainer has, and how they follow what the proxy says is live: at a start, after a step, after a
+rollback.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from slipstream.config import Config
 from slipstream.contract import AdapterList, AdapterState
-from slipstream_trainer.checkpoint import Checkpoints, State
+from slipstream_trainer.adapter_folder import version_of
+from slipstream_trainer.checkpoint import Checkpoints, CheckpointState
 from slipstream_trainer.guards import Snapshot
-from slipstream_trainer.publish import version_of
 from slipstream_trainer.publisher import Publisher
 from slipstream_trainer.recovery import Recovery, Restored, returnable
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Position:
+class CurrentPolicy:
     """The trainer's weights by name. Every change of them is a checkpoint first."""
 
     def __init__(
@@ -29,26 +31,28 @@ class Position:
     ) -> None:
         self.config, self.trainer, self.checkpoints, self.publisher = config, trainer, checkpoints, publisher
         self.recovery = Recovery(config, trainer, checkpoints)
-        self.state = State(weights=config.model_name)
+        self.state = CheckpointState(weights=config.model_name)
         self.live = config.model_name
         self.taken: set[str] = set()
         """Adapters that were rolled back."""
         self.looked = 0.0
         """When the proxy was asked last (monotonic)."""
 
-    def advance(self, state: State) -> None:
+    def advance(self, state: CheckpointState) -> None:
         """After a batch: keep, publish, and drop the checkpoints that nobody needs any more."""
         self.publisher.publish(self._save(state), state, again=False)
         self.checkpoints.prune(returnable(self.publisher.adapters(), self.config.model_name))
 
     def recover(self) -> None:
-        """Go on from the newest checkpoint, and finish what it had not published yet; else from what is live; else from the start."""
+        """Go on from the newest checkpoint, and finish what it had not published yet; else from what is live; else
+        from the start.
+        """
         found = self.recovery.newest()
         if found and found.state and found.path:
             self.state = found.state
             self.publisher.publish(found.path, self.state, again=True)
         else:
-            self._save_published(State(weights=self.config.model_name))
+            self._save_published(CheckpointState(weights=self.config.model_name))
         known = self.publisher.adapters()
         self.note(known)
         steps = (a.step or 0 for a in known.adapters if a.model == self.config.model_name)
@@ -87,7 +91,7 @@ class Position:
         found = self.recovery.version(name)
         base = found.state.base if found.state else ""
         weights = name if found.source != "start" else self.config.model_name
-        self._save_published(State(step=self.state.step, pace=self.state.pace, base=base, weights=weights))
+        self._save_published(CheckpointState(step=self.state.step, pace=self.state.pace, base=base, weights=weights))
         kept = {"checkpoint": "its weights and optimiser", "adapter": "its weights, with a fresh optimiser"}
         what = kept.get(found.source, "the weights that training began with, with a fresh optimiser")
         level, why = (logging.ERROR, f" ({found.problem})") if found.problem else (logging.WARNING, "")
@@ -96,12 +100,12 @@ class Position:
             data["problem"] = found.problem
         self.publisher.post("restored", cause=cause, adapter=name, source=found.source, step=self.state.step, **data)
 
-    def _save(self, state: State) -> Path:
+    def _save(self, state: CheckpointState) -> Path:
         path = self.checkpoints.save(
             self.trainer.model, Snapshot.take(self.trainer.model, self.trainer.optimizer), state
         )
         self.state = state
         return path
 
-    def _save_published(self, state: State) -> None:
+    def _save_published(self, state: CheckpointState) -> None:
         self.checkpoints.set_told(self._save(state))

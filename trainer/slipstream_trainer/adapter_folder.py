@@ -6,11 +6,14 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from slipstream.contract import AdapterList
 from slipstream.errors import SlipstreamError
 from slipstream_trainer.policy import check_adapter
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 
 def sync_folder(folder: Path) -> None:
@@ -57,8 +60,10 @@ def next_version(model: str, folder: Path, known: AdapterList | None) -> int:
     return 1 + max(found, default=0)
 
 
-def write_adapter(model: Any, final: Path, max_rank: int) -> None:
-    """Save the LoRA weights in PEFT's format, in fp32, as the folder ``final``. Raises ``SlipstreamError`` when vLLM would refuse it."""
+def write_adapter(model: PeftModel, final: Path, max_rank: int) -> None:
+    """Save the LoRA weights in PEFT's format, in fp32, as the folder ``final``. Raises ``SlipstreamError`` when
+    vLLM would refuse it.
+    """
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary = final.parent / f".tmp-trainer-{os.getpid()}-{final.name}"
     shutil.rmtree(temporary, ignore_errors=True)

@@ -1,7 +1,8 @@
 """One GPU for engine and trainer (``engine.share``): the trainer takes turns with the engine.
 
-In a turn the proxy lets new calls wait and vLLM sleeps; between turns the base model's weights wait in pinned host memory, and the trainer keeps
-nothing on the GPU but the LoRA weights and their optimiser (some hundred megabytes) and CUDA's own context.
+In a turn the proxy lets new calls wait and vLLM sleeps; between turns the base model's weights wait in pinned host
+memory, and the trainer keeps nothing on the GPU but the LoRA weights and their optimiser (some hundred megabytes)
+and CUDA's own context.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -36,9 +36,11 @@ def worker_name(config: Config) -> str:
 
 
 class Parking:
-    """Where a frozen base waits. Made before the model is moved to a GPU, so that nothing has to be copied back: frozen weights never change."""
+    """Where a frozen base waits. Made before the model is moved to a GPU, so that nothing has to be copied back:
+    frozen weights never change.
+    """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
         self.host: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
         if torch.cuda.is_available():
             self.host = [
@@ -69,7 +71,7 @@ def _pinned(data: torch.Tensor) -> torch.Tensor:
         return data
 
 
-class Turns:
+class GpuLease:
     """``take`` a turn: the block has the GPU. Without ``engine.share`` it always has."""
 
     def __init__(self, config: Config, client: Client | None, worker: str, parking: Parking | None = None) -> None:
@@ -81,9 +83,11 @@ class Turns:
 
     @contextlib.contextmanager
     def take(self) -> Iterator[dict[str, float]]:
-        """Yields figures that are complete when the block has ended: ``hold_seconds`` (no call began), ``sleep_seconds``, ``wake_seconds``.
+        """Yields figures that are complete when the block has ended: ``hold_seconds`` (no call began),
+        ``sleep_seconds``, ``wake_seconds``.
 
-        Raises ``Stop`` when the process is to end before the GPU is there, ``StartError`` where the proxy does not know of sharing.
+        Raises ``Stop`` when the process is to end before the GPU is there, ``StartError`` where the proxy does not
+        know of sharing.
         """
         figures: dict[str, float] = {}
         if not self.shared:
@@ -164,5 +168,6 @@ def check_share(config: Config, processes: int) -> None:
     if config.trainer.quantize == "4bit" or config.trainer.mode == "frugal":
         what = "quantize = 4bit" if config.trainer.quantize == "4bit" else "mode = frugal"
         raise StartError(
-            f"engine.share with trainer.{what}: such a base can't leave the GPU; both stay resident without engine.share, see engine.gpu_memory"
+            f"engine.share with trainer.{what}: such a base can't leave the GPU. "
+            "Without engine.share both stay resident, see engine.gpu_memory"
         )

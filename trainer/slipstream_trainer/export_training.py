@@ -5,31 +5,41 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.errors import ApiError, StartError
-from slipstream_trainer.checkpoint import Checkpoints, State, only_one
+from slipstream_trainer.adapter_folder import next_version, write_adapter
+from slipstream_trainer.checkpoint import Checkpoints, CheckpointState, only_one
 from slipstream_trainer.dataset import group_batches, read_rows, samples_of
 from slipstream_trainer.events import line
 from slipstream_trainer.guards import Snapshot
-from slipstream_trainer.publish import next_version, write_adapter
 from slipstream_trainer.reporting import Reporter
 from slipstream_trainer.rows import exact_continuations, untrainable
+
+if TYPE_CHECKING:
+    from slipstream_trainer.trainer import CapturedGRPOTrainer
+
 
 log = logging.getLogger(__name__)
 
 
 def train(
-    config: Config, *, once: bool = False, from_export: Path | None = None, resume: bool = False, out: str | Path | None = None,
-    url: str | None = None, key: str | None = None,
-) -> int:  # fmt: skip
+    config: Config,
+    *,
+    once: bool = False,
+    from_export: Path | None = None,
+    resume: bool = False,
+    out: str | Path | None = None,
+    url: str | None = None,
+    key: str | None = None,
+) -> int:
     """Exit code: 0 when something was trained. Raises ``StartError`` and ``ConfigError``.
 
-    ``once``: one step. ``resume``: go on from the newest checkpoint (otherwise its weights are not looked at, except online, where the
-    trainer's own state always counts). ``out``: folder of the adapter; default the next version in the adapters folder, which is also
-    registered when the proxy at ``url`` answers.
+    ``once``: one step. ``resume``: go on from the newest checkpoint (otherwise its weights are not looked at,
+    except online, where the trainer's own state always counts). ``out``: folder of the adapter; default the next
+    version in the adapters folder, which is also registered when the proxy at ``url`` answers.
     """
     from slipstream_trainer.policy import check_lora
 
@@ -50,17 +60,17 @@ def _online(config: Config, *, once: bool, url: str | None, key: str | None) -> 
         return main(config, url, key)
     with only_one(config.checkpoints_dir), Client(url, key) as client:
         worker = Worker(config, client, *start_trainer(config, client))
-        worker.position.recover()
+        worker.current.recover()
         client.release(worker.name)
-        before = worker.position.state.step
+        before = worker.current.state.step
         if not worker.once():
             log.warning("nothing to train on: `slipstream status` says what is missing")
-        return 0 if worker.position.state.step > before else 1
+        return 0 if worker.current.state.step > before else 1
 
 
 def _from_export(
     config: Config, export: Path, *, once: bool, resume: bool, out: Path | None, url: str | None, key: str | None
-) -> int:  # fmt: skip
+) -> int:
     from slipstream_trainer.start import start_trainer
     from slipstream_trainer.step import train as step
 
@@ -72,12 +82,16 @@ def _from_export(
     exact, later = exact_continuations(samples)
     log.info(
         "%d samples of %d episodes, %d to train on; of %d later calls %d continue an earlier one token by token",
-        len(samples), len({s.run for s in samples}), sum(s.trainable for s in samples), later, exact,
-    )  # fmt: skip
+        len(samples),
+        len({s.run for s in samples}),
+        sum(s.trainable for s in samples),
+        later,
+        exact,
+    )
     if not any(s.trainable for s in samples):
         raise StartError(f"{export}: nothing to train on ({untrainable(samples) or 'no calls with tokens'})")
     checkpoints = Checkpoints(config.root / "offline", t.keep_checkpoints)
-    state, skip = State(weights=config.model_name), 0
+    state, skip = CheckpointState(weights=config.model_name), 0
     found = checkpoints.latest() if resume else None
     if found is not None:
         state = checkpoints.load(found, trainer.model, trainer.optimizer)
@@ -113,7 +127,9 @@ def _bar(total: int, initial: int) -> Any:
     return tqdm(total=total, initial=initial, unit="batch", disable=not sys.stderr.isatty())
 
 
-def _publish(config: Config, trainer: Any, out: Path | None, step: int, url: str | None, key: str | None) -> None:
+def _publish(
+    config: Config, trainer: CapturedGRPOTrainer, out: Path | None, step: int, url: str | None, key: str | None
+) -> None:
     model = config.model_name
     if out is not None:
         write_adapter(trainer.model, out, config.engine.max_lora_rank)

@@ -1,6 +1,8 @@
-"""Several processes, one trainer: the first talks to the proxy and tells the others what to do; each computes its share of every batch.
+"""Several processes, one trainer: the first talks to the proxy and tells the others what to do; each computes its
+share of every batch.
 
-Each has the whole base, or a part of it (``shards.py``). Gradients of the LoRA weights are summed (a few megabytes), so processes need neither equal rows nor a wrapper.
+Each has the whole base, or a part of it (``shards.py``). Gradients of the LoRA weights are summed (a few
+megabytes), so processes need neither equal rows nor a wrapper.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from slipstream_trainer.guards import Snapshot
 from slipstream_trainer.worker import Worker
 
 if TYPE_CHECKING:
+    from slipstream_trainer.gpu_lease import GpuLease
     from slipstream_trainer.rows import Sample
-    from slipstream_trainer.sharing import Turns
     from slipstream_trainer.step import Result
     from slipstream_trainer.trainer import CapturedGRPOTrainer
 
@@ -55,12 +57,12 @@ class Leader(Worker):
     def train(self, samples: list[Sample]) -> Result:
         self._interruptible = False  # the others are in the middle of it: it is finished first
         weights = Snapshot.take(self.trainer.model, self.trainer.optimizer)
-        _send(("train", (samples, self.position.state.pace, self.position.state.step, weights)))
+        _send(("train", (samples, self.current.state.pace, self.current.state.step, weights)))
         return super().train(samples)
 
 
-def lead(config: Config, client: Client, trainer: CapturedGRPOTrainer, turns: Turns) -> Worker:
-    return (Leader if trainer.world > 1 else Worker)(config, client, trainer, turns)
+def lead(config: Config, client: Client, trainer: CapturedGRPOTrainer, gpu_lease: GpuLease) -> Worker:
+    return (Leader if trainer.world > 1 else Worker)(config, client, trainer, gpu_lease)
 
 
 def follow(trainer: CapturedGRPOTrainer) -> int:

@@ -23,9 +23,9 @@ from tests.trainer.tiny import make_config, make_trainer, conversation, gradient
 from slipstream_trainer.advantage import assign
 from slipstream_trainer.learning_rate import Pace
 from slipstream_trainer.plan import make_plan
-from slipstream_trainer.parallel import leave
+from slipstream_trainer.process_group import leave
 from slipstream_trainer.policy import adapter_state
-from slipstream_trainer.publish import write_adapter
+from slipstream_trainer.adapter_folder import write_adapter
 from slipstream_trainer.selfcheck import check_packing
 from slipstream_trainer.shards import even
 from slipstream_trainer.step import train
@@ -44,7 +44,7 @@ for sharding in ("ddp", "fsdp2"):
         work = trainer.start(even(plan, 2) if trainer.sharded else plan)
         trainer.reference(work)
         value = trainer.backward(work)
-        torch.save((value, gradients(trainer), work.now_T), out / f"{sharding}-{loss}-{trainer.rank}.pt")
+        torch.save((value, gradients(trainer), work.policy_logprobs_T), out / f"{sharding}-{loss}-{trainer.rank}.pt")
 # the last one is sharded: half of the base here, the whole of LoRA
 frozen = [p for p in trainer.model.parameters() if not p.requires_grad]
 assert sum(p.to_local().numel() for p in frozen) < 0.6 * sum(p.numel() for p in frozen)
@@ -86,7 +86,7 @@ def test_two_ranks_have_the_gradients_of_one_with_the_base_whole_or_sharded(tiny
             other, grads, now = torch.load(tmp_path / name)
             assert other == pytest.approx(value, rel=2e-6, abs=1e-6)
             assert apart(grads, gradients(trainer)) < 1e-5
-            assert torch.allclose(now, work.now_T, atol=1e-5)
+            assert torch.allclose(now, work.policy_logprobs_T, atol=1e-5)
     one, other = (torch.load(tmp_path / f"stepped-{rank}.pt") for rank in range(2))
     assert all(torch.equal(one[n], other[n]) for n in one), "both processes have the same adapter after a step"
     assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()

@@ -1,0 +1,43 @@
+"""Where the weights stand; what a rollback restores, with everything that may be gone, is in test_recovery.py."""
+
+from __future__ import annotations
+
+import shutil
+
+from tests.support.control import FakeControl, serve
+from tests.trainer.tiny import conversation, make_config, make_trainer, table
+
+from slipstream.client import Client
+from slipstream_trainer.policy import adapter_state
+from slipstream_trainer.worker import Worker
+
+
+def make_worker(tiny, folder, control: FakeControl, **settings) -> Worker:
+    config = make_config(tiny, folder, max_kl=1e3, **settings)
+    return Worker(config, Client(control.url), make_trainer(config, warm=False))
+
+
+def test_the_count_of_steps_outlives_the_checkpoints(tiny, tmp_path) -> None:
+    with serve(FakeControl()) as control:
+        for n in range(2):
+            control.add(f"b{n}", table(conversation(n)))
+        make_worker(tiny, tmp_path, control, max_steps=2).run()
+        shutil.rmtree(tmp_path / "checkpoints")
+        worker = make_worker(tiny, tmp_path, control)
+        worker.current.recover()
+        assert (worker.current.state.step, worker.current.state.weights) == (2, "tiny@2")
+        assert control.of_kind("restored")[0]["cause"] == "there is no checkpoint"
+
+
+def test_a_chosen_start_counts_more_than_what_is_live(tiny, tmp_path) -> None:
+    with serve(FakeControl()) as control:
+        control.add("b0", table(conversation(0)))
+        make_worker(tiny, tmp_path / "a", control, max_steps=1).run()
+        start = str(tmp_path / "a" / "adapters" / "tiny@1")
+        worker = make_worker(tiny, tmp_path / "b", control, init_adapter=start)
+        before = adapter_state(worker.trainer.model)
+        worker.current.recover()
+        assert control.live == "tiny@1"
+        assert worker.current.state.weights == "tiny"
+        assert all((before[n] == w).all() for n, w in adapter_state(worker.trainer.model).items())
+        assert not control.of_kind("restored")

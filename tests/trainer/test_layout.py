@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.trainer.tiny import tokens
+
+from slipstream_trainer.layout import Costs, Row, cut, end_to_end, forest_width, side_by_side
+
+SIZES = st.lists(st.integers(1, 100), max_size=40)
+
+
+def test_forests_have_few_lengths() -> None:
+    assert {forest_width(n, 16_384) for n in range(1, 16_385)} == {1024, 2048, 4096, 8192, 12_288, 16_384}
+    assert all(forest_width(n, 3000) >= n for n in range(1, 3001))
+
+
+def test_dear_attention_makes_no_trees() -> None:
+    random = np.random.default_rng(0)
+    root = tokens(random, 6)
+    chains = sorted((np.concatenate([root, tokens(random, 8)]) for _ in range(5)), key=lambda a: a.tobytes())
+    assert len(cut(chains, "auto", Costs(1.0, 0.0), 1000)) == 1
+    assert len(cut(chains, "auto", Costs(1.0, 10.0), 1000)) == 5
+    assert len(cut(chains, "tree", Costs(1.0, 10.0), 1000)) == 1
+    assert len(cut(chains, "tree", Costs(), 20)) > 1
+    assert len(cut(chains, "merged", Costs(), 1000)) == 5
+
+
+def test_costs_by_a_models_shape() -> None:
+    costs = Costs.of_shape(weights=1000, heads=4, head_size=8, layers=2, dense=True)
+    assert (costs.token, costs.pair) == (1000.0, 128.0)
+    assert costs.row(10, 55, plain=True) < costs.row(10, 55, plain=False)
+
+
+@given(SIZES)
+def test_every_row_is_in_one_micro_batch_within_the_budget(sizes: list[int]) -> None:
+    rows = [Row([i], size) for i, size in enumerate(sizes)]
+    for pack in (side_by_side, end_to_end):
+        packed = pack(rows, 100)
+        assert sorted(r.chains[0] for lanes in packed for lane in lanes for r in lane) == list(range(len(rows)))
+        for lanes in packed:
+            longest = max(sum(r.size for r in lane) for lane in lanes)
+            assert longest * len(lanes) <= 100
