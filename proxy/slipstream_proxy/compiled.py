@@ -26,7 +26,19 @@ PACKAGE = Path(__file__).parent
 _HOT = {
     "data/access": ("admission", "limits"),
     "data/call": (
-        *("call", "capture", "choice", "conversation", "headers", "payload", "record", "renaming", "replays", "reply"),
+        *(
+            "call",
+            "capture",
+            "choice",
+            "conversation",
+            "guards",
+            "headers",
+            "payload",
+            "record",
+            "renaming",
+            "replays",
+            "reply",
+        ),
         *("services", "step", "trainability", "translation", "view"),
     ),
     "data/engines": ("live", "models", "pools", "probe"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.support.dialects import head
 
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.dialects.base import Hide
@@ -38,3 +39,16 @@ def test_what_was_asked_for_is_hidden(spaced):
     event = COMPLETIONS.event(b"data: " + reply + b"\n\n", Hide(ids=True, logprobs=True))
     assert json.loads(event[6:]) == {"choices": [hidden]} and event.endswith(b"\n\n")
     assert COMPLETIONS.event(b"data: [DONE]\n\n", Hide(ids=True)) == b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_with_logprobs_keeps_its_text(stream):
+    logprobs = {"text_offset": [0, 1], "token_logprobs": [None, -0.5], "tokens": ["a", "b"], "top_logprobs": None}
+    reply = json.dumps(
+        {"choices": [{"index": 0, "text": "ab", "logprobs": logprobs, "finish_reason": "length"}]}
+    ).encode()
+    request = json.dumps({"prompt": "a", "echo": True, "logprobs": 1}).encode()
+    read = COMPLETIONS.parse(
+        request, b"data: " + reply + b"\n\n" if stream else reply, head(dialect="completions", stream=stream)
+    )
+    assert read.untrainable == "echo" and read.choices[0].message["content"] == "ab"

@@ -40,7 +40,7 @@ LINE = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: 
 async def test_smuggling_gets_400_and_a_closed_connection(start, fake, request_):
     proxy = await start()
     got = await send(proxy.port, request_)
-    assert got.startswith(b"HTTP/1.1 400") or got.startswith(b"HTTP/1.0 400")
+    assert got.startswith(b"HTTP/1.1 400")
     assert got.count(b"HTTP/1.") == 1 and b'"error"' in got
     assert not fake.seen
 
@@ -398,3 +398,18 @@ async def test_a_reader_that_stops_holds_the_engine_back(start, fake):
         writer.close()
     finally:
         await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"POST /v1/chat/completions HTTP/1.1\nHost: localhost\nContent-Length: 2\n\n{}",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\nContent-Length: 2\r\n\r\n{}",
+        b"GET /v1/models HTTP/1.1\nHost: localhost\n\n",
+    ],
+)
+async def test_bare_line_feeds_get_their_400_at_once(start, fake, request_):
+    proxy = await start()
+    async with asyncio.timeout(10):
+        got = await send(proxy.port, request_)
+    assert got.startswith(b"HTTP/1.1 400 ") and got.count(b"HTTP/1.") == 1 and not fake.seen

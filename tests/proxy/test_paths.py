@@ -14,6 +14,7 @@ CHAT = "/v1/chat/completions"
     [
         (CHAT, ["POST"]),
         ("/v1/models", ["GET"]),
+        ("/invocations", ["POST"]),
         ("/v1/models/gpt-4o", ["GET"]),
         ("/v1/responses/resp_1", ["GET", "DELETE"]),
         ("/v1/files", ["GET", "POST"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.dataplane import ASK, post, read_request
 
 from slipstream_proxy.data.call.reply import EngineReply
 from slipstream_proxy.data.wire.http1 import ResponseHead
@@ -40,3 +41,21 @@ def test_the_body_is_joined_once():
     assert reply.body() is reply.parts[0]
     reply.parts.append(b"b")
     assert reply.body() == b"a" * 100 + b"b"
+
+
+ERROR = b'data: {"error": {"message": "engine died", "type": "InternalServerError", "code": 500}}\n\ndata: [DONE]\n\n'
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages"])
+async def test_a_stream_in_which_the_engine_fails_is_an_error(start, serve, path):
+    async def failing(reader, writer):
+        await read_request(reader)
+        writer.write(STREAM + ERROR)
+
+    proxy = await start(engine={"urls": [await serve(failing)]})
+    status, _, body = await post(proxy.url, {**ASK, "prompt": "x", "max_tokens": 5, "stream": True}, path=path)
+    assert status == 200 and b"engine died" in body
+    (frame,) = await proxy.record(1)
+    assert (frame.head["outcome"], frame.head["status"]) == ("error", 200)
+    assert any('outcome="error"' in str(key) or "error" in key for key in proxy.plane.metrics.calls)

@@ -13,6 +13,7 @@ from slipstream_proxy.data.access.limits import Limits
 from slipstream_proxy.data.call.capture import Capture
 from slipstream_proxy.data.call.choice import Choice
 from slipstream_proxy.data.call.conversation import Conversation
+from slipstream_proxy.data.call.guards import CpuGuard
 from slipstream_proxy.data.call.headers import ProxyHeaders
 from slipstream_proxy.data.call.record import Recorder
 from slipstream_proxy.data.call.renaming import Renaming
@@ -111,6 +112,8 @@ class Plane:
             Translation(self.contexts, own_responses=self.config.engine.own_responses),
             self.metrics,
         ]
+        if self.config.engine.cpu:
+            found.append(CpuGuard())
         if logging.getLogger(CallLog.__module__).isEnabledFor(logging.DEBUG):
             found.append(CallLog())
         if self.tracing is not None:

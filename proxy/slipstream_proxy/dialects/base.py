@@ -283,5 +283,12 @@ def is_done(event: bytes) -> bool:
     return event.startswith(b"data: [DONE]") or event.startswith(b"data:[DONE]")  # noqa: PIE810 - a tuple costs a call
 
 
+def is_error(event: bytes) -> bool:
+    """Whether an engine says with this event of a stream that the reply failed, in any format."""
+    if event.startswith(b"data: "):  # a tuple costs a call, so the usual event is asked for alone
+        return event.startswith(b'data: {"error"')
+    return event.startswith((b"event: error", b"event: response.failed"))
+
+
 def openai_error(status: int, message: str, kind: str, param: str | None = None) -> bytes:
     return dumps({"error": {"message": message, "type": kind, "param": param, "code": status}})

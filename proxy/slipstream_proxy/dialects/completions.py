@@ -74,7 +74,7 @@ def _read(reply: bytes, *, stream: bool) -> Read:
             choice = found.setdefault(part.get("index", 0), Choice({"role": "assistant", "content": ""}, None))
             choice.message["content"] += part.get("text") or ""
             choice.completion_ids += part.get("token_ids") or []
-            choice.logprobs += [float(x) for x in (part.get("logprobs") or {}).get("token_logprobs") or ()]
+            choice.logprobs += _logprobs(part)
             choice.finish_reason = part.get("finish_reason") or choice.finish_reason
             if not prompt and part.get("prompt_token_ids"):
                 prompt = part["prompt_token_ids"]
@@ -96,3 +96,9 @@ def _by_json(reply: bytes, hide: Hide) -> bytes:
     except (ValueError, KeyError, TypeError, AttributeError):
         return reply
     return dumps(read)
+
+
+def _logprobs(choice: JsonObject) -> list[float]:
+    """With ``echo`` the first token has none."""
+    found = (choice.get("logprobs") or {}).get("token_logprobs") or ()
+    return [float(x) for x in found if x is not None]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from slipstream.config import Config
 from slipstream.errors import StartError
-from slipstream.operate.engine import engine_command
+from slipstream.operate.engine import engine_command, has_gpu
 from slipstream.operate.health import answers
 from slipstream.operate.preflight import preflight, wants_judge, wants_trainer
 from slipstream.operate.running import running_proxy
@@ -115,9 +115,8 @@ async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str
     engine = None
     if not config.engine.urls:
         engine, url = await start_engine(config, supervisor, say)
-        config = config.model_copy(
-            update={"engine": config.engine.model_copy(update={"urls": [url], "name": config.model_name})}
-        )
+        started = {"urls": [url], "name": config.model_name, "cpu": not has_gpu()}
+        config = config.model_copy(update={"engine": config.engine.model_copy(update=started)})
     proxy, url = await _start_proxy(config, supervisor)
     key = _own_key(config)
     trainer = judge = None

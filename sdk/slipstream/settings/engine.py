@@ -33,6 +33,10 @@ class EngineConfig(Section):
     )
     tool_parser: str | None = Field(None, description="vLLM tool-call parser; None: by the model's family.")
     reasoning_parser: str | None = Field(None, description="vLLM reasoning parser; None: by the model's family.")
+    cpu: bool = Field(
+        False,
+        description="The engine computes on a CPU: `prompt_logprobs` is refused, which ends such a vLLM. `up` sets it.",
+    )
     share: bool = Field(False, description="One GPU for engine and trainer: vLLM sleeps while the trainer steps.")
     adapters_dir: str | None = Field(
         None, description="Where vLLM sees adapters.dir, if it is mounted elsewhere there."

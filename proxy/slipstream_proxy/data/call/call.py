@@ -21,7 +21,7 @@ from slipstream_proxy.data.episode.ids import new_id
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.http1 import digits
 from slipstream_proxy.data.wire.receiver import Receiver
-from slipstream_proxy.dialects.base import dumps, is_done
+from slipstream_proxy.dialects.base import dumps, is_done, is_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,7 +190,7 @@ class ActiveCall(Receiver):
 
     def _event(self, event: bytes) -> bytes | None:
         """What the client gets of an event now. The stream's end is held until the call is durable."""
-        shown = event
+        shown, self.reply.failed = event, self.reply.failed or is_error(event)
         for step in self.services.steps.event:
             changed = step.event(self, shown)
             if changed is None:

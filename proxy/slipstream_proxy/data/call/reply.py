@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class EngineReply:
     """One engine's answer to one attempt. A call that is sent again starts with a new one."""
 
-    __slots__ = ("events", "first", "head", "held", "parts", "replied", "stream", "terminal")
+    __slots__ = ("events", "failed", "first", "head", "held", "parts", "replied", "stream", "terminal")
 
     def __init__(self) -> None:
         self.head: ResponseHead | None = None
@@ -27,6 +27,8 @@ class EngineReply:
         """Cuts a stream into its events."""
         self.held: list[bytes] = []
         """The end of a stream, which leaves when the call is durable."""
+        self.failed = False
+        """The stream says that the engine failed."""
         self.terminal = False
         """The stream's last event has come."""
 
@@ -44,4 +46,4 @@ class EngineReply:
         """What was held of a stream, and its outcome. ``keep_tail``: the client gets also what is no whole event."""
         if keep_tail and self.events is not None and self.events.tail:
             self.held.append(self.events.tail)
-        return b"".join(self.held), "ok" if self.terminal else "error"
+        return b"".join(self.held), "ok" if self.terminal and not self.failed else "error"

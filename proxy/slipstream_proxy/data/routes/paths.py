@@ -14,7 +14,7 @@ _PASSED = {
         r"|v1/files(?:/[^/]+){0,2}|v1/batches(?:/[^/]+)?)"
     ),
     "POST": re.compile(
-        r"/(?:v1/embeddings|embeddings|v2/embed|v1/audio/(?:transcriptions|translations|speech)"
+        r"/(?:invocations|v1/embeddings|embeddings|v2/embed|v1/audio/(?:transcriptions|translations|speech)"
         r"|v1/images/(?:generations|edits|variations)|v1/moderations"
         r"|tokenize|detokenize|v1/rerank|v2/rerank|rerank|score|v1/score"
         r"|generative_scoring|pooling|classify|ping|cohere/v2/chat|v1/chat/completions/batch|v1/messages/count_tokens"

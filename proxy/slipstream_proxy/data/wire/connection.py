@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.wire.server_state import ServerState
 
 _LINE = re.compile(rb"POST (/[!-~]*) HTTP/1\.1\r\n")
+_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _SLOW = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"content-encoding", b"origin"))
 _PIPELINED: Final = 256 * 1024
 """Bytes that a client may send ahead while its call runs; then its socket is not read until the call ends."""
@@ -165,7 +166,9 @@ class ClientConnection(Sink):
         end = data.find(b"\r\n\r\n")
         limit = self._state.header_limit
         if end < 0 or end > limit:
-            if not data.startswith(b"POST /"[: len(data)]):
+            if end < 0 and _BARE_LINE_FEED.search(data):
+                self._turn_away(RequestRefused(400, "the request is malformed: a line of its head ends without CR"))
+            elif not data.startswith(b"POST /"[: len(data)]):
                 self._go_slow(data)
             elif end > limit or len(data) > limit:
                 self._turn_away(RequestRefused(431, "the request's head is too large"))

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
@@ -85,6 +85,7 @@ class Handler(RequestHandler):
 
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
             response = await answer(request)
+            request._version = HttpVersion11  # aiohttp does not know which one the client meant
             await response.prepare(request)
             await response.write_eof()
             self._linger()
