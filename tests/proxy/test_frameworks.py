@@ -1,0 +1,94 @@
+"""What each framework sends by default (docs/frameworks.md, recorded from its own client), and what becomes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.dataplane import ASK, post
+
+PAGE = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
+FUNCTION = {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+TOOLS = [{"type": "function", "function": FUNCTION}]
+STRICT = [{"type": "function", "function": {**FUNCTION, "strict": True}}]
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "Out", "schema": {"type": "object"}, "strict": True}}
+STOPS = ["Observation:", "Calling tools:"]
+ONE = {"type": "function", "function": {"name": "add"}}
+SENT = {
+    "pydantic-ai 2.68": {"stream": False, "tools": STRICT, "tool_choice": "auto"},
+    "pydantic-ai with an `output_type`": {"stream": False, "tools": STRICT, "tool_choice": "required"},
+    "LangGraph 1.2, langchain-openai 1.7": {"stream": False, "tools": TOOLS},
+    "LangChain `with_structured_output`": {"stream": False, "response_format": SCHEMA},
+    "OpenAI Agents 0.20, chat completions": {"tools": STRICT},
+    "OpenAI Agents with an `output_type`": {"response_format": SCHEMA},
+    "CrewAI 1.15": {"tools": STRICT, "tool_choice": "auto"},
+    "AutoGen 0.7 (autogen-agentchat)": {"stream": False, "tools": TOOLS, "tool_choice": "auto"},
+    "AG2 1.2": {"stream": False, "tools": TOOLS},
+    "Agno 3.1, `OpenAILike`": {"tools": TOOLS},
+    "Agno 3.1, `VLLM`": {"tools": TOOLS, "presence_penalty": 1.5, "temperature": 0.7, "top_p": 0.8},
+    "smolagents 1.26, `CodeAgent`": {"stop": [*STOPS, "</code>"]},
+    "smolagents 1.26, `ToolCallingAgent`": {"stop": STOPS, "tools": TOOLS, "tool_choice": "required"},
+    "instructor 1.17": {"tools": TOOLS, "tool_choice": ONE},
+    "instructor 1.17, `Mode.MD_JSON`": {},
+    "Vercel AI SDK 6.0": {"tools": TOOLS, "tool_choice": "auto"},
+    "Vercel AI SDK, `generateObject`": {"response_format": {"type": "json_object"}},
+    "LiteLLM 1.106 (`openai/…`, `hosted_vllm/…`)": {},
+    "`llm` 0.36": {"stream": True, "stream_options": {"include_usage": True}},
+}
+"""Row of the page's table → the fields that the framework sent beside model and messages."""
+
+
+def row(name: str) -> list[str]:
+    (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {name} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.parametrize("name", SENT)
+async def test_the_page_says_what_the_proxy_says(start, fake, name):
+    proxy = await start()
+    status, headers, _ = await post(proxy.url, {**ASK, **SENT[name]})
+    said = row(name)[2]
+    expected = "yes" if said == "yes" else f"no; {said.removeprefix('**no: ').removesuffix('**').split(',')[0]}"
+    assert (status, headers["x-slipstream-trainable"]) == (200, expected)
+
+
+async def test_langgraph_sends_what_the_page_says(start, fake):
+    """Live: the framework's own client, as the page shows it."""
+    from langchain_openai import ChatOpenAI
+    from langgraph.graph import END, START, MessagesState, StateGraph
+
+    proxy = await start()
+    tags = {"x-slipstream-episode": "e1", "x-slipstream-task": "book-a-flight"}
+    llm = ChatOpenAI(base_url=f"{proxy.url}/v1", api_key="none", model=ASK["model"], default_headers=tags)
+
+    async def think(state: MessagesState) -> dict:
+        return {"messages": [await llm.bind_tools(TOOLS).ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("think", think)
+    graph.add_edge(START, "think")
+    graph.add_edge("think", END)
+    reply = (await graph.compile().ainvoke({"messages": [("user", "hi")]}))["messages"][-1]
+    assert reply.content
+    (frame,) = await proxy.record(1)
+    assert (frame.head["episode"], frame.head["task"]) == ("e1", "book-a-flight")
+    sent = set(fake.seen[0][0]) - {"return_token_ids", "logprobs"}
+    assert sent == {"model", "messages", *SENT["LangGraph 1.2, langchain-openai 1.7"]}
+
+
+async def test_litellm_sends_what_the_page_says(start, fake):
+    import litellm
+
+    proxy = await start()
+    tags = {"x-slipstream-episode": "e2", "x-slipstream-task": "t"}
+    for provider in ("hosted_vllm", "openai"):
+        await litellm.acompletion(
+            f"{provider}/{ASK['model']}",
+            ASK["messages"],
+            api_base=f"{proxy.url}/v1",
+            api_key="none",
+            extra_headers=tags,
+        )
+    frames = await proxy.record(2)
+    assert [frame.head["episode"] for frame in frames] == ["e2", "e2"]
+    assert all(set(body) - {"return_token_ids", "logprobs"} == {"model", "messages"} for body, _ in fake.seen)
