@@ -11,8 +11,8 @@ from tests.support.dataplane import ASK, post, read_request
 from tests.support.dialects import CHAT, reply, turn, user
 from tests.support.fake_engine import dump, sse
 
-from slipstream.cli.import_ import episode_of
 from slipstream.contract import TAG, name_of
+from slipstream.operate.logs import episode_of
 from slipstream_proxy.data.episode.identity import Prefix, Tags, read_tags, split_path
 from slipstream_proxy.data.episode.memory import EpisodeMemory
 

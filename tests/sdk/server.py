@@ -101,6 +101,7 @@ def serve() -> Iterator[Server]:
             pass
 
     class Quiet(ThreadingHTTPServer):
+        request_queue_size = 256
         daemon_threads = True
 
         def handle_error(self, *args: object) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from slipstream_proxy.store.protocol import EpisodeFilter, Store
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+DPO_TASKS = 50
 Note = Callable[[list[tuple[str, str]]], None]
 """Told of the (key, id) of episodes that are about to leave."""
 TYPES = {
@@ -59,21 +62,36 @@ def conversation(episode: EpisodeDetail) -> list[Any] | None:
     return [*as_messages(last.messages), as_reply(last.reply[0])]
 
 
+def without_nulls(value: Any) -> Any:
+    """What trainers read has no null: a field without a value is left out, and a message without content has an empty one."""
+    if isinstance(value, list):
+        return [without_nulls(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {k: without_nulls(v) for k, v in value.items() if v is not None}
+    return kept | {"content": ""} if "role" in value and kept.get("content") is None else kept
+
+
+def tools_of(episode: EpisodeDetail) -> str | None:
+    """As JSON, which TRL reads: a column of nested schemas has no type that all rows share."""
+    tools = good_calls(episode)[-1].tools
+    return json.dumps(tools) if tools else None
+
+
 def sft_row(episode: EpisodeDetail) -> dict[str, Any] | None:
     messages = conversation(episode)
     if messages is None:
         return None
-    calls = good_calls(episode)
     row: dict[str, Any] = {
         "messages": messages,
         "episode": episode.id,
         "task": episode.task,
         "adapter": episode.adapter,
         "reward": episode.reward,
+        "tools": tools_of(episode),
     }
-    if calls[-1].tools:
-        row["tools"] = json.dumps(calls[-1].tools)
-    return row
+    found: dict[str, Any] = without_nulls(row)
+    return found
 
 
 def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> dict[str, Any] | None:
@@ -84,14 +102,17 @@ def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> dict[str, Any] | None:
         same += 1
     if not same or best.reward == worst.reward:
         return None
-    return {
+    row: dict[str, Any] = {
         "prompt": chosen[:same],
         "chosen": chosen[same:],
         "rejected": rejected[same:],
         "task": best.task,
         "chosen_reward": best.reward,
         "rejected_reward": worst.reward,
+        "tools": tools_of(best),
     }
+    found: dict[str, Any] = without_nulls(row)
+    return found
 
 
 def noted(batches: Iterator[list[EpisodeDetail]], note: Note) -> Iterator[list[EpisodeDetail]]:
@@ -102,17 +123,26 @@ def noted(batches: Iterator[list[EpisodeDetail]], note: Note) -> Iterator[list[E
 
 
 def dpo_rows(store: Store, wanted: EpisodeFilter, note: Note) -> Iterator[dict[str, Any]]:
-    """Best against worst of each task. Of a task's runs only the ids are held, and of the runs themselves two."""
+    """Best against worst of each task. Of a task's runs only the ids are held, and of ``DPO_TASKS`` tasks two runs each."""
+    for tasks in batched(store.episodes.ranked(wanted), DPO_TASKS):
+        runs = store.episodes.many({name for best, worst in tasks for name in (best[0], worst[0])})
 
-    def first(names: list[tuple[str, str]]) -> EpisodeDetail | None:
-        found = (store.episodes.get(*name) for name in names)
-        return next((e for e in found if e is not None and conversation(e)), None)
+        def first(
+            names: list[tuple[str, str]], runs: dict[tuple[str, str], EpisodeDetail] = runs
+        ) -> EpisodeDetail | None:
+            found = (runs.get(name) or store.episodes.get(*name) for name in names)
+            return next((e for e in found if e is not None and conversation(e)), None)
 
-    for best, worst in store.episodes.ranked(wanted):
-        chosen, rejected = first(best), first(worst)
-        if chosen and rejected and (row := dpo_row(chosen, rejected)):
-            note([(e.key, e.id) for e in (chosen, rejected)])
-            yield row
+        for best, worst in tasks:
+            chosen, rejected = first(best), first(worst)
+            if chosen and rejected and (row := dpo_row(chosen, rejected)):
+                note([(e.key, e.id) for e in (chosen, rejected)])
+                yield row
+
+
+def batched(items: Iterator[T], size: int) -> Iterator[list[T]]:
+    while batch := list(itertools.islice(items, size)):
+        yield batch
 
 
 def parquet_row(e: EpisodeDetail) -> dict[str, Any]:

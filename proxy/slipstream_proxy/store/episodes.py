@@ -84,6 +84,19 @@ class EpisodeTable:
             ep = EpisodeRow(*rows[0])
             return self.details(tx, [ep], tokens=tokens)[ep.eid]
 
+    def many(self, names: Collection[Name]) -> dict[Name, EpisodeDetail]:
+        """Those of these (key, id) that there are and that are not deleted, without tokens."""
+        with self.db.read() as tx:
+            eps = self.load(tx, ["/".join(name) for name in names]).values()
+            return {(d.key, d.id): d for d in self.details(tx, [e for e in eps if e.state != "deleted"]).values()}
+
+    def call_ids(self, key: str, episode: str) -> set[str]:
+        """Ids of its stored calls; empty where there is no such episode."""
+        eid = f"{key}/{episode}"
+        with self.db.read() as tx:
+            tables = self.calls.days.tables_of(tx, list(self.load(tx, [eid]).values()))
+            return {row[0] for t in tables for row in tx.all(f"SELECT id FROM {t} WHERE eid = ?", (eid,))}
+
     def owners(self, episode: str, most: int = 2) -> list[str]:
         """Keys that have an episode of this id, deleted ones apart, at most ``most`` of them."""
         with self.db.read() as tx:

@@ -130,6 +130,12 @@ class Episodes(Protocol):
     def get(self, key: str | None, episode: str, *, tokens: bool = False) -> EpisodeDetail | None:
         """One episode with all that is known; None: unknown or deleted. Without a key the newest of that id."""
 
+    def many(self, names: Collection[Name]) -> dict[Name, EpisodeDetail]:
+        """Those of these (key, id) that there are and that are not deleted, without tokens."""
+
+    def call_ids(self, key: str, episode: str) -> set[str]:
+        """Ids of its stored calls; empty where there is no such episode."""
+
     def owners(self, episode: str, most: int = 2) -> list[str]:
         """Keys that have an episode of this id, deleted ones apart, at most ``most`` of them."""
 

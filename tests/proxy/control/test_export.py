@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import datasets
 import pytest
 from tests.proxy.control.conftest import until
@@ -73,3 +75,43 @@ async def test_who_forgets_is_told_of_the_datasets(plane):
     status, body = await plane.ask("DELETE", "/episodes/gone")
     assert (status, body["exports"]) == (200, sorted(made[:2]))
     assert (await plane.ask("DELETE", "/episodes/kept"))[1]["exports"] == sorted(made[:2])
+
+
+TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
+
+
+async def test_rows_for_trainers_carry_tools_and_no_null(plane):
+    for i in range(2):
+        call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+        messages = [
+            {"role": "user", "content": "find it"},
+            {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
+            {"role": "tool", "tool_call_id": "c1", "content": "there"},
+            {"role": "assistant", "content": f"answer {i}", "audio": None},
+        ]
+        body = {"id": f"i{i}", "task": "t", "messages": messages, "tools": [TOOL], "reward": float(i)}
+        assert (await plane.ask("POST", "/import", body))[0] == 200
+    await until(lambda: _all(plane))
+    for name in ("sft", "dpo"):
+        r = await plane.client.get(f"/slipstream/v1/export?format={name}", headers=plane.as_())
+        rows = [json.loads(line) for line in (await r.read()).splitlines()]
+        assert len(rows) == (2 if name == "sft" else 1)
+        for row in rows:
+            assert json.loads(row["tools"]) == [TOOL]
+            assert "null" not in json.dumps({k: v for k, v in row.items() if k != "tools"})
+            spoken = row.get("messages") or row["prompt"] + row["chosen"]
+            assert [m["role"] for m in spoken] == ["user", "assistant", "tool", "assistant"]
+            assert spoken[1]["content"] == "" and spoken[1]["tool_calls"][0]["function"]["name"] == "search"
+
+
+async def test_many_pairs_are_fetched_together(plane, monkeypatch):
+    monkeypatch.setattr("slipstream_proxy.control.export.DPO_TASKS", 2)
+    for i in range(10):
+        messages = [{"role": "user", "content": f"q{i // 2}"}, {"role": "assistant", "content": f"a{i}"}]
+        body = {"id": f"i{i}", "task": f"t{i // 2}", "messages": messages, "reward": float(i % 2)}
+        assert (await plane.ask("POST", "/import", body))[0] == 200
+    await until(lambda: _all(plane))
+    r = await plane.client.get("/slipstream/v1/export?format=dpo", headers=plane.as_())
+    rows = [json.loads(line) for line in (await r.read()).splitlines()]
+    assert [row["task"] for row in rows] == [f"t{i}" for i in range(5)]
+    assert all((row["chosen_reward"], row["rejected_reward"]) == (1.0, 0.0) for row in rows)

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.proxy.control.conftest import until
 
-from slipstream.cli.import_ import episode_of, read_jsonl, read_parquet
+from slipstream.operate.logs import episode_of, read_jsonl, read_parquet
 from slipstream_proxy.control.routes.log_import import PREFIX, ImportIn, calls_of
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -41,7 +41,7 @@ async def test_each_assistant_message_is_a_call(plane):
     first, second = e["call_list"]
     assert (first["messages"], first["reply"][0]["tool_calls"]) == ([SYSTEM | {}, USER], ASKS["tool_calls"])
     assert (second["messages"], second["reply"], second["tools"]) == (WHOLE[:4], [SAYS], TOOLS)
-    assert second["parent"] == first["id"]  # the history is stored once
+    assert second["extends"] == first["id"]  # the history is stored once
     assert not any(c["trainable"] for c in e["call_list"])
     assert {r["name"]: (r["value"], r["source"]) for r in e["rewards"]} == {"reward": (0.5, "import"), "steps": (2.0, "import")}  # fmt: skip
 

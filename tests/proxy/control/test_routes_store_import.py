@@ -10,7 +10,7 @@ import pytest
 from tests.proxy.control.conftest import API, Plane, make_config, until
 from tests.proxy.control.fake_engine import FakeEngine, write_adapter
 
-from slipstream.cli.import_ import exported, read_jsonl, read_parquet
+from slipstream.operate.logs import exported, read_jsonl, read_parquet
 
 
 @pytest.fixture

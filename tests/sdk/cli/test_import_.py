@@ -10,8 +10,8 @@ import pytest
 from tests.sdk.server import Server
 
 from slipstream.cli import main
-from slipstream.cli.import_ import episode_of
 from slipstream.errors import SlipstreamError
+from slipstream.operate.logs import episode_of
 
 USER, REPLY = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}
 
@@ -74,7 +74,7 @@ def test_trajectory_parquet(server: Server) -> None:
     pq.write_table(pa.Table.from_pylist(rows), "log.parquet")
     assert main(["import", "log.parquet", "--url", server.url]) == 0
     assert len(server.seen) == 300
-    assert server.seen[-1].json["task"] == "s299"
+    assert {s.json["task"] for s in server.seen} == {f"s{i}" for i in range(300)}
     assert server.seen[-1].json["messages"] == [USER, REPLY]
     assert server.seen[-1].json["tools"] == [{"type": "function"}]
 
@@ -145,3 +145,52 @@ def test_adapters_as_the_command_prints_them(server: Server, capsys: pytest.Capt
     assert main(["import", "adapters.json", "--url", server.url]) == 0
     assert server.seen[0].json == told
     assert capsys.readouterr().out == "1 adapters\n"
+
+
+ART = {
+    "trajectories": [
+        {
+            "messages_and_choices": [USER, {"finish_reason": "stop", "index": 0, "message": REPLY, "logprobs": None}],
+            "reward": 0.5,
+            "metrics": {"won": True, "turns": 3},
+            "metadata": {"scenario_id": "find 17", "step": 4},
+            "additional_histories": [{"messages_and_choices": [USER, REPLY, USER, REPLY], "tools": None}],
+            "logs": ["x"],
+        },
+        {"messages_and_choices": [USER, REPLY], "reward": 1.0, "metrics": {}, "metadata": {"scenario_id": "find 17"}},
+    ],
+    "exceptions": [],
+}
+
+
+def test_arts_own_trajectory_files(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("POST", "/import", {})
+    path = jsonl(ART, {"trajectories": [{"messages_and_choices": [USER, REPLY], "reward": 0.0}] * 2})
+    assert main(["import", str(path), "--url", server.url]) == 0
+    assert capsys.readouterr().out == "4 episodes\n"
+    bodies = [s.json for s in server.asked("POST", "/slipstream/v1/import")]
+    by_id: dict[str, list[dict[str, Any]]] = {}
+    for body in bodies:
+        by_id.setdefault(body["id"], []).append(body)
+    histories = next(b for b in by_id.values() if len(b) == 2)  # one episode, its main history first
+    assert histories[0]["messages"] == [USER, REPLY] and histories[0]["reward"] == 0.5
+    assert histories[0]["metrics"] == {"turns": 3.0} and histories[0]["tags"]["step"] == "4"
+    assert len(histories[1]["messages"]) == 4 and "reward" not in histories[1]
+    tasks = [b[0]["task"] for b in by_id.values()]
+    assert sorted(tasks.count(t) for t in set(tasks)) == [2, 2], "a line is a group of one task"
+    assert len(by_id) == 4
+    server.seen.clear()
+    assert main(["import", str(path), "--url", server.url]) == 0  # again: the same ids
+    assert {s.json["id"] for s in server.asked("POST", "/slipstream/v1/import")} == set(by_id)
+
+
+def test_trajectories_that_are_none(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    path = jsonl({"trajectories": [1]})
+    assert main(["import", str(path), "--url", server.url]) == 1
+    assert "log.jsonl:1: trajectories is no list of objects" in capsys.readouterr().err
+
+
+def test_the_first_refusal_ends_it_and_is_named(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("POST", "/import", {"error": {"type": "x", "message": "no"}}, 409)
+    assert main(["import", str(jsonl({"messages": [USER, REPLY]})), "--url", server.url]) == 1
+    assert capsys.readouterr().err == "slipstream import: log.jsonl:1: no\n"

@@ -117,20 +117,25 @@ def calls_of(body: ImportIn, key: str, episode: str, at: float) -> list[tuple[Ca
     return found
 
 
-async def _known(ctx: Ctx, key: str, episode: str) -> set[str]:
-    """Ids of its imported calls. An episode that is no imported one is left alone."""
+async def _known(ctx: Ctx, key: str, episode: str) -> set[str] | None:
+    """Ids of its imported calls; None: it is new. An episode that is no imported one is left alone."""
     deps = ctx.deps
-    found = await deps.ask(deps.store.episodes.get, key, episode)
-    if await deps.ask(deps.store.rewards.acknowledge, key, episode, None, deps.now()) is None:
+    ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, None, deps.now())
+    if ack is None:
         raise Problem(409, f"episode {episode} is forgotten", field="body.id", fix="import it under another id")
-    if found is None:
-        return set()
-    known = {call.id for call in found.call_list}
+    if not ack.known:
+        return None
+    known = await deps.ask(deps.store.episodes.call_ids, key, episode)
     if any(not i.startswith(PREFIX) for i in known):
         raise Problem(
             409, f"episode {episode} is one of the agent's own", field="body.id", fix="import it under another id"
         )
     return known
+
+
+async def _is_new(ctx: Ctx, key: str, episode: str, idempotency: str | None) -> bool:
+    ack = await ctx.deps.ask(ctx.deps.store.rewards.acknowledge, key, episode, idempotency, ctx.deps.now())
+    return ack is None or ack.stored
 
 
 async def post_import(ctx: Ctx) -> web.StreamResponse:
@@ -148,7 +153,7 @@ async def post_import(ctx: Ctx) -> web.StreamResponse:
         raise Problem(
             409, "no message of it is an assistant's", field="body.messages", fix="import whole conversations"
         )
-    new = {call[0].id: call for call in calls if call[0].id not in known}
+    new = {call[0].id: call for call in calls if call[0].id not in (known or ())}
     for head, request, answer in new.values():
         if not await deps.mutations.writer.put(Kind.CALL, head, request, answer):
             raise Problem(
@@ -160,8 +165,7 @@ async def post_import(ctx: Ctx) -> web.StreamResponse:
     for name, value in rewards.items():
         # the key: importing it again changes nothing, importing it with another value corrects it
         given = c.RewardIn(name=name, value=value, source=UPSTREAM, key=f"import-{name}-{value!r}")
-        ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, given.key, deps.now())
-        if ack is None or ack.stored:
+        if known is None or await _is_new(ctx, key, episode, given.key):
             await deps.mutate(
                 "reward", {"key": key, "episode": episode, "reward": given.model_dump(mode="json")}, wait=0
             )

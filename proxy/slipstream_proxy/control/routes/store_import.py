@@ -69,11 +69,11 @@ async def post_episode(ctx: Ctx) -> web.StreamResponse:
     body: EpisodeIn = ctx.body
     if len({call.id for call in body.call_list if call.episode == body.id}) != len(body.call_list):
         raise Problem(409, "calls of another episode, or one twice", field="body.call_list", fix="send it as exported")
-    known = await deps.ask(deps.store.episodes.get, body.key, body.id)
-    if known is None and await deps.ask(deps.store.rewards.acknowledge, body.key, body.id, None, deps.now()) is None:
+    ack = await deps.ask(deps.store.rewards.acknowledge, body.key, body.id, None, deps.now())
+    if ack is None:
         raise Problem(409, f"episode {body.id} is forgotten", field="body.id")
-    if known is not None:
-        if {call.id for call in body.call_list} - {call.id for call in known.call_list}:
+    if ack.known:
+        if {call.id for call in body.call_list} - await deps.ask(deps.store.episodes.call_ids, body.key, body.id):
             raise Problem(
                 409, f"episode {body.id} is there with other calls", field="body.id", fix="import into a fresh store"
             )
