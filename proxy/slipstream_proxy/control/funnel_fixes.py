@@ -72,5 +72,9 @@ LOST = {
         "nothing to do: what a bad adapter sampled must not train the next one",
     ),
     ("dropped", "deleted"): ("their episodes were deleted", "nothing to do"),
+    ("dropped", "nothing_trainable"): (
+        "no call in them can be trained on",
+        "see the reasons of untrainable calls, and change what the agent sends",
+    ),
 }
 """(state, cause) → why, and what to do."""

@@ -11,7 +11,7 @@ from slipstream.contract import BatchAck, BatchLeaseIn
 from slipstream_proxy.store.batch_table import BatchEpisode, batch_table
 from slipstream_proxy.store.calls import TOKEN_COLUMNS, CallTable
 from slipstream_proxy.store.driver import IN, Driver, Tx
-from slipstream_proxy.store.freshness import EQUAL, ROLLED_BACK, SKIPPED, Freshness, taken_back
+from slipstream_proxy.store.freshness import EQUAL, ROLLED_BACK, SKIPPED, Freshness, Times, taken_back
 from slipstream_proxy.store.groups import GroupTable
 from slipstream_proxy.store.meta import STALE_RUNS, get_meta, set_meta
 from slipstream_proxy.store.protocol import LeasedBatch, Rules
@@ -30,6 +30,13 @@ class ReadyGroup(NamedTuple):
     ready_at: float
     kind: str
     task: str | None
+    created: float
+    completed: float | None
+    judge_last: str | None
+
+    def waited_for(self, now: float) -> str:
+        """What it has waited for longest."""
+        return Times(self.created, self.completed, self.ready_at, self.judge_last).longest(now)
 
 
 def share_out(groups: Sequence[tuple[str, str]], most: int, share: float) -> list[str]:
@@ -65,12 +72,12 @@ class BatchQueue:
             model = wanted.model or self._fullest(tx)
             if model is None:
                 return None
-            sql = f"""SELECT id, key, ready_at, kind, task FROM t_groups WHERE state = 'ready' AND split = 'train' AND model = ?
-                ORDER BY ready_at, created, id LIMIT ?{self.db.lock_rows}"""
+            sql = f"""SELECT {", ".join(ReadyGroup._fields)} FROM t_groups
+                WHERE state = 'ready' AND split = 'train' AND model = ? ORDER BY ready_at, created, id LIMIT ?{self.db.lock_rows}"""
             ready = [ReadyGroup(*r) for r in tx.all(sql, (model, 4 * wanted.max_groups + 64))]
             members = self.groups.members(tx, [g.id for g in ready])
             fresh = Freshness(versions, live, wanted.max_staleness, taken_back(tx))
-            ready = self._usable(tx, ready, members, fresh)
+            ready = self._usable(tx, ready, members, fresh, now)
             if not ready or (len(ready) < wanted.min_groups and min(g.ready_at for g in ready) > now - wanted.max_wait):
                 return None
             chosen = set(share_out([(g.id, g.key) for g in ready], wanted.max_groups, self.rules.key_share))
@@ -101,10 +108,10 @@ class BatchQueue:
         return found[0][0] if found else None
 
     def _usable(
-        self, tx: Tx, ready: Sequence[ReadyGroup], members: dict[str, list[EpisodeRow]], fresh: Freshness
+        self, tx: Tx, ready: Sequence[ReadyGroup], members: dict[str, list[EpisodeRow]], fresh: Freshness, now: float
     ) -> list[ReadyGroup]:
         """Groups in which nothing can be trained on are settled, with the cause. → The others."""
-        losses = {g.id: loss for g in ready if (loss := fresh.loss(members[g.id]))}
+        losses = {g.id: loss for g in ready if (loss := fresh.loss(members[g.id], g.waited_for(now)))}
         self.groups.lose(tx, losses)
         return [g for g in ready if g.id not in losses]
 

@@ -15,10 +15,12 @@ from slipstream_proxy.store.driver import Tx
 from slipstream_proxy.store.rows import EpisodeRow
 
 STALE = "stale"
-ROLLED_BACK = "rolled back"
-NOTHING = "nothing trainable"
+"""State of a group that is too old, and reason of a call that is. The group's cause is what it waited for longest."""
+FORMING, REWARD, JUDGE, TRAINER = "forming", "reward", "judge", "trainer"
+ROLLED_BACK = "rolled_back"
+NOTHING = "nothing_trainable"
 DELETED = "deleted"
-EQUAL = "equal rewards"
+EQUAL = "equal_rewards"
 SKIPPED = "skipped"
 
 
@@ -44,8 +46,8 @@ class Freshness:
     def trainable(self, adapter: str | None) -> bool:
         return self.staleness(adapter) <= self.most
 
-    def loss(self, members: Sequence[EpisodeRow]) -> Loss | None:
-        """None: there is something to train on."""
+    def loss(self, members: Sequence[EpisodeRow], waited_for: str) -> Loss | None:
+        """None: there is something to train on. ``waited_for``: what a stale group waited for longest."""
         used = {a for ep in members for a in load(ep.adapters)}
         if not members:
             return Loss("dropped", DELETED)
@@ -53,13 +55,33 @@ class Freshness:
             return Loss("dropped", ROLLED_BACK)
         if not used:
             return Loss("dropped", NOTHING)
-        return None if any(self.trainable(a) for a in used) else Loss("stale", STALE)
+        return None if any(self.trainable(a) for a in used) else Loss(STALE, waited_for)
 
     def stale_runs(self, members: Sequence[EpisodeRow]) -> int:
         """Runs of which no call is trained on, because they are too old."""
         return sum(
             bool(used) and not any(self.trainable(a) for a in used) for used in (load(ep.adapters) for ep in members)
         )
+
+
+class Times(NamedTuple):
+    """When a group began to form, was complete and had its rewards; under which lease the judge scored it last."""
+
+    created: float
+    completed: float | None
+    ready_at: float | None
+    judge_last: str | None
+
+    def longest(self, now: float) -> str:
+        """What the group has waited for longest."""
+        completed = now if self.completed is None else self.completed
+        ready = now if self.ready_at is None else self.ready_at
+        spans = {
+            FORMING: completed - self.created,
+            JUDGE if self.judge_last else REWARD: ready - completed,
+            TRAINER: now - ready,
+        }
+        return max(spans, key=lambda name: spans[name])
 
 
 def taken_back(tx: Tx) -> set[str]:

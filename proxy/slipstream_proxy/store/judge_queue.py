@@ -21,7 +21,7 @@ from slipstream.contract import (
 from slipstream_proxy.store.codec import clean, dump
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.episodes import EpisodeTable
-from slipstream_proxy.store.freshness import STALE, freshness_of
+from slipstream_proxy.store.freshness import JUDGE, STALE, freshness_of
 from slipstream_proxy.store.groups import GroupTable, window_of
 from slipstream_proxy.store.likeness import HASH, likeness_of
 from slipstream_proxy.store.memory import Memory
@@ -115,7 +115,9 @@ class JudgeQueue:
         sql = f"SELECT id FROM t_groups WHERE split = 'train' AND state IN ('waiting_reward', 'ready') AND id {IN}"
         training = [g for (g,) in tx.all(sql, (list(found),))] if found else []
         members = self.groups.members(tx, training)
-        losses = {g: loss for g in training if (loss := fresh[found[g]].loss(members[g])) and loss.cause == STALE}
+        losses = {
+            g: loss for g in training if (loss := fresh[found[g]].loss(members[g], JUDGE)) and loss.state == STALE
+        }
         self.groups.lose(tx, losses)
         return [g for g in found if g not in losses]
 

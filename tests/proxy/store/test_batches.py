@@ -135,8 +135,8 @@ def test_a_group_in_which_nothing_can_be_trained_on_is_lost(store):
     assert set(got.table["episode"].to_pylist()) == {"new-0", "new-1"}
     counts = store.statistics.counts(NOW)
     assert counts["groups"] == {"leased": 1, "stale": 2, "dropped": 1}
-    assert counts["lost"] == {"stale": 2, "nothing trainable": 1}
-    assert store.statistics.funnel("judge", NOW).lost == {("stale", "stale"): 2, ("dropped", "nothing trainable"): 1}
+    assert counts["lost"] == {"trainer": 2, "nothing_trainable": 1}
+    assert store.statistics.funnel("judge", NOW).lost == {("stale", "trainer"): 2, ("dropped", "nothing_trainable"): 1}
 
 
 def test_each_loss_has_its_cause(store):
@@ -149,7 +149,7 @@ def test_each_loss_has_its_cause(store):
     store.batches.ack(got.id, ack(got, "skipped", reason="too far"), NOW + 6)
     equal = store.batches.lease(want(), {}, 0, NOW + 7)
     assert store.batches.ack(equal.id, ack(equal, adapter="m@2"), NOW + 8)
-    assert store.statistics.counts(NOW)["lost"] == {"deleted": 1, "equal rewards": 1, "rolled back": 1, "skipped": 1}
+    assert store.statistics.counts(NOW)["lost"] == {"deleted": 1, "equal_rewards": 1, "rolled_back": 1, "skipped": 1}
 
 
 def test_groups_of_an_adapter_that_was_taken_back_never_train(store):

@@ -219,7 +219,7 @@ def test_what_is_too_old_to_train_on_is_not_judged(store):
     got = store.judging.lease(ask(limit=9), NOW + 20)
     assert sorted(g.task for g in got.groups) == ["held-out", "new"]
     counts = store.statistics.counts(NOW + 30)
-    assert counts["lost"] == {"stale": 1}
+    assert counts["lost"] == {"judge": 1}
     assert counts["judging"]["waiting"] == 1
     assert 25 < counts["judging"]["oldest"] < 31
 
