@@ -87,8 +87,8 @@ def feed(store: Store, records: list[Any], size: int) -> dict[str, float]:
     }
 
 
-def no_cut(texts: Any, _digests: Any, ids: Any, tools: Any, _known: Any) -> delta.Cut:
-    return delta.Cut(None, 0, 0, texts, ids, tools)
+def no_cut(prompt: delta.Prompt, _known: object) -> delta.Cut:
+    return delta.Cut(None, 0, 0, prompt.texts, prompt.ids, prompt.tools)
 
 
 def sizes(folder: Path, *, whole: bool) -> dict[str, float]:

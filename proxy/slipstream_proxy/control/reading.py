@@ -12,6 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from slipstream_proxy.dialects import BY_NAME
+from slipstream_proxy.dialects.base import loads
 from slipstream_proxy.records import CallHead, Kind, Mutation, Parsed
 from slipstream_proxy.segments import Frame, list_segments, read_segment
 from slipstream_proxy.store.protocol import Position, RecordedCall
@@ -134,10 +135,21 @@ def parse(read: Read) -> tuple[Item, bool]:
         parsed = BY_NAME[head.dialect].parse(frame.request, frame.reply, head)
         if not parsed.prompt_ids and frame.reply:
             head.extra["usage"] = usage_of(frame.reply)
-        return RecordedCall(head, parsed), True
+        return RecordedCall(head, parsed, *_response_ids(frame, head)), True
     except Exception as e:
         log.warning("call %s cannot be parsed (%s): kept without its text: %s", head.id, head.dialect, type(e).__name__)
         return RecordedCall(head, textless(head, f"unreadable: {type(e).__name__}")), False
+
+
+def _response_ids(frame: Frame, head: CallHead) -> tuple[str | None, str | None]:
+    """The responses API's names for this reply and for the one that the request goes on with."""
+    if head.dialect != "responses":
+        return None, None
+    body = loads(frame.request)
+    before = body.get("previous_response_id") if isinstance(body, dict) else None
+    issued = BY_NAME[head.dialect].said(frame.reply, stream=head.stream).tool_ids
+    mine = next((i for i in issued if i.startswith("resp")), None)
+    return mine, before if isinstance(before, str) else None
 
 
 def textless(head: CallHead, why: str) -> Parsed:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from slipstream.contract import CallRecord
 from slipstream_proxy.store import delta
 from slipstream_proxy.store.codec import Floats, Ids, clean, dump, dump_list, floats_of, ids_of, load
-from slipstream_proxy.store.delta import Cut, Known, Whole
+from slipstream_proxy.store.delta import NO_IDS, Cut, Known, Prompt, Whole
+from slipstream_proxy.store.fingerprint import TokenPrint, chain, digest
 from slipstream_proxy.store.protocol import RecordedCall
 from slipstream_proxy.store.rows import CallRow
+from slipstream_proxy.store.tree import Answered, Asked, issued_ids, returned_ids, words_of
 
 ERROR_LIMIT = 4096
 """Characters that are kept of an upstream's error."""
@@ -37,38 +40,95 @@ def untrainable_reason(call: RecordedCall) -> str | None:
 class Packed:
     """A call's parts as they are stored, before what it shares with an earlier call is cut off."""
 
-    texts: list[str]
-    digests: list[bytes]
-    tools: str
-    prompt: Ids
+    prompt: Prompt
     completion: Ids
+    """Of all choices, one after the other."""
     replies: list[str]
-    first: int = 0
-    """Tokens of the first choice."""
+    firsts: list[int]
+    """Tokens of each choice."""
+    asked: Asked
+    issued: list[str]
+    words: list[bytes | None]
+    """Of each reply."""
+
+    def sequences(self) -> list[Ids]:
+        """Prompt and completion of each choice."""
+        parts, at = [], 0
+        for n in self.firsts:
+            parts.append(np.concatenate((self.prompt.ids, self.completion[at : at + n])))
+            at += n
+        return parts
 
     def known(self, call: str) -> Known:
         """The call as one that later ones may begin with."""
-        first = self.completion[: self.first]
-        reply = [delta.digest(self.replies[0])] if self.replies else []
-        return Known(call, self.digests + reply, np.concatenate((self.prompt, first)), self.tools)
+        links = chain([digest(self.replies[0])] if self.replies else [], self.prompt.chain)
+        first = self.completion[: self.firsts[0]] if self.firsts else NO_IDS
+        tokens = TokenPrint.of(np.concatenate((self.prompt.ids, first)))
+        return Known(call, links, tokens, self.prompt.tools_digest)
+
+    def answered(self, call: str) -> Answered:
+        """The call as one that later ones may extend."""
+        links = self.prompt.chain
+        ends = [chain([digest(reply)], links[-1:])[-1] for reply in self.replies]
+        tokens = [TokenPrint.of(ids) for ids, n in zip(self.sequences(), self.firsts, strict=True) if n]
+        return Answered(call, links[-1], self.words, ends, tokens, self.issued)
 
 
 def pack(call: RecordedCall) -> Packed:
     parsed = call.parsed
-    texts = [dump(m) for m in parsed.messages]
     flat = [t for c in parsed.choices for t in c.completion_ids]
-    return Packed(
-        texts,
-        [delta.digest(t) for t in texts],
-        dump(parsed.tools) if parsed.tools else "[]",
+    issued = [i for c in parsed.choices for i in issued_ids(c.message)]
+    return _packed(
+        parsed.messages,
+        parsed.tools,
         np.asarray(parsed.prompt_ids, "<i4"),
         np.asarray(flat, "<i4"),
-        [dump(c.message) for c in parsed.choices],
-        len(parsed.choices[0].completion_ids) if parsed.choices else 0,
+        [c.message for c in parsed.choices],
+        [len(c.completion_ids) for c in parsed.choices],
+        [*issued, *([call.response_id] if call.response_id else [])],
+        [call.previous_id] if call.previous_id else [],
     )
 
 
-def call_row(call: RecordedCall, eid: str, number: int, packed: Packed, cut: Cut) -> CallRow:
+def repack(row: CallRow, made: Whole) -> Packed:
+    """A stored call, as ``pack`` had it."""
+    replies = load(row.reply, [])
+    issued = [i for reply in replies for i in issued_ids(reply)]
+    response = load(row.extra, {}).get("response_id")
+    lengths = ids_of(row.lengths).reshape(-1, 2)[:, 0].tolist()
+    completion = ids_of(row.completion_ids)
+    ids = [*issued, response] if response else issued
+    return _packed(made.messages, made.tools, made.ids, completion, replies, lengths, ids, [])
+
+
+def _packed(
+    messages: list[Any],
+    tools: list[Any],
+    prompt: Ids,
+    completion: Ids,
+    replies: list[Any],
+    firsts: list[int],
+    issued: list[str],
+    returned: list[str],
+) -> Packed:
+    texts = [dump(m) for m in messages]
+    links = chain([digest(t) for t in texts])
+    blocks = TokenPrint.of(prompt).blocks
+    tools_text = dump(tools) if tools else "[]"
+    return Packed(
+        Prompt(texts, links, prompt, blocks, tools_text, digest(tools_text)),
+        completion,
+        [dump(r) for r in replies],
+        firsts,
+        Asked(links, [words_of(m) for m in messages], prompt, blocks, [*returned, *returned_ids(messages)]),
+        issued,
+        [words_of(r[0] if isinstance(r, list) and len(r) == 1 else r) for r in replies],
+    )
+
+
+def call_row(
+    call: RecordedCall, eid: str, number: int, packed: Packed, cut: Cut, extends: str | None = None
+) -> CallRow:
     head, parsed = call.head, call.parsed
     reason = untrainable_reason(call)
     temperature = parsed.sampling.get("temperature", 1.0)
@@ -84,6 +144,8 @@ def call_row(call: RecordedCall, eid: str, number: int, packed: Packed, cut: Cut
         extra["note"] = head.note
     if head.idempotency_key:
         extra["idempotency_key"] = head.idempotency_key
+    if call.response_id:
+        extra["response_id"] = call.response_id
     error = clean(parsed.error)
     return CallRow(
         id=head.id,
@@ -108,7 +170,7 @@ def call_row(call: RecordedCall, eid: str, number: int, packed: Packed, cut: Cut
         tools=cut.tools,
         reply=dump_list(packed.replies),
         finish=dump([c.finish_reason for c in parsed.choices]),
-        prompt_tokens=int(packed.prompt.size),
+        prompt_tokens=int(packed.prompt.ids.size),
         completion_tokens=int(packed.completion.size),
         prompt_ids=cut.ids.tobytes(),
         completion_ids=packed.completion.tobytes(),
@@ -118,6 +180,7 @@ def call_row(call: RecordedCall, eid: str, number: int, packed: Packed, cut: Cut
         body_hash=head.body_hash,
         attempt=head.attempt,
         extra=dump(extra),
+        extends=extends,
     )
 
 
@@ -137,7 +200,7 @@ def whole(row: CallRow, wholes: dict[str, Whole], *, text: bool = True) -> Whole
     )
     reply = load(row.reply, []) if text else []
     made.sequence = made.messages + reply[:1]
-    first = ids_of(row.completion_ids)[: int(lengths[0, 0])] if len(lengths) else delta.NO_IDS
+    first = ids_of(row.completion_ids)[: int(lengths[0, 0])] if len(lengths) else NO_IDS
     made.sequence_ids = np.concatenate((made.ids, first))
     wholes[row.id] = made
     return made

@@ -6,17 +6,19 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from slipstream_proxy.store import schema
-from slipstream_proxy.store.call_rows import Packed, call_row, pack, whole
-from slipstream_proxy.store.codec import dump, ids_of
+from slipstream_proxy.store.call_rows import Packed, call_row, pack, repack, whole
 from slipstream_proxy.store.days import DayTables
-from slipstream_proxy.store.delta import Known, KnownCalls, Whole, cut, digest
+from slipstream_proxy.store.delta import Whole, cut
 from slipstream_proxy.store.driver import IN, Driver, Tx
+from slipstream_proxy.store.known_calls import EpisodeCalls, KnownCalls
 from slipstream_proxy.store.protocol import RecordedCall
 from slipstream_proxy.store.rows import CALL_COLUMNS, CallRow, EpisodeRow
 
 TEXT_COLUMNS = ("messages", "tools", "reply", "sampling", "extra", "error")
 TOKEN_COLUMNS = ", ".join(f"NULL AS {c}" if c in TEXT_COLUMNS else c for c in CallRow._fields)
 """``CALL_COLUMNS`` without the text."""
+ANSWERED = ("ok", "superseded")
+"""Outcomes of calls that a client may go on with."""
 
 
 class CallTable:
@@ -56,26 +58,29 @@ class CallTable:
         """The row of the episode's next call, without what it shares with an earlier one. ``new``: the episode has no stored calls."""
         packed = pack(call)
         day = schema.day_of(call.head.at)
-        known = self._candidates(tx, ep, day, new=new)
-        made = cut(packed.texts, packed.digests, packed.prompt, packed.tools, known)
-        self.known.add(day, ep.eid, packed.known(call.head.id))
-        return call_row(call, ep.eid, number, packed, made), packed
-
-    def _candidates(self, tx: Tx, ep: EpisodeRow, day: str, *, new: bool) -> list[Known]:
-        """Calls that the episode's next one may begin with, from memory or, after a restart, from the table."""
-        known = self.known.get(day, ep.eid)
+        known = self.known.get(ep.eid)
         if known is None:
-            known = []
-            if ep.calls and not new:
-                wholes: dict[str, Whole] = {}
-                for row in self.rows(tx, [ep])[ep.eid]:
-                    made = whole(row, wholes)
-                    if schema.day_of(row.ts) == day:
-                        texts = [dump(m) for m in made.sequence]
-                        ids = ids_of(made.sequence_ids.tobytes())
-                        known.append(Known(row.id, [digest(t) for t in texts], ids, dump(made.tools)))
-            self.known.put(day, ep.eid, known)
-        return self.known.get(day, ep.eid) or []
+            known = EpisodeCalls() if new or not ep.calls else self._recall(tx, ep)
+        extends = known.tree.extends(packed.asked)
+        made = cut(packed.prompt, known.days[day])
+        self._remember(known, day, call.head.id, packed, answered=call.head.outcome == "ok")
+        self.known.put(ep.eid, known)
+        return call_row(call, ep.eid, number, packed, made, extends), packed
+
+    def _remember(self, known: EpisodeCalls, day: str, call: str, packed: Packed, *, answered: bool) -> None:
+        known.add(day, packed.known(call))
+        if answered:
+            known.tree.add(packed.answered(call))
+
+    def _recall(self, tx: Tx, ep: EpisodeRow) -> EpisodeCalls:
+        """After a restart, or if many episodes have come since: from the table."""
+        known = EpisodeCalls()
+        wholes: dict[str, Whole] = {}
+        for row in self.rows(tx, [ep])[ep.eid]:
+            packed = repack(row, whole(row, wholes))
+            self._remember(known, schema.day_of(row.ts), row.id, packed, answered=row.outcome in ANSWERED)
+            known.tree.mark(row.extends)
+        return known
 
     def supersede(self, tx: Tx, eids: Collection[str]) -> None:
         """Of one body's attempts in an episode all but the last are superseded, in whatever order they arrived."""

@@ -98,7 +98,7 @@ class Ingest:
         changes.calls[schema.day_of(head.at)].append(row)
         _note_adapter(ep, call)
         ep.calls += 1
-        ep.prompt_tokens += packed.prompt.size
+        ep.prompt_tokens += packed.prompt.ids.size
         ep.completion_tokens += packed.completion.size
         ep.started, ep.last_at = min(ep.started, head.at), max(ep.last_at, head.at)
         ep.last_end = max(ep.last_end, head.at + head.seconds)

@@ -55,6 +55,10 @@ class RecordedCall:
 
     head: CallHead
     parsed: Parsed
+    response_id: str | None = None
+    """What the engine called its reply."""
+    previous_id: str | None = None
+    """The response that the request goes on with, by its id."""
 
 
 @dataclass(slots=True, frozen=True, order=True)

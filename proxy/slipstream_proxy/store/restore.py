@@ -151,6 +151,7 @@ class EpisodeRestore:
                 reason=clean(call.untrainable_reason),
                 prompt_tokens=call.prompt_tokens,
                 completion_tokens=call.completion_tokens,
+                extends=call.extends if "extends" in call.model_fields_set else row.extends,
             )
         )
 

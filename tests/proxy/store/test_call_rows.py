@@ -25,7 +25,7 @@ def test_a_call_comes_back_from_its_row():
     two = [({"role": "assistant", "content": "a"}, [4, 5], [-0.5, -0.25]), (None, [6], [-1.0])]
     record = call("e1", choices=two, tools=[{"name": "t"}], error="late\0")
     packed = pack(record)
-    row = call_row(record, "-/e1", 3, packed, cut(packed.texts, packed.digests, packed.prompt, packed.tools, []))
+    row = call_row(record, "-/e1", 3, packed, cut(packed.prompt, []))
     back = call_public(row, whole(row, {}), tokens=True)
     assert (back.episode, back.number, back.error) == ("e1", 3, "late\ufffd")
     assert (back.messages, back.tools, back.reply) == (record.parsed.messages, [{"name": "t"}], [two[0][0], None])

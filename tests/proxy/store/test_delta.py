@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slipstream_proxy.store import delta
 from slipstream_proxy.store.codec import dump, load
-from slipstream_proxy.store.delta import Known, KnownCalls, Whole, common, common_ids, cut, digest, join
+from slipstream_proxy.store.delta import LAST, Known, Prompt, Whole, cut, join
+from slipstream_proxy.store.fingerprint import TokenPrint, chain, digest
 
 JSON = st.recursive(
     st.none()
@@ -59,18 +59,27 @@ def histories(draw):
     return calls
 
 
+def prompt(texts, ids, tools="[]"):
+    ids = np.asarray(ids, np.int32)
+    blocks = TokenPrint.of(ids).blocks
+    return Prompt(texts, chain([digest(t) for t in texts]), ids, blocks, tools, digest(tools))
+
+
+def known(name, texts, ids, tools="[]"):
+    return Known(name, chain([digest(t) for t in texts]), TokenPrint.of(np.asarray(ids, np.int32)), digest(tools))
+
+
 @settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(histories())
-def test_every_history_comes_back(calls):
-    parents, stored, whole = KnownCalls(), {}, {}
-    for number, (messages, ids, tools, reply, sampled) in enumerate(calls):
-        name, array = str(number), np.asarray(ids, np.int32)
+@given(histories(), st.integers(1, 40))
+def test_every_history_comes_back(calls, times):
+    """``times``: each token so often, so that sequences are longer than a block."""
+    bases, whole = [], {}
+    for number, (messages, short, tools, reply, sampled) in enumerate(calls):
+        name, ids = str(number), [i for i in short for _ in range(times)]
         texts = [dump(m) for m in messages]
-        digests = [digest(t) for t in texts]
-        made = cut(texts, digests, array, dump(tools), parents.get("day", "e") or [])
-        stored[name] = made
-        sequence = np.concatenate((array, np.asarray(sampled, np.int32)))
-        parents.add("day", "e", Known(name, [*digests, digest(dump(reply))], sequence, dump(tools)))
+        made = cut(prompt(texts, ids, dump(tools)), bases[-LAST:])
+        sequence = [*ids, *sampled]
+        bases.append(known(name, [*texts, dump(reply)], sequence, dump(tools)))
         back = join(
             whole.get(made.base), made.keep_messages, made.keep_tokens, [load(t) for t in made.messages], made.ids,
             None if made.tools is None else load(made.tools),
@@ -78,60 +87,31 @@ def test_every_history_comes_back(calls):
         assert [dump(m) for m in back.messages] == texts
         assert back.ids.tolist() == ids
         assert dump(back.tools) == dump(tools)
-        whole[name] = Whole(back.messages, back.ids, back.tools, [*back.messages, reply], sequence)
+        whole[name] = Whole(
+            back.messages, back.ids, back.tools, [*back.messages, reply], np.asarray(sequence, np.int32)
+        )
 
 
 def test_a_conversation_costs_what_is_new():
-    known = Known("1", [digest("a"), digest("b")], np.asarray([1, 2, 3], np.int32), "[]")
-    made = cut(["a", "b", "c"], [digest(x) for x in "abc"], np.asarray([1, 2, 3, 4], np.int32), "[]", [known])
-    assert (made.base, made.keep_messages, made.keep_tokens, made.messages, made.ids.tolist(), made.tools) == (
-        "1",
-        2,
-        3,
-        ["c"],
-        [4],
-        None,
-    )
+    made = cut(prompt(["a", "b", "c"], [1, 2, 3, 4]), [known("1", ["a", "b"], [1, 2, 3])])
+    assert (made.base, made.keep_messages, made.keep_tokens) == ("1", 2, 3)
+    assert (made.messages, made.ids.tolist(), made.tools) == (["c"], [4], None)
 
 
-def test_the_longest_match_is_the_parent_and_the_later_of_equals():
-    a = Known("a", [digest("x")], delta.NO_IDS, "[]")
-    b = Known("b", [digest("x"), digest("y")], delta.NO_IDS, "[]")
-    assert cut(["x", "y"], [digest("x"), digest("y")], delta.NO_IDS, "[]", [a, b, a]).base == "b"
-    assert cut(["x"], [digest("x")], delta.NO_IDS, "[]", [a, b]).base == "b"
-    assert cut(["z"], [digest("z")], delta.NO_IDS, "[]", [a, b]).base is None
+def test_the_longest_match_is_the_base_and_the_later_of_equals():
+    a, b = known("a", ["x"], []), known("b", ["x", "y"], [])
+    assert cut(prompt(["x", "y"], []), [a, b, a]).base == "b"
+    assert cut(prompt(["x"], []), [a, b]).base == "b"
+    assert cut(prompt(["z"], []), [a, b]).base is None
 
 
 def test_tokens_alone_may_match():
-    known = Known("1", [digest("a")], np.asarray([1, 2, 3], np.int32), "[]")
-    made = cut(["b"], [digest("b")], np.asarray([1, 2, 9], np.int32), "[1]", [known])
-    assert (made.base, made.keep_messages, made.keep_tokens, made.tools) == ("1", 0, 2, "[1]")
+    made = cut(prompt(["b"], [*range(200), 9], "[1]"), [known("1", ["a"], [*range(200), 3])])
+    assert (made.base, made.keep_messages, made.keep_tokens, made.tools) == ("1", 0, 192, "[1]"), "to a block"
 
 
-def test_prefixes():
-    assert common([b"1", b"2"], [b"1", b"3", b"4"]) == 1
-    assert common([], [b"1"]) == 0
-    assert common_ids(np.asarray([1, 2]), np.asarray([1, 2, 3])) == 2
-    assert common_ids(np.asarray([5]), np.asarray([1])) == 0
-
-
-def test_a_parent_that_is_gone_leaves_what_the_call_has():
+def test_a_base_that_is_gone_leaves_what_the_call_has():
     assert join(None, 3, 4, ["new"], np.asarray([7]), None).messages == ["new"]
-
-
-def test_memory_is_bounded():
-    parents = KnownCalls(memory=10_000)
-    for i in range(100):
-        parents.add("d", f"e{i}", Known("c", [], np.zeros(250, np.int32), "[]"))
-    assert parents.get("d", "e99") is not None
-    assert parents.get("d", "e0") is None
-    assert parents._size <= 10_000
-    for i in range(20):
-        parents.add("d", "e99", Known(str(i), [], delta.NO_IDS, "[]"))
-    assert [k.id for k in parents.get("d", "e99")] == [str(i) for i in range(12, 20)]
-    parents.put("d", "e99", [])
-    parents.clear()
-    assert parents._size == 0
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

@@ -73,6 +73,7 @@ def test_it_is_all_there_after_opening_again(opened):
     )
     second.ingest([two], at(0, 2))
     got = second.episodes.get("-", "e1", tokens=True).call_list
+    assert got[1].extends == one.head.id
     assert (got[1].messages, got[1].prompt_ids) == (two.parsed.messages, two.parsed.prompt_ids)
 
 

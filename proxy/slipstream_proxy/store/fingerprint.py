@@ -1,0 +1,73 @@
+"""What a call begins with, as hashes: two calls share a beginning where their hashes are equal, and neither has to be put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+
+from slipstream_proxy.store.codec import Ids
+
+BLOCK = 64
+"""Tokens of one hash. What two calls share is known to a block, or exactly where one begins with all of the other."""
+EMPTY = b""
+
+
+def digest(text: str) -> bytes:
+    """16 bytes that stand for a message's exact text."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _link(before: bytes, part: bytes) -> bytes:
+    return blake2b(before + part, digest_size=16).digest()
+
+
+def chain(digests: Sequence[bytes], before: Sequence[bytes] = (EMPTY,)) -> list[bytes]:
+    """Hash of each beginning, the empty one first."""
+    links = list(before)
+    for one in digests:
+        links.append(_link(links[-1], one))
+    return links
+
+
+def common(a: Sequence[bytes], b: Sequence[bytes]) -> int:
+    """How many links two chains share, the empty one apart."""
+    low, high = 0, min(len(a), len(b)) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[middle] == b[middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@dataclass(slots=True)
+class TokenPrint:
+    """A token sequence: the chain of its whole blocks, and a hash of all of it."""
+
+    blocks: list[bytes]
+    length: int
+    end: bytes
+
+    @classmethod
+    def of(cls, ids: Ids) -> TokenPrint:
+        data = np.ascontiguousarray(ids, "<i4").tobytes()
+        whole = len(ids) // BLOCK
+        size = 4 * BLOCK
+        blocks = chain([data[i * size : (i + 1) * size] for i in range(whole)])
+        return cls(blocks, len(ids), _link(blocks[-1], data[whole * size :]))
+
+    def begins(self, ids: Ids, blocks: Sequence[bytes]) -> bool:
+        """Whether the sequence ``ids`` (with its ``blocks``) begins with all of this one."""
+        whole = self.length // BLOCK
+        if self.length > len(ids) or whole >= len(blocks) or blocks[whole] != self.blocks[whole]:
+            return False
+        tail = np.ascontiguousarray(ids[whole * BLOCK : self.length], "<i4").tobytes()
+        return _link(blocks[whole], tail) == self.end
+
+    def shared(self, ids: Ids, blocks: Sequence[bytes]) -> int:
+        """Tokens of this sequence that ``ids`` begins with, as far as it is known."""
+        return self.length if self.begins(ids, blocks) else BLOCK * common(self.blocks, blocks)

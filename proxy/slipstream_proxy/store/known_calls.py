@@ -1,0 +1,58 @@
+"""What is remembered of recent episodes' calls: bases for the next one, and the conversation tree. The least recently used goes first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass, field
+
+from slipstream_proxy.store.delta import LAST, Known
+from slipstream_proxy.store.tree import ConversationTree
+
+MEMORY = 64 * 2**20
+"""Bytes that are remembered, about."""
+
+
+@dataclass(slots=True)
+class EpisodeCalls:
+    """Of one episode. A base must stand in the same day's table, which may be dropped as a whole."""
+
+    days: dict[str, list[Known]] = field(default_factory=lambda: defaultdict(list))
+    tree: ConversationTree = field(default_factory=ConversationTree)
+
+    def add(self, day: str, call: Known) -> None:
+        self.days[day].append(call)
+        del self.days[day][:-LAST]
+
+    @property
+    def size(self) -> int:
+        return self.tree.size + sum(k.size for known in self.days.values() for k in known)
+
+
+class KnownCalls:
+    def __init__(self, memory: int = MEMORY) -> None:
+        self._memory = memory
+        self._size = 0
+        self._known: OrderedDict[str, EpisodeCalls] = OrderedDict()
+        self._sizes: dict[str, int] = {}
+
+    def get(self, eid: str) -> EpisodeCalls | None:
+        """None: not remembered, the store may have some."""
+        found = self._known.get(eid)
+        if found is not None:
+            self._known.move_to_end(eid)
+        return found
+
+    def put(self, eid: str, calls: EpisodeCalls) -> None:
+        """Remember an episode, or that it has grown."""
+        self._known[eid] = calls
+        self._known.move_to_end(eid)
+        self._size += calls.size - self._sizes.get(eid, 0)
+        self._sizes[eid] = calls.size
+        while self._size > self._memory and len(self._known) > 1:
+            old, _ = self._known.popitem(last=False)
+            self._size -= self._sizes.pop(old)
+
+    def clear(self) -> None:
+        self._known.clear()
+        self._sizes.clear()
+        self._size = 0

@@ -1,0 +1,50 @@
+"""What is remembered of recent episodes is bounded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream_proxy.store.delta import LAST, Known
+from slipstream_proxy.store.fingerprint import TokenPrint, chain
+from slipstream_proxy.store.known_calls import EpisodeCalls, KnownCalls
+
+
+def call(name: str) -> Known:
+    return Known(name, chain([]), TokenPrint.of(np.zeros(640, np.int32)), b"")
+
+
+def test_memory_is_bounded():
+    known = KnownCalls(memory=10_000)
+    for i in range(100):
+        calls = EpisodeCalls()
+        calls.add("day", call("c"))
+        known.put(f"e{i}", calls)
+    assert known.get("e99") is not None
+    assert known.get("e0") is None
+    kept = sum(known.get(f"e{i}") is not None for i in range(100))
+    assert 2 <= kept <= 10
+    known.clear()
+    assert known.get("e99") is None
+
+
+def test_the_least_recently_used_goes_first():
+    known = KnownCalls(memory=2_500)
+    for name in ("a", "b"):
+        calls = EpisodeCalls()
+        calls.add("day", call("c"))
+        known.put(name, calls)
+    known.get("a")
+    for name in ("c", "d"):
+        calls = EpisodeCalls()
+        calls.add("day", call("c"))
+        known.put(name, calls)
+        known.get("a")
+    assert (known.get("a") is None, known.get("b") is None) == (False, True)
+
+
+def test_the_last_calls_of_a_day_may_be_bases():
+    calls = EpisodeCalls()
+    for i in range(20):
+        calls.add("day", call(str(i)))
+    assert [k.id for k in calls.days["day"]] == [str(i) for i in range(20 - LAST, 20)]
+    assert calls.days["another day"] == []
