@@ -8,9 +8,11 @@ import contextlib
 import pytest
 from tests.proxy.control.conftest import Plane, make_config
 from tests.proxy.control.fake_engine import FakeEngine
+from tests.support.groups import said
 
 from slipstream.client import AsyncClient
-from slipstream.config import Config
+from slipstream.config import Config, JudgeConfig
+from slipstream_judge.judgement import fetch
 from slipstream_judge.rerun import rerun
 from slipstream_judge.worker import JudgeWorker
 
@@ -92,6 +94,32 @@ async def test_a_group_s_scores_are_its_training_rewards(make_plane, ruled):
     assert row["meta"]["model"] == "openai/ruled" and row["meta"]["votes"] == 2 and row["meta"]["rubric"]
     for name, quality in zip(names, (0.2, 0.6), strict=False):
         assert (await plane.ask("GET", f"/episodes/{name}"))[1]["reward"] == pytest.approx(quality)
+
+
+async def test_a_judgement_is_shown_as_it_is_stored(make_plane, ruled):
+    plane = await make_plane(groups={"size": 2}, reward=WEIGHTS)
+    names = await finished(plane, "t", [0.2, 0.6])
+    async with working(plane, ruled, votes=2):
+        seen = await until(reward_of(plane, names[1], 0.6))
+    async with connected(plane, ("judge", "admin")) as client:
+        found = await fetch(client, seen["group"], JudgeConfig(), "judge")
+    assert [(r.episode, r.score, r.votes) for r in found.runs] == [
+        (names[0], 0.2, [0.2, 0.2]),
+        (names[1], 0.6, [0.6, 0.6]),
+    ]
+    assert found.meta["model"] == "openai/ruled" and found.runs[1].reason and found.prompt.distinct_runs == 2
+
+
+async def test_a_stream_of_untagged_runs_is_judged_a_group_at_a_time(make_plane, ruled):
+    """What keeps coming back is one task; the rest is a group of likeness. One call judges either."""
+    plane = await make_plane(groups={"size": 4}, reward=WEIGHTS)
+    for n in range(16):
+        messages = [said("user", "play" if n % 2 else f"another {n}"), said("assistant", f"QUALITY 0.{n % 7}")]
+        await plane.call(f"s{n}", task=None, request={"messages": [*messages, said("user", "go on")]}, done=True)
+    async with working(plane, ruled):
+        seen = await until(reward_of(plane, "s11", 0.4))
+    assert seen["rewards"][0]["meta"]["mode"] == "group" and seen["task"] is None
+    assert len(ruled.requests) <= 3, "a call for each group"
 
 
 async def test_equal_groups_come_out_of_the_store_s_cache(make_plane, ruled):

@@ -119,6 +119,7 @@ class FakeControl:
                 web.get(API + "/judge/cache/{key}", self.cache_get),
                 web.put(API + "/judge/cache/{key}", self.cache_put),
                 web.get(f"{API}/episodes", self.list_episodes),
+                web.post(f"{API}/sql", self.sql),
                 web.get(API + "/episodes/{id}", self.episode),
                 web.post(API + "/episodes/{id}/rewards", self.reward),
                 web.post(f"{API}/batches/lease", self.lease_batch),
@@ -195,6 +196,12 @@ class FakeControl:
         start = int(request.query.get("cursor", 0))
         more = str(start + 3) if start + 3 < len(all_) else None
         return web.json_response({"episodes": all_[start : start + 3], "next": more})
+
+    async def sql(self, request: web.Request) -> web.Response:
+        """The episodes of the group that the query names."""
+        group = (await request.json())["query"].split("'")[1]
+        rows = [[e["id"]] for e in self.episodes.values() if e.get("group") == group]
+        return web.json_response({"columns": ["id"], "rows": rows, "truncated": False})
 
     async def episode(self, request: web.Request) -> web.Response:
         return web.json_response(self.episodes[request.match_info["id"]])

@@ -18,6 +18,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     evaluate.add_argument(
         "--repeats", type=int, default=2, help="times each group is judged, for the test-retest spread"
     )
+    show = sub.add_parser("show", help="print one judgement: scores, reasons, votes, spread, cost, prompt")
+    show.add_argument("group", help="the group's id (an episode's `group`)")
+    show.add_argument("--prompt", action="store_true", help="print the prompt too")
+    show.add_argument("--json", action="store_true", help="JSON in place of text")
     rerun = sub.add_parser("rerun", help="score stored episodes again, as new rows")
     rerun.add_argument("--since", default="24h", help="an age (90m, 24h, 7d), a date or seconds since the epoch")
     rerun.add_argument("--rubric", help="text or file")
@@ -28,6 +32,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     setup_logging()
     config = read_config(args, [f"judge.model={args.model}"] if args.model else [])
+    if args.action == "show":
+        show = need("slipstream_judge.judgement", "judge").main
+        return int(show(config.judge, proxy_url(args), args.key, args.group, as_json=args.json, prompt=args.prompt))
     if config.judge.model is None and config.judge.function is None:
         raise ConfigError("no judge: set judge.model (a LiteLLM name) or judge.function (module:function)")
     if args.action == "eval":

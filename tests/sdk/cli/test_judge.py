@@ -19,6 +19,11 @@ def test_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean judge.votes?" in capsys.readouterr().err
 
 
+def test_show_needs_no_judge(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["judge", "show", "no group"]) == 2
+    assert capsys.readouterr().err == "slipstream judge: 'no group' is no group's id\n"
+
+
 def test_eval_needs_a_file() -> None:
     with pytest.raises(SystemExit) as e:
         main(["judge", "eval"])
