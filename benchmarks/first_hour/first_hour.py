@@ -188,7 +188,7 @@ def one(slipstream: Path, folder: Path, args: argparse.Namespace, *, tagged: boo
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="from `up` being ready")
-    parser.add_argument("--games", type=int, default=400, help="held-out games before and after")
+    parser.add_argument("--games", type=int, default=300, help="held-out games before and after")
     parser.add_argument("--only", choices=("tagged", "untagged"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--port", type=int, help="where the default port is taken")

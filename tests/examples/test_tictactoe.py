@@ -9,6 +9,7 @@ import pytest
 import tictactoe as game
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.ruled_judge import tictactoe_rule
 
 
 def play(task: game.Task, move, rng: random.Random) -> float:
@@ -95,3 +96,21 @@ def test_make_tasks_begins_again_after_the_last() -> None:
     assert len({t.id for t in tasks}) == 20
     assert tasks[0] == tasks[20] == tasks[40]
     assert all(t.split == "eval" for t in tasks)
+
+
+@given(st.integers(0, 2**32))
+def test_a_judge_can_tell_from_the_calls_how_a_game_ended(seed: int) -> None:
+    """The agent makes no call after its last move, so no call shows the board that the move led to."""
+    rng = random.Random(seed)
+    board = game.Game(rng.choice(game.openings()), rng)
+    shown = game.show(board.board)
+    lines = [f"{game.INSTRUCTIONS}", *shown.splitlines()]
+    number = 0
+    while board.reward is None:
+        number += 1
+        square = rng.randint(1, 9)
+        lines.append(f'play #{number} {{"square": {square}}}')
+        shown = board.play(square)
+        lines += shown.splitlines() if board.reward is None else []
+    text = "\n".join(f"| {line}" for line in lines)
+    assert tictactoe_rule({"a": text}, "")["a"] == (board.reward + 1) / 2

@@ -13,7 +13,6 @@ import json
 import shutil
 import sys
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -71,7 +70,6 @@ def demo_config(seed: int, data_dir: Path, flags: list[str] | None = None, path:
         "data_dir": str(data_dir),
         "engine": {"model": str(inbox_dir() / "model"), "name": "inbox"},
         "proxy": {"port": 0},
-        "gate": {"holdout": 0.0},
         "trainer": {"seed": seed},
     }
     return load_config(path, base=base, flags=flags or [])
@@ -84,7 +82,6 @@ class Tally:
     calls: int = 0
     failed: int = 0
     episodes: int = 0
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
 
 @dataclass(slots=True)
@@ -118,7 +115,6 @@ class Driver:
             print(f"\nan episode failed: {outcome!r}", file=sys.stderr)
         else:
             self.tally.episodes += 1
-            self.tally.recent.append(outcome)
 
     async def held_out(self, name: str, progress: Progress) -> float:
         """Success over ``HELD_OUT`` tasks of the eval split, once each, at temperature 1."""
@@ -157,6 +153,13 @@ async def _tokens(engine: str, http: httpx.AsyncClient) -> float | None:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
+async def newest_success(client: AsyncClient) -> tuple[float, int]:
+    """Mean reward of the newest ``WINDOW`` training episodes, and how many there are; the control arm's are left out."""
+    newest = "SELECT reward FROM episodes WHERE split = 'train' AND arm <> 'control' AND reward IS NOT NULL ORDER BY ended DESC"
+    rows = (await client.sql(f"SELECT avg(reward), count(*) FROM ({newest} LIMIT {WINDOW}) AS newest")).rows
+    return float(rows[0][0] or 0.0), int(rows[0][1])
+
+
 async def learn(driver: Driver, stack: Stack, supervisor: Supervisor, progress: Progress, time_limit: float) -> Learned:
     """Let the agent work until the newest adapter's success is at the goal, or the time is over."""
     stop = asyncio.Event()
@@ -173,6 +176,7 @@ async def learn(driver: Driver, stack: Stack, supervisor: Supervisor, progress: 
                 try:
                     events = await client.events(after)
                     live = next(iter((await client.adapters()).live.values()), "")
+                    success, watched = await newest_success(client)
                 except ApiError:
                     continue
                 after = max([after, *(e.id for e in events)])
@@ -187,14 +191,12 @@ async def learn(driver: Driver, stack: Stack, supervisor: Supervisor, progress: 
                 now, tokens = time.monotonic(), await _tokens(engine, http) or last_tokens
                 rate, last_tokens, last_time = (tokens - last_tokens) / (now - last_time), tokens, now
                 trained = now - first_step if first_step else 0.0
-                recent = driver.tally.recent
-                success = sum(recent) / max(1, len(recent))
                 progress.update(
                     "training" if first_step else "gathering episodes for the first step", min(trained, time_limit), time_limit, episodes=driver.tally.episodes, success=success, adapter=live,
                     steps=seen.steps, tokens_per_s=round(rate),
                 )  # fmt: skip
                 seen.train_seconds = trained
-                if len(recent) == WINDOW and success >= GOAL and seen.steps >= 3:
+                if watched == WINDOW and success >= GOAL and seen.steps >= 3:
                     seen.stopped = f"success of the last {WINDOW} episodes reached {GOAL:.1%}"
                     break
                 if trained >= time_limit:
