@@ -40,12 +40,13 @@ FULL = scored(ENOUGH)
 
 
 def test_where_it_begins() -> None:
-    assert start_rate(AUTO, 2000) == pytest.approx(5e-4)
-    assert start_rate(AUTO, 256) == pytest.approx(2.46e-3, rel=0.01)
-    assert start_rate(AUTO, 4096) == pytest.approx(2.87e-4, rel=0.01)
-    assert start_rate(TrainerConfig(lora_alpha=64), 2000) == pytest.approx(2.5e-4)
+    assert start_rate(AUTO, 2000) == pytest.approx(2.5e-4)
+    assert start_rate(AUTO, 256) == pytest.approx(1.23e-3, rel=0.01)
+    assert start_rate(AUTO, 4096) == pytest.approx(1.43e-4, rel=0.01)
+    assert start_rate(TrainerConfig(algorithm="sft"), 2000) == pytest.approx(5e-4)
+    assert start_rate(TrainerConfig(lora_alpha=64), 2000) == pytest.approx(1.25e-4)
     assert start_rate(TrainerConfig(lora_rank=8, lora_alpha=32), 2000) == start_rate(AUTO, 2000), "not by the rank"
-    assert start_rate(TrainerConfig(rslora=True), 2000) == pytest.approx(5e-4 / math.sqrt(16))
+    assert start_rate(TrainerConfig(rslora=True), 2000) == pytest.approx(2.5e-4 / math.sqrt(16))
     assert start_rate(TrainerConfig(learning_rate=1e-5), 2000) == 1e-5
 
 
@@ -89,7 +90,7 @@ def test_steps_come_to_their_target_however_wrong_the_start_is(wrong: float) -> 
         pace = Pace()
         for n in range(40):
             reach = pace.reach(AUTO, 2000, FULL, n)
-            true = reach.target_kl * (wrong * reach.rate / 5e-4) ** 2
+            true = reach.target_kl * (wrong * reach.rate / 2.5e-4) ** 2
             measured = true * random.lognormal(0, math.log(2))
             pace.note(AUTO, reach, measured, undone=measured > AUTO.max_kl)
             if n >= 20:
@@ -120,7 +121,7 @@ def test_a_policy_that_does_not_move_is_reported_with_its_cause() -> None:
         said.append(pace.cause(t, 256, reach, 6e-7))
     assert said[:-1] == [None] * (STILL_AFTER - 1)
     assert "trainer.learning_rate = 2e-05 is low" in said[-1]
-    assert "2.5e-03" in said[-1]
+    assert "1.2e-03" in said[-1]
     pace = Pace(scale=HIGHEST, still=STILL_AFTER)
     assert "upper bound" in pace.cause(AUTO, 256, pace.reach(AUTO, 256, FULL, 0), 1e-6)
     pace.note(AUTO, pace.reach(AUTO, 256, FULL, 0), 0.005, undone=False)

@@ -14,7 +14,7 @@ from tests.trainer.tiny import conversation, make_config, make_trainer, table
 from slipstream.client import Client
 from slipstream.contract import Adapter, AdapterList, AdapterState
 from slipstream_trainer.policy import adapter_state
-from slipstream_trainer.recovery import returnable
+from slipstream_trainer.recovery import fallen, returnable
 from slipstream_trainer.worker import Worker
 
 VERSIONS = 4
@@ -209,3 +209,37 @@ def test_what_can_be_rolled_back_to() -> None:
     )  # fmt: skip
     assert returnable(known, "m") == {"m", "m@2", "m@4", "m@5", "m@7", "m@8"}
     assert returnable(AdapterList(adapters=[], live={}), "m") == {"m"}
+
+
+def test_a_version_falls_with_the_one_that_it_was_made_from() -> None:
+    s = AdapterState
+    family = [adapter(1, s.RETIRED, True), adapter(2, s.ROLLED_BACK), adapter(3, s.RETIRED), adapter(4, s.LOADING)]
+    family = [a.model_copy(update={"parent": f"m@{a.version - 1}"}) for a in family]
+    known = AdapterList(adapters=family, live={"m": "m@1"})
+    assert [fallen(known, f"m@{n}") for n in (1, 2, 3, 4)] == [None, "m@2", "m@2", "m@2"]
+    assert fallen(known, "m") is None
+    family[3] = family[3].model_copy(update={"state": s.LIVE, "accepted": True})
+    assert fallen(AdapterList(adapters=family, live={"m": "m@4"}), "m@4") is None, "somebody promoted it"
+    circle = [adapter(1, s.RETIRED).model_copy(update={"parent": "m@1"})]
+    assert fallen(AdapterList(adapters=circle, live={}), "m@1") is None
+
+
+def test_weights_made_from_a_version_that_is_taken_back_are_left(bench, tmp_path) -> None:
+    """The gate tries one version while newer ones wait: when it is taken back, they were never served, and go with it."""
+    shutil.copytree(bench.folder, tmp_path / "f")
+    with serve(FakeControl()) as control:
+        control.adapters = {k: dict(v, state="retired") for k, v in bench.adapters.items()}
+        control.adapters["tiny@1"] |= {"state": "live", "accepted": True}
+        control.adapters["tiny@2"]["state"] = "candidate"
+        control.live = "tiny@2"
+        worker = bench.worker(control, tmp_path / "f")
+        worker.current.recover()
+        assert worker.current.state.weights == f"tiny@{VERSIONS}"
+        control.roll_back("tiny@2", "tiny@1")
+        worker.current.look()
+        assert bench.are("tiny@1")
+        assert torch.equal(bench.moment(), bench.momentum["tiny@1"])
+        said = control.of_kind("restored")[0]
+        assert (said["taken_back"], said["adapter"]) == ("tiny@2", "tiny@1")
+        worker.current.look()
+        assert len(control.of_kind("restored")) == 1

@@ -15,7 +15,7 @@ from slipstream_trainer.adapter_folder import version_of
 from slipstream_trainer.checkpoint import Checkpoints, CheckpointState
 from slipstream_trainer.guards import Snapshot
 from slipstream_trainer.publisher import Publisher
-from slipstream_trainer.recovery import Recovery, Restored, returnable
+from slipstream_trainer.recovery import Recovery, Restored, fallen, returnable
 
 if TYPE_CHECKING:
     from slipstream_trainer.trainer import CapturedGRPOTrainer
@@ -35,6 +35,8 @@ class CurrentPolicy:
         self.live = config.model_name
         self.taken: set[str] = set()
         """Adapters that were rolled back."""
+        self.fallen: str | None = None
+        """The one of them that these weights are, or were made from."""
         self.looked = 0.0
         """When the proxy was asked last (monotonic)."""
 
@@ -60,7 +62,8 @@ class CurrentPolicy:
         if self._is_behind(found):
             there = "the newest checkpoint is gone" if found else "there is no checkpoint"
             self._go_on_from(self.live, (found and found.problem) or there)
-        self.go_back_if_taken()
+        else:
+            self.go_back_if_taken()
 
     def _is_behind(self, found: Restored | None) -> bool:
         """A later version is live than the one these weights are: its checkpoint is gone."""
@@ -77,13 +80,16 @@ class CurrentPolicy:
         self.looked = time.monotonic()
         self.live = known.live.get(self.config.model_name, self.config.model_name)
         self.taken = {a.name for a in known.adapters if a.state == AdapterState.ROLLED_BACK}
+        self.fallen = fallen(known, self.state.weights)
 
     def go_back_if_taken(self) -> bool:
         """To weights and optimiser of the version that is live."""
-        taken = self.state.weights
-        if taken not in self.taken:
+        if self.fallen is None:
             return False
-        self._go_on_from(self.live, f"{taken} was rolled back", taken_back=taken)
+        taken, ours = self.fallen, self.state.weights
+        made = "" if taken == ours else f", and {ours} was made from it"
+        self._go_on_from(self.live, f"{taken} was rolled back{made}", taken_back=taken)
+        self.fallen = None
         return True
 
     def _go_on_from(self, name: str, cause: str, **data: str) -> None:

@@ -1,14 +1,15 @@
 """How far a step goes: a learning rate from the model's shape, then steered so that each step moves the policy by
 about as much as it may.
 
-``trainer.learning_rate = "auto"`` begins at 5e-4 · (2000 / hidden size)^0.775 · 32 / α, the fit of Schulman et al.,
-"LoRA Without Regret" (2025, https://thinkingmachines.ai/blog/lora/) for LoRA with the scale α / rank. There the
-best rate hardly depends on the rank. With rsLoRA's scale α / √rank, α counts √rank times.
+``trainer.learning_rate = "auto"`` begins at half of 5e-4 · (2000 / hidden size)^0.775 · 32 / α. That is the fit of
+Schulman et al., "LoRA Without Regret" (2025, https://thinkingmachines.ai/blog/lora/) for LoRA with the scale
+α / rank; there the best rate hardly depends on the rank. With rsLoRA's scale α / √rank, α counts √rank times.
+Imitation begins at the whole of it.
 
 After each step the KL from the policy before to the policy after (nats a token, on the batch) is compared with a
 target, and the rate follows: KL grows with the square of the rate, so half of that correction, at most × 1.25 up
-and × 0.5 down a step, keeps up with noise. The target is ``trainer.target_kl``, but at most one
-nat for a whole episode, and less where the batch holds little evidence.
+and × 0.5 down a step, keeps up with noise. The target is ``trainer.target_kl``, but at most one nat for a whole
+episode, and less where the batch holds little evidence.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 FIT, WIDTH, POWER, ALPHA = 5e-4, 2000, 0.775, 32.0
 """Learning rate at a hidden size, its exponent, and the α of the fit."""
+CAUTION = 0.5
+"""Share of the fit at which a policy begins: the first batches are small, and steering raises what is too low."""
 EPISODE_NATS = 1.0
 """Most KL of a step for a whole episode: where many tokens were sampled, each moves less."""
 ENOUGH = 64
@@ -48,7 +51,8 @@ def start_rate(t: TrainerConfig, hidden: int) -> float:
     if t.learning_rate != "auto":
         return t.learning_rate
     alpha = t.lora_alpha * (math.sqrt(t.lora_rank) if t.rslora else 1.0)
-    return float(FIT * (WIDTH / hidden) ** POWER * ALPHA / alpha)
+    caution = 1.0 if t.algorithm == "sft" else CAUTION
+    return float(caution * FIT * (WIDTH / hidden) ** POWER * ALPHA / alpha)
 
 
 @dataclass(slots=True, frozen=True)

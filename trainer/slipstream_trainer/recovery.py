@@ -34,11 +34,34 @@ def returnable(known: AdapterList, model: str) -> set[str]:
     ours = [a for a in known.adapters if a.model == model]
     retired = sorted((a for a in ours if _accepted(a)), key=lambda a: (a.decided or 0.0, a.version))
     live = known.live.get(model, model)
-    return {model, live, *(a.name for a in ours if a.state in IN_USE), *(a.name for a in retired[-ACCEPTED:])}
+    in_use = (a.name for a in ours if a.state in IN_USE or _best(a))
+    return {model, live, *in_use, *(a.name for a in retired[-ACCEPTED:])}
+
+
+def fallen(known: AdapterList, name: str) -> str | None:
+    """The version that was rolled back and that ``name`` is, or was made from; None: it stands.
+
+    A version that was accepted stands, whatever it was made from.
+    """
+    adapters = {a.name: a for a in known.adapters}
+    seen: set[str] = set()
+    while (a := adapters.get(name)) is not None and name not in seen:
+        if a.state == AdapterState.ROLLED_BACK:
+            return name
+        if a.state == AdapterState.LIVE or a.accepted:
+            return None
+        seen.add(name)
+        name = a.parent or ""
+    return None
 
 
 def _accepted(a: Adapter) -> bool:
     return a.state == AdapterState.RETIRED and a.accepted
+
+
+def _best(a: Adapter) -> bool:
+    """No later version was shown to beat it: a slow slide is taken back to it."""
+    return bool(getattr(a, "best", False))
 
 
 @dataclass(slots=True, frozen=True)
