@@ -1,4 +1,6 @@
-"""Is the judge still to be trusted? A share of the groups goes to a second model, and every group to the agent's own reward where there is one."""
+"""Is the judge still to be trusted? A share of the groups goes to a second model, and every group to the agent's own
+reward where there is one.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ class Auditor:
         self.pairs: deque[tuple[float, float]] = deque(maxlen=1000)
 
     async def audit(self, group: Group, scores: Sequence[Score], deadline: float) -> float | None:
-        """Judge once more with the second model, if the group is one of the share. Returns the agreement. Never raises."""
+        """Judge once more with the second model, if the group is one of the share.
+
+        Returns the agreement. Never raises.
+        """
         if self.second is None or not chosen(group.id, self.judge.audit_share):
             return None
         try:
@@ -59,7 +64,9 @@ class Auditor:
         return found
 
     def compare(self, group: Group, scores: Sequence[Score]) -> None:
-        """Keep (judge's score, agent's reward) less their means in the group, and the correlation over the recent ones."""
+        """Keep (judge's score, agent's reward) less their means in the group, and the correlation over the recent
+        ones.
+        """
         given = {
             e.episode.id: r.value
             for e in group.episodes

@@ -1,7 +1,8 @@
 """What the judge may spend: calls a minute, tokens and dollars a day (UTC). Over budget it waits, and says so.
 
-Calls a minute are this process's. The day's tokens and dollars are kept in the store beside the cache, so that a restarted judge goes on counting
-where it was and several copies share one budget (each adds what it spent every few seconds, so copies may overshoot by that much).
+Calls a minute are this process's. The day's tokens and dollars are kept in the store beside the cache, so that a
+restarted judge goes on counting where it was and several copies share one budget (each adds what it spent every few
+seconds, so copies may overshoot by that much).
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class Spent:
 
 
 class Budget:
-    """``await take(tokens, deadline)`` before each call, ``spend`` after it. ``deadline`` is on ``clock``'s scale (seconds since the epoch)."""
+    """``await take(tokens, deadline)`` before each call, ``spend`` after it.
+
+    ``deadline`` is on ``clock``'s scale (seconds since the epoch).
+    """
 
     def __init__(
         self,
@@ -102,7 +106,10 @@ class Budget:
         self._said = which
 
     async def take(self, tokens: int, deadline: float) -> None:
-        """Wait until a call of about ``tokens`` tokens may start. Raises ``OverBudget`` when that is not before ``deadline``."""
+        """Wait until a call of about ``tokens`` tokens may start.
+
+        Raises ``OverBudget`` when that is not before ``deadline``.
+        """
         while (blocked := self.wait(tokens)) is not None:
             self.say(blocked)
             if self.clock() + blocked[1] > deadline:

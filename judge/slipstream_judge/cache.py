@@ -1,7 +1,7 @@
 """The judge's cache: one vote on one set of transcripts, kept in the store through the control API.
 
-The key is a hash of everything that the answer depends on. Episodes are named by their content, so that equal runs find each other whatever their
-ids are. A cache that fails is no cache: the judge is asked.
+The key is a hash of everything that the answer depends on. Episodes are named by their content, so that equal runs
+find each other whatever their ids are. A cache that fails is no cache: the judge is asked.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import asyncio
 import hashlib
 import json
 import logging
-from typing import Any
+
+from pydantic import JsonValue
 
 from slipstream.client import AsyncClient
 from slipstream.errors import ApiError
@@ -21,7 +22,7 @@ LANES = 4
 """Look-ups at once: they take a millisecond each, and a few connections that stay open are cheaper than many."""
 
 
-def cache_key(**inputs: Any) -> str:
+def cache_key(**inputs: object) -> str:
     return "judge-" + hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
@@ -32,7 +33,7 @@ class Cache:
         self.client, self.metrics, self.read = client, metrics, read
         self._lane = asyncio.Semaphore(LANES)
 
-    async def get(self, key: str) -> dict[str, Any] | None:
+    async def get(self, key: str) -> dict[str, JsonValue] | None:
         if self.client is None or not self.read:
             return None
         try:
@@ -45,7 +46,7 @@ class Cache:
         self.metrics.looked_up("miss" if value is None else "hit")
         return value
 
-    async def put(self, key: str, value: dict[str, Any]) -> None:
+    async def put(self, key: str, value: dict[str, JsonValue]) -> None:
         if self.client is None:
             return
         try:

@@ -1,8 +1,8 @@
 """Episodes whose truth is known, from JSON lines, as groups: what ``slipstream judge eval`` reads.
 
-A line: ``{"group": "…", "truth": 0.5, "messages": […]}``, or with ``"calls"`` in place of ``"messages"`` (a list of calls with ``messages``,
-``reply`` and, where wanted, ``tools``, ``dialect``, ``outcome``). Optional: ``episode``, ``task``, ``tools``. Lines without a ``group`` or ``task``
-are judged alone.
+A line: ``{"group": "…", "truth": 0.5, "messages": […]}``, or with ``"calls"`` in place of ``"messages"`` (a list of
+calls with ``messages``, ``reply`` and, where wanted, ``tools``, ``dialect``, ``outcome``). Optional: ``episode``,
+``task``, ``tools``. Lines without a ``group`` or ``task`` are judged alone.
 """
 
 from __future__ import annotations

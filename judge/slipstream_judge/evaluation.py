@@ -29,7 +29,10 @@ HOURS = 24 * 3600.0
 
 
 class Placed(NamedTuple):
-    """One score of a run. ``place``: from 0 (first) to 1 (last); ``moved`` and ``gained``: place and score less the run's means."""
+    """One score of a run.
+
+    ``place``: from 0 (first) to 1 (last); ``moved`` and ``gained``: place and score less the run's means.
+    """
 
     place: float
     moved: float
@@ -149,7 +152,10 @@ def _show(x: float | None) -> str:
 
 
 async def evaluate(config: Config, file: str | Path, repeats: int = 2, plot_to: str | None = None) -> dict[str, Any]:
-    """Judge every group ``repeats`` times, in other orders each time, and compare with the truth. Raises ``ConfigError``."""
+    """Judge every group ``repeats`` times, in other orders each time, and compare with the truth.
+
+    Raises ``ConfigError``.
+    """
     groups, truth = read_cases(file)
     panel = Panel(config, JudgeMetrics())
     slots = asyncio.Semaphore(config.judge.concurrency)

@@ -1,8 +1,9 @@
 """Transcripts → the text of the data block, and shortening it to fit.
 
-Shortening goes in levels (``LEVELS``). Tool results and tool definitions come first, down to 250 characters each. Other steps follow only
-where even the smallest part of a split group is too long; steps and branches from the middle come last. A line says what was left out
-where. No transcript can write such a line, because all its own lines begin with ``| `` or ``~ ``.
+Shortening goes in levels (``LEVELS``). Tool results and tool definitions come first, down to 250 characters each.
+Other steps follow only where even the smallest part of a split group is too long; steps and branches from the middle
+come last. A line says what was left out where. No transcript can write such a line, because all its own lines begin
+with ``| `` or ``~ ``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ CHARS_PER_TOKEN = 3.2
 
 @dataclass(frozen=True, slots=True)
 class Shortening:
-    """Longest tool result or definition, longest other step (characters), most steps, tools and branches; None: no limit."""
+    """Longest tool result or definition, longest other step (characters), most steps, tools and branches; None: no
+    limit.
+    """
 
     results: int | None = None
     steps: int | None = None

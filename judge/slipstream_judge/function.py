@@ -1,7 +1,8 @@
 """``judge.function = "module:function"``: scores from Python.
 
-``function(group)`` gets a ``slipstream.contract.Group`` and returns ``{episode id: score}``, where a score is a number or ``(number,
-reason)``; it may be ``async``. A plain one runs in a thread. Numbers need not lie in 0 … 1: they are a reward like any other.
+``function(group)`` gets a ``slipstream.contract.Group`` and returns ``{episode id: score}``, where a score is a
+number or ``(number, reason)``; it may be ``async``. A plain one runs in a thread. Numbers need not lie in 0 … 1: they
+are a reward like any other.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ class FunctionJudge:
         self.function: Callable[[Group], Any] = load_function("judge.function", spec)
 
     async def score(self, group: Group) -> list[Score]:
-        """A score for each episode that is not context. Raises ``JudgeFailed`` when the function does, or leaves one out."""
+        """A score for each episode that is not context.
+
+        Raises ``JudgeFailed`` when the function does, or leaves one out.
+        """
         began = time.monotonic()
         try:
             if inspect.iscoroutinefunction(self.function):

@@ -1,4 +1,6 @@
-"""A group → its scores: which runs are distinct, how they are compared, votes, cache, and what is stored with each score."""
+"""A group → its scores: which runs are distinct, how they are compared, votes, cache, and what is stored with each
+score.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Judged:
-    """``votes``: what each vote said, runs named by digest. ``runs``: digest → ids of the episodes that it stands for."""
+    """``votes``: what each vote said, runs named by digest.
+
+    ``runs``: digest → ids of the episodes that it stands for.
+    """
 
     scores: list[Score]
     votes: list[Vote]
@@ -50,7 +55,10 @@ class _Work:
 
 
 class GroupJudge:
-    """Scores groups with one model. ``name``: the reward name that its scores get; ``slots``: as many groups as ask the model at once."""
+    """Scores groups with one model.
+
+    ``name``: the reward name that its scores get; ``slots``: as many groups as ask the model at once.
+    """
 
     def __init__(
         self,
@@ -102,7 +110,10 @@ class GroupJudge:
         return "group"
 
     def _context(self, group: Group, subjects: dict[str, Transcript]) -> tuple[dict[str, Transcript], dict[str, float]]:
-        """The scored neighbours of a single episode. One that did just the same is no help to compare with, but its score is: it is kept too."""
+        """The scored neighbours of a single episode.
+
+        One that did just the same is no help to compare with, but its score is: it is kept too.
+        """
         context: dict[str, Transcript] = {}
         known: dict[str, float] = {}
         for episode in group.episodes:

@@ -1,7 +1,7 @@
 """One call of the judge's model, through LiteLLM: its traps, its errors, what it cost.
 
-LiteLLM's own retries are off. What is tried again, and how long it waits, is decided here: ``Retry-After`` holds back all calls to
-that model; a parameter that the model refuses (temperature, a JSON schema) is dropped for good.
+LiteLLM's own retries are off. What is tried again, and how long it waits, is decided here: ``Retry-After`` holds back
+all calls to that model; a parameter that the model refuses (temperature, a JSON schema) is dropped for good.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ LIKE_OPENAI = re.compile(r"openai/|hosted_vllm/|[^/]+$")
 RETRIES = 2
 """Of timeouts and server errors, within one call."""
 NOT_THE_GROUP = 60.0
-"""Seconds until a group is tried again after an error that says nothing about the group (no connection, a wrong key)."""
+"""Seconds until a group is tried again after an error that says nothing about the group (no connection, a wrong key).
+"""
 
 
 class JudgeFailed(Exception):
-    """``retry_after``: seconds, where the failure is not the group's and does not count towards ``judge.max_attempts``."""
+    """``retry_after``: seconds, where the failure is not the group's and does not count towards
+    ``judge.max_attempts``.
+    """
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -84,7 +87,9 @@ def litellm() -> Any:
 
 
 def retry_after(headers: Mapping[str, str] | None) -> float | None:
-    """Seconds that a reply's ``Retry-After`` (or ``retry-after-ms``) asks for; None: it says nothing that can be read."""
+    """Seconds that a reply's ``Retry-After`` (or ``retry-after-ms``) asks for; None: it says nothing that can be
+    read.
+    """
     if not headers:
         return None
     low = {str(k).lower(): str(v) for k, v in headers.items()}
@@ -287,7 +292,10 @@ class PromptRefused(JudgeFailed):
 
 
 class _Again(Exception):
-    """``wait`` seconds (0: at once), then once more. ``counts`` towards RETRIES; ``retry_after`` as in ``JudgeFailed`` if it is given up."""
+    """``wait`` seconds (0: at once), then once more.
+
+    ``counts`` towards RETRIES; ``retry_after`` as in ``JudgeFailed`` if it is given up.
+    """
 
     def __init__(
         self, message: str, wait: float = 0.0, *, counts: bool = False, retry_after: float | None = None

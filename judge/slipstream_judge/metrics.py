@@ -1,8 +1,10 @@
-"""The judge's Prometheus metrics, in a registry of their own (``slipstream_judge_…``), served on ``judge.metrics_port``."""
+"""The judge's Prometheus metrics, in a registry of their own (``slipstream_judge_…``), served on
+``judge.metrics_port``.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
@@ -65,7 +67,7 @@ class JudgeMetrics:
         hits, misses = (self.cache.labels(x)._value.get() for x in ("hit", "miss"))
         self.hit_rate.set(hits / (hits + misses) if hits + misses else 0.0)
 
-    def serve(self, port: int, host: str = "127.0.0.1") -> tuple[int, Any]:
+    def serve(self, port: int, host: str = "127.0.0.1") -> tuple[int, WSGIServer]:
         """Start the exporter's thread. Returns its port and what ends it (``shutdown()``)."""
         server, _thread = start_http_server(port, host, self.registry)
         return server.server_port, server

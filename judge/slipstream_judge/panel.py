@@ -31,7 +31,7 @@ class Outcome:
 
 
 class Panel:
-    """Raises ``ConfigError`` at the start: no judge, no such function, no such rubric file, two judges with one name."""
+    """Raises ``ConfigError`` where there is no judge, function or rubric file, or two judges have one name."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """A group that is too long for one call: overlapping parts, tied by anchors, on one scale.
 
-The first part is judged; its best and its worst run (or its middle one, where only one fits) are the anchors, and stand in every other part too,
-without their scores being told. A judge scores relatively, so each part has a scale of its own: the anchors say how to map it
-back (shift, and with two anchors also stretch, within 0.5 … 2). Mapped scores that leave 0 … 1 shrink the whole group evenly, so that
-no two of them become equal by clipping.
+The first part is judged; its best and its worst run (or its middle one, where only one fits) are the anchors, and
+stand in every other part too, without their scores being told. A judge scores relatively, so each part has a scale of
+its own: the anchors say how to map it back (shift, and with two anchors also stretch, within 0.5 … 2). Mapped scores
+that leave 0 … 1 shrink the whole group evenly, so that no two of them become equal by clipping.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def _mapping(own: Sequence[float], reference: Sequence[float]) -> tuple[float, f
 
 
 def merge(parts: Sequence[Mapping[str, Grade]], anchors: Sequence[str]) -> dict[str, Grade]:
-    """One scale for all. The reference is the anchors' mean over the parts; reasons are those of the first part that a run stood in."""
+    """One scale for all.
+
+    The reference is the anchors' mean over the parts; reasons are those of the first part that a run stood in.
+    """
     reference = [fmean(p[a].score for p in parts) for a in anchors]
     values: dict[str, list[float]] = {}
     reasons: dict[str, str] = {}

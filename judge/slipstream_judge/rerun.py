@@ -1,4 +1,7 @@
-"""``slipstream judge rerun``: score stored episodes anew. New rows are added; none is changed, and the latest of a name counts."""
+"""``slipstream judge rerun``: score stored episodes anew.
+
+New rows are added; none is changed, and the latest of a name counts.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,9 @@ async def _fetched(client: AsyncClient, episodes: Sequence[Episode], number: int
 
 
 class Rerun:
-    """``id`` makes each row's idempotency key: posting again after a broken connection adds nothing, another run does."""
+    """``id`` makes each row's idempotency key: posting again after a broken connection adds nothing, another run
+    does.
+    """
 
     def __init__(self, config: Config, client: AsyncClient, panel: Panel) -> None:
         self.config, self.client, self.panel = config, client, panel

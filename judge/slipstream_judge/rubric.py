@@ -10,17 +10,19 @@ from slipstream.config import JudgeConfig
 from slipstream.errors import ConfigError
 
 DEFAULT = """\
-1. Did it reach the goal that its task states? A run that does scores significantly higher than every run that does not. What counts is what
-   the record shows: a claim of success that the tool results do not bear out is no success.
+1. Did it reach the goal that its task states? A run that does scores significantly higher than every run that does
+   not. What counts is what the record shows: a claim of success that the tool results do not bear out is no success.
 2. Of runs that do not reach it: how much real progress did they make towards it? More progress scores higher.
-3. Of runs that are equal in that: the one with fewer wasted steps, repeated or pointless calls and errors scores slightly higher.
+3. Of runs that are equal in that: the one with fewer wasted steps, repeated or pointless calls and errors scores
+   slightly higher.
 A small difference between two runs is a small difference between their scores."""
 
 
 def text_of(value: str) -> str:
     """A rubric's text: the file's, where ``value`` names one, else ``value`` itself.
 
-    Raises ``ConfigError`` when a value that can only be a path (one line, ending in .txt or .md) is not there, or is empty.
+    Raises ``ConfigError`` when a value that can only be a path (one line, ending in .txt or .md) is not there, or is
+    empty.
     """
     one_line = "\n" not in value and len(value) < 1024
     path = Path(value).expanduser()
@@ -42,7 +44,10 @@ def rubric_hash(text: str) -> str:
 
 
 class Rubrics:
-    """Read once, at the start. The first pattern of ``judge.rubrics`` that matches a task wins, then ``judge.rubric``, then the default."""
+    """Read once, at the start.
+
+    The first pattern of ``judge.rubrics`` that matches a task wins, then ``judge.rubric``, then the default.
+    """
 
     def __init__(self, judge: JudgeConfig, override: str | None = None) -> None:
         self.patterns = [] if override else [(pattern, text_of(value)) for pattern, value in judge.rubrics.items()]

@@ -45,7 +45,8 @@ async def ruler_score(
     """Compare runs of one task and score them, in the order given.
 
     Args:
-        runs: the messages of each run, the agent's replies among them. Chat Completions, Responses items and Anthropic messages all work.
+        runs: the messages of each run, the agent's replies among them. Messages of Chat Completions, Responses items
+            and Anthropic's messages all work.
         model: any model that LiteLLM knows.
         rubric: text, or a path to a file with it. None: the default rubric.
         tools: definitions of the tools that every run had.
@@ -75,7 +76,8 @@ def _group(runs: Sequence[Messages], tools: Sequence[Mapping[str, object]]) -> G
     episodes = []
     for n, messages in enumerate(runs):
         if isinstance(messages, str | Mapping) or not all(isinstance(m, Mapping) for m in messages):
-            raise ConfigError(f"runs[{n}] is no list of messages: give each run as [{{'role': …, 'content': …}}, …]")
+            fix = "give each run as [{'role': …, 'content': …}, …]"
+            raise ConfigError(f"runs[{n}] is no list of messages: {fix}")
         call = {"messages": [dict(m) for m in messages], "tools": [dict(t) for t in tools]}
         episodes.append(make_episode(f"run-{n}", None, [call]))
     return Group(id="runs", kind=GroupKind.TASK, key="-", task=None, split=Split.TRAIN, model="", episodes=episodes)

@@ -38,7 +38,8 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 def concordance(scores: Sequence[float], truth: Sequence[float]) -> tuple[float, int]:
-    """(pairs in which the truly better one has the higher score, an equal score counting half; pairs whose truth differs).
+    """(pairs in which the truly better one has the higher score, an equal score counting half; pairs whose truth
+    differs).
 
     Their quotient is the AUC when truth is 0 or 1, and its usual generalisation else.
     """

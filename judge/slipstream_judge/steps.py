@@ -1,10 +1,11 @@
 """Messages of every wire format → steps: what was said or done, in words that a judge can read.
 
-Chat Completions, Responses items, Anthropic blocks and plain prompts all end in the same few kinds of step. A step's ``key`` leaves out what
-differs between two runs only by chance: ids of tool calls, the order of JSON keys, white space at the ends. Equal behaviour compares equal.
+Chat Completions, Responses items, Anthropic blocks and plain prompts all end in the same few kinds of step. A step's
+``key`` leaves out what differs between two runs only by chance: ids of tool calls, the order of JSON keys, white
+space at the ends. Equal behaviour compares equal.
 
-A step's ``kind`` becomes a heading of the prompt, so it is one of ours. Everything that a run can choose, names of tools and roles among it,
-goes into the ``text``, which the prompt quotes.
+A step's ``kind`` becomes a heading of the prompt, so it is one of ours. Everything that a run can choose, names of
+tools and roles among it, goes into the ``text``, which the prompt quotes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ BLOCKS = {"tool_use", "tool_result", "thinking", "redacted_thinking"}
 
 @dataclass(slots=True)
 class Step:
-    """``kind`` and ``text`` are its identity; ``aside`` (reasoning) is shown with it, and need not be sent again by the client."""
+    """``kind`` and ``text`` are its identity; ``aside`` (reasoning) is shown with it, and need not be sent again by
+    the client.
+    """
 
     kind: str
     text: str
@@ -96,7 +99,10 @@ def plain(content: object, depth: int = 0) -> str:
 
 
 class Reader:
-    """Reads one list of messages. Tool calls are numbered within it, so that a result finds its call whatever the ids were."""
+    """Reads one list of messages.
+
+    Tool calls are numbered within it, so that a result finds its call whatever the ids were.
+    """
 
     def __init__(self) -> None:
         self.steps: list[Step] = []

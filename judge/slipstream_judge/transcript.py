@@ -1,7 +1,9 @@
-"""Episodes → text. The calls of an episode are a tree of steps; it is written as its main line and the branches that leave it.
+"""Episodes → text. The calls of an episode are a tree of steps; it is written as its main line and the branches that
+leave it.
 
-Steps are numbered, and each line of what the agent or its tools said begins with ``| ``: a transcript can write anything, and still cannot
-make a step of its own. Branches (sub-agents, compacted or rewritten histories, retries, several choices) say which step they leave from.
+Steps are numbered, and each line of what the agent or its tools said begins with ``| ``: a transcript can write
+anything, and still cannot make a step of its own. Branches (sub-agents, compacted or rewritten histories, retries,
+several choices) say which step they leave from.
 """
 
 from __future__ import annotations

@@ -25,7 +25,9 @@ class VoteTally:
 
 
 def rng_of(digests: Sequence[str], vote: int) -> random.Random:
-    """The same runs and the same vote are shuffled alike wherever they are judged: else the cache would hide a chance."""
+    """The same runs and the same vote are shuffled alike wherever they are judged: else the cache would hide a
+    chance.
+    """
     seed = hashlib.sha256(f"{vote}:{','.join(sorted(digests))}".encode()).digest()
     return random.Random(int.from_bytes(seed[:8], "big"))
 
@@ -33,9 +35,9 @@ def rng_of(digests: Sequence[str], vote: int) -> random.Random:
 def orders(digests: Sequence[str], votes: Sequence[int]) -> list[list[str]]:
     """The order that each vote shows.
 
-    Four votes make a set: an order, the same half a turn on, and both backwards with neighbours exchanged. Backwards cancels a bias that
-    grows from place to place. The turn and the exchange bring other runs to the ends, which judges often favour. The next set begins a
-    quarter of a turn and one place further on.
+    Four votes make a set: an order, the same half a turn on, and both backwards with neighbours exchanged. Backwards
+    cancels a bias that grows from place to place. The turn and the exchange bring other runs to the ends, which
+    judges often favour. The next set begins a quarter of a turn and one place further on.
     """
     base = sorted(digests)
     rng_of(digests, 0).shuffle(base)

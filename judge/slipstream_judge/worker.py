@@ -1,7 +1,8 @@
 """``slipstream judge``: leases groups, scores them, posts the scores. As many copies as wanted, anywhere.
 
-A group is leased for longer than judging it can take, so no lease is renewed: a judge that dies leaves groups that come back by themselves. A
-judge that fails says so (``ScoresIn.failed``), and the proxy hands the group out again later or parks it.
+A group is leased for longer than judging it can take, so no lease is renewed: a judge that dies leaves groups that
+come back by themselves. A judge that fails says so (``ScoresIn.failed``), and the proxy hands the group out again
+later or parks it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ GRACE = 10.0
 
 
 def lease_seconds(config: Config) -> float:
-    """Long enough for an answer and its repair, with the retries of both. Votes run side by side, so their number does not count."""
+    """Long enough for an answer and its repair, with the retries of both.
+
+    Votes run side by side, so their number does not count.
+    """
     calls = 2 * (RETRIES + 1)
     return min(3600.0, max(60.0, config.judge.timeout * calls + 30))
 

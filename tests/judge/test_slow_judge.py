@@ -59,7 +59,9 @@ async def test_reports_say_rate_queue_and_budget(ruled, control, monkeypatch):
     async with AsyncClient(control.url) as client:
         worker = JudgeWorker(config_of(ruled, calls_per_minute=2, votes=1, timeout=3), client)
         task = asyncio.create_task(worker.run(stop))
-        await asyncio.to_thread(wait_for, lambda: control.reports and control.reports[-1]["waits_for"], 30)
+        await asyncio.to_thread(
+            wait_for, lambda: control.reports[-1]["waits_for"] and control.reports[-1]["scored"] == 2, 30
+        )
         await asyncio.to_thread(wait_for, lambda: worker.metrics.queue._value.get() == 4, 30)
         stop.set()
         assert await task == 0
