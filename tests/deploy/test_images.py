@@ -8,6 +8,7 @@ import re
 import stat
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from tests.deploy.rendering import DEPLOY, REQUIRED, compose
@@ -109,7 +110,8 @@ def test_the_command_reads_the_compose_environment(name, bin_env, tmp_path):
     assert command[0] == name and command[1:3] == ["--config", "/etc/slipstream/slipstream.toml"]
     done = entrypoint(env, tmp_path, "config", "--config", str(DEPLOY / "slipstream.toml"), "--plain")
     assert done.returncode == 0, done.stderr
-    assert 'urls = ["http://engine:8000"]' in done.stdout and 'name = "agent"' in done.stdout
+    engine = tomllib.loads(done.stdout)["engine"]
+    assert engine["urls"] == ["http://engine:8000"] and engine["name"] == "agent"
     usage = entrypoint(env, tmp_path, name, "--help")
     assert usage.returncode == 0, usage.stderr
     assert all(flag in usage.stdout for flag in command if flag.startswith("--"))
