@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -155,3 +159,70 @@ async def test_two_workers(tmp_path, fake):
     finally:
         await one.stop()
         await two.stop()
+
+
+FULL = """
+import asyncio, resource, sys
+from slipstream.config import Config
+from slipstream_proxy.data.plane import Plane
+from slipstream_proxy.keys import Key
+folder, limit = sys.argv[1], int(sys.argv[2])
+async def main():
+    if limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    plane = Plane(Config(data_dir=folder, engine={"name": "tiny"}, proxy={"workers": 2}))
+    key = Key("k1", "k", ("inference",), 100.0, 1)
+    for number in range(3):
+        plane.limits.enter(key)
+        plane.limits.leave(key)
+    print("alone" if plane.shared is None else "shared")
+    if plane.shared is not None:
+        for number in range(20000):
+            plane.shared.put("tip", "k", b"%d" % number, "e%d" % number)
+    await plane.close()
+asyncio.run(main())
+"""
+
+
+def run_full(folder: Path, limit: int = 0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", FULL, str(folder), str(limit)], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize("limit", [10_000, 1_500_000])
+def test_where_a_file_may_not_grow_a_worker_goes_on_alone(tmp_path, limit):
+    done = run_full(tmp_path, limit)
+    assert done.returncode == 0 and done.stdout == "alone\n", done.stderr
+    assert run_full(tmp_path).stdout == "shared\n"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A tmpfs of 2 MiB: room for the limits, and none for the conversations."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip("no right to mount")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("filled", [0, 2**20, 2**21])
+def test_on_a_full_disk_no_worker_dies(small_disk, filled):
+    with contextlib.suppress(OSError), (small_disk / "full").open("wb") as file:
+        file.write(bytes(filled))
+        file.flush()
+    done = run_full(small_disk)
+    assert done.returncode == 0 and done.stdout == "alone\n", done.stderr
+
+
+def test_a_file_with_holes_gets_its_places(small_disk):
+    """As an older version left it."""
+    size = module.SLOTS * module._SLOT.size
+    with (small_disk / "conversations").open("wb") as file:
+        file.truncate(size)
+    assert run_full(small_disk).stdout == "alone\n"

@@ -44,6 +44,8 @@ from slipstream_proxy.keys import Keys
 from slipstream_proxy.spool import SpoolWriter
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from slipstream.config import Config
 
 log = logging.getLogger(__name__)
@@ -72,7 +74,7 @@ class Plane:
         self.link = ControlLink(config.socket, self.live)
         self.pins = Pins(self.live, self.link, self.metrics)
         window = config.identity.continue_window
-        self.shared = SharedTable(config.root / "conversations", window) if several else None
+        self.shared = _shared_table(config.root / "conversations", window) if several else None
         self.episodes = EpisodeMemory(window=window, shared=self.shared)
         self.pools = Pools(
             engine_key=config.engine.api_key, connect_timeout=proxy.connect_timeout, timeout=proxy.upstream_timeout
@@ -168,3 +170,12 @@ class Plane:
             self.shared.close()
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
+
+
+def _shared_table(path: Path, window: float) -> SharedTable | None:
+    """None where there is no room for it: then the worker knows its own conversations alone."""
+    try:
+        return SharedTable(path, window)
+    except OSError as e:
+        log.error("untagged conversations go on at their own worker only: %s", e)
+        return None

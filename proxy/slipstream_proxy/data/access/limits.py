@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import mmap
 import os
 import struct
@@ -17,8 +18,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from slipstream_proxy.data.episode.shared import reserve
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.keys import Key
+
+log = logging.getLogger(__name__)
 
 MAX_WORKERS = 64
 SLOTS = 2048
@@ -41,16 +45,29 @@ class Limits:
         if path is None or workers == 1:
             self._table = mmap.mmap(-1, SLOTS * _SLOT)
             return
+        try:
+            self._open(path)
+        except OSError as e:
+            self._table = mmap.mmap(-1, SLOTS * _SLOT)
+            log.error("limits of API keys count in each worker alone: %s", e)
+
+    def _open(self, path: Path) -> None:
+        """The table that the workers share. Raises ``OSError``."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX)
+            reserve(fd, SLOTS * _SLOT)
+            self._table = mmap.mmap(fd, SLOTS * _SLOT)
+            fcntl.lockf(fd, fcntl.LOCK_UN)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
         with self._locked():
-            if os.fstat(self._fd).st_size != SLOTS * _SLOT:
-                os.ftruncate(self._fd, 0)
-                os.ftruncate(self._fd, SLOTS * _SLOT)
-            self._table = mmap.mmap(self._fd, SLOTS * _SLOT)
             for at in range(0, SLOTS * _SLOT, _SLOT):
                 if self._table[at]:
-                    _COUNT.pack_into(self._table, at + _ROW + 4 * number, 0)
+                    _COUNT.pack_into(self._table, at + _ROW + 4 * self.number, 0)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -24,19 +24,33 @@ PROBES = 16
 _SLOT = struct.Struct("<16sdIB131s")
 
 
+def reserve(fd: int, size: int) -> None:
+    """Make a file ``size`` bytes long, with a place on the disk for each of them. Raises ``OSError`` where the disk is full.
+
+    Of a file with holes, the first write to a page needs a place. In a memory map that finds none, the kernel ends the
+    process (SIGBUS).
+    """
+    if os.fstat(fd).st_size != size:
+        os.ftruncate(fd, 0)
+    os.posix_fallocate(fd, 0, size)
+
+
 class SharedTable:
     """Of one worker. Several slots may have the same digest: runs that said the same."""
 
     def __init__(self, path: Path, window: float) -> None:
+        """Raises ``OSError`` where there is no room for the file."""
         self.window = window
         path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         size = SLOTS * _SLOT.size
-        with self._locked():
-            if os.fstat(self._fd).st_size != size:
-                os.ftruncate(self._fd, 0)
-                os.ftruncate(self._fd, size)
-        self._table = mmap.mmap(self._fd, size)
+        try:
+            with self._locked():
+                reserve(self._fd, size)
+            self._table = mmap.mmap(self._fd, size)
+        except BaseException:
+            os.close(self._fd)
+            raise
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
