@@ -54,3 +54,18 @@ def test_it_ends_when_it_takes_too_long_and_is_left_out_without_a_compiler(tiny,
     trainer.compiled = trainer.forests = True
     assert warm_up(trainer, patience=-1.0) == {}
     compute(trainer, 7)
+
+
+def test_a_row_that_cannot_be_computed_costs_nothing(tiny, tmp_path, monkeypatch) -> None:
+    trainer = make_trainer(make_config(tiny, tmp_path, token_budget=3000))
+    trainer.compiled = trainer.forests = True
+    forward = trainer.forward
+
+    def small(micro, work):
+        if micro.computed > 1024:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(micro, work)
+
+    monkeypatch.setattr(trainer, "forward", small)
+    assert list(warm_up(trainer)) == [1024]
+    assert all(p.grad is None for p in trainer.trained)

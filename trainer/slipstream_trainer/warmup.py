@@ -69,9 +69,17 @@ def warm_up(trainer: CapturedGRPOTrainer, patience: float = PATIENCE) -> dict[in
             log.info("rows of %d tokens and more are compiled when they come up", width)
             break
         start = time.monotonic()
-        compute(trainer, width)
+        try:
+            compute(trainer, width)
+        except Exception as e:  # a step can do more than this: it tries again with less memory
+            log.warning("rows of %d tokens could not be computed ahead, going on without: %s", width, e)
+            trainer.model.zero_grad(set_to_none=True)
+            break
         took[width] = time.monotonic() - start
     set_random_state(state)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(trainer.device)
     log.info("compiled for rows of %s", ", ".join(f"{w} tokens in {s:.0f} s" for w, s in took.items()))
     return took
 
