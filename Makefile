@@ -16,7 +16,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo docs structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-operate first-hour first-hour-ci clean
+.PHONY: demo docs structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-growth bench-operate first-hour first-hour-ci clean
 
 setup: $(VENV)/.ready
 
@@ -66,6 +66,9 @@ bench-soak: setup
 bench-store: setup
 	$(BIN)/python benchmarks/store/bench_store.py $(ARGS)
 	$(BIN)/python benchmarks/store/bench_batches.py $(ARGS)
+
+bench-growth: setup
+	$(BIN)/python benchmarks/store/bench_growth.py $(ARGS)
 
 bench-judge: setup
 	$(BIN)/python benchmarks/judge/bench_judge.py $(ARGS)

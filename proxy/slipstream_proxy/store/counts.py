@@ -14,8 +14,8 @@ def plural(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 
-def counts(tx: Tx, rules: Rules, tables: Sequence[str], now: float) -> dict[str, Any]:
-    """What ``Statistics.counts`` answers. ``tables``: those of calls."""
+def counts(tx: Tx, rules: Rules, tables: Sequence[str], orphans: int, now: float) -> dict[str, Any]:
+    """What ``Statistics.counts`` answers. ``tables``: those of calls. ``orphans``: episodes with rewards and no calls."""
     pairs = {
         "episodes": "SELECT state, count(*) FROM t_episodes GROUP BY state",
         "groups": """SELECT CASE WHEN parked THEN 'parked' ELSE state END, count(*) FROM t_groups
@@ -27,8 +27,7 @@ def counts(tx: Tx, rules: Rules, tables: Sequence[str], now: float) -> dict[str,
     found["calls"] = int(tx.all("SELECT coalesce(sum(calls), 0) FROM t_episodes")[0][0])
     found["untrainable"] = untrainable_calls(tx, tables)
     found["missing"] = missing_rewards(tx, rules)
-    sql = "SELECT count(DISTINCT eid) FROM t_rewards WHERE eid NOT IN (SELECT eid FROM t_episodes)"
-    found["orphans"] = tx.all(sql)[0][0]
+    found["orphans"] = orphans
     found["lost"] = _lost(tx)
     found["stale_runs"] = int(get_meta(tx, STALE_RUNS) or 0)
     found["judging"] = _judging(tx, now)

@@ -120,7 +120,9 @@ def _last_skipped(tx: Tx) -> str | None:
     return found[0][1] or "no reason given" if found and found[0][0] == "skipped" else None
 
 
-def funnel_counts(tx: Tx, rules: Rules, pace: Pace, tables: Sequence[str], judge_name: str, now: float) -> FunnelCounts:
+def funnel_counts(
+    tx: Tx, rules: Rules, pace: Pace, tables: Sequence[str], judge_name: str, orphans: int, now: float
+) -> FunnelCounts:
     """``tables``: those of calls. ``judge_name``: the reward name that the judge writes."""
     sql = """SELECT coalesce(sum(calls), 0), coalesce(sum(trained_calls), 0),
         coalesce(sum(CASE WHEN split = 'train' THEN 1 ELSE 0 END), 0),
@@ -136,7 +138,6 @@ def funnel_counts(tx: Tx, rules: Rules, pace: Pace, tables: Sequence[str], judge
         AND state IN ('stale', 'dropped') GROUP BY 1, 2"""
     lost = {(state, cause): int(count) for state, cause, count in tx.all(sql)}
     to_judge, oldest_to_judge, judged = _to_judge(tx, judge_name, now)
-    orphans = "SELECT count(DISTINCT eid) FROM t_rewards WHERE eid NOT IN (SELECT eid FROM t_episodes)"
     trained = "SELECT count(*) FROM t_batches WHERE state = 'trained'"
     return FunnelCounts(
         calls=int(calls),
@@ -161,5 +162,5 @@ def funnel_counts(tx: Tx, rules: Rules, pace: Pace, tables: Sequence[str], judge
         last_skipped=_last_skipped(tx),
         kls=_kls(tx),
         untrainable=untrainable_calls(tx, tables),
-        orphans=int(tx.all(orphans)[0][0]),
+        orphans=orphans,
     )

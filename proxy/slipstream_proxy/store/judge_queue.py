@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from math import isfinite
 from typing import NamedTuple
 from uuid import uuid4
@@ -29,8 +30,17 @@ from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow, RewardRow, eid_of
 
+CHUNK = 256
+"""Groups that are looked at together."""
 COMPLETE = "'waiting_reward', 'ready', 'eval', 'leased'"
 FREE = "NOT parked AND (retry_at IS NULL OR retry_at <= ?) AND (judge_lease IS NULL OR judge_until < ?)"
+
+
+def batched(items: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Lists of at most ``size`` items."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part
 
 
 class JudgedGroup(NamedTuple):
@@ -71,6 +81,8 @@ class JudgeQueue:
         self.episodes = episodes
         self.groups = groups
         self.rewards = rewards
+        self._judged: dict[tuple[str, ...], set[str]] = {}
+        """Names → complete groups that have them all."""
 
     # leases
 
@@ -84,13 +96,8 @@ class JudgeQueue:
         with self.db.write(serial=wanted.singles) as tx:
             if wanted.singles:
                 self._open_windows(tx, names, wanted.limit, now)
-            lacking = f"SELECT e.grp FROM t_episodes e WHERE e.grp IS NOT NULL AND {self._lacks('e.eid')}"
             kinds = "'task', 'like'" if wanted.singles else "'task'"
-            sql = f"""SELECT id, model FROM t_groups WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND {FREE}
-                AND id IN ({lacking}) AND id NOT IN (SELECT grp FROM t_episodes WHERE state = 'open' AND grp IS NOT NULL)
-                ORDER BY completed DESC, id LIMIT ?{self.db.lock_rows}"""
-            found = tx.all(sql, (now, now, names, len(names), 4 * wanted.limit + 16))
-            groups = self._worthwhile(tx, dict(found))[: wanted.limit]
+            groups = self._unjudged(tx, kinds, names, wanted.limit, now)
             if wanted.singles and len(groups) < wanted.limit:
                 sql = f"""SELECT id FROM t_groups WHERE kind = 'window' AND state = 'window' AND {FREE} AND {self._lacks("single")}
                     ORDER BY completed DESC, id LIMIT ?{self.db.lock_rows}"""
@@ -108,6 +115,39 @@ class JudgeQueue:
         """What a worker had leased is free at once. → Groups released."""
         sql = "UPDATE t_groups SET judge_lease = NULL, judge_until = NULL, judge_worker = NULL WHERE judge_worker = ?"
         return tx.run(sql, (worker,))
+
+    def _unjudged(self, tx: Tx, kinds: str, names: Sequence[str], limit: int, now: float) -> list[str]:
+        """The newest complete groups, at most ``limit``, in which an episode lacks a name."""
+        sql = f"SELECT id, model FROM t_groups WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND {FREE}"
+        judged = self._judged.setdefault(tuple(names), set())
+        newest = "ORDER BY completed DESC, id"
+        rows = tx.all(f"{sql} {newest}", (now, now))
+        waiting = {group: model for group, model in rows if group not in judged}
+        judged.intersection_update(group for group, _ in rows)
+        chosen: list[str] = []
+        for part in batched(waiting, CHUNK):
+            lacking = self._lacking(tx, part, names)
+            # Rewards are never taken back: what has them all is not looked at again.
+            judged.update(g for g in part if g not in lacking)
+            chosen += self._worthwhile(tx, {g: waiting[g] for g in part if lacking.get(g)})
+            if len(chosen) >= limit:
+                break
+        if not self.db.lock_rows:
+            return chosen[:limit]
+        locked = tx.all(f"{sql} AND id {IN} {newest} LIMIT ?{self.db.lock_rows}", (now, now, chosen, limit))
+        return [group for group, _ in locked]
+
+    def _lacking(self, tx: Tx, groups: Sequence[str], names: Sequence[str]) -> dict[str, bool]:
+        """Groups in which an episode lacks a name. False: another one is open, so that the judge waits for it."""
+        sql = f"SELECT e.grp, e.state, {self._lacks('e.eid')} FROM t_episodes e WHERE e.grp {IN}"
+        found: dict[str, bool] = {}
+        still_open = set()
+        for group, state, lacks in tx.all(sql, (list(names), len(names), list(groups))):
+            if state == "open":
+                still_open.add(group)
+            if lacks or state == "open":
+                found[group] = True
+        return {group: group not in still_open for group in found}
 
     def _worthwhile(self, tx: Tx, found: dict[str, str]) -> list[str]:
         """Of these (group → model) those that a trainer may still have; the others are settled, with the cause."""

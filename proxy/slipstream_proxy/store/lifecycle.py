@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from slipstream_proxy.store.batches import BatchQueue
 from slipstream_proxy.store.days import DayTables
@@ -11,12 +12,25 @@ from slipstream_proxy.store.driver import Driver, Tx
 from slipstream_proxy.store.episodes import EpisodeTable
 from slipstream_proxy.store.groups import GroupTable
 from slipstream_proxy.store.memory import Memory
-from slipstream_proxy.store.pace import LEAST_UNTAGGED, Agent, Pace
+from slipstream_proxy.store.pace import Agent, Pace
 from slipstream_proxy.store.pins import PinTable
 from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rewards import RewardTable
 
 log = logging.getLogger("slipstream.store")
+
+SELDOM = 30.0
+"""Seconds between searches for what is rare and costs a look at every episode."""
+AGAIN = 5.0
+"""Seconds after which open episodes are looked through again, at the latest."""
+
+
+class _OpenRow(NamedTuple):
+    eid: str
+    key: str
+    model: str
+    untagged: bool
+    last_end: float
 
 
 class Lifecycle:
@@ -45,34 +59,42 @@ class Lifecycle:
         self.pins = pins
         self.batches = batches
         self.deletion = deletion
+        self._swept = self._searched = self._looked = -SELDOM
+        self._due = 0.0
+        """When the first open episode may be over."""
 
     def sweep(self, now: float) -> None:
         with self.db.write() as tx:
             full, held = self._end_idle(tx, now)
-            self.pins.expire(tx, now - self.rules.idle_timeout)
+            if not self._swept <= now < self._swept + SELDOM:
+                self._swept = now
+                self.pins.expire(tx, now - self.rules.idle_timeout)
+                tx.run("DELETE FROM t_early WHERE ts < ?", (now - self.rules.orphan_ttl,))
             complete = {*full, *self.groups.aged(tx, now)}
             self.groups.complete(tx, complete, now)
             self.groups.mark_ready(tx, complete | held, now)
             self.batches.expire(tx, now)
-            expired = self.rewards.expire_orphans(tx, now)
-            if self.memory.orphans is not None:
-                self.memory.orphans -= expired
+            self._expire_orphans(tx, now)
         try:
             self.deletion.scrub()
         except Exception:
             # It stays noted, and the next sweep tries again: there may be no room for the copy.
             log.exception("what was deleted could not be written over yet")
 
+    def _expire_orphans(self, tx: Tx, now: float) -> None:
+        """What is known to have no orphans is not searched for them."""
+        orphans = self.memory.orphans
+        if orphans is not None:
+            orphans -= self.rewards.expire_orphans(tx, now, list(orphans)) if orphans else set()
+        elif not self._searched <= now < self._searched + SELDOM:
+            self._searched = now
+            self.rewards.expire_orphans(tx, now, None)
+
     def _end_idle(self, tx: Tx, now: float) -> tuple[list[str], set[str]]:
         """→ Groups that became complete, and those that had waited for an episode that went on."""
-        if not self.pace.seeded:
-            self.pace.seed(tx, self.days)
-        sql = """SELECT eid, key, model, untagged, last_end FROM t_episodes WHERE state = 'open' AND last_end < ?"""
-        idle = [
-            eid
-            for eid, key, model, untagged, end in tx.all(sql, (now - min(LEAST_UNTAGGED, self.rules.idle_timeout),))
-            if end < now - self.pace.idle_after(Agent(key, model), untagged=untagged)
-        ]
+        idle = self._idle(tx, now)
+        if not idle:
+            return [], set()
         ended = sorted(self.episodes.load(tx, idle).values(), key=lambda ep: (ep.last_at, ep.eid))
         for ep in ended:
             ep.state, ep.ended, ep.idle = "done", ep.last_at, True
@@ -83,3 +105,21 @@ class Lifecycle:
         self.pins.release(tx, [e.eid for e in ended])
         self.memory.drop([e.eid for e in ended])
         return full, held
+
+    def _idle(self, tx: Tx, now: float) -> list[str]:
+        """Open episodes whose agent has paused for too long. They are looked through when the first of them may be over."""
+        if self._looked <= now < self._due:
+            return []
+        if not self.pace.seeded:
+            self.pace.seed(tx, self.days)
+        # A call that has come since, or that is new, can't be over before then.
+        self._looked, self._due = now, now + min(AGAIN, self.rules.idle_timeout)
+        idle = []
+        for row in tx.all("SELECT eid, key, model, untagged, last_end FROM t_episodes WHERE state = 'open'"):
+            ep = _OpenRow(*row)
+            over = ep.last_end + self.pace.idle_after(Agent(ep.key, ep.model), untagged=ep.untagged)
+            if over < now:
+                idle.append(ep.eid)
+            else:
+                self._due = min(self._due, over)
+        return idle

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from slipstream.contract import Reward, RewardAck
 from slipstream_proxy.store.driver import IN, Driver, Row, Tx
+from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.meta import get_meta, set_meta
 from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rows import REWARD_COLUMNS, EpisodeRow, RewardRow, eid_of
@@ -14,9 +15,10 @@ from slipstream_proxy.store.scoring import LatestReward, combine
 
 
 class RewardTable:
-    def __init__(self, db: Driver, rules: Rules) -> None:
+    def __init__(self, db: Driver, rules: Rules, memory: Memory) -> None:
         self.db = db
         self.rules = rules
+        self.memory = memory
 
     def acknowledge(self, key: str, episode: str, idempotency: str | None, now: float) -> RewardAck | None:
         """What a post would answer; None: its episode is unknown and ``orphan_ttl`` is over for earlier rewards of it (404)."""
@@ -80,16 +82,23 @@ class RewardTable:
         sql = "SELECT DISTINCT eid FROM t_rewards WHERE eid NOT IN (SELECT eid FROM t_episodes)"
         return {eid for (eid,) in tx.all(sql)}
 
-    def expire_orphans(self, tx: Tx, now: float) -> set[str]:
-        """Rewards whose episode did not come within ``orphan_ttl`` are dropped. → Their episodes."""
+    def count_orphans(self, tx: Tx) -> int:
+        """Episodes with rewards and no calls. Where nobody else writes they are known by now."""
+        return len(self.orphans(tx) if self.memory.orphans is None else self.memory.orphans)
+
+    def expire_orphans(self, tx: Tx, now: float, orphans: list[str] | None) -> set[str]:
+        """Rewards whose episode did not come within ``orphan_ttl`` are dropped. ``orphans`` None: not known. → Their episodes."""
         old = now - self.rules.orphan_ttl
-        sql = "SELECT DISTINCT eid FROM t_rewards WHERE ts < ? AND eid NOT IN (SELECT eid FROM t_episodes)"
-        eids = [eid for (eid,) in tx.all(sql, (old,))]
+        if orphans is not None:
+            found = tx.all(f"SELECT DISTINCT eid FROM t_rewards WHERE ts < ? AND eid {IN}", (old, orphans))
+        else:
+            sql = "SELECT DISTINCT eid FROM t_rewards WHERE ts < ? AND eid NOT IN (SELECT eid FROM t_episodes)"
+            found = tx.all(sql, (old,))
+        eids = [eid for (eid,) in found]
         if eids:
             known = {e for (e,) in tx.all(f"SELECT eid FROM t_expired WHERE eid {IN}", (eids,))}
             tx.insert("t_expired", [(e, now) for e in eids if e not in known])
             tx.run(f"DELETE FROM t_rewards WHERE eid {IN}", (eids,))
-        tx.run("DELETE FROM t_early WHERE ts < ?", (old,))
         return set(eids)
 
     def apply_rules(self) -> None:

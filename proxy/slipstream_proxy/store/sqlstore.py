@@ -47,7 +47,7 @@ class SqlStore:
         db.settle()
         memory, pace = Memory(), Pace(rules.idle_timeout)
         self.calls = CallTable(db, days)
-        self.rewards = RewardTable(db, rules)
+        self.rewards = RewardTable(db, rules, memory)
         self.pins = PinTable(db)
         self.groups = GroupTable(db, rules)
         self.events = EventLog(db)
@@ -57,7 +57,7 @@ class SqlStore:
         self.archive = CallArchive(db, self.calls, self.episodes)
         self.batches = BatchQueue(db, rules, self.groups, self.calls, self.rewards)
         self.judging = JudgeQueue(db, rules, memory, self.episodes, self.groups, self.rewards)
-        self.statistics = StoreStatistics(db, rules, pace, days)
+        self.statistics = StoreStatistics(db, rules, pace, days, self.rewards)
         self._deletion = Deletion(db, memory, self.calls, self.episodes, self.groups)
         self._lifecycle = Lifecycle(
             db,

@@ -11,24 +11,28 @@ from slipstream_proxy.store.funnel import FunnelCounts, funnel_counts
 from slipstream_proxy.store.likeness import HASH
 from slipstream_proxy.store.pace import Pace
 from slipstream_proxy.store.protocol import Rules
+from slipstream_proxy.store.rewards import RewardTable
 
 
 class StoreStatistics:
-    def __init__(self, db: Driver, rules: Rules, pace: Pace, days: DayTables) -> None:
+    def __init__(self, db: Driver, rules: Rules, pace: Pace, days: DayTables, rewards: RewardTable) -> None:
         self.db = db
         self.rules = rules
         self.pace = pace
         self.days = days
+        self.rewards = rewards
 
     def counts(self, now: float) -> dict[str, Any]:
         """Episodes and groups by state, calls, untrainable by reason, rewards by source, missing rewards by name."""
         with self.db.read() as tx:
-            return counts(tx, self.rules, self.days.tables(tx), now)
+            orphans = self.rewards.count_orphans(tx)
+            return counts(tx, self.rules, self.days.tables(tx), orphans, now)
 
     def funnel(self, judge_name: str, now: float) -> FunnelCounts:
         """The numbers behind "why is there no step yet". ``judge_name``: the reward name that the judge writes."""
         with self.db.read() as tx:
-            return funnel_counts(tx, self.rules, self.pace, self.days.tables(tx), judge_name, now)
+            orphans = self.rewards.count_orphans(tx)
+            return funnel_counts(tx, self.rules, self.pace, self.days.tables(tx), judge_name, orphans, now)
 
     def arm_rewards(self, candidate: str, control: str) -> list[tuple[str, str, float]]:
         """(task, adapter, reward) of done train episodes of these two adapters, oldest first. Ungrouped ones go by what they are alike by."""
