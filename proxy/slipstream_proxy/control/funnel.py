@@ -16,8 +16,6 @@ from slipstream_proxy.control.funnel_fixes import LOST, fix_untrainable
 from slipstream_proxy.store.counts import plural
 from slipstream_proxy.store.funnel import RATE_SECONDS, FunnelCounts
 
-SMALL_KL = 1e-4
-"""A step below it changes nothing that can be measured."""
 LEARNED_GROUPS = 4
 """Recent groups, all equal at the top, after which there is nothing left to learn."""
 
@@ -265,11 +263,13 @@ def _trainer(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]
 
 
 def _steps(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
-    small = [kl for kl in counts.kls if abs(kl) < SMALL_KL]
+    small = [kl for kl in counts.kls if kl < 1]
     if counts.kls and len(small) == len(counts.kls):
         latest = plural(len(small), "step", "steps")
-        text = f"the latest {latest} hardly changed the policy (KL {max(small):.6f}, below {SMALL_KL:g})"
+        text = f"the latest {latest} hardly changed the policy (KL below a hundredth of a full step's)"
         fix = 'set trainer.learning_rate = "auto", or raise it'
+        if around.config.trainer.learning_rate == "auto":
+            fix = "the learning rate rises by itself; the step events name the cause"
         yield FunnelLine(stage="step", cause="small_kl", count=len(small), text=text, fix=fix)
 
 

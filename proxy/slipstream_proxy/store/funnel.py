@@ -11,6 +11,8 @@ from slipstream_proxy.store.driver import IN, Tx
 from slipstream_proxy.store.pace import Agent, Pace
 from slipstream_proxy.store.protocol import Rules
 
+NEAR_ZERO, SMALL_KL = 0.01, 1e-4
+"""Share of its target below which a step's KL is near zero; the same in nats a token, for a step without a target."""
 RECENT = 16
 """Groups, and steps, that count as recent."""
 RATE_SECONDS = 600.0
@@ -66,6 +68,7 @@ class FunnelCounts(NamedTuple):
     last_skipped: str | None
     """Why the trainer skipped its latest batch; None: it trained on it."""
     kls: list[float]
+    """Of the latest steps: below 1 is near zero."""
     """KL of the latest steps, newest first."""
     untrainable: dict[str, int]
     orphans: int
@@ -109,9 +112,11 @@ def _outcomes(tx: Tx) -> list[Outcome]:
 
 
 def _kls(tx: Tx) -> list[float]:
+    """KL of the latest steps, each in units of what counts as near zero: a hundredth of the step's own target."""
     sql = "SELECT data FROM t_events WHERE kind = 'step' ORDER BY id DESC LIMIT 3"
-    found = [load(data).get("kl") for (data,) in tx.all(sql)]
-    return [float(kl) for kl in found if isinstance(kl, int | float)]
+    found = [(d.get("kl"), d.get("kl_target")) for d in (load(data) for (data,) in tx.all(sql))]
+    limits = [(kl, NEAR_ZERO * t if isinstance(t, float) and t > 0 else SMALL_KL) for kl, t in found]
+    return [abs(kl) / limit for kl, limit in limits if isinstance(kl, int | float)]
 
 
 def _last_skipped(tx: Tx) -> str | None:
