@@ -26,7 +26,7 @@ def cache_key(**inputs: object) -> str:
     return "judge-" + hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
-class Cache:
+class VoteCache:
     """``client`` None: no cache. ``read`` False: answers are kept but not used (a re-judging that must be anew)."""
 
     def __init__(self, client: AsyncClient | None, metrics: JudgeMetrics, *, read: bool = True) -> None:

@@ -15,13 +15,13 @@ from pydantic import JsonValue
 from slipstream.config import JudgeConfig
 from slipstream.contract import Group, GroupKind, Score
 from slipstream_judge.budget import OverBudget
-from slipstream_judge.cache import Cache, cache_key
+from slipstream_judge.cache import VoteCache, cache_key
 from slipstream_judge.excerpts import RESULT_LEVELS, fit, force
 from slipstream_judge.llm import JudgeFailed, TooLong, Usage
 from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.prompt import PROMPT_VERSION, Grade, Mode
 from slipstream_judge.rubric import Rubrics, rubric_hash
-from slipstream_judge.ruler import Asked, Ruler, Vote, gather
+from slipstream_judge.ruler import Question, Ruler, Vote, gather
 from slipstream_judge.transcript import Transcript, of_episode
 from slipstream_judge.votes import VoteTally, orders, tally
 
@@ -65,7 +65,7 @@ class GroupJudge:
         judge: JudgeConfig,
         ruler: Ruler,
         rubrics: Rubrics,
-        cache: Cache,
+        cache: VoteCache,
         metrics: JudgeMetrics,
         *,
         name: str | None = None,
@@ -167,7 +167,7 @@ class GroupJudge:
 
     async def _ask(self, work: _Work, order: list[str], number: int) -> Vote:
         if work.mode != "window":
-            return await self.ruler.vote(work.runs, order, number, Asked(work.rubric, work.mode), work.deadline)
+            return await self.ruler.vote(work.runs, order, number, Question(work.rubric, work.mode), work.deadline)
         known = dict(work.known)
         runs = work.context | work.runs
         while known:
@@ -179,7 +179,7 @@ class GroupJudge:
             shown = shown or force([runs[r] for r in shown_order], self.ruler.room)
             try:
                 return await self.ruler.part(
-                    shown, shown_order, number, Asked(work.rubric, "window", dict(known)), work.deadline
+                    shown, shown_order, number, Question(work.rubric, "window", dict(known)), work.deadline
                 )
             except TooLong:
                 self.ruler.shrink(self.ruler.room)

@@ -10,7 +10,7 @@ from slipstream.config import Config
 from slipstream.contract import Group, Score
 from slipstream.errors import ConfigError
 from slipstream_judge.budget import Budget
-from slipstream_judge.cache import Cache
+from slipstream_judge.cache import VoteCache
 from slipstream_judge.function import FunctionJudge
 from slipstream_judge.group import GroupJudge, Judged
 from slipstream_judge.llm import Llm
@@ -23,7 +23,7 @@ FUNCTION = "function"
 
 
 @dataclass(slots=True)
-class Outcome:
+class PanelOutcome:
     scores: list[Score]
     judged: Judged | None = None
     """The model's, with its votes."""
@@ -53,7 +53,7 @@ class Panel:
         self.model: GroupJudge | None = None
         self.audit: GroupJudge | None = None
         self.function: FunctionJudge | None = None
-        cache = Cache(client, metrics, read=not fresh)
+        cache = VoteCache(client, metrics, read=not fresh)
         rubrics = Rubrics(judge, rubric)
         if judge.model is not None:
             ruler = Ruler(judge, Llm(judge, self.budget, metrics), metrics)
@@ -74,17 +74,17 @@ class Panel:
         """Reward names that are written."""
         return [j.name for j in (self.model, self.function) if j is not None]
 
-    async def score(self, group: Group, deadline: float) -> Outcome:
+    async def score(self, group: Group, deadline: float) -> PanelOutcome:
         """Raises ``JudgeFailed``, ``OverBudget``: a group is scored by all or by none."""
         scores: list[Score] = []
         if self.function is not None:
             async with self.slots:
                 scores = await self.function.score(group)
         judged = await self.model.score(group, deadline) if self.model else None
-        return Outcome([*(judged.scores if judged else []), *scores], judged, scores)
+        return PanelOutcome([*(judged.scores if judged else []), *scores], judged, scores)
 
 
-async def within(panel: Panel, group: Group, seconds: float, deadline: float) -> Outcome:
+async def within(panel: Panel, group: Group, seconds: float, deadline: float) -> PanelOutcome:
     """``score``, for ``seconds`` at most. Raises ``TimeoutError`` too."""
     async with asyncio.timeout(seconds):
         return await panel.score(group, deadline)

@@ -69,7 +69,7 @@ class Grade:
 
 
 @dataclass(slots=True)
-class Prompt:
+class JudgePrompt:
     messages: list[dict[str, str]]
     schema: dict[str, Any]
     ids: list[str]
@@ -109,7 +109,7 @@ def schema_of(ids: Sequence[str]) -> dict[str, Any]:
 
 def build(
     shown: Shown, ids: Sequence[str], rubric: str, mode: Mode, known: Mapping[str, float] | None = None
-) -> Prompt:
+) -> JudgePrompt:
     """``ids``: of ``shown.episodes``, in their order.
 
     ``known``: scores of those that have one already (mode window).
@@ -136,7 +136,7 @@ def build(
         ]
     )
     messages = [{"role": "system", "content": SYSTEM.format(nonce=nonce)}, {"role": "user", "content": user}]
-    return Prompt(messages, schema_of(asked), asked)
+    return JudgePrompt(messages, schema_of(asked), asked)
 
 
 def _pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:

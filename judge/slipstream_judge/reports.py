@@ -18,7 +18,7 @@ RECENT = 200
 """Groups that the means are over."""
 
 
-class Reporter:
+class JudgeReporter:
     """Counts what happens to groups. ``worker`` and ``names``: as in the leases."""
 
     def __init__(

@@ -13,7 +13,7 @@ from slipstream_judge.excerpts import RESULT_LEVELS, Shown, estimate, fit, force
 from slipstream_judge.llm import JudgeFailed, Llm, TooLong, Usage
 from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.parts import choose_anchors, merge, pack
-from slipstream_judge.prompt import BadAnswer, Grade, Mode, Prompt, build, parse
+from slipstream_judge.prompt import BadAnswer, Grade, JudgePrompt, Mode, build, parse
 from slipstream_judge.transcript import Transcript
 from slipstream_judge.votes import labels, rng_of
 
@@ -35,7 +35,7 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Question:
     """What to ask about the runs. ``known``: scores of those that have one already (mode window)."""
 
     rubric: str
@@ -51,7 +51,7 @@ class Ruler:
         self.room = judge.context
 
     async def vote(
-        self, runs: Mapping[str, Transcript], order: Sequence[str], number: int, ask: Asked, deadline: float
+        self, runs: Mapping[str, Transcript], order: Sequence[str], number: int, ask: Question, deadline: float
     ) -> Vote:
         """Judge ``order``'s runs in that order. Raises ``JudgeFailed``, ``OverBudget``."""
         for _ in range(HALVINGS + 1):
@@ -71,7 +71,7 @@ class Ruler:
         )
 
     async def _vote(
-        self, runs: Mapping[str, Transcript], order: Sequence[str], number: int, ask: Asked, deadline: float
+        self, runs: Mapping[str, Transcript], order: Sequence[str], number: int, ask: Question, deadline: float
     ) -> Vote:
         levels = RESULT_LEVELS if len(order) > 2 else None
         shown = (
@@ -108,7 +108,7 @@ class Ruler:
         shown: Shown,
         order: Sequence[str],
         number: int,
-        ask: Asked,
+        ask: Question,
         deadline: float,
     ) -> Vote:
         """One prompt, and one repair if its answer is no good."""
@@ -121,7 +121,7 @@ class Ruler:
         places = {r: place / last for place, r in enumerate(order) if r not in known}
         return Vote({by_id[i]: v for i, v in grades.items()}, usage, 1, places)
 
-    async def _ask(self, prompt: Prompt, deadline: float) -> tuple[dict[str, Grade], Usage]:
+    async def _ask(self, prompt: JudgePrompt, deadline: float) -> tuple[dict[str, Grade], Usage]:
         usage = Usage()
         messages = prompt.messages
         problems: list[str] = []

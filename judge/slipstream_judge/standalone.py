@@ -11,7 +11,7 @@ from slipstream.config import load_config
 from slipstream.contract import Group, GroupKind, Split
 from slipstream.errors import ConfigError
 from slipstream_judge.budget import Budget
-from slipstream_judge.cache import Cache
+from slipstream_judge.cache import VoteCache
 from slipstream_judge.cases import make_episode
 from slipstream_judge.group import GroupJudge
 from slipstream_judge.llm import Llm
@@ -65,7 +65,7 @@ async def ruler_score(
     judge = load_config(env={}, base=base).judge
     metrics = JudgeMetrics()
     ruler = Ruler(judge, Llm(judge, Budget(judge, metrics), metrics), metrics)
-    scorer = GroupJudge(judge, ruler, Rubrics(judge), Cache(None, metrics), metrics)
+    scorer = GroupJudge(judge, ruler, Rubrics(judge), VoteCache(None, metrics), metrics)
     judged = await scorer.score(_group(runs, tools), time.time() + seconds)
     found = {s.episode: s for s in judged.scores}
     ordered = [found[f"run-{n}"] for n in range(len(runs))]

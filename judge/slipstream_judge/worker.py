@@ -28,8 +28,8 @@ from slipstream_judge.cache import LANES
 from slipstream_judge.llm import RETRIES, JudgeFailed, litellm
 from slipstream_judge.loop import run_loop
 from slipstream_judge.metrics import JudgeMetrics
-from slipstream_judge.panel import Outcome, Panel, within
-from slipstream_judge.reports import Reporter
+from slipstream_judge.panel import Panel, PanelOutcome, within
+from slipstream_judge.reports import JudgeReporter
 
 log = logging.getLogger(__name__)
 IDLE = (0.1, 2.0)
@@ -62,7 +62,7 @@ class JudgeWorker:
         self.metrics = metrics or JudgeMetrics()
         self.panel = Panel(config, self.metrics, client)
         self.auditor = Auditor(config.judge, self.panel.audit, self.metrics)
-        self.reporter = Reporter(config.judge, self.name, self.panel.names, self.panel.budget)
+        self.reporter = JudgeReporter(config.judge, self.name, self.panel.names, self.panel.budget)
         self.seconds = lease_seconds(config)
         self.lane = asyncio.Semaphore(LANES)
         self.tasks: set[asyncio.Task[None]] = set()
@@ -148,7 +148,7 @@ class JudgeWorker:
                 self.auditor.compare(group, outcome.judged.scores)
                 await self._audit(group, outcome, deadline)
 
-    async def _score(self, lease: str, group: Group, deadline: float) -> tuple[Outcome | None, ScoresIn]:
+    async def _score(self, lease: str, group: Group, deadline: float) -> tuple[PanelOutcome | None, ScoresIn]:
         left = deadline - time.time()
         try:
             outcome = await within(self.panel, group, left, deadline - 1)
@@ -189,7 +189,7 @@ class JudgeWorker:
             self.metrics.groups.labels("failed" if answer.retry_after is None else "postponed").inc()
             log.warning("group %s is not scored (attempt %s): %s", group.id, group.attempts + 1, brief(answer.failed))
 
-    async def _audit(self, group: Group, outcome: Outcome, deadline: float) -> None:
+    async def _audit(self, group: Group, outcome: PanelOutcome, deadline: float) -> None:
         assert outcome.judged is not None
         found = await self.auditor.audit(group, outcome.judged.scores, deadline)
         if found is not None:

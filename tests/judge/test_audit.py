@@ -9,7 +9,7 @@ from slipstream.config import JudgeConfig
 from slipstream.contract import Score
 from slipstream_judge.audit import Auditor, agreement, chosen
 from slipstream_judge.budget import Budget
-from slipstream_judge.cache import Cache
+from slipstream_judge.cache import VoteCache
 from slipstream_judge.group import GroupJudge
 from slipstream_judge.llm import Llm
 from slipstream_judge.metrics import JudgeMetrics
@@ -40,7 +40,7 @@ def test_agreement():
 def second(ruled, metrics):
     judge = JudgeConfig(model="openai/first", audit_model="openai/second", audit_share=1.0, api_base=ruled.url)
     ruler = Ruler(judge, Llm(judge, Budget(judge, metrics), metrics, "openai/second"), metrics)
-    return judge, GroupJudge(judge, ruler, Rubrics(judge), Cache(None, metrics), metrics)
+    return judge, GroupJudge(judge, ruler, Rubrics(judge), VoteCache(None, metrics), metrics)
 
 
 async def test_drift_shows_in_the_metric(ruled):

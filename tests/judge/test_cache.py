@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from slipstream.client import AsyncClient
 from slipstream.contract import CacheEntry
-from slipstream_judge.cache import Cache, cache_key
+from slipstream_judge.cache import VoteCache, cache_key
 from slipstream_judge.metrics import JudgeMetrics
 
 
@@ -21,20 +21,20 @@ def test_keys_depend_on_every_input_and_are_ids():
 async def test_hits_and_misses_are_counted(control):
     metrics = JudgeMetrics()
     async with AsyncClient(control.url) as client:
-        cache = Cache(client, metrics)
+        cache = VoteCache(client, metrics)
         assert await cache.get("k") is None
         await cache.put("k", {"x": 1})
         assert await cache.get("k") == {"x": 1}
-        assert await Cache(client, metrics, read=False).get("k") is None
+        assert await VoteCache(client, metrics, read=False).get("k") is None
     assert metrics.hit_rate._value.get() == 0.5
 
 
 async def test_a_cache_that_fails_is_no_cache():
     metrics = JudgeMetrics()
     async with AsyncClient("http://127.0.0.1:9") as client:
-        cache = Cache(client, metrics)
+        cache = VoteCache(client, metrics)
         await cache.put("k", {})
         assert await cache.get("k") is None
     assert metrics.cache.labels("error")._value.get() == 1
-    assert await Cache(None, metrics).get("k") is None
-    await Cache(None, metrics).put("k", {})
+    assert await VoteCache(None, metrics).get("k") is None
+    await VoteCache(None, metrics).put("k", {})

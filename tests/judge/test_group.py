@@ -9,7 +9,7 @@ from slipstream.client import AsyncClient
 from slipstream.config import JudgeConfig
 from slipstream.contract import GroupKind, Reward
 from slipstream_judge.budget import Budget
-from slipstream_judge.cache import Cache
+from slipstream_judge.cache import VoteCache
 from slipstream_judge.group import GroupJudge
 from slipstream_judge.llm import JudgeFailed, Llm
 from slipstream_judge.metrics import JudgeMetrics
@@ -22,7 +22,7 @@ def make(ruled, client=None, model="openai/gpt-4o-mini", **more):
     judge = JudgeConfig(model=model, api_base=ruled.url, **more)
     metrics = JudgeMetrics()
     ruler = Ruler(judge, Llm(judge, Budget(judge, metrics), metrics), metrics)
-    return GroupJudge(judge, ruler, Rubrics(judge), Cache(client, metrics), metrics)
+    return GroupJudge(judge, ruler, Rubrics(judge), VoteCache(client, metrics), metrics)
 
 
 async def score(judge, group, **more):

@@ -11,7 +11,7 @@ from slipstream_judge.budget import Budget
 from slipstream_judge.group import Judged
 from slipstream_judge.llm import Usage
 from slipstream_judge.metrics import JudgeMetrics
-from slipstream_judge.reports import WINDOW, Reporter
+from slipstream_judge.reports import WINDOW, JudgeReporter
 
 GROUP = quality_group("g", [0.1, 0.9])
 
@@ -30,7 +30,7 @@ def judged(cost, spread=0.1):
 
 def made(**more):
     clock, config = Clock(), JudgeConfig(model="openai/ruled", **more)
-    return clock, Reporter(config, "j1", ["judge"], Budget(config, JudgeMetrics(), clock=clock), clock)
+    return clock, JudgeReporter(config, "j1", ["judge"], Budget(config, JudgeMetrics(), clock=clock), clock)
 
 
 def test_a_judge_without_work_says_so():

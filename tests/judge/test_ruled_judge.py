@@ -8,7 +8,7 @@ from tests.support.ruled_judge import inbox_rule
 
 from slipstream.config import JudgeConfig
 from slipstream_judge.budget import Budget
-from slipstream_judge.cache import Cache
+from slipstream_judge.cache import VoteCache
 from slipstream_judge.group import GroupJudge
 from slipstream_judge.llm import Llm
 from slipstream_judge.metrics import JudgeMetrics
@@ -46,7 +46,7 @@ async def test_the_rule_sees_success_in_transcripts_alone(ruled, question):
     judge = JudgeConfig(model="openai/ruled", api_base=ruled.url)
     metrics = JudgeMetrics()
     ruler = Ruler(judge, Llm(judge, Budget(judge, metrics), metrics), metrics)
-    scorer = GroupJudge(judge, ruler, Rubrics(judge), Cache(None, metrics), metrics)
+    scorer = GroupJudge(judge, ruler, Rubrics(judge), VoteCache(None, metrics), metrics)
     runs = {
         "right": inbox_run(question, RIGHT, "Monday"),
         "wrong-mail": inbox_run(question, OTHER, "friday"),
