@@ -52,6 +52,7 @@ _HOT = {
 }
 MODULES = (
     *(f"{folder}/{name}.py" for folder, names in _HOT.items() for name in names),
+    "assignment.py",
     "keys.py",
     "segments.py",
     "spool.py",

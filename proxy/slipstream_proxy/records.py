@@ -39,7 +39,8 @@ class CallHead:
     arm: str
     """``live``, ``control``, ``candidate``: why this adapter."""
     pin: str
-    """``control`` (asked), ``local`` (the control plane was away), ``moved`` (the pinned version was given up)."""
+    """``control`` (asked), ``sole`` (there was one adapter), ``local`` (the control plane was away), ``moved`` (the
+    pinned version was given up)."""
     dialect: str
     stream: bool
     at: float

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.support.dataplane import ASK, STATE, FakeControlSocket, eventually, post
 
 from slipstream.config import Config
+from slipstream_proxy.assignment import assign
+from slipstream_proxy.control.live import LiveState, ModelLive
 from slipstream_proxy.data.engines.live import LiveView
 
 
@@ -17,19 +22,18 @@ def live(tmp_path, **engine):
 
 def test_before_anything_is_known(tmp_path):
     found = live(tmp_path)
-    assert not found.known and found.ready and found.decide("tiny", "-", "e") == ("tiny", "live")
+    assert not found.known and found.ready and found.decide("tiny", "-", None, "e", "train")[:2] == ("tiny", "live")
     assert sorted(found.servers("tiny@9", "e")) == ["http://a", "http://b"]
 
 
 def test_arms_and_affinity(tmp_path):
     found = live(tmp_path)
     found.update(STATE)
-    decided = [found.decide("tiny", "-", f"e{i}") for i in range(2000)]
+    decided = [found.decide("tiny", "-", None, f"e{i}", "train")[:2] for i in range(2000)]
     assert 400 < decided.count(("tiny@1", "control")) < 600 and set(decided) == {
         ("tiny@1", "control"),
         ("tiny@2", "live"),
     }
-    assert found.decide("tiny", "-", "e1") == found.decide("tiny", "-", "e1")
     assert found.servers("tiny@1", "e") == ["http://a"] and found.servers("tiny@3", "e") == []
     first = {f"e{i}": found.servers("tiny@2", f"e{i}")[0] for i in range(200)}
     assert set(first.values()) == {"http://a", "http://b"}
@@ -45,7 +49,7 @@ def test_a_malformed_state_changes_nothing(tmp_path):
     found.update(STATE)
     with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
         found.update({"engines": [{"nope": 1}], "models": {}})
-    assert found.decide("tiny", "-", "x")[0].startswith("tiny@")
+    assert found.decide("tiny", "-", None, "x", "train")[0].startswith("tiny@")
 
 
 def test_last_state_is_read_at_the_start(tmp_path):
@@ -101,3 +105,48 @@ async def test_forwarding(start, fake, control):
         "x_total 3" in text and "slipstream_in_flight 9" not in text and text.count("# TYPE slipstream_in_flight ") == 1
     )
     assert 'slipstream_calls_total{format="chat",outcome="ok",status="2xx",adapter="' in text
+
+
+ARMS = st.lists(
+    st.tuples(st.sampled_from(["control", "best", "candidate"]), st.floats(0.0, 0.3)),
+    max_size=3,
+    unique_by=lambda a: a[0],
+)
+
+
+@settings(max_examples=100)
+@given(ARMS, st.integers(0, 2**32))
+def test_workers_and_the_control_plane_agree_always(tmp_path_factory, arms, seed):
+    """10⁵ cases, over the state as the control plane publishes it."""
+    folder, random = tmp_path_factory.mktemp("live"), Random(seed)
+    published, registry = (
+        LiveState(folder / "live.json"),
+        [(f"tiny@{i}", name, share) for i, (name, share) in enumerate(arms)],
+    )
+    model = ModelLive(base="tiny", live="tiny@9", arms=registry, loaded={"tiny@9", *(name for name, _, _ in registry)})
+    published.set({"tiny": model}, [{"url": "http://a", "ok": True, "loaded": []}])
+    worker = LiveView(Config(data_dir=str(folder), engine={"name": "tiny"}))
+    worker.update(json.loads(json.dumps(published.value)))
+    for _ in range(1000):
+        key, task, episode = (random.choice([None, "", "ü", "\ud800"]) or f"x{random.random()}" for _ in range(3))
+        split, task = random.choice(["train", "eval"]), random.choice([None, task])
+        assert worker.decide("tiny", key, task, episode, split) == assign("tiny@9", registry, key, task, episode, split)
+
+
+def test_where_there_is_nothing_to_choose(tmp_path, monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr("slipstream_proxy.data.engines.live.time.monotonic", lambda: clock[0])
+    found = live(tmp_path)
+
+    def publish(adapter: str, *arms: tuple[str, str, float]) -> None:
+        found.update({"models": {"tiny": {"base": "tiny", "live": adapter, "arms": arms}}})
+
+    publish("tiny")
+    assert found.is_settled("tiny", new=False)
+    publish("tiny@1")
+    assert found.is_settled("tiny", new=True) and not found.is_settled("tiny", new=False)
+    clock[0] += found._window + 1.0
+    publish("tiny@1")
+    assert found.is_settled("tiny", new=False)
+    publish("tiny@1", ("tiny", "control", 0.1))
+    assert not found.is_settled("tiny", new=True) and not found.is_settled("other", new=True)

@@ -36,3 +36,18 @@ async def test_the_id_of_an_episode_is_the_workers(start, fake, control):
     _, headers, _ = await post(proxy.url, ASK, headers={"x-slipstream-episode": "mine"})
     (frame,) = await proxy.record(1)
     assert headers["x-slipstream-episode"] == frame.head["episode"] == control.pins[0]["episode"] == "mine"
+
+
+async def test_with_one_adapter_a_worker_decides_alone(start, fake, control):
+    proxy = await start()
+    await eventually(lambda: proxy.plane.live.connected)
+    control.state = {**control.state, "models": {"tiny": {"base": "tiny", "live": "tiny@2", "arms": []}}}
+    control.changed.set()
+    await eventually(lambda: not proxy.plane.live.models["tiny"].arms)
+    await post(proxy.url, ASK)
+    assert not control.pins
+    await post(proxy.url, ASK, headers={"x-slipstream-episode": "e"})  # it may have begun with an earlier adapter
+    assert [p["episode"] for p in control.pins] == ["e"]
+    heads = [frame.head for frame in await proxy.record(2)]
+    assert [(h["adapter"], h["pin"]) for h in heads] == [("tiny@2", "sole"), ("tiny@1", "control")]
+    assert proxy.plane.metrics.values["slipstream_pins_total", 'by="rule"'] == 1

@@ -32,7 +32,7 @@ class Choice(CallStep):
         if target.kind == "trained":
             pin = self._pins.known(episode, target.model)
             if pin is None:
-                pin = self._pins.make(episode, target.model, call.go_on)
+                pin = self._pins.make(episode, target.model, call.go_on, new=call.tags.origin == "new")
             if pin is None:
                 return False
             call.pin = pin

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from slipstream.config import Config
+from slipstream_proxy.assignment import Assignment, assign
 from slipstream_proxy.json_types import JsonObject
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,8 @@ class ModelView:
     base: str
     live: str
     arms: list[tuple[str, str, float]] = field(default_factory=list)
+    since: float = -math.inf
+    """When this live adapter was first seen (monotonic seconds); before all time where there was none yet."""
 
 
 class LiveView:
@@ -65,6 +69,7 @@ class LiveView:
         """Every engine has Slipstream's plugin. (A call is asked for before its engine is chosen.)"""
         self.trouble: dict[str, Trouble] = {}
         """Engines that did not answer this worker as they should."""
+        self._window = config.episodes.idle_timeout
         self._file = config.root / "live.json"
         self._read_file()
 
@@ -91,6 +96,12 @@ class LiveView:
             )
             for name, m in state.get("models", {}).items()
         }
+        for name, model in models.items():
+            before = self.models.get(name)
+            if before is not None and before.live == model.live:
+                model.since = before.since
+            elif self.known or model.live != model.base:
+                model.since = time.monotonic()
         held = state.get("hold")
         until = float(held["until"]) if held else None
         if engines:
@@ -165,19 +176,23 @@ class LiveView:
     def _bases(self) -> set[str]:
         return {m.base for m in self.models.values()}
 
-    def decide(self, model: str, key: str, episode: str) -> tuple[str, str]:
-        """(adapter, arm) of a new episode while the control plane is away: by hash, so that every worker says the
-        same.
-        """
+    def decide(self, model: str, key: str, task: str | None, episode: str, split: str) -> Assignment:
+        """The adapter of a new episode, by the rule of the control plane: every worker gives the same answer."""
         state = self.models.get(model)
         if state is None:
-            return model, "live"
-        at = int.from_bytes(hashlib.blake2b(f"{key}\0{episode}".encode(), digest_size=8).digest(), "big") / 2**64
-        for name, arm, share in state.arms:
-            if at < share:
-                return name, arm
-            at -= share
-        return state.live, "live"
+            return assign(model, (), key, task, episode, split)
+        return assign(state.live, state.arms, key, task, episode, split)
+
+    def is_settled(self, model: str, *, new: bool) -> bool:
+        """Whether all running episodes of a model have the live adapter, so that nobody need be asked for one's pin.
+
+        A model with several arms never is. After its live adapter has changed, episodes that began before keep the old one
+        for a while; ``new``: this episode did not begin before.
+        """
+        state = self.models.get(model)
+        if state is None or state.arms:
+            return False
+        return new or time.monotonic() - state.since > self._window
 
     def has(self, adapter: str) -> bool:
         """Whether an engine has it, up or not."""

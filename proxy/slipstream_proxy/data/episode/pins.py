@@ -1,4 +1,7 @@
-"""Which adapter serves an episode. The control plane decides; while it is away, the worker does."""
+"""Which adapter serves an episode. Control plane and workers decide by one rule, ``assignment.py``.
+
+The control plane is asked where an episode may have a pin already, or where its answer is evidence.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class Pinned:
     __slots__ = ("adapter", "arm", "checked", "how")
 
     def __init__(self, adapter: str, arm: str, how: str) -> None:
-        """``how``: ``control``, ``local`` or ``moved``."""
+        """``how`` it was decided: as ``CallHead.pin`` says."""
         self.adapter, self.arm, self.how = adapter, arm, how
         self.checked = -1
         """The state of ``LiveView`` under which its adapter was found to be loaded."""
@@ -45,10 +48,17 @@ class Pins:
             return pin
         return self._checked(episode, model, pin)
 
-    def make(self, episode: RunningEpisode, model: str, then: Callable[[], None]) -> Pinned | None:
-        """The pin of an episode that has none; None: ``then`` is called once it is there."""
+    def make(
+        self, episode: RunningEpisode, model: str, then: Callable[[], None], *, new: bool = False
+    ) -> Pinned | None:
+        """The pin of an episode that has none; None: ``then`` is called once it is there. ``new``: the episode begins now.
+
+        Where there is nothing to choose the worker decides alone, and the control plane reads it in the call's record.
+        """
         if not self._live.connected:
-            return self._alone(episode, model)
+            return self._alone(episode, model, "local")
+        if self._live.is_settled(model, new=new):
+            return self._alone(episode, model, "sole")
         waiting = self._waiting.get((*episode.name, model))
         if waiting is not None:
             waiting.append(then)
@@ -66,10 +76,10 @@ class Pins:
         pin.checked = self._live.version
         return pin
 
-    def _alone(self, episode: RunningEpisode, model: str) -> Pinned:
-        adapter, arm = self._live.decide(model, episode.name[0], episode.id)
-        self._metrics.add("slipstream_pins_total", 'by="worker"')
-        return self._checked(episode, model, self._set(episode, model, adapter, arm, "local"))
+    def _alone(self, episode: RunningEpisode, model: str, how: str) -> Pinned:
+        decided = self._live.decide(model, episode.name[0], episode.task, episode.id, episode.split)
+        self._metrics.add("slipstream_pins_total", 'by="rule"' if how == "sole" else 'by="worker"')
+        return self._checked(episode, model, self._set(episode, model, decided.adapter, decided.arm, how))
 
     def _set(self, episode: RunningEpisode, model: str, adapter: str, arm: str, how: str) -> Pinned:
         """Episodes share the dict that most of them have: a worker remembers a hundred thousand."""
@@ -86,7 +96,7 @@ class Pins:
     async def _ask(self, episode: RunningEpisode, model: str) -> None:
         answer = await self._link.pin(episode.name[0], episode.id, model, episode.task, episode.split)
         if answer is None:
-            self._alone(episode, model)
+            self._alone(episode, model, "local")
         else:
             self._set(episode, model, answer["adapter"], str(answer.get("arm", "live")), "control")
             self._metrics.add("slipstream_pins_total", 'by="control"')

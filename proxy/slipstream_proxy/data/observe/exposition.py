@@ -47,7 +47,11 @@ FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "slipstream_capture_lost_total": ("counter", "Calls that were served but could not be written to the spool.", ()),
     "slipstream_requests_refused_total": ("counter", "Requests refused by the proxy itself, by status.", ("status",)),
     "slipstream_upstream_retries_total": ("counter", "Calls sent again to another connection or engine.", ()),
-    "slipstream_pins_total": ("counter", "Episodes pinned, by who decided.", ("by",)),
+    "slipstream_pins_total": (
+        "counter",
+        "Episodes pinned, by who decided: control, worker (the control plane was away), rule (one adapter only).",
+        ("by",),
+    ),
     "slipstream_in_flight": ("gauge", "Calls being answered.", ()),
     "slipstream_queued": ("gauge", "Calls in flight of which the engine has sent nothing yet.", ()),
     "slipstream_connections": ("gauge", "Client connections.", ()),
