@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
 from slipstream.contract import SqlResult
-from slipstream_proxy.store.driver import QueryError, StoreError
+from slipstream_proxy.store.bounded import BoundedQuery, QueryRequest
+from slipstream_proxy.store.driver import StoreError
 from slipstream_proxy.store.duckfile import restore_deleted, write_anew
 from slipstream_proxy.store.ducktx import DuckTx
 from slipstream_proxy.store.protocol import Rules
-from slipstream_proxy.store.queries import check, public
+from slipstream_proxy.store.queries import check
 from slipstream_proxy.store.sqlstore import SqlStore
 
 log = logging.getLogger("slipstream.store")
@@ -53,6 +56,9 @@ class DuckDriver:
             "preserve_insertion_order": "true",
         }
         self._writing = threading.Lock()
+        self._querying = threading.Lock()
+        self._lock_fd: int | None = None
+        """Holds the file's lock since a reader had it. Closing it would give the lock up."""
         self._idle = threading.Condition()
         self._users = 0
         self._closing = False
@@ -196,6 +202,9 @@ class DuckDriver:
         if self._con is not None:
             self._con.close()
             self._con = None
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
 
     # transactions
 
@@ -280,37 +289,37 @@ class DuckDriver:
     # users' queries
 
     def sql(self, query: str, limit: int, timeout: float) -> SqlResult:
+        """In a process of its own, which reads the file beside this one (``bounded.py``)."""
         text = check(query)
-        with self._using():
-            return self._sql(text, limit, timeout)
+        request = QueryRequest(
+            database=str(self.path), config=self._config, role=None, query=text, limit=limit, timeout=timeout
+        )
+        with BoundedQuery(request) as running, self._querying, ExitStack() as stack:
+            # nobody writes while the reader opens the file, so that it finds the log whole; and whoever closes the file
+            # holds this lock while it waits for users, so it comes first
+            with self._writing:
+                stack.enter_context(self._using())
+                stack.callback(self._take_lock)
+                stack.callback(running.end)
+                self._lend_lock()
+                running.open()
+            return running.result()
 
-    def _sql(self, text: str, limit: int, timeout: float) -> SqlResult:
-        cursor = self._cursor().cursor()
-        timer = threading.Timer(timeout, cursor.interrupt)
-        timer.daemon = True
-        try:
+    def _lend_lock(self) -> None:
+        """DuckDB's lock lets no other process read. It is given up for a reader, whose own lock keeps writers out meanwhile.
+
+        POSIX locks belong to a process and a file, whichever descriptor they were taken with.
+        """
+        if self._lock_fd is None:
+            self._lock_fd = os.open(self.path, os.O_RDWR)
+        fcntl.lockf(self._lock_fd, fcntl.LOCK_UN)
+
+    def _take_lock(self) -> None:
+        if self._lock_fd is not None:
             try:
-                statements = duckdb.extract_statements(text)
-            except duckdb.Error as e:
-                raise QueryError(str(e).splitlines()[0]) from e
-            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-                raise QueryError("one SELECT statement only")
-            timer.start()
-            try:
-                cursor.execute("BEGIN TRANSACTION READ ONLY")
-                done = cursor.execute(text)
-                columns = [str(d[0]) for d in done.description or ()]
-                rows = done.fetchmany(limit + 1)
-            except duckdb.InterruptException as e:
-                raise QueryError(f"stopped after {timeout:g} s") from e
-            except duckdb.Error as e:
-                raise QueryError(str(e).splitlines()[0]) from e
-            return SqlResult(
-                columns=columns, rows=[[public(v) for v in r] for r in rows[:limit]], truncated=len(rows) > limit
-            )
-        finally:
-            timer.cancel()
-            cursor.close()
+                fcntl.lockf(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                log.error("%s is open in another process, too", self.path)
 
     def close(self) -> None:
         with self._writing:

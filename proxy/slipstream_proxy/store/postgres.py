@@ -15,9 +15,10 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from slipstream.contract import SqlResult
 from slipstream_proxy.store import schema
+from slipstream_proxy.store.bounded import BoundedQuery, QueryRequest
 from slipstream_proxy.store.driver import QueryError, Row, StoreError
 from slipstream_proxy.store.protocol import Rules
-from slipstream_proxy.store.queries import bare, check, public
+from slipstream_proxy.store.queries import bare, check
 from slipstream_proxy.store.sqlstore import SqlStore
 
 log = logging.getLogger("slipstream.store")
@@ -78,6 +79,7 @@ class PostgresDriver:
     rebuilt = False
 
     def __init__(self, url: str, *, connections: int = 8, timeout: float = 30.0) -> None:
+        self._url = url
         self._pool = ConnectionPool(
             url,
             min_size=1,
@@ -161,24 +163,11 @@ class PostgresDriver:
             raise QueryError(
                 f"{found.group(0)}: not in a query here; there are the views {', '.join(schema.VIEW_NAMES)}"
             )
-        try:
-            with self._pool.connection() as con, con.transaction(force_rollback=True), con.cursor() as cursor:
-                cursor.execute("SET TRANSACTION READ ONLY")
-                cursor.execute(f"SET LOCAL statement_timeout = {max(1, int(timeout * 1000))}".encode())
-                if self._reader:
-                    cursor.execute(f"SET LOCAL ROLE {READER}".encode())
-                # The subquery and the binary protocol each take one statement only, and a SELECT at that.
-                wrapped = f"SELECT * FROM ({text}\n) AS q LIMIT {limit + 1}"
-                cursor.execute(wrapped.encode(), prepare=True)
-                columns = [d.name for d in cursor.description or ()]
-                rows = cursor.fetchall()
-        except psycopg.errors.QueryCanceled as e:
-            raise QueryError(f"stopped after {timeout:g} s") from e
-        except psycopg.Error as e:
-            raise QueryError((str(e).strip() or type(e).__name__).splitlines()[0]) from e
-        return SqlResult(
-            columns=columns, rows=[[public(v) for v in r] for r in rows[:limit]], truncated=len(rows) > limit
-        )
+        role = READER if self._reader else None
+        request = QueryRequest(database=self._url, config={}, role=role, query=text, limit=limit, timeout=timeout)
+        with BoundedQuery(request) as running:
+            running.open()
+            return running.result()
 
     def close(self) -> None:
         self._pool.close()

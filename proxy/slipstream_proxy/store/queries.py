@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from slipstream_proxy.store.allowlist import check_names
 from slipstream_proxy.store.driver import QueryError
 from slipstream_proxy.store.schema import TABLES, VIEW_NAMES
 
@@ -34,6 +35,7 @@ def check(query: str) -> str:
         raise QueryError("one SELECT statement only")
     if found := INTERNAL.search(bare(text)):
         raise QueryError(f"{found.group(0)}: no such view; there are {', '.join(VIEW_NAMES)}")
+    check_names(text)
     return text
 
 
