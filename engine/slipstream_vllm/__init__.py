@@ -1,6 +1,7 @@
 """The engine plugin: it runs inside vLLM, and the proxy works without it.
 
-vLLM loads it by itself (entry point ``vllm.general_plugins``) wherever this distribution is installed beside it. It does two things:
+vLLM loads it by itself (entry point ``vllm.general_plugins``) wherever this distribution is installed beside it. It
+does two things:
 
 - ``capture``: a call that asks for it gets its token ids and log-probabilities as packed binary in one field.
 - ``adapters``: several API-server processes share the adapters that are loaded at run time.
@@ -19,7 +20,9 @@ _registered = False
 
 
 def register() -> None:
-    """VLLM calls this in each of its processes. Only API servers are changed; engine cores and workers stay as they are."""
+    """Called by vLLM in each of its processes. Only API servers are changed; engine cores and workers stay as they
+    are.
+    """
     global _registered
     name = multiprocessing.current_process().name
     if _registered or not (name == "MainProcess" or name.startswith("ApiServer")):

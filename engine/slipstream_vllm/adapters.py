@@ -1,8 +1,9 @@
 """Adapters that several API-server processes of one engine share.
 
-vLLM refuses to load adapters at run time when it has more than one API server, because each process keeps its own table. Here all of them read one
-file: the process that took ``/v1/load_lora_adapter`` loads the adapter into the engine cores, and only then writes the file. So a name is
-known everywhere at once, after it can be served, under one number. ``/v1/unload_lora_adapter`` removes it from the file first.
+vLLM refuses to load adapters at run time when it has more than one API server, because each process keeps its own
+table. Here all of them read one file: the process that took ``/v1/load_lora_adapter`` loads the adapter into the engine
+cores, and only then writes the file. So a name is known everywhere at once, after it can be served, under one number.
+``/v1/unload_lora_adapter`` removes it from the file first.
 
 The file belongs to the process that started the API servers, so that a new engine begins with no adapters.
 """
@@ -160,7 +161,7 @@ class SharedAdapters(MutableMapping[str, "LoRARequest"]):
 
 
 def sharing(original: Callable[..., None]) -> Callable[..., None]:
-    """``OpenAIServingModels.__init__``: with several API servers, the shared table takes the place of the dictionary."""
+    """``OpenAIServingModels.__init__``: with several API servers, the shared table replaces the dictionary."""
 
     @functools.wraps(original)
     def init(self: object, engine_client: object, *args: object, **kwargs: object) -> None:
@@ -188,7 +189,9 @@ def attach_hello(app: FastAPI) -> None:
 
 
 def serving_routes(routes: ModuleType) -> Callable[[FastAPI], None]:
-    """``attach_router``: vLLM attaches the routes only where its own variable is set, which it refuses beside several API servers."""
+    """``attach_router``: vLLM attaches the routes only where its own variable is set, which it refuses beside several
+    API servers.
+    """
     original: Callable[[FastAPI], None] = routes.attach_router
 
     @functools.wraps(original)
@@ -212,6 +215,6 @@ def serving_routes(routes: ModuleType) -> Callable[[FastAPI], None]:
 def install() -> None:
     """Put these in vLLM's place. ``versions.unsupported()`` was asked before."""
     models = resolve("vllm.entrypoints.openai.models.serving:OpenAIServingModels")
-    models.__init__ = sharing(models.__init__)  # type: ignore[misc]
+    models.__init__ = sharing(models.__init__)
     routes = importlib.import_module("vllm.entrypoints.serve.lora.api_router")
     routes.attach_router = serving_routes(routes)  # type: ignore[attr-defined]

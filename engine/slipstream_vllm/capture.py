@@ -1,8 +1,8 @@
 """Compact capture: no object, no text and no JSON for each token's log-probability.
 
-A request with ``"slipstream_capture": 1`` gets the packed member (``packing``) and is otherwise answered as if it had not asked: the client's
-own ``logprobs`` and ``return_token_ids`` keep their meaning. The sampled token's log-probability is computed by the engine core as for
-``logprobs: 0``, and collected here as plain floats.
+A request with ``"slipstream_capture": 1`` gets the packed member (``packing``) and is otherwise answered as if it had
+not asked: the client's own ``logprobs`` and ``return_token_ids`` keep their meaning. The sampled token's
+log-probability is computed by the engine core as for ``logprobs: 0``, and collected here as plain floats.
 """
 
 from __future__ import annotations
@@ -234,13 +234,13 @@ def install() -> None:
     """Put these in vLLM's place. ``versions.unsupported()`` was asked before."""
     for path in (f"{CHAT}.protocol:ChatCompletionRequest", f"{COMPLETION}.protocol:CompletionRequest"):
         kind = resolve(path)
-        kind.to_sampling_params = with_logprobs(kind.to_sampling_params)  # type: ignore[attr-defined]
+        kind.to_sampling_params = with_logprobs(kind.to_sampling_params)
     processor = resolve("vllm.v1.engine.logprobs:LogprobsProcessor")
-    processor.from_new_request = classmethod(collecting_floats(processor.from_new_request))  # type: ignore[attr-defined]
-    processor._update_sample_logprobs = appending_floats(processor._update_sample_logprobs)  # type: ignore[attr-defined]
+    processor.from_new_request = classmethod(collecting_floats(processor.from_new_request))
+    processor._update_sample_logprobs = appending_floats(processor._update_sample_logprobs)
     chat = resolve(f"{CHAT}.serving:OpenAIServingChat")
-    chat.chat_completion_stream_generator = streaming_chat(chat.chat_completion_stream_generator)  # type: ignore[attr-defined]
-    chat.chat_completion_full_generator = whole_chat(chat.chat_completion_full_generator)  # type: ignore[attr-defined]
+    chat.chat_completion_stream_generator = streaming_chat(chat.chat_completion_stream_generator)
+    chat.chat_completion_full_generator = whole_chat(chat.chat_completion_full_generator)
     plain = resolve(f"{COMPLETION}.serving:OpenAIServingCompletion")
-    plain.completion_stream_generator = streaming_completion(plain.completion_stream_generator)  # type: ignore[attr-defined]
-    plain.request_output_to_completion_response = whole_completion(plain.request_output_to_completion_response)  # type: ignore[attr-defined]
+    plain.completion_stream_generator = streaming_completion(plain.completion_stream_generator)
+    plain.request_output_to_completion_response = whole_completion(plain.request_output_to_completion_response)

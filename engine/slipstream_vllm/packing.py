@@ -42,7 +42,9 @@ def _encode(values: array[int] | array[float]) -> str:
 
 
 def pack(prompts: Iterable[tuple[int, Sequence[int]]], choices: Iterable[Choice]) -> Packed:
-    """The member's value. Of more log-probabilities than ids the last ones count: vLLM's merged outputs may repeat earlier ones."""
+    """The member's value. Of more log-probabilities than ids the last ones count: vLLM's merged outputs may repeat
+    earlier ones.
+    """
     made, short = [], False
     for index, ids, logprobs in choices:
         short = short or len(logprobs) < len(ids)

@@ -1,4 +1,5 @@
-"""``python -m slipstream_vllm.serve MODEL …``: ``vllm serve``, which starts several API servers, also where vLLM is installed under another name.
+"""``python -m slipstream_vllm.serve MODEL …``: ``vllm serve``, which starts several API servers, also where vLLM is
+installed under another name.
 
 ``vllm serve`` asks for the version of a distribution called ``vllm`` and ends where vLLM's CPU build is installed.
 """

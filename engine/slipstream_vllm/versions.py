@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from typing import Any
 
 PLUGIN = "1"
 """Version of the packed form. The proxy asks for it by this number."""
@@ -42,10 +43,10 @@ EXPECTED: dict[str, tuple[str, ...]] = {
 """What the plugin replaces or calls → the first parameters that it must have."""
 
 
-def resolve(path: str) -> object:
+def resolve(path: str) -> Any:
     """``module:Class.attribute``. Raises ``ImportError`` or ``AttributeError``."""
     module, _, names = path.partition(":")
-    found: object = importlib.import_module(module)
+    found: Any = importlib.import_module(module)
     for name in names.split("."):
         found = getattr(found, name)
     return found
@@ -67,7 +68,7 @@ def unsupported() -> str | None:
         return f"vLLM {vllm.__version__} is not one of the versions it knows ({known})"
     for path, expected in EXPECTED.items():
         try:
-            parameters = tuple(inspect.signature(resolve(path)).parameters)  # type: ignore[arg-type]
+            parameters = tuple(inspect.signature(resolve(path)).parameters)
         except (ImportError, AttributeError, TypeError, ValueError) as e:
             return f"vLLM {vllm.__version__} has no {path} ({e})"
         if parameters[: len(expected)] != expected:
