@@ -1,7 +1,8 @@
 """Spool → store, each record exactly once.
 
-A round reads what every writer has appended since ``store.positions()``, merges it by the time it happened, parses calls with their dialect and hands
-256–512 records to ``store.ingest`` together with the new positions: one transaction, so a kill at any point repeats or loses nothing.
+A round reads what every writer has appended since ``store.positions()``, merges it by the time it happened, parses
+calls with their dialect and hands 256–512 records to ``store.ingest`` together with the new positions: one transaction,
+so a kill at any point repeats or loses nothing.
 """
 
 from __future__ import annotations
@@ -205,7 +206,8 @@ class Ingester:
             self.store.ingest(items, positions)
             return
         except Exception as e:
-            # one record that the store cannot take must not stop the rest; a store that takes nothing at all is another matter
+            # one record that the store cannot take must not stop the rest; a store that takes nothing at all is another
+            # matter
             if not of_a_record(e):
                 raise
             self.store.ingest([], self.store.positions())
@@ -256,7 +258,9 @@ class Ingester:
                 log.exception("snapshot failed: segments are kept")
 
     def tidy(self) -> int:
-        """Snapshot the store, then delete the segments that it holds wholly, and blank what is forgotten in the others. → Segments gone."""
+        """Snapshot the store, then delete the segments that it holds wholly, and blank what is forgotten in the
+        others. → Segments gone.
+        """
         with self._tidying:
             return self._tidy()
 

@@ -39,7 +39,9 @@ class Read:
 
 
 class Steady:
-    """Times of records by the monotonic clock of the machine that wrote them, counted from each start of it as the wall clock stood at its first record."""
+    """Times of records by the monotonic clock of the machine that wrote them, counted from each start of it as the
+    wall clock stood at its first record.
+    """
 
     def __init__(self) -> None:
         self._starts: dict[str, float] = {}
@@ -63,7 +65,10 @@ def read_writer(
     on_torn: Torn,
     steady: Steady | None = None,
 ) -> Iterator[Read]:
-    """A writer's records from ``start`` on, over all its segments. A damaged tail is passed by as soon as there is a later segment."""
+    """A writer's records from ``start`` on, over all its segments.
+
+    A damaged tail is passed by as soon as there is a later segment.
+    """
     steady = steady or Steady()
     for i, (number, path) in enumerate(segments):
         if start and number < start.segment:
@@ -97,8 +102,9 @@ def ends(found: dict[str, list[tuple[int, Path]]]) -> dict[str, Position]:
 def gather(folder: Path, positions: dict[str, Position], most: int, most_bytes: int, on_torn: Torn) -> list[Read]:
     """The next records of all writers, in the order in which they happened, none before one that its client had seen.
 
-    A client that was answered by one writer and then asks another has its first record on the disk before the second one. So all ends are looked at
-    before anything is read; and when the batch is read, they are looked at again, for what came meanwhile and is older than the batch's youngest.
+    A client that was answered by one writer and then asks another has its first record on the disk before the second
+    one. So all ends are looked at before anything is read; and when the batch is read, they are looked at again, for
+    what came meanwhile and is older than the batch's youngest.
     """
 
     def stream(writer: str, start: Position | None, end: Position) -> Iterator[Read]:

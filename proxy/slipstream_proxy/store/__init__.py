@@ -14,8 +14,8 @@ def open_store(
 ) -> Store:
     """Open ``duckdb:///path`` or ``postgresql://…``. ``instance`` tells proxies that share a database apart.
 
-    Raises ``StoreError`` (one line) when it cannot be opened and ``ValueError`` for another kind of URL. A broken DuckDB file is set aside, and
-    the store that comes back says ``rebuilt``.
+    Raises ``StoreError`` (one line) when it cannot be opened and ``ValueError`` for another kind of URL. A broken
+    DuckDB file is set aside, and the store that comes back says ``rebuilt``.
     """
     scheme = urlsplit(url).scheme
     if scheme == "duckdb":

@@ -38,7 +38,10 @@ class AdapterTable:
             return None if now == revision else (now, self._load(tx))
 
     def swap(self, revision: int, changed: Sequence[Adapter], events: Sequence[Event]) -> int | None:
-        """Put changes that belong together, with their events. → The new revision; None, and nothing is put: another proxy was first."""
+        """Put changes that belong together, with their events.
+
+        → The new revision; None, and nothing is put: another proxy was first.
+        """
         with self.db.write() as tx:
             if self._revision(tx) != revision:
                 return None
@@ -58,7 +61,10 @@ class AdapterTable:
         set_meta(tx, REVISION, str(self._revision(tx) + 1))
 
     def replay(self, tx: Tx, adapter: Adapter) -> None:
-        """An adapter out of the spool. Where proxies share a store its word counts: this may have waited while another proxy decided."""
+        """An adapter out of the spool.
+
+        Where proxies share a store its word counts: this may have waited while another proxy decided.
+        """
         if not (self.db.shared and tx.all("SELECT 1 FROM t_adapters WHERE name = ?", (adapter.name,))):
             self.write(tx, adapter)
 

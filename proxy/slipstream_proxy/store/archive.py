@@ -83,7 +83,10 @@ class CallArchive:
         return count
 
     def write(self, day: str, folder: Path, batch: int = 200) -> Path | None:
-        """Write ``folder/calls-YYYY-MM-DD.parquet`` (by rename, so that it is whole or not there). None: there is no such day."""
+        """Write ``folder/calls-YYYY-MM-DD.parquet`` (by rename, so that it is whole or not there).
+
+        None: there is no such day.
+        """
         if day not in self.days():
             return None
         folder.mkdir(parents=True, exist_ok=True)

@@ -62,7 +62,8 @@ def _lists(parts: Sequence[npt.NDArray[np.generic]], kind: pa.DataType, dtype: s
 def batch_table(episodes: Sequence[BatchEpisode], fresh: Freshness) -> pa.Table:
     """A row for each choice of each call that ended well, in order of group, episode, call, choice.
 
-    An episode without such a call has one row that cannot be trained on (``no_call``): its reward counts in its group's baseline.
+    An episode without such a call has one row that cannot be trained on (``no_call``): its reward counts in its group's
+    baseline.
     """
     rows = [row for member in episodes for row in (_choices(member, fresh) or [_no_call(member)])]
     columns = list(zip(*rows, strict=True)) or [()] * len(BATCH_COLUMNS)

@@ -40,7 +40,9 @@ class ReadyGroup(NamedTuple):
 
 
 def share_out(groups: Sequence[tuple[str, str]], most: int, share: float) -> list[str]:
-    """The oldest ``most`` of (group, key), but no more than ``share`` × ``most`` of one key's where other keys wait too."""
+    """The oldest ``most`` of (group, key), but no more than ``share`` × ``most`` of one key's where other keys wait
+    too.
+    """
     keys = {key for _, key in groups}
     cap = most if len(keys) < 2 else max(1, int(share * most))
     taken: dict[str, int] = defaultdict(int)
@@ -65,7 +67,8 @@ class BatchQueue:
     def lease(self, wanted: BatchLeaseIn, versions: dict[str, int], live: int, now: float) -> LeasedBatch | None:
         """``versions``: adapter → its version; ``live``: the live one's.
 
-        A run that is more than ``max_staleness`` behind keeps its reward in the baseline of its group and is not trained on.
+        A run that is more than ``max_staleness`` behind keeps its reward in the baseline of its group and is not
+        trained on.
         """
         with self.db.write(serial=False) as tx:
             self.expire(tx, now)
@@ -73,7 +76,8 @@ class BatchQueue:
             if model is None:
                 return None
             sql = f"""SELECT {", ".join(ReadyGroup._fields)} FROM t_groups
-                WHERE state = 'ready' AND split = 'train' AND model = ? ORDER BY ready_at, created, id LIMIT ?{self.db.lock_rows}"""
+                WHERE state = 'ready' AND split = 'train' AND model = ? ORDER BY ready_at, created,
+                    id LIMIT ?{self.db.lock_rows}"""
             ready = [ReadyGroup(*r) for r in tx.all(sql, (model, 4 * wanted.max_groups + 64))]
             members = self.groups.members(tx, [g.id for g in ready])
             fresh = Freshness(versions, live, wanted.max_staleness, taken_back(tx))
@@ -116,7 +120,9 @@ class BatchQueue:
         return [g for g in ready if g.id not in losses]
 
     def _note(self, tx: Tx, leased: Sequence[tuple[ReadyGroup, EpisodeRow]], fresh: Freshness) -> None:
-        """Count what a batch holds and nothing is learnt from: runs that are too old, groups whose rewards are all equal."""
+        """Count what a batch holds and nothing is learnt from: runs that are too old, groups whose rewards are all
+        equal.
+        """
         members: dict[str, list[EpisodeRow]] = defaultdict(list)
         for group, ep in leased:
             members[group.id].append(ep)
@@ -178,7 +184,8 @@ class BatchQueue:
         rows = [MemberRow(batch, group, f"{key}/{episode}") for key, episode, group in named]
         tx.insert("t_members", rows)
         if rows:
-            # Only what trains is settled for good; a group of the rebuilt store may be another cut of the same episodes.
+            # Only what trains is settled for good; a group of the rebuilt store may be another cut of the same
+            # episodes.
             tx.run(
                 f"""UPDATE t_groups SET batch = ? WHERE state IN ('ready', 'waiting_reward')
                 AND id IN (SELECT grp FROM t_episodes WHERE eid {IN})""",

@@ -185,7 +185,8 @@ def call_row(
 
 
 def whole(row: CallRow, wholes: dict[str, Whole], *, text: bool = True) -> Whole:
-    """Put a call together from its row and the earlier call it begins with, which stands in ``wholes`` already; remember it there.
+    """Put a call together from its row and the earlier call it begins with, which stands in ``wholes`` already;
+    remember it there.
 
     ``text`` False: tokens only.
     """

@@ -50,12 +50,16 @@ class CallTable:
             return []
         if self.db.shared:
             return [i for (i,) in tx.all(f"SELECT id FROM {table} WHERE id {IN}", (ids,))]
-        # Ids sort by time, so that the range passes nearly all of a table over. (Another database may sort text in another order.)
+        # Ids sort by time, so that the range passes nearly all of a table over. (Another database may sort text in
+        # another order.)
         sql = f"SELECT id FROM {table} WHERE id >= ? AND id <= ? AND id {IN}"
         return [i for (i,) in tx.all(sql, (min(ids), max(ids), ids))]
 
     def append(self, tx: Tx, ep: EpisodeRow, call: RecordedCall, number: int, *, new: bool) -> tuple[CallRow, Packed]:
-        """The row of the episode's next call, without what it shares with an earlier one. ``new``: the episode has no stored calls."""
+        """The row of the episode's next call, without what it shares with an earlier one.
+
+        ``new``: the episode has no stored calls.
+        """
         packed = pack(call)
         day = schema.day_of(call.head.at)
         known = self.known.get(ep.eid)

@@ -15,7 +15,10 @@ Floats = npt.NDArray[np.float32]
 
 
 def dump(value: object) -> str:
-    """JSON text. What orjson cannot write (lone surrogates, integers beyond 64 bits) is ASCII-escaped, after a space that marks it."""
+    """JSON text.
+
+    What orjson cannot write (lone surrogates, integers beyond 64 bits) is ASCII-escaped, after a space that marks it.
+    """
     try:
         return orjson.dumps(value).decode()
     except TypeError:

@@ -15,7 +15,10 @@ def plural(count: int, one: str, many: str) -> str:
 
 
 def counts(tx: Tx, rules: Rules, tables: Sequence[str], orphans: int, now: float) -> dict[str, Any]:
-    """What ``Statistics.counts`` answers. ``tables``: those of calls. ``orphans``: episodes with rewards and no calls."""
+    """What ``Statistics.counts`` answers. ``tables``: those of calls.
+
+    ``orphans``: episodes with rewards and no calls.
+    """
     pairs = {
         "episodes": "SELECT state, count(*) FROM t_episodes GROUP BY state",
         "groups": """SELECT CASE WHEN parked THEN 'parked' ELSE state END, count(*) FROM t_groups
@@ -42,7 +45,9 @@ def _lost(tx: Tx) -> dict[str, int]:
 
 
 def _judging(tx: Tx, now: float) -> dict[str, float]:
-    """Groups that wait for rewards: how many, seconds that the oldest one has, and ``lag``: seconds that the latest took."""
+    """Groups that wait for rewards: how many, seconds that the oldest one has, and ``lag``: seconds that the latest
+    took.
+    """
     sql = "SELECT count(*), min(completed) FROM t_groups WHERE state = 'waiting_reward' AND NOT parked"
     ((waiting, oldest),) = tx.all(sql)
     sql = """SELECT ready_at - completed FROM t_groups WHERE ready_at IS NOT NULL AND completed IS NOT NULL

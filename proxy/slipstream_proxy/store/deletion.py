@@ -41,7 +41,9 @@ class Deletion:
         return Deleted(id=episode, adapters=adapters, exports=exports)
 
     def eids(self, tx: Tx, key: str | None, episode: str) -> list[str]:
-        """The episode's stored identities: with its key that one, known or not; without (an admin asks) those of all keys."""
+        """The episode's stored identities: with its key that one, known or not; without (an admin asks) those of all
+        keys.
+        """
         if key is not None:
             return [eid_of(key, episode)]
         return [eid for (eid,) in tx.all("SELECT eid FROM t_episodes WHERE id = ?", (episode,))]

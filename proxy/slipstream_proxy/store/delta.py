@@ -76,7 +76,9 @@ class Whole:
 
 
 def cut(prompt: Prompt, known: Sequence[Known]) -> Cut:
-    """Choose the base that shares the longest beginning (messages first, then tokens; the later of equals) and cut it off."""
+    """Choose the base that shares the longest beginning (messages first, then tokens; the later of equals) and cut
+    it off.
+    """
     best: Known | None = None
     kept = (0, 0)
     for candidate in reversed(known):

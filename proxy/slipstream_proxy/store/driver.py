@@ -1,7 +1,7 @@
 """What the shared SQL of ``SqlStore`` needs from a database: transactions, bulk writes, and the few things that differ.
 
-SQL is written once, with ``?`` for parameters and lists as ``IN (SELECT unnest(?::VARCHAR[]))``, in the part of the language that DuckDB and
-PostgreSQL share.
+SQL is written once, with ``?`` for parameters and lists as ``IN (SELECT unnest(?::VARCHAR[]))``, in the part of the
+language that DuckDB and PostgreSQL share.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ class Driver(Protocol):
 
     def read(self) -> AbstractContextManager[Tx]: ...
     def write(self, *, serial: bool = True) -> AbstractContextManager[Tx]:
-        """A transaction: committed at the end, rolled back by an exception. ``serial``: no other serial one runs meanwhile."""
+        """A transaction: committed at the end, rolled back by an exception.
+
+        ``serial``: no other serial one runs meanwhile.
+        """
 
     def next_seq(self, tx: Tx, count: int) -> int:
         """The first of ``count`` fresh ascending numbers."""
@@ -71,7 +74,10 @@ class Driver(Protocol):
         """Bring what is committed into the file itself (after DDL, for a snapshot)."""
 
     def reread(self) -> AbstractContextManager[Tx]:
-        """A reading transaction that sees what is on the disk, not what is remembered of it. Raises ``StoreError`` when it can't now."""
+        """A reading transaction that sees what is on the disk, not what is remembered of it.
+
+        Raises ``StoreError`` when it can't now.
+        """
 
     def file_missing(self) -> bool:
         """Whether somebody deleted the database's file while it is open."""

@@ -76,7 +76,8 @@ class DuckDriver:
     def _open(self) -> duckdb.DuckDBPyConnection:
         con = duckdb.connect(str(self.path), config=self._config)
         try:
-            # A query offered to users may run `read_text`: nothing outside the file can be reached, and nobody can change that.
+            # A query offered to users may run `read_text`: nothing outside the file can be reached, and nobody can
+            # change that.
             con.execute("SET enable_external_access = false")
             con.execute("SET lock_configuration = true")
             for (table,) in con.execute(
@@ -89,7 +90,10 @@ class DuckDriver:
         return con
 
     def _open_or_set_aside(self) -> duckdb.DuckDBPyConnection:
-        """A broken log is set aside alone: the file holds all up to the last snapshot, and the spool what came since. A broken file goes too."""
+        """A broken log is set aside alone: the file holds all up to the last snapshot, and the spool what came since.
+
+        A broken file goes too.
+        """
         con, said = self._try_open()
         if con is not None:
             return con
@@ -161,7 +165,10 @@ class DuckDriver:
 
     @contextmanager
     def _closed(self, patience: float | None = None) -> Iterator[None]:
-        """Nobody has the file open meanwhile; then it is open again. ``_writing`` is held. Raises ``StoreError`` if readers need longer."""
+        """Nobody has the file open meanwhile; then it is open again. ``_writing`` is held.
+
+        Raises ``StoreError`` if readers need longer.
+        """
         with self._idle:
             self._closing = True
             if not self._idle.wait_for(lambda: self._users == 0, patience):
@@ -181,7 +188,10 @@ class DuckDriver:
                     self._idle.notify_all()
 
     def _keep_file(self) -> None:
-        """If somebody deleted the file, it lives until it is closed: write it again before. Nobody uses it meanwhile."""
+        """If somebody deleted the file, it lives until it is closed: write it again before.
+
+        Nobody uses it meanwhile.
+        """
         if self._con is None or self.path.exists():
             return
         try:
@@ -277,12 +287,17 @@ class DuckDriver:
         return not self._closing and not self._ended and not self.path.exists()
 
     def put_file_back(self) -> None:
-        """Write the file that is open, and has no name any more, under its old one. Raises ``StoreError`` or ``OSError``."""
+        """Write the file that is open, and has no name any more, under its old one.
+
+        Raises ``StoreError`` or ``OSError``.
+        """
         with self._writing, self._closed():
             log.debug("%s is opened again", self.path)
 
     def rewrite(self, tables: Sequence[str]) -> None:
-        """Copy what is there to a new file that takes the old one's place: freed blocks of a DuckDB file keep their bytes."""
+        """Copy what is there to a new file that takes the old one's place: freed blocks of a DuckDB file keep their
+        bytes.
+        """
         with self._writing, self._closed():
             write_anew(self.path, self._config)
 

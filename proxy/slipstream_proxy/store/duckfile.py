@@ -12,7 +12,10 @@ from slipstream_proxy.store.driver import StoreError
 
 
 def write_anew(path: Path, config: dict[str, str]) -> None:
-    """Copy what is there to a new file that takes the old one's place: freed blocks keep their bytes. Raises ``StoreError`` for a log that stays."""
+    """Copy what is there to a new file that takes the old one's place: freed blocks keep their bytes.
+
+    Raises ``StoreError`` for a log that stays.
+    """
     new = Path(f"{path}.rewrite")
     # The last connection that closes writes the log into the file; a log that stays would be the old file's.
     if Path(f"{path}.wal").exists():
@@ -33,7 +36,10 @@ def write_anew(path: Path, config: dict[str, str]) -> None:
 
 
 def restore_deleted(path: Path) -> None:
-    """Copy the deleted file that this process still has open back to its path. Raises ``StoreError`` if none is open."""
+    """Copy the deleted file that this process still has open back to its path.
+
+    Raises ``StoreError`` if none is open.
+    """
     name = f"{path.resolve()} (deleted)"
     found = next((fd for fd in Path("/proc/self/fd").iterdir() if _target(fd) == name), None)
     if found is None:

@@ -111,7 +111,9 @@ class EpisodeTable:
             return any(tx.all(f"SELECT 1 FROM {t} WHERE eid = ? AND id = ? LIMIT 1", (eid, call)) for t in tables)
 
     def export(self, wanted: EpisodeFilter, batch: int = 100) -> Iterator[list[EpisodeDetail]]:
-        """Every episode that the filter wants (its ``limit`` apart), with tokens, ``batch`` at a time, the newest first."""
+        """Every episode that the filter wants (its ``limit`` apart), with tokens, ``batch`` at a time, the newest
+        first.
+        """
         wanted = replace(wanted, limit=batch)
         while True:
             eps, after = self._page(wanted)
@@ -124,12 +126,15 @@ class EpisodeTable:
             wanted = replace(wanted, cursor=after)
 
     def ranked(self, wanted: EpisodeFilter, most: int = 4) -> Iterator[tuple[list[Name], list[Name]]]:
-        """Of each (key, model, task) with rewards that differ: its best runs, and its worst, at most ``most`` of each."""
+        """Of each (key, model, task) with rewards that differ: its best runs, and its worst, at most ``most`` of
+        each.
+        """
         where, params = where_of(replace(wanted, cursor=None))
         sql = f"""SELECT key, model, task, id, best, worst FROM (SELECT key, model, task, id, reward,
             row_number() OVER (PARTITION BY key, model, task ORDER BY reward DESC, eid) AS best,
             row_number() OVER (PARTITION BY key, model, task ORDER BY reward, eid DESC) AS worst,
-            min(reward) OVER (PARTITION BY key, model, task) AS low, max(reward) OVER (PARTITION BY key, model, task) AS high
+            min(reward) OVER (PARTITION BY key, model, task) AS low, max(reward) OVER (PARTITION BY key, model,
+            task) AS high
             FROM t_episodes WHERE {where} AND task IS NOT NULL AND reward IS NOT NULL AND calls > 0) q
             WHERE low < high AND (best <= ? OR worst <= ?) ORDER BY key, model, task, best"""
         with self.db.read() as tx:

@@ -1,4 +1,6 @@
-"""What a call begins with, as hashes: two calls share a beginning where their hashes are equal, and neither has to be put together again."""
+"""What a call begins with, as hashes: two calls share a beginning where their hashes are equal, and neither has to
+be put together again.
+"""
 
 from __future__ import annotations
 

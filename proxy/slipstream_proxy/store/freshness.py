@@ -1,7 +1,7 @@
 """Which runs are recent enough to be trained on, and which groups are lost because none is.
 
-A run that is too old to be trained on, the control arm's for one, still counts in its group's baseline: its reward is as good as the
-others'. So a group is lost only if nothing in it can be trained on.
+A run that is too old to be trained on, the control arm's for one, still counts in its group's baseline: its reward is
+as good as the others'. So a group is lost only if nothing in it can be trained on.
 """
 
 from __future__ import annotations

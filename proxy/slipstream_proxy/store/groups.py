@@ -86,7 +86,10 @@ class GroupTable:
         self.recent = RecentRuns()
 
     def join(self, tx: Tx, ended: Collection[EpisodeRow], now: float) -> list[str]:
-        """Episodes that have just ended join the forming group of their bucket; a full one is complete. → Groups that became complete."""
+        """Episodes that have just ended join the forming group of their bucket; a full one is complete.
+
+        → Groups that became complete.
+        """
         lines: dict[Line, list[EpisodeRow]] = defaultdict(list)
         for ep in ended:
             if ep.grp is None and ep.trained_calls and (ep.grouped or self.rules.ungrouped):
@@ -122,7 +125,8 @@ class GroupTable:
     def complete(self, tx: Tx, groups: Collection[str], now: float) -> None:
         """Forming groups are complete. Groups of split ``eval`` are for the judge alone."""
         if groups:
-            sql = f"""UPDATE t_groups SET state = CASE WHEN split = 'train' THEN 'waiting_reward' ELSE 'eval' END, completed = ?
+            sql = f"""UPDATE t_groups SET state = CASE WHEN split = 'train' THEN 'waiting_reward' ELSE 'eval' END,
+                completed = ?
                 WHERE state = 'forming' AND id {IN}"""
             tx.run(sql, (now, list(groups)))
 
@@ -132,10 +136,13 @@ class GroupTable:
         return [group for (group,) in tx.all(sql, (now - self.rules.group_max_age,))]
 
     def mark_ready(self, tx: Tx, groups: Collection[str], now: float) -> None:
-        """Of these groups the complete ones whose every episode is done and has its reward are ready for the trainer."""
+        """Of these groups the complete ones whose every episode is done and has its reward are ready for the
+        trainer.
+        """
         waiting = f"SELECT 1 FROM t_groups WHERE state = 'waiting_reward' AND id {IN} LIMIT 1"
         if groups and tx.all(waiting, (list(groups),)):
-            sql = f"""UPDATE t_groups SET state = 'ready', ready_at = ? WHERE state = 'waiting_reward' AND n > 0 AND id {IN}
+            sql = f"""UPDATE t_groups SET state = 'ready', ready_at = ? WHERE state = 'waiting_reward' AND n > 0
+                AND id {IN}
                 AND id NOT IN (SELECT grp FROM t_episodes WHERE (reward IS NULL OR state = 'open') AND grp {IN})"""
             if not tx.run(sql, (now, list(groups), list(groups))):
                 return

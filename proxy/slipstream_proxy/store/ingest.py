@@ -1,6 +1,8 @@
-"""Spool records into tables: in order, exactly once, a batch in one transaction with the spool positions that it ends at.
+"""Spool records into tables: in order, exactly once, a batch in one transaction with the spool positions that it ends
+at.
 
-The work is done on sets: a batch loads the episodes it touches with one query, changes them in memory, and writes them back with one statement.
+The work is done on sets: a batch loads the episodes it touches with one query, changes them in memory, and writes them
+back with one statement.
 """
 
 from __future__ import annotations
@@ -206,7 +208,9 @@ def _first_row(eid: str, call: RecordedCall) -> EpisodeRow:
 
 
 def _note_adapter(ep: EpisodeRow, call: RecordedCall) -> None:
-    """An episode's adapter is that of its first call of a trained model; ``adapters`` are all that its tokens come from."""
+    """An episode's adapter is that of its first call of a trained model; ``adapters`` are all that its tokens come
+    from.
+    """
     head = call.head
     if head.trained is not None:
         if not ep.trained_calls:

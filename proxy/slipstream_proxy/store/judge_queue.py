@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Collection, Sequence
 from math import isfinite
 from typing import NamedTuple
 from uuid import uuid4
@@ -22,25 +21,13 @@ from slipstream.contract import (
 from slipstream_proxy.store.codec import clean, dump
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.episodes import EpisodeTable
-from slipstream_proxy.store.freshness import JUDGE, STALE, freshness_of
 from slipstream_proxy.store.groups import GroupTable, window_of
+from slipstream_proxy.store.judge_candidates import COMPLETE, FREE, JudgeCandidates, lacks_of
 from slipstream_proxy.store.likeness import HASH, likeness_of
 from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow, RewardRow, eid_of
-
-CHUNK = 256
-"""Groups that are looked at together."""
-COMPLETE = "'waiting_reward', 'ready', 'eval', 'leased'"
-FREE = "NOT parked AND (retry_at IS NULL OR retry_at <= ?) AND (judge_lease IS NULL OR judge_until < ?)"
-
-
-def batched(items: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Lists of at most ``size`` items."""
-    rest = iter(items)
-    while part := list(islice(rest, size)):
-        yield part
 
 
 class JudgedGroup(NamedTuple):
@@ -81,13 +68,13 @@ class JudgeQueue:
         self.episodes = episodes
         self.groups = groups
         self.rewards = rewards
-        self._judged: dict[tuple[str, ...], set[str]] = {}
-        """Names → complete groups that have them all."""
+        self.candidates = JudgeCandidates(db, rules, groups)
 
     # leases
 
     def lease(self, wanted: GroupLeaseIn, now: float) -> GroupLease | None:
-        """Up to ``limit`` groups in which an episode lacks one of the names, the newest first. None: there is nothing to judge.
+        """Up to ``limit`` groups in which an episode lacks one of the names, the newest first. None: there is nothing
+        to judge.
 
         A judge that is slower than the agents would else only score what is too old to train on.
         """
@@ -97,9 +84,10 @@ class JudgeQueue:
             if wanted.singles:
                 self._open_windows(tx, names, wanted.limit, now)
             kinds = "'task', 'like'" if wanted.singles else "'task'"
-            groups = self._unjudged(tx, kinds, names, wanted.limit, now)
+            groups = self.candidates.newest(tx, kinds, names, wanted.limit, now)
             if wanted.singles and len(groups) < wanted.limit:
-                sql = f"""SELECT id FROM t_groups WHERE kind = 'window' AND state = 'window' AND {FREE} AND {self._lacks("single")}
+                sql = f"""SELECT id FROM t_groups WHERE kind = 'window' AND state = 'window' AND {FREE}
+                    AND {lacks_of("single")}
                     ORDER BY completed DESC, id LIMIT ?{self.db.lock_rows}"""
                 groups += [g for (g,) in tx.all(sql, (now, now, names, len(names), wanted.limit - len(groups)))]
             if not groups:
@@ -116,66 +104,16 @@ class JudgeQueue:
         sql = "UPDATE t_groups SET judge_lease = NULL, judge_until = NULL, judge_worker = NULL WHERE judge_worker = ?"
         return tx.run(sql, (worker,))
 
-    def _unjudged(self, tx: Tx, kinds: str, names: Sequence[str], limit: int, now: float) -> list[str]:
-        """The newest complete groups, at most ``limit``, in which an episode lacks a name."""
-        sql = f"SELECT id, model FROM t_groups WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND {FREE}"
-        judged = self._judged.setdefault(tuple(names), set())
-        newest = "ORDER BY completed DESC, id"
-        rows = tx.all(f"{sql} {newest}", (now, now))
-        waiting = {group: model for group, model in rows if group not in judged}
-        judged.intersection_update(group for group, _ in rows)
-        chosen: list[str] = []
-        for part in batched(waiting, CHUNK):
-            lacking = self._lacking(tx, part, names)
-            # Rewards are never taken back: what has them all is not looked at again.
-            judged.update(g for g in part if g not in lacking)
-            chosen += self._worthwhile(tx, {g: waiting[g] for g in part if lacking.get(g)})
-            if len(chosen) >= limit:
-                break
-        if not self.db.lock_rows:
-            return chosen[:limit]
-        locked = tx.all(f"{sql} AND id {IN} {newest} LIMIT ?{self.db.lock_rows}", (now, now, chosen, limit))
-        return [group for group, _ in locked]
-
-    def _lacking(self, tx: Tx, groups: Sequence[str], names: Sequence[str]) -> dict[str, bool]:
-        """Groups in which an episode lacks a name. False: another one is open, so that the judge waits for it."""
-        sql = f"SELECT e.grp, e.state, {self._lacks('e.eid')} FROM t_episodes e WHERE e.grp {IN}"
-        found: dict[str, bool] = {}
-        still_open = set()
-        for group, state, lacks in tx.all(sql, (list(names), len(names), list(groups))):
-            if state == "open":
-                still_open.add(group)
-            if lacks or state == "open":
-                found[group] = True
-        return {group: group not in still_open for group in found}
-
-    def _worthwhile(self, tx: Tx, found: dict[str, str]) -> list[str]:
-        """Of these (group → model) those that a trainer may still have; the others are settled, with the cause."""
-        fresh = {model: freshness_of(tx, model, self.rules.max_staleness) for model in set(found.values())}
-        sql = f"SELECT id FROM t_groups WHERE split = 'train' AND state IN ('waiting_reward', 'ready') AND id {IN}"
-        training = [g for (g,) in tx.all(sql, (list(found),))] if found else []
-        members = self.groups.members(tx, training)
-        losses = {
-            g: loss for g in training if (loss := fresh[found[g]].loss(members[g], JUDGE)) and loss.state == STALE
-        }
-        self.groups.lose(tx, losses)
-        return [g for g in found if g not in losses]
-
-    @staticmethod
-    def _lacks(eid: str) -> str:
-        """Parameters: names, how many."""
-        return f"""(SELECT count(DISTINCT r.name) FROM t_rewards r
-            WHERE r.eid = {eid} AND r.call IS NULL AND r.name {IN}) < ?"""
-
     def _open_windows(self, tx: Tx, names: Sequence[str], limit: int, now: float) -> None:
-        """A window for each of the latest ungrouped done episodes that lack a name, have none yet, and will not be in a group.
+        """A window for each of the latest ungrouped done episodes that lack a name, have none yet, and will not be in a
+        group.
 
         Such an episode has nothing to train on, or has waited alone for longer than ``groups.max_age``.
         """
         left = "SELECT id FROM t_groups WHERE state = 'forming' AND n < 2 AND created < ?"
         sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes e WHERE state = 'done' AND NOT grouped AND calls > 0
             AND (grp IS NULL OR grp IN ({left})) AND eid NOT IN (SELECT single FROM t_groups WHERE kind = 'window')
-            AND {self._lacks("e.eid")} ORDER BY ended DESC, eid LIMIT ?"""
+            AND {lacks_of("e.eid")} ORDER BY ended DESC, eid LIMIT ?"""
         rows = tx.all(sql, (now - self.rules.group_max_age, list(names), len(names), limit))
         tx.insert("t_groups", [window_of(EpisodeRow(*row), now) for row in rows])
 
@@ -217,8 +155,10 @@ class JudgeQueue:
 
     def _alike(self, tx: Tx, ep: EpisodeRow, names: Sequence[str]) -> list[EpisodeRow]:
         """The most recent scored episodes with the same system prompt and tools."""
-        sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes e WHERE state = 'done' AND NOT grouped AND key = ? AND model = ?
-            AND substr(alike, 1, {HASH}) = ? AND eid <> ? AND NOT {self._lacks("e.eid")} ORDER BY ended DESC, eid LIMIT ?"""
+        sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes e WHERE state = 'done' AND NOT grouped AND key = ?
+            AND model = ?
+            AND substr(alike, 1, {HASH}) = ? AND eid <> ? AND NOT {lacks_of("e.eid")} ORDER BY ended DESC,
+                eid LIMIT ?"""
         params = (ep.key, ep.model, likeness_of(ep.alike), ep.eid, list(names), len(names), self.rules.window)
         return [EpisodeRow(*r) for r in tx.all(sql, params)]
 
@@ -226,7 +166,7 @@ class JudgeQueue:
         """Complete groups in which an episode lacks one of the names. Windows are not counted: they train nothing."""
         names = list(dict.fromkeys(names))
         kinds = "'task', 'like'" if singles else "'task'"
-        lacking = f"SELECT e.grp FROM t_episodes e WHERE e.grp IS NOT NULL AND {self._lacks('e.eid')}"
+        lacking = f"SELECT e.grp FROM t_episodes e WHERE e.grp IS NOT NULL AND {lacks_of('e.eid')}"
         sql = f"""SELECT count(*), min(completed), max(completed) FROM t_groups
             WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND NOT parked AND id IN ({lacking})"""
         with self.db.read() as tx:
@@ -236,7 +176,9 @@ class JudgeQueue:
         return JudgeBacklog(groups=groups, oldest_seconds=next(age), newest_seconds=next(age), parked=parked)
 
     def agreements(self, name: str) -> dict[str, JudgeAgreement]:
-        """Source → Pearson's correlation of the judge's latest scores of that name with the latest rewards of the source."""
+        """Source → Pearson's correlation of the judge's latest scores of that name with the latest rewards of the
+        source.
+        """
         sql = """WITH latest AS (SELECT DISTINCT ON (eid, name, source) eid, name, source, value FROM t_rewards
             WHERE call IS NULL ORDER BY eid, name, source, seq DESC)
             SELECT o.source, corr(j.value, o.value), count(*) FROM latest j JOIN latest o ON o.eid = j.eid

@@ -1,4 +1,7 @@
-"""What is remembered of recent episodes' calls: bases for the next one, and the conversation tree. The least recently used goes first."""
+"""What is remembered of recent episodes' calls: bases for the next one, and the conversation tree.
+
+The least recently used goes first.
+"""
 
 from __future__ import annotations
 

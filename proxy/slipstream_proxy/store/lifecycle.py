@@ -1,4 +1,6 @@
-"""What time does: idle episodes end, groups complete by age, leases run out, orphans expire, what was deleted is written over."""
+"""What time does: idle episodes end, groups complete by age, leases run out, orphans expire, what was deleted is
+written over.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,10 @@ class Lifecycle:
         return full, held
 
     def _idle(self, tx: Tx, now: float) -> list[str]:
-        """Open episodes whose agent has paused for too long. They are looked through when the first of them may be over."""
+        """Open episodes whose agent has paused for too long.
+
+        They are looked through when the first of them may be over.
+        """
         if self._looked <= now < self._due:
             return []
         if not self.pace.seeded:

@@ -1,8 +1,8 @@
 """Which untagged episodes do the same task: they form a group of that task, the others a group of likeness.
 
-An untagged episode has two hashes in ``alike``: of its system prompt and tools, and of the first message after them. Runs whose first
-message keeps coming back are runs of one task, so they are compared with each other alone. Where first messages do not come back, groups form
-from all runs under the same system prompt and tools.
+An untagged episode has two hashes in ``alike``: of its system prompt and tools, and of the first message after them.
+Runs whose first message keeps coming back are runs of one task, so they are compared with each other alone. Where first
+messages do not come back, groups form from all runs under the same system prompt and tools.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class RecentRuns:
 
     @staticmethod
     def _load(tx: Tx, kind: Kind) -> deque[str]:
-        sql = f"""SELECT alike FROM t_episodes WHERE state = 'done' AND NOT grouped AND key = ? AND model = ? AND split = ?
+        sql = f"""SELECT alike FROM t_episodes WHERE state = 'done' AND NOT grouped AND key = ? AND model = ?
+            AND split = ?
             AND substr(alike, 1, {HASH}) = ? ORDER BY ended DESC, eid LIMIT {RECENT}"""
         return deque([alike for (alike,) in tx.all(sql, kind)][::-1], maxlen=RECENT)

@@ -1,6 +1,7 @@
 """What the only writer of a database may remember between batches, so that a small batch needs few queries.
 
-Nothing here is true of a shared database: there the store asks each time. After a transaction that failed everything is forgotten.
+Nothing here is true of a shared database: there the store asks each time. After a transaction that failed everything is
+forgotten.
 """
 
 from __future__ import annotations

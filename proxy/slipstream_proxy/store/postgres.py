@@ -28,9 +28,10 @@ SERIAL = 0x511B57EA
 READER = "slipstream_reader"
 """Role that users' queries run as where we may make one: it sees the views and nothing else."""
 FORBIDDEN = re.compile(
-    r"\b(pg_read\w*|pg_ls\w*|pg_stat_file|pg_file\w*|lo_\w+|dblink\w*|set_config|pg_terminate\w*|pg_cancel\w*|pg_reload\w*|pg_rotate\w*|"
-    r"pg_switch\w*|pg_advisory\w*|pg_try_advisory\w*|query_to_\w+|table_to_\w+|cursor_to_\w+|database_to_\w+|schema_to_\w+|nextval|setval|"
-    r"pg_sleep\w*|pg_notify|into|pg_\w+|information_schema)\b",
+    r"\b(pg_read\w*|pg_ls\w*|pg_stat_file|pg_file\w*|lo_\w+|dblink\w*|set_config|pg_terminate\w*|pg_cancel\w*|"
+    r"pg_reload\w*|pg_rotate\w*|pg_switch\w*|pg_advisory\w*|pg_try_advisory\w*|query_to_\w+|table_to_\w+|"
+    r"cursor_to_\w+|database_to_\w+|schema_to_\w+|nextval|setval|pg_sleep\w*|pg_notify|into|pg_\w+|"
+    r"information_schema)\b",
     re.IGNORECASE,
 )
 KINDS = {"TEXT": "text", "FLOAT8": "float8", "BIGINT": "int8", "INTEGER": "int4", "BOOLEAN": "bool", "BYTEA": "bytea"}

@@ -1,16 +1,21 @@
 """The store: one protocol, two databases (DuckDB, PostgreSQL), one conformance suite.
 
-A store is made of components: ``store.episodes``, ``store.batches`` and so on, each with the methods that one would look for there.
-All methods block and may be called from any thread. Times are seconds since the epoch and always come from the caller, so that tests
+A store is made of components: ``store.episodes``, ``store.batches`` and so on, each with the methods that one would
+look for there.
+All methods block and may be called from any thread. Times are seconds since the epoch and always come from the caller,
+so that tests
 can move the clock.
 
-``Mutation.data`` by ``op`` (key: the API key's id, episode: the client's id). All are idempotent, by mutation id and by what they hold:
+``Mutation.data`` by ``op`` (key: the API key's id, episode: the client's id). All are idempotent, by mutation id and by
+what they hold:
 
 - ``reward``  ``{"key", "episode", "reward": RewardIn}``
 - ``done``    ``{"key", "episode"}``
 - ``delete``  ``{"key": id | None, "episode"}``
-- ``scores``  ``{"group", "scores": ScoresIn, "key": optional}``: like ``judging.score``, which may have run before (then it changes nothing)
-- ``ack``     ``{"batch", "ack": BatchAck, "members": batches.members(batch)}``: like ``batches.ack``, which may have run before
+- ``scores``  ``{"group", "scores": ScoresIn, "key": optional}``: like ``judging.score``, which may have run before
+  (then it changes nothing)
+- ``ack``     ``{"batch", "ack": BatchAck, "members": batches.members(batch)}``: like ``batches.ack``, which may have
+  run before
 - ``adapter`` ``Adapter``;  ``event`` ``Event``;  ``cache`` ``CacheEntry``
 - ``pin``     ``{"key", "episode", "model", "adapter", "arm"}``
 - ``episode`` ``{"key", "episode", "days", "text"}``: an exported episode as JSON text, and the days of its calls
@@ -147,15 +152,21 @@ class Episodes(Protocol):
         """Whether the episode has a stored call of this id."""
 
     def export(self, wanted: EpisodeFilter, batch: int = 100) -> Iterator[list[EpisodeDetail]]:
-        """Every episode that the filter wants (its ``limit`` apart), with tokens, ``batch`` at a time, the newest first."""
+        """Every episode that the filter wants (its ``limit`` apart), with tokens, ``batch`` at a time, the newest
+        first.
+        """
 
     def ranked(self, wanted: EpisodeFilter, most: int = 4) -> Iterator[tuple[list[Name], list[Name]]]:
-        """Of each (key, model, task) with rewards that differ: its best runs, and its worst, at most ``most`` of each."""
+        """Of each (key, model, task) with rewards that differ: its best runs, and its worst, at most ``most`` of
+        each.
+        """
 
 
 class Rewards(Protocol):
     def acknowledge(self, key: str, episode: str, idempotency: str | None, now: float) -> RewardAck | None:
-        """What a post would answer; None: its episode is unknown and ``orphan_ttl`` is over for earlier rewards of it (404)."""
+        """What a post would answer; None: its episode is unknown and ``orphan_ttl`` is over for earlier rewards of
+        it (404).
+        """
 
 
 class Pins(Protocol):
@@ -196,7 +207,8 @@ class Batches(Protocol):
     def lease(self, wanted: BatchLeaseIn, versions: dict[str, int], live: int, now: float) -> LeasedBatch | None:
         """``versions``: adapter → its version; ``live``: the live one's.
 
-        A run that is more than ``max_staleness`` behind keeps its reward in the baseline of its group and is not trained on.
+        A run that is more than ``max_staleness`` behind keeps its reward in the baseline of its group and is not
+        trained on.
         """
 
     def ack(self, batch: str, ack: BatchAck, now: float) -> bool:
@@ -223,7 +235,10 @@ class AdapterRows(Protocol):
         """All adapters and the revision they stand at; None: nothing has been put since ``revision``."""
 
     def swap(self, revision: int, changed: Sequence[Adapter], events: Sequence[Event]) -> int | None:
-        """Put changes that belong together, with their events. → The new revision; None, and nothing is put: another proxy was first."""
+        """Put changes that belong together, with their events.
+
+        → The new revision; None, and nothing is put: another proxy was first.
+        """
 
 
 class Events(Protocol):
@@ -294,14 +309,17 @@ class Store(Protocol):
 
     @property
     def rebuilt(self) -> bool:
-        """The file could not be opened and was set aside: this one is new, and the spool is to be replayed from its first segment kept."""
+        """The file could not be opened and was set aside: this one is new, and the spool is to be replayed from its
+        first segment kept.
+        """
 
     @property
     def shared(self) -> bool:
         """Other proxies use it too: what they decide is to be read here, not remembered."""
 
     def ingest(self, items: Sequence[RecordedCall | Mutation], positions: dict[str, Position]) -> None:
-        """Apply in order, exactly once: an item whose id is stored already changes nothing. The ingester alone calls this.
+        """Apply in order, exactly once: an item whose id is stored already changes nothing. The ingester alone calls
+        this.
 
         Items and positions are one transaction.
         """
@@ -313,7 +331,9 @@ class Store(Protocol):
         """Forget an episode: text and tokens are gone from the files when this returns. None: there is none."""
 
     def sweep(self, now: float) -> None:
-        """Idle episodes become done, groups complete by age, leases run out, orphans expire, what was deleted is written over."""
+        """Idle episodes become done, groups complete by age, leases run out, orphans expire, what was deleted is
+        written over.
+        """
 
     def release_leases(self, worker: str) -> int:
         """A worker starts again: what it had leased is free at once. → Leases released."""

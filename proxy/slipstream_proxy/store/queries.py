@@ -29,7 +29,10 @@ def bare(text: str) -> str:
 
 
 def check(query: str) -> str:
-    """The query without its last semicolon. Raises ``QueryError`` for what does not begin as a SELECT does, or names our own tables."""
+    """The query without its last semicolon.
+
+    Raises ``QueryError`` for what does not begin as a SELECT does, or names our own tables.
+    """
     text = query.strip().rstrip(";").strip()
     if "\0" in text or not HEAD.match(text):
         raise QueryError("one SELECT statement only")

@@ -21,7 +21,9 @@ class RewardTable:
         self.memory = memory
 
     def acknowledge(self, key: str, episode: str, idempotency: str | None, now: float) -> RewardAck | None:
-        """What a post would answer; None: its episode is unknown and ``orphan_ttl`` is over for earlier rewards of it (404)."""
+        """What a post would answer; None: its episode is unknown and ``orphan_ttl`` is over for earlier rewards of
+        it (404).
+        """
         eid = eid_of(key, episode)
         with self.db.read() as tx:
             state = tx.all("SELECT state FROM t_episodes WHERE eid = ?", (eid,))
@@ -87,7 +89,10 @@ class RewardTable:
         return len(self.orphans(tx) if self.memory.orphans is None else self.memory.orphans)
 
     def expire_orphans(self, tx: Tx, now: float, orphans: list[str] | None) -> set[str]:
-        """Rewards whose episode did not come within ``orphan_ttl`` are dropped. ``orphans`` None: not known. → Their episodes."""
+        """Rewards whose episode did not come within ``orphan_ttl`` are dropped. ``orphans`` None: not known.
+
+        → Their episodes.
+        """
         old = now - self.rules.orphan_ttl
         if orphans is not None:
             found = tx.all(f"SELECT DISTINCT eid FROM t_rewards WHERE ts < ? AND eid {IN}", (old, orphans))
@@ -102,7 +107,9 @@ class RewardTable:
         return set(eids)
 
     def apply_rules(self) -> None:
-        """After a change of ``reward.weights`` or ``reward.credit`` the episodes' combined rewards are computed again."""
+        """After a change of ``reward.weights`` or ``reward.credit`` the episodes' combined rewards are computed
+        again.
+        """
         now = f"{sorted(self.rules.weights.items())} {self.rules.credit}"
         with self.db.write() as tx:
             before = get_meta(tx, "reward rules")

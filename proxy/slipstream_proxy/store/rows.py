@@ -78,7 +78,10 @@ EPISODE_COLUMNS = ", ".join(EPISODE_FIELDS)
 
 
 class CallRow(NamedTuple):
-    """A row of a day's table of calls. Of messages, tools and prompt_ids it holds what ``delta_base`` does not have (``delta``)."""
+    """A row of a day's table of calls.
+
+    Of messages, tools and prompt_ids it holds what ``delta_base`` does not have (``delta``).
+    """
 
     id: str
     eid: str

@@ -1,7 +1,8 @@
 """Tables, in types that DuckDB and PostgreSQL share, and how an older schema becomes this one.
 
-No foreign keys; on DuckDB no indexes either (each commit would pay for them, and scans are fast). Token ids are BYTEA of little-endian int32,
-log-probabilities of float32, JSON is TEXT. Calls stand in one table per UTC day of the call's start, ``t_calls_YYYYMMDD``.
+No foreign keys; on DuckDB no indexes either (each commit would pay for them, and scans are fast). Token ids
+are BYTEA of little-endian int32, log-probabilities of float32, JSON is TEXT. Calls stand in one table per UTC day of
+the call's start, ``t_calls_YYYYMMDD``.
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ from slipstream_proxy.store.driver import StoreError, Tx
 VERSION = 3
 
 CALLS: dict[str, str] = {
-    "id": "TEXT", "eid": "TEXT", "number": "INTEGER", "ts": "FLOAT8", "seconds": "FLOAT8", "dialect": "TEXT", "model": "TEXT",
-    "trained": "TEXT", "adapter": "TEXT", "status": "INTEGER", "outcome": "TEXT", "trainable": "BOOLEAN", "reason": "TEXT",
-    "sampling": "TEXT", "temperature": "FLOAT8", "delta_base": "TEXT", "keep_messages": "INTEGER", "keep_tokens": "INTEGER",
-    "messages": "TEXT", "tools": "TEXT", "reply": "TEXT", "finish": "TEXT", "prompt_tokens": "INTEGER", "completion_tokens": "INTEGER",
-    "prompt_ids": "BYTEA", "completion_ids": "BYTEA", "lengths": "BYTEA", "logprobs": "BYTEA", "error": "TEXT", "body_hash": "TEXT",
+    "id": "TEXT", "eid": "TEXT", "number": "INTEGER", "ts": "FLOAT8", "seconds": "FLOAT8", "dialect": "TEXT",
+    "model": "TEXT",
+    "trained": "TEXT", "adapter": "TEXT", "status": "INTEGER", "outcome": "TEXT", "trainable": "BOOLEAN",
+    "reason": "TEXT",
+    "sampling": "TEXT", "temperature": "FLOAT8", "delta_base": "TEXT", "keep_messages": "INTEGER",
+    "keep_tokens": "INTEGER",
+    "messages": "TEXT", "tools": "TEXT", "reply": "TEXT", "finish": "TEXT", "prompt_tokens": "INTEGER",
+    "completion_tokens": "INTEGER",
+    "prompt_ids": "BYTEA", "completion_ids": "BYTEA", "lengths": "BYTEA", "logprobs": "BYTEA", "error": "TEXT",
+    "body_hash": "TEXT",
     "attempt": "INTEGER", "extra": "TEXT", "extends": "TEXT",
 }  # fmt: skip
 """``eid`` is key/episode. What is stored of messages, tools and prompt_ids is what call ``delta_base`` does not have
@@ -31,32 +37,40 @@ TABLES: dict[str, dict[str, str]] = {
     "t_positions": {"instance": "TEXT", "writer": "TEXT", "segment": "BIGINT", "pos": "BIGINT"},
     "t_seen": {"id": "TEXT", "ts": "FLOAT8"},
     "t_episodes": {
-        "eid": "TEXT", "key": "TEXT", "id": "TEXT", "task": "TEXT", "split": "TEXT", "tags": "TEXT", "model": "TEXT", "adapter": "TEXT",
+        "eid": "TEXT", "key": "TEXT", "id": "TEXT", "task": "TEXT", "split": "TEXT", "tags": "TEXT", "model": "TEXT",
+        "adapter": "TEXT",
         "arm": "TEXT", "state": "TEXT", "started": "FLOAT8", "last_at": "FLOAT8", "ended": "FLOAT8", "calls": "INTEGER",
-        "trained_calls": "INTEGER", "prompt_tokens": "BIGINT", "completion_tokens": "BIGINT", "reward": "FLOAT8", "grp": "TEXT",
+        "trained_calls": "INTEGER", "prompt_tokens": "BIGINT", "completion_tokens": "BIGINT", "reward": "FLOAT8",
+        "grp": "TEXT",
         "grouped": "BOOLEAN", "alike": "TEXT", "adapters": "TEXT", "retried": "BOOLEAN",
         "untagged": "BOOLEAN", "last_end": "FLOAT8", "idle": "BOOLEAN",
     },
     "t_early": {"eid": "TEXT", "ts": "FLOAT8"},
     "t_rewards": {
-        "id": "TEXT", "seq": "BIGINT", "eid": "TEXT", "call": "TEXT", "name": "TEXT", "source": "TEXT", "value": "FLOAT8", "reason": "TEXT",
+        "id": "TEXT", "seq": "BIGINT", "eid": "TEXT", "call": "TEXT", "name": "TEXT", "source": "TEXT",
+        "value": "FLOAT8", "reason": "TEXT",
         "idem": "TEXT", "meta": "TEXT", "ts": "FLOAT8",
     },
     "t_expired": {"eid": "TEXT", "ts": "FLOAT8"},
     "t_pins": {"eid": "TEXT", "model": "TEXT", "adapter": "TEXT", "arm": "TEXT", "ts": "FLOAT8", "active": "BOOLEAN"},
     "t_groups": {
-        "id": "TEXT", "bucket": "TEXT", "ordinal": "INTEGER", "kind": "TEXT", "key": "TEXT", "task": "TEXT", "model": "TEXT", "split": "TEXT",
-        "state": "TEXT", "n": "INTEGER", "created": "FLOAT8", "completed": "FLOAT8", "ready_at": "FLOAT8", "batch": "TEXT", "attempts": "INTEGER",
-        "parked": "BOOLEAN", "retry_at": "FLOAT8", "judge_lease": "TEXT", "judge_until": "FLOAT8", "judge_worker": "TEXT",
+        "id": "TEXT", "bucket": "TEXT", "ordinal": "INTEGER", "kind": "TEXT", "key": "TEXT", "task": "TEXT",
+        "model": "TEXT", "split": "TEXT",
+        "state": "TEXT", "n": "INTEGER", "created": "FLOAT8", "completed": "FLOAT8", "ready_at": "FLOAT8",
+        "batch": "TEXT", "attempts": "INTEGER",
+        "parked": "BOOLEAN", "retry_at": "FLOAT8", "judge_lease": "TEXT", "judge_until": "FLOAT8",
+        "judge_worker": "TEXT",
         "judge_last": "TEXT", "single": "TEXT", "cause": "TEXT",
     },
     "t_batches": {
-        "id": "TEXT", "lease": "TEXT", "worker": "TEXT", "model": "TEXT", "state": "TEXT", "until": "FLOAT8", "created": "FLOAT8",
+        "id": "TEXT", "lease": "TEXT", "worker": "TEXT", "model": "TEXT", "state": "TEXT", "until": "FLOAT8",
+        "created": "FLOAT8",
         "adapter": "TEXT", "step": "INTEGER", "reason": "TEXT",
     },
     "t_members": {"batch": "TEXT", "grp": "TEXT", "eid": "TEXT", "reward": "FLOAT8", "advantage": "FLOAT8"},
     "t_adapters": {
-        "name": "TEXT", "model": "TEXT", "version": "INTEGER", "state": "TEXT", "created": "FLOAT8", "decided": "FLOAT8", "body": "TEXT",
+        "name": "TEXT", "model": "TEXT", "version": "INTEGER", "state": "TEXT", "created": "FLOAT8",
+        "decided": "FLOAT8", "body": "TEXT",
         "reason": "TEXT",
     },
     "t_events": {"id": "BIGINT", "ts": "FLOAT8", "kind": "TEXT", "data": "TEXT"},
@@ -68,8 +82,10 @@ TABLES: dict[str, dict[str, str]] = {
 }  # fmt: skip
 
 PRIMARY: dict[str, str] = {
-    "t_meta": "name", "t_days": "day", "t_positions": "instance, writer", "t_seen": "id", "t_episodes": "eid", "t_early": "eid",
-    "t_rewards": "id", "t_expired": "eid", "t_pins": "eid", "t_groups": "id", "t_batches": "id", "t_members": "batch, eid",
+    "t_meta": "name", "t_days": "day", "t_positions": "instance, writer", "t_seen": "id", "t_episodes": "eid",
+    "t_early": "eid",
+    "t_rewards": "id", "t_expired": "eid", "t_pins": "eid", "t_groups": "id", "t_batches": "id",
+    "t_members": "batch, eid",
     "t_adapters": "name", "t_events": "id", "t_cache": "id", "t_rewrite": "tab",
     "t_exports": "id", "t_exported": "eid, export",
 }  # fmt: skip
@@ -87,14 +103,18 @@ INDEXES = (
 )
 
 VIEWS: dict[str, str] = {
-    "episodes": """SELECT id, key, task, split, tags, model, adapter, arm, state, started, ended, calls, prompt_tokens, completion_tokens,
+    "episodes": """SELECT id, key, task, split, tags, model, adapter, arm, state, started, ended, calls, prompt_tokens,
+        completion_tokens,
         reward, grp AS group_id FROM t_episodes WHERE state <> 'deleted'""",
-    "rewards": """SELECT r.id, split_part(r.eid, '/', 2) AS episode, split_part(r.eid, '/', 1) AS key, r.call, r.name, r.source, r.value,
+    "rewards": """SELECT r.id, split_part(r.eid, '/', 2) AS episode, split_part(r.eid, '/', 1) AS key, r.call, r.name,
+        r.source, r.value,
         r.reason, r.ts, e.adapter, r.seq FROM t_rewards r LEFT JOIN t_episodes e ON e.eid = r.eid""",
     "adapters": "SELECT name, model, version, state, created, decided, reason FROM t_adapters",
 }
-CALLS_VIEW = """SELECT id, split_part(eid, '/', 2) AS episode, split_part(eid, '/', 1) AS key, number, ts, seconds, dialect, model, trained,
-    adapter, status, outcome, trainable, reason AS untrainable_reason, temperature, sampling, prompt_tokens, completion_tokens, finish,
+CALLS_VIEW = """SELECT id, split_part(eid, '/', 2) AS episode, split_part(eid, '/', 1) AS key, number, ts, seconds,
+    dialect, model, trained,
+    adapter, status, outcome, trainable, reason AS untrainable_reason, temperature, sampling, prompt_tokens,
+    completion_tokens, finish,
     reply, error, attempt, extends FROM """
 VIEW_NAMES = ("episodes", "calls", "rewards", "adapters")
 
@@ -139,7 +159,9 @@ def _reasons(tx: Tx) -> None:
 
 
 def _tree(tx: Tx) -> None:
-    """Version 3: which call each call extends; when an episode's last call ended, and whether it is untagged; why a group was lost."""
+    """Version 3: which call each call extends; when an episode's last call ended, and whether it is untagged; why a
+    group was lost.
+    """
     days = [table_of(day) for (day,) in tx.all("SELECT day FROM t_days")]
     for table in ("t_calls_none", *days):
         tx.run(f"ALTER TABLE {table} RENAME COLUMN parent TO delta_base")

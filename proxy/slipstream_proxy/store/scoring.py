@@ -20,7 +20,8 @@ class LatestReward(NamedTuple):
 def combine(rules: Rules, rows: Iterable[LatestReward]) -> float | None:
     """Σ weight × value over the names of ``rules.weights``.
 
-    A name's value is the episode's own plus, unless credit goes to calls, the sum of its calls'. None while a name is missing.
+    A name's value is the episode's own plus, unless credit goes to calls, the sum of its calls'. None while a name is
+    missing.
     """
     own: dict[str, float] = {}
     calls: dict[str, float] = defaultdict(float)

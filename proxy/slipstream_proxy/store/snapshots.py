@@ -21,7 +21,10 @@ class Snapshots:
         """Calls from then on have not been read back."""
 
     def take(self) -> None:
-        """What came since the last snapshot is read whole, with all columns. Raises whatever says that it isn't there."""
+        """What came since the last snapshot is read whole, with all columns.
+
+        Raises whatever says that it isn't there.
+        """
         if self.db.shared:
             self.db.settle()
             return

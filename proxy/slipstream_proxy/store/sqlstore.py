@@ -120,7 +120,9 @@ class SqlStore:
         return self._deletion.delete(key, episode, now)
 
     def sweep(self, now: float) -> None:
-        """Idle episodes become done, groups complete by age, leases run out, orphans expire, what was deleted is written over."""
+        """Idle episodes become done, groups complete by age, leases run out, orphans expire, what was deleted is
+        written over.
+        """
         self._lifecycle.sweep(now)
 
     def release_leases(self, worker: str) -> int:
@@ -133,7 +135,9 @@ class SqlStore:
         return self.db.sql(query, limit, timeout)
 
     def snapshot(self) -> None:
-        """Make what is ingested safe in the database's own file, and read it back; spool segments before ``positions()`` may go after."""
+        """Make what is ingested safe in the database's own file, and read it back; spool segments before
+        ``positions()`` may go after.
+        """
         self._deletion.scrub()
         self._snapshots.take()
 

@@ -35,7 +35,10 @@ class StoreStatistics:
             return funnel_counts(tx, self.rules, self.pace, self.days.tables(tx), judge_name, orphans, now)
 
     def arm_rewards(self, candidate: str, control: str) -> list[tuple[str, str, float]]:
-        """(task, adapter, reward) of done train episodes of these two adapters, oldest first. Ungrouped ones go by what they are alike by."""
+        """(task, adapter, reward) of done train episodes of these two adapters, oldest first.
+
+        Ungrouped ones go by what they are alike by.
+        """
         sql = f"""SELECT CASE WHEN grouped THEN task ELSE substr(alike, 1, {HASH}) END, adapter, reward FROM t_episodes
             WHERE state = 'done' AND split = 'train' AND reward IS NOT NULL AND adapter IN (?, ?) ORDER BY ended, eid"""
         with self.db.read() as tx:
@@ -44,14 +47,17 @@ class StoreStatistics:
     def success_by_adapter(self) -> list[dict[str, Any]]:
         """For the page: adapter, split, arm, episodes, mean reward, std (of the sample; 0 for one)."""
         sql = """SELECT model, adapter, split, arm, count(*), avg(reward), coalesce(stddev_samp(reward), 0),
-            min(started), max(started) FROM t_episodes WHERE reward IS NOT NULL AND state <> 'deleted' AND adapter IS NOT NULL
+            min(started), max(started) FROM t_episodes WHERE reward IS NOT NULL AND state <> 'deleted'
+            AND adapter IS NOT NULL
             GROUP BY model, adapter, split, arm ORDER BY model, min(started), split, arm"""
         names = ("model", "adapter", "split", "arm", "episodes", "mean", "std", "first", "last")
         with self.db.read() as tx:
             return [dict(zip(names, row, strict=True)) for row in tx.all(sql)]
 
     def rewards_by_source(self) -> list[dict[str, Any]]:
-        """Source, adapter, split, count, mean, std (of the sample; 0 for one) of the rewards that count: the latest of each name."""
+        """Source, adapter, split, count, mean, std (of the sample; 0 for one) of the rewards that count: the latest
+        of each name.
+        """
         sql = """SELECT r.source, e.adapter, e.split, count(*), avg(r.value), coalesce(stddev_samp(r.value), 0) FROM (
             SELECT DISTINCT ON (eid, call, name, source) eid, source, value FROM t_rewards
             ORDER BY eid, call, name, source, seq DESC) r

@@ -1,9 +1,9 @@
 """The conversation tree: which call of its episode each call goes on with.
 
-A call *extends* the one whose prompt and reply it begins with. That is decided by, in this order: its tokens; an id that
-the engine gave (a tool call's or a response's) and that the call hands back; its messages, with the reply as it came or,
-where a client writes replies in its own way, with an assistant's message in its place. A call of which none is true
-begins a conversation: a run's first call, a sub-agent's, or one after a compaction.
+A call *extends* the one whose prompt and reply it begins with. That is decided by, in this order: its tokens; an id
+that the engine gave (a tool call's or a response's) and that the call hands back; its messages, with the reply as it
+came or, where a client writes replies in its own way, with an assistant's message in its place. A call of which none is
+true begins a conversation: a run's first call, a sub-agent's, or one after a compaction.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ def is_reply(message: object) -> bool:
 
 
 def words_of(message: object) -> bytes | None:
-    """Hash of an assistant's words, without the fields, spaces and case in which clients differ. None: it is no assistant's message."""
+    """Hash of an assistant's words, without the fields, spaces and case in which clients differ.
+
+    None: it is no assistant's message.
+    """
     if not is_reply(message):
         return None
     texts = [

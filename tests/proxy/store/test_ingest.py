@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.proxy.store.helpers import NOW, at, call, done, mutation, reward
 
 from slipstream.contract import EpisodeState
+from slipstream_proxy.control.reading import gather, parse
 from slipstream_proxy.store.protocol import EpisodeFilter, Position
 
 
@@ -152,3 +155,14 @@ def test_a_call_in_flight_when_the_reward_comes_belongs_to_the_run(store):
     store.ingest([call("a", at=NOW + 1, seconds=5.0)], {})
     found = store.episodes.get("-", "a")
     assert (found.state, found.calls, found.ended) == ("done", 2, NOW + 1)
+
+
+def test_a_spool_of_schema_2_replays_as_before(store):
+    """Segments that the program of schema 2 wrote: its rewards have no word on whether the episode ends."""
+    folder = Path(__file__).parent / "spool_v2"
+    reads = gather(folder, {}, 100, 2**20, lambda *_: None)
+    store.ingest([parse(read)[0] for read in reads], {})
+    found = store.episodes.get("-", "e1", tokens=True)
+    assert (found.state, found.reward, found.calls) == ("open", 0.5, 2)
+    one, two = found.call_list
+    assert (two.extends, two.prompt_ids, two.completion_ids) == (one.id, [1, 2, 3, 4, 5], [[6]])
