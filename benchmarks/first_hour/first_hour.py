@@ -128,7 +128,7 @@ async def measure(url: str, args: argparse.Namespace, *, tagged: bool, folder: P
         base = await held_out(agent, args.games, args.seed, tally)
         say(f"{watch.now():5.0f} s  held-out reward of the model as it is: {base:+.3f}")
         await work(agent, watch, tally, args.seed, args.minutes * 60)
-        last = await held_out(agent, args.games, args.seed + 1, tally)
+        last = await held_out(agent, 2 * args.games, args.seed + 1, tally)
         await watch.read_events()
     finally:
         watching.cancel()
@@ -188,7 +188,7 @@ def one(slipstream: Path, folder: Path, args: argparse.Namespace, *, tagged: boo
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="from `up` being ready")
-    parser.add_argument("--games", type=int, default=300, help="held-out games before and after")
+    parser.add_argument("--games", type=int, default=200, help="held-out games before; twice as many after")
     parser.add_argument("--only", choices=("tagged", "untagged"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--port", type=int, help="where the default port is taken")

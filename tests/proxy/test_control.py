@@ -145,6 +145,27 @@ async def test_a_control_plane_that_hangs_is_a_503_within_a_second(start, tmp_pa
     server.close()
 
 
+async def test_a_reward_is_not_lost_to_a_control_plane_that_is_busy(start, tmp_path):
+    """An overloaded machine: nothing is answered for two seconds, pings neither."""
+    proxy = await start()
+    posted: list[bytes] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        await asyncio.sleep(max(0.0, busy_until - asyncio.get_running_loop().time()))
+        posted.append(await request.read())
+        return web.json_response({"stored": True})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.UnixSite(runner, str(proxy.plane.config.socket)).start()
+    busy_until = asyncio.get_running_loop().time() + 2.0
+    status, _, _ = await ask(proxy, "POST", "/slipstream/v1/episodes/e/rewards", data=b"final")
+    assert (status, posted.count(b"final")) == (200, 1)
+    await runner.cleanup()
+
+
 async def test_a_route_that_takes_long_is_waited_for(start, tmp_path):
     proxy = await start()
 

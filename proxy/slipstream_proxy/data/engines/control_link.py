@@ -23,6 +23,10 @@ log = logging.getLogger(__name__)
 
 PATIENCE, PING_TIMEOUT = 0.3, 0.6
 """Seconds that a forwarded request waits before the control plane is pinged, and that the ping may take."""
+WRITE_PATIENCE = 10.0
+"""Seconds without an answered ping after which a write is given up. On a machine that is overloaded the control plane
+misses a ping now and then, and a reward that is refused is lost: hardly any agent sends one twice.
+"""
 HEARTBEAT = 15.0
 """Seconds without a line after which the stream counts as dead (the control plane sends one each 5 s)."""
 
@@ -46,13 +50,18 @@ class ControlLink:
         return self._session
 
     async def request(self, method: str, url: URL, **options: Any) -> aiohttp.ClientResponse:
-        """``ClientSession.request``, for routes that may take long. Raises ``TimeoutError`` within a second if the
-        control plane does not answer a ping meanwhile.
+        """``ClientSession.request``, for routes that may take long. Raises ``TimeoutError`` if the control plane does
+        not answer a ping meanwhile: within a second for a read, after ``WRITE_PATIENCE`` for a write.
         """
         running = asyncio.ensure_future(self.session.request(method, url, **options))
+        patience = 0.0 if method in ("GET", "HEAD") else WRITE_PATIENCE
+        clock = asyncio.get_running_loop().time
+        answered = clock()
         try:
             while not (await asyncio.wait({running}, timeout=PATIENCE))[0]:
-                if not await self._answers():
+                if await self._answers():
+                    answered = clock()
+                elif clock() - answered > patience:
                     raise TimeoutError("the control plane hangs")
             return running.result()
         finally:
