@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from typing import Any
@@ -17,6 +18,8 @@ from slipstream_proxy.control.threads import in_thread
 log = logging.getLogger(__name__)
 LOOK_EVERY = 2.0
 """Seconds for which counts from the store are good: a scrape must not cost a query each."""
+LOOK_PATIENCE = 1.0
+"""Seconds that a scrape waits for them; the data plane gives the control plane two."""
 ADAPTER_LABELS = 50
 """Adapters with series of their own in the reward metrics: the newest. Bounds the number of series."""
 NAMES = 30
@@ -31,6 +34,7 @@ class MetricsScrape:
     def __init__(self, deps: Deps) -> None:
         self.deps, self.metrics = deps, deps.metrics
         self._looked = 0.0
+        self._looking: asyncio.Task[None] | None = None
         self._done: dict[str, float] = {}
         """Counter → what it had been raised to at the last scrape."""
         self._held = 0.0
@@ -109,18 +113,22 @@ class MetricsScrape:
                         gauge.labels(*labels).set(s[key])
 
     async def text(self) -> bytes:
-        """Prometheus' text format."""
-        deps, m = self.deps, self.metrics
+        """Prometheus' text format. If the store is slow, the series have their values of before; none is left out."""
         self._own()
-        if time.monotonic() - self._looked > LOOK_EVERY:
-            self._looked = time.monotonic()
+        if self._looking is None or (self._looking.done() and time.monotonic() - self._looked > LOOK_EVERY):
+            self._looking = asyncio.create_task(self._refresh(), name="metrics")
+        await asyncio.wait({self._looking}, timeout=LOOK_PATIENCE)
+        return bytes(generate_latest(self.metrics.registry))
+
+    async def _refresh(self) -> None:
+        deps, m = self.deps, self.metrics
+        try:
             m.spool.set(await in_thread(spool_bytes, deps.config.spool_dir))
             if deps.ingester:
                 pending, oldest = await in_thread(deps.ingester.backlog)
                 m.waiting.set(pending)
                 m.age.set(max(0.0, deps.now() - oldest) if oldest else 0.0)
-            try:
-                await self._look()
-            except Exception as e:
-                log.warning("counts are not to be had for the metrics: %s", e)
-        return bytes(generate_latest(m.registry))
+            await self._look()
+        except Exception as e:
+            log.warning("the store's counts cannot be read for the metrics: %s", e)
+        self._looked = time.monotonic()
