@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.dataplane import ASK, post
 
 from slipstream_proxy.data.access.admission import Admission, credential
 from slipstream_proxy.data.wire.errors import RequestRefused
@@ -14,8 +15,8 @@ def test_without_keys_anybody(tmp_path):
     assert admission.open and admission.who({}) == (ANYONE, None)
     assert admission.who({b"authorization": b"Bearer any:e1"}) == (ANYONE, "e1")
     Keys(tmp_path / "keys.json").add("a", ["inference"])
-    assert admission.open  # what it was at the start
-    assert Admission(Keys(tmp_path / "keys.json"), keyed=False).open  # of the proxy, whenever the worker was
+    admission.keys._looked = 0.0
+    assert not admission.open and not Admission(Keys(tmp_path / "keys.json"), keyed=False).open
 
 
 def test_a_key_is_known_until_it_is_revoked(tmp_path):
@@ -73,3 +74,16 @@ def test_scopes(tmp_path):
 )
 def test_credentials(headers, found):
     assert credential(headers) == found
+
+
+async def test_an_open_proxy_closes_with_the_first_key(start, fake):
+    proxy = await start()
+    assert (await post(proxy.url, ASK))[0] == 200
+    keys = Keys(proxy.config.keys_file)
+    key_id, secret = keys.add("agent", ["inference"])
+    proxy.plane.admission.keys._looked = 0.0
+    assert (await post(proxy.url, ASK))[0] == 401
+    assert (await post(proxy.url, ASK, headers={"authorization": f"Bearer {secret}"}))[0] == 200
+    keys.revoke(key_id)
+    proxy.plane.admission.keys._looked = 0.0
+    assert (await post(proxy.url, ASK))[0] == 401  # for good

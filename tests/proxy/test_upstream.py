@@ -8,6 +8,8 @@ import json
 import pytest
 from tests.support.dataplane import ASK, post, read_request
 
+from slipstream_proxy.data.wire import upstream
+
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 
 
@@ -155,3 +157,33 @@ async def test_an_error_in_a_stream_names_the_clients_model(start, serve, path):
     ask = {**ASK, "input": "x", "max_tokens": 3, "max_output_tokens": 3, "model": "gpt-4o", "stream": True}
     _, _, body = await post(proxy.url, ask, path=path)
     assert b"The model `gpt-4o` fell over" in body and b"gone" not in body
+
+
+async def test_an_engine_that_never_comes_to_its_point(start, serve):
+    async def chatty(reader, writer):
+        await read_request(reader)
+        while True:
+            writer.write(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n")
+            await writer.drain()
+
+    proxy = await start(engine={"urls": [await serve(chatty)]})
+    async with asyncio.timeout(20):
+        status, _, body = await post(proxy.url, ASK)
+    assert status == 502 and b"1xx" in body
+
+
+@pytest.mark.parametrize("head", [b"content-length: 99999999", b"transfer-encoding: chunked"])
+async def test_a_reply_without_end_is_cut_off(start, serve, monkeypatch, head):
+    monkeypatch.setattr(upstream, "MAX_REPLY", 2**20)
+
+    async def endless(reader, writer):
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + head + b"\r\n\r\n")
+        while True:
+            writer.write(b"10000\r\n" + b" " * 65536 + b"\r\n")
+            await writer.drain()
+
+    proxy = await start(engine={"urls": [await serve(endless)]})
+    async with asyncio.timeout(20):
+        status, _, body = await post(proxy.url, ASK)
+    assert status == 502 and b"larger than" in body and not proxy.plane.services.in_flight

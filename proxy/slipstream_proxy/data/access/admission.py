@@ -16,9 +16,18 @@ class Admission:
         """``keyed``: whether there were keys when the proxy was started; None: it is started now."""
         self.keys = keys
         self.limits = limits or Limits()
-        self.open = not keyed if keyed is not None else len(keys) == 0
-        """Stays what it was at the start: revoking the last key must not open the door."""
+        self._open = not keyed if keyed is not None else len(keys) == 0
         self._known: dict[bytes, tuple[Key, str | None, int]] = {}
+
+    @property
+    def open(self) -> bool:
+        """Whether calls need no key: there was none at the start, and none has been made since. Revoking the last key
+        must not open the door.
+        """
+        if self._open:
+            self.keys.generation()  # reads the file again, once a second at most
+            self._open = len(self.keys) == 0
+        return self._open
 
     def who(self, headers: Headers) -> tuple[Key, str | None]:
         """The key, and what stands behind its first colon. Raises ``RequestRefused``."""

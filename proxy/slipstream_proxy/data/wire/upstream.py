@@ -17,12 +17,29 @@ from slipstream_proxy.data.wire.http1 import ChunkedBody, RemoteProtocolError, R
 from slipstream_proxy.data.wire.receiver import Receiver, Sent
 
 MAX_HEAD = 256 * 1024
+MAX_INFORMATIONAL = 16
+"""Heads with a status of 1xx before one response."""
+MAX_REPLY = 256 * 2**20
+"""Bytes of one response. All of them are kept for its record."""
 
 
 class UpstreamConnection:
     """One connection, an ``asyncio.Protocol`` in all but its base class. ``receiver`` is None while it is idle."""
 
-    __slots__ = ("_body", "_buffer", "_head", "_left", "fresh", "last", "paused", "pool", "receiver", "transport")
+    __slots__ = (
+        "_body",
+        "_buffer",
+        "_head",
+        "_informational",
+        "_left",
+        "_received",
+        "fresh",
+        "last",
+        "paused",
+        "pool",
+        "receiver",
+        "transport",
+    )
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -32,6 +49,7 @@ class UpstreamConnection:
         self._head: ResponseHead | None = None
         self._body: ChunkedBody | None = None
         self._left: int | None = None
+        self._received = self._informational = 0
         self.fresh = True
         self.paused = False
         self.last = 0.0
@@ -46,6 +64,7 @@ class UpstreamConnection:
     def send(self, data: bytes, receiver: Receiver) -> None:
         self.receiver = receiver
         self._head = self._body = None
+        self._received = self._informational = 0
         self._buffer = b""
         self.last = self.pool.now
         assert self.transport is not None
@@ -56,7 +75,10 @@ class UpstreamConnection:
             self.drop()
             return
         self.last = self.pool.heard = self.pool.now
+        self._received += len(data)
         try:
+            if self._received > MAX_REPLY:
+                raise RemoteProtocolError(f"larger than {MAX_REPLY} bytes")
             if self._head is None:
                 self._take_head(data)
             else:
@@ -103,6 +125,9 @@ class UpstreamConnection:
                 if head.status == 200:
                     self.pool.remember(start, head)
                 return head, data
+            self._informational += 1
+            if self._informational > MAX_INFORMATIONAL:
+                raise RemoteProtocolError("too many heads with a status of 1xx")
 
     def _take_body(self, data: bytes) -> None:
         receiver = self.receiver
