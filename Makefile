@@ -79,6 +79,9 @@ bench-ruler: setup
 bench-trainer: setup
 	$(BIN)/python benchmarks/trainer/bench_trainer.py $(ARGS)
 
+bench-gate: setup
+	$(BIN)/python benchmarks/gate/bench_gate.py $(ARGS)
+
 bench-operate: setup
 	$(BIN)/python benchmarks/operate/bench_sizing.py $(ARGS)
 

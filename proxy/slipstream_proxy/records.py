@@ -37,7 +37,7 @@ class CallHead:
     adapter: str | None
     """The name that was sent to the engine."""
     arm: str
-    """``live``, ``control``, ``candidate``: why this adapter."""
+    """``live``, ``control``, ``best``, ``candidate``: why this adapter."""
     pin: str
     """``control`` (asked), ``sole`` (there was one adapter), ``local`` (the control plane was away), ``moved`` (the
     pinned version was given up)."""
@@ -72,6 +72,8 @@ class CallHead:
     """Since which start of the machine ``tick`` counts."""
     note: str | None = None
     """Why the capture is not whole (a dialect without ids, redaction failed)."""
+    chances: str = ""
+    """Probability of each arm when the episode was assigned (``assignment.Assignment``)."""
     version: int = 1
     extra: JsonObject = field(default_factory=dict)
 

@@ -11,6 +11,7 @@ from slipstream_proxy.control.adapters.publisher import LivePublisher
 from slipstream_proxy.control.adapters.registrar import AdapterRegistrar
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.swapper import Swapper
+from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engine_lease import EngineLease
 from slipstream_proxy.control.engines import EnginePool
@@ -31,10 +32,11 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
     metrics = ControlMetrics()
     live = LiveState(config.root / "live.json")
     registry = AdapterRegistry(config)
+    trials = GateTrials(registry)
     journal = AdapterJournal(registry, stores, mutations)
     engine = config.engine
     engines = EnginePool(engine.urls, engine.api_key, registry.wanted, registry.known_paths, engine.health_interval)
-    publisher = LivePublisher(registry, engines, live)
+    publisher = LivePublisher(registry, trials, engines, live)
     lease = EngineLease(engines, live, publisher.publish, shared=engine.share)
     fleet = Fleet(registry, engines, publisher, stores)
     lifecycle = AdapterLifecycle(registry, journal, fleet, stores, metrics.swap_seconds.observe)
@@ -48,11 +50,12 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         lifecycle=lifecycle,
         registrar=AdapterRegistrar(registry, journal, fleet),
         fleet=fleet,
-        gatekeeper=Gatekeeper(registry, lifecycle, fleet, publisher, stores),
+        trials=trials,
+        gatekeeper=Gatekeeper(registry, trials, lifecycle, fleet, publisher, stores),
         engines=engines,
         lease=lease,
         publisher=publisher,
-        swapper=Swapper(registry, journal, lifecycle, fleet, engines, lease, publisher, stores),
+        swapper=Swapper(registry, trials, journal, lifecycle, fleet, engines, lease, publisher, stores),
         metrics=metrics,
         health=StoreHealth(probe_of(config.store_url)),
         judges=JudgeBoard(config.judge.name),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.control.adapters.registrar import AdapterRegistrar
     from slipstream_proxy.control.adapters.registry import AdapterRegistry
     from slipstream_proxy.control.adapters.swapper import Swapper
+    from slipstream_proxy.control.adapters.trials import GateTrials
     from slipstream_proxy.control.engine_lease import EngineLease
     from slipstream_proxy.control.engines import EnginePool
     from slipstream_proxy.control.ingest import Ingester
@@ -64,6 +65,7 @@ class Deps:
     lifecycle: AdapterLifecycle
     registrar: AdapterRegistrar
     fleet: Fleet
+    trials: GateTrials
     gatekeeper: Gatekeeper
     engines: EnginePool
     lease: EngineLease

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from slipstream.config import Config
-from slipstream.contract import Adapter, Funnel, FunnelLine
+from slipstream.contract import Adapter, Funnel, FunnelLine, GateReport
 from slipstream_proxy.control.funnel_fixes import LOST, fix_untrainable
 from slipstream_proxy.store.counts import plural
 from slipstream_proxy.store.funnel import RATE_SECONDS, FunnelCounts
@@ -281,11 +281,15 @@ def _gate(around: Surroundings) -> Iterator[FunnelLine]:
             fix = f"`slipstream adapters promote {candidate.name}`, or roll it back"
             yield FunnelLine(stage="gate", cause="manual", count=1, text=text, fix=fix)
             continue
-        report = candidate.gate
-        seen = report.pairs if report else 0
-        control = (report.control if report else "") or "the adapter before it"
-        text = f"the gate compares {candidate.name} with {control}: {plural(seen, 'comparison', 'comparisons')} so far"
-        if seen < gate.min_pairs:
-            text += f", at least {gate.min_pairs} needed"
-        fix = "it decides as rewards of tasks come that ran under both; `slipstream adapters promote` decides by hand"
+        report = candidate.gate or GateReport()
+        seen = report.trial_episodes
+        control = report.control or "the adapter before it"
+        text = (
+            f"the gate compares {candidate.name} with {control}: {plural(seen, 'episode', 'episodes')} on trial so far"
+        )
+        if report.reason:
+            text += f"; {report.reason}"
+        if report.episodes_left is not None:
+            text += f" (a verdict is likely after {plural(report.episodes_left, 'more', 'more')})"
+        fix = report.fix or f"wait, or decide by hand: `slipstream adapters promote {candidate.name}`"
         yield FunnelLine(stage="gate", cause="undecided", count=seen, text=text, fix=fix)

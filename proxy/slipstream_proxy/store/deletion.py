@@ -60,7 +60,7 @@ class Deletion:
             if tx.run(f"DELETE FROM {table} WHERE eid {IN}", (list(eids),)):
                 tx.run("DELETE FROM t_rewrite WHERE tab = ?", (table,))
                 tx.run("INSERT INTO t_rewrite VALUES (?)", (table,))
-        for table in ("t_rewards", "t_early", "t_episodes", "t_pins"):
+        for table in ("t_rewards", "t_early", "t_episodes", "t_pins", "t_outcomes"):
             tx.run(f"DELETE FROM {table} WHERE eid {IN}", (list(eids),))
         tombs = []
         for eid in dict.fromkeys(eids):

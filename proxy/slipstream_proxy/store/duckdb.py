@@ -258,8 +258,8 @@ class DuckDriver:
 
     def next_seq(self, tx: Any, count: int) -> int:
         if self._seq is None:
-            ((a, b),) = tx.all("SELECT (SELECT max(seq) FROM t_rewards), (SELECT max(id) FROM t_events)")
-            self._seq = max(a or 0, b or 0)
+            sql = "SELECT (SELECT max(seq) FROM t_rewards), (SELECT max(id) FROM t_events), (SELECT max(seq) FROM t_outcomes)"
+            self._seq = max(n or 0 for n in tx.all(sql)[0])
         first = self._seq + 1
         self._seq += count
         return first

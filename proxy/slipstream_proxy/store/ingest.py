@@ -22,6 +22,7 @@ from slipstream_proxy.store.groups import GroupTable
 from slipstream_proxy.store.likeness import alike_of
 from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.mutations import NAMED, MutationReplay
+from slipstream_proxy.store.outcomes import OutcomeLog
 from slipstream_proxy.store.pace import Agent, Pace
 from slipstream_proxy.store.pins import PinTable
 from slipstream_proxy.store.positions import SpoolPositions
@@ -44,6 +45,7 @@ class Ingest:
     groups: GroupTable
     rewards: RewardTable
     pins: PinTable
+    outcomes: OutcomeLog
     deletion: Deletion
     mutations: MutationReplay
     pace: Pace
@@ -113,7 +115,7 @@ class Ingest:
         if head.done:
             changes.done[eid] = None
         if head.adapter and (head.pin == "moved" or eid in changes.new):
-            changes.pins[eid] = PinRow(eid, _model_of(call), head.adapter, head.arm, head.at)
+            changes.pins[eid] = PinRow(eid, _model_of(call), head.adapter, head.arm, head.at, chances=head.chances)
         changes.now = max(changes.now, head.at + head.seconds)
 
     def _reopen(self, tx: Tx, changes: Changes, ep: EpisodeRow) -> None:
@@ -144,6 +146,9 @@ class Ingest:
         tx.insert("t_episodes", [eps[eid].row() for eid in changes.new])
         changed = [eps[eid].row() for eid in changes.changed - changes.new]
         tx.update("t_episodes", EPISODE_FIELDS[:1], EPISODE_FIELDS[1:], changed)
+        self.outcomes.note(
+            tx, [eps[eid] for eid in changes.changed if eid in scored or eid in changes.done], changes.now
+        )
         self.pins.put(tx, changes.pins)
         self.pins.hold(tx, changes.reopened)
         self.pins.release(tx, [ep.eid for ep in ended])
@@ -198,6 +203,7 @@ def _first_row(eid: str, call: RecordedCall) -> EpisodeRow:
         model=_model_of(call),
         adapter=head.adapter,
         arm=head.arm,
+        chances=head.chances,
         tags=dump({clean(k): clean(v) for k, v in head.tags.items()}),
         started=head.at,
         last_at=head.at,
@@ -214,7 +220,7 @@ def _note_adapter(ep: EpisodeRow, call: RecordedCall) -> None:
     head = call.head
     if head.trained is not None:
         if not ep.trained_calls:
-            ep.model, ep.adapter, ep.arm = head.trained, head.adapter, head.arm
+            ep.model, ep.adapter, ep.arm, ep.chances = head.trained, head.adapter, head.arm, head.chances
         ep.trained_calls += 1
     if head.adapter and untrainable_reason(call) is None:
         adapters = load(ep.adapters)

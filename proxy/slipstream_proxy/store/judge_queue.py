@@ -25,6 +25,7 @@ from slipstream_proxy.store.groups import GroupTable, window_of
 from slipstream_proxy.store.judge_candidates import COMPLETE, FREE, JudgeCandidates, lacks_of
 from slipstream_proxy.store.likeness import HASH, likeness_of
 from slipstream_proxy.store.memory import Memory
+from slipstream_proxy.store.outcomes import OutcomeLog
 from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow, RewardRow, eid_of
@@ -61,6 +62,7 @@ class JudgeQueue:
         episodes: EpisodeTable,
         groups: GroupTable,
         rewards: RewardTable,
+        outcomes: OutcomeLog,
     ) -> None:
         self.db = db
         self.rules = rules
@@ -69,6 +71,7 @@ class JudgeQueue:
         self.groups = groups
         self.rewards = rewards
         self.candidates = JudgeCandidates(db, rules, groups)
+        self.outcomes = outcomes
 
     # leases
 
@@ -203,6 +206,9 @@ class JudgeQueue:
             eps = self.episodes.load(tx, {r.eid for r in rows})
             combined = self.rewards.combined(tx, list(eps))
             tx.update("t_episodes", ("eid",), ("reward",), list(combined.items()))
+            for eid, ep in eps.items():
+                ep.reward = combined[eid]
+            self.outcomes.note(tx, eps.values(), now)
             self.groups.mark_ready(tx, {ep.grp for ep in eps.values() if ep.grp}, now)
         return True
 

@@ -14,6 +14,7 @@ from slipstream_proxy.store.driver import Driver, Tx
 from slipstream_proxy.store.episodes import EpisodeTable
 from slipstream_proxy.store.groups import GroupTable
 from slipstream_proxy.store.memory import Memory
+from slipstream_proxy.store.outcomes import OutcomeLog
 from slipstream_proxy.store.pace import Agent, Pace
 from slipstream_proxy.store.pins import PinTable
 from slipstream_proxy.store.protocol import Rules
@@ -48,6 +49,7 @@ class Lifecycle:
         rewards: RewardTable,
         pins: PinTable,
         batches: BatchQueue,
+        outcomes: OutcomeLog,
         deletion: Deletion,
     ) -> None:
         self.db = db
@@ -60,6 +62,7 @@ class Lifecycle:
         self.rewards = rewards
         self.pins = pins
         self.batches = batches
+        self.outcomes = outcomes
         self.deletion = deletion
         self._swept = self._searched = self._looked = -SELDOM
         self._due = 0.0
@@ -104,6 +107,7 @@ class Lifecycle:
         full = self.groups.join(tx, ended, now)
         columns = ("state", "ended", "idle", "grp")
         tx.update("t_episodes", ("eid",), columns, [(e.eid, e.state, e.ended, e.idle, e.grp) for e in ended])
+        self.outcomes.note(tx, ended, now)
         self.pins.release(tx, [e.eid for e in ended])
         self.memory.drop([e.eid for e in ended])
         return full, held

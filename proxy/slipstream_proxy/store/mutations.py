@@ -70,7 +70,9 @@ class MutationReplay:
                 self.cache.write(tx, entry.key, entry.value, entry.at or item.at)
             case "pin":
                 eid = eid_of(data["key"], data["episode"])
-                changes.pins[eid] = PinRow(eid, data["model"], data["adapter"], data["arm"], item.at)
+                changes.pins[eid] = PinRow(
+                    eid, data["model"], data["adapter"], data["arm"], item.at, chances=data.get("chances") or ""
+                )
             case "blank":
                 pass  # what stood here is forgotten
             case other:

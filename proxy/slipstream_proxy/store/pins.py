@@ -13,18 +13,18 @@ class PinTable:
     def __init__(self, db: Driver) -> None:
         self.db = db
 
-    def pin(self, key: str, episode: str, model: str, adapter: str, arm: str, now: float) -> Pin:
+    def pin(self, key: str, episode: str, model: str, adapter: str, arm: str, now: float, chances: str = "") -> Pin:
         """The episode's pin: the one stored, else this one."""
         eid = eid_of(key, episode)
-        stored = "SELECT adapter, arm FROM t_pins WHERE eid = ?"
+        stored = "SELECT adapter, arm, coalesce(chances, '') FROM t_pins WHERE eid = ?"
         with self.db.read() as tx:
             rows = tx.all(stored, (eid,))
         if not rows:
             with self.db.write(serial=False) as tx:
                 rows = tx.all(stored, (eid,))
                 if not rows:
-                    sql = f"INSERT INTO t_pins VALUES (?, ?, ?, ?, ?, TRUE){self.db.on_conflict}"
-                    tx.run(sql, (eid, model, adapter, arm, now))
+                    sql = f"INSERT INTO t_pins VALUES (?, ?, ?, ?, ?, TRUE, ?){self.db.on_conflict}"
+                    tx.run(sql, (eid, model, adapter, arm, now, chances))
                     rows = tx.all(stored, (eid,))
         return Pin(*rows[0])
 

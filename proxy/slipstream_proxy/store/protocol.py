@@ -17,7 +17,7 @@ what they hold:
 - ``ack``     ``{"batch", "ack": BatchAck, "members": batches.members(batch)}``: like ``batches.ack``, which may have
   run before
 - ``adapter`` ``Adapter``;  ``event`` ``Event``;  ``cache`` ``CacheEntry``
-- ``pin``     ``{"key", "episode", "model", "adapter", "arm"}``
+- ``pin``     ``{"key", "episode", "model", "adapter", "arm", "chances": optional}``
 - ``episode`` ``{"key", "episode", "days", "text"}``: an exported episode as JSON text, and the days of its calls
 - ``blank``   ``{}``: stands where a record was that is forgotten
 """
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -117,6 +117,19 @@ class EpisodeFilter:
 class Pin:
     adapter: str
     arm: str
+    chances: str = ""
+    """Of each arm, when the episode was assigned (``assignment.Assignment``)."""
+
+
+class Outcome(NamedTuple):
+    """A finished training episode's reward, as it was first known."""
+
+    seq: int
+    adapter: str
+    arm: str
+    chances: str
+    task: str
+    reward: float
 
 
 @dataclass(slots=True)
@@ -170,7 +183,7 @@ class Rewards(Protocol):
 
 
 class Pins(Protocol):
-    def pin(self, key: str, episode: str, model: str, adapter: str, arm: str, now: float) -> Pin:
+    def pin(self, key: str, episode: str, model: str, adapter: str, arm: str, now: float, chances: str = "") -> Pin:
         """The episode's pin: the one stored, else this one (several proxies agree by the first to ask)."""
 
     def open(self) -> dict[str, int]:
@@ -268,15 +281,20 @@ class Archive(Protocol):
         """The manifest: these (key, id) stand in the dataset of this id. Again for more of them."""
 
 
+class Outcomes(Protocol):
+    def since(self, model: str, after: int, limit: int = 2000) -> list[Outcome]:
+        """A trained model's final rewards in the order in which they became final: those numbered above ``after``."""
+
+    def last(self, model: str, count: int) -> int:
+        """The number after which a model has ``count`` outcomes left; 0 if it has no more than that."""
+
+
 class Statistics(Protocol):
     def counts(self, now: float) -> dict[str, Any]:
         """Episodes by state, groups by state, calls, untrainable by reason, rewards by source."""
 
     def funnel(self, judge_name: str, now: float) -> FunnelCounts:
         """The numbers behind "why is there no step yet". ``judge_name``: the reward name that the judge writes."""
-
-    def arm_rewards(self, candidate: str, control: str) -> list[tuple[str, str, float]]:
-        """(task, adapter, reward) of done train episodes of these two adapters, oldest first: what the gate tests."""
 
     def success_by_adapter(self) -> list[dict[str, Any]]:
         """For the page: adapter, split, arm, episodes, mean reward, std (of the sample; 0 for one)."""
@@ -306,6 +324,8 @@ class Store(Protocol):
     def archive(self) -> Archive: ...
     @property
     def statistics(self) -> Statistics: ...
+    @property
+    def outcomes(self) -> Outcomes: ...
 
     @property
     def rebuilt(self) -> bool:

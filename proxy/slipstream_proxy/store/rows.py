@@ -48,6 +48,8 @@ class EpisodeRow:
     """When its last call ended."""
     idle: bool = False
     """It is done because no call came, and goes on if one does after all."""
+    chances: str | None = ""
+    """Of each arm, when it was assigned (``assignment.Assignment``)."""
 
     def row(self) -> Row:
         return tuple(getattr(self, name) for name in EPISODE_FIELDS)
@@ -61,7 +63,7 @@ class EpisodeRow:
             tags=load(self.tags, {}),
             model=self.model,
             adapter=self.adapter,
-            arm=self.arm if self.arm in ("control", "candidate") else "live",
+            arm=self.arm if self.arm in ("control", "candidate", "best") else "live",
             state=EpisodeState(self.state),
             started=self.started,
             ended=self.ended,
@@ -158,6 +160,7 @@ class PinRow(NamedTuple):
     arm: str
     ts: float
     active: bool = True
+    chances: str = ""
 
 
 class GroupRow(NamedTuple):

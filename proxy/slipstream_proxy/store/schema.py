@@ -43,7 +43,7 @@ TABLES: dict[str, dict[str, str]] = {
         "trained_calls": "INTEGER", "prompt_tokens": "BIGINT", "completion_tokens": "BIGINT", "reward": "FLOAT8",
         "grp": "TEXT",
         "grouped": "BOOLEAN", "alike": "TEXT", "adapters": "TEXT", "retried": "BOOLEAN",
-        "untagged": "BOOLEAN", "last_end": "FLOAT8", "idle": "BOOLEAN",
+        "untagged": "BOOLEAN", "last_end": "FLOAT8", "idle": "BOOLEAN", "chances": "TEXT",
     },
     "t_early": {"eid": "TEXT", "ts": "FLOAT8"},
     "t_rewards": {
@@ -52,7 +52,10 @@ TABLES: dict[str, dict[str, str]] = {
         "idem": "TEXT", "meta": "TEXT", "ts": "FLOAT8",
     },
     "t_expired": {"eid": "TEXT", "ts": "FLOAT8"},
-    "t_pins": {"eid": "TEXT", "model": "TEXT", "adapter": "TEXT", "arm": "TEXT", "ts": "FLOAT8", "active": "BOOLEAN"},
+    "t_pins": {
+        "eid": "TEXT", "model": "TEXT", "adapter": "TEXT", "arm": "TEXT", "ts": "FLOAT8", "active": "BOOLEAN",
+        "chances": "TEXT",
+    },
     "t_groups": {
         "id": "TEXT", "bucket": "TEXT", "ordinal": "INTEGER", "kind": "TEXT", "key": "TEXT", "task": "TEXT",
         "model": "TEXT", "split": "TEXT",
@@ -77,6 +80,10 @@ TABLES: dict[str, dict[str, str]] = {
     "t_cache": {"id": "TEXT", "value": "TEXT", "ts": "FLOAT8"},
     "t_exports": {"id": "TEXT", "ts": "FLOAT8", "format": "TEXT"},
     "t_exported": {"export": "TEXT", "eid": "TEXT"},
+    "t_outcomes": {
+        "seq": "BIGINT", "eid": "TEXT", "model": "TEXT", "adapter": "TEXT", "arm": "TEXT", "chances": "TEXT", "task": "TEXT",
+        "reward": "FLOAT8", "ts": "FLOAT8",
+    },
     "t_rewrite": {"tab": "TEXT"},
     "t_calls_none": CALLS,
 }  # fmt: skip
@@ -86,7 +93,7 @@ PRIMARY: dict[str, str] = {
     "t_early": "eid",
     "t_rewards": "id", "t_expired": "eid", "t_pins": "eid", "t_groups": "id", "t_batches": "id",
     "t_members": "batch, eid",
-    "t_adapters": "name", "t_events": "id", "t_cache": "id", "t_rewrite": "tab",
+    "t_adapters": "name", "t_events": "id", "t_cache": "id", "t_rewrite": "tab", "t_outcomes": "seq",
     "t_exports": "id", "t_exported": "eid, export",
 }  # fmt: skip
 """Keys where the database wants indexes (PostgreSQL)."""
@@ -100,6 +107,8 @@ INDEXES = (
     "CREATE INDEX IF NOT EXISTS i_groups_state ON t_groups (state, ready_at)",
     "CREATE INDEX IF NOT EXISTS i_groups_bucket ON t_groups (bucket)",
     "CREATE INDEX IF NOT EXISTS i_members_eid ON t_members (eid)",
+    "CREATE INDEX IF NOT EXISTS i_outcomes_model ON t_outcomes (model, seq)",
+    "CREATE INDEX IF NOT EXISTS i_outcomes_eid ON t_outcomes (eid)",
 )
 
 VIEWS: dict[str, str] = {
@@ -160,13 +169,13 @@ def _reasons(tx: Tx) -> None:
 
 def _tree(tx: Tx) -> None:
     """Version 3: which call each call extends; when an episode's last call ended, and whether it is untagged; why a
-    group was lost.
+    group was lost; with which probabilities an episode was assigned its adapter.
     """
     days = [table_of(day) for (day,) in tx.all("SELECT day FROM t_days")]
     for table in ("t_calls_none", *days):
         tx.run(f"ALTER TABLE {table} RENAME COLUMN parent TO delta_base")
         tx.run(f"ALTER TABLE {table} ADD COLUMN extends TEXT")
-    for column in ("untagged BOOLEAN", "last_end FLOAT8", "idle BOOLEAN"):
+    for column in ("untagged BOOLEAN", "last_end FLOAT8", "idle BOOLEAN", "chances TEXT"):
         tx.run(f"ALTER TABLE t_episodes ADD COLUMN {column}")
     # 26 letters after ep-: the data plane's own name for a run that nothing named
     tx.run(
@@ -174,6 +183,7 @@ def _tree(tx: Tx) -> None:
         untagged = (id LIKE 'ep-%' AND length(split_part(id, '~', 1)) = 29)"""
     )
     tx.run("ALTER TABLE t_groups ADD COLUMN cause TEXT")
+    tx.run("ALTER TABLE t_pins ADD COLUMN chances TEXT")
 
 
 MIGRATIONS: dict[int, Callable[[Tx], None]] = {1: _reasons, 2: _tree}

@@ -24,6 +24,7 @@ from slipstream_proxy.store.judge_queue import JudgeQueue
 from slipstream_proxy.store.lifecycle import Lifecycle
 from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.mutations import MutationReplay
+from slipstream_proxy.store.outcomes import OutcomeLog
 from slipstream_proxy.store.pace import Pace
 from slipstream_proxy.store.pins import PinTable
 from slipstream_proxy.store.positions import SpoolPositions
@@ -49,6 +50,7 @@ class SqlStore:
         self.calls = CallTable(db, days)
         self.rewards = RewardTable(db, rules, memory)
         self.pins = PinTable(db)
+        self.outcomes = OutcomeLog(db)
         self.groups = GroupTable(db, rules)
         self.events = EventLog(db)
         self.cache = CacheTable(db)
@@ -56,7 +58,7 @@ class SqlStore:
         self.episodes = EpisodeTable(db, self.calls, self.rewards)
         self.archive = CallArchive(db, self.calls, self.episodes)
         self.batches = BatchQueue(db, rules, self.groups, self.calls, self.rewards)
-        self.judging = JudgeQueue(db, rules, memory, self.episodes, self.groups, self.rewards)
+        self.judging = JudgeQueue(db, rules, memory, self.episodes, self.groups, self.rewards, self.outcomes)
         self.statistics = StoreStatistics(db, rules, pace, days, self.rewards)
         self._deletion = Deletion(db, memory, self.calls, self.episodes, self.groups)
         self._lifecycle = Lifecycle(
@@ -70,6 +72,7 @@ class SqlStore:
             self.rewards,
             self.pins,
             self.batches,
+            self.outcomes,
             self._deletion,
         )
         self._positions = SpoolPositions(instance, memory)
@@ -83,6 +86,7 @@ class SqlStore:
             self.groups,
             self.rewards,
             self.pins,
+            self.outcomes,
             self._deletion,
             MutationReplay(
                 self.rewards,

@@ -8,7 +8,6 @@ from slipstream_proxy.store.counts import counts
 from slipstream_proxy.store.days import DayTables
 from slipstream_proxy.store.driver import Driver
 from slipstream_proxy.store.funnel import FunnelCounts, funnel_counts
-from slipstream_proxy.store.likeness import HASH
 from slipstream_proxy.store.pace import Pace
 from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rewards import RewardTable
@@ -33,16 +32,6 @@ class StoreStatistics:
         with self.db.read() as tx:
             orphans = self.rewards.count_orphans(tx)
             return funnel_counts(tx, self.rules, self.pace, self.days.tables(tx), judge_name, orphans, now)
-
-    def arm_rewards(self, candidate: str, control: str) -> list[tuple[str, str, float]]:
-        """(task, adapter, reward) of done train episodes of these two adapters, oldest first.
-
-        Ungrouped ones go by what they are alike by.
-        """
-        sql = f"""SELECT CASE WHEN grouped THEN task ELSE substr(alike, 1, {HASH}) END, adapter, reward FROM t_episodes
-            WHERE state = 'done' AND split = 'train' AND reward IS NOT NULL AND adapter IN (?, ?) ORDER BY ended, eid"""
-        with self.db.read() as tx:
-            return [(task or "", adapter, reward) for task, adapter, reward in tx.all(sql, (candidate, control))]
 
     def success_by_adapter(self) -> list[dict[str, Any]]:
         """For the page: adapter, split, arm, episodes, mean reward, std (of the sample; 0 for one)."""

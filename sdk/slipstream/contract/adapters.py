@@ -44,25 +44,39 @@ class AdapterIn(Model):
 
 
 class GateReport(Model):
-    """What the gate measured of a candidate."""
+    """What the gate knows about the version that new episodes get, compared with the last accepted one."""
 
     decision: Literal["undecided", "accept", "rollback"] = "undecided"
     control: str = ""
-    """The accepted adapter that the candidate is compared with."""
-    pairs: int = 0
-    """Blocks of a task in which both adapters ran."""
+    """The last accepted adapter: what the version is compared with, and what a rollback goes back to."""
+    best: str = ""
+    """The version that no later one was shown to beat. A slow slide is measured against it."""
     difference: float | None = None
-    """Mean reward of the candidate minus that of the control, over these blocks."""
-    lower: float = -1.0
-    upper: float = 1.0
-    candidate_mean: float | None = None
-    control_mean: float | None = None
-    candidate_episodes: int = 0
+    """Mean reward on trial minus that of the control, in reward units and clipped to the usual range of rewards."""
+    lower: float | None = None
+    """The difference is between ``lower`` and ``upper`` with probability 1 - 2 alpha, at any time. None: not known yet."""
+    upper: float | None = None
+    """Below 0 exactly when the evidence reaches its threshold: the two are one calculation."""
+    trial_episodes: int = 0
     control_episodes: int = 0
-    evidence_worse: float = 1.0
-    """Wealth of the bet that the candidate is worse; rolls back at 1/alpha."""
-    evidence_fine: float = 1.0
-    alpha: float = 0.05
+    evidence: float = 0.0
+    """Against what is served. At ``threshold`` it is taken back."""
+    threshold: float = 100.0
+    drift_difference: float | None = None
+    """Mean reward of what is served minus that of ``best``, in reward units."""
+    drift_evidence: float = 0.0
+    """The part of ``evidence`` that says "worse than ``best``"."""
+    control_share: float = 0.0
+    """Share of new episodes on the control now. It grows when there is suspicion."""
+    best_share: float = 0.0
+    episodes_left: int | None = None
+    """Finished episodes on trial until a verdict is likely. None: it cannot be said; ``reason`` says why."""
+    reason: str = ""
+    """Why there is no verdict yet, or what decided, in a sentence."""
+    fix: str | None = None
+    """What a user can do about it."""
+    waiting: list[str] = Field(default_factory=list)
+    """Newer versions that wait for the verdict (``gate.pace``)."""
 
 
 class Adapter(Model):
@@ -86,6 +100,8 @@ class Adapter(Model):
     """A person promoted it: it goes live as soon as it is loaded, without the gate."""
     accepted: bool = False
     """It was live once: a rollback may go back to it."""
+    best: bool = False
+    """No later version was shown to beat it. Where none of a model has this, the base model is the best one."""
     sha256: str | None = None
     """Of its weights file, in hex."""
     engine_path: str | None = None

@@ -16,6 +16,8 @@ TAG = re.compile(TAG_PATTERN.removesuffix("$") + r"\Z")  # "$" alone lets a newl
 Id = Annotated[str, StringConstraints(pattern=ID_PATTERN)]
 Tag = Annotated[str, StringConstraints(pattern=TAG_PATTERN)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+RewardValue = Annotated[float, Field(allow_inf_nan=False, ge=-1e12, le=1e12)]
+"""Bounded, so that weights and sums of rewards stay finite."""
 
 API = "/slipstream/v1"
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue
 
-from slipstream.contract.base import Finite, Id, Model, Split, Tag
+from slipstream.contract.base import Id, Model, RewardValue, Split, Tag
 
 
 class RewardFields(Model):
@@ -19,7 +19,7 @@ class RewardFields(Model):
     """
 
     name: Tag = "reward"
-    value: Finite
+    value: RewardValue
     source: Tag = "agent"
     call: Id | None = None
     """A call of the episode, when the reward is that call's alone."""
@@ -111,7 +111,7 @@ class Episode(Model):
     tags: dict[str, str] = Field(default_factory=dict)
     model: str
     adapter: str | None
-    arm: Literal["live", "control", "candidate"] = "live"
+    arm: Literal["live", "control", "best", "candidate"] = "live"
     state: EpisodeState
     started: float
     ended: float | None

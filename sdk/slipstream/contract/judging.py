@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from slipstream.contract.base import Finite, Id, Model, Split, Tag
+from slipstream.contract.base import Finite, Id, Model, RewardValue, Split, Tag
 from slipstream.contract.episodes import CallRecord, Episode, Reward
 
 
@@ -61,7 +61,7 @@ class Score(Model):
     episode: Id
     name: Tag = "judge"
     source: Tag = "judge"
-    value: Finite
+    value: RewardValue
     reason: str = ""
     values: list[Finite] = Field(default_factory=list)
     meta: dict[str, JsonValue] = Field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -33,7 +33,7 @@ class GroupsConfig(Section):
 
 
 class RewardConfig(Section):
-    weights: dict[str, float] = Field(
+    weights: dict[str, Annotated[float, Field(ge=-1e6, le=1e6)]] = Field(
         default_factory=lambda: {"reward": 1.0}, description="What trains: reward name → weight."
     )
     credit: Literal["episode", "call"] = Field(

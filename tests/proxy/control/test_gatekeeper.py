@@ -1,53 +1,125 @@
-"""The gate on a control plane as it runs (its statistics: test_gate.py)."""
+"""The gate on a control plane as it runs (its statistics: gate/)."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pyarrow as pa
 from tests.proxy.control.conftest import until
-from tests.proxy.control.test_swapper import pin, register, state
+from tests.proxy.control.test_swapper import register, state
 
 
-async def play(plane, tasks: int, rewards: dict[str, float], size: int = 4) -> None:
-    """Tasks of ``size`` episodes each, pinned as the data plane would, rewarded by the adapter they got."""
+async def pin(plane, episode: str, task: str = "t1") -> dict[str, str]:
+    asked = {"key": "-", "episode": episode, "model": "tiny", "task": task, "split": "train"}
+    reply = await plane.client.post("/internal/pin", json=asked)
+    assert reply.status == 200
+    return await reply.json()
+
+
+async def play(plane, name: str, tasks: int, reward: Callable[[str], float], size: int = 4) -> int:
+    """Tasks of ``size`` episodes each, pinned as the data plane would, rewarded by the adapter they got. → Live episodes."""
+    live = 0
     for t in range(tasks):
         for i in range(size):
-            episode = f"{t}-{i}"
-            got = await pin(plane, episode, task=f"task{t}")
-            await plane.call(episode, task=f"task{t}", adapter=got["adapter"], arm=got["arm"], done=True)
-            await plane.ask("POST", f"/episodes/{episode}/rewards", {"value": rewards[got["adapter"]]})
+            episode, task = f"{name}{t}-{i}", f"task{t}"
+            got = await pin(plane, episode, task)
+            live += got["arm"] == "live" and got["adapter"] != "tiny"
+            head = {"adapter": got["adapter"], "arm": got["arm"], "chances": got["chances"]}
+            await plane.call(episode, task=task, done=True, **head)
+            await plane.ask("POST", f"/episodes/{episode}/rewards", {"value": reward(got["adapter"])})
+        await read_all(plane, name, t + 1, size)
+    return live
+
+
+async def read_all(plane, name: str, tasks: int, size: int) -> None:
+    """Until the store and then the gate have these episodes."""
+    for i in range(size):
+        await until(lambda i=i: _rewarded(plane, f"{name}{tasks - 1}-{i}"))
+    await plane.deps.gatekeeper.decide()
+
+
+async def _rewarded(plane, episode: str) -> bool:
+    status, body = await plane.ask("GET", f"/episodes/{episode}")
+    return status == 200 and body["state"] == "done" and body["reward"] is not None
 
 
 async def test_guard_takes_a_worse_one_back_and_says_so(make_plane):
-    plane = await make_plane(gate={"mode": "guard", "holdout": 0.5, "min_pairs": 4}, groups={"size": 4})
+    plane = await make_plane()
+    plane.config.gate.holdout = 0.1
+    await play(plane, "before", 4, lambda _: 1.0)
     _, body = await register(plane, 1)
     assert body["state"] == "candidate"
     live = plane.deps.live.value["models"]["tiny"]
-    assert (live["live"], live["arms"]) == ("tiny@1", [["tiny", "control", 0.5]])
-    await play(plane, 14, {"tiny@1": 0.0, "tiny": 1.0})
-    await until(lambda: _is(plane, 1, "rolled_back"))
-    await until(
-        lambda: plane.deps.live.value["models"]["tiny"] == {"base": "tiny", "live": "tiny", "arms": [], "loaded": []}
-    )
+    assert (live["live"], live["arms"]) == ("tiny@1", [["tiny", "control", 0.3]])  # more while it is young
+    await play(plane, "a", 12, lambda adapter: float(adapter == "tiny"))
+    assert (await state(plane, 1))["state"] == "rolled_back"
+    assert plane.deps.live.value["models"]["tiny"]["live"] == "tiny"
+    assert plane.deps.live.value["models"]["tiny"]["arms"] == []
     events = [json.loads(x) for x in (await plane.ask("GET", "/training/events"))[1].splitlines()]
-    told = next(e for e in events if e["kind"] == "rollback")
-    assert told["data"]["adapter"] == "tiny@1"
-    assert told["data"]["gate"]["difference"] == -1.0
-    r = await plane.client.post(
-        "/slipstream/v1/batches/lease", json={"worker": "w", "min_groups": 1, "max_wait": 0}, headers=plane.as_()
-    )
+    found = next(e for e in events if e["kind"] == "rollback")["data"]
+    assert (found["adapter"], found["to"], found["reason"]) == ("tiny@1", "tiny", "worse than tiny")
+    gate = found["gate"]
+    assert gate["lower"] <= gate["difference"] <= gate["upper"] <= 0 and gate["evidence"] >= gate["threshold"]
+    leased = {"worker": "w", "min_groups": 1, "max_wait": 0}
+    r = await plane.client.post("/slipstream/v1/batches/lease", json=leased, headers=plane.as_())
     if r.status == 200:
         table = pa.ipc.open_stream(await r.read()).read_all()
         assert "tiny@1" not in table["adapter"].to_pylist()
 
 
-async def test_guard_accepts_a_better_one(make_plane):
-    plane = await make_plane(gate={"mode": "guard", "holdout": 0.5, "min_pairs": 4}, groups={"size": 4})
+async def test_versions_that_come_faster_than_verdicts_are_taken_back_together(make_plane):
+    """Each version always fails and is replaced after four episodes: the evidence goes on."""
+    plane = await make_plane(gate={"holdout": 0.1, "pace": "go"})
+    await play(plane, "before", 4, lambda _: 1.0)
+    live = 0
+    for version in range(1, 16):
+        await register(plane, version)
+        live += await play(plane, f"v{version}-", 1, lambda adapter: float(adapter == "tiny"))
+        if (await state(plane, version))["state"] == "rolled_back":
+            break
+    else:
+        raise AssertionError("none was taken back")
+    assert version > 1 and live <= 40
+    assert [(await state(plane, v))["state"] for v in range(1, version)] == ["retired"] * (version - 1)
+    assert plane.deps.live.value["models"]["tiny"]["live"] == "tiny"
+
+
+async def test_guard_accepts_a_better_one_and_measures_slides_against_it(make_plane):
+    plane = await make_plane(gate={"holdout": 0.5})
+    await play(plane, "before", 4, lambda _: 0.0)
     await register(plane, 1)
-    await play(plane, 14, {"tiny@1": 1.0, "tiny": 0.0})
-    await until(lambda: _is(plane, 1, "live"))
-    await until(lambda: plane.deps.live.value["models"]["tiny"]["arms"] == [])
+    await play(plane, "a", 14, lambda adapter: float(adapter == "tiny@1"))
+    found = await state(plane, 1)
+    assert (found["state"], found["accepted"], found["best"]) == ("live", True, True)
+    assert found["reason"] == "better than tiny"
+    assert plane.deps.live.value["models"]["tiny"]["arms"] == []
+
+
+async def test_an_unsuspected_one_is_accepted_and_the_best_one_keeps_a_share(make_plane):
+    plane = await make_plane(gate={"holdout": 0.3, "settle": 20})
+    await play(plane, "before", 3, lambda _: 0.5)
+    await register(plane, 1)
+    report = (await state(plane, 1))["gate"]
+    await play(plane, "a", 10, lambda _: 0.5)
+    found = await state(plane, 1)
+    assert (found["state"], found["best"]) == ("live", False)
+    assert "nothing speaks against it" in found["reason"]
+    live = plane.deps.live.value["models"]["tiny"]
+    assert live["live"] == "tiny@1" and [a[:2] for a in live["arms"]] == [["tiny", "best"]]
+    assert report is None or report["decision"] == "undecided"
+
+
+async def test_the_evidence_outlives_a_restart(make_plane):
+    plane = await make_plane(gate={"holdout": 0.3})
+    await play(plane, "before", 4, lambda _: 1.0)
+    await register(plane, 1)
+    await play(plane, "a", 2, lambda adapter: float(adapter == "tiny"))
+    before = (await state(plane, 1))["gate"]
+    assert before["evidence"] > 0.7 and before["trial_episodes"] > 2
+    await plane.again()
+    await plane.deps.gatekeeper.decide()
+    assert (await state(plane, 1))["gate"] == before
 
 
 async def test_a_newer_candidate_takes_the_place_of_an_undecided_one(make_plane):
@@ -57,7 +129,32 @@ async def test_a_newer_candidate_takes_the_place_of_an_undecided_one(make_plane)
     assert (await state(plane, 1))["state"] == "retired"
     assert "undecided" in (await state(plane, 1))["reason"]
     live = plane.deps.live.value["models"]["tiny"]
-    assert (live["live"], live["arms"]) == ("tiny@2", [["tiny", "control", 0.1]])
+    assert (live["live"], live["arms"]) == ("tiny@2", [["tiny", "control", 0.3]])
+
+
+async def test_with_pace_1_a_newer_version_waits_and_only_the_newest_is_tried(make_plane):
+    plane = await make_plane(gate={"holdout": 0.5, "pace": 1})
+    await play(plane, "before", 4, lambda _: 0.0)
+    for version in (1, 2, 3):
+        await register(plane, version, wait=0)
+    await until(lambda: _is(plane, 2, "retired"))
+    assert [(await state(plane, v))["state"] for v in (1, 2, 3)] == ["candidate", "retired", "loading"]
+    await plane.deps.gatekeeper.decide()
+    assert (await state(plane, 1))["gate"]["waiting"] == ["tiny@3"]
+    await play(plane, "a", 10, lambda adapter: float(adapter != "tiny"))
+    assert (await state(plane, 1))["accepted"]
+    await until(lambda: _tried(plane, 3))
+
+
+async def test_what_waits_goes_with_the_version_it_was_made_from(make_plane):
+    plane = await make_plane(gate={"holdout": 0.5, "pace": 1})
+    await play(plane, "before", 4, lambda _: 1.0)
+    await register(plane, 1)
+    await register(plane, 2, wait=0)
+    await play(plane, "a", 12, lambda adapter: float(adapter == "tiny"))
+    assert (await state(plane, 1))["state"] == "rolled_back"
+    found = await state(plane, 2)
+    assert (found["state"], found["reason"]) == ("retired", "made from tiny@1, which was taken back")
 
 
 async def test_canary_gives_the_candidate_its_share_only(make_plane):
@@ -69,5 +166,26 @@ async def test_canary_gives_the_candidate_its_share_only(make_plane):
     assert {(g["adapter"], g["arm"]) for g in got} == {("tiny", "live"), ("tiny@1", "candidate")}
 
 
+async def test_canary_takes_a_worse_one_back(make_plane):
+    plane = await make_plane(gate={"mode": "canary", "share": 0.5})
+    await play(plane, "before", 4, lambda _: 1.0)
+    await register(plane, 1)
+    await play(plane, "a", 12, lambda adapter: float(adapter == "tiny"))
+    assert (await state(plane, 1))["state"] == "rolled_back"
+
+
+async def test_one_enormous_reward_of_the_control_hides_nothing(make_plane):
+    plane = await make_plane(gate={"holdout": 0.5})
+    await play(plane, "before", 4, lambda _: 1.0)
+    await register(plane, 1)
+    enormous = iter([1e6])
+    await play(plane, "a", 14, lambda a: next(enormous, 1.0) if a == "tiny" else 0.0)
+    assert (await state(plane, 1))["state"] == "rolled_back"
+
+
 async def _is(plane, n: int, wanted: str) -> bool:
     return (await state(plane, n))["state"] == wanted
+
+
+async def _tried(plane, n: int) -> bool:
+    return (await state(plane, n))["state"] in ("candidate", "live")

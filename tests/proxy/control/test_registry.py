@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterState
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
+from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.problem import Problem
 
 STATES = [s.value for s in AdapterState]
@@ -35,13 +36,13 @@ def test_what_the_store_says_is_taken_over():
 
 def test_a_candidate_answers_new_episodes_under_guard_and_a_share_under_canary():
     for mode, live, arms in (
-        ("guard", "tiny@2", [("tiny@1", "control", 0.25)]),
+        ("guard", "tiny@2", [("tiny@1", "control", 0.09), ("tiny", "best", 0.21)]),
         ("canary", "tiny@1", [("tiny@2", "candidate", 0.5)]),
         ("manual", "tiny@1", []),
     ):
         r = registry(mode, holdout=0.25, share=0.5)
         r.put([adapter(1), adapter(2, "candidate")])
-        assert (r.live("tiny"), r.arms("tiny"), r.accepted("tiny")) == (live, arms, "tiny@1")
+        assert (r.live("tiny"), GateTrials(r).arms("tiny"), r.accepted("tiny")) == (live, arms, "tiny@1")
         assert r.versions("tiny") == ({"tiny": 0, "tiny@1": 1, "tiny@2": 2}, 2 if mode == "guard" else 1)
 
 
@@ -59,13 +60,15 @@ def test_an_adapter_is_found_by_name_or_number():
 @given(st.lists(st.sampled_from(STATES), max_size=6), st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
 def test_what_calls_may_be_sent_to_stays_in_the_engines(states, pinned, given_up):
     r = registry()
-    r.put(adapter(n, state) for n, state in enumerate(states))
+    r.put(adapter(n, state) for n, state in enumerate(states, 1))
     for n in pinned:
         r.pin(f"tiny@{n}")
     r.given_up = {f"tiny@{n}" for n in given_up}
     keep = r.keep()
     assert set(r.wanted()) == set(keep)
-    assert {r.live("tiny"), r.accepted("tiny"), *(a.adapter for a in r.arms("tiny"))} - {"tiny"} <= set(keep)
+    assert {r.live("tiny"), r.accepted("tiny"), *(a.adapter for a in GateTrials(r).arms("tiny"))} - {"tiny"} <= set(
+        keep
+    )
     assert not any(a.state in (AdapterState.LOADING, AdapterState.REFUSED) for a in keep.values())
     for a in keep.values():
         assert a.state in (AdapterState.LIVE, AdapterState.CANDIDATE) or r.servable(a.name)

@@ -14,7 +14,7 @@ PIN = {"key": "-", "episode": "e1", "model": "tiny", "task": "t"}
 
 
 async def test_pins_are_kept(plane):
-    assert await post_pin(plane, PIN) == (200, {"adapter": "tiny", "arm": "live"})
+    assert await post_pin(plane, PIN) == (200, {"adapter": "tiny", "arm": "live", "chances": ""})
     assert plane.deps.store.pins.open() == {"tiny": 1}
     await plane.call("e1", done=True)
     await until(lambda: not plane.deps.store.pins.open())
@@ -31,7 +31,7 @@ async def test_without_a_store_a_pin_is_a_choice(plane):
     stores = plane.deps.stores
     store, ingester = stores.current, stores.ingester
     stores.replace(None, ingester)
-    assert await post_pin(plane, PIN) == (200, {"adapter": "tiny", "arm": "live"})
+    assert await post_pin(plane, PIN) == (200, {"adapter": "tiny", "arm": "live", "chances": ""})
     stores.replace(store, ingester)
     assert store.pins.open() == {}
 

@@ -47,11 +47,11 @@ async def test_a_pinned_episode_keeps_its_adapter_and_the_old_one_leaves_after_i
     plane = await make_plane()
     plane.deps.swapper.grace = 0.05
     await register(plane, 1)
-    assert await pin(plane, "old") == {"adapter": "tiny@1", "arm": "live"}
+    assert await pin(plane, "old") == {"adapter": "tiny@1", "arm": "live", "chances": ""}
     await plane.call("old", adapter="tiny@1")
     await plane.seen("old")
     await register(plane, 2)
-    assert await pin(plane, "old") == {"adapter": "tiny@1", "arm": "live"}
+    assert await pin(plane, "old") == {"adapter": "tiny@1", "arm": "live", "chances": ""}
     assert (await pin(plane, "new"))["adapter"] == "tiny@2"
     assert set(plane.engine.adapters) == {"tiny@1", "tiny@2"}
     assert (await state(plane, 1))["state"] == "retired"
@@ -69,7 +69,7 @@ async def test_more_pinned_versions_than_slots_move_the_oldest_episodes(make_pla
         await plane.call(f"e{n}", adapter=f"tiny@{n}")
         await plane.seen(f"e{n}")
     await until(lambda: set(plane.engine.adapters) == {"tiny@2", "tiny@3"})
-    assert await pin(plane, "e1") == {"adapter": "tiny@3", "arm": "live"}
+    assert await pin(plane, "e1") == {"adapter": "tiny@3", "arm": "live", "chances": ""}
     assert (await pin(plane, "e2"))["adapter"] == "tiny@2"
 
 

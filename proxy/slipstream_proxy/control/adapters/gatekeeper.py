@@ -1,24 +1,34 @@
-"""Runs the gate: looks at every undecided candidate after new rewards, then accepts it or takes it back."""
+"""Runs the gate: reads rewards as they become final, then accepts what is on trial or takes it back."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import time
 
-from slipstream.contract import Adapter, AdapterState, GateReport
-from slipstream_proxy.control import gate
+from slipstream.contract import Adapter, AdapterState
 from slipstream_proxy.control.adapters.fleet import Fleet
 from slipstream_proxy.control.adapters.journal import ConcurrentChange
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
 from slipstream_proxy.control.adapters.publisher import LivePublisher
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
+from slipstream_proxy.control.adapters.trials import GateTrials
+from slipstream_proxy.control.gate.report import verdict_reason
+from slipstream_proxy.control.gate.trial import Decision, outcome_of
 from slipstream_proxy.control.store_handle import StoreHandle
 from slipstream_proxy.control.threads import end, in_thread
-from slipstream_proxy.store.protocol import Store
+from slipstream_proxy.store.protocol import Outcome, Store
 
 log = logging.getLogger(__name__)
 PAUSE = 1.0
 """Seconds between two looks."""
+LONGEST = 10.0
+"""Seconds between two looks while nothing is heard of rewards: another proxy may have got some."""
+READ = 500
+"""Outcomes read at once, so that calls are not held up."""
+KEEP_EVERY = 500
+"""Outcomes after which the trial is kept in the store, for a restart."""
 S = AdapterState
 
 
@@ -26,22 +36,29 @@ class Gatekeeper:
     def __init__(
         self,
         registry: AdapterRegistry,
+        trials: GateTrials,
         lifecycle: AdapterLifecycle,
         fleet: Fleet,
         publisher: LivePublisher,
         stores: StoreHandle,
     ) -> None:
-        self.registry, self.lifecycle, self.fleet = registry, lifecycle, fleet
+        self.registry, self.trials, self.lifecycle, self.fleet = registry, trials, lifecycle, fleet
         self.publisher, self.stores = publisher, stores
         self.config = registry.config
         self._rewards_changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._unkept: dict[str, int] = {}
+        """Model → outcomes read since its trial was kept."""
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(self._run(), name="gate")]
 
     async def stop(self) -> None:
         await end(self._tasks)
+        if (store := self.stores.current) is not None:
+            for model in self.registry.models:
+                with contextlib.suppress(Exception):  # what is not kept is read again
+                    await self._keep(store, model)
 
     def notify(self) -> None:
         """Rewards have changed: look again soon."""
@@ -49,7 +66,8 @@ class Gatekeeper:
 
     async def _run(self) -> None:
         while True:
-            await self._rewards_changed.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._rewards_changed.wait(), LONGEST)
             self._rewards_changed.clear()
             try:
                 await self.decide()
@@ -60,39 +78,63 @@ class Gatekeeper:
             await asyncio.sleep(PAUSE)
 
     async def decide(self) -> None:
-        """Look at every undecided candidate's rewards once."""
+        """Read what is new, of every model."""
         store = self.stores.current
-        if store is None or self.config.gate.mode == "manual":
+        if store is None:
             return
         await self.fleet.follow()
         for model in self.registry.models:
-            candidate = self.registry.of(model, S.CANDIDATE)
-            if candidate is not None:
-                await self._decide(store, candidate, self.registry.accepted(model))
-
-    async def _decide(self, store: Store, candidate: Adapter, control: str) -> None:
-        verdict = await in_thread(self._judge, store, candidate.name, control)
-        report = GateReport(control=control, **verdict.numbers())
-        if self.registry.items[candidate.name].state != S.CANDIDATE:
-            return  # somebody decided meanwhile
-        if verdict.decision == "rollback":
-            await self.lifecycle.take_back(candidate, f"worse than {control}", report)
-        elif verdict.decision == "accept":
-            undecided = verdict.evidence_fine < 1 / self.config.gate.alpha
-            reason = "undecided for long enough" if undecided else f"not worse than {control}"
-            await self.lifecycle.accept(candidate, reason, report)
-        else:
-            self.registry.put([candidate.model_copy(update={"gate": report})])
+            if model not in self.trials.cursors:
+                self.trials.cursors[model], self.trials.trials[model] = await in_thread(self.trials.read, store, model)
+            while await self._read(store, model):
+                pass
+            self._show(model)
         self.publisher.publish()
 
-    def _judge(self, store: Store, candidate: str, control: str) -> gate.Verdict:
-        g = self.config.gate
-        return gate.judge(
-            store.statistics.arm_rewards(candidate, control),
-            candidate,
-            control,
-            alpha=g.alpha,
-            min_pairs=g.min_pairs,
-            block=self.config.groups.size,
-            max_episodes=g.max_episodes,
-        )
+    async def _read(self, store: Store, model: str) -> bool:
+        """A few outcomes, up to the first verdict. → Whether there may be more."""
+        found = await in_thread(store.outcomes.since, model, self.trials.cursors[model], READ)
+        for outcome in found:
+            decision = self._observe(model, outcome)
+            if decision is not Decision.UNDECIDED and self.config.gate.mode != "manual":
+                await self._act(model, decision)
+                await self._keep(store, model)
+                return True
+        self._unkept[model] = self._unkept.get(model, 0) + len(found)
+        if self._unkept[model] >= KEEP_EVERY:
+            await self._keep(store, model)
+        return len(found) == READ
+
+    def _observe(self, model: str, outcome: Outcome) -> Decision:
+        trial = self.trials.of(model)
+        self.trials.cursors[model] = outcome.seq
+        known = self.registry.items.get(outcome.adapter)
+        version = known.version if known is not None else 0
+        return trial.observe(outcome_of(version, outcome.arm, outcome.chances, outcome.task, outcome.reward))
+
+    async def _act(self, model: str, decision: Decision) -> None:
+        trial, lifecycle = self.trials.of(model), self.lifecycle
+        report = self.trials.report(model, decision)
+        reason = verdict_reason(trial, self.trials.names(model), decision)
+        candidate = self.registry.of(model, S.CANDIDATE)
+        if decision is Decision.ROLLBACK_BEST:
+            await lifecycle.back_to_best(model, reason, report)
+        elif candidate is not None and decision is Decision.ROLLBACK:
+            await lifecycle.take_back(candidate, reason, report)
+        elif candidate is not None:
+            await lifecycle.accept(candidate, reason, report, best=trial.beats_best())
+        self.trials.of(model)
+        self.publisher.publish()
+
+    async def _keep(self, store: Store, model: str) -> None:
+        if model not in self.trials.cursors:
+            return
+        kept = self.trials.kept(model)
+        self._unkept[model] = 0
+        await in_thread(self.trials.write, store, model, kept, time.time())
+
+    def _show(self, model: str) -> None:
+        """What the gate sees, with the adapter that it is about."""
+        shown: Adapter | None = self.registry.of(model, S.CANDIDATE) or self.registry.of(model, S.LIVE)
+        if shown is not None:
+            self.registry.put([shown.model_copy(update={"gate": self.trials.report(model)})])

@@ -56,8 +56,10 @@ class AdapterLifecycle:
         if started is not None:
             self.observe_swap(time.monotonic() - started)
 
-    async def accept(self, adapter: Adapter, reason: str, report: GateReport | None = None) -> Adapter:
-        """It is live, and the adapter before it retires."""
+    async def accept(
+        self, adapter: Adapter, reason: str, report: GateReport | None = None, *, best: bool = True
+    ) -> Adapter:
+        """It is live, and the adapter before it retires. ``best``: slides are measured against it from now on."""
         before = self.registry.of(adapter.model, S.LIVE)
         adapter = adapter.model_copy(
             update={
@@ -67,11 +69,14 @@ class AdapterLifecycle:
                 "accepted": True,
                 "forced": False,
                 "gate": report or adapter.gate,
+                "best": best,
             }
         )
         changed = [adapter]
         if before and before.name != adapter.name:
             changed.insert(0, before.model_copy(update={"state": S.RETIRED, "reason": f"{adapter.name} is live"}))
+        if best:
+            changed = self._only_best(adapter, changed)
         was = before.name if before else self.registry.base
         note = event("promote", adapter=adapter.name, before=was, reason=reason, gate=_dumped(report))
         await self.journal.change(changed, note)
@@ -82,11 +87,13 @@ class AdapterLifecycle:
     ) -> Adapter:
         """Rolled back or refused: the last accepted adapter answers new episodes."""
         back = self.registry.last_accepted(adapter) if adapter.state == S.LIVE else None
+        was_best = adapter.best
         update = {"state": state, "reason": reason, "decided": time.time(), "gate": report or adapter.gate}
-        adapter = adapter.model_copy(update=update)
-        changed = [adapter]
+        adapter = adapter.model_copy(update={**update, "best": False})
+        changed = [adapter, *self._descendants(adapter)]
         if back:
-            changed.append(back.model_copy(update={"state": S.LIVE, "reason": f"{adapter.name} was taken back"}))
+            update = {"state": S.LIVE, "reason": f"{adapter.name} was taken back", "best": was_best or back.best}
+            changed.append(back.model_copy(update=update))
         kind = "rollback" if state == S.ROLLED_BACK else "refused"
         to = self.registry.live(adapter.model, {**self.registry.items, **{a.name: a for a in changed}})
         note = event(kind, adapter=adapter.name, to=to, reason=reason, gate=_dumped(report))
@@ -97,6 +104,61 @@ class AdapterLifecycle:
             # groups that were sampled from it must not train
             await in_thread(store.batches.drop_adapter, adapter.name)
         return adapter
+
+    async def back_to_best(self, model: str, reason: str, report: GateReport) -> None:
+        """Small losses have added up: every later version is taken back, and the best one answers new episodes."""
+        registry = self.registry
+        to = registry.best(model)
+        best = registry.items.get(to)
+        since = best.version if best is not None else 0
+        served = (S.LIVE, S.CANDIDATE)
+        update = {"state": S.ROLLED_BACK, "reason": reason, "decided": time.time(), "accepted": False}
+        changed, names = [], []
+        for a in registry.items.values():
+            if a.model != model or a.version <= since:
+                continue
+            if a.state in served:
+                changed.append(a.model_copy(update={**update, "gate": report}))
+                names.append(a.name)
+            elif a.state == S.RETIRED and a.accepted:
+                changed.append(a.model_copy(update={"accepted": False}))
+        if not names:
+            return
+        newest = max((a for a in changed if a.name in names), key=lambda a: a.version)
+        changed += self._descendants(newest)
+        if best is not None:
+            changed.append(best.model_copy(update={"state": S.LIVE, "reason": f"{newest.name} was taken back"}))
+        note = event("rollback", adapter=newest.name, to=to, reason=reason, gate=_dumped(report))
+        await self.journal.change(changed, note)
+        self.rollbacks += 1
+        if (store := self.stores.current) is not None:
+            for name in names:
+                await in_thread(store.batches.drop_adapter, name)
+
+    def _only_best(self, adapter: Adapter, changed: list[Adapter]) -> list[Adapter]:
+        """The changes, with the mark of the best version taken from all others of the model."""
+        now = {a.name: a for a in changed}
+        for a in self.registry.items.values():
+            if a.model == adapter.model and a.best and a.name != adapter.name:
+                now[a.name] = now.get(a.name, a).model_copy(update={"best": False})
+        return list(now.values())
+
+    def _descendants(self, adapter: Adapter) -> list[Adapter]:
+        """Newer versions that wait for the verdict go on from this one, so they go with it."""
+        update = {
+            "state": S.RETIRED,
+            "reason": f"made from {adapter.name}, which was taken back",
+            "decided": time.time(),
+        }
+        waiting = self.registry.in_state(S.LOADING)
+        newer = (a for a in waiting if a.model == adapter.model and a.version > adapter.version and not a.forced)
+        return [a.model_copy(update=update) for a in newer]
+
+    async def replace_waiting(self, adapter: Adapter, newer: Adapter) -> None:
+        """It waited for a verdict, and a newer version waits too: only the newest will be tried."""
+        update = {"state": S.RETIRED, "reason": f"{newer.name} came while it waited", "decided": time.time()}
+        await self.journal.change([adapter.model_copy(update=update)])
+        self.registry.arrived.pop(adapter.name, None)
 
     async def promote(self, which: str, reason: str | None) -> Adapter:
         """By hand. Raises ``Problem``: there is none such (404), it cannot be served (409)."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
+from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.engines import EnginePool
 from slipstream_proxy.control.live import LiveState, ModelLive
 
 
 class LivePublisher:
-    def __init__(self, registry: AdapterRegistry, engines: EnginePool, live: LiveState) -> None:
-        self.registry, self.engines, self.live = registry, engines, live
+    def __init__(self, registry: AdapterRegistry, trials: GateTrials, engines: EnginePool, live: LiveState) -> None:
+        self.registry, self.trials, self.engines, self.live = registry, trials, engines, live
 
     def publish(self) -> None:
         """Send the data planes what is true now. Nothing happens if nothing changed."""
         r, keep = self.registry, self.registry.keep()
         models = {
-            m: ModelLive(r.base, r.live(m), r.arms(m), [n for n, x in keep.items() if x.model == m]) for m in r.models
+            m: ModelLive(r.base, r.live(m), self.trials.arms(m), [n for n, x in keep.items() if x.model == m])
+            for m in r.models
         }
         self.live.set(models, [e.public() for e in self.engines.engines])

@@ -78,13 +78,11 @@ class AdapterRegistry:
         candidate = self.of(model, S.CANDIDATE, items)
         return candidate.name if candidate and self.config.gate.mode == "guard" else self.accepted(model, items)
 
-    def arms(self, model: str) -> list[Arm]:
-        gate, candidate = self.config.gate, self.of(model, S.CANDIDATE)
-        if candidate is None or gate.mode == "manual":
-            return []
-        if gate.mode == "guard":
-            return [Arm(self.accepted(model), "control", gate.holdout)]
-        return [Arm(candidate.name, "candidate", gate.share)]
+    def best(self, model: str) -> str:
+        """The version that no later one was shown to beat, if its files are still there; else the base model."""
+        found = (a for a in self.items.values() if a.model == model and a.best and a.name not in self.given_up)
+        good = [a for a in found if a.state in (S.LIVE, S.RETIRED) and self.files.exist(a)]
+        return max(good, key=lambda a: a.version).name if good else self.base
 
     def last_accepted(self, than: Adapter) -> Adapter | None:
         """The adapter that a rollback of this one goes back to. None: the base model."""
@@ -96,10 +94,12 @@ class AdapterRegistry:
         return max(older, key=lambda a: a.decided or 0.0, default=None)
 
     def keep(self) -> dict[str, Adapter]:
-        """What must stay in the engines: live, candidate, and what running episodes are pinned to."""
+        """What must stay in the engines: live, candidate, best, and what running episodes are pinned to."""
         roles, usable = {S.LIVE, S.CANDIDATE}, {S.RETIRED, S.ROLLED_BACK}
-        pinned = {n for n, count in self.pins.items() if count > 0 and n not in self.given_up}
-        return {n: a for n, a in self.items.items() if a.state in roles or (n in pinned and a.state in usable)}
+        held = {n for n, count in self.pins.items() if count > 0 and n not in self.given_up}
+        if self.config.gate.mode != "manual" and self.config.gate.holdout:
+            held |= {self.best(model) for model in self.models}
+        return {n: a for n, a in self.items.items() if a.state in roles or (n in held and a.state in usable)}
 
     def wanted(self) -> dict[str, str]:
         """Adapter that every engine must have → its path as vLLM sees it."""

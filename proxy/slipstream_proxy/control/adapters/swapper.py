@@ -17,6 +17,7 @@ from slipstream_proxy.control.adapters.journal import AdapterJournal, Concurrent
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
 from slipstream_proxy.control.adapters.publisher import LivePublisher
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
+from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.engine_lease import EngineLease
 from slipstream_proxy.control.engines import EngineAway, EngineFailed, EnginePool, EngineRefused
 from slipstream_proxy.control.store_handle import StoreHandle
@@ -34,6 +35,7 @@ class Swapper:
     def __init__(
         self,
         registry: AdapterRegistry,
+        trials: GateTrials,
         journal: AdapterJournal,
         lifecycle: AdapterLifecycle,
         fleet: Fleet,
@@ -44,7 +46,8 @@ class Swapper:
         *,
         grace: float = GRACE,
     ) -> None:
-        self.registry, self.journal, self.lifecycle, self.fleet = registry, journal, lifecycle, fleet
+        self.registry, self.trials, self.journal = registry, trials, journal
+        self.lifecycle, self.fleet = lifecycle, fleet
         self.engines, self.lease, self.publisher, self.stores = engines, lease, publisher, stores
         self.config = registry.config
         self.grace = grace
@@ -103,7 +106,7 @@ class Swapper:
         await self._refused_again()
         await self._make_room()
         for adapter in sorted(self.registry.in_state(S.LOADING), key=lambda a: (a.model, a.version)):
-            if self.registry.items[adapter.name].state == S.LOADING:
+            if self.registry.items[adapter.name].state == S.LOADING and not await self._waits(adapter):
                 await self.load(adapter)
                 await self._make_room()
                 self.publisher.publish()
@@ -118,6 +121,16 @@ class Swapper:
                 self.registry.pins = await in_thread(store.pins.open)
             except Exception as e:
                 log.warning("pins cannot be read, keeping the known ones: %s", e)
+
+    async def _waits(self, adapter: Adapter) -> bool:
+        """The gate has it wait for the verdict on what is served (``gate.pace``); of those that wait the newest stays."""
+        if adapter.forced or not self.trials.waits(adapter.model):
+            return False
+        waiting = [a for a in self.registry.in_state(S.LOADING) if a.model == adapter.model and not a.forced]
+        newest = max(waiting, key=lambda a: a.version)
+        if newest.version > adapter.version and self.fleet.mine(adapter):
+            await self.lifecycle.replace_waiting(adapter, newest)
+        return True
 
     async def load(self, adapter: Adapter) -> bool:
         """Into every engine that is up, warmed; then it becomes live or a candidate. False: not yet, or refused."""
@@ -163,7 +176,9 @@ class Swapper:
     async def _make_room(self) -> None:
         """Pinned versions ≤ ``max_loras`` - 1: beyond that the oldest versions' episodes move to the live one."""
         while len(keep := self.registry.keep()) > self.config.engine.max_loras - 1:
-            old = [a for a in keep.values() if a.state not in (S.LIVE, S.CANDIDATE)]
+            bests = {self.registry.best(m) for m in self.registry.models}
+            rest = [a for a in keep.values() if a.state not in (S.LIVE, S.CANDIDATE)]
+            old = [a for a in rest if a.name not in bests] or rest
             if not old:
                 return
             await self._give_up(min(old, key=lambda a: (a.created, a.version)))
@@ -196,6 +211,7 @@ class Swapper:
         keep = set(registry.keep()) | {n for e in self.engines.engines for n in e.loaded}
         lives = [live for m in registry.models if (live := registry.of(m, S.LIVE))]
         rollback_targets = {back.name for live in lives if (back := registry.last_accepted(live))}
+        rollback_targets |= {registry.best(m) for m in registry.models}
         finished = registry.in_state(S.RETIRED, S.ROLLED_BACK, S.REFUSED)
         over = [a for a in finished if a.name not in keep and registry.files.has_own(a)]
         over.sort(key=lambda a: a.created)

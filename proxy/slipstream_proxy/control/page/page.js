@@ -89,7 +89,10 @@ async function adapters() {
 }
 function why(a) {
   const g = a.gate;
-  return (a.reason || "") + (g && g.pairs ? " (difference " + short(g.difference) + " in [" + short(g.lower) + ", " + short(g.upper) + "], " + g.pairs + " tasks)" : "");
+  if (!g || !g.trial_episodes) return a.reason || (g && g.reason) || "";
+  const range = g.difference === null ? "" : "difference " + short(g.difference) + " in [" + short(g.lower) + ", " + short(g.upper) + "], ";
+  const left = g.episodes_left === null ? "" : ", about " + g.episodes_left + " more until a verdict";
+  return (a.reason || g.reason) + " (" + range + "evidence " + short(g.evidence) + " of " + short(g.threshold) + left + ")";
 }
 
 async function episodes(more) {

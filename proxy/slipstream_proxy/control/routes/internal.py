@@ -61,20 +61,20 @@ async def pin_of(deps: Deps, asked: PinIn) -> dict[str, str]:
     if asked.model not in registry.models:
         raise Problem(404, f"no trained model {asked.model}", field="body.model")
     live = registry.live(asked.model)
-    adapter, arm, _, _ = assign(live, registry.arms(asked.model), asked.key, asked.task, asked.episode, asked.split)
+    got = assign(live, deps.trials.arms(asked.model), asked.key, asked.task, asked.episode, asked.split)
+    unkept = {"adapter": got.adapter, "arm": got.arm, "chances": got.chances}
     if not deps.store_answers:
-        return {"adapter": adapter, "arm": arm}
+        return unkept
+    asking = (asked.key, asked.episode, asked.model, got.adapter, got.arm, deps.now(), got.chances)
     try:
-        kept = await deps.ask(deps.store.pins.pin, asked.key, asked.episode, asked.model, adapter, arm, deps.now())
+        kept = await deps.ask(deps.store.pins.pin, *asking)
     except Problem as p:
         if p.status != 503:
             raise
-        return {"adapter": adapter, "arm": arm}  # the agent does not wait for the database
+        return unkept  # the agent does not wait for the database
     await deps.fleet.bring(kept.adapter)
     if kept.adapter != registry.base and not registry.servable(kept.adapter):
-        return {
-            "adapter": live,
-            "arm": "live",
-        }  # its version was given up or is refused: the episode goes on with the live one
+        # its version was given up or is refused: the episode goes on with the live one
+        return {"adapter": live, "arm": "live", "chances": ""}
     registry.pin(kept.adapter)
-    return {"adapter": kept.adapter, "arm": kept.arm}
+    return {"adapter": kept.adapter, "arm": kept.arm, "chances": kept.chances}

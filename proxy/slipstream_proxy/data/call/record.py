@@ -67,6 +67,7 @@ class Common:
             "trained": target.model if target.kind == "trained" else None,
             "adapter": call.adapter or None,
             "arm": pin.arm if pin else "live",
+            "chances": pin.chances if pin else "",
             "pin": pin.how if pin else "local",
             "dialect": call.dialect.name,
             "upstream": call.upstream,

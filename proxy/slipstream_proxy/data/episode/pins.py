@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 class Pinned:
     # No dataclass: the ``__init__`` of one is not compiled.
-    __slots__ = ("adapter", "arm", "checked", "how")
+    __slots__ = ("adapter", "arm", "chances", "checked", "how")
 
-    def __init__(self, adapter: str, arm: str, how: str) -> None:
-        """``how`` it was decided: as ``CallHead.pin`` says."""
-        self.adapter, self.arm, self.how = adapter, arm, how
+    def __init__(self, adapter: str, arm: str, how: str, chances: str) -> None:
+        """``how`` it was decided: as ``CallHead.pin`` says. ``chances``: see ``assignment.Assignment``."""
+        self.adapter, self.arm, self.how, self.chances = adapter, arm, how, chances
         self.checked = -1
         """The state of ``LiveView`` under which its adapter was found to be loaded."""
 
@@ -36,7 +36,7 @@ class Pins:
 
     def __init__(self, live: LiveView, link: ControlLink, metrics: WorkerMetrics) -> None:
         self._live, self._link, self._metrics = live, link, metrics
-        self._shared: dict[tuple[str, str, str, str], dict[str, Pinned]] = {}
+        self._shared: dict[tuple[str, str, str, str, str], dict[str, Pinned]] = {}
         self._waiting: dict[tuple[str, str, str], list[Callable[[], None]]] = {}
         """(key, episode, model) → who waits for its pin."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,23 +72,24 @@ class Pins:
     def _checked(self, episode: RunningEpisode, model: str, pin: Pinned) -> Pinned:
         """The pin, or the one that the episode moves to because no engine has its adapter any more."""
         if not self._live.has(pin.adapter):
-            pin = self._set(episode, model, self._live.replacement(model, pin.adapter), "live", "moved")
+            pin = self._set(episode, model, self._live.replacement(model, pin.adapter), "live", "moved", "")
         pin.checked = self._live.version
         return pin
 
     def _alone(self, episode: RunningEpisode, model: str, how: str) -> Pinned:
         decided = self._live.decide(model, episode.name[0], episode.task, episode.id, episode.split)
         self._metrics.add("slipstream_pins_total", 'by="rule"' if how == "sole" else 'by="worker"')
-        return self._checked(episode, model, self._set(episode, model, decided.adapter, decided.arm, how))
+        pin = self._set(episode, model, decided.adapter, decided.arm, how, decided.chances)
+        return self._checked(episode, model, pin)
 
-    def _set(self, episode: RunningEpisode, model: str, adapter: str, arm: str, how: str) -> Pinned:
+    def _set(self, episode: RunningEpisode, model: str, adapter: str, arm: str, how: str, chances: str) -> Pinned:
         """Episodes share the dict that most of them have: a worker remembers a hundred thousand."""
-        key = (model, adapter, arm, how)
+        key = (model, adapter, arm, how, chances)
         alone = self._shared.get(key)
         if alone is None:
             if len(self._shared) >= 1024:
                 self._shared.clear()
-            alone = self._shared[key] = {model: Pinned(adapter, arm, how)}
+            alone = self._shared[key] = {model: Pinned(adapter, arm, how, chances)}
         others = {name: pin for name, pin in episode.pins.items() if name != model}
         episode.pins = {**others, **alone} if others else alone
         return alone[model]
@@ -98,7 +99,8 @@ class Pins:
         if answer is None:
             self._alone(episode, model, "local")
         else:
-            self._set(episode, model, answer["adapter"], str(answer.get("arm", "live")), "control")
+            arm, chances = str(answer.get("arm", "live")), str(answer.get("chances", ""))
+            self._set(episode, model, answer["adapter"], arm, "control", chances)
             self._metrics.add("slipstream_pins_total", 'by="control"')
         for then in self._waiting.pop((*episode.name, model), ()):
             try:

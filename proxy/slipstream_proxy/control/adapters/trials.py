@@ -1,0 +1,127 @@
+"""Every trained model's trial, kept true to what the registry says: the gate decides there, people and other proxies may too."""
+
+from __future__ import annotations
+
+import logging
+
+from pydantic import JsonValue
+
+from slipstream.contract import AdapterState, GateReport
+from slipstream_proxy.control.adapters.registry import AdapterRegistry, Arm
+from slipstream_proxy.control.gate.report import report_of
+from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings
+from slipstream_proxy.store.protocol import Store
+
+log = logging.getLogger(__name__)
+WARM = 2000
+"""Outcomes that a gate without a memory reads first: they give it the rewards' scale."""
+S = AdapterState
+
+
+class GateTrials:
+    """Only the event loop calls this, apart from ``read`` and ``write``."""
+
+    def __init__(self, registry: AdapterRegistry) -> None:
+        self.registry = registry
+        self.config = registry.config
+        self.trials: dict[str, GateTrial] = {}
+        self.cursors: dict[str, int] = {}
+        """Model → the outcome up to which its trial has read."""
+
+    def make(self) -> GateTrial:
+        gate = self.config.gate
+        return GateTrial(
+            TrialSettings(
+                canary=gate.mode == "canary",
+                holdout=gate.holdout,
+                share=gate.share,
+                alpha=gate.alpha,
+                settle=gate.settle,
+                reward_range=gate.reward_range,
+            )
+        )
+
+    def of(self, model: str) -> GateTrial:
+        """As the adapters stand now."""
+        trial = self.trials.get(model)
+        if trial is None:
+            trial = self.trials[model] = self.make()
+        registry = self.registry
+        names = {n: v for v, n in self.names(model).items()}
+        control, best = names[registry.accepted(model)], names[registry.best(model)]
+        candidate = registry.of(model, S.CANDIDATE)
+        if control != trial.control:
+            if control == trial.tried:
+                trial.accept()
+            elif control == trial.best:
+                trial.roll_back(True, self.newest(model))
+            else:
+                trial.decide_by_hand(control)
+        elif candidate is None and trial.on_trial:
+            trial.roll_back(False, self.newest(model))
+        if best != trial.best:
+            trial.move_best(best)
+        if candidate is not None and candidate.version != trial.tried:
+            trial.serve(candidate.version)
+        return trial
+
+    def newest(self, model: str) -> int:
+        return max((a.version for a in self.registry.items.values() if a.model == model), default=0)
+
+    def names(self, model: str) -> dict[int, str]:
+        """Version → name; 0 is the base model."""
+        found = {a.version: a.name for a in self.registry.items.values() if a.model == model}
+        return {**found, 0: self.registry.base}
+
+    def arms(self, model: str) -> list[Arm]:
+        """What new episodes get beside the live adapter."""
+        if self.config.gate.mode == "manual":
+            return []
+        trial, registry = self.of(model), self.registry
+        names = {
+            trial.control: registry.accepted(model),
+            trial.best: registry.best(model),
+        }
+        if (candidate := registry.of(model, S.CANDIDATE)) is not None:
+            names[trial.tried] = candidate.name
+        found = [Arm(names[version], arm, share) for version, arm, share in trial.arms() if version in names]
+        return [a for a in found if a.adapter == registry.base or registry.servable(a.adapter)]
+
+    def waits(self, model: str) -> bool:
+        """Whether a version that has been loaded is to wait before it is tried (``gate.pace``)."""
+        gate = self.config.gate
+        if gate.mode == "manual" or (gate.mode == "guard" and not gate.holdout):
+            return False
+        return self.of(model).waits(gate.pace)
+
+    def report(self, model: str, decision: Decision = Decision.UNDECIDED) -> GateReport:
+        """What the gate sees now."""
+        trial = self.of(model)
+        waiting = [a.name for a in self.registry.in_state(S.LOADING) if a.model == model] if self.waits(model) else []
+        manual = self.config.gate.mode == "manual"
+        return report_of(trial, self.names(model), decision, manual=manual, waiting=waiting)
+
+    # kept over a restart
+
+    def read(self, store: Store, model: str) -> tuple[int, GateTrial]:
+        """→ (cursor, trial) as they were kept last, else a new trial that is to read the newest outcomes."""
+        kept = store.cache.get(_key(model))
+        if kept is not None:
+            trial = self.make()
+            try:
+                trial.load(kept["trial"])
+                return int(kept["cursor"]), trial
+            except (KeyError, TypeError, ValueError, AssertionError) as e:
+                log.warning("the gate begins again: what it kept for %s cannot be read: %s", model, e)
+        return store.outcomes.last(model, WARM), self.make()
+
+    def kept(self, model: str) -> dict[str, JsonValue]:
+        return {"cursor": self.cursors[model], "trial": self.trials[model].dump()}
+
+    @staticmethod
+    def write(store: Store, model: str, kept: dict[str, JsonValue], now: float) -> None:
+        store.cache.put(_key(model), kept, now)
+
+
+def _key(model: str) -> str:
+    return f"gate/{model}"

@@ -1,0 +1,95 @@
+"""What reward the control is expected to get on a task: from the past alone, so that it may sharpen the test without bending it."""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+CONTROL_MEMORY, TESTED_MEMORY, TASK_MEMORY = 300.0, 200.0, 30.0
+"""Episodes that a mean remembers: older ones fade."""
+SHRINK = 3.0
+"""Episodes of a task that count as much as knowing nothing of it."""
+TASKS = 4096
+"""Tasks remembered; the one not seen for longest goes first."""
+
+
+class FadingMean:
+    def __init__(self, memory: float, value: float = 0.5, n: float = 0.0) -> None:
+        self.memory, self.value, self.n = memory, value, n
+
+    def see(self, x: float) -> None:
+        self.n = min(self.n + 1.0, self.memory)
+        self.value += (x - self.value) / self.n
+
+
+class Baseline:
+    """All values are in the scale's units, 0 to 1.
+
+    A task's offset is the mean of how much better its episodes went than their own arm's mean. So both arms teach how hard a task is, although the control
+    arm is small.
+    """
+
+    def __init__(self) -> None:
+        self.control = FadingMean(CONTROL_MEMORY)
+        self.tested = FadingMean(TESTED_MEMORY)
+        self.tasks: dict[str, FadingMean] = {}
+
+    def of(self, task: str) -> float:
+        """Expected reward of the control on this task (``""``: not known), from 0 to 1."""
+        known = self.tasks.get(task)
+        offset = known.value * known.n / (known.n + SHRINK) if known is not None else 0.0
+        return min(max(self.control.value + offset, 0.0), 1.0)
+
+    def see(self, x: float, task: str, *, tested: bool) -> None:
+        arm = self.tested if tested else self.control
+        arm.see(x)
+        if not task:
+            return
+        known = self.tasks.pop(task, None)
+        if known is None:
+            known = FadingMean(TASK_MEMORY, 0.0)
+            if len(self.tasks) >= TASKS:
+                del self.tasks[next(iter(self.tasks))]
+        known.see(x - arm.value)
+        self.tasks[task] = known
+
+    def accept(self) -> None:
+        """The tested version is the control from now on."""
+        if self.tested.n:
+            self.control.value, self.control.n = self.tested.value, min(self.tested.n, CONTROL_MEMORY)
+        self.tested.n = 0.0
+
+    def rescale(self, before_low: float, before_high: float, low: float, high: float) -> None:
+        """The scale's bounds moved: the same rewards have other units now."""
+        for mean in (self.control, self.tested):
+            reward = before_low + mean.value * (before_high - before_low)
+            if high > low:
+                mean.value = min(max((reward - low) / (high - low), 0.0), 1.0)
+            else:
+                mean.value = 0.5
+        if high > low and before_high > before_low:
+            ratio = (before_high - before_low) / (high - low)
+            for known in self.tasks.values():
+                known.value = min(max(known.value * ratio, -1.0), 1.0)
+
+    def dump(self) -> dict[str, JsonValue]:
+        return {
+            "control": [self.control.value, self.control.n],
+            "tested": [self.tested.value, self.tested.n],
+            "tasks": {name: [mean.value, mean.n] for name, mean in self.tasks.items()},
+        }
+
+    def load(self, kept: dict[str, JsonValue]) -> None:
+        self.control = _mean(CONTROL_MEMORY, kept["control"])
+        self.tested = _mean(TESTED_MEMORY, kept["tested"])
+        tasks = kept["tasks"]
+        assert isinstance(tasks, dict)
+        self.tasks = {name: _mean(TASK_MEMORY, value) for name, value in tasks.items()}
+
+
+def _mean(memory: float, kept: JsonValue) -> FadingMean:
+    if not isinstance(kept, list) or len(kept) != 2:
+        raise TypeError(f"not a mean: {kept!r}")
+    value, n = kept
+    if not isinstance(value, int | float) or not isinstance(n, int | float):
+        raise TypeError(f"not a mean: {kept!r}")
+    return FadingMean(memory, float(value), float(n))

@@ -1,0 +1,341 @@
+"""The gate's state of one trained model: rewards in their order go in, verdicts and the control arms' shares come out.
+
+Three versions matter: the one on trial, the last accepted one (``control``), and the one that no later one was shown to beat (``best``). Evidence of the
+trial against either lasts over versions. It ends when the control moves.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import JsonValue
+
+from slipstream_proxy.assignment import BEST, CANDIDATE, CONTROL, LIVE, chance
+from slipstream_proxy.control.gate.baseline import Baseline
+from slipstream_proxy.control.gate.detector import BettingDetector
+from slipstream_proxy.control.gate.scale import RewardScale
+
+LUMP, RATE = 0.25, 0.1 / 2000
+"""Evidence against the control: wealth put in at first, and earned with each episode."""
+BEST_LUMP, BEST_RATE = 0.35, 0.3 / 2000
+"""Evidence against the best version. All four together are 1 over the first 2,000 episodes: that is the false-alarm guarantee."""
+YOUNG = 12
+"""Finished episodes of a version before which the control gets ``YOUNG_SHARE``: a broken adapter shows at once."""
+YOUNG_SHARE = 0.3
+BEST_PART = 0.7
+"""Of the held-out share, while control and best differ."""
+MOST_SHARE = 0.5
+OWN = 16
+"""Finished episodes of a version itself before it may be accepted."""
+TRUSTED_Z = -1.5
+HOLD = 2.0
+"""Growth of the evidence above which a newer version waits (``gate.pace = "careful"``)."""
+
+
+class Decision(StrEnum):
+    UNDECIDED = "undecided"
+    ACCEPT = "accept"
+    ROLLBACK = "rollback"
+    """To the last accepted version."""
+    ROLLBACK_BEST = "rollback_best"
+    """To the best version: small losses have added up."""
+
+
+class TrialSettings:
+    def __init__(
+        self,
+        *,
+        canary: bool = False,
+        holdout: float = 0.1,
+        share: float = 0.1,
+        alpha: float = 0.01,
+        settle: int = 500,
+        reward_range: tuple[float, float] | None = None,
+        shifts: bool = True,
+    ) -> None:
+        self.canary, self.holdout, self.share, self.alpha, self.settle = canary, holdout, share, alpha, settle
+        self.reward_range, self.shifts = reward_range, shifts
+
+
+class ArmOutcome:
+    """One finished training episode. ``version``: of the adapter that it is pinned to; probabilities: of the arms at its assignment."""
+
+    def __init__(
+        self,
+        version: int,
+        arm: str,
+        live: float,
+        control: float,
+        best: float,
+        candidate: float,
+        task: str,
+        reward: float,
+    ) -> None:
+        self.version, self.arm, self.task, self.reward = version, arm, task, reward
+        self.live, self.control, self.best, self.candidate = live, control, best, candidate
+
+
+def outcome_of(version: int, arm: str, chances: str, task: str, reward: float) -> ArmOutcome:
+    """From what an episode and its pin keep (``assignment.Assignment``)."""
+    live, control = chance(chances, LIVE), chance(chances, CONTROL)
+    return ArmOutcome(version, arm, live, control, chance(chances, BEST), chance(chances, CANDIDATE), task, reward)
+
+
+class GateTrial:
+    def __init__(self, settings: TrialSettings) -> None:
+        self.settings = settings
+        low, high = settings.reward_range if settings.reward_range is not None else (None, None)
+        self.scale = RewardScale(low, high)
+        self.baseline = Baseline()
+        self.worse = BettingDetector(1, LUMP, RATE, shifts=settings.shifts)
+        self.better = BettingDetector(-1, LUMP, RATE, shifts=settings.shifts)
+        self.worse_best = BettingDetector(1, BEST_LUMP, BEST_RATE, shifts=settings.shifts)
+        self.better_best = BettingDetector(-1, BEST_LUMP, BEST_RATE, shifts=settings.shifts)
+        self.control = self.best = self.tried = 0
+        """Versions. ``tried`` equals ``control`` while nothing is on trial."""
+        self.floor = self.best_floor = 0
+        """Only later versions are evidence: what earlier ones did was another question's."""
+        self.newest = 0
+        """The newest version on trial that has a finished episode."""
+        self.own = 0
+        self.since = 0
+        """Finished episodes on trial since the control moved."""
+        self.undecided = 0
+        """Versions that were on trial since the last verdict."""
+        self.seen = 0
+        self.asked: int | None = None
+        """``seen`` when a newer version first had to wait for the one that is served."""
+        self._mark()
+
+    def _mark(self) -> None:
+        self.kept: list[float] = list(self.worse_best.wealths)
+        self.kept_put = self.worse_best.put
+
+    @property
+    def on_trial(self) -> bool:
+        return self.tried != self.control
+
+    # what new episodes get
+
+    def shares(self) -> tuple[float, float]:
+        """Shares of new episodes for (control, best); the rest is live. In canary mode the first is the candidate's."""
+        s = self.settings
+        apart = self.control != self.best
+        if s.canary:
+            best = s.holdout * BEST_PART if apart and not self.on_trial else 0.0
+            return (s.share if self.on_trial else 0.0), best
+        if not s.holdout or not (self.on_trial or apart):
+            return 0.0, 0.0
+        held = s.holdout
+        if self.on_trial and self.own < YOUNG:
+            held = max(held, YOUNG_SHARE)
+        room = max(MOST_SHARE - held, 0.0)
+        first = _suspicion(self.worse) if self.on_trial else 0.0
+        second = _suspicion(self.worse_best)
+        if not apart:
+            return held + room * max(first, second), 0.0
+        if not self.on_trial:
+            return 0.0, held + room * second
+        if first + second > 1.0:
+            first, second = first / (first + second), second / (first + second)
+        return held * (1.0 - BEST_PART) + room * first, held * BEST_PART + room * second
+
+    def arms(self) -> list[tuple[int, str, float]]:
+        """(version, arm, share) of every arm beside the live one, as ``assign`` takes them."""
+        first, second = self.shares()
+        if self.settings.canary:
+            found = [(self.tried, CANDIDATE, first), (self.best, BEST, second)]
+        else:
+            found = [(self.control, CONTROL, first), (self.best, BEST, second)]
+        return [(version, arm, round(share, 6)) for version, arm, share in found if share > 0.0]
+
+    @property
+    def live(self) -> int:
+        """What an episode of no other arm gets."""
+        return self.control if self.settings.canary else self.tried
+
+    def waits(self, pace: str | int) -> bool:
+        """Whether a newer version that has come is to wait (``gate.pace``)."""
+        if not isinstance(pace, str):
+            return self.on_trial and self.undecided >= pace
+        return pace == "careful" and self._slides()
+
+    def _slides(self) -> bool:
+        """A slow slide is likely. A version waits for this no longer than twice ``settle`` episodes."""
+        if self.tried == self.best or self.worse_best.growth() <= HOLD:
+            return False
+        if self.asked is None:
+            self.asked = self.seen
+        return self.seen - self.asked < 2 * self.settings.settle
+
+    # what happens to versions
+
+    def serve(self, version: int) -> None:
+        """A new version is on trial. The evidence goes on; its first finished episode is a new start."""
+        self.tried = version
+        self.own = 0
+        self.asked = None
+        self.undecided += 1
+
+    def accept(self) -> None:
+        """The version on trial is the control from now on, and the best one too if it has beaten that."""
+        proven = self.beats_best()
+        self.control = self.floor = self.tried
+        self.baseline.accept()
+        self.since = self.undecided = 0
+        self.worse.reset()
+        self.better.reset()
+        if proven:
+            self.move_best(self.tried)
+        else:
+            self._mark()
+
+    def beats_best(self) -> bool:
+        """Whether what is served was shown to be better than the best version."""
+        return self.better_best.wealth >= 1.0 / self.settings.alpha
+
+    def roll_back(self, to_best: bool, made: int) -> None:
+        """What is served is taken back: to the control, or to the best version. ``made``: the newest version that there is.
+
+        Versions up to there go on from the one that is taken back, so they are not tried.
+        """
+        self.floor = self.best_floor = max(made, self.tried, self.newest, self.floor)
+        self.since = self.own = self.undecided = 0
+        if to_best or self.control == self.best:
+            self.move_best(self.best, fresh=True)
+            self.control = self.best
+        else:
+            self.worse_best.lower_to(self.kept, self.kept_put)
+        self.worse.reset(fresh=True)
+        self.better.reset(fresh=True)
+        self.tried = self.control
+
+    def decide_by_hand(self, control: int) -> None:
+        """A person (or an engine that refuses a version) has chosen: that version is control and best, and all evidence begins again."""
+        self.floor = self.best_floor = max(self.tried, self.newest, self.floor, control)
+        self.control = self.tried = control
+        self.since = self.own = self.undecided = 0
+        self.move_best(control, fresh=True)
+        self.worse.reset(fresh=True)
+        self.better.reset(fresh=True)
+
+    def move_best(self, version: int, *, fresh: bool = False) -> None:
+        """Slides are measured against this version from now on."""
+        self.best = version
+        self.best_floor = max(self.best_floor, version)
+        self.worse_best.reset(fresh=fresh)
+        self.better_best.reset(fresh=fresh)
+        self._mark()
+
+    # evidence
+
+    def observe(self, outcome: ArmOutcome) -> Decision:
+        """The next episode whose reward is final. Its own reward changes scale and baseline only after it was counted."""
+        self.seen += 1
+        x = self.scale.unit(outcome.reward)
+        expected = self.baseline.of(outcome.task)
+        tested = self._against_control(outcome, x, expected)
+        self._against_best(outcome, x, expected)
+        if outcome.arm != BEST:
+            self.baseline.see(x, outcome.task, tested=tested or outcome.version > self.floor)
+        low, high = self.scale.low, self.scale.high
+        if self.scale.see(outcome.reward):
+            self.baseline.rescale(low, high, self.scale.low, self.scale.high)
+        return self.verdict()
+
+    def _against_control(self, outcome: ArmOutcome, x: float, expected: float) -> bool:
+        """→ Whether it is an episode on trial."""
+        canary = self.settings.canary
+        tested = outcome.candidate if canary else outcome.live
+        reference = outcome.live if canary else outcome.control
+        if tested <= 0.0 or reference <= 0.0:
+            return False
+        share = tested / (tested + reference)
+        on_trial = outcome.arm == (CANDIDATE if canary else LIVE) and outcome.version > self.floor
+        if on_trial:
+            self.since += 1
+            if outcome.version > self.newest:
+                self.newest = outcome.version
+                for detector in (self.worse, self.better, self.worse_best, self.better_best):
+                    detector.start()
+            self.own += outcome.version == self.tried
+        elif outcome.arm != (LIVE if canary else CONTROL) or outcome.version != self.control:
+            return False
+        self.worse.see(x, expected, on_trial, share)
+        self.better.see(x, expected, on_trial, share)
+        return on_trial
+
+    def _against_best(self, outcome: ArmOutcome, x: float, expected: float) -> None:
+        reference = outcome.best if outcome.best > 0.0 else outcome.control
+        if outcome.live <= 0.0 or reference <= 0.0:
+            return
+        tested = outcome.arm == LIVE and outcome.version > self.best_floor
+        if not tested and (outcome.arm == LIVE or outcome.version != self.best):
+            return
+        share = outcome.live / (outcome.live + reference)
+        self.worse_best.see(x, expected, tested, share)
+        self.better_best.see(x, expected, tested, share)
+
+    def verdict(self) -> Decision:
+        limit = 1.0 / self.settings.alpha
+        apart = self.tried != self.best
+        if not self.on_trial and not apart:
+            return Decision.UNDECIDED
+        if self.worse.wealth + self.worse_best.wealth >= limit:
+            worst = self.control != self.best and self.worse_best.wealth > self.worse.wealth
+            return Decision.ROLLBACK_BEST if worst or not self.on_trial else Decision.ROLLBACK
+        if not self.on_trial or self.own < OWN:
+            return Decision.UNDECIDED
+        if self.better.wealth >= limit or (self.since >= self.settings.settle and self.trusted()):
+            return Decision.ACCEPT
+        return Decision.UNDECIDED
+
+    def trusted(self) -> bool:
+        """Nothing speaks against the version on trial."""
+        calm = self.worse.growth() < 1.5 and self.worse_best.growth() < 2.0
+        return calm and self.worse.z() > TRUSTED_Z
+
+    # kept over a restart
+
+    def dump(self) -> dict[str, JsonValue]:
+        return {
+            "versions": [self.control, self.best, self.tried, self.floor, self.best_floor, self.newest],
+            "counts": [self.own, self.since, self.seen, self.undecided],
+            "scale": self.scale.dump(),
+            "baseline": self.baseline.dump(),
+            "evidence": [d.dump() for d in (self.worse, self.better, self.worse_best, self.better_best)],
+            "kept": [self.kept_put, *self.kept],
+        }
+
+    def load(self, kept: dict[str, JsonValue]) -> None:
+        """Raises ``TypeError``, ``KeyError``, ``ValueError`` for what another version of this program wrote."""
+        numbers = _integers(kept["versions"], 6)
+        counts = _integers(kept["counts"], 4)
+        evidence, scale, baseline, marked = kept["evidence"], kept["scale"], kept["baseline"], kept["kept"]
+        if not isinstance(evidence, list) or not isinstance(scale, dict) or not isinstance(baseline, dict):
+            raise TypeError("evidence of another shape")
+        if not isinstance(marked, list) or len(marked) != 1 + len(self.kept):
+            raise TypeError("evidence of another shape")
+        detectors = (self.worse, self.better, self.worse_best, self.better_best)
+        for detector, state in zip(detectors, evidence, strict=True):
+            detector.load(state)
+        self.scale.load(scale)
+        self.baseline.load(baseline)
+        self.control, self.best, self.tried, self.floor, self.best_floor, self.newest = numbers
+        self.own, self.since, self.seen, self.undecided = counts
+        values = [float(x) for x in marked if isinstance(x, int | float)]
+        self.kept_put, self.kept = values[0], values[1:]
+
+
+def _suspicion(detector: BettingDetector) -> float:
+    """0: nothing speaks against it; 1: the control arm gets all that it may."""
+    z, growth = detector.z(), detector.growth()
+    if z < -1.6 or growth > 2.0:
+        return 1.0
+    return 0.4 if z < -1.0 or growth > 1.5 else 0.0
+
+
+def _integers(kept: JsonValue, count: int) -> list[int]:
+    if not isinstance(kept, list) or len(kept) != count:
+        raise TypeError("evidence of another shape")
+    return [int(x) for x in kept if isinstance(x, int | float)]

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+from tests.proxy.control.gate.test_trial import play, success, warm
+
+from slipstream_proxy.control.gate.report import report_of
+from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings, outcome_of
+
+NAMES = {0: "tiny", 1: "tiny@1", 2: "tiny@2"}
+
+
+def served(trial: GateTrial) -> GateTrial:
+    trial.serve(1)
+    return trial
+
+
+def equal() -> GateTrial:
+    trial = served(warm())
+    play(trial, 30, lambda *_: 1.0)
+    return trial
+
+
+def warm_mixed() -> GateTrial:
+    trial = warm()
+    for i in range(20):
+        trial.observe(outcome_of(0, "live", "", "", float(i % 2)))
+    return trial
+
+
+def test_a_verdict_and_its_interval_agree():
+    trial = warm()
+    trial.serve(1)
+    decision, _ = play(trial, 400, success({0: 0.9, 1: 0.2}))
+    assert decision is Decision.ROLLBACK
+    report = report_of(trial, NAMES, decision)
+    assert (report.decision, report.control, report.reason) == ("rollback", "tiny", "worse than tiny")
+    assert report.lower <= report.difference <= report.upper <= 0
+    assert report.evidence >= report.threshold == 100
+
+
+def test_without_a_verdict_zero_is_inside():
+    trial = warm(reward=0.0)
+    trial.serve(1)
+    play(trial, 100, success({0: 0.5, 1: 0.5}))
+    report = report_of(trial, NAMES)
+    assert report.decision == "undecided" and report.lower < 0 < report.upper and report.evidence < 100
+    assert report.episodes_left is not None
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (warm, "no adapter is on trial"),
+        (lambda: served(GateTrial(TrialSettings())), "no finished episode has a reward yet"),
+        (lambda: served(warm(TrialSettings(holdout=0.0))), "gate.holdout is 0"),
+        (equal, "nearly all rewards are 1"),
+        (lambda: served(warm_mixed()), "no finished episode of the version on trial has a reward yet"),
+    ],
+)
+def test_it_says_why_it_cannot_decide(make, words):
+    report = report_of(make(), NAMES)
+    assert words in report.reason and report.decision == "undecided"
+
+
+def test_a_person_decides_in_manual_mode():
+    report = report_of(served(warm()), NAMES, manual=True)
+    assert "manual" in report.reason and "promote" in (report.fix or "")
+
+
+def test_suspicion_says_how_long_it_may_take():
+    trial = served(warm())
+    play(trial, 8, lambda _, v: float(v == 0))
+    report = report_of(trial, NAMES, waiting=["tiny@2"])
+    assert "may still be chance" in report.reason and report.waiting == ["tiny@2"]
+    assert report.control_share == pytest.approx(0.5)

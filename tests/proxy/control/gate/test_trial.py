@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+
+import pytest
+
+from slipstream_proxy.assignment import assign
+from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings, outcome_of
+
+Reward = Callable[[random.Random, int], float]
+
+
+def warm(settings: TrialSettings | None = None, reward: float = 1.0, n: int = 40) -> GateTrial:
+    trial = GateTrial(settings or TrialSettings())
+    for _ in range(n):
+        trial.observe(outcome_of(0, "live", "", "", reward))
+    return trial
+
+
+def play(trial: GateTrial, n: int, reward: Reward, seed: int = 0) -> tuple[Decision, int]:
+    """Up to ``n`` episodes, assigned by the shipped rule. → (the first verdict, live episodes until it)."""
+    coin, live = random.Random(seed), 0
+    for i in range(n):
+        arms = [(str(v), arm, share) for v, arm, share in trial.arms()]
+        got = assign(str(trial.live), arms, "k", None, f"{seed}-{i}-{trial.seen}")
+        version = int(got.adapter)
+        live += got.arm == "live"
+        decision = trial.observe(outcome_of(version, got.arm, got.chances, "", reward(coin, version)))
+        if decision is not Decision.UNDECIDED:
+            return decision, live
+    return Decision.UNDECIDED, live
+
+
+def success(by_version: dict[int, float]) -> Reward:
+    return lambda coin, version: float(coin.random() < by_version[version])
+
+
+def test_one_that_always_fails_goes_at_once():
+    for seed in range(20):
+        trial = warm()
+        trial.serve(1)
+        decision, live = play(trial, 200, success({0: 1.0, 1: 0.0}), seed)
+        assert decision is Decision.ROLLBACK and live <= 40
+
+
+def test_nineteen_in_a_row_are_not_better_than_one():
+    """Each is replaced before it can be judged alone."""
+    trial, live = warm(), 0
+    for version in range(1, 20):
+        trial.serve(version)
+        decision, more = play(trial, 6, lambda _, v: float(v == 0), version)
+        live += more
+        if decision is Decision.ROLLBACK:
+            break
+    assert decision is Decision.ROLLBACK and version > 1 and live <= 40
+    trial.roll_back(False, version)
+    assert trial.arms() == [] and trial.live == 0
+
+
+def test_after_a_rollback_the_next_bad_one_goes_as_fast():
+    trial = warm()
+    for version in (1, 2, 3):
+        trial.serve(version)
+        decision, live = play(trial, 200, lambda _, v: float(v == 0), version)
+        assert decision is Decision.ROLLBACK and live <= 40
+        trial.roll_back(False, version)
+
+
+def test_one_enormous_reward_in_the_control_arm_hides_nothing():
+    for seed in range(10):
+        trial = warm()
+        trial.serve(1)
+        enormous = iter([1e6])
+        decision, _ = play(trial, 200, lambda _, v: next(enormous, 1.0) if v == 0 else 0.0, seed)  # noqa: B023
+        assert decision is Decision.ROLLBACK
+
+
+def test_tiny_rewards_are_as_good_as_large_ones():
+    for unit in (0.01, 1e6):
+        trial = warm(reward=unit)
+        trial.serve(1)
+        decision, live = play(trial, 400, lambda coin, v: unit * coin.random() * (v == 0))  # noqa: B023
+        assert decision is Decision.ROLLBACK and live < 150
+
+
+def test_an_unsuspected_one_is_accepted_and_best_stays_until_it_is_beaten():
+    trial = warm(TrialSettings(settle=60))
+    trial.serve(1)
+    decision, _ = play(trial, 400, success({0: 0.7, 1: 0.7}), 1)
+    assert decision is Decision.ACCEPT
+    trial.accept()
+    assert (trial.control, trial.best) == (1, 0)
+    assert [arm for _, arm, _ in trial.arms()] == ["best"]
+
+
+def test_one_that_is_clearly_better_becomes_the_best():
+    trial = warm(reward=0.0)
+    trial.serve(1)
+    decision, _ = play(trial, 400, success({0: 0.1, 1: 0.9}))
+    assert decision is Decision.ACCEPT
+    trial.accept()
+    assert (trial.control, trial.best) == (1, 1) and trial.arms() == []
+
+
+def test_a_slow_slide_goes_back_to_the_best():
+    """Each version is accepted although it is a little worse."""
+    trial = warm(TrialSettings(settle=100))
+    quality = {0: 0.9}
+    for version in range(1, 12):
+        quality[version] = 0.9 - 0.05 * version
+        trial.serve(version)
+        decision, _ = play(trial, 400, success(quality), version)
+        if decision is Decision.ACCEPT:
+            trial.accept()
+        elif decision in (Decision.ROLLBACK, Decision.ROLLBACK_BEST):
+            break
+    assert decision is Decision.ROLLBACK_BEST or trial.best == trial.control
+    trial.roll_back(decision is Decision.ROLLBACK_BEST, version)
+    assert trial.live == trial.control and quality[trial.live] > 0.7
+
+
+def test_suspicion_gives_the_control_up_to_one_half():
+    trial = warm()
+    trial.serve(1)
+    assert trial.shares() == (0.3, 0.0)
+    play(trial, 6, lambda _, v: float(v == 0))
+    assert trial.shares()[0] == pytest.approx(0.5)
+    assert trial.waits("careful") and not trial.waits("go") and trial.waits(1) and not trial.waits(2)
+
+
+def test_what_happened_before_the_control_moved_is_no_evidence():
+    trial = warm()
+    trial.serve(3)
+    trial.roll_back(False, 3)
+    trial.serve(4)
+    for _ in range(50):
+        trial.observe(outcome_of(3, "live", "live=0.9 control=0.1", "", 0.0))
+    assert trial.since == 0 and trial.worse.n_tested == 0
+
+
+def test_an_evaluation_like_outcome_without_a_choice_is_no_evidence():
+    trial = warm()
+    trial.serve(1)
+    for _ in range(50):
+        assert trial.observe(outcome_of(1, "live", "", "", 0.0)) is Decision.UNDECIDED
+    assert trial.worse.n_tested == 0
+
+
+def test_by_hand_a_person_begins_a_new_question():
+    trial = warm()
+    trial.serve(1)
+    play(trial, 10, lambda _, v: float(v == 0))
+    trial.decide_by_hand(1)
+    assert (trial.control, trial.best, trial.tried) == (1, 1, 1)
+    assert trial.arms() == [] and trial.verdict() is Decision.UNDECIDED
+
+
+def test_kept_over_a_restart_it_goes_on_as_if_nothing_had_happened():
+    one = warm()
+    one.serve(1)
+    play(one, 20, success({0: 0.9, 1: 0.7}))
+    other = GateTrial(TrialSettings())
+    other.load(json.loads(json.dumps(one.dump())))
+    for trial in (one, other):
+        play(trial, 60, success({0: 0.9, 1: 0.7}), 7)
+    assert one.dump() == other.dump()
+    with pytest.raises((TypeError, KeyError, ValueError)):
+        other.load({"versions": [1]})
+
+
+def test_a_canary_gets_its_share_and_is_taken_back():
+    trial = warm(TrialSettings(canary=True, share=0.2))
+    trial.serve(1)
+    assert trial.live == 0 and trial.arms() == [(1, "candidate", 0.2)]
+    decision, _ = play(trial, 400, lambda _, v: float(v == 0))
+    assert decision is Decision.ROLLBACK

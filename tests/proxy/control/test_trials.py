@@ -1,0 +1,90 @@
+"""A trial follows what people, engines and other proxies decide."""
+
+from __future__ import annotations
+
+import pytest
+from tests.proxy.control.test_registry import adapter, registry
+
+from slipstream_proxy.control.adapters.trials import GateTrials
+from slipstream_proxy.control.gate.trial import outcome_of
+
+
+class Kept:
+    """The part of a store that a trial is kept in."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict] = {}
+        self.cache = self.outcomes = self
+
+    def get(self, key: str):
+        return self.values.get(key)
+
+    def put(self, key: str, value, now: float) -> None:
+        self.values[key] = value
+
+    def last(self, model: str, count: int) -> int:
+        return 17
+
+
+def test_a_candidate_is_tried_accepted_and_followed():
+    r = registry(holdout=0.1)
+    trials = GateTrials(r)
+    assert trials.arms("tiny") == []
+    r.put([adapter(1, "candidate")])
+    assert trials.arms("tiny") == [("tiny", "control", 0.3)]
+    r.put([adapter(1, "live")])
+    assert trials.of("tiny").control == 1 and trials.arms("tiny") == [("tiny", "best", 0.1)]
+    r.put([adapter(2, "candidate")])
+    assert [(a.adapter, a.arm) for a in trials.arms("tiny")] == [("tiny@1", "control"), ("tiny", "best")]
+    r.put([adapter(2, "rolled_back")])
+    trial = trials.of("tiny")
+    assert (trial.tried, trial.floor) == (1, 2)
+
+
+def test_a_person_who_promotes_an_older_version_begins_a_new_question(tmp_path):
+    r = registry()
+    r.config.data_dir = str(tmp_path)
+    trials = GateTrials(r)
+    (r.config.adapters_dir / "tiny@1").mkdir(parents=True)
+    r.put([adapter(1, "retired"), adapter(3, "live")])
+    trials.of("tiny")
+    r.put([adapter(1, "live", best=True), adapter(3, "retired")])
+    trial = trials.of("tiny")
+    assert (trial.control, trial.best, trial.tried) == (1, 1, 1) and trials.arms("tiny") == []
+
+
+def test_an_arm_that_cannot_be_served_gets_nothing():
+    r = registry()
+    trials = GateTrials(r)
+    r.put([adapter(1, "live"), adapter(2, "candidate")])
+    r.given_up.add("tiny@1")
+    assert [a.adapter for a in trials.arms("tiny")] == ["tiny"]
+
+
+@pytest.mark.parametrize(("mode", "holdout"), [("manual", 0.1), ("guard", 0.0)])
+def test_where_the_gate_does_not_decide_nothing_waits(mode, holdout):
+    r = registry(mode, holdout=holdout, pace=1)
+    r.put([adapter(1, "candidate")])
+    assert not GateTrials(r).waits("tiny")
+
+
+def test_with_a_pace_of_one_the_next_waits_and_the_report_names_it():
+    r = registry(pace=1)
+    r.put([adapter(1, "candidate"), adapter(2, "loading")])
+    trials = GateTrials(r)
+    assert trials.waits("tiny")
+    assert trials.report("tiny").waiting == ["tiny@2"]
+
+
+def test_it_is_kept_and_read_again_and_what_cannot_be_read_begins_again():
+    r, kept = registry(), Kept()
+    r.put([adapter(1, "candidate")])
+    trials = GateTrials(r)
+    trials.of("tiny").observe(outcome_of(1, "live", "live=0.7 control=0.3", "", 1.0))
+    trials.cursors["tiny"] = 5
+    trials.write(kept, "tiny", trials.kept("tiny"), 0.0)
+    cursor, trial = GateTrials(r).read(kept, "tiny")
+    assert (cursor, trial.dump()) == (5, trials.of("tiny").dump())
+    kept.values["gate/tiny"] = {"cursor": 5, "trial": {"versions": []}}
+    cursor, trial = GateTrials(r).read(kept, "tiny")
+    assert (cursor, trial.seen) == (17, 0)

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from slipstream.config import load_config
+from slipstream.contract import RewardIn
+from slipstream.errors import ConfigError
+from slipstream.settings.gate import GateConfig
+
+
+@pytest.mark.parametrize("name", ["min_pairs", "max_episodes"])
+def test_an_old_name_says_the_new_one(name):
+    with pytest.raises(ConfigError, match=rf"gate\.{name} is gone: the new name is gate\.settle"):
+        load_config(flags=[f"gate.{name}=8"])
+
+
+def test_pace_is_a_word_or_a_number():
+    assert [GateConfig(pace=p).pace for p in ("careful", "go", 3)] == ["careful", "go", 3]
+    for wrong in ("wait", 0, -1):
+        with pytest.raises(ValidationError):
+            GateConfig(pace=wrong)
+
+
+def test_a_reward_range_is_two_numbers_in_order():
+    assert GateConfig(reward_range=[0, 2]).reward_range == (0.0, 2.0)
+    for wrong in ([1, 0], [0, 0], [0], [0, float("inf")]):
+        with pytest.raises(ValidationError):
+            GateConfig(reward_range=wrong)
+
+
+@pytest.mark.parametrize("value", [1e308, -1e13, float("inf"), float("nan")])
+def test_rewards_are_bounded_so_that_their_sums_are_finite(value):
+    with pytest.raises(ValidationError):
+        RewardIn(value=value)
+
+
+def test_weights_are_bounded_too():
+    load_config(flags=["reward.weights.reward=1000"])
+    with pytest.raises(ConfigError, match=r"reward\.weights"):
+        load_config(flags=["reward.weights.reward=1e300"])
