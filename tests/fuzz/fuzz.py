@@ -27,7 +27,7 @@ with atheris.instrument_imports(include=["slipstream_proxy"]):
     from slipstream_proxy.data.wire.http1 import ChunkedBody, RemoteProtocolError, ResponseHead
     from slipstream_proxy.data.wire.request import parse_fields
     from slipstream_proxy.dialects import BY_NAME
-    from slipstream_proxy.dialects.base import Events, Hide, event_data, stream_objects
+    from slipstream_proxy.dialects.base import EventCutter, Hide, event_data, stream_objects
     from slipstream_proxy.records import CallHead
 
 from tests.support.dataplane import LAST, NEVER, Proxy, sent  # noqa: E402 - behind what is instrumented
@@ -65,7 +65,7 @@ def chunked(data: Provider) -> None:
 
 def events(data: Provider) -> None:
     """Nothing is lost."""
-    reader, got, parts = Events(), b"", pieces(data)
+    reader, got, parts = EventCutter(), b"", pieces(data)
     for part in parts:
         for event in [part] if reader.single(part) else reader.feed(part):
             event_data(event)

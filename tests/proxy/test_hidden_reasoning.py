@@ -14,7 +14,7 @@ import pytest
 from tests.integration.comparing import level
 
 from slipstream_proxy.dialects import BY_NAME
-from slipstream_proxy.dialects.base import Events
+from slipstream_proxy.dialects.base import EventCutter
 
 CHAT = BY_NAME["chat"]
 PAIRS = json.loads((Path(__file__).parent / "hidden_reasoning.json").read_text())
@@ -23,7 +23,7 @@ PAIRS = json.loads((Path(__file__).parent / "hidden_reasoning.json").read_text()
 def read(reply: bytes) -> Any:
     """The reply or its events, ids and times aside; the order of keys counts."""
     if reply.startswith(b"data: "):
-        events = Events().feed(reply)
+        events = EventCutter().feed(reply)
         return [json.dumps(level(json.loads(e[6:]))) if e.startswith(b"data: {") else e for e in events]
     return json.dumps(level(json.loads(reply)))
 
@@ -34,7 +34,7 @@ def test_the_client_sees_what_the_engine_would_have_sent(pair):
     reply = pair["engine"].encode()
     assert made.hide.reasoning and made.note is None
     if pair["request"].get("stream"):
-        shown = b"".join(s for e in Events().feed(reply) if (s := CHAT.event(e, made.hide)) is not None)
+        shown = b"".join(s for e in EventCutter().feed(reply) if (s := CHAT.event(e, made.hide)) is not None)
     else:
         shown = CHAT.whole(reply, made.hide)
     assert read(shown) == read(pair["bare"].encode())

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream_proxy.data.wire.http1 import ChunkedBody, RemoteProtocolError, ResponseHead, chunk
-from slipstream_proxy.dialects.base import Events, event_data, stream_objects
+from slipstream_proxy.dialects.base import EventCutter, event_data, stream_objects
 
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:
@@ -103,7 +103,7 @@ def test_bad_chunks(text):
         ChunkedBody().feed(text)
 
 
-def fed(reader: Events, piece: bytes) -> list[bytes]:
+def fed(reader: EventCutter, piece: bytes) -> list[bytes]:
     """As the relay asks it."""
     return [piece] if reader.single(piece) else reader.feed(piece)
 
@@ -116,7 +116,7 @@ def fed(reader: Events, piece: bytes) -> list[bytes]:
 )
 def test_events_whatever_the_cuts(texts, cuts, end):
     events = [b"data: " + t.encode("utf-8", "surrogatepass") + end + end for t in texts]
-    reader, got = Events(), []
+    reader, got = EventCutter(), []
     for piece in cut(b"".join(events) + b"data: tail", cuts):
         got += fed(reader, piece)
     if end == b"\n":
@@ -136,7 +136,7 @@ def test_events_whatever_the_cuts(texts, cuts, end):
     )
 )
 def test_event_rubbish(pieces):
-    reader, got = Events(), b""
+    reader, got = EventCutter(), b""
     for piece in pieces:
         for event in fed(reader, piece):
             got += event
@@ -185,7 +185,7 @@ EVENT = st.lists(
 @given(st.lists(EVENT, max_size=6), CUTS, st.sampled_from([b"\n", b"\r\n", b"\r"]))
 def test_the_data_of_events_is_what_the_specification_says(events, cuts, end):
     text = b"".join(end.join(lines) + end + end for lines in events)
-    reader, got = Events(), []
+    reader, got = EventCutter(), []
     for piece in cut(text, cuts):
         got += [event_data(e) for e in fed(reader, piece) if b"data" in e]
     assert [d for d in got if d] == [d for d in sse(text) if d] and not reader.tail

@@ -11,7 +11,7 @@ from slipstream_proxy.data.access.admission import Admission
 from slipstream_proxy.data.access.hosts import AllowedHosts
 from slipstream_proxy.data.access.limits import Limits
 from slipstream_proxy.data.call.capture import Capture
-from slipstream_proxy.data.call.choice import Choice
+from slipstream_proxy.data.call.choice import AdapterChoice
 from slipstream_proxy.data.call.conversation import Conversation
 from slipstream_proxy.data.call.guards import CpuGuard
 from slipstream_proxy.data.call.headers import ProxyHeaders
@@ -29,7 +29,7 @@ from slipstream_proxy.data.engines.models import ModelMap
 from slipstream_proxy.data.engines.pools import Pools
 from slipstream_proxy.data.engines.probe import EngineProbe
 from slipstream_proxy.data.episode.memory import EpisodeMemory
-from slipstream_proxy.data.episode.pins import Pins
+from slipstream_proxy.data.episode.pins import EpisodePins
 from slipstream_proxy.data.episode.shared import SharedTable
 from slipstream_proxy.data.observe.call_log import CallLog
 from slipstream_proxy.data.observe.metrics import WorkerMetrics
@@ -72,7 +72,7 @@ class Plane:
         self.live = LiveView(config)
         self.holding = Holding(self.live, self.metrics, proxy.upstream_timeout)
         self.link = ControlLink(config.socket, self.live)
-        self.pins = Pins(self.live, self.link, self.metrics)
+        self.pins = EpisodePins(self.live, self.link, self.metrics)
         window = config.identity.continue_window
         self.shared = _shared_table(config.root / "conversations", window) if several else None
         self.episodes = EpisodeMemory(window=window, shared=self.shared)
@@ -109,7 +109,7 @@ class Plane:
             Conversation(self.episodes, traceparent=self.config.identity.traceparent),
             Capture(self.models, self.live),
             Replays(),
-            Choice(self.live, self.holding, self.pins),
+            AdapterChoice(self.live, self.holding, self.pins),
             Renaming(),
             Translation(self.contexts, own_responses=self.config.engine.own_responses),
             self.metrics,

@@ -153,7 +153,7 @@ def dumps(value: Json) -> bytes:
 _BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 
-class Events:
+class EventCutter:
     """Cuts a byte stream into SSE events, each with the blank line that ends it."""
 
     __slots__ = ("tail",)
@@ -199,7 +199,7 @@ def event_data(event: bytes) -> bytes:
 
 def stream_objects(reply: bytes) -> Iterator[JsonObject]:
     """The JSON objects of a recorded stream, in order; what is cut off at its end is left out."""
-    reader = Events()
+    reader = EventCutter()
     for event in reader.feed(reply):
         data = event_data(event)
         if data.startswith(b"{"):

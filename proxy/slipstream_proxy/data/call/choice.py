@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.call.call import ActiveCall
     from slipstream_proxy.data.engines.hold import Holding
     from slipstream_proxy.data.engines.live import LiveView
-    from slipstream_proxy.data.episode.pins import Pins
+    from slipstream_proxy.data.episode.pins import EpisodePins
 
 
-class Choice(CallStep):
+class AdapterChoice(CallStep):
     """Waits while the trainer has the engine, pins the episode to an adapter, and finds the engines that have it."""
 
-    def __init__(self, live: LiveView, holding: Holding, pins: Pins) -> None:
+    def __init__(self, live: LiveView, holding: Holding, pins: EpisodePins) -> None:
         self._live, self._holding, self._pins = live, holding, pins
 
     def choose(self, call: ActiveCall) -> bool:

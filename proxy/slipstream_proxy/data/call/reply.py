@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slipstream_proxy.dialects.base import Events
+from slipstream_proxy.dialects.base import EventCutter
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.wire.http1 import ResponseHead
@@ -23,7 +23,7 @@ class EngineReply:
         self.parts: list[bytes] = []
         """The body as the engine sent it, without its framing."""
         self.stream = False
-        self.events: Events | None = None
+        self.events: EventCutter | None = None
         """Cuts a stream into its events."""
         self.held: list[bytes] = []
         """The end of a stream, which leaves when the call is durable."""
@@ -37,7 +37,7 @@ class EngineReply:
         self.first = now
         self.stream = head.status == 200 and head.content_type.startswith(b"text/event-stream")
         if self.stream:
-            self.events = Events()
+            self.events = EventCutter()
 
     def body(self) -> bytes:
         return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)

@@ -31,7 +31,7 @@ class Pinned:
         """The state of ``LiveView`` under which its adapter was found to be loaded."""
 
 
-class Pins:
+class EpisodePins:
     """Of one worker."""
 
     def __init__(self, live: LiveView, link: ControlLink, metrics: WorkerMetrics) -> None:
