@@ -1,10 +1,12 @@
-"""Which adapter a new episode gets, and with what probability: one rule for the control plane and for a worker that decides alone.
+"""Which adapter a new episode gets, and with what probability: one rule for the control plane and for a worker that
+decides alone.
 
-The rule is pure: it looks at the live state and at the episode's names, so every process gives the same answer. A keyed hash stands in for the coin.
-The live adapter's name salts it: when a new version goes live, names that an agent uses again (a task's, an episode's) get a new coin.
+The rule is pure: it looks at the live state and at the episode's names, so every process gives the same answer. A keyed
+hash stands in for the coin. The live adapter's name salts it: when a new version goes live, names that an agent uses
+again (a task's, an episode's) get a new coin.
 
-The gate's estimates need the probability of every arm *at the time of the assignment*, because the control arm's share moves with the evidence. So an
-assignment carries ``chances``, which the pin and the episode keep.
+The gate's estimates need the probability of every arm *at the time of the assignment*, because the control arm's share
+moves with the evidence. So an assignment carries ``chances``, which the pin and the episode keep.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class Assignment(NamedTuple):
     propensity: float
     """Probability of this arm, in (0, 1]."""
     chances: str
-    """Probability of each arm: ``live=0.9 control=0.1``. Empty: there was nothing to choose, so the episode is no evidence about arms."""
+    """Probability of each arm: ``live=0.9 control=0.1``. Empty: there was nothing to choose, so the episode is no
+    evidence about arms.
+    """
 
 
 def place(salt: str, key: str, task: str | None, episode: str) -> float:
@@ -65,7 +69,9 @@ def chances_of(arms: Sequence[tuple[str, str, float]]) -> str:
 
 
 def chance(chances: str, arm: str) -> float:
-    """Probability of an arm in ``Assignment.chances``; 0.0 for one that was not in play, or for text that is not ours."""
+    """Probability of an arm in ``Assignment.chances``; 0.0 for one that was not in play, or for text that is
+    not ours.
+    """
     for part in chances.split():
         name, _, share = part.partition("=")
         if name == arm:

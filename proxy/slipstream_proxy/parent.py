@@ -36,7 +36,8 @@ def check_bind(config: Config, *, keyed: bool) -> None:
     """Raises ``StartError`` for a socket that is open to the world where no key is asked for."""
     if not keyed and not is_loopback(config.proxy.host):
         raise StartError(
-            f"proxy.host is {config.proxy.host} and there are no API keys: make one with `slipstream keys add NAME`, or bind to 127.0.0.1"
+            f"proxy.host is {config.proxy.host} and there are no API keys: make one with "
+            "`slipstream keys add NAME`, or bind to 127.0.0.1"
         )
 
 
@@ -75,10 +76,14 @@ def lock(root: Path) -> int:
 
 
 class Parent:
-    """Control plane and workers under one supervisor: it starts them again whenever they end, and ends them in order."""
+    """Control plane and workers under one supervisor: it starts them again whenever they end, and ends them in
+    order.
+    """
 
     def __init__(self, config: Config, sock: socket.socket, *, keyed: bool = False) -> None:
-        """``keyed``: every call needs a key, also of workers that are started when the last one is revoked: the socket may be open to the world."""
+        """``keyed``: every call needs a key, also of workers that are started when the last one is revoked: the socket
+        may be open to the world.
+        """
         self.config = config
         self.sock = sock
         self.supervisor = Supervisor(lambda name, line: log.error("%s %s", name, line))
@@ -104,8 +109,18 @@ class Parent:
         argv = [sys.executable, "-m", *command]
         grace = self.config.proxy.drain_timeout + 15.0
         return Child(
-            name, argv, env, grace, max_failures=None, hopeless=(), pauses=(0.2, 10.0), dies_by=dies_by, fds=fds, stage=stage, capture=False
-        )  # fmt: skip
+            name,
+            argv,
+            env,
+            grace,
+            max_failures=None,
+            hopeless=(),
+            pauses=(0.2, 10.0),
+            dies_by=dies_by,
+            fds=fds,
+            stage=stage,
+            capture=False,
+        )
 
     @property
     def url(self) -> str:

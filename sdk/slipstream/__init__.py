@@ -7,5 +7,14 @@ from slipstream.errors import ApiError, ConfigError, SlipstreamError, StartError
 
 __version__ = "0.1.0"
 __all__ = [
-    "ApiError", "AsyncClient", "Client", "Config", "ConfigError", "SlipstreamError", "StartError", "Unavailable", "episode", "load_config",
-]  # fmt: skip
+    "ApiError",
+    "AsyncClient",
+    "Client",
+    "Config",
+    "ConfigError",
+    "SlipstreamError",
+    "StartError",
+    "Unavailable",
+    "episode",
+    "load_config",
+]

@@ -1,7 +1,7 @@
 """Pauses between tries that grow while nothing works.
 
-Every loop here that tries again waits with a ``Backoff``. It is not tenacity's decorator, because half of these loops are woken or stopped
-in the middle of a pause, and a round that works starts them from the first pause again.
+Every loop here that tries again waits with a ``Backoff``. It is not tenacity's decorator, because half of these loops
+are woken or stopped in the middle of a pause, and a round that works starts them from the first pause again.
 """
 
 from __future__ import annotations

@@ -55,10 +55,17 @@ def _header(text: str) -> str:
 
 @contextlib.contextmanager
 def episode(
-    task: str | None = None, *, id: str | None = None, split: Split | str = Split.TRAIN, tags: dict[str, str] | None = None, url: str | None = None,
+    task: str | None = None,
+    *,
+    id: str | None = None,
+    split: Split | str = Split.TRAIN,
+    tags: dict[str, str] | None = None,
+    url: str | None = None,
     key: str | None = None,
-) -> Iterator[Run]:  # fmt: skip
-    """A new episode. ``task`` groups runs of the same thing; ``id`` is made up when not given. Raises ``ConfigError`` for names that no header can carry."""
+) -> Iterator[Run]:
+    """A new episode. ``task`` groups runs of the same thing; ``id`` is made up when not given. Raises ``ConfigError``
+    for names that no header can carry.
+    """
     if split not in set(Split):
         raise ConfigError(f"episode(split={split!r}): one of {', '.join(Split)}")
     for name, value in (tags or {}).items():

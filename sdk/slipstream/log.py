@@ -1,6 +1,8 @@
-"""Logs: one line each, for a person (console) or a machine (``SLIPSTREAM_LOG_FORMAT=json``). Never a secret, never a message's text.
+"""Logs: one line each, for a person (console) or a machine (``SLIPSTREAM_LOG_FORMAT=json``). Never a secret, never a
+message's text.
 
-A call's lines carry its id as ``request_id``. Level debug is for our own packages alone: an HTTP client's debug lines hold whole requests.
+A call's lines carry its id as ``request_id``. Level debug is for our own packages alone: an HTTP client's debug lines
+hold whole requests.
 """
 
 from __future__ import annotations
@@ -19,11 +21,37 @@ from slipstream.errors import ConfigError, SlipstreamError
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 OURS = ("slipstream", "slipstream_proxy", "slipstream_judge", "slipstream_trainer")
 NOISY = (
-    "httpx", "httpcore", "asyncio", "urllib3", "LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "aiohttp", "matplotlib", "filelock", "openai", "anthropic",
-    "botocore", "boto3", "s3transfer", "opentelemetry",
-)  # fmt: skip
-TOLD = frozenset({"OperationalError", "IOException", "InterfaceError", "PoolTimeout", "StoreError", "OutOfMemoryException", "ImportError"})  # fmt: skip
-"""Exceptions, beside the system's and our own, whose words are about machines. Others may quote what they could not read: their type and place are told."""
+    "httpx",
+    "httpcore",
+    "asyncio",
+    "urllib3",
+    "LiteLLM",
+    "LiteLLM Router",
+    "LiteLLM Proxy",
+    "aiohttp",
+    "matplotlib",
+    "filelock",
+    "openai",
+    "anthropic",
+    "botocore",
+    "boto3",
+    "s3transfer",
+    "opentelemetry",
+)
+TOLD = frozenset(
+    {
+        "OperationalError",
+        "IOException",
+        "InterfaceError",
+        "PoolTimeout",
+        "StoreError",
+        "OutOfMemoryException",
+        "ImportError",
+    }
+)
+"""Exceptions, beside the system's and our own, whose words are about machines. Others may quote what they could not
+read: their type and place are told.
+"""
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
@@ -38,7 +66,9 @@ def _told(error: BaseException) -> bool:
 
 
 def describe(error: BaseException | None) -> str:
-    """Type and places of an exception and of what caused it, innermost first; its words only where they can be no text of a message."""
+    """Type and places of an exception and of what caused it, innermost first; its words only where they can be no text
+    of a message.
+    """
     parts: list[str] = []
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -92,12 +122,16 @@ def _one_line(value: object) -> str:
 
 
 def brief(why: object) -> str:
-    """A failure's reason for a log: what stands before the first colon or quotation mark, for behind it a transcript may be quoted."""
+    """A failure's reason for a log: what stands before the first colon or quotation mark, for behind it a transcript
+    may be quoted.
+    """
     return re.split(r"[:\n\"'`({\[]", str(why), maxsplit=1)[0].strip()[:200]
 
 
 def setup_logging(level: str | None = None) -> None:
-    """``SLIPSTREAM_LOG_LEVEL`` (info), ``SLIPSTREAM_LOG_FORMAT`` (console or json); to stderr. Raises ``ConfigError`` for what there is not."""
+    """``SLIPSTREAM_LOG_LEVEL`` (info), ``SLIPSTREAM_LOG_FORMAT`` (console or json); to stderr. Raises ``ConfigError``
+    for what there is not.
+    """
     form = os.environ.get("SLIPSTREAM_LOG_FORMAT") or "console"
     if form not in {"console", "json"}:
         raise ConfigError(f"SLIPSTREAM_LOG_FORMAT={form}: there are console and json")

@@ -1,8 +1,9 @@
 """How many groups a step waits for: as few as are set, and more while runs end many versions behind.
 
-A run that lasts while ``concurrency / (groups a step × groups' size)`` versions go live is that many versions behind when it ends. Small steps, which
-give a small agent its first adapter soon, would leave the runs of a busy one too old to train on. So while runs come late, steps wait for more groups
-and for longer, up to ``max_groups``; once they come in time again, for fewer.
+A run that lasts while ``concurrency / (groups a step × groups' size)`` versions go live is that many versions behind
+when it ends. Small steps, which give a small agent its first adapter soon, would leave the runs of a busy one too old
+to train on. So while runs come late, steps wait for more groups and for longer, up to ``max_groups``; once they come in
+time again, for fewer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The compiler's work before agents need it: rows of every length that a step may have are computed once, on made-up tokens.
+"""The compiler's work before agents need it: rows of every length that a step may have are computed once, on made-up
+tokens.
 
-On a GPU the layers are compiled for each length (``layout.forest_width`` makes few), with and without gradients. In the first steps that took half
-a minute, in which agents went on and their episodes became stale. Weights, optimiser and random numbers stay as they were.
+On a GPU the layers are compiled for each length (``layout.forest_width`` makes few), with and without gradients. In the
+first steps that took half a minute, in which agents went on and their episodes became stale. Weights, optimiser and
+random numbers stay as they were.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def check_origin(deps: Deps, request: web.Request) -> None:
-    """Without keys a browser on this machine could be made to ask for a stranger's page: a foreign Origin, or a Host that is not this machine's
-    name (DNS rebinding), is refused.
+    """Without keys a browser on this machine could be made to ask for a stranger's page: a foreign Origin, or a Host
+    that is not this machine's name (DNS rebinding), is refused.
     """
     try:
         host = urlsplit(f"//{request.headers.get('host', 'localhost')}").hostname or ""

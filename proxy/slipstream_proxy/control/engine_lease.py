@@ -1,7 +1,8 @@
 """One GPU for engine and trainer: while the trainer has it, new calls wait at the data plane and the engines sleep.
 
-A hold is a lease: its worker renews it, and without that it ends by itself, the engines wake and the calls go on. It stands in the live state, so
-that data planes learn of it as of everything else and a control plane that is started again goes on with it.
+A hold is a lease: its worker renews it, and without that it ends by itself, the engines wake and the calls go on. It
+stands in the live state, so that data planes learn of it as of everything else and a control plane that is started
+again goes on with it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class HeldLease:
 
 
 async def sleep(engines: EnginePool, engine: EngineReplica) -> bool:
-    """Weights to the host, KV cache dropped; running requests are frozen and go on after ``wake``. False: it has no sleep mode.
+    """Weights to the host, KV cache dropped; running requests are frozen and go on after ``wake``. False: it has no
+    sleep mode.
 
     ``engines.awake`` is cleared before. Raises ``EngineFailed`` or ``EngineAway``.
     """
@@ -198,7 +200,9 @@ class EngineLease:
                     await asyncio.sleep(WAKE_PAUSE)
 
     async def rouse(self) -> None:
-        """Now and then: what sleeps though nobody holds it (whoever did is gone, and so is the control plane of then) is woken."""
+        """Now and then: what sleeps though nobody holds it (whoever did is gone, and so is the control plane of then)
+        is woken.
+        """
         if self.shared and self.held is None:
             for engine in self.engines.healthy():
                 async with engine.lock:  # nobody puts it to sleep meanwhile

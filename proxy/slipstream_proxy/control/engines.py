@@ -52,13 +52,15 @@ class EngineReplica:
 
 
 def same(root: str | None, *paths: str) -> bool:
-    """Whether a loaded adapter (``root`` of ``/v1/models``: the path it came from) is that of one of ``paths``. An engine that does not tell is believed."""
+    """Whether a loaded adapter (``root`` of ``/v1/models``: the path it came from) is that of one of ``paths``. An
+    engine that does not tell is believed.
+    """
     return root is None or any(PurePath(root) == PurePath(path) for path in paths)
 
 
 class EnginePool:
-    """``wanted()``: adapters (name → path as vLLM sees it) that each engine must have before it is ``ok``; ``known()``: all that are ours, with
-    the paths that an engine may have them from.
+    """``wanted()``: adapters (name → path as vLLM sees it) that each engine must have before it is ``ok``; ``known()``:
+    all that are ours, with the paths that an engine may have them from.
     """
 
     def __init__(
@@ -79,7 +81,9 @@ class EnginePool:
         self.session: aiohttp.ClientSession | None = None
         self.restarts = 0
         self.awake = asyncio.Event()
-        """Cleared while the engines sleep or fall asleep: nothing is loaded, and nobody is called dead for saying nothing."""
+        """Cleared while the engines sleep or fall asleep: nothing is loaded, and nobody is called dead for saying
+        nothing.
+        """
         self.awake.set()
 
     async def start(self) -> None:

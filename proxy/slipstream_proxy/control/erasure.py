@@ -1,4 +1,5 @@
-"""What is forgotten, gone from the spool too: a frame of the same length that says nothing takes the place of each of its records.
+"""What is forgotten, gone from the spool too: a frame of the same length that says nothing takes the place of each of
+its records.
 
 Only records that a verified snapshot of the store holds are touched, so that a write that is cut off costs nothing.
 """

@@ -143,7 +143,11 @@ def _groups(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         yield line.model_copy(update={"blocks": nothing_else})
     if evaluating := counts.evaluating.groups:
         episodes = plural(counts.evaluating.episodes, "episode", "episodes")
-        text = f"{plural(evaluating, 'evaluation group forms', 'evaluation groups form')} with {episodes}: never trained on"
+        text = (
+            ""
+            f"{plural(evaluating, 'evaluation group forms', 'evaluation groups form')} with {episodes}: "
+            "never trained on"
+        )
         yield FunnelLine(stage="groups", cause="evaluation", count=evaluating, text=text)
 
 

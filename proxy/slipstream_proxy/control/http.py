@@ -1,6 +1,7 @@
 """The control API's plumbing: routes as data, checked parameters and bodies, one error shape, who may do what.
 
-A ``Route`` says all that is to be known of a call; the same data make the handler's checks and ``/slipstream/openapi.json``.
+A ``Route`` says all that is to be known of a call; the same data make the handler's checks and
+``/slipstream/openapi.json``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ JSON = "application/json"
 INFERENCE, REWARD, GRADE, JUDGE, TRAINER, ADMIN = "inference", "reward", "grade", "judge", "trainer", "admin"
 MANY = 2**53
 ENDLESS: dict[str, Any] = {"x-endless": True}
-"""Marks a query parameter that makes the reply endless: said in words in the OpenAPI document, which tools call with every parameter."""
+"""Marks a query parameter that makes the reply endless: said in words in the OpenAPI document, which tools call with
+every parameter.
+"""
 EVERY_SCOPE = (INFERENCE, REWARD, GRADE, JUDGE, TRAINER, ADMIN)
 
 

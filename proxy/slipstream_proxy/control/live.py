@@ -1,4 +1,6 @@
-"""What is live, for the data plane: one object, streamed as NDJSON and kept in ``live.json`` for workers that start while the control plane is away."""
+"""What is live, for the data plane: one object, streamed as NDJSON and kept in ``live.json`` for workers that start
+while the control plane is away.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class ModelLive:
     live: str
     arms: Sequence[tuple[str, str, float]] = ()
     loaded: list[str] = field(default_factory=list)
-    """Adapters that may be sent to the engine. A pin to another one has been given up: its episode moves to ``live``."""
+    """Adapters that may be sent to the engine. A pin to another one has been given up: its episode moves to ``live``.
+    """
 
 
 class LiveState:

@@ -1,4 +1,6 @@
-"""The control plane's metrics, in its own registry: what ``GET /internal/metrics`` answers and the data plane's ``/metrics`` adds to its own."""
+"""The control plane's metrics, in its own registry: what ``GET /internal/metrics`` answers and the data plane's
+``/metrics`` adds to its own.
+"""
 
 from __future__ import annotations
 

@@ -90,7 +90,9 @@ class RewardMetrics:
         )
 
     def look(self, rows: Sequence[dict[str, Any]], versions: dict[str, int]) -> None:
-        """``rows`` as ``Store.rewards_by_source`` gives them. Only the most frequent sources and the newest adapters are told."""
+        """``rows`` as ``Store.rewards_by_source`` gives them. Only the most frequent sources and the newest adapters
+        are told.
+        """
         for gauge in (self.count, self.mean, self.std):
             gauge.clear()
         by_source: dict[str, int] = {}

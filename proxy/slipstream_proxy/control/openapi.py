@@ -76,7 +76,9 @@ def _defs(models: Iterable[type[BaseModel]]) -> tuple[dict[Any, Any], dict[str, 
 
 
 def _named_only(schema: Any) -> Any:
-    """Names of a mapping that has a pattern for them are of that pattern: pydantic leaves it unsaid what other names would be."""
+    """Names of a mapping that has a pattern for them are of that pattern: pydantic leaves it unsaid what other names
+    would be.
+    """
     if isinstance(schema, dict):
         if "patternProperties" in schema:
             schema.setdefault("additionalProperties", False)

@@ -1,8 +1,8 @@
 """``POST /v1/chat/completions``.
 
-An engine with Slipstream's plugin is asked by one member (``packed``). Else it is asked for ``return_token_ids`` and ``logprobs`` (and reasoning where the client hides it, because vLLM hides the ids
-with it). vLLM writes ``null`` where ids and log-probabilities are not asked for; events without anything but ids it
-does not send at all.
+An engine with Slipstream's plugin is asked by one member (``packed``). Else it is asked for ``return_token_ids`` and
+``logprobs`` (and reasoning where the client hides it, because vLLM hides the ids with it). vLLM writes ``null`` where
+ids and log-probabilities are not asked for; events without anything but ids it does not send at all.
 """
 
 from __future__ import annotations

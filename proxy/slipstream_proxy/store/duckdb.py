@@ -258,7 +258,10 @@ class DuckDriver:
 
     def next_seq(self, tx: Any, count: int) -> int:
         if self._seq is None:
-            sql = "SELECT (SELECT max(seq) FROM t_rewards), (SELECT max(id) FROM t_events), (SELECT max(seq) FROM t_outcomes)"
+            sql = (
+                "SELECT (SELECT max(seq) FROM t_rewards), (SELECT max(id) FROM "
+                "t_events), (SELECT max(seq) FROM t_outcomes)"
+            )
             self._seq = max(n or 0 for n in tx.all(sql)[0])
         first = self._seq + 1
         self._seq += count
@@ -321,7 +324,8 @@ class DuckDriver:
             return running.result()
 
     def _lend_lock(self) -> None:
-        """DuckDB's lock lets no other process read. It is given up for a reader, whose own lock keeps writers out meanwhile.
+        """DuckDB's lock lets no other process read. It is given up for a reader, whose own lock keeps writers out
+        meanwhile.
 
         POSIX locks belong to a process and a file, whichever descriptor they were taken with.
         """

@@ -1,7 +1,8 @@
 """Rewards in the order in which they became final: what the gate reads, a few at a time.
 
-An episode is written down once: when it is done and its combined reward is known for the first time. Later corrections change the episode and what
-trains, not this log. So the order is the same for every proxy and after a restart, and evidence never looks back.
+An episode is written down once: when it is done and its combined reward is known for the first time. Later corrections
+change the episode and what trains, not this log. So the order is the same for every proxy and after a restart, and
+evidence never looks back.
 """
 
 from __future__ import annotations

@@ -81,7 +81,8 @@ TABLES: dict[str, dict[str, str]] = {
     "t_exports": {"id": "TEXT", "ts": "FLOAT8", "format": "TEXT"},
     "t_exported": {"export": "TEXT", "eid": "TEXT"},
     "t_outcomes": {
-        "seq": "BIGINT", "eid": "TEXT", "model": "TEXT", "adapter": "TEXT", "arm": "TEXT", "chances": "TEXT", "task": "TEXT",
+        "seq": "BIGINT", "eid": "TEXT", "model": "TEXT", "adapter": "TEXT", "arm": "TEXT", "chances": "TEXT",
+        "task": "TEXT",
         "reward": "FLOAT8", "ts": "FLOAT8",
     },
     "t_rewrite": {"tab": "TEXT"},

@@ -1,7 +1,8 @@
 """The contract: the JSON bodies that proxy, judge, trainer and users send each other over the control API.
 
-Every model is a body of a route under ``/slipstream/v1``; ``GET /slipstream/openapi.json`` lists them. Bulk token data travels as Arrow IPC
-streams, and ``BATCH_COLUMNS`` names their columns. Times are seconds since the epoch, UTC, as floats.
+Every model is a body of a route under ``/slipstream/v1``; ``GET /slipstream/openapi.json`` lists them. Bulk token data
+travels as Arrow IPC streams, and ``BATCH_COLUMNS`` names their columns. Times are seconds since the epoch, UTC, as
+floats.
 """
 
 from slipstream.contract.adapters import (

@@ -54,7 +54,8 @@ class GateReport(Model):
     difference: float | None = None
     """Mean reward on trial minus that of the control, in reward units and clipped to the usual range of rewards."""
     lower: float | None = None
-    """The difference is between ``lower`` and ``upper`` with probability 1 - 2 alpha, at any time. None: not known yet."""
+    """The difference is between ``lower`` and ``upper`` with probability 1 - 2 alpha, at any time. None: not known yet.
+    """
     upper: float | None = None
     """Below 0 exactly when the evidence reaches its threshold: the two are one calculation."""
     trial_episodes: int = 0
@@ -114,7 +115,9 @@ class Adapter(Model):
     @model_validator(mode="before")
     @classmethod
     def _read_older_forms(cls, data: object) -> object:
-        """Stores, spools and exports of version 0.1 keep these in one dict ``numbers``; a gate may have had other fields."""
+        """Stores, spools and exports of version 0.1 keep these in one dict ``numbers``; a gate may have had other
+        fields.
+        """
         if not isinstance(data, dict):
             return data
         fields = dict(data)

@@ -21,7 +21,8 @@ class BatchLeaseIn(Model):
     min_groups: Annotated[int, Field(ge=1)] = 8
     max_groups: Annotated[int, Field(ge=1)] = 16
     max_wait: Annotated[float, Field(ge=0)] = 60.0
-    """Seconds after which fewer than ``min_groups`` are enough, counted from when the oldest waiting group was ready."""
+    """Seconds after which fewer than ``min_groups`` are enough, counted from when the oldest waiting group was ready.
+    """
     max_staleness: Annotated[int, Field(ge=0)] = 4
 
 

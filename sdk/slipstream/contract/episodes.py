@@ -157,4 +157,6 @@ class Deleted(Model):
     adapters: list[str]
     """Adapters that were trained on it."""
     exports: list[str] = Field(default_factory=list)
-    """Datasets that it stands in (an export's ``x-slipstream-export``), which are where they were taken to; archives of days are written anew without it."""
+    """Datasets that it stands in (an export's ``x-slipstream-export``), which are where they were taken to; archives of
+    days are written anew without it.
+    """

@@ -9,8 +9,20 @@ from pydantic import Field
 from slipstream.contract.base import Model
 
 Stage = Literal[
-    "engine", "store", "calls", "episodes", "groups", "judge", "reward", "untrainable", "lost", "ready", "trainer", "step", "gate"
-]  # fmt: skip
+    "engine",
+    "store",
+    "calls",
+    "episodes",
+    "groups",
+    "judge",
+    "reward",
+    "untrainable",
+    "lost",
+    "ready",
+    "trainer",
+    "step",
+    "gate",
+]
 """In the order in which a call becomes an adapter."""
 
 

@@ -1,4 +1,6 @@
-"""Names from any text: how a tag becomes an id. The proxy, ``slipstream import`` and ``slipstream.episode()`` share the rule."""
+"""Names from any text: how a tag becomes an id. The proxy, ``slipstream import`` and ``slipstream.episode()`` share the
+rule.
+"""
 
 from __future__ import annotations
 

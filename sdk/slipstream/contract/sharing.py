@@ -10,7 +10,8 @@ from slipstream.contract.base import Model, Tag
 
 
 class HoldIn(Model):
-    """``POST engine/hold`` (``engine.share``): new calls wait and the engine sleeps, until ``engine/release`` or until ``seconds`` are over.
+    """``POST engine/hold`` (``engine.share``): new calls wait and the engine sleeps, until ``engine/release`` or until
+    ``seconds`` are over.
 
     The worker that has the hold posts it again to keep it.
     """

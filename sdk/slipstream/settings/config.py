@@ -36,7 +36,8 @@ class Config(Section):
     def _together(self) -> Self:
         if self.trainer.lora_rank > self.engine.max_lora_rank:
             raise ValueError(
-                f"trainer.lora_rank {self.trainer.lora_rank} is above engine.max_lora_rank {self.engine.max_lora_rank}: vLLM would refuse"
+                f"trainer.lora_rank {self.trainer.lora_rank} is above engine.max_lora_rank "
+                f"{self.engine.max_lora_rank}: vLLM would refuse"
             )
         if self.trainer.min_groups > self.trainer.max_groups:
             raise ValueError("trainer.min_groups is above trainer.max_groups")

@@ -22,7 +22,9 @@ class EngineConfig(Section):
         None,
         ge=1,
         le=64,
-        description="API-server processes of the vLLM that `up` starts; None: one for each 4 cores, at most 4, and 1 on a CPU.",
+        description=(
+            "API-server processes of the vLLM that `up` starts; None: one for each 4 cores, at most 4, and 1 on a CPU."
+        ),
     )
     max_loras: int = Field(4, ge=2, description="Adapters that vLLM computes with at once.")
     max_lora_rank: int = Field(16, ge=1, description="Largest rank that vLLM takes.")
@@ -43,7 +45,10 @@ class EngineConfig(Section):
     )
     own_responses: bool = Field(
         False,
-        description="Responses go to the engine's own route, without ids: for one that keeps them (VLLM_ENABLE_RESPONSES_API_STORE=1) or serves gpt-oss.",
+        description=(
+            "Responses go to the engine's own route, without ids: for one that keeps them "
+            "(VLLM_ENABLE_RESPONSES_API_STORE=1) or serves gpt-oss."
+        ),
     )
     args: list[str] = Field(default_factory=list, description="More vLLM flags.")
     start_timeout: Positive = Field(900.0, description="Seconds until a starting engine must answer.")

@@ -17,7 +17,9 @@ class ProxyConfig(Section):
     workers: int = Field(1, ge=1, le=64, description="Data-plane processes on the one port.")
     durability: Literal["power", "process", "none"] = Field(
         "power",
-        description="A reply ends once its call is: on the disk (power), handed to the OS (process), or at once (none).",
+        description=(
+            "A reply ends once its call is: on the disk (power), handed to the OS (process), or at once (none)."
+        ),
     )
     drain_timeout: Positive = Field(30.0, description="Seconds that running streams get after SIGTERM.")
     body_limit: int = Field(32 * 2**20, ge=1024, description="Largest request body in bytes; more is a 413.")
@@ -36,7 +38,10 @@ class ProxyConfig(Section):
     segment_bytes: int = Field(64 * 2**20, ge=4096, description="Spool segment size at which a new one is begun.")
     redact: str | None = Field(
         None,
-        description="module:function(record: dict) -> dict, run before a call is stored: its request, reply and tag.NAME, each a str.",
+        description=(
+            "module:function(record: dict) -> dict, run before a call is stored: "
+            "its request, reply and tag.NAME, each a str."
+        ),
     )
     metric_tags: list[str] | None = Field(
         None,

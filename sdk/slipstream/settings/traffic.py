@@ -19,7 +19,7 @@ class IdentityConfig(Section):
 class EpisodesConfig(Section):
     idle_timeout: Positive = Field(
         900.0,
-        description="Seconds without a call after which an episode is done at the latest. It is less where an agent's own "
+        description="Seconds without a call after which an episode is done at the latest. It is less where an agent's "
         "pauses are shorter (docs/store.md).",
     )
 

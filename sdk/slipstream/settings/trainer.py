@@ -30,7 +30,9 @@ class TrainerConfig(Section):
     )
     learning_rate: Positive | Literal["auto"] = Field(
         "auto",
-        description="AdamW's. auto: begins by hidden size and lora_alpha, then follows the KL of each step; a number stays.",
+        description=(
+            "AdamW's. auto: begins by hidden size and lora_alpha, then follows the KL of each step; a number stays."
+        ),
     )
     target_kl: Positive = Field(
         0.003, description="KL of a full step, nats a token, that an automatic learning rate aims at."
@@ -75,7 +77,9 @@ class TrainerConfig(Section):
     )
     max_engine_kl: Positive = Field(
         1.0,
-        description="A batch whose KL of the engine's to the trainer's policy (nats a token) is above is not stepped on.",
+        description=(
+            "A batch whose KL of the engine's to the trainer's policy (nats a token) is above is not stepped on."
+        ),
     )
     max_grad: Positive = Field(1000.0, description="A batch whose gradient norm is above is not stepped on.")
     min_entropy: Annotated[float, Field(ge=0)] = Field(

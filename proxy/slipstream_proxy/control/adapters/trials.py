@@ -1,4 +1,6 @@
-"""Every trained model's trial, kept true to what the registry says: the gate decides there, people and other proxies may too."""
+"""Every trained model's trial, kept true to what the registry says: the gate decides there, people and other proxies
+may too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Is this folder an adapter that vLLM takes? Said before the engine is asked, in words that name the file and the field."""
+"""Is this folder an adapter that vLLM takes? Said before the engine is asked, in words that name the file and the
+field.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,9 @@ def base_shapes(model: str | None) -> dict[str, list[int]]:
 
 
 def check_shapes(tensors: dict[str, dict[str, Any]], base: dict[str, list[int]]) -> None:
-    """A is [rank, in] and B [out, rank] of a module that the base model has. vLLM 0.32 takes smaller ones without a word and computes nonsense."""
+    """A is [rank, in] and B [out, rank] of a module that the base model has. vLLM 0.32 takes smaller ones without a
+    word and computes nonsense.
+    """
     for name, entry in tensors.items():
         part = _PART.match(name)
         weight = base.get(part["module"]) if part else None
@@ -133,7 +137,8 @@ def check_shapes(tensors: dict[str, dict[str, Any]], base: dict[str, list[int]])
         shape, outer = [int(n) for n in entry["shape"]], weight[1] if part["side"] == "A" else weight[0]
         if len(shape) != 2 or shape[1 if part["side"] == "A" else 0] != outer:
             raise BadAdapter(
-                f"{WEIGHTS}: {name} has shape {shape}, the base model's layer has {weight}: an adapter of another model?"
+                f"{WEIGHTS}: {name} has shape {shape}, the base model's layer "
+                f"has {weight}: an adapter of another model?"
             )
 
 

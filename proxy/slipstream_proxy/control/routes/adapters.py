@@ -57,7 +57,9 @@ def _shown(ctx: Ctx, adapter: c.Adapter) -> c.Adapter:
 
 
 async def upload(ctx: Ctx) -> c.AdapterIn:
-    """multipart/form-data: a part ``adapter`` (AdapterIn as JSON) and the two files by their names. The folder appears whole, by rename."""
+    """multipart/form-data: a part ``adapter`` (AdapterIn as JSON) and the two files by their names. The folder appears
+    whole, by rename.
+    """
     root = ctx.deps.config.adapters_dir
     temp = root / f".tmp-{new_id()}"
     wanted: c.AdapterIn | None = None
@@ -150,7 +152,8 @@ ROUTES = [
         "POST",
         c.API + "/adapters",
         post_adapter,
-        "Register a folder under adapters.dir, or upload one as multipart/form-data (parts: adapter = this body as JSON, adapter_config.json, "
+        "Register a folder under adapters.dir, or upload one as multipart/form-data "
+        "(parts: adapter = this body as JSON, adapter_config.json, "
         "adapter_model.safetensors)",
         (TRAINER,),
         WaitQuery,

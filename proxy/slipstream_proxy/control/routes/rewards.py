@@ -32,7 +32,9 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
             404,
             f"no call of episode {episode} has come, and its rewards have waited long enough",
             field="path.episode",
-            fix="check the episode's id (x-slipstream-episode of its replies); a reward waits reward.orphan_ttl seconds",
+            fix=(
+                "check the episode's id (x-slipstream-episode of its replies); a reward waits reward.orphan_ttl seconds"
+            ),
         )
     if ack.known and body.call is not None and not await _call_exists(ctx, key, episode, body.call):
         raise Problem(
@@ -49,7 +51,10 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
             "reward", {"key": key, "episode": episode, "reward": reward}, wait=10.0 if deps.store_answers else 0
         )
     if not ack.known:
-        hint = "no call of it has come with this key yet; if another key makes its calls, use that key or one of scope grade"
+        hint = (
+            "no call of it has come with this key yet; if another key makes "
+            "its calls, use that key or one of scope grade"
+        )
         ack = ack.model_copy(update={"fix": hint})
     return ended_reply(reply(ack.model_copy(update={"done": True}))) if ends else reply(ack)
 
@@ -92,7 +97,9 @@ async def _owner(ctx: Ctx, episode: str) -> str:
 
 
 async def _call_exists(ctx: Ctx, key: str, episode: str, call: str) -> bool:
-    """A call may have been answered a moment ago: it is waited for while the spool holds something newer than the store."""
+    """A call may have been answered a moment ago: it is waited for while the spool holds something newer than the
+    store.
+    """
     deps = ctx.deps
     until = asyncio.get_running_loop().time() + CALL_PATIENCE
     while True:

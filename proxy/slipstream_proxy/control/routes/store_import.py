@@ -1,4 +1,5 @@
-"""What another Slipstream exported, put back whole: episodes with their ids, tokens, log-probabilities, rewards and lineage; adapters with their states.
+"""What another Slipstream exported, put back whole: episodes with their ids, tokens, log-probabilities, rewards and
+lineage; adapters with their states.
 
 This is how a store moves (DuckDB → PostgreSQL): export there, import here.
 """
@@ -86,7 +87,9 @@ async def post_episode(ctx: Ctx) -> web.StreamResponse:
 
 
 async def post_adapters(ctx: Ctx) -> web.StreamResponse:
-    """States are taken as they are: the live one is loaded before any call is sent to it. Those that are here already stay as they are."""
+    """States are taken as they are: the live one is loaded before any call is sent to it. Those that are here already
+    stay as they are.
+    """
     models = ctx.deps.registry.models
     body: c.AdapterList = ctx.body
     strange = [a.name for a in body.adapters if a.model not in models or a.name != f"{a.model}@{a.version}"]
