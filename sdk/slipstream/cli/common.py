@@ -26,7 +26,10 @@ HOISTED = (*WITH_VALUE, "--json")
 
 
 def hoist(argv: Sequence[str]) -> list[str]:
-    """Move the shared options behind the command's name: ``--config F keys list --json`` becomes ``keys --config F --json list``."""
+    """Move the shared options behind the command's name:
+
+    ``--config F keys list --json`` becomes ``keys --config F --json list``.
+    """
     shared: list[str] = []
     rest: list[str] = []
     words = iter(argv)
@@ -90,7 +93,8 @@ def add_client(parser: argparse.ArgumentParser) -> None:
 
 
 def proxy_url(args: argparse.Namespace) -> str | None:
-    """``--url``, else ``--config``'s proxy, else SLIPSTREAM_URL, else the proxy of this folder. None: the client's own default.
+    """``--url``, else ``--config``'s proxy, else SLIPSTREAM_URL, else the proxy of this folder. None: the client's own
+    default.
 
     The proxy of a configuration is the one that runs on its ``data_dir``, else ``proxy.host`` and ``proxy.port``.
     """
@@ -104,7 +108,8 @@ def proxy_url(args: argparse.Namespace) -> str | None:
         return found
     if not named and not Path(FILE).is_file():
         return None
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.proxy.host, config.proxy.host)  # noqa: S104 - where to reach it
+    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to reach it
+    host = local.get(config.proxy.host, config.proxy.host)
     return f"http://[{host}]:{config.proxy.port}" if ":" in host else f"http://{host}:{config.proxy.port}"
 
 

@@ -25,7 +25,13 @@ def run(args: argparse.Namespace) -> int:
 
     setup_logging("warning")
     options = Options(
-        seed=args.seed, keep=args.keep, data_dir=args.data_dir, flags=args.set, config=args.config, time_limit=args.time_limit or TIME_LIMIT,
-        post_reward=not args.no_reward, verbose=args.verbose,
-    )  # fmt: skip
+        seed=args.seed,
+        keep=args.keep,
+        data_dir=args.data_dir,
+        flags=args.set,
+        config=args.config,
+        time_limit=args.time_limit or TIME_LIMIT,
+        post_reward=not args.no_reward,
+        verbose=args.verbose,
+    )
     return asyncio.run(demo(options))

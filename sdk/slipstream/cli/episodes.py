@@ -41,7 +41,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 def describe(episode: EpisodeDetail) -> str:
     """A page for a terminal: who, rewards, and the conversation call by call."""
     lines = [
-        f"episode {episode.id}  task {episode.task or '-'}  {episode.split}  {episode.state}  adapter {episode.adapter or '-'}"
+        (
+            f"episode {episode.id}  task {episode.task or '-'}  {episode.split}  {episode.state}  adapter "
+            f"{episode.adapter or '-'}"
+        )
     ]
     lines += [
         f"  reward {r.name} = {r.value:g} by {r.source} at {when(r.at)}  {r.reason or ''}" for r in episode.rewards
@@ -49,7 +52,8 @@ def describe(episode: EpisodeDetail) -> str:
     for call in episode.call_list:
         why = "" if call.trainable else f"  not trained on: {call.untrainable_reason}"
         lines.append(
-            f"  call {call.number}  {call.outcome} {call.status}  {call.prompt_tokens}+{call.completion_tokens} tokens{why}"
+            f"  call {call.number}  {call.outcome} {call.status}  "
+            f"{call.prompt_tokens}+{call.completion_tokens} tokens{why}"
         )
         lines += [f"    > {json.dumps(m, ensure_ascii=False)[:300]}" for m in call.messages[-2:]]
         lines += [f"    < {json.dumps(m, ensure_ascii=False)[:300]}" for m in call.reply]

@@ -67,8 +67,18 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{path}: {e.strerror}") from e
     load_config(path, env={})  # what is written can be read
     if args.json:
-        print(json.dumps({"file": str(path), "model": answers.model, "framework": answers.framework, "judge": answers.judge,
-                          "profile": answers.profile, "next": next_steps(answers)}))  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    "file": str(path),
+                    "model": answers.model,
+                    "framework": answers.framework,
+                    "judge": answers.judge,
+                    "profile": answers.profile,
+                    "next": next_steps(answers),
+                }
+            )
+        )
         return 0
     print(f"{path} is written.\n")
     print("\n".join(next_steps(answers)))

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LeasedBatch:
-    """The trainer's work: ``table`` has ``contract.BATCH_COLUMNS``, a row per sampled choice. Hold it until ``until``."""
+    """The trainer's work: ``table`` has ``contract.BATCH_COLUMNS``, a row per sampled choice.
+
+    Hold it until ``until``.
+    """
 
     id: str
     lease: str

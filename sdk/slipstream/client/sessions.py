@@ -83,7 +83,9 @@ class AsyncSession:
 
 
 class Method(Generic[P, T]):
-    """A function of requests.py as a method: it returns the result on a ``Client``, a coroutine of it on an ``AsyncClient``."""
+    """A function of requests.py as a method: it returns the result on a ``Client``, a coroutine of it on an
+    ``AsyncClient``.
+    """
 
     def __init__(self, make: Callable[P, Ask[T]]) -> None:
         self.make = make
@@ -137,9 +139,11 @@ class Methods:
 
 
 class Client(Methods, SyncSession):
-    """Sync. ``url`` is the proxy's (``SLIPSTREAM_URL``, ``OPENAI_BASE_URL``), ``key`` an API key with the needed scope (``SLIPSTREAM_API_KEY``).
+    """Sync. ``url`` is the proxy's (``SLIPSTREAM_URL``, ``OPENAI_BASE_URL``), ``key`` an API key with the needed scope
+    (``SLIPSTREAM_API_KEY``).
 
-    Raises ``ApiError`` for what the proxy refuses, ``Unavailable`` when it does not answer, ``ConfigError`` for a ``url`` that is none.
+    Raises ``ApiError`` for what the proxy refuses, ``Unavailable`` when it does not answer, ``ConfigError`` for a
+    ``url`` that is none.
     """
 
     def all_episodes(self, **filters: Any) -> Iterator[c.Episode]:

@@ -14,7 +14,8 @@ def version_of(adapter: str) -> int:
 async def success_curve(url: str) -> list[tuple[str, str, float, int]]:
     """(adapter, split, success, episodes) in the adapters' order."""
     query = (
-        "select adapter, split, avg(reward) as success, count(*) as n from episodes where reward is not null and adapter is not null "
+        "select adapter, split, avg(reward) as success, count(*) as n from episodes where reward is not "
+        "null and adapter is not null "
         "group by adapter, split"
     )
     async with AsyncClient(url) as client:

@@ -1,6 +1,7 @@
 """The demo: an unchanged agent gets better while it runs, on the real engine, proxy, store and trainer.
 
-base success on held-out tasks → the agent works on training tasks, the trainer learns from its episodes, the proxy swaps
+base success on held-out tasks → the agent works on training tasks, the trainer learns from its episodes, the proxy
+swaps
 adapters in → held-out success of the last adapter, a plot, one line of JSON
 """
 
@@ -42,7 +43,10 @@ TIME_LIMIT = 170.0
 
 
 def inbox_dir() -> Path:
-    """The example's folder: inside an installed wheel, or beside the sources. Raises ``StartError`` where it is neither."""
+    """The example's folder: inside an installed wheel, or beside the sources.
+
+    Raises ``StartError`` where it is neither.
+    """
     here = Path(__file__).resolve().parents[1]
     for folder in (here / "examples" / "inbox", here.parents[1] / "examples" / "inbox"):
         if (folder / "agent.py").is_file():
@@ -91,7 +95,7 @@ class Learned:
     stopped: str = ""
 
 
-class Driver:
+class InboxDriver:
     """Runs the agent: ``CONCURRENCY`` episodes at once, groups of ``GROUP`` runs of each task."""
 
     def __init__(self, url: str, seed: int) -> None:
@@ -154,13 +158,20 @@ async def _tokens(engine: str, http: httpx.AsyncClient) -> float | None:
 
 
 async def newest_success(client: AsyncClient) -> tuple[float, int]:
-    """Mean reward of the newest ``WINDOW`` training episodes, and how many there are; the control arm's are left out."""
-    newest = "SELECT reward FROM episodes WHERE split = 'train' AND arm <> 'control' AND reward IS NOT NULL ORDER BY ended DESC"
+    """Mean reward of the newest ``WINDOW`` training episodes, and how many there are; the control arm's are left
+    out.
+    """
+    newest = (
+        "SELECT reward FROM episodes WHERE split = 'train' AND arm <> 'control' AND reward IS NOT NULL "
+        "ORDER BY ended DESC"
+    )
     rows = (await client.sql(f"SELECT avg(reward), count(*) FROM ({newest} LIMIT {WINDOW}) AS newest")).rows
     return float(rows[0][0] or 0.0), int(rows[0][1])
 
 
-async def learn(driver: Driver, stack: Stack, supervisor: Supervisor, progress: Progress, time_limit: float) -> Learned:
+async def learn(
+    driver: InboxDriver, stack: Stack, supervisor: Supervisor, progress: Progress, time_limit: float
+) -> Learned:
     """Let the agent work until the newest adapter's success is at the goal, or the time is over."""
     stop = asyncio.Event()
     working = asyncio.create_task(driver.work(stop))
@@ -192,9 +203,15 @@ async def learn(driver: Driver, stack: Stack, supervisor: Supervisor, progress: 
                 rate, last_tokens, last_time = (tokens - last_tokens) / (now - last_time), tokens, now
                 trained = now - first_step if first_step else 0.0
                 progress.update(
-                    "training" if first_step else "gathering episodes for the first step", min(trained, time_limit), time_limit, episodes=driver.tally.episodes, success=success, adapter=live,
-                    steps=seen.steps, tokens_per_s=round(rate),
-                )  # fmt: skip
+                    "training" if first_step else "gathering episodes for the first step",
+                    min(trained, time_limit),
+                    time_limit,
+                    episodes=driver.tally.episodes,
+                    success=success,
+                    adapter=live,
+                    steps=seen.steps,
+                    tokens_per_s=round(rate),
+                )
                 seen.train_seconds = trained
                 if watched == WINDOW and success >= GOAL and seen.steps >= 3:
                     seen.stopped = f"success of the last {WINDOW} episodes reached {GOAL:.1%}"
@@ -278,7 +295,7 @@ async def demo(options: Options) -> int:
 async def _run(
     options: Options, stack: Stack, supervisor: Supervisor, progress: Progress, folder: Path
 ) -> dict[str, Any]:
-    driver = Driver(stack.url, options.seed)
+    driver = InboxDriver(stack.url, options.seed)
     driver.reward = options.post_reward
     base = await driver.held_out("base", progress)
     progress.say(f"held-out success of the base model: {base:.1%} of {HELD_OUT} tasks")
@@ -293,9 +310,16 @@ async def _run(
     picture = folder / "success.png"
     plot(await success_curve(stack.url), base, last, picture, HELD_OUT)
     summary = {
-        "success_base": round(base, 4), "success_last": round(last, 4), "train_seconds": round(learned.train_seconds, 1), "steps": learned.steps,
-        "calls": driver.tally.calls, "recorded": recorded, "failed_calls": driver.tally.failed, "seed": options.seed, "adapter": live,
-    }  # fmt: skip
+        "success_base": round(base, 4),
+        "success_last": round(last, 4),
+        "train_seconds": round(learned.train_seconds, 1),
+        "steps": learned.steps,
+        "calls": driver.tally.calls,
+        "recorded": recorded,
+        "failed_calls": driver.tally.failed,
+        "seed": options.seed,
+        "adapter": live,
+    }
     progress.say(f"held-out success: {base:.1%} with the base model, {last:.1%} with {live}")
     progress.say(f"calls: {driver.tally.calls} answered, {recorded} captured, {driver.tally.failed} failed")
     progress.say(f"plot: {picture}")

@@ -1,4 +1,7 @@
-"""``slipstream doctor``: what is wrong, each finding with its fix. Engines and the proxy: ``doctor_engine.py``, ``doctor_proxy.py``."""
+"""``slipstream doctor``: what is wrong, each finding with its fix. Engines and the proxy:
+
+``doctor_engine.py``, ``doctor_proxy.py``.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,17 @@ __all__ = ["Finding", "as_json", "examine"]
 LOW_DISK_BYTES = 2 * 2**30
 SLOW_SYNC_MS = 20
 KEYS = {
-    "openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY", "mistral": "MISTRAL_API_KEY", "groq": "GROQ_API_KEY",
-    "deepseek": "DEEPSEEK_API_KEY", "openrouter": "OPENROUTER_API_KEY", "together_ai": "TOGETHERAI_API_KEY", "fireworks_ai": "FIREWORKS_AI_API_KEY",
+    "openai": "OPENAI_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+    "mistral": "MISTRAL_API_KEY",
+    "groq": "GROQ_API_KEY",
+    "deepseek": "DEEPSEEK_API_KEY",
+    "openrouter": "OPENROUTER_API_KEY",
+    "together_ai": "TOGETHERAI_API_KEY",
+    "fireworks_ai": "FIREWORKS_AI_API_KEY",
     "azure": "AZURE_API_KEY",
-}  # fmt: skip
+}
 """Where LiteLLM looks for a provider's key."""
 TRAINED_WITH = {"torch": (2, 11), "transformers": (5, 17), "peft": (0, 21), "accelerate": (1, 10)}
 """The oldest versions that the trainer is tried with. TRL has an upper bound too."""

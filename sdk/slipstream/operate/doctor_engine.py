@@ -60,7 +60,9 @@ def _version(http: httpx.Client) -> str:
 
 
 def check_lora(http: httpx.Client) -> Finding:
-    """An adapter that can't exist: a server that could load one says it can't find it, another says that it does not do that."""
+    """An adapter that can't exist: a server that could load one says it can't find it, another says that it does
+    not do that.
+    """
     r = http.post("/v1/load_lora_adapter", json={"lora_name": PROBE, "lora_path": f"/nonexistent/{PROBE}"})
     text = r.text.lower()
     if r.status_code in ROUTE_OFF and PROBE not in text:
@@ -76,7 +78,8 @@ def check_lora(http: httpx.Client) -> Finding:
 
 
 def check_rank(http: httpx.Client, config: Config) -> Iterator[Finding]:
-    """The engine is offered an adapter of a rank that it can't take, in ``adapters.dir``: its answer says what it takes, or that it does not see
+    """The engine is offered an adapter of a rank that it can't take, in ``adapters.dir``: its answer says what it
+    takes, or that it does not see
     that folder.
     """
     name = f"{PROBE}-{secrets.token_hex(4)}"
@@ -84,8 +87,15 @@ def check_rank(http: httpx.Client, config: Config) -> Iterator[Finding]:
     made = [p for p in (config.adapters_dir, config.adapters_dir.parent) if not p.exists()]
     try:
         folder.mkdir(parents=True)
-        described = {"peft_type": "LORA", "r": PROBE_RANK, "lora_alpha": PROBE_RANK, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM",
-                     "bias": "none", "base_model_name_or_path": config.model_name}  # fmt: skip
+        described = {
+            "peft_type": "LORA",
+            "r": PROBE_RANK,
+            "lora_alpha": PROBE_RANK,
+            "target_modules": ["q_proj"],
+            "task_type": "CAUSAL_LM",
+            "bias": "none",
+            "base_model_name_or_path": config.model_name,
+        }
         (folder / "adapter_config.json").write_text(json.dumps(described))
     except OSError as e:
         _remove(folder, made)
@@ -132,9 +142,13 @@ def _rank_of(r: httpx.Response, config: Config, seen: Path) -> Finding:
 def check_capture(http: httpx.Client, model: str) -> Iterator[Finding]:
     """Ids and log-probabilities of a small call, and log-probabilities as they were sampled from."""
     body = {
-        "model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, "temperature": 0.5,
-        "return_token_ids": True, "logprobs": True,
-    }  # fmt: skip
+        "model": model,
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_tokens": 2,
+        "temperature": 0.5,
+        "return_token_ids": True,
+        "logprobs": True,
+    }
     r = http.post("/v1/chat/completions", json=body)
     try:
         choice = r.raise_for_status().json()["choices"][0]

@@ -1,4 +1,6 @@
-"""The doctor's look at what runs here: proxy, engine and sidecars of this configuration, and the ports that they bind."""
+"""The doctor's look at what runs here: proxy, engine and sidecars of this configuration, and the ports that they
+bind.
+"""
 
 from __future__ import annotations
 

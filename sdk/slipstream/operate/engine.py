@@ -1,7 +1,8 @@
 """The vLLM that ``slipstream up`` starts: its command, its environment, and what must be true of it.
 
 Why each flag: exact capture needs ``--generation-config vllm`` (a model's own would silently set top_k and top_p) and
-``--logprobs-mode processed_logprobs`` (log-probabilities as sampled, after temperature); ``/v1/responses`` says how much of a prompt was cached, which
+``--logprobs-mode processed_logprobs`` (log-probabilities as sampled, after temperature); ``/v1/responses`` says how
+much of a prompt was cached, which
 only ``--enable-prompt-tokens-details`` tells; hot swaps need ``--enable-lora`` and runtime updating.
 """
 
@@ -18,15 +19,37 @@ from slipstream.config import Config
 from slipstream.errors import StartError
 
 TOOL_PARSERS = (
-    ("qwen3_coder", "qwen3_xml"), ("qwen3-coder", "qwen3_xml"), ("qwen", "hermes"), ("hermes", "hermes"), ("llama-4", "llama4_pythonic"),
-    ("llama", "llama3_json"), ("mistral", "mistral"), ("mixtral", "mistral"), ("deepseek_v3", "deepseek_v3"), ("granite", "granite"),
-    ("gpt_oss", "openai"), ("gpt-oss", "openai"), ("glm", "glm45"), ("kimi", "kimi_k2"), ("minimax", "minimax_m2"), ("gemma", "functiongemma"),
-    ("olmo3", "olmo3"), ("phi4", "phi4_mini_json"), ("phi-4", "phi4_mini_json"),
-)  # fmt: skip
+    ("qwen3_coder", "qwen3_xml"),
+    ("qwen3-coder", "qwen3_xml"),
+    ("qwen", "hermes"),
+    ("hermes", "hermes"),
+    ("llama-4", "llama4_pythonic"),
+    ("llama", "llama3_json"),
+    ("mistral", "mistral"),
+    ("mixtral", "mistral"),
+    ("deepseek_v3", "deepseek_v3"),
+    ("granite", "granite"),
+    ("gpt_oss", "openai"),
+    ("gpt-oss", "openai"),
+    ("glm", "glm45"),
+    ("kimi", "kimi_k2"),
+    ("minimax", "minimax_m2"),
+    ("gemma", "functiongemma"),
+    ("olmo3", "olmo3"),
+    ("phi4", "phi4_mini_json"),
+    ("phi-4", "phi4_mini_json"),
+)
 REASONING_PARSERS = (
-    ("qwen3", "qwen3"), ("deepseek_r1", "deepseek_r1"), ("deepseek-r1", "deepseek_r1"), ("gpt_oss", "openai_gptoss"), ("glm", "glm45"),
-    ("granite", "granite"), ("kimi", "kimi_k2"), ("minimax", "minimax_m2"), ("olmo3", "olmo3"),
-)  # fmt: skip
+    ("qwen3", "qwen3"),
+    ("deepseek_r1", "deepseek_r1"),
+    ("deepseek-r1", "deepseek_r1"),
+    ("gpt_oss", "openai_gptoss"),
+    ("glm", "glm45"),
+    ("granite", "granite"),
+    ("kimi", "kimi_k2"),
+    ("minimax", "minimax_m2"),
+    ("olmo3", "olmo3"),
+)
 
 
 @dataclass(slots=True)
@@ -105,7 +128,10 @@ CORES_AN_API_SERVER = 4
 
 
 def api_servers(config: Config, *, gpu: bool) -> int:
-    """How many processes read requests and write replies. One of them is the bottleneck of a fast GPU; on a CPU it would take a core from the engine."""
+    """How many processes read requests and write replies.
+
+    One of them is the bottleneck of a fast GPU; on a CPU it would take a core from the engine.
+    """
     if config.engine.api_servers is not None:
         return config.engine.api_servers
     if not gpu or config.engine.share:  # turns on one GPU have been tried with one API server only
@@ -126,12 +152,30 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     tool, reasoning = parsers(config, described)
     servers = api_servers(config, gpu=gpu)
     argv = [
-        sys.executable, *(ONE_SERVER if servers == 1 else SEVERAL_SERVERS), model, "--served-model-name", config.model_name,
-        "--host", engine.host, "--port", str(port), "--dtype", engine.dtype,
-        "--enable-lora", "--max-loras", str(engine.max_loras), "--max-lora-rank", str(engine.max_lora_rank),
-        "--max-cpu-loras", str(4 * engine.max_loras), "--generation-config", "vllm", "--logprobs-mode", "processed_logprobs",
+        sys.executable,
+        *(ONE_SERVER if servers == 1 else SEVERAL_SERVERS),
+        model,
+        "--served-model-name",
+        config.model_name,
+        "--host",
+        engine.host,
+        "--port",
+        str(port),
+        "--dtype",
+        engine.dtype,
+        "--enable-lora",
+        "--max-loras",
+        str(engine.max_loras),
+        "--max-lora-rank",
+        str(engine.max_lora_rank),
+        "--max-cpu-loras",
+        str(4 * engine.max_loras),
+        "--generation-config",
+        "vllm",
+        "--logprobs-mode",
+        "processed_logprobs",
         "--enable-prompt-tokens-details",
-    ]  # fmt: skip
+    ]
     if engine.max_model_len:
         argv += ["--max-model-len", str(engine.max_model_len)]
     if tool:

@@ -8,7 +8,10 @@ from typing import Literal
 
 @dataclass(slots=True)
 class Finding:
-    """``fail``: something does not work, or will not. ``warn``: it works, and not as well as it could. Both have a fix."""
+    """``fail``: something does not work, or will not. ``warn``: it works, and not as well as it could.
+
+    Both have a fix.
+    """
 
     level: Literal["ok", "warn", "fail"]
     what: str

@@ -27,18 +27,22 @@ FRAMEWORKS = (
     Framework(
         "openai-agents",
         "agents",
-        'set_default_openai_client(AsyncOpenAI(base_url="{url}"))\nset_default_openai_api("chat_completions")\nAgent(model="{model}", model_settings=ModelSettings(extra_headers={headers}), ...)',
+        'set_default_openai_client(AsyncOpenAI(base_url="{url}"))\n'
+        'set_default_openai_api("chat_completions")\n'
+        'Agent(model="{model}", model_settings=ModelSettings(extra_headers={headers}), ...)',
     ),
     Framework(
         "pydantic-ai",
         "pydantic_ai",
-        'model = OpenAIChatModel("{model}", provider=OpenAIProvider(base_url="{url}"))\nagent.run_sync(prompt, model_settings={{"extra_headers": {headers}}})',
+        'model = OpenAIChatModel("{model}", provider=OpenAIProvider(base_url="{url}"))\n'
+        'agent.run_sync(prompt, model_settings={{"extra_headers": {headers}}})',
     ),
     Framework("crewai", "crewai", 'llm = LLM(model="openai/{model}", base_url="{url}", extra_headers={headers})'),
     Framework(
         "autogen",
         "autogen_ext",
-        'client = OpenAIChatCompletionClient(model="{model}", base_url="{url}", default_headers={headers}, model_info=...)',
+        'client = OpenAIChatCompletionClient(model="{model}", base_url="{url}", '
+        "default_headers={headers}, model_info=...)",
     ),
     Framework("agno", "agno", 'model = OpenAILike(id="{model}", base_url="{url}", extra_headers={headers})'),
     Framework(
@@ -67,12 +71,16 @@ FRAMEWORKS = (
     Framework(
         "openai",
         "openai",
-        'client = OpenAI(base_url="{url}")\nclient.chat.completions.create(model="{model}", extra_headers={headers}, messages=...)',
+        'client = OpenAI(base_url="{url}")\n'
+        'client.chat.completions.create(model="{model}", extra_headers={headers}, messages=...)',
     ),
     Framework(
         "other",
         None,
-        "# the task and the run stand in the address, where your agent can set nothing else\nexport OPENAI_BASE_URL={tagged}",
+        (
+            "# the task and the run stand in the address, where your agent can set nothing else\nexport "
+            "OPENAI_BASE_URL={tagged}"
+        ),
     ),
 )
 """The most particular first: several of them bring openai or litellm along."""
@@ -80,7 +88,9 @@ BY_NAME = {f.name: f for f in FRAMEWORKS}
 
 
 def detect(folder: Path) -> str:
-    """The first framework that is installed here, or that ``package.json`` in ``folder`` names; ``other`` where there is none."""
+    """The first framework that is installed here, or that ``package.json`` in ``folder`` names; ``other`` where
+    there is none.
+    """
     try:
         package = json.loads((folder / "package.json").read_text())
         if "ai" in {**package.get("dependencies", {}), **package.get("devDependencies", {})}:

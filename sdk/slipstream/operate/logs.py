@@ -63,7 +63,10 @@ def _number(value: Any) -> float | None:
 
 
 def _message(message: Any, where: str) -> Any:
-    """A chat message, out of a choice where it stands in one. Columns of other messages (null) and marks of trainers are left out."""
+    """A chat message, out of a choice where it stands in one.
+
+    Columns of other messages (null) and marks of trainers are left out.
+    """
     if not isinstance(message, dict):
         return message
     inner = message.get("message")
@@ -124,10 +127,15 @@ def episode_of(row: dict[str, Any], task: str | None, where: str) -> dict[str, A
     metadata, metrics = _names(row.get("metadata"), where), _names(row.get("metrics"), where)
     named = row.get("task") or row.get("scenario_id") or metadata.get("scenario_id") or metadata.get("task")
     body = {
-        "id": _tag(row.get("id") or row.get("episode")), "task": _tag(named or task), "split": row.get("split") or "train",
-        "model": row.get("model"), "messages": [_message(m, where) for m in messages],
-        "tools": tools, "reward": _number(row.get("reward")), "tags": {k: _tag(v) for k, v in _names(row.get("tags"), where).items()},
-    }  # fmt: skip
+        "id": _tag(row.get("id") or row.get("episode")),
+        "task": _tag(named or task),
+        "split": row.get("split") or "train",
+        "model": row.get("model"),
+        "messages": [_message(m, where) for m in messages],
+        "tools": tools,
+        "reward": _number(row.get("reward")),
+        "tags": {k: _tag(v) for k, v in _names(row.get("tags"), where).items()},
+    }
     numbers = {_tag(k): n for k, v in metrics.items() if k != "reward" and (n := _number(v)) is not None}
     at = _number(row.get("at"))
     return body | ({"metrics": numbers} if numbers else {}) | ({} if at is None else {"at": at})
@@ -149,7 +157,9 @@ class Entry(NamedTuple):
 
 
 def trajectories(row: dict[str, Any], task: str | None, where: str) -> Iterator[list[Body]]:
-    """ART's ``{"trajectories": […]}``: a line is a group of runs of one task, a run is one episode with all its histories."""
+    """ART's ``{"trajectories": […]}``: a line is a group of runs of one task, a run is one episode with all its
+    histories.
+    """
     runs = row["trajectories"]
     if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
         raise SlipstreamError(f"{where}: trajectories is no list of objects")

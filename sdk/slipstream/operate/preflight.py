@@ -1,4 +1,6 @@
-"""What ``slipstream up`` checks before it starts anything: each mistake that can never work is one line with its fix."""
+"""What ``slipstream up`` checks before it starts anything: each mistake that can never work is one line with its
+fix.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ def wants_judge(config: Config) -> bool:
 
 
 def preflight(config: Config) -> Config:
-    """Raises ``StartError`` for what can never work. Returns the configuration, with the engine's model name where none was given."""
+    """Raises ``StartError`` for what can never work.
+
+    Returns the configuration, with the engine's model name where none was given.
+    """
     if config.engine.model is None and not config.engine.urls:
         raise StartError("no model: give --model PATH_OR_NAME, or --engine URL of a vLLM that already runs")
     check_keys(config)
@@ -73,7 +78,8 @@ def check_installed(config: Config) -> None:
         raise StartError(missing_vllm(gpu=has_gpu()))
     if wants_trainer(config) and not all(map(_installed, ("torch", "trl", "peft"))):
         raise StartError(
-            "the trainer's packages are not installed: pip install 'slipstream[trainer]' (or --set trainer.enabled=false)"
+            "the trainer's packages are not installed: pip install 'slipstream[trainer]' (or --set "
+            "trainer.enabled=false)"
         )
     if config.judge.model and not _installed("litellm"):
         raise StartError("LiteLLM, which the judge uses, is not installed: pip install 'slipstream[judge]'")
@@ -93,13 +99,18 @@ def check_model(model: str) -> None:
     vocabulary, hidden = text.get("vocab_size"), text.get("hidden_size")
     if isinstance(vocabulary, int) and isinstance(hidden, int) and vocabulary < hidden:
         raise StartError(
-            f"--model {model}: its vocabulary ({vocabulary} tokens) is smaller than its hidden size ({hidden}), and vLLM fails with LoRA on "
-            "such a model. This is vLLM's limit: pad the vocabulary (tokenizer and embeddings) to the hidden size, or use another model"
+            f"--model {model}: its vocabulary ({vocabulary} tokens) is smaller than its hidden size "
+            f"({hidden}), and vLLM fails with LoRA on "
+            "such a model. This is vLLM's limit: pad the vocabulary (tokenizer and embeddings) to the "
+            "hidden size, or use another model"
         )
 
 
 def check_name(config: Config) -> Config:
-    """The engines serve the model that is asked for. Where no name is given and an engine serves one model, that one is meant."""
+    """The engines serve the model that is asked for.
+
+    Where no name is given and an engine serves one model, that one is meant.
+    """
     served: set[str] = set()
     headers = {"authorization": f"Bearer {config.engine.api_key}"} if config.engine.api_key else {}
     for url in config.engine.urls:

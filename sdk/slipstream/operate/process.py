@@ -21,9 +21,11 @@ LIBC = _load()
 
 
 def die_with_parent(sent: signal.Signals, parent: int) -> None:
-    """Between fork and exec: the kernel sends ``sent`` to this process when its parent ends, however it ends (prctl(2)).
+    """Between fork and exec: the kernel sends ``sent`` to this process when its parent ends, however it ends
+    (prctl(2)).
 
-    ``parent`` is the parent's process id. If it is gone already, this process ends at once: then it died before we asked. Where there is no
+    ``parent`` is the parent's process id. If it is gone already, this process ends at once: then it died before we
+    asked. Where there is no
     prctl (macOS) a child outlives a parent that is killed.
     """
     if LIBC is not None and hasattr(LIBC, "prctl"):

@@ -1,4 +1,7 @@
-"""Settings for three common cases: ``slipstream up --profile NAME``. A file, the environment and flags count above them."""
+"""Settings for three common cases: ``slipstream up --profile NAME``.
+
+A file, the environment and flags count above them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Adapters leave the house: a copy in a folder, on a hub or in a bucket, with a card that says what it was trained on."""
+"""Adapters leave the house: a copy in a folder, on a hub or in a bucket, with a card that says what it was trained
+on.
+"""
 
 from __future__ import annotations
 
@@ -56,30 +58,55 @@ def _table(chain: Sequence[Adapter], events: Sequence[Event]) -> list[str]:
         data = steps.get(a.name, {})
         figures = [_figure(data, n) for n in ("groups", "episodes", "calls", "tokens", "reward")]
         lines.append(
-            f"| {a.name} | {'' if a.step is None else a.step} | {', '.join(a.batches) or 'unknown'} | {' | '.join(figures)} |"
+            f"| {a.name} | {'' if a.step is None else a.step} | {', '.join(a.batches) or 'unknown'} | "
+            f"{' | '.join(figures)} |"
         )
     return lines
 
 
 def card(
-    adapter: Adapter, base: str, *, known: Sequence[Adapter] = (), events: Sequence[Event] = (), config: Config | None = None, merged: bool = False
-) -> str:  # fmt: skip
-    """A model card in the hub's format: base, lineage, and of each step the batches and how much of what stood in them. No text of an episode."""
+    adapter: Adapter,
+    base: str,
+    *,
+    known: Sequence[Adapter] = (),
+    events: Sequence[Event] = (),
+    config: Config | None = None,
+    merged: bool = False,
+) -> str:
+    """A model card in the hub's format: base, lineage, and of each step the batches and how much of what stood in
+    them. No text of an episode.
+    """
     kind = "The base model with a LoRA adapter merged in" if merged else f"A LoRA adapter of `{base}`"
     made = time.strftime("%Y-%m-%d", time.gmtime(adapter.created))
     head = {
-        "library_name": "transformers" if merged else "peft", "base_model": json.dumps(base) if not base.isprintable() or ": " in base else base,
+        "library_name": "transformers" if merged else "peft",
+        "base_model": json.dumps(base) if not base.isprintable() or ": " in base else base,
         "base_model_relation": "finetune" if merged else "adapter",
-    }  # fmt: skip
+    }
     lines = [
-        "---", *(f"{k}: {v}" for k, v in head.items()), "tags: [slipstream, reinforcement-learning]", "---", "", f"# {adapter.name}", "",
-        f"{kind}, trained by Slipstream on recorded episodes of `{adapter.model}`.", "",
-        f"- step: {adapter.step}", f"- made: {made}", f"- parent: {adapter.parent or base}", f"- batches: {', '.join(adapter.batches) or 'unknown'}",
-        f"- state when it was pushed: {adapter.state}", f"- gate: `{adapter.gate.model_dump_json() if adapter.gate else None}`", "",
-        "## What it was trained on", "",
-        "Each version continues the one above it; the first one starts from the base model.", "",
-        *_table(lineage(adapter, known or [adapter]), events), "",
-    ]  # fmt: skip
+        "---",
+        *(f"{k}: {v}" for k, v in head.items()),
+        "tags: [slipstream, reinforcement-learning]",
+        "---",
+        "",
+        f"# {adapter.name}",
+        "",
+        f"{kind}, trained by Slipstream on recorded episodes of `{adapter.model}`.",
+        "",
+        f"- step: {adapter.step}",
+        f"- made: {made}",
+        f"- parent: {adapter.parent or base}",
+        f"- batches: {', '.join(adapter.batches) or 'unknown'}",
+        f"- state when it was pushed: {adapter.state}",
+        f"- gate: `{adapter.gate.model_dump_json() if adapter.gate else None}`",
+        "",
+        "## What it was trained on",
+        "",
+        "Each version continues the one above it; the first one starts from the base model.",
+        "",
+        *_table(lineage(adapter, known or [adapter]), events),
+        "",
+    ]
     if config is not None:
         values = ", ".join(f"{name} {getattr(config.trainer, name)}" for name in SETTINGS)
         lines += [f"Trainer at the time of this card: {values}. Rewards: {json.dumps(config.reward.weights)}.", ""]
@@ -99,7 +126,10 @@ def _merge(base: str, source: Path, target: Path) -> None:
 
 
 def push(client: Client, config: Config, version: str, to: str, *, merged: bool = False) -> str:
-    """Copy ``version`` (a number or a full name) to a folder, ``hf:owner/name`` or ``s3://bucket/prefix``. Returns where it is."""
+    """Copy ``version`` (a number or a full name) to a folder, ``hf:owner/name`` or ``s3://bucket/prefix``.
+
+    Returns where it is.
+    """
     known = client.adapters().adapters
     found = [a for a in known if version in {a.name, str(a.version)}]
     if not found:
@@ -142,7 +172,10 @@ def _send(ready: Path, to: str) -> str:
 
 
 def _to_bucket(ready: Path, to: str) -> str:
-    """With boto3 where it is installed, else with the ``aws`` command. Both take credentials, region and ``AWS_ENDPOINT_URL`` as AWS's tools do."""
+    """With boto3 where it is installed, else with the ``aws`` command.
+
+    Both take credentials, region and ``AWS_ENDPOINT_URL`` as AWS's tools do.
+    """
     bucket, _, prefix = to.removeprefix("s3://").partition("/")
     if not bucket:
         raise ConfigError(f"--to {to}: write s3://bucket/prefix")

@@ -1,4 +1,7 @@
-"""How trainer and judge are: ``slipstream up`` writes it to ``sidecars.json`` in the data folder, the control plane reads it."""
+"""How trainer and judge are:
+
+``slipstream up`` writes it to ``sidecars.json`` in the data folder, the control plane reads it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from slipstream.operate.supervisor import Child, ChildState
 FILE = "sidecars.json"
 
 
-class _File(BaseModel):
+class _Written(BaseModel):
     pid: int
     """Of the supervisor: where it is gone, the file is of an earlier run."""
     sidecars: list[Sidecar]
@@ -40,7 +43,8 @@ def sentence(sidecar: Sidecar) -> str | None:
         return f"the {sidecar.name} ended with exit code {sidecar.exit_code} and is restarted: {sidecar.reason}"
     if sidecar.state == "down":
         return (
-            f"the {sidecar.name} is down after {sidecar.starts} starts, the last with exit code {sidecar.exit_code}: {sidecar.reason}. "
+            f"the {sidecar.name} is down after {sidecar.starts} starts, the last with exit code "
+            f"{sidecar.exit_code}: {sidecar.reason}. "
             "Agents are served; mend it and start `slipstream up` again"
         )
     return None
@@ -69,7 +73,7 @@ class SidecarFile:
 def read_sidecars(root: Path) -> list[Sidecar]:
     """Trainer and judge of the ``slipstream up`` that runs on this data folder; empty where none does."""
     try:
-        found = _File.model_validate_json((root / FILE).read_bytes())
+        found = _Written.model_validate_json((root / FILE).read_bytes())
     except (OSError, ValidationError):
         return []
     return found.sidecars if is_alive(found.pid) else []

@@ -88,7 +88,10 @@ def settings_of(answers: Answers) -> dict[str, dict[str, JsonValue]]:
 def render(answers: Answers) -> str:
     """The file's text."""
     lines = [
-        "# Written by `slipstream init`. `slipstream up` in this folder reads it; `slipstream config` lists every setting.",
+        (
+            "# Written by `slipstream init`. `slipstream up` in this folder reads it; `slipstream config` "
+            "lists every setting."
+        ),
         f"# Profile {answers.profile}: {PROFILES[answers.profile].text}.",
     ]
     for section, values in settings_of(answers).items():

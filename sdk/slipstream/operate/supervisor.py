@@ -1,7 +1,9 @@
 """Child processes as one: log lines with a prefix, restarts with backoff, one signal that ends all.
 
-``slipstream up`` keeps engine, proxy, trainer and judge with it, and the proxy's parent its control plane and workers. A child leads a process
-group of its own, so that its own children (vLLM's engine core) end with it. The kernel ends it when the supervisor itself is killed.
+``slipstream up`` keeps engine, proxy, trainer and judge with it, and the proxy's parent its control plane and workers.
+A child leads a process
+group of its own, so that its own children (vLLM's engine core) end with it. The kernel ends it when the supervisor
+itself is killed.
 """
 
 from __future__ import annotations
@@ -223,7 +225,8 @@ class Supervisor:
         child.exit_code = code  # last, so that who sees it sees the last words too
 
     async def _output(self, child: Child, stack: contextlib.AsyncExitStack) -> int:
-        """A pipe whose lines are echoed; returns the end for the child. Leaving ``stack`` reads what is there, then closes it.
+        """A pipe whose lines are echoed; returns the end for the child. Leaving ``stack`` reads what is there, then
+        closes it.
 
         It is a pipe of our own: with asyncio's, ``wait()`` would last until every process that inherited it has ended.
         """

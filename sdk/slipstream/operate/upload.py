@@ -21,7 +21,10 @@ AT_ONCE = 64
 
 
 async def patiently(send: Callable[[], Awaitable[None]]) -> None:
-    """Again while the proxy is busy or away: sending twice changes nothing. Raises ``ApiError`` for a refusal, or after ``PATIENCE``."""
+    """Again while the proxy is busy or away: sending twice changes nothing.
+
+    Raises ``ApiError`` for a refusal, or after ``PATIENCE``.
+    """
     backoff, end = Backoff(0.1, 5.0), time.monotonic() + PATIENCE
     while True:
         try:
@@ -33,7 +36,10 @@ async def patiently(send: Callable[[], Awaitable[None]]) -> None:
 
 
 async def upload(client: AsyncClient, entries: Iterator[Entry]) -> int:
-    """Send them all; returns how many episodes. The first that is refused ends it: raises ``ApiError`` with its place in the file."""
+    """Send them all; returns how many episodes.
+
+    The first that is refused ends it: raises ``ApiError`` with its place in the file.
+    """
     progress = Progress()
     done = 0
 

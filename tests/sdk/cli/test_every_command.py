@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.sdk.client.test_sessions import ADAPTER, EPISODE, fill
 from tests.sdk.server import Server
-from tests.sdk.test_client import ADAPTER, EPISODE, fill
 from tests.support import free_port
 
 from slipstream.cli import COMMANDS, main

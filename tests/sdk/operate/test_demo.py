@@ -14,7 +14,7 @@ from tests.support import MODEL, free_port
 from slipstream.config import load_config
 from slipstream.errors import ConfigError
 from slipstream.operate.demo import (
-    Driver,
+    InboxDriver,
     Tally,
     _recorded,
     _tokens,
@@ -63,7 +63,7 @@ print(len({str(t[0] if isinstance(t, tuple) else t) for t in first}))
 
 
 def test_an_episode_that_fails_is_counted_and_told(capsys: pytest.CaptureFixture[str]) -> None:
-    driver = Driver.__new__(Driver)  # without the agent and its client
+    driver = InboxDriver.__new__(InboxDriver)  # without the agent and its client
     driver.tally = Tally()
     driver._note(1.0)
     driver._note(ConnectionError("gone"))
