@@ -36,7 +36,7 @@ ROUTES = "SLIPSTREAM_ENGINE_ADAPTERS"
 """Environment: 1 serves vLLM's load and unload routes with any number of API servers."""
 
 
-class Entry(TypedDict):
+class AdapterEntry(TypedDict):
     id: int
     path: str
     base: str | None
@@ -44,7 +44,7 @@ class Entry(TypedDict):
 
 class State(TypedDict):
     next: int
-    adapters: dict[str, Entry]
+    adapters: dict[str, AdapterEntry]
 
 
 def started_at(pid: int) -> str:
@@ -113,7 +113,7 @@ class SharedAdapters(MutableMapping[str, "LoRARequest"]):
 
     def __init__(self, file: StateFile, make: Callable[..., LoRARequest]) -> None:
         self._file, self._make = file, make
-        self._entries: Mapping[str, Entry] = {}
+        self._entries: Mapping[str, AdapterEntry] = {}
         self._known: dict[str, LoRARequest] = {}
 
     def _current(self) -> dict[str, LoRARequest]:
@@ -123,7 +123,7 @@ class SharedAdapters(MutableMapping[str, "LoRARequest"]):
             self._known = {name: self._request(name, e) for name, e in entries.items()}
         return self._known
 
-    def _request(self, name: str, entry: Entry) -> LoRARequest:
+    def _request(self, name: str, entry: AdapterEntry) -> LoRARequest:
         made = self._make(lora_name=name, lora_int_id=entry["id"], lora_path=entry["path"])
         if entry["base"] is not None:
             made.base_model_name = entry["base"]
@@ -133,7 +133,7 @@ class SharedAdapters(MutableMapping[str, "LoRARequest"]):
         return self._current()[name]
 
     def __setitem__(self, name: str, request: LoRARequest) -> None:
-        entry = Entry(id=request.lora_int_id, path=request.lora_path, base=request.base_model_name)
+        entry = AdapterEntry(id=request.lora_int_id, path=request.lora_path, base=request.base_model_name)
         with self._file.change() as state:
             there = state["adapters"].get(name)
             if there is not None and there["id"] != entry["id"]:

@@ -42,7 +42,7 @@ ANYONE = Key("-", "-", SCOPES)
 
 
 @dataclass(slots=True)
-class _File:
+class _KeysFile:
     stamp: tuple[int, int] | None = None
     by_hash: dict[str, Key] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Keys:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = _File()
+        self._file = _KeysFile()
         self._looked = 0.0
         self._generation = 0
         self._load()
@@ -125,7 +125,7 @@ class Keys:
         try:
             stat = self.path.stat()
         except OSError:
-            self._file = _File()
+            self._file = _KeysFile()
             self._generation += 1
             return
         stamp = (stat.st_mtime_ns, stat.st_ino)
@@ -138,7 +138,7 @@ class Keys:
             if self._file.stamp is not None:
                 return  # half-written by another hand: what was known stays valid
             raise SlipstreamError(f"{self.path}: not a keys file: {e}") from e
-        self._file = _File(stamp, by_hash)
+        self._file = _KeysFile(stamp, by_hash)
         self._generation += 1
 
     def _save(self, by_hash: dict[str, Key]) -> None:

@@ -5,7 +5,7 @@ from tests.trainer.tiny import make_config, make_trainer
 
 from slipstream_trainer.checkpoint import Checkpoints, CheckpointState
 from slipstream_trainer.guards import Snapshot
-from slipstream_trainer.learning_rate import Pace
+from slipstream_trainer.learning_rate import StepPace
 
 
 def test_everything_comes_back(tiny, tmp_path) -> None:
@@ -14,7 +14,7 @@ def test_everything_comes_back(tiny, tmp_path) -> None:
     assert found.latest() is None
     state = CheckpointState(
         3,
-        Pace(0.5, 1),
+        StepPace(0.5, 1),
         "tiny",
         "tiny@3",
         "tiny@3",

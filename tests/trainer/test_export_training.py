@@ -48,14 +48,14 @@ def test_sft_makes_the_chosen_more_likely(tiny, tmp_path) -> None:
     from tests.trainer.tiny import make_trainer
 
     from slipstream_trainer.dataset import read_rows, samples_of
-    from slipstream_trainer.learning_rate import Pace
+    from slipstream_trainer.learning_rate import StepPace
     from slipstream_trainer.step import train as step
 
     found = export(tmp_path / "x.jsonl")
     trainer = make_trainer(make_config(tiny, tmp_path / "d", algorithm="sft", max_kl=100.0), warm=False)
     losses = []
     for i in range(5):
-        result = step(trainer, samples_of(read_rows(found), trainer.processing_class, sft=True), Pace(), i)
+        result = step(trainer, samples_of(read_rows(found), trainer.processing_class, sft=True), StepPace(), i)
         assert result.outcome == "step", result.reason
         losses.append(result.figures["loss"])
     assert losses[-1] < losses[0] - 0.1

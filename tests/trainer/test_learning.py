@@ -11,7 +11,7 @@ import torch
 from tests.support import MODEL
 from tests.trainer.tiny import make_config, make_trainer, sample
 
-from slipstream_trainer.learning_rate import Pace
+from slipstream_trainer.learning_rate import StepPace
 from slipstream_trainer.plan import make_plan
 from slipstream_trainer.step import train
 
@@ -55,7 +55,7 @@ def learn(tmp_path, *, steps: int, tasks: int, seed: int = 0, **settings) -> tup
     from rollout import make_tasks
 
     config = make_config(MODEL, tmp_path, **({"max_kl": 0.1} | settings))
-    trainer, pace, applied, success, outcomes = make_trainer(config, warm=False), Pace(), 0, [], []
+    trainer, pace, applied, success, outcomes = make_trainer(config, warm=False), StepPace(), 0, [], []
     torch.manual_seed(seed)
     for n in range(steps):
         samples, found = batch(trainer, make_tasks("train", tasks, 1000 + n + 10_000 * seed))

@@ -18,7 +18,7 @@ from slipstream_trainer.learning_rate import (
     LOWEST,
     STILL_AFTER,
     UP,
-    Pace,
+    StepPace,
     evidence,
     start_rate,
 )
@@ -53,26 +53,26 @@ def test_where_it_begins() -> None:
 def test_few_episodes_make_a_small_step() -> None:
     assert [evidence(scored(n)) for n in (0, 16, 64, 128)] == [0.0, 0.25, 1.0, 1.0]
     assert evidence(scored(16, silent=100)) == 0.25, "episodes without an advantage are no evidence"
-    full, quarter = Pace().reach(AUTO, 2000, FULL, 0), Pace().reach(AUTO, 2000, scored(16), 0)
+    full, quarter = StepPace().reach(AUTO, 2000, FULL, 0), StepPace().reach(AUTO, 2000, scored(16), 0)
     assert quarter.rate == pytest.approx(full.rate / 2)
     assert quarter.target_kl == pytest.approx(full.target_kl / 4)
     by_hand = TrainerConfig(learning_rate=1e-4)
-    assert Pace().reach(by_hand, 2000, scored(1), 0).rate == 1e-4
+    assert StepPace().reach(by_hand, 2000, scored(1), 0).rate == 1e-4
 
 
 def test_a_step_moves_a_long_episode_by_one_nat() -> None:
-    assert Pace().reach(AUTO, 2000, scored(ENOUGH, 10), 0).target_kl == AUTO.target_kl
-    assert Pace().reach(AUTO, 2000, scored(ENOUGH, 2000), 0).target_kl == pytest.approx(1 / 2000)
+    assert StepPace().reach(AUTO, 2000, scored(ENOUGH, 10), 0).target_kl == AUTO.target_kl
+    assert StepPace().reach(AUTO, 2000, scored(ENOUGH, 2000), 0).target_kl == pytest.approx(1 / 2000)
 
 
 def test_warm_up() -> None:
     t = TrainerConfig(learning_rate=1.0, warmup_steps=4)
-    assert [Pace().reach(t, 2000, FULL, n).rate for n in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert [StepPace().reach(t, 2000, FULL, n).rate for n in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e9) | st.just(math.nan) | st.just(math.inf), st.booleans()), max_size=60))
 def test_it_never_leaves_its_bounds(steps: list[tuple[float, bool]]) -> None:
-    pace = Pace()
+    pace = StepPace()
     for kl, undone in steps:
         before = pace.scale
         pace.note(AUTO, pace.reach(AUTO, 512, FULL, 0), kl, undone=undone)
@@ -87,7 +87,7 @@ def test_steps_come_to_their_target_however_wrong_the_start_is(wrong: float) -> 
     random = np.random.default_rng(0)
     late = []
     for _ in range(200):
-        pace = Pace()
+        pace = StepPace()
         for n in range(40):
             reach = pace.reach(AUTO, 2000, FULL, n)
             true = reach.target_kl * (wrong * reach.rate / 2.5e-4) ** 2
@@ -103,7 +103,7 @@ def test_steps_come_to_their_target_however_wrong_the_start_is(wrong: float) -> 
 
 
 def test_a_rate_set_by_hand_halves_after_two_undone_in_a_row() -> None:
-    t, pace = TrainerConfig(learning_rate=1.0), Pace()
+    t, pace = TrainerConfig(learning_rate=1.0), StepPace()
 
     def note(*, undone: bool) -> float:
         pace.note(t, pace.reach(t, 2000, FULL, 0), 0.01, undone=undone)
@@ -113,7 +113,7 @@ def test_a_rate_set_by_hand_halves_after_two_undone_in_a_row() -> None:
 
 
 def test_a_policy_that_does_not_move_is_reported_with_its_cause() -> None:
-    t, pace = TrainerConfig(learning_rate=2e-5), Pace()
+    t, pace = TrainerConfig(learning_rate=2e-5), StepPace()
     said = []
     for n in range(STILL_AFTER):
         reach = pace.reach(t, 256, FULL, n)
@@ -122,7 +122,7 @@ def test_a_policy_that_does_not_move_is_reported_with_its_cause() -> None:
     assert said[:-1] == [None] * (STILL_AFTER - 1)
     assert "trainer.learning_rate = 2e-05 is low" in said[-1]
     assert "1.2e-03" in said[-1]
-    pace = Pace(scale=HIGHEST, still=STILL_AFTER)
+    pace = StepPace(scale=HIGHEST, still=STILL_AFTER)
     assert "upper bound" in pace.cause(AUTO, 256, pace.reach(AUTO, 256, FULL, 0), 1e-6)
     pace.note(AUTO, pace.reach(AUTO, 256, FULL, 0), 0.005, undone=False)
     assert pace.cause(AUTO, 256, pace.reach(AUTO, 256, FULL, 0), 0.005) is None
@@ -134,7 +134,7 @@ def test_real_models_of_any_width_rank_and_alpha_move_by_the_target(
 ) -> None:
     model = make_model(tmp_path / "model", hidden_size=hidden, intermediate_size=2 * hidden)
     config = make_config(model, tmp_path, learning_rate="auto", lora_rank=rank, lora_alpha=alpha, max_kl=0.1)
-    trainer, pace, ratios = make_trainer(config, warm=False), Pace(), []
+    trainer, pace, ratios = make_trainer(config, warm=False), StepPace(), []
     for n in range(14):
         figures = train(trainer, conversation(n, groups=4), pace, n).figures
         ratios.append(figures["kl"] / figures["kl_target"])

@@ -21,7 +21,7 @@ import sys, torch
 from pathlib import Path
 from tests.trainer.tiny import make_config, make_trainer, conversation, gradients
 from slipstream_trainer.advantage import assign
-from slipstream_trainer.learning_rate import Pace
+from slipstream_trainer.learning_rate import StepPace
 from slipstream_trainer.plan import make_plan
 from slipstream_trainer.process_group import leave
 from slipstream_trainer.policy import adapter_state
@@ -49,7 +49,7 @@ for sharding in ("ddp", "fsdp2"):
 frozen = [p for p in trainer.model.parameters() if not p.requires_grad]
 assert sum(p.to_local().numel() for p in frozen) < 0.6 * sum(p.numel() for p in frozen)
 assert check_packing(trainer)["tree"] < 1e-4
-result = train(trainer, conversation(4), Pace(), 0)
+result = train(trainer, conversation(4), StepPace(), 0)
 assert result.outcome == "step", result.reason
 torch.save(adapter_state(trainer.model), out / f"stepped-{trainer.rank}.pt")
 if trainer.rank == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from tests.trainer.tiny import conversation, make_config, make_trainer
 
-from slipstream_trainer.learning_rate import Pace
+from slipstream_trainer.learning_rate import StepPace
 from slipstream_trainer.selfcheck import check_packing
 from slipstream_trainer.step import train
 
@@ -31,5 +31,5 @@ def test_a_model_that_ignores_the_mask_gets_plain_rows(tiny, tmp_path, caplog) -
     found = check_packing(trainer)
     assert found["tree"] > 0.01 and not trainer.trees
     assert "rows of one sequence each" in caplog.text
-    result = train(trainer, conversation(0), Pace(), 0)
+    result = train(trainer, conversation(0), StepPace(), 0)
     assert (result.outcome, result.figures["layout"]) == ("step", "merged")

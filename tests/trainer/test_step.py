@@ -5,7 +5,7 @@ import pytest
 import torch
 from tests.trainer.tiny import conversation, make_config, make_trainer
 
-from slipstream_trainer.learning_rate import Pace
+from slipstream_trainer.learning_rate import StepPace
 from slipstream_trainer.policy import adapter_state
 from slipstream_trainer.step import train
 
@@ -24,7 +24,7 @@ def test_a_step_and_its_figures(make) -> None:
     before = adapter_state(trainer.model)
     samples = conversation(0, groups=3)
     samples[-1].trainable, samples[-1].reason = False, "top_k"
-    result = train(trainer, samples, Pace(), 0)
+    result = train(trainer, samples, StepPace(), 0)
     assert result.outcome == "step"
     assert not same(before, adapter_state(trainer.model))
     f = result.figures
@@ -56,7 +56,7 @@ def test_a_batch_far_from_the_engine_is_not_stepped_on(make) -> None:
     samples = conversation(0)
     for s in samples:
         s.logprobs_C = s.logprobs_C - 30
-    result = train(trainer, samples, Pace(), 0)
+    result = train(trainer, samples, StepPace(), 0)
     assert result.outcome == "skipped"
     assert "π_old" in result.reason
     assert same(before, adapter_state(trainer.model))
@@ -67,13 +67,13 @@ def test_a_batch_of_another_policy_is_not_stepped_on(make) -> None:
     """The mean ratio may look well where tokens lie far apart in both directions; KL sees it."""
     trainer = make(max_engine_kl=0.5, max_ratio=1e6)
     before = adapter_state(trainer.model)
-    result = train(trainer, conversation(0), Pace(), 0)
+    result = train(trainer, conversation(0), StepPace(), 0)
     assert (result.outcome, "KL of the engine" in result.reason) == ("skipped", True)
     assert same(before, adapter_state(trainer.model))
 
 
 def test_a_huge_gradient_is_not_stepped_on(make) -> None:
-    result = train(make(max_grad=1e-9), conversation(0), Pace(), 0)
+    result = train(make(max_grad=1e-9), conversation(0), StepPace(), 0)
     assert (result.outcome, "norm" in result.reason) == ("skipped", True)
 
 
@@ -81,7 +81,7 @@ def test_a_huge_gradient_is_not_stepped_on(make) -> None:
     ("settings", "word"), [({"learning_rate": 10.0}, "KL"), ({"min_entropy": 100.0, "max_kl": 1e9}, "entropy")]
 )
 def test_a_step_that_breaks_a_bound_is_undone(make, settings, word: str) -> None:
-    trainer, pace = make(**settings), Pace()
+    trainer, pace = make(**settings), StepPace()
     before = adapter_state(trainer.model)
     for n in range(2):
         result = train(trainer, conversation(n), pace, n)
@@ -95,7 +95,7 @@ def test_a_step_that_breaks_a_bound_is_undone(make, settings, word: str) -> None
 
 def test_several_inner_steps_clip(make) -> None:
     trainer = make(inner_steps=4, loss="grpo", learning_rate=5e-3, max_kl=100.0)
-    result = train(trainer, conversation(0), Pace(), 0)
+    result = train(trainer, conversation(0), StepPace(), 0)
     assert result.outcome == "step"
     assert result.figures["kl"] > 0
     assert result.figures["clipped"] > 0
@@ -107,7 +107,7 @@ def test_nothing_to_train_on(make) -> None:
     samples = conversation(0)
     for s in samples:
         s.trainable, s.reason = False, "temperature"
-    assert train(trainer, samples, Pace(), 0).reason == "no call can be trained on"
+    assert train(trainer, samples, StepPace(), 0).reason == "no call can be trained on"
 
 
 def test_reward_that_favours_a_token_makes_it_likelier(make) -> None:
@@ -132,5 +132,5 @@ def test_reward_that_favours_a_token_makes_it_likelier(make) -> None:
 
     start = batch()[1].logprobs_C[0]
     for n in range(5):
-        assert train(trainer, batch(), Pace(), n).outcome == "step"
+        assert train(trainer, batch(), StepPace(), n).outcome == "step"
     assert batch()[1].logprobs_C[0] > start + 0.3

@@ -30,7 +30,7 @@ import torch
 from slipstream.errors import SlipstreamError, StartError
 from slipstream_trainer.adapter_folder import rename_whole, sweep
 from slipstream_trainer.guards import Snapshot
-from slipstream_trainer.learning_rate import Pace
+from slipstream_trainer.learning_rate import StepPace
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -70,7 +70,7 @@ def only_one(folder: Path, patience: float = LOCK_SECONDS) -> Iterator[None]:
 class CheckpointState:
     step: int = 0
     """Optimiser steps taken and kept."""
-    pace: Pace = field(default_factory=Pace)
+    pace: StepPace = field(default_factory=StepPace)
     base: str = ""
     """Name of the adapter (or base model) whose weights these were before the step."""
     weights: str = ""
@@ -136,7 +136,7 @@ class Checkpoints:
         """Raises ``BadCheckpoint``."""
         try:
             raw = json.loads((path / "state.json").read_text())
-            return CheckpointState(**(raw | {"pace": Pace(**raw["pace"])}))
+            return CheckpointState(**(raw | {"pace": StepPace(**raw["pace"])}))
         except UNREADABLE as e:
             raise BadCheckpoint(f"{path.name}/state.json cannot be read: {e!r}") from e
 

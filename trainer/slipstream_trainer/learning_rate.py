@@ -69,7 +69,7 @@ def evidence(scored: Scored) -> float:
 
 
 @dataclass(slots=True)
-class Pace:
+class StepPace:
     """The learning rate's state, kept in each checkpoint."""
 
     scale: float = 1.0

@@ -17,7 +17,7 @@ from slipstream_trainer.dataset import choose
 from slipstream_trainer.effects import without_effect
 from slipstream_trainer.guards import Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
 from slipstream_trainer.layout import Costs, Layout
-from slipstream_trainer.learning_rate import Pace, Reach
+from slipstream_trainer.learning_rate import Reach, StepPace
 from slipstream_trainer.losses import epsilon_high
 from slipstream_trainer.plan import Plan, make_plan
 from slipstream_trainer.rows import Sample, exact_continuations, untrainable
@@ -75,7 +75,7 @@ def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
     return even(plan, trainer.world) if trainer.sharded else plan
 
 
-def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: Pace, applied: int) -> Result:
+def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: StepPace, applied: int) -> Result:
     """A GRPO step (``inner_steps`` of them) on leased samples. ``applied``: steps taken so far, for the warm-up."""
     t, began = trainer.config.trainer, time.perf_counter()
     advantages = Advantages(groups=len({s.group for s in samples})) if trainer.sft else assign(samples, t.advantage)
@@ -114,7 +114,7 @@ def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: Pace, a
     return result
 
 
-def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: Pace, applied: int, result: Result) -> None:
+def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: StepPace, applied: int, result: Result) -> None:
     t = trainer.config.trainer
     before = Snapshot.take(trainer.model, trainer.optimizer)
     work = trainer.start(plan)
@@ -148,7 +148,7 @@ def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: Pace, applied: int, r
     result.figures = {k: v for k, v in result.figures.items() if not (isinstance(v, float) and not np.isfinite(v))}
 
 
-def _pace(trainer: CapturedGRPOTrainer, pace: Pace, reach: Reach, kl: float) -> dict[str, JsonValue]:
+def _pace(trainer: CapturedGRPOTrainer, pace: StepPace, reach: Reach, kl: float) -> dict[str, JsonValue]:
     t = trainer.config.trainer
     found: dict[str, JsonValue] = {"learning_rate_scale": pace.scale}
     if not trainer.sft:

@@ -13,6 +13,7 @@ from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.store_handle import RETRY, StoreHandle
 from slipstream_proxy.control.store_health import StoreHealth
 from slipstream_proxy.control.threads import in_thread
+from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.driver import is_store_fault
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Deps:
                 raise away() from e
             raise
 
-    async def mutate(self, op: str, data: dict[str, Any], *, wait: float = 10.0) -> bool:
+    async def mutate(self, op: str, data: JsonObject, *, wait: float = 10.0) -> bool:
         """Accept a change durably. → Whether the store has it already. 503 if it cannot be kept (disk full)."""
         applied = await self.mutations.put(op, data, wait=wait)
         if applied is None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import aiohttp
 
+from slipstream_proxy.json_types import JsonObject
+
 log = logging.getLogger(__name__)
 LOAD_TIMEOUT = 120.0
 PLUGIN_PATH = "/slipstream"
@@ -47,7 +49,7 @@ class EngineReplica:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One load at a time: the health loop and a swap may want the same adapter."""
 
-    def public(self) -> dict[str, Any]:
+    def public(self) -> JsonObject:
         return {"url": self.url, "ok": self.ok, "loaded": sorted(self.loaded), "packed": self.packed}
 
 
@@ -104,7 +106,7 @@ class EnginePool:
         return set.intersection(*(e.loaded for e in up)) if up else set()
 
     async def ask(
-        self, method: str, url: str, body: dict[str, Any] | None = None, timeout: float = 10.0
+        self, method: str, url: str, body: JsonObject | None = None, timeout: float = 10.0
     ) -> tuple[int, Any, str]:
         assert self.session is not None
         try:

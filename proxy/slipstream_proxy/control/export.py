@@ -18,6 +18,7 @@ from slipstream.contract import CallRecord, EpisodeDetail
 from slipstream_proxy.control.http import json_of
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.threads import in_thread
+from slipstream_proxy.json_types import JsonObject
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.http import Ctx
@@ -49,7 +50,7 @@ def as_messages(items: list[Any]) -> list[Any]:
     return [m if isinstance(m, dict) else {"role": "user", "content": m} for m in items]
 
 
-def as_reply(message: Any) -> dict[str, Any]:
+def as_reply(message: Any) -> JsonObject:
     return message if isinstance(message, dict) else {"role": "assistant", "content": message}
 
 
@@ -80,11 +81,11 @@ def tools_of(episode: EpisodeDetail) -> str | None:
     return json.dumps(tools) if tools else None
 
 
-def sft_row(episode: EpisodeDetail) -> dict[str, Any] | None:
+def sft_row(episode: EpisodeDetail) -> JsonObject | None:
     messages = conversation(episode)
     if messages is None:
         return None
-    row: dict[str, Any] = {
+    row: JsonObject = {
         "messages": messages,
         "episode": episode.id,
         "task": episode.task,
@@ -92,11 +93,11 @@ def sft_row(episode: EpisodeDetail) -> dict[str, Any] | None:
         "reward": episode.reward,
         "tools": tools_of(episode),
     }
-    found: dict[str, Any] = without_nulls(row)
+    found: JsonObject = without_nulls(row)
     return found
 
 
-def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> dict[str, Any] | None:
+def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> JsonObject | None:
     """Two runs of a task: the common beginning is the prompt. None: they have none, or are equally good."""
     chosen, rejected = conversation(best) or [], conversation(worst) or []
     same = 0
@@ -104,7 +105,7 @@ def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> dict[str, Any] | None:
         same += 1
     if not same or best.reward == worst.reward:
         return None
-    row: dict[str, Any] = {
+    row: JsonObject = {
         "prompt": chosen[:same],
         "chosen": chosen[same:],
         "rejected": rejected[same:],
@@ -113,7 +114,7 @@ def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> dict[str, Any] | None:
         "rejected_reward": worst.reward,
         "tools": tools_of(best),
     }
-    found: dict[str, Any] = without_nulls(row)
+    found: JsonObject = without_nulls(row)
     return found
 
 
@@ -124,7 +125,7 @@ def noted(batches: Iterator[list[EpisodeDetail]], note: Note) -> Iterator[list[E
         yield batch
 
 
-def dpo_rows(store: Store, wanted: EpisodeFilter, note: Note) -> Iterator[dict[str, Any]]:
+def dpo_rows(store: Store, wanted: EpisodeFilter, note: Note) -> Iterator[JsonObject]:
     """Best against worst of each task. Of a task's runs only the ids are held, and of ``DPO_TASKS`` tasks two runs
     each.
     """
@@ -149,7 +150,7 @@ def batched(items: Iterator[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-def parquet_row(e: EpisodeDetail) -> dict[str, Any]:
+def parquet_row(e: EpisodeDetail) -> JsonObject:
     row = e.model_dump(
         mode="python",
         include={

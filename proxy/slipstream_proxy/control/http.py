@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from slipstream.contract import Error
 from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.json_types import JsonObject
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.deps import Deps
@@ -27,7 +28,7 @@ M = TypeVar("M", bound=BaseModel)
 JSON = "application/json"
 INFERENCE, REWARD, GRADE, JUDGE, TRAINER, ADMIN = "inference", "reward", "grade", "judge", "trainer", "admin"
 MANY = 2**53
-ENDLESS: dict[str, Any] = {"x-endless": True}
+ENDLESS: JsonObject = {"x-endless": True}
 """Marks a query parameter that makes the reply endless: said in words in the OpenAPI document, which tools call with
 every parameter.
 """

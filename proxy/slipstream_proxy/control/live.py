@@ -13,7 +13,8 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from slipstream_proxy.json_types import JsonObject
 
 log = logging.getLogger(__name__)
 HEARTBEAT = 5.0
@@ -34,13 +35,13 @@ class ModelLive:
 class LiveState:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.value: dict[str, Any] = {"models": {}, "engines": []}
-        self.hold: dict[str, Any] | None = None
+        self.value: JsonObject = {"models": {}, "engines": []}
+        self.hold: JsonObject | None = None
         """Of the engines (``hold.py``): ``worker`` and ``until``, seconds since the epoch."""
         self.version = 0
         self._told: asyncio.Event = asyncio.Event()
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> JsonObject:
         """What was live before, from the file; empty when there is none."""
         try:
             read = json.loads(self.path.read_text())
@@ -48,9 +49,9 @@ class LiveState:
         except (OSError, ValueError):
             return {}
 
-    def set(self, models: dict[str, ModelLive], engines: list[dict[str, Any]]) -> bool:
+    def set(self, models: dict[str, ModelLive], engines: list[JsonObject]) -> bool:
         """Publish. Returns whether anything is different."""
-        value: dict[str, Any] = {
+        value: JsonObject = {
             "models": {
                 name: {"base": m.base, "live": m.live, "arms": [list(a) for a in m.arms], "loaded": sorted(m.loaded)}
                 for name, m in sorted(models.items())

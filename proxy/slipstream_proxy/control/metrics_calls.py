@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from slipstream_proxy.data.observe.exposition import operation
+from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.protocol import RecordedCall
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class RewardMetrics:
             registry=registry,
         )
 
-    def look(self, rows: Sequence[dict[str, Any]], versions: dict[str, int]) -> None:
+    def look(self, rows: Sequence[JsonObject], versions: dict[str, int]) -> None:
         """``rows`` as ``Store.rewards_by_source`` gives them. Only the most frequent sources and the newest adapters
         are told.
         """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Any
 
 from prometheus_client import Counter, generate_latest
 
@@ -14,6 +13,7 @@ from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.ingest import spool_bytes
 from slipstream_proxy.control.status import read_funnel
 from slipstream_proxy.control.threads import in_thread
+from slipstream_proxy.json_types import JsonObject
 
 log = logging.getLogger(__name__)
 LOOK_EVERY = 2.0
@@ -84,7 +84,7 @@ class MetricsScrape:
         m.funnel.clear()
         for line in funnel.lines:
             m.funnel.labels(line.stage, line.cause).set(line.count)
-        counts: dict[str, Any] = await deps.ask(deps.store.statistics.counts, deps.now())
+        counts: JsonObject = await deps.ask(deps.store.statistics.counts, deps.now())
         success = await deps.ask(deps.store.statistics.success_by_adapter)
         for gauge, values in (
             (m.episodes, "episodes"),

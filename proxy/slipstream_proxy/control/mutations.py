@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from slipstream_proxy.control.store_handle import StoreHandle
+from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.records import Kind, Mutation
 from slipstream_proxy.spool import SpoolWriter
 
@@ -35,7 +36,7 @@ class Mutations:
         self.stores = stores
         self.new_id = new_id
 
-    async def put(self, op: str, data: dict[str, Any], *, wait: float = 10.0) -> bool | None:
+    async def put(self, op: str, data: JsonObject, *, wait: float = 10.0) -> bool | None:
         """None: it could not be made durable (disk full). True: it is in the store already; False: it will be."""
         mutation = Mutation(self.new_id(), op, time.time(), _storable(data))
         ingester = self.stores.ingester
@@ -54,7 +55,7 @@ class Mutations:
             applied.cancel()
         return bool(done) and not applied.cancelled()
 
-    async def keep(self, op: str, data: dict[str, Any]) -> None:
+    async def keep(self, op: str, data: JsonObject) -> None:
         """A change of our own that nobody waits for. If the spool cannot be written, it is in memory only."""
         if await self.put(op, data, wait=0) is None:
             log.error("a change (%s) is in memory only: the spool cannot be written", op)

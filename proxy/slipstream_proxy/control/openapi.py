@@ -12,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 from slipstream import contract as c
 from slipstream_proxy.control.http import JSON, Route
 from slipstream_proxy.control.status import version
+from slipstream_proxy.json_types import JsonObject
 
 _PARAMETER = re.compile(r"\{(\w+)(?::((?:[^{}]|\{[^{}]*\})+))?\}")
 COMMON_ERRORS = {
@@ -32,17 +33,17 @@ MORE_ERRORS = {
 REF = "#/components/schemas/{model}"
 
 
-def path_of(route: Route) -> tuple[str, list[dict[str, Any]]]:
+def path_of(route: Route) -> tuple[str, list[JsonObject]]:
     parameters = []
     for name, pattern in _PARAMETER.findall(route.path):
-        schema: dict[str, Any] = {"type": "string"}
+        schema: JsonObject = {"type": "string"}
         if pattern:
             schema |= {"pattern": f"^{pattern}$", "minLength": 1}
         parameters.append({"name": name, "in": "path", "required": True, "schema": schema})
     return _PARAMETER.sub(lambda m: "{" + m[1] + "}", route.path), parameters
 
 
-def query_of(model: type[BaseModel] | None) -> list[dict[str, Any]]:
+def query_of(model: type[BaseModel] | None) -> list[JsonObject]:
     if model is None:
         return []
     schema = model.model_json_schema(ref_template=REF)
@@ -59,7 +60,7 @@ def query_of(model: type[BaseModel] | None) -> list[dict[str, Any]]:
             part = {**part, **kinds[0]} if len(kinds) == 1 else {**part, "anyOf": kinds}
         if part.get("default", 0) is None:
             part.pop("default")
-        item: dict[str, Any] = {
+        item: JsonObject = {
             "name": name,
             "in": "query",
             "required": name in schema.get("required", []),
@@ -69,7 +70,7 @@ def query_of(model: type[BaseModel] | None) -> list[dict[str, Any]]:
     return found
 
 
-def _defs(models: Iterable[type[BaseModel]]) -> tuple[dict[Any, Any], dict[str, Any]]:
+def _defs(models: Iterable[type[BaseModel]]) -> tuple[dict[Any, Any], JsonObject]:
     unique = list(dict.fromkeys(models))
     refs, top = models_json_schema([(m, "validation") for m in unique], ref_template=REF)
     return {m: refs[(m, "validation")] for m in unique}, _named_only(top.get("$defs", {}))
@@ -90,19 +91,19 @@ def _named_only(schema: Any) -> Any:
     return schema
 
 
-def _enums(model: type[BaseModel] | None) -> dict[str, Any]:
+def _enums(model: type[BaseModel] | None) -> JsonObject:
     return dict(model.model_json_schema(ref_template=REF).get("$defs", {})) if model else {}
 
 
-def operation(route: Route, refs: dict[Any, Any], parameters: list[dict[str, Any]]) -> dict[str, Any]:
+def operation(route: Route, refs: dict[Any, Any], parameters: list[JsonObject]) -> JsonObject:
     error = {"content": {JSON: {"schema": refs[c.Error]}}}
-    responses: dict[str, Any] = {}
+    responses: JsonObject = {}
     for status, what in route.responses.items():
         text = {200: "Done.", 201: "Made.", 204: "Nothing there."}.get(status, "Done.")
         if isinstance(what, str):
             binary = what.startswith(("application/octet", "application/vnd"))
             types = EXPORT_TYPES if what == "application/octet-stream" else (what,)
-            schema: dict[str, Any] = {"type": "string", "format": "binary"} if binary else {"type": "string"}
+            schema: JsonObject = {"type": "string", "format": "binary"} if binary else {"type": "string"}
             responses[str(status)] = {"description": text, "content": {t: {"schema": schema} for t in types}}
         elif what is None:
             responses[str(status)] = {"description": text}
@@ -117,7 +118,7 @@ def operation(route: Route, refs: dict[Any, Any], parameters: list[dict[str, Any
     }
     for status, text in sorted(codes.items()):
         responses[str(status)] = {"description": text, **error}
-    found: dict[str, Any] = {
+    found: JsonObject = {
         "operationId": f"{route.method.lower()}_{getattr(route.handler, '__name__', 'call')}",
         "summary": route.summary,
         "description": f"Scopes: {', '.join(dict.fromkeys((*route.scopes, 'admin')))}."
@@ -134,7 +135,7 @@ def operation(route: Route, refs: dict[Any, Any], parameters: list[dict[str, Any
 EXPORT_TYPES = ("application/x-ndjson", "application/vnd.apache.parquet")
 
 
-def document(routes: list[Route]) -> dict[str, Any]:
+def document(routes: list[Route]) -> JsonObject:
     """OpenAPI 3.1."""
     models: list[type[BaseModel]] = [
         c.Error,
@@ -142,7 +143,7 @@ def document(routes: list[Route]) -> dict[str, Any]:
         *(m for r in routes for m in r.responses.values() if isinstance(m, type)),
     ]
     refs, defs = _defs(models)
-    paths: dict[str, Any] = {}
+    paths: JsonObject = {}
     for route in routes:
         defs |= _enums(route.query)
         path, parameters = path_of(route)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import uuid4
 
 from slipstream.contract import BatchAck, BatchLeaseIn
+from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.batch_table import BatchEpisode, batch_table
 from slipstream_proxy.store.calls import TOKEN_COLUMNS, CallTable
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.freshness import EQUAL, ROLLED_BACK, SKIPPED, Freshness, Times, taken_back
 from slipstream_proxy.store.groups import GroupTable
 from slipstream_proxy.store.meta import STALE_RUNS, get_meta, set_meta
-from slipstream_proxy.store.protocol import LeasedBatch, Rules
+from slipstream_proxy.store.protocol import ArrowBatch, Rules
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import BatchRow, EpisodeRow, MemberRow
 from slipstream_proxy.store.scoring import combine_calls
@@ -64,7 +65,7 @@ class BatchQueue:
 
     # leases
 
-    def lease(self, wanted: BatchLeaseIn, versions: dict[str, int], live: int, now: float) -> LeasedBatch | None:
+    def lease(self, wanted: BatchLeaseIn, versions: dict[str, int], live: int, now: float) -> ArrowBatch | None:
         """``versions``: adapter → its version; ``live``: the live one's.
 
         A run that is more than ``max_staleness`` behind keeps its reward in the baseline of its group and is not
@@ -102,7 +103,7 @@ class BatchQueue:
             BatchEpisode(g.id, g.kind, g.task, ep, calls[ep.eid], combine_calls(self.rules, latest.get(ep.eid, ())))
             for g, ep in leased
         ]
-        return LeasedBatch(batch, lease, until, batch_table(found, fresh))
+        return ArrowBatch(batch, lease, until, batch_table(found, fresh))
 
     def _fullest(self, tx: Tx) -> str | None:
         """The model with the most ready groups."""
@@ -132,7 +133,7 @@ class BatchQueue:
         if stale := sum(fresh.stale_runs(eps) for eps in members.values()):
             set_meta(tx, STALE_RUNS, str(int(get_meta(tx, STALE_RUNS) or 0) + stale))
 
-    def members(self, batch: str) -> dict[str, Any]:
+    def members(self, batch: str) -> JsonObject:
         """``{"groups": [id], "episodes": [[key, episode, group]]}`` of a leased batch, for its ``ack`` mutation."""
         with self.db.read() as tx:
             rows = tx.all("SELECT grp, eid FROM t_members WHERE batch = ? ORDER BY grp, eid", (batch,))
@@ -173,7 +174,7 @@ class BatchQueue:
             return False
         return self._settle_known(tx, batch, found[0][1], ack)
 
-    def replay(self, tx: Tx, batch: str, ack: BatchAck, members: dict[str, Any] | None, now: float) -> None:
+    def replay(self, tx: Tx, batch: str, ack: BatchAck, members: JsonObject | None, now: float) -> None:
         """An ack that was accepted before. If the store has been rebuilt since, ``members`` name what the batch was."""
         found = tx.all("SELECT state FROM t_batches WHERE id = ?", (batch,))
         if found:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.codec import dump, load
 from slipstream_proxy.store.driver import Driver, Tx
 
@@ -12,16 +11,16 @@ class CacheTable:
     def __init__(self, db: Driver) -> None:
         self.db = db
 
-    def get(self, key: str) -> dict[str, Any] | None:
+    def get(self, key: str) -> JsonObject | None:
         with self.db.read() as tx:
             rows = tx.all("SELECT value FROM t_cache WHERE id = ?", (key,))
         return load(rows[0][0]) if rows else None
 
-    def put(self, key: str, value: dict[str, Any], now: float) -> None:
+    def put(self, key: str, value: JsonObject, now: float) -> None:
         with self.db.write() as tx:
             self.write(tx, key, value, now)
 
-    def write(self, tx: Tx, key: str, value: dict[str, Any], now: float) -> None:
+    def write(self, tx: Tx, key: str, value: JsonObject, now: float) -> None:
         text = dump(value)
         if not tx.run("UPDATE t_cache SET value = ?, ts = ? WHERE id = ?", (text, now, key)):
             tx.insert("t_cache", [(key, text, now)])

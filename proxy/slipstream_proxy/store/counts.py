@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.driver import IN, Tx
 from slipstream_proxy.store.meta import STALE_RUNS, get_meta
 from slipstream_proxy.store.protocol import Rules
@@ -14,7 +14,7 @@ def plural(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 
-def counts(tx: Tx, rules: Rules, tables: Sequence[str], orphans: int, now: float) -> dict[str, Any]:
+def counts(tx: Tx, rules: Rules, tables: Sequence[str], orphans: int, now: float) -> JsonObject:
     """What ``Statistics.counts`` answers. ``tables``: those of calls.
 
     ``orphans``: episodes with rewards and no calls.
@@ -26,7 +26,7 @@ def counts(tx: Tx, rules: Rules, tables: Sequence[str], orphans: int, now: float
         "rewards": "SELECT source, count(*) FROM t_rewards GROUP BY source",
         "batches": "SELECT state, count(*) FROM t_batches GROUP BY state",
     }
-    found: dict[str, Any] = {name: dict(tx.all(sql)) for name, sql in pairs.items()}
+    found: JsonObject = {name: dict(tx.all(sql)) for name, sql in pairs.items()}
     found["calls"] = int(tx.all("SELECT coalesce(sum(calls), 0) FROM t_episodes")[0][0])
     found["untrainable"] = untrainable_calls(tx, tables)
     found["missing"] = missing_rewards(tx, rules)

@@ -26,7 +26,7 @@ class Forming(NamedTuple):
     """When its first episode ended."""
 
 
-class Outcome(NamedTuple):
+class GroupOutcome(NamedTuple):
     """Rewards of one complete group."""
 
     low: float
@@ -59,7 +59,7 @@ class FunnelCounts(NamedTuple):
     leased: int
     lost: dict[tuple[str, str], int]
     """(stale or dropped, cause) → groups."""
-    outcomes: list[Outcome]
+    outcomes: list[GroupOutcome]
     """Of the ``RECENT`` latest complete groups with all rewards."""
     best: float | None
     """The highest training reward ever."""
@@ -104,11 +104,11 @@ def _to_judge(tx: Tx, name: str, now: float) -> tuple[int, float | None, int]:
     return int(groups), oldest, int(tx.all(sql, (now - RATE_SECONDS,))[0][0])
 
 
-def _outcomes(tx: Tx) -> list[Outcome]:
+def _outcomes(tx: Tx) -> list[GroupOutcome]:
     sql = f"""SELECT min(e.reward), max(e.reward) FROM t_episodes e JOIN (SELECT id, completed FROM t_groups
         WHERE split = 'train' AND kind <> 'window' AND state IN ('ready', 'leased', 'trained', 'skipped')
         ORDER BY completed DESC LIMIT {RECENT}) g ON e.grp = g.id WHERE e.reward IS NOT NULL GROUP BY g.id"""
-    return [Outcome(*row) for row in tx.all(sql)]
+    return [GroupOutcome(*row) for row in tx.all(sql)]
 
 
 def _kls(tx: Tx) -> list[float]:

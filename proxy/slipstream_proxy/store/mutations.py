@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from slipstream.contract import Adapter, BatchAck, CacheEntry, Event, RewardIn, ScoresIn
+from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.store.adapters import AdapterTable
 from slipstream_proxy.store.batches import BatchQueue
@@ -42,7 +42,7 @@ class MutationReplay:
         changes.idem = self.rewards.idempotency_keys(tx, [eid_of(d["key"], d["episode"]) for d in keyed])
 
     def apply(self, tx: Tx, changes: Changes, item: Mutation) -> None:
-        data: dict[str, Any] = item.data
+        data: JsonObject = item.data
         match item.op:
             case "reward":
                 reward = RewardIn.model_validate(data["reward"])

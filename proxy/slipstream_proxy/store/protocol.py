@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -48,6 +48,7 @@ from slipstream.contract import (
     ScoresIn,
     SqlResult,
 )
+from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.records import CallHead, Mutation, Parsed
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(slots=True)
-class LeasedBatch:
+class ArrowBatch:
     id: str
     lease: str
     until: float
@@ -217,7 +218,7 @@ class Judging(Protocol):
 
 
 class Batches(Protocol):
-    def lease(self, wanted: BatchLeaseIn, versions: dict[str, int], live: int, now: float) -> LeasedBatch | None:
+    def lease(self, wanted: BatchLeaseIn, versions: dict[str, int], live: int, now: float) -> ArrowBatch | None:
         """``versions``: adapter → its version; ``live``: the live one's.
 
         A run that is more than ``max_staleness`` behind keeps its reward in the baseline of its group and is not
@@ -227,7 +228,7 @@ class Batches(Protocol):
     def ack(self, batch: str, ack: BatchAck, now: float) -> bool:
         """False: the lease is not this worker's any more (409). The same ack twice changes nothing."""
 
-    def members(self, batch: str) -> dict[str, Any]:
+    def members(self, batch: str) -> JsonObject:
         """``{"groups": [id], "episodes": [[key, episode, group]]}`` of a leased batch, for its ``ack`` mutation.
 
         With it a rebuilt store knows what was trained on.
@@ -263,8 +264,8 @@ class Events(Protocol):
 
 
 class Cache(Protocol):
-    def get(self, key: str) -> dict[str, Any] | None: ...
-    def put(self, key: str, value: dict[str, Any], now: float) -> None: ...
+    def get(self, key: str) -> JsonObject | None: ...
+    def put(self, key: str, value: JsonObject, now: float) -> None: ...
 
 
 class Archive(Protocol):
@@ -290,16 +291,16 @@ class Outcomes(Protocol):
 
 
 class Statistics(Protocol):
-    def counts(self, now: float) -> dict[str, Any]:
+    def counts(self, now: float) -> JsonObject:
         """Episodes by state, groups by state, calls, untrainable by reason, rewards by source."""
 
     def funnel(self, judge_name: str, now: float) -> FunnelCounts:
         """The numbers behind "why is there no step yet". ``judge_name``: the reward name that the judge writes."""
 
-    def success_by_adapter(self) -> list[dict[str, Any]]:
+    def success_by_adapter(self) -> list[JsonObject]:
         """For the page: adapter, split, arm, episodes, mean reward, std (of the sample; 0 for one)."""
 
-    def rewards_by_source(self) -> list[dict[str, Any]]:
+    def rewards_by_source(self) -> list[JsonObject]:
         """For the metrics: source, adapter, split, count, mean, std (of the sample; 0 for one)."""
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.counts import counts
 from slipstream_proxy.store.days import DayTables
 from slipstream_proxy.store.driver import Driver
@@ -21,7 +20,7 @@ class StoreStatistics:
         self.days = days
         self.rewards = rewards
 
-    def counts(self, now: float) -> dict[str, Any]:
+    def counts(self, now: float) -> JsonObject:
         """Episodes and groups by state, calls, untrainable by reason, rewards by source, missing rewards by name."""
         with self.db.read() as tx:
             orphans = self.rewards.count_orphans(tx)
@@ -33,7 +32,7 @@ class StoreStatistics:
             orphans = self.rewards.count_orphans(tx)
             return funnel_counts(tx, self.rules, self.pace, self.days.tables(tx), judge_name, orphans, now)
 
-    def success_by_adapter(self) -> list[dict[str, Any]]:
+    def success_by_adapter(self) -> list[JsonObject]:
         """For the page: adapter, split, arm, episodes, mean reward, std (of the sample; 0 for one)."""
         sql = """SELECT model, adapter, split, arm, count(*), avg(reward), coalesce(stddev_samp(reward), 0),
             min(started), max(started) FROM t_episodes WHERE reward IS NOT NULL AND state <> 'deleted'
@@ -43,7 +42,7 @@ class StoreStatistics:
         with self.db.read() as tx:
             return [dict(zip(names, row, strict=True)) for row in tx.all(sql)]
 
-    def rewards_by_source(self) -> list[dict[str, Any]]:
+    def rewards_by_source(self) -> list[JsonObject]:
         """Source, adapter, split, count, mean, std (of the sample; 0 for one) of the rewards that count: the latest
         of each name.
         """

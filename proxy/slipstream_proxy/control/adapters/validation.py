@@ -8,10 +8,10 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 from slipstream.contract import check_lora_rank
 from slipstream.errors import SlipstreamError
+from slipstream_proxy.json_types import JsonObject
 
 NAME = re.compile(r"^(?P<model>[A-Za-z0-9._~-]{1,120})@(?P<version>[1-9][0-9]{0,8})$")
 CONFIG = "adapter_config.json"
@@ -46,7 +46,7 @@ def split_name(name: str) -> tuple[str, int]:
     return m["model"], int(m["version"])
 
 
-def safetensors_header(path: Path) -> dict[str, dict[str, Any]]:
+def safetensors_header(path: Path) -> dict[str, JsonObject]:
     """Tensor name → its entry, checked against the file's size (https://huggingface.co/docs/safetensors, "Format")."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -81,7 +81,7 @@ def _no_constant(text: str) -> float:
     raise ValueError(f"{text} in a header")
 
 
-def check_finite(path: Path, tensors: dict[str, dict[str, Any]]) -> None:
+def check_finite(path: Path, tensors: dict[str, JsonObject]) -> None:
     """No NaN or infinity in the weights: an exponent of all ones is one, in each of the float formats."""
     import numpy as np
 
@@ -125,7 +125,7 @@ def base_shapes(model: str | None) -> dict[str, list[int]]:
     return shapes
 
 
-def check_shapes(tensors: dict[str, dict[str, Any]], base: dict[str, list[int]]) -> None:
+def check_shapes(tensors: dict[str, JsonObject], base: dict[str, list[int]]) -> None:
     """A is [rank, in] and B [out, rank] of a module that the base model has. vLLM 0.32 takes smaller ones without a
     word and computes nonsense.
     """

@@ -15,6 +15,7 @@ from slipstream_proxy.control.ids import text_of
 from slipstream_proxy.control.permissions import check_reward
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import KeyQuery
+from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.records import CallHead, Kind
 
 UPSTREAM = "import"
@@ -72,7 +73,7 @@ def call_id(*parts: Any) -> str:
     return PREFIX + text_of(int.from_bytes(digest(*parts), "big"), 16)
 
 
-def _dumped(message: ImportMessage) -> dict[str, Any]:
+def _dumped(message: ImportMessage) -> JsonObject:
     return message.model_dump(mode="python")
 
 
@@ -83,7 +84,7 @@ def calls_of(body: ImportIn, key: str, episode: str, at: float) -> list[tuple[Ca
     for i, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        request: dict[str, Any] = {"model": body.model or UPSTREAM, "messages": messages[:i]}
+        request: JsonObject = {"model": body.model or UPSTREAM, "messages": messages[:i]}
         if body.tools:
             request["tools"] = body.tools
         answer = {

@@ -22,7 +22,7 @@ FOLLOW_POLL = 1.0
 class Success(c.Model):
     """Mean training reward by adapter, split and arm."""
 
-    class Row(c.Model):
+    class ArmReward(c.Model):
         model: str | None
         adapter: str
         split: str
@@ -33,7 +33,7 @@ class Success(c.Model):
         first: float | None = None
         last: float | None = None
 
-    rows: list[Row]
+    rows: list[ArmReward]
 
 
 class EventsQuery(Query):
@@ -112,7 +112,7 @@ async def post_sql(ctx: Ctx) -> web.StreamResponse:
 
 async def get_success(ctx: Ctx) -> web.StreamResponse:
     rows = await ctx.deps.ask(ctx.deps.store.statistics.success_by_adapter)
-    return reply(Success(rows=[Success.Row.model_validate(r) for r in rows]))
+    return reply(Success(rows=[Success.ArmReward.model_validate(r) for r in rows]))
 
 
 ROUTES = [

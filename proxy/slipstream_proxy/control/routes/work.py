@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 from aiohttp import web
 
@@ -13,7 +11,8 @@ from slipstream_proxy.control.permissions import check_source
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import Stored
 from slipstream_proxy.control.threads import in_thread
-from slipstream_proxy.store.protocol import LeasedBatch
+from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.store.protocol import ArrowBatch
 
 ARROW = "application/vnd.apache.arrow.stream"
 ID = "[A-Za-z0-9._~-]{1,160}"
@@ -113,7 +112,7 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
         update={"model": body.model or deps.config.model_name, "min_groups": min(body.min_groups, body.max_groups)}
     )
     versions, live = deps.registry.versions(str(wanted.model))
-    leased: LeasedBatch | None = await deps.ask(deps.store.batches.lease, wanted, versions, live, deps.now())
+    leased: ArrowBatch | None = await deps.ask(deps.store.batches.lease, wanted, versions, live, deps.now())
     if leased is None:
         return web.Response(status=204)
     headers = {
@@ -127,7 +126,7 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
 async def ack_batch(ctx: Ctx) -> web.StreamResponse:
     deps, batch = ctx.deps, ctx.path("batch")
     body: c.BatchAck = ctx.body
-    members: dict[str, Any] = await deps.ask(deps.store.batches.members, batch)
+    members: JsonObject = await deps.ask(deps.store.batches.members, batch)
     if not await deps.ask(deps.store.batches.ack, batch, body, deps.now()):
         raise Problem(409, LOST, field="body.lease", fix="its groups come back with another batch")
     if body.outcome == "trained":
