@@ -177,14 +177,17 @@ def functions(module: Module) -> Iterator[tuple[int, str]]:
 
 
 def untested(found: list[Module]) -> list[str]:
-    """Modules for which no ``test_<name>.py`` lies under the tests of their package."""
+    """Modules for which neither ``test_<name>.py`` nor ``test_<folder>_<name>.py`` lies under the tests of their
+    package.
+    """
     missing = []
     for module in found:
         name = module.path.stem
         if name in {"__init__", "__main__"}:
             continue
         folder = ROOT / "tests" / module.area
-        if not any(folder.rglob(f"test_{name.strip('_')}.py")):
+        names = {name, name.strip("_"), f"{module.path.parent.name}_{name}"}
+        if not any(any(folder.rglob(f"test_{n}.py")) for n in names):
             missing.append(module.where)
     return missing
 

@@ -12,7 +12,7 @@ from slipstream_proxy.dialects.base import stream_objects
 from slipstream_proxy.dialects.chat import Chat
 from slipstream_proxy.dialects.completions import Completions
 from slipstream_proxy.dialects.messages import Messages
-from slipstream_proxy.dialects.packed import ASKED, FIELD, Sampled, cut, cut_event, null_members
+from slipstream_proxy.dialects.packed import ASKED, FIELD, Sampled, cut, cut_event, null_members, prompt_length
 from slipstream_proxy.dialects.responses import Responses
 from slipstream_vllm import capture, packing
 
@@ -112,3 +112,21 @@ def test_an_echo_is_not_asked_for() -> None:
 def test_a_member_that_is_damaged_makes_the_call_unreadable() -> None:
     with pytest.raises(ValueError):
         Sampled().add({FIELD: {"v": 1, "c": [[0, "!!", "!!"]]}})
+
+
+def test_a_translated_stream_knows_how_long_the_prompt_was() -> None:
+    assert prompt_length({FIELD: packed_of([(7, -1.0)], [3, 4, 5])}) == 3
+    assert prompt_length({FIELD: {"v": 1}}) == prompt_length({}) == 0
+
+
+@pytest.mark.parametrize("dialect", [Messages(), Responses()])
+def test_a_translated_stream_leaves_out_an_event_with_nothing_else(dialect) -> None:
+    body = {
+        "model": "m",
+        "input": "hi",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 5,
+        "stream": True,
+    }
+    back = dialect.inject(body, packed=True).back
+    assert back.event(b'data: {"slipstream":{"v":1,"c":[]}}\n\n') is None

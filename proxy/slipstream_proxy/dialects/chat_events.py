@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slipstream_proxy.dialects.base import event_data, loads
+from slipstream_proxy.dialects.packed import FIELD
 from slipstream_proxy.json_types import JsonObject
 
 
@@ -23,6 +24,8 @@ class ChatEvents:
         if read.get("error") is not None:
             self.failed = True
             return self._error(read["error"])
+        if FIELD in read and "choices" not in read:
+            return None  # what was sampled, and nothing for the client
         return b"".join(self._events(read)) or None
 
     def _end(self) -> bytes | None:

@@ -45,6 +45,13 @@ def null_members(text: bytes) -> bytes:
     return _ANY.sub(rb"\1null", text)
 
 
+def prompt_length(read: JsonObject) -> int:
+    """How many ids of the prompt the member of an event holds; 0: it has none."""
+    member = read.get(FIELD)
+    prompts = member.get("p") if isinstance(member, dict) else None
+    return len(b64decode(prompts[0][1])) // 4 if prompts else 0
+
+
 @dataclass(slots=True)
 class Sampled:
     """What the members of a reply hold, by choice."""

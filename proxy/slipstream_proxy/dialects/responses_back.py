@@ -7,6 +7,7 @@ import uuid
 
 from slipstream_proxy.dialects.base import dumps, loads
 from slipstream_proxy.dialects.chat_events import ChatEvents
+from slipstream_proxy.dialects.packed import prompt_length
 from slipstream_proxy.dialects.responses_chat import FUNCTION, reasoning_config, text_config, tool_choice
 from slipstream_proxy.json_types import Json, JsonObject
 
@@ -167,7 +168,7 @@ class ResponsesTranslator(ChatEvents):
         made: list[bytes] = []
         if not self.model:
             self.model = read["model"]
-            self.prompt = len(read.get("prompt_token_ids") or ())
+            self.prompt = len(read.get("prompt_token_ids") or ()) or prompt_length(read)
             begun = self._response("in_progress")
             made = [self._sse(f"response.{kind}", {"response": begun}) for kind in ("created", "in_progress")]
         self.usage = read.get("usage") or self.usage

@@ -38,12 +38,12 @@ class Capture(CallStep):
 
     def event(self, call: ActiveCall, event: bytes) -> bytes | None:
         hide = call.hide
-        if hide is None:
-            return event
+        if hide is None or call.back is not None:
+            return event  # a translator makes new events of it, and needs the length of the prompt
         return cut_event(event) if hide.packed else call.dialect.event(event, hide)
 
     def response_body(self, call: ActiveCall, status: int, body: bytes) -> bytes:
         hide = call.hide
-        if hide is None or status != 200:
+        if hide is None or call.back is not None or status != 200:
             return body
         return cut(body) if hide.packed else call.dialect.whole(body, hide)
