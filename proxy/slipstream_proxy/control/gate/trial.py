@@ -161,12 +161,12 @@ class GateTrial:
         return pace == "careful" and self._slides()
 
     def _slides(self) -> bool:
-        """A slow slide is likely. A version waits for this no longer than twice ``settle`` episodes."""
+        """A slow slide is likely. A version waits for this no longer than 20 times ``settle`` episodes."""
         if self.tried == self.best or self.worse_best.growth() <= HOLD:
             return False
         if self.asked is None:
             self.asked = self.seen
-        return self.seen - self.asked < 2 * self.settings.settle
+        return self.seen - self.asked < 20 * self.settings.settle
 
     # what happens to versions
 
