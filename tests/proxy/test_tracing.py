@@ -80,10 +80,10 @@ async def test_a_call_is_a_span_between_the_agents_and_the_engines(start, fake, 
 
 
 async def test_streams_errors_and_refusals_are_spans_too(start, fake, collector):
-    proxy = await start()
+    proxy = await start(engine={"cpu": True})
     await ask(proxy.url, stream=True)
     await ask(proxy.url, path="/v1/completions", prompt=SECRET)
-    await ask(proxy.url, headers={"x-slipstream-split": "neither"})
+    await ask(proxy.url, prompt_logprobs=1)
     fake.fail_with = 400
     await ask(proxy.url)
     await eventually(lambda: len(collector.spans) >= 4)

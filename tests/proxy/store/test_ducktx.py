@@ -17,13 +17,13 @@ def tx():
 
 
 def test_rows_in_bulk(tx):
-    tx.insert("t_pins", [("a", "m", "m@1", "live", 1.0, True), ("b", None, "m@1", "live", 2.0, False)])
+    tx.insert("t_pins", [("a", "m", "m@1", "live", 1.0, True, "x"), ("b", None, "m@1", "live", 2.0, False, None)])
     tx.insert("t_pins", [])
     tx.update("t_pins", ("eid",), ("adapter", "active"), [("b", "m@2", True), ("c", "m@3", True)])
     tx.update("t_pins", ("eid",), ("adapter",), [])
     assert tx.all("SELECT * FROM t_pins ORDER BY eid") == [
-        ("a", "m", "m@1", "live", 1.0, True),
-        ("b", None, "m@2", "live", 2.0, True),
+        ("a", "m", "m@1", "live", 1.0, True, "x"),
+        ("b", None, "m@2", "live", 2.0, True, None),
     ]
     assert tx.run("UPDATE t_pins SET ts = 0 WHERE active") == 2
     assert tx.run("DELETE FROM t_pins WHERE eid = ?", ("z",)) == 0

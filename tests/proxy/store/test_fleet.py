@@ -85,6 +85,7 @@ async def test_each_proxy_reads_its_own_spool(fleet):
         "stored": True,
         "known": True,
         "fix": None,
+        "done": True,
     }
     assert (await a.seen("a5"))["reward"] == 0.5
 

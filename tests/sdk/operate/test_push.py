@@ -48,7 +48,7 @@ def knows(server: Server, *adapters: dict[str, object]) -> None:
 
 
 def test_the_card_says_what_it_was_trained_on() -> None:
-    told = Adapter(**adapter(step=7, parent="inbox@2", batches=["b1", "b2"], gate={"pairs": 9}))
+    told = Adapter(**adapter(step=7, parent="inbox@2", batches=["b1", "b2"], gate={"control_episodes": 9}))
     text = card(told, "Qwen/Qwen3-4B")
     assert text.startswith("---\nlibrary_name: peft\nbase_model: Qwen/Qwen3-4B\nbase_model_relation: adapter\n")
     for said in (
@@ -58,7 +58,7 @@ def test_the_card_says_what_it_was_trained_on() -> None:
         "- parent: inbox@2",
         "- batches: b1, b2",
         "- state when it was pushed: live",
-        '"pairs":9',
+        '"control_episodes":9',
     ):
         assert said in text
     first = card(Adapter(**adapter("inbox@1")), "base")
