@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -30,11 +31,11 @@ def lost_by_workers(folder: Path) -> int:
     return int(sum(value for part in parts for name, _, value in part["values"] if name == LOST))
 
 
-def surroundings_of(deps: Deps) -> Surroundings:
+def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
     """What the control plane knows without asking the store."""
     config, activity, stats = deps.config, deps.activity, deps.ingester.stats if deps.ingester else None
     expected = bool(config.judge.model or config.judge.function) or activity.ever("judge")
-    troubled = [(s.name, s.state, text) for s in read_sidecars(config.root) if (text := sentence(s))]
+    troubled = [(s.name, s.state, text) for s in sidecars if (text := sentence(s))]
     return Surroundings(
         config=config,
         now=deps.now(),
@@ -54,9 +55,14 @@ def surroundings_of(deps: Deps) -> Surroundings:
     )
 
 
-async def read_funnel(deps: Deps) -> c.Funnel:
-    """Why there is no step yet. It answers while the store is away too, and says so."""
-    around = surroundings_of(deps)
+async def read_funnel(deps: Deps, sidecars: Sequence[c.Sidecar] | None = None) -> c.Funnel:
+    """Why there is no step yet. It answers while the store is away too, and says so.
+
+    ``sidecars``: as read a moment ago, so that one answer does not show two states.
+    """
+    if sidecars is None:
+        sidecars = await in_thread(read_sidecars, deps.config.root)
+    around = surroundings_of(deps, sidecars)
     counts: FunnelCounts | None = None
     try:
         counts = await deps.ask(deps.store.statistics.funnel, deps.config.judge.name, around.now)
@@ -68,14 +74,14 @@ async def read_funnel(deps: Deps) -> c.Funnel:
 
 
 async def status_of(deps: Deps) -> c.Status:
-    funnel = await read_funnel(deps)
+    sidecars = await in_thread(read_sidecars, deps.config.root)
+    funnel = await read_funnel(deps, sidecars)
     try:
         counts = await deps.ask(deps.store.statistics.counts, deps.now())
     except Exception:
         if not any(line.stage == "store" for line in funnel.lines):
             raise
         counts = {}  # the funnel says that the store is away
-    sidecars = await in_thread(read_sidecars, deps.config.root)
     judging = c.JudgingStatus(judges=deps.judges.judges(deps.now()))
     if counts:
         judging = await deps.ask(deps.judges.standing, deps.store.judging, deps.now())
