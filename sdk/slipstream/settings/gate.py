@@ -25,8 +25,8 @@ class GateConfig(Section):
     settle: int = Field(500, ge=20, description="Episodes on trial after which an unsuspected adapter is accepted.")
     pace: Literal["careful", "go"] | Annotated[int, Field(ge=1)] = Field(
         "careful",
-        description="Newer versions while one is on trial. careful: wait while a slow slide is suspected; go: never wait;"
-        " a number: wait after so many undecided versions.",
+        description="Newer versions while one is on trial. careful: wait while a slow slide is suspected; "
+        "go: never wait; a number: wait after so many undecided versions.",
     )
     reward_range: tuple[float, float] | None = Field(
         None, description="[lowest, highest] reward; None: learned from the rewards, robustly."

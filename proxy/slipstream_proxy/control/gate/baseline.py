@@ -1,4 +1,6 @@
-"""What reward the control is expected to get on a task: from the past alone, so that it may sharpen the test without bending it."""
+"""What reward the control is expected to get on a task: from the past alone, so that it may sharpen the test without
+bending it.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ class FadingMean:
 class Baseline:
     """All values are in the scale's units, 0 to 1.
 
-    A task's offset is the mean of how much better its episodes went than their own arm's mean. So both arms teach how hard a task is, although the control
-    arm is small.
+    A task's offset is the mean of how much better its episodes went than their own arm's mean. So both arms teach how
+    hard a task is, although the control arm is small.
     """
 
     def __init__(self) -> None:

@@ -1,17 +1,19 @@
 """A sequential change detector for "the tested arm is worse than the reference arm", and for the mirrored question.
 
-Take an episode's reward x (0 to 1) as given and bet on the arm it came from. With probabilities a (tested) and 1 - a (reference) at its assignment, a
-guess p0 of the reference's mean and a lower guess p1 of the tested arm's, one bet multiplies its wealth by
+Take an episode's reward x (0 to 1) as given and bet on the arm it came from. With probabilities a (tested) and 1 - a
+(reference) at its assignment, a guess p0 of the reference's mean and a lower guess p1 of the tested arm's, one bet
+multiplies its wealth by
 
     x p / m + (1 - x) (1 - p) / (1 - m),   m = a p1 + (1 - a) p0,   p = p1 for a tested episode, p0 for a reference one.
 
-Its mean over the coin that chose the arm is 1 for every x, so wealth is a test martingale when the arms do not matter, whatever the rewards look like. It
-is linear and falling in x for a tested episode, so wealth is a supermartingale whenever the tested arm's mean is not lower. Wealth is put in again at
-every start (a version arrives, the control moves): the sum over starts is an e-detector (Shin, Ramdas, Rinaldo 2023, arXiv 2203.03532), and the
-expected sum never exceeds what was put in. Guesses p1 are a mixture: odds of p0 times each of ``BETS``.
+Its mean over the coin that chose the arm is 1 for every x, so wealth is a test martingale when the arms do not matter,
+whatever the rewards look like. It is linear and falling in x for a tested episode, so wealth is a supermartingale
+whenever the tested arm's mean is not lower. Wealth is put in again at every start (a version arrives, the control
+moves): the sum over starts is an e-detector (Shin, Ramdas, Rinaldo 2023, arXiv 2203.03532), and the expected sum never
+exceeds what was put in. Guesses p1 are a mixture: odds of p0 times each of ``BETS``.
 
-The same bets against shifted questions, "tested - reference is at least d", give the confidence sequence that people see: at d = 0 it is the verdict's
-own wealth, so the two cannot contradict each other.
+The same bets against shifted questions, "tested - reference is at least d", give the confidence sequence that people
+see: at d = 0 it is the verdict's own wealth, so the two cannot contradict each other.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ class BettingDetector:
         self.start()
 
     def see(self, x: float, expected: float, tested: bool, share: float) -> None:
-        """``expected``: the baseline for this task. ``share``: probability of the tested arm, given that it is one of the two."""
+        """``expected``: the baseline for this task. ``share``: probability of the tested arm, given that it is one of
+        the two.
+        """
         self.credit = min(self.credit + self.rate, self.lump)
         raw = x - expected
         if tested:
@@ -116,13 +120,16 @@ class BettingDetector:
         return self.score / math.sqrt(self.square) if n >= LEAST_EPISODES and self.square > 0.0 else 0.0
 
     def difference(self) -> float | None:
-        """Mean of tested minus reference, each against the baseline, in the scale's units; None while an arm has no episode."""
+        """Mean of tested minus reference, each against the baseline, in the scale's units; None while an arm has no
+        episode.
+        """
         if not self.n_tested or not self.n_reference:
             return None
         return self.sum_tested / self.n_tested - self.sum_reference / self.n_reference
 
     def limit(self, alpha: float, other: float = 0.0) -> float:
-        """The confidence sequence's bound on this side: ``sign`` times the least difference that is refuted, at most 1 in size.
+        """The confidence sequence's bound on this side: ``sign`` times the least difference that is refuted, at most 1
+        in size.
 
         ``other``: wealth of a second detector that counts towards the same verdict.
         """

@@ -1,7 +1,8 @@
 """Rewards of any scale, as numbers from 0 to 1.
 
-A reward is placed between bounds that come from earlier rewards alone, or from ``gate.reward_range``. What lies outside is clipped, so one huge reward
-counts as a good one and no more. Both arms use the same bounds: rewards that have one distribution keep having one.
+A reward is placed between bounds that come from earlier rewards alone, or from ``gate.reward_range``. What lies outside
+is clipped, so one huge reward counts as a good one and no more. Both arms use the same bounds: rewards that have one
+distribution keep having one.
 """
 
 from __future__ import annotations

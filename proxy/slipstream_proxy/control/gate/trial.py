@@ -1,7 +1,7 @@
 """The gate's state of one trained model: rewards in their order go in, verdicts and the control arms' shares come out.
 
-Three versions matter: the one on trial, the last accepted one (``control``), and the one that no later one was shown to beat (``best``). Evidence of the
-trial against either lasts over versions. It ends when the control moves.
+Three versions matter: the one on trial, the last accepted one (``control``), and the one that no later one was shown to
+beat (``best``). Evidence of the trial against either lasts over versions. It ends when the control moves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from slipstream_proxy.control.gate.scale import RewardScale
 LUMP, RATE = 0.25, 0.1 / 2000
 """Evidence against the control: wealth put in at first, and earned with each episode."""
 BEST_LUMP, BEST_RATE = 0.35, 0.3 / 2000
-"""Evidence against the best version. All four together are 1 over the first 2,000 episodes: that is the false-alarm guarantee."""
+"""Evidence against the best version. All four together are 1 over the first 2,000 episodes: that is the false-alarm
+guarantee.
+"""
 YOUNG = 12
 """Finished episodes of a version before which the control gets ``YOUNG_SHARE``: a broken adapter shows at once."""
 YOUNG_SHARE = 0.3
@@ -58,7 +60,9 @@ class TrialSettings:
 
 
 class ArmOutcome:
-    """One finished training episode. ``version``: of the adapter that it is pinned to; probabilities: of the arms at its assignment."""
+    """One finished training episode. ``version``: of the adapter that it is pinned to; probabilities: of the arms at
+    its assignment.
+    """
 
     def __init__(
         self,
@@ -195,7 +199,8 @@ class GateTrial:
         return self.better_best.wealth >= 1.0 / self.settings.alpha
 
     def roll_back(self, to_best: bool, made: int) -> None:
-        """What is served is taken back: to the control, or to the best version. ``made``: the newest version that there is.
+        """What is served is taken back: to the control, or to the best version. ``made``: the newest version that there
+        is.
 
         Versions up to there go on from the one that is taken back, so they are not tried.
         """
@@ -211,7 +216,9 @@ class GateTrial:
         self.tried = self.control
 
     def decide_by_hand(self, control: int) -> None:
-        """A person (or an engine that refuses a version) has chosen: that version is control and best, and all evidence begins again."""
+        """A person (or an engine that refuses a version) has chosen: that version is control and best, and all evidence
+        begins again.
+        """
         self.floor = self.best_floor = max(self.tried, self.newest, self.floor, control)
         self.control = self.tried = control
         self.since = self.own = self.undecided = 0
@@ -230,7 +237,9 @@ class GateTrial:
     # evidence
 
     def observe(self, outcome: ArmOutcome) -> Decision:
-        """The next episode whose reward is final. Its own reward changes scale and baseline only after it was counted."""
+        """The next episode whose reward is final. Its own reward changes scale and baseline only after it was
+        counted.
+        """
         self.seen += 1
         x = self.scale.unit(outcome.reward)
         expected = self.baseline.of(outcome.task)

@@ -16,8 +16,8 @@ _YES: Final = b"x-slipstream-trainable: yes\r\n"
 class Trainability(CallStep):
     """``x-slipstream-trainable: yes``, or ``no; <reason>`` with the reason that ``slipstream status`` counts.
 
-    Replies of trained models have it. A reply may still be lost to training for what it is itself, such as a stream that
-    breaks off.
+    Replies of trained models have it. A reply may still be lost to training for what it is itself, such as a stream
+    that breaks off.
     """
 
     def response_head(self, call: ActiveCall, fields: bytes) -> bytes:

@@ -29,9 +29,9 @@ class EngineView:
 class Trouble:
     """Why an engine gets no calls, or fewer.
 
-    ``doubtful``: a reply broke off, and other engines come first until ``until`` (monotonic seconds). ``down``: it refused
-    the connection or hung, and gets no call until a health check finds it. ``trial``: it hung, and answers health
-    checks again, so it gets one call at a time until it answers one; ``busy`` while that call runs.
+    ``doubtful``: a reply broke off, and other engines come first until ``until`` (monotonic seconds). ``down``: it
+    refused the connection or hung, and gets no call until a health check finds it. ``trial``: it hung, and answers
+    health checks again, so it gets one call at a time until it answers one; ``busy`` while that call runs.
     """
 
     __slots__ = ("busy", "hung", "kind", "until")
@@ -186,8 +186,8 @@ class LiveView:
     def is_settled(self, model: str, *, new: bool) -> bool:
         """Whether all running episodes of a model have the live adapter, so that nobody need be asked for one's pin.
 
-        A model with several arms never is. After its live adapter has changed, episodes that began before keep the old one
-        for a while; ``new``: this episode did not begin before.
+        A model with several arms never is. After its live adapter has changed, episodes that began before keep the old
+        one for a while; ``new``: this episode did not begin before.
         """
         state = self.models.get(model)
         if state is None or state.arms:

@@ -51,7 +51,8 @@ class EpisodePins:
     def make(
         self, episode: RunningEpisode, model: str, then: Callable[[], None], *, new: bool = False
     ) -> Pinned | None:
-        """The pin of an episode that has none; None: ``then`` is called once it is there. ``new``: the episode begins now.
+        """The pin of an episode that has none; None: ``then`` is called once it is there. ``new``: the episode begins
+        now.
 
         Where there is nothing to choose the worker decides alone, and the control plane reads it in the call's record.
         """

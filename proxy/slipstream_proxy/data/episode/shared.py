@@ -25,7 +25,8 @@ _SLOT = struct.Struct("<16sdIB131s")
 
 
 def reserve(fd: int, size: int) -> None:
-    """Make a file ``size`` bytes long, with a place on the disk for each of them. Raises ``OSError`` where the disk is full.
+    """Make a file ``size`` bytes long, with a place on the disk for each of them. Raises ``OSError`` where the disk is
+    full.
 
     Of a file with holes, the first write to a page needs a place. In a memory map that finds none, the kernel ends the
     process (SIGBUS).
