@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from slipstream.config import Config
@@ -15,7 +16,7 @@ from slipstream.operate.engine import engine_command, has_gpu
 from slipstream.operate.health import answers
 from slipstream.operate.preflight import preflight, wants_judge, wants_trainer
 from slipstream.operate.running import running_proxy
-from slipstream.operate.supervisor import NO_PROGRAM, Child, Supervisor
+from slipstream.operate.supervisor import NO_PROGRAM, Child, ChildState, Supervisor
 
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
 """The effective configuration, as it is handed to children."""
@@ -111,6 +112,24 @@ def _own_key(config: Config) -> dict[str, str]:
     return {"SLIPSTREAM_API_KEY": secret}
 
 
+async def hand_over_key(config: Config, supervisor: Supervisor, sidecars: Sequence[Child], pause: float = 2.0) -> None:
+    """The first API key closes a proxy that was open. Judge and trainer are then restarted with a key of their own."""
+    while not (key := await asyncio.to_thread(_own_key, config)):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(supervisor.stopping.wait(), pause)
+            return
+    for child in sidecars:
+        if child.state in (ChildState.ENDED, ChildState.DOWN):
+            continue
+        starts = child.starts
+        child.env |= key
+        child.may_end = False  # this end is not one that it chose
+        await supervisor.end(child)
+        while child.starts == starts and not child.gave_up and not supervisor.stopping.is_set():
+            await asyncio.sleep(0.05)
+        child.may_end = True
+
+
 async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str], None]) -> Stack:
     """Start what the configuration asks for. The supervisor's ``stop`` ends it. Raises ``StartError``."""
     config = preflight(config)
@@ -126,6 +145,8 @@ async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str
         trainer = supervisor.start(_sidecar("trainer", config, url, key))
     if wants_judge(config) and not supervisor.stopping.is_set():
         judge = supervisor.start(_sidecar("judge", config, url, key))
+    if not key and (sidecars := [c for c in (trainer, judge) if c is not None]):
+        supervisor.watch(hand_over_key(config, supervisor, sidecars))
     return Stack(url, config, engine, proxy, trainer, judge)
 
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -334,3 +335,36 @@ def test_an_engine_that_does_not_answer_for_long_is_restarted(
         (faulty / "faults" / "sick").unlink(missing_ok=True)
         wait_for(lambda: len(starts.read_text().splitlines()) == 2, 90, 0.1, "the engine starts again")
         wait_for(lambda: status(url).engines[0]["ok"], 60, 0.1, "it is taken back")
+
+
+async def test_the_first_key_gives_judge_and_trainer_one_of_their_own(tmp_path: Path) -> None:
+    from slipstream_proxy.keys import Keys
+
+    config = load_config(env={}, flags=[f"data_dir={tmp_path}"])
+    seen = tmp_path / "seen"
+    program = (
+        "import os, pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        f"with pathlib.Path({str(seen)!r}).open('a') as f: f.write(os.environ.get('SLIPSTREAM_API_KEY', 'none') + '\\n')\n"
+        "time.sleep(600)\n"
+    )
+    supervisor = Supervisor(Said())
+    child = keeping.Child("judge", [sys.executable, "-c", program], essential=False, may_end=True)
+    supervisor.start(child)
+    handing = asyncio.create_task(module.hand_over_key(config, supervisor, [child], pause=0.05))
+    try:
+        async with asyncio.timeout(30):
+            while not seen.exists() or not seen.read_text():
+                await asyncio.sleep(0.05)
+            Keys(config.keys_file).add("me", ["inference"])
+            await handing
+            while len(seen.read_text().splitlines()) < 2:
+                await asyncio.sleep(0.05)
+        first, second = seen.read_text().splitlines()
+        assert first == "none"
+        found = Keys(config.keys_file).check(second)
+        assert found is not None
+        assert {"judge", "trainer"} <= set(found.scopes)
+        assert child.may_end
+    finally:
+        await supervisor.stop()
