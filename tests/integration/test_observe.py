@@ -251,6 +251,8 @@ def test_every_panel_and_alert_is_answered(engine, start_proxy, tmp_path: Path) 
 
                 def empty() -> list[str]:
                     asked = [*panels(), *((name, part) for name, expr in alerts() for part in operands(expr))]
+                    # The sidecars' series exists under `slipstream up` alone, which this test does not run.
+                    asked = [(where, expr) for where, expr in asked if "slipstream_sidecar_up" not in expr]
                     return [f"{where}: {expr}" for where, expr in asked if not prom.has_data(expr)]
 
                 assert until(empty, 120) == []
