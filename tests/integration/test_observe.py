@@ -155,9 +155,9 @@ def agents(url: str) -> Iterator[None]:
                     if n % 4 == 0:
                         call(http, f"greedy{n}", "greedy", "train", temperature=0.0)
                         http.post("/v1/chat/completions", content=b"{").close()
-                        http.post(
-                            "/v1/chat/completions", json=body(stream=False), headers={"x-slipstream-split": "x"}
-                        ).close()
+                        elsewhere = {"origin": "http://elsewhere.example"}  # refused: a page of another site
+                        http.post("/v1/chat/completions", json=body(stream=False), headers=elsewhere).close()
+                        http.post("/tokenize", json={"model": "inbox", "prompt": "a"}, headers=elsewhere).close()
                         http.post("/tokenize", json={"model": "inbox", "prompt": "a"}).close()
         except BaseException as e:
             errors.append(e)
