@@ -34,8 +34,8 @@ def register() -> None:
     if why is not None:
         log.warning("slipstream plugin is off: %s", why)
         return
-    from slipstream_vllm import adapters, capture
+    from slipstream_vllm import adapters, capture, packing
 
     capture.install()
     adapters.install()
-    log.info("slipstream plugin %s is on", versions.PLUGIN)
+    log.info("slipstream plugin %s is on", packing.VERSION)

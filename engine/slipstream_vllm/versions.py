@@ -7,8 +7,6 @@ import inspect
 import re
 from typing import Any
 
-PLUGIN = "1"
-"""Version of the packed form. The proxy asks for it by this number."""
 OLDEST, NEWEST = (0, 25), (0, 32)
 """vLLM minor versions that the tests have run on, and those between them."""
 
