@@ -17,8 +17,9 @@ from pathlib import Path
 from slipstream.contract import BatchLeaseIn, GroupLeaseIn, RewardIn
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.store import open_store, schema
-from slipstream_proxy.store.protocol import EpisodeFilter, Position, Rules, Store
+from slipstream_proxy.store.protocol import Store
 from slipstream_proxy.store.rows import CallRow, EpisodeRow, GroupRow, RewardRow
+from slipstream_proxy.store.values import EpisodeFilter, Position, Rules
 
 NOW = 1_800_000_000.0
 CALLS = 6

@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from slipstream_proxy.records import Kind
 from slipstream_proxy.segments import Frame, list_segments, read_segment
-from slipstream_proxy.store.protocol import Position
+from slipstream_proxy.store.values import Position
 
 BLANK = "blank"
 NAMED = ("reward", "episode")

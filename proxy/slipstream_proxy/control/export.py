@@ -22,7 +22,8 @@ from slipstream_proxy.json_types import JsonObject
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.http import Ctx
-    from slipstream_proxy.store.protocol import EpisodeFilter, Store
+    from slipstream_proxy.store.protocol import Store
+    from slipstream_proxy.store.values import EpisodeFilter
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

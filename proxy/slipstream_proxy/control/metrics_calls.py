@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from slipstream_proxy.data.observe.exposition import operation
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.store.protocol import RecordedCall
+from slipstream_proxy.store.values import RecordedCall
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.reading import Item

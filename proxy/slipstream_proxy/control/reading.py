@@ -15,7 +15,7 @@ from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.dialects.base import loads
 from slipstream_proxy.records import CallHead, Kind, Mutation, Parsed
 from slipstream_proxy.segments import Frame, list_segments, read_segment
-from slipstream_proxy.store.protocol import Position, RecordedCall
+from slipstream_proxy.store.values import Position, RecordedCall
 from slipstream_proxy.usage import usage_of
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from slipstream_proxy.control.retention import Sweeper
 from slipstream_proxy.control.store_keeper import StoreKeeper
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.spool import SpoolWriter
-from slipstream_proxy.store.protocol import RecordedCall
+from slipstream_proxy.store.values import RecordedCall
 
 log = logging.getLogger("slipstream_proxy.control.worker")
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"

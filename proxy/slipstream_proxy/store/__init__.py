@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
-    from slipstream_proxy.store.protocol import Rules, Store
+    from slipstream_proxy.store.protocol import Store
+    from slipstream_proxy.store.values import Rules
 
 
 def open_store(

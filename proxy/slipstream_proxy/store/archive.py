@@ -17,8 +17,8 @@ from slipstream_proxy.store.codec import dump
 from slipstream_proxy.store.delta import Whole
 from slipstream_proxy.store.driver import IN, Driver
 from slipstream_proxy.store.episodes import EpisodeTable
-from slipstream_proxy.store.protocol import Name
 from slipstream_proxy.store.rows import CALL_COLUMNS, CallRow, eid_of
+from slipstream_proxy.store.values import Name
 
 SCHEMA = pa.schema(
     {

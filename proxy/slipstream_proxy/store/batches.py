@@ -15,10 +15,10 @@ from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.freshness import EQUAL, ROLLED_BACK, SKIPPED, Freshness, Times, taken_back
 from slipstream_proxy.store.groups import GroupTable
 from slipstream_proxy.store.meta import STALE_RUNS, get_meta, set_meta
-from slipstream_proxy.store.protocol import ArrowBatch, Rules
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import BatchRow, EpisodeRow, MemberRow
 from slipstream_proxy.store.scoring import combine_calls
+from slipstream_proxy.store.values import ArrowBatch, Rules
 
 OUTCOMES = ("trained", "skipped", "released")
 

@@ -12,9 +12,9 @@ from slipstream_proxy.store import delta
 from slipstream_proxy.store.codec import Floats, Ids, clean, dump, dump_list, floats_of, ids_of, load
 from slipstream_proxy.store.delta import NO_IDS, Cut, Known, Prompt, Whole
 from slipstream_proxy.store.fingerprint import TokenPrint, chain, digest
-from slipstream_proxy.store.protocol import RecordedCall
 from slipstream_proxy.store.rows import CallRow
 from slipstream_proxy.store.tree import Answered, Asked, issued_ids, returned_ids, words_of
+from slipstream_proxy.store.values import RecordedCall
 
 ERROR_LIMIT = 4096
 """Characters that are kept of an upstream's error."""

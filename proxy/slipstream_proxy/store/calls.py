@@ -11,8 +11,8 @@ from slipstream_proxy.store.days import DayTables
 from slipstream_proxy.store.delta import Whole, cut
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.known_calls import EpisodeCalls, KnownCalls
-from slipstream_proxy.store.protocol import RecordedCall
 from slipstream_proxy.store.rows import CALL_COLUMNS, CallRow, EpisodeRow
+from slipstream_proxy.store.values import RecordedCall
 
 TEXT_COLUMNS = ("messages", "tools", "reply", "sampling", "extra", "error")
 TOKEN_COLUMNS = ", ".join(f"NULL AS {c}" if c in TEXT_COLUMNS else c for c in CallRow._fields)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.driver import IN, Tx
 from slipstream_proxy.store.meta import STALE_RUNS, get_meta
-from slipstream_proxy.store.protocol import Rules
+from slipstream_proxy.store.values import Rules
 
 
 def plural(count: int, one: str, many: str) -> str:

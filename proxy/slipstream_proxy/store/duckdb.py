@@ -6,7 +6,6 @@ import fcntl
 import logging
 import os
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,23 +16,14 @@ import duckdb
 from slipstream.contract import SqlResult
 from slipstream_proxy.store.bounded import BoundedQuery, QueryRequest
 from slipstream_proxy.store.driver import StoreError
-from slipstream_proxy.store.duckfile import restore_deleted, write_anew
+from slipstream_proxy.store.duckfile import open_file, open_or_set_aside, restore_deleted, write_anew
 from slipstream_proxy.store.ducktx import DuckTx
-from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.queries import check
 from slipstream_proxy.store.sqlstore import SqlStore
+from slipstream_proxy.store.values import Rules
 
 log = logging.getLogger("slipstream.store")
 
-BLOCKED = (
-    "could not set lock",
-    "permission denied",
-    "no such file",
-    "cannot open file",
-    "no space left",
-    "read-only file system",
-)
-"""Why a good file cannot be opened just now: it is left where it is."""
 REREAD_PATIENCE = 5.0
 """Seconds that a snapshot's verification waits for readers to end; another snapshot will come."""
 
@@ -45,7 +35,6 @@ class DuckDriver:
 
     def __init__(self, path: str | Path, *, memory_limit: str = "1GB", threads: int = 1) -> None:
         self.path = Path(path)
-        self.rebuilt = False
         self._config = {
             "memory_limit": memory_limit,
             "threads": str(threads),
@@ -69,71 +58,8 @@ class DuckDriver:
         self._local = threading.local()
         self._seq: int | None = None
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._con: duckdb.DuckDBPyConnection | None = self._open_or_set_aside()
-
-    # opening
-
-    def _open(self) -> duckdb.DuckDBPyConnection:
-        con = duckdb.connect(str(self.path), config=self._config)
-        try:
-            # A query offered to users may run `read_text`: nothing outside the file can be reached, and nobody can
-            # change that.
-            con.execute("SET enable_external_access = false")
-            con.execute("SET lock_configuration = true")
-            for (table,) in con.execute(
-                "SELECT table_name FROM duckdb_tables() WHERE table_name IN ('t_meta', 't_positions')"
-            ).fetchall():
-                con.execute(f"SELECT * FROM {table}").fetchall()
-        except BaseException:
-            con.close()
-            raise
-        return con
-
-    def _open_or_set_aside(self) -> duckdb.DuckDBPyConnection:
-        """A broken log is set aside alone: the file holds all up to the last snapshot, and the spool what came since.
-
-        A broken file goes too.
-        """
-        con, said = self._try_open()
-        if con is not None:
-            return con
-        self.rebuilt = True
-        aside = self.path.with_name(f"{self.path.name}.broken-{int(time.time() * 1000)}")
-        wal, wal_aside = Path(f"{self.path}.wal"), Path(f"{aside}.wal")
-        if wal.exists():
-            wal.rename(wal_aside)
-            try:
-                con, _ = self._try_open()
-            except StoreError:
-                wal_aside.rename(wal)
-                raise
-            if con is not None:
-                log.critical(
-                    "the log of %s is broken (%s): set aside as %s; the spool is replayed from the last snapshot on",
-                    self.path,
-                    said,
-                    wal_aside.name,
-                )
-                return con
-        if self.path.exists():
-            self.path.rename(aside)
-        log.critical(
-            "the store %s is broken (%s): set aside as %s; a new one is made and the spool is replayed",
-            self.path,
-            said,
-            aside.name,
-        )
-        return self._open()
-
-    def _try_open(self) -> tuple[duckdb.DuckDBPyConnection | None, str]:
-        """Or why it is broken. Raises ``StoreError`` when it may be good and cannot be opened just now."""
-        try:
-            return self._open(), ""
-        except (duckdb.Error, RuntimeError, UnicodeDecodeError) as e:
-            said = str(e).splitlines()[0] if str(e) else type(e).__name__
-            if any(b in said.lower() for b in BLOCKED):
-                raise StoreError(f"{self.path} cannot be opened: {said}") from e
-            return None, said
+        self._con: duckdb.DuckDBPyConnection | None
+        self._con, self.rebuilt = open_or_set_aside(self.path, self._config)
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         """The thread's own connection to the open file."""
@@ -143,7 +69,7 @@ class DuckDriver:
                     raise StoreError(f"{self.path} is closed")
                 if self._con is None:
                     # It could not be opened again the last time (the disk was full, for one).
-                    self._con = self._open()
+                    self._con = open_file(self.path, self._config)
                 self._local.cursor = self._con.cursor()
                 self._local.opening = self._opening
                 self._cursors.append(self._local.cursor)
@@ -181,7 +107,7 @@ class DuckDriver:
             yield
         finally:
             try:
-                self._con = self._open()
+                self._con = open_file(self.path, self._config)
             finally:
                 with self._idle:
                     self._closing = False

@@ -1,14 +1,94 @@
-"""A DuckDB file, written again: without freed blocks, or after somebody deleted it."""
+"""A DuckDB file: opened, or set aside when it is broken; and written again."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+import time
 from pathlib import Path
 
 import duckdb
 
 from slipstream_proxy.store.driver import StoreError
+
+log = logging.getLogger("slipstream.store")
+
+BLOCKED = (
+    "could not set lock",
+    "permission denied",
+    "no such file",
+    "cannot open file",
+    "no space left",
+    "read-only file system",
+)
+"""Why a good file cannot be opened just now: it is left where it is."""
+
+
+def open_file(path: Path, config: dict[str, str]) -> duckdb.DuckDBPyConnection:
+    """Open the file, or make it. Raises DuckDB's own errors."""
+    con = duckdb.connect(str(path), config=config)
+    try:
+        # A query offered to users may run `read_text`: nothing outside the file can be reached, and nobody can
+        # change that.
+        con.execute("SET enable_external_access = false")
+        con.execute("SET lock_configuration = true")
+        for (table,) in con.execute(
+            "SELECT table_name FROM duckdb_tables() WHERE table_name IN ('t_meta', 't_positions')"
+        ).fetchall():
+            con.execute(f"SELECT * FROM {table}").fetchall()
+    except BaseException:
+        con.close()
+        raise
+    return con
+
+
+def open_or_set_aside(path: Path, config: dict[str, str]) -> tuple[duckdb.DuckDBPyConnection, bool]:
+    """The open file, and whether it was broken and anything of it was set aside.
+
+    A broken log is set aside alone, because the file holds everything up to the last snapshot and the spool holds what
+    came since. A broken file is set aside too.
+    """
+    con, reason = _try_open(path, config)
+    if con is not None:
+        return con, False
+    aside = path.with_name(f"{path.name}.broken-{int(time.time() * 1000)}")
+    wal, wal_aside = Path(f"{path}.wal"), Path(f"{aside}.wal")
+    if wal.exists():
+        wal.rename(wal_aside)
+        try:
+            con, _ = _try_open(path, config)
+        except StoreError:
+            wal_aside.rename(wal)
+            raise
+        if con is not None:
+            log.critical(
+                "the log of %s is broken (%s): set aside as %s; the spool is replayed from the last snapshot on",
+                path,
+                reason,
+                wal_aside.name,
+            )
+            return con, True
+    if path.exists():
+        path.rename(aside)
+    log.critical(
+        "the store %s is broken (%s): set aside as %s; a new one is made and the spool is replayed",
+        path,
+        reason,
+        aside.name,
+    )
+    return open_file(path, config), True
+
+
+def _try_open(path: Path, config: dict[str, str]) -> tuple[duckdb.DuckDBPyConnection | None, str]:
+    """Or why it is broken. Raises ``StoreError`` when it may be good and cannot be opened just now."""
+    try:
+        return open_file(path, config), ""
+    except (duckdb.Error, RuntimeError, UnicodeDecodeError) as e:
+        reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+        if any(b in reason.lower() for b in BLOCKED):
+            raise StoreError(f"{path} cannot be opened: {reason}") from e
+        return None, reason
 
 
 def write_anew(path: Path, config: dict[str, str]) -> None:

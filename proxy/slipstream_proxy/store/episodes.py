@@ -14,9 +14,9 @@ from slipstream_proxy.store.codec import cursor_of, dump, parse_cursor
 from slipstream_proxy.store.delta import Whole
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.lineage import adapters_of, lineage_of
-from slipstream_proxy.store.protocol import EpisodeFilter, Name
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow
+from slipstream_proxy.store.values import EpisodeFilter, Name
 
 
 class _RankedRow(NamedTuple):

@@ -9,7 +9,7 @@ from slipstream_proxy.store.codec import load
 from slipstream_proxy.store.counts import missing_rewards, untrainable_calls
 from slipstream_proxy.store.driver import IN, Tx
 from slipstream_proxy.store.pace import Agent, Pace
-from slipstream_proxy.store.protocol import Rules
+from slipstream_proxy.store.values import Rules
 
 NEAR_ZERO, SMALL_KL = 0.01, 1e-4
 """Share of its target below which a step's KL is near zero; the same in nats a token, for a step without a target."""

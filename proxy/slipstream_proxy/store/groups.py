@@ -10,8 +10,8 @@ from typing import NamedTuple
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.freshness import DELETED, Loss
 from slipstream_proxy.store.likeness import RecentRuns, likeness_of
-from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow, GroupRow
+from slipstream_proxy.store.values import Rules
 
 UNTRAINED = "'forming', 'waiting_reward', 'ready', 'eval'"
 """States of a group that no trainer has."""

@@ -26,10 +26,10 @@ from slipstream_proxy.store.outcomes import OutcomeLog
 from slipstream_proxy.store.pace import Agent, Pace
 from slipstream_proxy.store.pins import PinTable
 from slipstream_proxy.store.positions import SpoolPositions
-from slipstream_proxy.store.protocol import Position, RecordedCall
 from slipstream_proxy.store.recall import Recall
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import EPISODE_FIELDS, EpisodeRow, PinRow, eid_of
+from slipstream_proxy.store.values import Position, RecordedCall
 
 UNTAGGED = ("new", "continued")
 """Origins of a call whose episode the data plane named."""

@@ -8,7 +8,7 @@ from itertools import islice
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.freshness import JUDGE, STALE, freshness_of
 from slipstream_proxy.store.groups import GroupTable
-from slipstream_proxy.store.protocol import Rules
+from slipstream_proxy.store.values import Rules
 
 CHUNK = 256
 """Groups that are looked at together."""

@@ -26,9 +26,9 @@ from slipstream_proxy.store.judge_candidates import COMPLETE, FREE, JudgeCandida
 from slipstream_proxy.store.likeness import HASH, likeness_of
 from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.outcomes import OutcomeLog
-from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow, RewardRow, eid_of
+from slipstream_proxy.store.values import Rules
 
 
 class JudgedGroup(NamedTuple):

@@ -17,8 +17,8 @@ from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.outcomes import OutcomeLog
 from slipstream_proxy.store.pace import Agent, Pace
 from slipstream_proxy.store.pins import PinTable
-from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rewards import RewardTable
+from slipstream_proxy.store.values import Rules
 
 log = logging.getLogger("slipstream.store")
 

@@ -12,8 +12,8 @@ from hashlib import blake2b
 
 from slipstream_proxy.store.codec import dump
 from slipstream_proxy.store.driver import Tx
-from slipstream_proxy.store.protocol import RecordedCall
 from slipstream_proxy.store.rows import EpisodeRow
+from slipstream_proxy.store.values import RecordedCall
 
 HASH = 16
 """Characters of each of the two hashes."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.likeness import likeness_of
-from slipstream_proxy.store.protocol import Outcome
 from slipstream_proxy.store.rows import EpisodeRow
+from slipstream_proxy.store.values import Outcome
 
 LOOK_BACK = 50_000
 """An episode that was done, went on, and is done again is found among so many newest rows."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from slipstream_proxy.store.driver import IN, Driver, Tx
-from slipstream_proxy.store.protocol import Pin
 from slipstream_proxy.store.rows import PinRow, eid_of
+from slipstream_proxy.store.values import Pin
 
 
 class PinTable:

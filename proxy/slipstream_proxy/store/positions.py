@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipstream_proxy.store.driver import Tx
 from slipstream_proxy.store.memory import Memory
-from slipstream_proxy.store.protocol import Position
+from slipstream_proxy.store.values import Position
 
 
 class SpoolPositions:

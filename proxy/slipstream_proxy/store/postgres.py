@@ -17,9 +17,9 @@ from slipstream.contract import SqlResult
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.bounded import BoundedQuery, QueryRequest
 from slipstream_proxy.store.driver import QueryError, Row, StoreError
-from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.queries import bare, check
 from slipstream_proxy.store.sqlstore import SqlStore
+from slipstream_proxy.store.values import Rules
 
 log = logging.getLogger("slipstream.store")
 

@@ -11,9 +11,9 @@ from slipstream_proxy.store.calls import CallTable
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.episodes import EpisodeTable
 from slipstream_proxy.store.memory import Memory
-from slipstream_proxy.store.protocol import RecordedCall
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import EpisodeRow
+from slipstream_proxy.store.values import RecordedCall
 
 
 class Recall:

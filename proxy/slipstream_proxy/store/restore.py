@@ -16,8 +16,8 @@ from slipstream_proxy.store.driver import Tx
 from slipstream_proxy.store.groups import group_of, line_of
 from slipstream_proxy.store.likeness import alike_of
 from slipstream_proxy.store.memory import Memory
-from slipstream_proxy.store.protocol import RecordedCall, Rules
 from slipstream_proxy.store.rows import BatchRow, EpisodeRow, MemberRow, PinRow, RewardRow, eid_of
+from slipstream_proxy.store.values import RecordedCall, Rules
 
 UPSTREAM = "import"
 

@@ -9,9 +9,9 @@ from slipstream.contract import Reward, RewardAck
 from slipstream_proxy.store.driver import IN, Driver, Row, Tx
 from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.meta import get_meta, set_meta
-from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rows import REWARD_COLUMNS, EpisodeRow, RewardRow, eid_of
 from slipstream_proxy.store.scoring import LatestReward, combine
+from slipstream_proxy.store.values import Rules
 
 
 class RewardTable:

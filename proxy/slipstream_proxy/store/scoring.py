@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from slipstream_proxy.store.protocol import Rules
+from slipstream_proxy.store.values import Rules
 
 
 class LatestReward(NamedTuple):

@@ -6,7 +6,7 @@ from slipstream_proxy.store import schema
 from slipstream_proxy.store.days import DayTables
 from slipstream_proxy.store.driver import Driver, StoreError, Tx
 from slipstream_proxy.store.positions import SpoolPositions
-from slipstream_proxy.store.protocol import Position
+from slipstream_proxy.store.values import Position
 
 OVERLAP = 60.0
 """Seconds of calls that a snapshot reads back once more: they come in the order in which they end."""

@@ -28,12 +28,13 @@ from slipstream_proxy.store.outcomes import OutcomeLog
 from slipstream_proxy.store.pace import Pace
 from slipstream_proxy.store.pins import PinTable
 from slipstream_proxy.store.positions import SpoolPositions
-from slipstream_proxy.store.protocol import Position, RecordedCall, Rules, Store
+from slipstream_proxy.store.protocol import Store
 from slipstream_proxy.store.recall import Recall
 from slipstream_proxy.store.restore import EpisodeRestore
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.snapshots import Snapshots
 from slipstream_proxy.store.statistics import StoreStatistics
+from slipstream_proxy.store.values import Position, RecordedCall, Rules
 
 
 class SqlStore:
@@ -77,11 +78,15 @@ class SqlStore:
         )
         self._positions = SpoolPositions(instance, memory)
         self._snapshots = Snapshots(db, days, self._positions)
-        self._ingest = Ingest(
-            db,
+        self._ingest = self._wire_ingest(memory, pace)
+        self.rewards.apply_rules()
+
+    def _wire_ingest(self, memory: Memory, pace: Pace) -> Ingest:
+        return Ingest(
+            self.db,
             memory,
             self._positions,
-            Recall(db, memory, self.calls, self.episodes, self.rewards),
+            Recall(self.db, memory, self.calls, self.episodes, self.rewards),
             self.calls,
             self.groups,
             self.rewards,
@@ -96,11 +101,10 @@ class SqlStore:
                 self.events,
                 self.cache,
                 self._deletion,
-                EpisodeRestore(rules, memory, self.calls),
+                EpisodeRestore(self.rules, memory, self.calls),
             ),
             pace,
         )
-        self.rewards.apply_rules()
 
     @property
     def rebuilt(self) -> bool:

@@ -8,8 +8,8 @@ from slipstream_proxy.store.days import DayTables
 from slipstream_proxy.store.driver import Driver
 from slipstream_proxy.store.funnel import FunnelCounts, funnel_counts
 from slipstream_proxy.store.pace import Pace
-from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.rewards import RewardTable
+from slipstream_proxy.store.values import Rules
 
 
 class StoreStatistics:

@@ -139,6 +139,27 @@ def api_servers(config: Config, *, gpu: bool) -> int:
     return max(1, min(MOST_API_SERVERS, (os.cpu_count() or 1) // CORES_AN_API_SERVER))
 
 
+def _base_argv(config: Config, model: str, *, port: int, servers: int) -> list[str]:
+    """The arguments that every engine gets."""
+    engine = config.engine
+    options = {
+        "--served-model-name": config.model_name,
+        "--host": engine.host,
+        "--port": port,
+        "--dtype": engine.dtype,
+        "--max-loras": engine.max_loras,
+        "--max-lora-rank": engine.max_lora_rank,
+        "--max-cpu-loras": 4 * engine.max_loras,
+        "--generation-config": "vllm",
+        "--logprobs-mode": "processed_logprobs",
+    }
+    start = ONE_SERVER if servers == 1 else SEVERAL_SERVERS
+    argv = [sys.executable, *start, model, "--enable-lora", "--enable-prompt-tokens-details"]
+    for name, value in options.items():
+        argv += [name, str(value)]
+    return argv
+
+
 def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     """How vLLM is started for this configuration. Raises ``StartError`` for a model that cannot be."""
     engine = config.engine
@@ -151,31 +172,7 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     port = engine.port or free_port(engine.host)
     tool, reasoning = parsers(config, described)
     servers = api_servers(config, gpu=gpu)
-    argv = [
-        sys.executable,
-        *(ONE_SERVER if servers == 1 else SEVERAL_SERVERS),
-        model,
-        "--served-model-name",
-        config.model_name,
-        "--host",
-        engine.host,
-        "--port",
-        str(port),
-        "--dtype",
-        engine.dtype,
-        "--enable-lora",
-        "--max-loras",
-        str(engine.max_loras),
-        "--max-lora-rank",
-        str(engine.max_lora_rank),
-        "--max-cpu-loras",
-        str(4 * engine.max_loras),
-        "--generation-config",
-        "vllm",
-        "--logprobs-mode",
-        "processed_logprobs",
-        "--enable-prompt-tokens-details",
-    ]
+    argv = _base_argv(config, model, port=port, servers=servers)
     if engine.max_model_len:
         argv += ["--max-model-len", str(engine.max_model_len)]
     if tool:

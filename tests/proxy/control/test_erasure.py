@@ -3,7 +3,7 @@ from __future__ import annotations
 from slipstream_proxy.control.erasure import BLANK, blank, nothing
 from slipstream_proxy.records import Kind
 from slipstream_proxy.segments import encode, read_segment
-from slipstream_proxy.store.protocol import Position
+from slipstream_proxy.store.values import Position
 
 
 def call(episode: str, text: bytes, key: str = "-") -> bytes:

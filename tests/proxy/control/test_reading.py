@@ -4,7 +4,7 @@ from slipstream_proxy.control import reading
 from slipstream_proxy.control.reading import gather, parse, read_writer
 from slipstream_proxy.records import Kind
 from slipstream_proxy.segments import encode, list_segments
-from slipstream_proxy.store.protocol import Position
+from slipstream_proxy.store.values import Position
 
 
 def test_a_writer_is_read_from_where_it_stands_over_its_segments(tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 
 from slipstream.contract import BatchLeaseIn, RewardIn
 from slipstream_proxy.records import CallHead, Choice, Mutation, Parsed
-from slipstream_proxy.store.protocol import Position, RecordedCall, Rules
+from slipstream_proxy.store.values import Position, RecordedCall, Rules
 
 NOW = 1_800_000_000.0
 _ids = itertools.count(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.proxy.store.helpers import NOW, at, call, done, group, mutation, reward, want
 
 from slipstream.contract import BatchAck
-from slipstream_proxy.store.protocol import EpisodeFilter
+from slipstream_proxy.store.values import EpisodeFilter
 
 
 def test_forgetting_names_the_adapters_and_swallows_what_still_comes(store):

@@ -20,7 +20,8 @@ from tests.proxy.store.helpers import NOW, at, call, done, group, mutation, rewa
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.driver import StoreError
 from slipstream_proxy.store.duckdb import DuckStore
-from slipstream_proxy.store.protocol import EpisodeFilter, Position, Store
+from slipstream_proxy.store.protocol import Store
+from slipstream_proxy.store.values import EpisodeFilter, Position
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.proxy.store.helpers import NOW, call, group, reward
 
-from slipstream_proxy.store.protocol import EpisodeFilter
+from slipstream_proxy.store.values import EpisodeFilter
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tests.proxy.store.helpers import NOW, at, call, done, mutation, reward
 
 from slipstream.contract import EpisodeState
 from slipstream_proxy.control.reading import gather, parse
-from slipstream_proxy.store.protocol import EpisodeFilter, Position
+from slipstream_proxy.store.values import EpisodeFilter, Position
 
 
 def test_a_call_comes_back_as_it_was(store):

@@ -6,7 +6,7 @@ import pytest
 from tests.proxy.store.helpers import NOW, call, done, reward, want
 
 from slipstream.contract import GroupLeaseIn
-from slipstream_proxy.store.protocol import EpisodeFilter
+from slipstream_proxy.store.values import EpisodeFilter
 
 
 def test_an_idle_episode_is_done(opened):

@@ -6,7 +6,7 @@ import threading
 
 from tests.proxy.store.helpers import NOW, call, mutation
 
-from slipstream_proxy.store.protocol import Pin
+from slipstream_proxy.store.values import Pin
 
 
 def test_the_first_pin_stays(store):

@@ -11,7 +11,7 @@ from tests.proxy.store.helpers import NOW, at, call, group, reward, rules, want
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.driver import StoreError
 from slipstream_proxy.store.postgres import PostgresStore, translate
-from slipstream_proxy.store.protocol import EpisodeFilter, Position
+from slipstream_proxy.store.values import EpisodeFilter, Position
 
 
 @pytest.fixture

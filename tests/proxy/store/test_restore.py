@@ -13,8 +13,8 @@ from tests.proxy.store.helpers import NOW, call, done, group, mutation, reward, 
 
 from slipstream.contract import BatchAck
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.protocol import EpisodeFilter, RecordedCall
 from slipstream_proxy.store.schema import day_of
+from slipstream_proxy.store.values import EpisodeFilter, RecordedCall
 
 _numbers = itertools.count()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.proxy.store.helpers import NOW, call, done, group, reward, want
 
-from slipstream_proxy.store.protocol import Rules
 from slipstream_proxy.store.scoring import combine, combine_calls
+from slipstream_proxy.store.values import Rules
 
 
 def test_a_missing_reward_is_not_zero(store):

@@ -18,7 +18,8 @@ from slipstream_proxy.control.gate.report import verdict_reason
 from slipstream_proxy.control.gate.trial import Decision, outcome_of
 from slipstream_proxy.control.store_handle import StoreHandle
 from slipstream_proxy.control.threads import end, in_thread
-from slipstream_proxy.store.protocol import Outcome, Store
+from slipstream_proxy.store.protocol import Store
+from slipstream_proxy.store.values import Outcome
 
 log = logging.getLogger(__name__)
 PAUSE = 1.0

@@ -14,7 +14,7 @@ from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, INFERENCE, REWARD,
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.store.archive import forget_archived
-from slipstream_proxy.store.protocol import EpisodeFilter
+from slipstream_proxy.store.values import EpisodeFilter
 
 EPISODE = c.API + "/episodes/{episode:[A-Za-z0-9._~-]{1,160}}"
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]

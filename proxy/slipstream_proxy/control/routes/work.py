@@ -12,7 +12,7 @@ from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import Stored
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.store.protocol import ArrowBatch
+from slipstream_proxy.store.values import ArrowBatch
 
 ARROW = "application/vnd.apache.arrow.stream"
 ID = "[A-Za-z0-9._~-]{1,160}"

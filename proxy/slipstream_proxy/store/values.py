@@ -1,0 +1,101 @@
+"""What goes into a store and comes out of it: plain values, without behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from slipstream_proxy.records import CallHead, Parsed
+
+
+@dataclass(slots=True)
+class RecordedCall:
+    """A call as the ingester hands it over: the record's head and what its dialect read."""
+
+    head: CallHead
+    parsed: Parsed
+    response_id: str | None = None
+    """What the engine called its reply."""
+    previous_id: str | None = None
+    """The response that the request goes on with, by its id."""
+
+
+@dataclass(slots=True, frozen=True, order=True)
+class Position:
+    """How far a spool writer's segments are ingested."""
+
+    segment: int
+    offset: int
+
+
+@dataclass(slots=True)
+class Rules:
+    """The part of the configuration that the store's answers depend on."""
+
+    weights: dict[str, float] = field(default_factory=lambda: {"reward": 1.0})
+    credit: str = "episode"
+    group_size: int = 8
+    group_max_age: float = 3600.0
+    ungrouped: bool = True
+    idle_timeout: float = 900.0
+    orphan_ttl: float = 3600.0
+    judge_max_attempts: int = 4
+    window: int = 7
+    key_share: float = 0.5
+    """At most this share of a batch's groups is one key's, when there are others'."""
+    max_staleness: int = 4
+    """Versions behind the live one that are still trained on (``trainer.max_staleness``)."""
+    min_groups: int = 8
+    """What ``counts`` names as needed for a step (``trainer.min_groups``)."""
+
+
+@dataclass(slots=True)
+class EpisodeFilter:
+    key: str | None = None
+    """None: every key's (an admin asks)."""
+    task: str | None = None
+    split: str | None = None
+    adapter: str | None = None
+    state: str | None = None
+    model: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+    reward_min: float | None = None
+    reward_max: float | None = None
+    since: float | None = None
+    until: float | None = None
+    cursor: str | None = None
+    limit: int = 50
+
+
+@dataclass(slots=True)
+class Pin:
+    adapter: str
+    arm: str
+    chances: str = ""
+    """Of each arm, when the episode was assigned (``assignment.Assignment``)."""
+
+
+class Outcome(NamedTuple):
+    """A finished training episode's reward, as it was first known."""
+
+    seq: int
+    adapter: str
+    arm: str
+    chances: str
+    task: str
+    reward: float
+
+
+@dataclass(slots=True)
+class ArrowBatch:
+    id: str
+    lease: str
+    until: float
+    table: pa.Table
+    """``contract.BATCH_COLUMNS``."""
+
+
+Name = tuple[str, str]
+"""An episode by (key, id)."""
