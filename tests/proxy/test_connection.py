@@ -114,8 +114,8 @@ async def test_the_fast_way_is_taken(start, fake, monkeypatch):
 
     proxy = await start()
     monkeypatch.setattr(ClientConnection, "_go_slow", never)
-    asked = request([("Host", "a"), ("Content-Type", "application/json")], json.dumps(ASK).encode())
-    more = request([("Host", "a"), ("Content-Type", "application/json")], json.dumps({**ASK, "n": 2}).encode())
+    asked = request([("Host", "localhost"), ("Content-Type", "application/json")], json.dumps(ASK).encode())
+    more = request([("Host", "localhost"), ("Content-Type", "application/json")], json.dumps({**ASK, "n": 2}).encode())
     found = await replies(proxy.port, [asked, asked + more, asked], 4)
     assert [status for status, _, _ in found] == [b"HTTP/1.1 200 OK"] * 4
     assert [body.get("n") for body, _ in fake.seen] == [None, None, 2, None]
@@ -127,7 +127,7 @@ async def test_a_known_head_is_asked_for_its_key_each_time(start, fake, tmp_path
     key_id, secret = keys.add("a", ["inference"])
     keys.add("b", ["inference"])
     proxy = await start()
-    asked = request([("Host", "a"), ("Authorization", f"Bearer {secret}")], json.dumps(ASK).encode())
+    asked = request([("Host", "localhost"), ("Authorization", f"Bearer {secret}")], json.dumps(ASK).encode())
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
 
     async def status() -> bytes:
@@ -147,7 +147,7 @@ async def test_a_known_head_is_asked_for_its_key_each_time(start, fake, tmp_path
 async def test_lengths_beyond_all_bounds(start, fake, length):
     proxy = await start(proxy={"header_limit": 8192})
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: " + length + b"\r\n\r\n{}")
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + length + b"\r\n\r\n{}")
     async with asyncio.timeout(60):
         got = await reader.readuntil(b"\r\n\r\n")
     writer.close()
@@ -160,11 +160,11 @@ async def test_leading_zeros_of_a_length_are_no_other_length(start, fake, monkey
     if way == "aiohttp":
         monkeypatch.setattr(connection, "_LINE", NEVER)
     proxy = await start()
-    inner = request([("Host", "a")], json.dumps({**ASK, "n": 2}).encode())
+    inner = request([("Host", "localhost")], json.dumps({**ASK, "n": 2}).encode())
     for zeros in (1, 12, 16, 40):
-        asked = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %b%d\r\n\r\n%b"
+        asked = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %b%d\r\n\r\n%b"
         asked %= (b"0" * zeros, len(inner), inner)
-        after = request([("Host", "a")], BODY)
+        after = request([("Host", "localhost")], BODY)
         (_, _, said), (status, _, _) = await replies(proxy.port, [asked + after], 2)
         assert b"no JSON" in said and status == b"HTTP/1.1 200 OK"
         assert fake.raw.pop(0) == inner and len(fake.raw) == 1
@@ -176,7 +176,7 @@ async def test_a_body_that_drips_is_ended(start, fake, monkeypatch):
     monkeypatch.setattr(connection, "MIN_RATE", 1e6)
     proxy = await start(proxy={"header_timeout": 0.3})
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n")
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
     answer = asyncio.create_task(reader.readuntil(b"\r\n"))
     for _ in range(1000):
         if answer.done():
@@ -189,7 +189,7 @@ async def test_a_body_that_drips_is_ended(start, fake, monkeypatch):
     assert not fake.seen
 
 
-GOOD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\nX-Last: z\r\n\r\n"
+GOOD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nX-Last: z\r\n\r\n"
 BODY = json.dumps(ASK).encode()
 
 

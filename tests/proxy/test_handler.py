@@ -131,7 +131,7 @@ async def test_too_large(start, fake):
     assert got.startswith(b"HTTP/1.1 413")
     got = await send(proxy.port, LINE + b"X-A: " + b"y" * 4000)
     assert got.startswith(b"HTTP/1.1 431")
-    got = await send(proxy.port, b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-A: " + b"y" * 4000 + b"\r\n\r\n")
+    got = await send(proxy.port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"y" * 4000 + b"\r\n\r\n")
     assert got.startswith((b"HTTP/1.1 431", b"HTTP/1.0 431", b"HTTP/1.1 400", b"HTTP/1.0 400"))
     assert not fake.seen
 
@@ -295,6 +295,44 @@ async def test_without_keys_no_other_sites_page_may_call(start, fake, path, way)
     for origin in ("http://localhost:3000", "http://127.0.0.1", "http://[::1]:1", "https://app.example"):
         assert (await post(proxy.url, ASK, path=path, headers={"Origin": origin, **way}))[0] == 200
     assert (await post(proxy.url, ASK, path=path, headers={"Host": "host.docker.internal:8100", **way}))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/messages", "/v1/embeddings", "/e/x/v1/chat/completions", "/v1/models"]
+)
+@pytest.mark.parametrize("way", [{}, {"Connection": "close"}])
+async def test_without_keys_no_name_of_a_strangers_may_be_called(start, fake, tmp_path, path, way):
+    """DNS rebinding: the page's own name leads to this machine, and then the browser sends no foreign Origin."""
+    proxy = await start(proxy={"allowed_hosts": ["App.example"]})
+
+    async def ask(host: str, port: int = proxy.port, **headers: str) -> tuple[int, bytes]:
+        url = f"http://127.0.0.1:{port}{path}"
+        method, body = ("GET", None) if path == "/v1/models" else ("POST", BODY)
+        sent = {"content-type": "application/json", "Host": host, **way, **headers}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, url, data=body, headers=sent) as reply,
+        ):
+            return reply.status, await reply.read()
+
+    for host in ("evil.example", "evil.example:8100", "10.0.0.1", "", "localhost.evil.example", "[bad"):
+        status, body = await ask(host)
+        assert status == 403 and b"proxy.allowed_hosts" in body and json.loads(body)["error"]["type"]
+        assert (await ask(host, Origin=f"http://{host}"))[0] == 403
+    assert not fake.seen
+    for host in ("localhost", "127.0.0.1:1", "[::1]:8100", "app.EXAMPLE:80", "host.docker.internal:8100"):
+        assert (await ask(host))[0] == 200
+    Keys(proxy.config.keys_file).add("k", ["inference"])
+    assert (await ask("evil.example", (await start()).port))[0] == 401
+
+
+async def test_a_request_without_host_is_no_browsers(start, fake):
+    proxy = await start()
+    line = LINE.replace(b"Host: localhost\r\n", b"").replace(b"HTTP/1.1", b"HTTP/1.0")
+    got = await send(proxy.port, line + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+    assert got.split(b" ", 2)[1] == b"200"
+    got = await send(proxy.port, line + b"Host: evil.example\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY)
+    assert got.split(b" ", 2)[1] == b"403"
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])

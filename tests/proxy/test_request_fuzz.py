@@ -126,7 +126,7 @@ def near_misses(draw):
             + [
                 PLAIN.replace(b"POST", b"\r\nPOST"),
                 PLAIN.replace(b"1.1", b"1.0"),
-                b"GET /v1/models HTTP/1.1\r\nHost: a\r\n",
+                b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n",
             ]
         )
     )

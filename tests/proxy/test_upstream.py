@@ -136,7 +136,9 @@ async def test_what_others_wait_for_is_relayed_when_it_arrives(start, serve):
     proxy = await start(engine={"urls": [await serve(slowly)]})
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     body = json.dumps({**ASK, "stream": True}).encode()
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    )
     async with asyncio.timeout(30):
         await reader.readuntil(b"data: {}\n\n")
         go.set()

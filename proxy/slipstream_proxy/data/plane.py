@@ -100,7 +100,7 @@ class Plane:
             steps=CallSteps(self._steps()),
             default_model=self.models.default,
         )
-        self.state = ServerState(config, self.services)
+        self.state = ServerState(config, self.services, self.hosts)
         self.passthrough = Passthrough(config, self.admission, self.models, self.live, self.holding)
 
     def _steps(self) -> list[CallStep]:

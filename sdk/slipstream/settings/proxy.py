@@ -49,7 +49,10 @@ class ProxyConfig(Section):
     )
     allowed_hosts: list[str] = Field(
         default_factory=list,
-        description="Names beside this machine's own that may stand in Host and Origin when no keys are set.",
+        description=(
+            "Names beside localhost, loopback addresses and proxy.host that may stand in Host and Origin, on every "
+            "route, when no keys are set."
+        ),
     )
 
 

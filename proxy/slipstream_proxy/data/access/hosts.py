@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from slipstream_proxy.data.wire.errors import RequestRefused
@@ -15,38 +16,57 @@ if TYPE_CHECKING:
 
     from slipstream_proxy.data.access.admission import Admission
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
+_LOCAL: Final = ("localhost", "host.docker.internal", "host.containers.internal")
+"""This machine, as it is called by itself and by its containers. Nobody can have a name under .internal in public DNS,
+so no stranger's page can be reached by it.
+"""
+_KEPT: Final = 256
+"""Host values that were found to be fine."""
 
 
 class AllowedHosts:
     """Without keys anybody on this machine may ask, but no web page in its browser. DNS rebinding shows in Host, and
-    a request of another site's page in Origin.
+    a request of another site's page in Origin. With keys both may be anything: a page has no key.
+
+    A request without Host passes: every browser sends one.
     """
 
     def __init__(self, admission: Admission, names: Iterable[str]) -> None:
         """``names`` are served beside those of the loopback interface."""
         self._admission = admission
-        self._allowed: set[str | None] = {*_LOOPBACK, *(name.lower() for name in names)}
+        self._names = {*_LOCAL, *(name.lower() for name in names)}
+        self._fine: set[bytes] = set()
+
+    def serves(self, host: bytes) -> bool:
+        """Whether a request may go on whose Host field has this value. For each new head: mostly one look-up."""
+        if host in self._fine or not self._admission.open:
+            return True
+        named = host.decode("latin-1")
+        if not _HOST.fullmatch(named) or not self._allows(_hostname(f"//{named}")):
+            return False
+        if len(self._fine) < _KEPT:
+            self._fine.add(host)
+        return True
 
     def check(self, request: web.BaseRequest) -> None:
         """Host and Origin. Raises ``RequestRefused`` (403)."""
-        if self._admission.open:
-            named = request.headers.get("Host", "")
-            # a target that is a whole URL names its host, too
-            hosts = {_hostname(f"//{named}"), _hostname(f"//{request.host}")}
-            if not _HOST.fullmatch(named) or not hosts <= self._allowed:
-                raise RequestRefused(403, "Host: this name is not served (proxy.allowed_hosts adds one)", param="host")
-        self.check_origin(request)
-
-    def check_origin(self, request: web.BaseRequest) -> None:
-        """Enough where only what is sent matters: a browser names the page's origin with every POST. Raises
-        ``RequestRefused`` (403).
-        """
-        origins = request.headers.getall("Origin", ())
-        if self._admission.open and any(_hostname(origin) not in self._allowed for origin in origins):
+        if not self._admission.open:
+            return
+        # a target that is a whole URL names its host, too; without both it is the address that was connected to
+        whole = _hostname(f"//{request.host}") or request.host
+        named = request.headers.getall("Host", ())
+        if not self._allows(whole) or not all(self.serves(host.encode("utf-8", "replace")) for host in named):
+            raise RequestRefused(403, "Host: this name is not served (proxy.allowed_hosts adds one)", param="host")
+        if not all(self._allows(_hostname(origin)) for origin in request.headers.getall("Origin", ())):
             message = "Origin: another site's page may not ask this (proxy.allowed_hosts adds one)"
             raise RequestRefused(403, message, param="origin")
+
+    def _allows(self, name: str | None) -> bool:
+        try:
+            return name is not None and (name in self._names or ip_address(name).is_loopback)
+        except ValueError:
+            return False
 
 
 def _hostname(url: str) -> str | None:

@@ -87,7 +87,7 @@ class RequestHandler:
             prefix = split_path(target)
             path = decoded(prefix.path)
             dialect = BY_PATH.get(path) or (BY_PATH["/v1/messages"] if path.startswith("/v1/messages/") else None)
-            self._hosts.check_origin(request)
+            self._hosts.check(request)
             return await self._inference(request, prefix, path)
         except RequestRefused as e:
             self._state.services.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')

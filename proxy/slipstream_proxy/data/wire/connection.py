@@ -1,9 +1,9 @@
 """The fast way in: a whole ``POST`` of a captured format, with a plain head and a Content-Length, never meets
 aiohttp's parser.
 
-Everything else (chunked bodies, Expect, Upgrade, HTTP/1.0, ``Connection: close``, content codings, Origin, other
-routes, anything malformed) goes to aiohttp with all of its bytes, and the connection stays there (``listener.py``).
-Both ways end in the same ``Call``.
+Everything else (chunked bodies, Expect, Upgrade, HTTP/1.0, ``Connection: close``, content codings, Origin, a Host
+that is not served, other routes, anything malformed) goes to aiohttp with all of its bytes, and the connection stays
+there (``listener.py``). Both ways end in the same ``Call``.
 """
 
 from __future__ import annotations
@@ -189,7 +189,9 @@ class ClientConnection(Sink):
             return
         headers = parsed[0]
         length = headers.get(b"content-length", b"")
-        if not length.isdigit() or b"host" not in headers or not _SLOW.isdisjoint(headers) or not _kept_alive(headers):
+        host = headers.get(b"host")
+        usual = host is not None and self._state.hosts.serves(host) and _kept_alive(headers)
+        if not usual or not length.isdigit() or not _SLOW.isdisjoint(headers):
             self._go_slow(data)
             return
         need = int(length.lstrip(b"0")[:16] or b"0")  # 16 digits are beyond every limit

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from slipstream.config import Config
+    from slipstream_proxy.data.access.hosts import AllowedHosts
     from slipstream_proxy.data.call.services import Services
     from slipstream_proxy.data.wire.connection import ClientConnection
 
@@ -20,11 +21,13 @@ class ServerState:
         "draining",
         "header_limit",
         "header_timeout",
+        "hosts",
         "services",
     )
 
-    def __init__(self, config: Config, services: Services) -> None:
+    def __init__(self, config: Config, services: Services, hosts: AllowedHosts) -> None:
         proxy = config.proxy
+        self.hosts = hosts
         self.services = services
         self.header_limit, self.body_limit = proxy.header_limit, proxy.body_limit
         self.header_timeout, self.client_timeout = proxy.header_timeout, proxy.client_timeout
