@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from slipstream_proxy.assignment import assign
-from slipstream_proxy.control.gate.trial import ArmOutcome, Decision, GateTrial, TrialSettings, outcome_of
+from slipstream_proxy.control.gate.outcome import ArmOutcome, outcome_of
+from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings
 
 Reward = Callable[[random.Random, int, float], float]
 """(coin, task, quality of the adapter) → reward."""

@@ -6,7 +6,7 @@ import pytest
 from tests.proxy.control.test_registry import adapter, registry
 
 from slipstream_proxy.control.adapters.trials import GateTrials
-from slipstream_proxy.control.gate.trial import outcome_of
+from slipstream_proxy.control.gate.outcome import outcome_of
 
 
 class Kept:

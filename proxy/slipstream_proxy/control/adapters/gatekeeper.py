@@ -14,8 +14,9 @@ from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
 from slipstream_proxy.control.adapters.publisher import LivePublisher
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.trials import GateTrials
+from slipstream_proxy.control.gate.outcome import outcome_of
 from slipstream_proxy.control.gate.report import verdict_reason
-from slipstream_proxy.control.gate.trial import Decision, outcome_of
+from slipstream_proxy.control.gate.trial import Decision
 from slipstream_proxy.control.store_handle import StoreHandle
 from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.store.protocol import Store

@@ -19,9 +19,10 @@ see: at d = 0 it is the verdict's own wealth, so the two cannot contradict each 
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pydantic import JsonValue
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 BETS = [math.exp(-0.2), math.exp(-0.4), math.exp(-0.9), math.exp(-2.2), math.exp(-6.0)]
 WEIGHTS = [2 / 7, 2 / 7, 1 / 7, 1 / 7, 1 / 7]

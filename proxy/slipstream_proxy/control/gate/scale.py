@@ -8,8 +8,10 @@ distribution keep having one.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from typing import TYPE_CHECKING
 
-from pydantic import JsonValue
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 WINDOW = 1000
 """Rewards that the bounds are taken from."""

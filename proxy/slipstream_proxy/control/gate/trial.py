@@ -7,13 +7,16 @@ beat (``best``). Evidence of the trial against either lasts over versions. It en
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from pydantic import JsonValue
-
-from slipstream_proxy.assignment import BEST, CANDIDATE, CONTROL, LIVE, chance
+from slipstream_proxy.assignment import BEST, CANDIDATE, CONTROL, LIVE
 from slipstream_proxy.control.gate.baseline import Baseline
 from slipstream_proxy.control.gate.detector import BettingDetector
+from slipstream_proxy.control.gate.outcome import ArmOutcome
 from slipstream_proxy.control.gate.scale import RewardScale
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 LUMP, RATE = 0.25, 0.1 / 2000
 """Evidence against the control: wealth put in at first, and earned with each episode."""
@@ -57,32 +60,6 @@ class TrialSettings:
     ) -> None:
         self.canary, self.holdout, self.share, self.alpha, self.settle = canary, holdout, share, alpha, settle
         self.reward_range, self.shifts = reward_range, shifts
-
-
-class ArmOutcome:
-    """One finished training episode. ``version``: of the adapter that it is pinned to; probabilities: of the arms at
-    its assignment.
-    """
-
-    def __init__(
-        self,
-        version: int,
-        arm: str,
-        live: float,
-        control: float,
-        best: float,
-        candidate: float,
-        task: str,
-        reward: float,
-    ) -> None:
-        self.version, self.arm, self.task, self.reward = version, arm, task, reward
-        self.live, self.control, self.best, self.candidate = live, control, best, candidate
-
-
-def outcome_of(version: int, arm: str, chances: str, task: str, reward: float) -> ArmOutcome:
-    """From what an episode and its pin keep (``assignment.Assignment``)."""
-    live, control = chance(chances, LIVE), chance(chances, CONTROL)
-    return ArmOutcome(version, arm, live, control, chance(chances, BEST), chance(chances, CANDIDATE), task, reward)
 
 
 class GateTrial:

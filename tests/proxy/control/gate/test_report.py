@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 from tests.proxy.control.gate.test_trial import play, success, warm
 
+from slipstream_proxy.control.gate.outcome import outcome_of
 from slipstream_proxy.control.gate.report import report_of
-from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings, outcome_of
+from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings
 
 NAMES = {0: "tiny", 1: "tiny@1", 2: "tiny@2"}
 

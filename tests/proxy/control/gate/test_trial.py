@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from slipstream_proxy.assignment import assign
-from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings, outcome_of
+from slipstream_proxy.control.gate.outcome import outcome_of
+from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings
 
 Reward = Callable[[random.Random, int], float]
 
