@@ -19,7 +19,7 @@ from pathlib import Path
 
 from slipstream.errors import SlipstreamError
 
-SCOPES = ("inference", "reward", "grade", "judge", "trainer", "admin")
+SCOPES = ("inference", "reward", "grade", "judge", "trainer", "viewer", "admin")
 
 
 @dataclass(slots=True, frozen=True)

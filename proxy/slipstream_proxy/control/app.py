@@ -23,6 +23,7 @@ from slipstream_proxy.control.routes import (
     rewards,
     status,
     store_import,
+    stream,
     work,
 )
 
@@ -39,6 +40,7 @@ ROUTES: list[Route] = [
     *adapters.ROUTES,
     *engine.ROUTES,
     *status.ROUTES,
+    *stream.ROUTES,
 ]
 BODY_LIMIT = 64 * 2**20
 LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})

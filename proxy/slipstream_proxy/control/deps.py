@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slipstream_proxy.control.activity import SidecarActivity
+from slipstream_proxy.control.feed import Feed
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.store_handle import RETRY, StoreHandle
 from slipstream_proxy.control.store_health import StoreHealth
@@ -75,6 +76,7 @@ class Deps:
     metrics: ControlMetrics
     health: StoreHealth
     judges: JudgeBoard
+    feed: Feed = field(default_factory=Feed)
     activity: SidecarActivity = field(default_factory=SidecarActivity)
     started: float = field(default_factory=time.time)
     changed: asyncio.Event = field(default_factory=asyncio.Event)

@@ -27,12 +27,14 @@ AUTH_HEADER = "x-slipstream-auth"
 M = TypeVar("M", bound=BaseModel)
 JSON = "application/json"
 INFERENCE, REWARD, GRADE, JUDGE, TRAINER, ADMIN = "inference", "reward", "grade", "judge", "trainer", "admin"
+VIEWER = "viewer"
+"""Reads everything, whosever it is, and changes nothing."""
 MANY = 2**53
 ENDLESS: JsonObject = {"x-endless": True}
 """Marks a query parameter that makes the reply endless: said in words in the OpenAPI document, which tools call with
 every parameter.
 """
-EVERY_SCOPE = (INFERENCE, REWARD, GRADE, JUDGE, TRAINER, ADMIN)
+EVERY_SCOPE = (INFERENCE, REWARD, GRADE, JUDGE, TRAINER, VIEWER, ADMIN)
 
 
 class Query(BaseModel):
@@ -49,6 +51,11 @@ class Caller:
     @property
     def admin(self) -> bool:
         return ADMIN in self.scopes
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether it may read what belongs to other keys."""
+        return self.admin or VIEWER in self.scopes
 
     def may(self, scopes: tuple[str, ...]) -> bool:
         return self.admin or any(s in self.scopes for s in scopes)
@@ -104,6 +111,8 @@ class Route:
     errors: tuple[int, ...] = ()
     """More error statuses than every route has."""
     multipart: bool = False
+    endless: bool = False
+    """The reply goes on until the client leaves: said in the OpenAPI document as ``x-endless``."""
 
 
 def json_of(model: BaseModel) -> bytes:

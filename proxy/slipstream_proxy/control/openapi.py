@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import JSON, Route
+from slipstream_proxy.control.http import ENDLESS, JSON, Route
 from slipstream_proxy.control.status import version
 from slipstream_proxy.json_types import JsonObject
 
@@ -127,6 +127,8 @@ def operation(route: Route, refs: dict[Any, Any], parameters: list[JsonObject]) 
         "responses": responses,
         "security": [{"key": []}, {}],
     }
+    if route.endless:
+        found |= ENDLESS
     if route.body:
         found["requestBody"] = {"required": route.body_required, "content": {JSON: {"schema": refs[route.body]}}}
     return found

@@ -92,6 +92,7 @@ class ControlPlane:
     def _committed(self, items: Sequence[Item]) -> None:
         deps = self.deps
         deps.notify()
+        deps.feed.committed(items)
         if deps.ingester:
             deps.metrics.commit.observe(deps.ingester.stats.commit_seconds)
         deps.metrics.of_calls.ingested(items)

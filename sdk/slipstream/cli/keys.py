@@ -7,7 +7,7 @@ import sys
 from slipstream.cli.common import add_config, add_json, need, read_config, table, when
 from slipstream.errors import ConfigError, SlipstreamError
 
-SCOPES = ("inference", "reward", "grade", "judge", "trainer", "admin")
+SCOPES = ("inference", "reward", "grade", "judge", "trainer", "viewer", "admin")
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -69,7 +69,7 @@ def wanted(ctx: Ctx, query: FilterQuery, **more: Any) -> EpisodeFilter:
             raise Problem(
                 422, f"query.tag.{name}: not a tag", field=f"query.tag.{name}", fix="1 to 128 of A-Z a-z 0-9 . _ -"
             )
-    key = query.key if ctx.caller.admin else ctx.owner(query.key)
+    key = query.key if ctx.caller.sees_all else ctx.owner(query.key)
     fields = query.model_dump(
         include={"task", "split", "adapter", "model", "reward_min", "reward_max", "since", "until"}
     )
@@ -89,7 +89,7 @@ async def list_episodes(ctx: Ctx) -> web.StreamResponse:
 
 async def get_episode(ctx: Ctx) -> web.StreamResponse:
     q: EpisodeQuery = ctx.query
-    key = q.key if ctx.caller.admin else ctx.owner(q.key)
+    key = q.key if ctx.caller.sees_all else ctx.owner(q.key)
     found = await ctx.deps.ask(ctx.deps.store.episodes.get, key, ctx.path("episode"), tokens=q.tokens)
     if found is None:
         raise _unknown(ctx)

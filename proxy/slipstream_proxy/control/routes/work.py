@@ -6,7 +6,7 @@ import pyarrow as pa
 from aiohttp import web
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import JUDGE, TRAINER, Ctx, Route, reply
+from slipstream_proxy.control.http import JUDGE, TRAINER, VIEWER, Ctx, Route, reply
 from slipstream_proxy.control.permissions import check_source
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import Stored
@@ -161,7 +161,12 @@ ROUTES = [
         responses={200: c.JudgeBacklog},
     ),
     Route(
-        "GET", c.API + "/groups/parked", parked, "Groups that the judge has given up", (JUDGE,), responses={200: Parked}
+        "GET",
+        c.API + "/groups/parked",
+        parked,
+        "Groups that the judge has given up",
+        (JUDGE, VIEWER),
+        responses={200: Parked},
     ),
     Route(
         "POST",
@@ -187,7 +192,7 @@ ROUTES = [
         c.API + "/judge/cache/{key:" + ID + "}",
         cache_get,
         "The judge's cache",
-        (JUDGE,),
+        (JUDGE, VIEWER),
         responses={200: c.CacheEntry},
         errors=(404,),
     ),

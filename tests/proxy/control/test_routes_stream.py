@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+
+import pytest
+from tests.proxy.control.conftest import API, until
+
+from slipstream_proxy.control.routes import stream
+
+PATH = API + "/events/stream"
+
+
+@contextlib.asynccontextmanager
+async def following(plane, last: str | None = None, **who):
+    """An open stream, as a function that waits for the next event of a name: its id and its data."""
+    headers = plane.as_(**who) | ({"last-event-id": last} if last else {})
+    async with plane.client.get(PATH, headers=headers) as reply:
+        assert (reply.status, reply.content_type) == (200, "text/event-stream")
+
+        async def event(name: str) -> tuple[str, dict]:
+            fields: dict[str, str] = {}
+            while True:
+                line = (await asyncio.wait_for(reply.content.readline(), 10)).decode().strip()
+                if not line and fields.get("event") == name:
+                    return fields["id"], json.loads(fields["data"])
+                fields = fields | dict([line.split(": ", 1)]) if ": " in line and line[0] != ":" else {}
+
+        yield event
+
+
+async def test_a_call_is_told_within_half_a_second(plane):
+    async with following(plane) as event:
+        started = time.monotonic()
+        call = await plane.call("e1")
+        assert (await event("call"))[1] == {"call": call, "episode": "e1", "key": "-"}
+        assert time.monotonic() - started < 0.5
+        assert (await event("episode"))[1] == {"episode": "e1", "key": "-"}
+
+
+async def test_rewards_steps_and_adapters_are_told(plane):
+    await plane.call("e1")
+    await plane.seen("e1")
+    async with following(plane) as event:
+        await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0})
+        assert (await event("reward"))[1] == {"episode": "e1", "key": "-", "name": "reward"}
+        await plane.ask("POST", "/training/events", {"kind": "step", "data": {"loss": 1}})
+        assert (await event("step"))[1] == {"kind": "step"}
+        await plane.ask("POST", "/training/events", {"kind": "promote"})
+        assert (await event("adapter"))[1] == {"kind": "promote"}
+
+
+async def test_it_goes_on_after_the_last_event_seen_and_resets_after_a_restart(plane):
+    async with following(plane) as event:
+        await plane.call("e1")
+        seen, _ = await event("call")
+    second = await plane.call("e2")
+    await plane.seen("e2")
+    async with following(plane, seen) as event:
+        assert (await event("call"))[1]["call"] == second
+    await plane.again()
+    async with following(plane, seen) as event:
+        await event("reset")
+
+
+async def test_keys_see_their_own_calls_and_viewers_all(plane):
+    async with (
+        following(plane, key="a", scopes=["inference"]) as mine,
+        following(plane, key="v", scopes=["viewer"]) as all_,
+    ):
+        await plane.call("theirs", key="b")
+        await plane.call("ours", key="a")
+        assert (await mine("call"))[1]["episode"] == "ours"
+        assert (await all_("call"))[1]["episode"] == "theirs"
+
+
+async def test_a_reader_that_takes_nothing_is_dropped(plane, monkeypatch):
+    monkeypatch.setattr(stream, "PATIENCE", 0.3)
+    feed = plane.deps.feed
+    url = plane.client.make_url(PATH)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect((url.host, url.port))
+        auth = plane.as_()["x-slipstream-auth"]
+        client.sendall(f"GET {PATH} HTTP/1.1\r\nhost: localhost\r\nx-slipstream-auth: {auth}\r\n\r\n".encode())
+        await until(lambda: feed.readers == 1)
+
+        def gone() -> bool:
+            for _ in range(500):
+                feed.publish("call", "-", call="x" * 200)
+            return feed.readers == 0
+
+        await until(gone)
+
+
+async def test_readers_are_counted_and_limited(plane, monkeypatch):
+    monkeypatch.setattr(stream, "MOST_READERS", 1)
+    async with following(plane):
+        status, body = await plane.ask("GET", "/events/stream")
+        assert status == 503, body
+    await until(lambda: plane.deps.feed.readers == 0)
+
+
+@pytest.mark.parametrize("scopes", [[], ["nothing"]])
+async def test_a_key_without_a_scope_sees_nothing(plane, scopes):
+    assert (await plane.ask("GET", "/events/stream", scopes=scopes))[0] == 403
