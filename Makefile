@@ -1,6 +1,6 @@
 # make demo    watch the inbox agent get better (SEED=n)
 # make test    set up, then all tests, real vLLM among them
-# make lint    ruff and mypy
+# make lint    ruff, mypy and the limits of the source tree
 # make structure   the figures of the source tree, and which are over their limit
 # make docs    build the documentation site into site/, with every link checked
 # make fuzz    coverage-guided, ARGS="chunked -max_total_time=600" (needs atheris)
@@ -109,6 +109,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/structure.py --where
 
 clean:
 	rm -rf $(VENV) .venv-sky slipstream-data .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,10 +16,8 @@ import pytest
 from tests.support.dataplane import ASK, eventually, post
 
 from slipstream.config import Config
-from slipstream.errors import ConfigError, StartError
 from slipstream_proxy.keys import Keys
-from slipstream_proxy.main import run
-from slipstream_proxy.parent import bind, is_loopback, lock
+from slipstream_proxy.parent import bind
 from slipstream_proxy.segments import list_segments, read_segment
 
 
@@ -147,34 +144,6 @@ async def test_a_stream_that_outlasts_the_drain_is_ended(worker, fake):
     assert await proc.ended() == 0
     (segments,) = list_segments(proc.config.spool_dir).values()
     assert [f.head["outcome"] for _, p in segments for f in read_segment(p)] == ["aborted"]
-
-
-def test_one_clear_line_for_a_wrong_start(tmp_path):
-    taken = socket.create_server(("127.0.0.1", 0))
-    port = taken.getsockname()[1]
-    with pytest.raises(StartError, match=f"{port}"):
-        run(Config(data_dir=str(tmp_path), proxy={"port": port}))
-    taken.close()
-    with pytest.raises(StartError, match="keys add"):
-        run(Config(data_dir=str(tmp_path), proxy={"host": "0.0.0.0", "port": 0}))
-    with pytest.raises(ConfigError, match="redact"):
-        run(Config(data_dir=str(tmp_path), proxy={"redact": "no_such_module:f"}))
-    held = lock(tmp_path)
-    with pytest.raises(StartError, match="another proxy"):
-        run(Config(data_dir=str(tmp_path), proxy={"port": 0}))
-    os.close(held)
-    with pytest.raises(StartError, match="data_dir"):
-        lock(tmp_path / "lock" / "x")
-
-
-def test_loopback():
-    assert (
-        is_loopback("localhost")
-        and is_loopback("127.0.0.9")
-        and is_loopback("::1")
-        and not is_loopback("0.0.0.0")
-        and not is_loopback("host.lan")
-    )
 
 
 PARENT = "import sys; from slipstream.config import load_config; from slipstream_proxy.main import run; sys.exit(run(load_config(flags=sys.argv[1:])))"

@@ -47,7 +47,7 @@ class Rules:
     """At most this share of a batch's groups is one key's, when there are others'."""
     max_staleness: int = 4
     """Versions behind the live one that are still trained on (``trainer.max_staleness``)."""
-    min_groups: int = 8
+    min_groups: int = 4
     """What ``counts`` names as needed for a step (``trainer.min_groups``)."""
 
 

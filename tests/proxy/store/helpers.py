@@ -48,9 +48,16 @@ def call(
 
 
 def reward(
-    episode: str = "e1", value: float = 1.0, *, at: float = NOW, key: str = "-", id: str | None = None, **kw: Any
+    episode: str = "e1",
+    value: float = 1.0,
+    *,
+    at: float = NOW,
+    key: str = "-",
+    id: str | None = None,
+    idem: str | None = None,
+    **kw: Any,
 ) -> Mutation:
-    given = RewardIn(value=value, **kw).model_dump()
+    given = RewardIn(value=value, key=idem, **kw).model_dump()
     return Mutation(id or new_id("m"), "reward", at, {"key": key, "episode": episode, "reward": given})
 
 

@@ -1,0 +1,64 @@
+"""Conformance: rewards as they came, and each episode's combined one."""
+
+from __future__ import annotations
+
+import pytest
+from tests.proxy.store.helpers import NOW, call, done, reward
+
+
+def test_a_reward_before_its_first_call_waits_for_it(store):
+    store.ingest([reward("late", 0.5)], {})
+    assert store.rewards.acknowledge("-", "late", None, NOW).known is False
+    store.ingest([call("late")], {})
+    assert store.episodes.get("-", "late").reward == 0.5
+    assert store.rewards.acknowledge("-", "late", None, NOW).known is True
+
+
+def test_a_reward_whose_episode_never_comes_is_dropped_and_refused(opened):
+    store = opened(orphan_ttl=60.0)
+    store.ingest([reward("never", at=NOW)], {})
+    assert store.rewards.acknowledge("-", "never", None, NOW + 59) is not None
+    assert store.rewards.acknowledge("-", "never", None, NOW + 61) is None
+    store.sweep(NOW + 61)
+    assert store.rewards.acknowledge("-", "never", None, NOW + 62) is None
+    store.ingest([call("never", at=NOW + 62)], {})
+    assert store.episodes.get("-", "never").reward is None
+
+
+def test_one_idempotency_key_counts_once_in_one_batch_or_in_two(store):
+    first = reward("a", 1.0, idem="k")
+    store.ingest([call("a"), first, reward("a", 2.0, idem="k")], {})
+    store.ingest([reward("a", 3.0, idem="k"), reward("a", 4.0, name="other", idem="l")], {})
+    assert [r.value for r in store.episodes.get("-", "a").rewards] == [1.0, 4.0]
+    assert store.rewards.acknowledge("-", "a", "k", NOW).stored is False
+    assert store.rewards.acknowledge("-", "a", "new", NOW).stored is True
+
+
+def test_the_latest_of_a_name_wins_whoever_posts_it(store):
+    store.ingest([call("a"), reward("a", 1.0, source="agent"), reward("a", 0.25, source="human")], {})
+    assert store.episodes.get("-", "a").reward == 0.25
+
+
+def test_it_trains_only_when_every_weighted_name_is_there(opened):
+    store = opened(weights={"reward": 1.0, "judge": 2.0})
+    store.ingest([call("a"), reward("a", 0.5)], {})
+    assert store.episodes.get("-", "a").reward is None
+    store.ingest([reward("a", 0.25, name="judge"), reward("a", 9.0, name="unweighted")], {})
+    assert store.episodes.get("-", "a").reward == pytest.approx(1.0)
+
+
+def test_new_weights_count_for_what_is_stored(opened):
+    store = opened()
+    store.ingest([call("a"), reward("a", 0.5), reward("a", 1.0, name="judge"), done("a")], {})
+    assert store.episodes.get("-", "a").reward == 0.5
+    store.close()
+    store = opened(weights={"reward": 1.0, "judge": 2.0})
+    assert store.episodes.get("-", "a").reward == 2.5
+    store.close()
+    assert opened().episodes.get("-", "a").reward == 0.5
+
+
+def test_a_deleted_episode_takes_no_reward(store):
+    store.ingest([call("a")], {})
+    store.delete("-", "a", NOW)
+    assert store.rewards.acknowledge("-", "a", None, NOW) is None

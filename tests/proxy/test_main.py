@@ -1,0 +1,53 @@
+"""``slipstream proxy``: what is checked before anything runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from slipstream.config import Config
+from slipstream.errors import ConfigError, StartError
+from slipstream_proxy.keys import Keys
+from slipstream_proxy.main import run
+from slipstream_proxy.parent import lock
+
+
+def config(folder, **proxy) -> Config:
+    return Config.model_validate({"data_dir": str(folder), "proxy": {"port": 0, **proxy}})
+
+
+def test_one_clear_line_for_a_wrong_start(tmp_path):
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+    with pytest.raises(StartError, match=f"{port}"):
+        run(config(tmp_path, port=port))
+    taken.close()
+    with pytest.raises(StartError, match="keys add"):
+        run(config(tmp_path, host="0.0.0.0"))
+    with pytest.raises(ConfigError, match="redact"):
+        run(config(tmp_path, redact="no_such_module:f"))
+
+
+def test_a_failed_start_gives_the_data_folder_back(tmp_path):
+    taken = socket.create_server(("127.0.0.1", 0))
+    with pytest.raises(StartError):
+        run(config(tmp_path, port=taken.getsockname()[1]))
+    taken.close()
+    os.close(lock(tmp_path))
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path):
+    held = lock(tmp_path)
+    with pytest.raises(StartError, match="another proxy"):
+        run(config(tmp_path))
+    os.close(held)
+
+
+def test_with_a_key_a_wide_address_passes_the_first_check(tmp_path):
+    Keys(tmp_path / "keys.json").add("a", ["admin"])
+    held = lock(tmp_path)
+    with pytest.raises(StartError, match="another proxy"):  # the next check, and not the address
+        run(config(tmp_path, host="0.0.0.0"))
+    os.close(held)

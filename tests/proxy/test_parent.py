@@ -1,0 +1,73 @@
+"""The parent's socket, its lock and its children's commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+
+import pytest
+
+from slipstream.config import Config
+from slipstream.errors import StartError
+from slipstream_proxy.parent import CONFIG_ENV, Parent, bind, check_bind, is_loopback, lock
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("localhost", True), ("127.0.0.9", True), ("::1", True), ("0.0.0.0", False), ("::", False), ("host.lan", False)],
+)
+def test_loopback(host, loopback):
+    assert is_loopback(host) is loopback
+
+
+def test_without_keys_only_this_machine_may_ask(tmp_path):
+    wide = Config.model_validate({"data_dir": str(tmp_path), "proxy": {"host": "0.0.0.0"}})
+    with pytest.raises(StartError, match="keys add"):
+        check_bind(wide, keyed=False)
+    check_bind(wide, keyed=True)
+    check_bind(Config(data_dir=str(tmp_path)), keyed=False)
+
+
+def test_a_data_folder_belongs_to_one_proxy_at_a_time(tmp_path):
+    held = lock(tmp_path / "new" / "folder")
+    with pytest.raises(StartError, match="another proxy"):
+        lock(tmp_path / "new" / "folder")
+    os.close(held)
+    os.close(lock(tmp_path / "new" / "folder"))
+    with pytest.raises(StartError, match="data_dir"):
+        lock(tmp_path / "new" / "folder" / "lock" / "x")
+
+
+def test_what_cannot_be_bound_says_why():
+    with pytest.raises(StartError, match=r"cannot bind no\.such\.host\.invalid:1: "):
+        bind("no.such.host.invalid", 1)
+    taken = socket.create_server(("127.0.0.1", 0))
+    with pytest.raises(StartError, match="in use"):
+        bind("127.0.0.1", taken.getsockname()[1])
+    taken.close()
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]")])
+def test_the_address_is_one_that_can_be_reached(tmp_path, host, shown):
+    if ":" in host and not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    sock = bind(host, 0)
+    parent = Parent(Config(data_dir=str(tmp_path)), sock)
+    assert parent.url == f"http://{shown}:{sock.getsockname()[1]}"
+    sock.close()
+
+
+def test_each_child_gets_the_configuration_and_the_workers_the_socket(tmp_path):
+    config = Config.model_validate({"data_dir": str(tmp_path), "proxy": {"workers": 3}})
+    sock = bind("127.0.0.1", 0)
+    parent = Parent(config, sock, keyed=True)
+    fd = sock.fileno()
+    assert [worker.fds for worker in parent.workers] == [(fd,)] * 3
+    assert [worker.argv[-2:] for worker in parent.workers] == [[str(n), str(fd)] for n in range(3)]
+    assert parent.control.fds == ()
+    for child in (parent.control, *parent.workers):
+        assert Config.model_validate(json.loads(child.env[CONFIG_ENV])) == config
+        assert child.env["SLIPSTREAM_KEYED"] == "1"
+        assert child.max_failures is None  # it is started again for ever
+    sock.close()

@@ -1,0 +1,38 @@
+"""The funnel's lines as people read them."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+
+from slipstream.contract.funnel import Funnel, FunnelLine, Stage
+
+
+def line(**kw: object) -> FunnelLine:
+    return FunnelLine.model_validate({"stage": "reward", "cause": "none", "count": 3, "text": "3 wait", **kw})
+
+
+def test_a_line_ends_with_its_fix_where_there_is_one() -> None:
+    assert line().sentence == "3 wait"
+    assert line(fix="post a reward").sentence == "3 wait → post a reward"
+
+
+def test_only_what_blocks_is_blocking() -> None:
+    lines = [line(cause="a"), line(cause="b", blocks=True), line(cause="c")]
+    assert [found.cause for found in Funnel(lines=lines).blocking()] == ["b"]
+    assert Funnel().blocking() == []
+
+
+def test_stages_go_from_call_to_adapter() -> None:
+    stages = get_args(Stage)
+    assert stages.index("calls") < stages.index("groups") < stages.index("reward") < stages.index("step")
+    assert stages[-1] == "gate"
+    with pytest.raises(ValidationError):
+        line(stage="elsewhere")
+
+
+def test_it_travels_as_json() -> None:
+    funnel = Funnel(lines=[line(fix="x", blocks=True)])
+    assert Funnel.model_validate_json(funnel.model_dump_json()) == funnel
