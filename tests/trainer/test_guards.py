@@ -79,3 +79,15 @@ def test_a_snapshot_brings_everything_back() -> None:
     )  # as two backward passes had left them
     optimizer.step()
     assert torch.allclose(model.weight, after, atol=1e-6)
+
+
+def test_a_shortened_step_lies_on_the_way_back() -> None:
+    model = torch.nn.Linear(3, 2)
+    before = Snapshot.take(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    start = {n: p.detach().clone() for n, p in model.named_parameters()}
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(4.0)
+    before.shorten(model, 0.25)
+    for n, p in model.named_parameters():
+        torch.testing.assert_close(p.detach(), start[n] + 1.0)

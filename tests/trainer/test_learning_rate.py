@@ -18,6 +18,7 @@ from slipstream_trainer.learning_rate import (
     LOWEST,
     STILL_AFTER,
     UP,
+    Reach,
     StepPace,
     evidence,
     start_rate,
@@ -140,3 +141,9 @@ def test_real_models_of_any_width_rank_and_alpha_move_by_the_target(
         ratios.append(figures["kl"] / figures["kl_target"])
         assert figures["learning_rate"] > 0
     assert 1 / 4 < float(np.median(ratios[-6:])) < 4, ratios
+
+
+@pytest.mark.parametrize(("kl", "share"), [(0.002, 1.0), (0.0059, 1.0), (0.012, 0.5), (1e9, 0.05), (math.inf, 0.05)])
+def test_only_a_step_of_more_than_twice_its_target_is_cut(kl: float, share: float) -> None:
+    assert StepPace().cut(TrainerConfig(), Reach(1e-3, 0.003), kl) == pytest.approx(share)
+    assert StepPace().cut(TrainerConfig(learning_rate=1e-4), Reach(1e-3, 0.003), kl) == 1.0

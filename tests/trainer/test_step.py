@@ -5,7 +5,7 @@ import pytest
 import torch
 from tests.trainer.tiny import conversation, make_config, make_trainer
 
-from slipstream_trainer.learning_rate import StepPace
+from slipstream_trainer.learning_rate import TOO_FAR, StepPace
 from slipstream_trainer.policy import adapter_state
 from slipstream_trainer.step import train
 
@@ -134,3 +134,22 @@ def test_reward_that_favours_a_token_makes_it_likelier(make) -> None:
     for n in range(5):
         assert train(trainer, batch(), StepPace(), n).outcome == "step"
     assert batch()[1].logprobs_C[0] > start + 0.3
+
+
+@pytest.mark.parametrize("scale", [4.0, 40.0])
+def test_a_step_that_goes_too_far_is_shortened_to_its_target(make, scale: float) -> None:
+    """A rate many times the fit's stands for a gradient that Adam has not seen before."""
+    trainer = make(learning_rate="auto", target_kl=1e-4, max_kl=100.0, warmup_steps=0)
+    pace = StepPace(scale=scale)
+    figures = train(trainer, conversation(0, groups=8), pace, 0).figures
+    assert figures["kl"] <= TOO_FAR * figures["kl_target"]
+    assert figures["kl_full"] > TOO_FAR * figures["kl_target"]
+    assert 0 < figures["shortened"] < 1
+    assert pace.scale < scale, "the rate follows what the optimiser did, not what was left of it"
+
+
+def test_a_rate_that_was_set_by_hand_is_not_shortened(make) -> None:
+    trainer = make(learning_rate=0.05, target_kl=1e-6, max_kl=1e9, warmup_steps=0)
+    figures = train(trainer, conversation(0), StepPace(), 0).figures
+    assert figures["kl"] > TOO_FAR * figures["kl_target"]
+    assert "shortened" not in figures

@@ -40,6 +40,8 @@ HIGHEST, LOWEST = 4.0, 1 / 64
 """Bounds of the rate, in units of where it began."""
 HALVE_AFTER = 2
 """Undone steps in a row after which a rate that was set by hand halves."""
+TOO_FAR = 2.0
+"""A step with more than so many times its target KL is shortened until it has its target."""
 NEAR_ZERO = 0.01
 """Share of its target below which a step's KL counts as near zero."""
 STILL_AFTER = 3
@@ -88,6 +90,14 @@ class StepPace:
         if steers(t):
             rate *= math.sqrt(share)
         return Reach(rate, per_token * share)
+
+    def cut(self, t: TrainerConfig, reach: Reach, kl: float) -> float:
+        """Share of a step with that KL that may stay: KL grows with the square of a step's length. A rate that was
+        set by hand is not cut.
+        """
+        if not steers(t) or not kl > TOO_FAR * reach.target_kl:
+            return 1.0
+        return max(0.05, math.sqrt(reach.target_kl / kl)) if math.isfinite(kl) else 0.05
 
     def note(self, t: TrainerConfig, reach: Reach, kl: float, *, undone: bool) -> None:
         """After a step that was taken, or undone."""

@@ -27,6 +27,8 @@ from slipstream_trainer.work import Work
 
 CHECK_TOKENS = 2048
 """Computed tokens on which a step's KL and entropy are looked at again, at least a micro-batch of each process."""
+MOST_CUTS = 3
+"""Times that one step is shortened and looked at again."""
 LAYOUTS: dict[str, Layout] = {"auto": "auto", "merged": "merged", "frugal": "merged", "tree": "tree"}
 
 
@@ -136,9 +138,9 @@ def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: StepPace, applied: in
     result.figures |= _policy(t, work) | {"learning_rate": reach.rate}
     kl = 0.0
     if result.outcome == "step":
-        kl, entropy = _look_again(trainer, work)
-        result.figures |= {"kl": kl, "entropy_after": entropy}
-        if why := after_step(t, kl=kl, entropy=entropy):
+        kl, after, entropy = _bounded(trainer, work, before, pace, reach, result.figures)
+        result.figures |= {"kl": after, "entropy_after": entropy}
+        if why := after_step(t, kl=after, entropy=entropy):
             result.outcome, result.reason = "undone", why
     if result.outcome == "undone":
         before.restore(trainer.model, trainer.optimizer)
@@ -146,6 +148,32 @@ def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: StepPace, applied: in
         pace.note(t, reach, kl, undone=result.outcome == "undone")
         result.figures |= _pace(trainer, pace, reach, kl)
     result.figures = {k: v for k, v in result.figures.items() if not (isinstance(v, float) and not np.isfinite(v))}
+
+
+def _bounded(
+    trainer: CapturedGRPOTrainer,
+    work: Work,
+    before: Snapshot,
+    pace: StepPace,
+    reach: Reach,
+    figures: dict[str, JsonValue],
+) -> tuple[float, float, float]:
+    """(KL of the step as the optimiser made it, KL after shortening, entropy after). Adam's steps follow gradients
+    of the past, so one batch can move the policy many times as far as was meant. Such a step keeps its direction and
+    loses length.
+    """
+    full, entropy = _look_again(trainer, work)
+    kl, share = full, 1.0
+    for _ in range(MOST_CUTS):
+        cut = pace.cut(trainer.config.trainer, reach, kl)
+        if cut >= 1:
+            break
+        before.shorten(trainer.model, cut)
+        share *= cut
+        kl, entropy = _look_again(trainer, work)
+    if share < 1:
+        figures |= {"shortened": share, "kl_full": full}
+    return full, kl, entropy
 
 
 def _pace(trainer: CapturedGRPOTrainer, pace: StepPace, reach: Reach, kl: float) -> dict[str, JsonValue]:
