@@ -31,7 +31,7 @@ class _Unit(dict):
 
 def unit(path):
     parser = configparser.RawConfigParser(strict=False, dict_type=_Unit, delimiters=("=",))
-    parser.optionxform = str
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read(path)
     return {s: {k: v.splitlines() for k, v in parser[s].items()} for s in parser.sections()}
 

@@ -133,7 +133,7 @@ def test_a_call_that_does_not_ask_gets_the_engines_own_generator() -> None:
         return events
 
     request = SimpleNamespace(model_extra=None)
-    assert capture.streaming_chat(original)(None, request, None) is events  # type: ignore[arg-type]
+    assert capture.streaming_chat(original)(None, request, None) is events  # type: ignore[arg-type, comparison-overlap]
 
 
 @pytest.mark.parametrize("extra", [None, {}, {capture.ASKED: 0}])
@@ -148,8 +148,8 @@ def test_echo_is_never_captured() -> None:
 def test_the_clients_own_logprobs_keep_their_meaning() -> None:
     params = SamplingParams(logprobs=5)
     made = capture.with_logprobs(lambda self: params)(Asked())
-    assert made.logprobs == 5
-    assert not made.extra_args
+    assert made.logprobs == 5  # type: ignore[attr-defined]
+    assert not made.extra_args  # type: ignore[attr-defined]
 
 
 async def test_a_whole_reply_has_the_field_and_an_error_has_none() -> None:
@@ -160,7 +160,7 @@ async def test_a_whole_reply_has_the_field_and_an_error_has_none() -> None:
         return SimpleNamespace(choices=[])
 
     made = await capture.whole_chat(chat)(None, Asked(), results(*found))
-    assert made.slipstream == packing.pack([(0, [1, 2])], [(0, [10, 11], [-1.0, -2.0])])
+    assert made.slipstream == packing.pack([(0, [1, 2])], [(0, [10, 11], [-1.0, -2.0])])  # type: ignore[attr-defined]
 
     async def failing(self: object, request: object, stream: AsyncIterator[RequestOutput]) -> object:
         _ = [r async for r in stream]
@@ -174,4 +174,4 @@ def test_choices_of_several_prompts_have_the_replys_indices() -> None:
     made = capture.whole_completion(lambda *_: SimpleNamespace(choices=[]))(
         None, batch, SimpleNamespace(model_extra={capture.ASKED: 1}, n=2)
     )
-    assert made.slipstream == packing.pack([(0, [1]), (1, [2])], [(0, [1], [-1.0]), (3, [2], [-1.0])])
+    assert made.slipstream == packing.pack([(0, [1]), (1, [2])], [(0, [1], [-1.0]), (3, [2], [-1.0])])  # type: ignore[attr-defined]

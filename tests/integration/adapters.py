@@ -15,7 +15,7 @@ def make_adapter(folder: Path, seed: int, rank: int = 16, scale: float = 0.3) ->
 
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-    model = get_peft_model(
+    model = get_peft_model(  # type: ignore[assignment]
         model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
     )
     with torch.no_grad():

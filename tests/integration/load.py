@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
-TOOLS = [
+TOOLS: Any = [
     {
         "type": "function",
         "function": {

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -19,7 +20,7 @@ from tests.support import wait_for
 from slipstream.client import Client
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
-ASK = [{"role": "system", "content": "find the mail"}, {"role": "user", "content": QUESTION}]
+ASK: Any = [{"role": "system", "content": "find the mail"}, {"role": "user", "content": QUESTION}]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from tests.integration.comparing import ask, detokenized, level, same
 
 pytestmark = pytest.mark.engine
 
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "search",

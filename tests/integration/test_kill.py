@@ -81,7 +81,7 @@ async def episodes(url: str, count: int, start: int) -> None:
 
 
 def steps(client: Client) -> list[dict[str, object]]:
-    return [e.data for e in client.events() if e.kind == "step"]
+    return [e.data for e in client.events() if e.kind == "step"]  # type: ignore[misc]
 
 
 def test_trainer_killed_in_mid_step_goes_on_and_trains_no_batch_twice(engine, start_proxy, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_trainer_killed_in_mid_step_goes_on_and_trains_no_batch_twice(engine, st
             before = len(steps(client))
             with process(argv, log, env) as p:
                 wait_for(
-                    lambda before=before, p=p: len(steps(client)) > before or p.poll() is not None,
+                    lambda before=before, p=p: len(steps(client)) > before or p.poll() is not None,  # type: ignore[misc]
                     240,
                     0.05,
                     f"a step: {log.read_text()[-2000:]}",
@@ -110,7 +110,7 @@ def test_trainer_killed_in_mid_step_goes_on_and_trains_no_batch_twice(engine, st
             wait_for(lambda: len({s["batch"] for s in steps(client)}) == 6, 60, 0.2, "a step event for each batch")
         told = [s["batch"] for s in steps(client)]
         assert len(told) == len(set(told)) == 6, f"a batch was trained on twice, or not told: {told}"
-        assert [s["step"] for s in steps(client)] == sorted(s["step"] for s in steps(client))
+        assert [s["step"] for s in steps(client)] == sorted(s["step"] for s in steps(client))  # type: ignore[type-var]
 
 
 def batches(client: Client) -> dict[str, int]:

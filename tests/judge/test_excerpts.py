@@ -53,7 +53,7 @@ def test_tools_that_only_one_run_had():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.text(st.characters(blacklist_categories=("Cs",)), max_size=80))
+@given(st.text(st.characters(blacklist_categories=("Cs",)), max_size=80))  # type: ignore[arg-type]
 def test_no_text_of_a_transcript_can_make_a_line_of_its_own(text):
     shown = show(
         [

@@ -107,7 +107,7 @@ async def test_the_cache_is_keyed_on_every_input(ruled, control):
             {"context": 9000},
         ]
         for change in changes:
-            await score(make(ruled, client, **change), quality_group("g", [0.1, 0.9]))
+            await score(make(ruled, client, **change), quality_group("g", [0.1, 0.9]))  # type: ignore[arg-type]
             asked += 1
             assert len(ruled.requests) == asked, change
         await score(make(ruled, client), quality_group("g", [0.1, 0.8]))

@@ -71,7 +71,7 @@ call = st.fixed_dictionaries(
     }
 )
 calls = st.lists(call, max_size=3)
-SCORE = {"name": "reward", "value": 1.0, "episode": "e", "at": 0.0}
+SCORE: dict[str, Any] = {"name": "reward", "value": 1.0, "episode": "e", "at": 0.0}
 
 WHYS = "|".join(re.escape(why) for why in (ALONE, UNDER, REWRITTEN, AGAIN, CHOICE))
 STEP = re.compile(
@@ -90,7 +90,14 @@ def episodes(draw: st.DrawFn) -> GroupEpisode:
     made: GroupEpisode = make_episode("e", None, [])
     made.calls = [
         CallRecord.model_construct(
-            id=f"e.{n}", episode="e", number=n, at=0.0, seconds=0.0, status=500, trainable=True, **c
+            id=f"e.{n}",
+            episode="e",
+            number=n,
+            at=0.0,
+            seconds=0.0,
+            status=500,
+            trainable=True,
+            **c,  # type: ignore[arg-type]
         )
         for n, c in enumerate(draw(calls))
     ]

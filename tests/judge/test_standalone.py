@@ -41,7 +41,7 @@ async def test_mistakes_are_named(ruled):
     with pytest.raises(ConfigError, match="votez"):
         await ruler_score(RUNS, MODEL, votez=3)
     with pytest.raises(ConfigError, match=r"runs\[1\]"):
-        await ruler_score([RUNS[0], "text"], MODEL, api_base=ruled.url)
+        await ruler_score([RUNS[0], "text"], MODEL, api_base=ruled.url)  # type: ignore[list-item]
     ruled.always = "prose"
     with pytest.raises(JudgeFailed):
         await ruler_score(RUNS, MODEL, api_base=ruled.url)

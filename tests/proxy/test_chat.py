@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -66,7 +67,7 @@ def test_cutting_by_bytes_is_cutting_by_json(text, tokens):
         "finish_reason": "stop",
         "token_ids": [1, 2],
     }
-    reply = {"choices": [choice, {**choice, "index": 1}], "prompt_token_ids": [3]}
+    reply: dict[str, Any] = {"choices": [choice, {**choice, "index": 1}], "prompt_token_ids": [3]}
     bare = {"choices": [{**c, "logprobs": None, "token_ids": None} for c in reply["choices"]], "prompt_token_ids": None}
     assert CHAT.whole(dump(reply).encode(), ALL) == dump(bare).encode()
     assert loads(CHAT.whole(json.dumps(reply).encode(), ALL)) == bare

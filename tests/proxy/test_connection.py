@@ -78,9 +78,9 @@ def some_requests(rng: random.Random) -> list[bytes]:
         if rng.random() < 0.2:
             more.insert(rng.randrange(len(more)), ("Authorization", "Bearer sk-x"))
         ask = {**ASK, "messages": [{"role": "user", "content": "ü" * rng.choice((1, 10, 5000))}]}
-        ask |= rng.choice(({}, {"stream": True}, {"n": 2}, {"logprobs": True}, {"model": "nope"}, {"model": "gpt-4o"}))
+        ask |= rng.choice(({}, {"stream": True}, {"n": 2}, {"logprobs": True}, {"model": "nope"}, {"model": "gpt-4o"}))  # type: ignore[arg-type]
         if rng.random() < 0.2:
-            ask["metadata"] = rng.choice(({"slipstream_episode": "m", "own": "1"}, {"own": "2"}))
+            ask["metadata"] = rng.choice(({"slipstream_episode": "m", "own": "1"}, {"own": "2"}))  # type: ignore[arg-type]
         body = json.dumps(ask, ensure_ascii=rng.random() < 0.5).encode() if rng.random() < 0.9 else b"{"
         path = rng.choice(("/v1/chat/completions",) * 3 + ("/e/e9/v1/chat/completions", "/v1/chat/completions?a=b"))
         made.append(request(more, body, path))

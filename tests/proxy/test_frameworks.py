@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.dataplane import ASK, post
@@ -14,7 +15,7 @@ STRICT = [{"type": "function", "function": {**FUNCTION, "strict": True}}]
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "Out", "schema": {"type": "object"}, "strict": True}}
 STOPS = ["Observation:", "Calling tools:"]
 ONE = {"type": "function", "function": {"name": "add"}}
-SENT = {
+SENT: dict[str, dict[str, Any]] = {
     "pydantic-ai 2.68": {"stream": False, "tools": STRICT, "tool_choice": "auto"},
     "pydantic-ai with an `output_type`": {"stream": False, "tools": STRICT, "tool_choice": "required"},
     "LangGraph 1.2, langchain-openai 1.7": {"stream": False, "tools": TOOLS},
@@ -68,7 +69,7 @@ async def test_langgraph_sends_what_the_page_says(start, fake):
     graph.add_node("think", think)
     graph.add_edge(START, "think")
     graph.add_edge("think", END)
-    reply = (await graph.compile().ainvoke({"messages": [("user", "hi")]}))["messages"][-1]
+    reply = (await graph.compile().ainvoke({"messages": [("user", "hi")]}))["messages"][-1]  # type: ignore[call-overload]
     assert reply.content
     (frame,) = await proxy.record(1)
     assert (frame.head["episode"], frame.head["task"]) == ("e1", "book-a-flight")

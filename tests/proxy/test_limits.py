@@ -41,7 +41,7 @@ def test_concurrency_is_counted_over_the_workers(tmp_path):
 
 def test_a_rate_is_one_bucket_for_all_workers(tmp_path, monkeypatch):
     now = 1000.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)  # type: ignore[attr-defined]
     workers = [Limits(tmp_path / "limits", 4, n) for n in range(4)]
     key = dataclasses.replace(KEY, concurrency=None, rate=8.0)
     assert [refused(workers[i % 4], key) is None for i in range(9)] == [True] * 8 + [False]
@@ -53,7 +53,7 @@ def test_a_rate_is_one_bucket_for_all_workers(tmp_path, monkeypatch):
 
 def test_slow_rates_and_none_at_all(monkeypatch):
     now = 50.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)  # type: ignore[attr-defined]
     limits = Limits()
     slow = dataclasses.replace(KEY, concurrency=None, rate=0.1)
     assert refused(limits, slow) is None and "rate" in str(refused(limits, slow))
@@ -87,7 +87,7 @@ def test_a_worker_that_was_killed_leaves_nothing_behind(tmp_path):
 def test_a_clock_that_began_anew_and_a_file_of_another_size(tmp_path, monkeypatch):
     (tmp_path / "limits").write_bytes(b"x" * 10)
     now = 1e6
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)  # type: ignore[attr-defined]
     key = dataclasses.replace(KEY, concurrency=None, rate=2.0)
     limits = Limits(tmp_path / "limits", 2, 0)
     assert [refused(limits, key) is None for _ in range(3)] == [True, True, False]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.support.dialects import head
 from tests.support.fake_engine import sse
 
@@ -9,7 +11,7 @@ from slipstream_proxy.dialects import BY_NAME
 
 
 def test_messages_stream():
-    events = [
+    events: list[dict[str, Any]] = [
         {"type": "message_start", "message": {}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}},

@@ -53,7 +53,7 @@ def clock(monkeypatch):
 
 def test_a_call(tmp_path, clock):
     metrics = WorkerMetrics()
-    metrics.ended(Ended(episode=Run({"team": "a"})), 200, "ok")
+    metrics.ended(Ended(episode=Run({"team": "a"})), 200, "ok")  # type: ignore[arg-type]
     found = samples(gather(tmp_path, metrics, "data0.json"))
     label = {"format": "chat", "outcome": "ok", "status": "2xx", "adapter": "tiny@1"}
     assert found["slipstream_calls_total"] == [(label, 1.0)]
@@ -71,10 +71,10 @@ def test_a_call(tmp_path, clock):
 
 def test_calls_that_never_reached_an_engine_have_no_times_of_it(tmp_path, clock):
     metrics = WorkerMetrics()
-    metrics.ended(Ended(pin=None, episode=None, first=None, forwarded=0.0, replied=0.0), 401, "error")
-    metrics.ended(Ended(pin=None, target=Target("upstream")), 200, "ok")
-    metrics.ended(Ended(dialect=Named("completions"), pin=None, target=Target("base"), stream=False), 200, "ok")
-    metrics.ended(Ended(replied=0.0), 499, "aborted")
+    metrics.ended(Ended(pin=None, episode=None, first=None, forwarded=0.0, replied=0.0), 401, "error")  # type: ignore[arg-type]
+    metrics.ended(Ended(pin=None, target=Target("upstream")), 200, "ok")  # type: ignore[arg-type]
+    metrics.ended(Ended(dialect=Named("completions"), pin=None, target=Target("base"), stream=False), 200, "ok")  # type: ignore[arg-type]
+    metrics.ended(Ended(replied=0.0), 499, "aborted")  # type: ignore[arg-type]
     found = samples(gather(tmp_path, metrics, "data0.json"))
     assert {s[0]["adapter"] for s in found["slipstream_calls_total"]} == {"base", "external", "tiny@1"}
     assert {s[0]["outcome"] for s in found["slipstream_calls_total"]} == {"ok", "error", "aborted"}
@@ -87,7 +87,7 @@ def test_calls_that_never_reached_an_engine_have_no_times_of_it(tmp_path, clock)
 def test_adapters_and_tags_cannot_flood_it(tmp_path):
     metrics = WorkerMetrics()
     for n in range(3 * ADAPTERS):
-        metrics.ended(Ended(pin=Pin(f"tiny@{n}"), episode=Run({f"name{n}": f"v{n}", "name0": f"v{n}"})), 200, "ok")
+        metrics.ended(Ended(pin=Pin(f"tiny@{n}"), episode=Run({f"name{n}": f"v{n}", "name0": f"v{n}"})), 200, "ok")  # type: ignore[arg-type]
     found = samples(gather(tmp_path, metrics, "data0.json"))
     calls = {s[0]["adapter"]: s[1] for s in found["slipstream_calls_total"]}
     assert len(calls) == ADAPTERS + 1
@@ -102,8 +102,8 @@ def test_adapters_and_tags_cannot_flood_it(tmp_path):
 
 def test_only_the_tags_that_are_named(tmp_path):
     metrics = WorkerMetrics(["team"])
-    metrics.ended(Ended(episode=Run({"team": 'say "x"\\\n', "user": "alice"})), 200, "ok")
-    metrics.ended(Ended(episode=Run({"team": "v" * 100})), 200, "ok")
+    metrics.ended(Ended(episode=Run({"team": 'say "x"\\\n', "user": "alice"})), 200, "ok")  # type: ignore[arg-type]
+    metrics.ended(Ended(episode=Run({"team": "v" * 100})), 200, "ok")  # type: ignore[arg-type]
     text = gather(tmp_path, metrics, "data0.json")
     assert "alice" not in text
     assert [s[0]["value"] for s in samples(text)["slipstream_tagged_calls_total"]] == ["other", 'say "x"\\\n']
@@ -113,7 +113,7 @@ def test_only_the_tags_that_are_named(tmp_path):
 def test_workers_are_summed(tmp_path, clock):
     one, two = WorkerMetrics(), WorkerMetrics()
     for m, lag in ((one, 0.5), (two, 0.25)):
-        m.ended(Ended(), 200, "ok")
+        m.ended(Ended(), 200, "ok")  # type: ignore[arg-type]
         m.add("slipstream_requests_refused_total", 'status="401"')
         m.set("slipstream_in_flight", 3)
         m.set("slipstream_event_loop_lag_seconds", lag)
@@ -131,12 +131,12 @@ def test_workers_are_summed(tmp_path, clock):
 
 def test_a_worker_that_is_started_again_counts_on(tmp_path, clock):
     first = WorkerMetrics()
-    first.ended(Ended(), 200, "ok")
+    first.ended(Ended(), 200, "ok")  # type: ignore[arg-type]
     first.set("slipstream_in_flight", 7)
     first.save(tmp_path / "data0.json")
     again = WorkerMetrics()
     again.resume(tmp_path / "data0.json")
-    again.ended(Ended(), 200, "ok")
+    again.ended(Ended(), 200, "ok")  # type: ignore[arg-type]
     found = samples(gather(tmp_path, again, "data0.json"))
     assert found["slipstream_calls_total"][0][1] == found["slipstream_call_seconds_count"][0][1] == 2
     assert found["slipstream_in_flight"][0][1] == 0, "what a dead worker was doing is over"

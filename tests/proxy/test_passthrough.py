@@ -23,8 +23,8 @@ async def ask(proxy, method, path, **kw):
     )
     got = await reader.read()
     writer.close()
-    head, _, text = got.partition(b"\r\n\r\n")
-    lines = head.decode("latin-1").split("\r\n")
+    head, _, text = got.partition(b"\r\n\r\n")  # type: ignore[assignment]
+    lines = head.decode("latin-1").split("\r\n")  # type: ignore[attr-defined]
     return int(lines[0].split()[1]), {n.lower(): v for n, _, v in (x.partition(": ") for x in lines[1:])}, text
 
 

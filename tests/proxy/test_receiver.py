@@ -24,7 +24,7 @@ def test_before_a_connection_is_there_it_remembers():
 
 def test_then_the_connection_is_told():
     sent, connection = Sent(), Connection()
-    sent.connection = connection
+    sent.connection = connection  # type: ignore[assignment]
     sent.pause()
     sent.resume()
     sent.drop()

@@ -60,9 +60,9 @@ def test_only_the_latest_episodes_keep_what_their_calls_share():
     commons = Commons(2)
     episodes = [RunningEpisode(("-", name), 1, Tags(), 0.0) for name in "abc"]
     for episode in episodes:
-        commons.give(episode, object())
+        commons.give(episode, object())  # type: ignore[arg-type]
     assert [episode.common is None for episode in episodes] == [True, False, False]
-    commons.give(episodes[2], object())
+    commons.give(episodes[2], object())  # type: ignore[arg-type]
     assert [episode.common is None for episode in episodes] == [True, True, False]
 
 
@@ -72,7 +72,7 @@ def test_redaction_takes_the_ids_along():
     )
     assert (request, reply, note) == (b"{}", b'{"a":"X","token_ids":null,"b":1}', "redacted")
     assert make_texts(lambda r: r, b"{}", b'{"token_ids":[1]}') == (b"{}", b'{"token_ids":[1]}', None)
-    assert make_texts(lambda r: 1 / 0, b"{1}", b"x") == (b"{}", b"", "redaction failed")
+    assert make_texts(lambda r: 1 / 0, b"{1}", b"x") == (b"{}", b"", "redaction failed")  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ async def test_a_whole_reply_is_waited_for():
 
 async def test_an_engine_that_is_faster_than_its_client_is_paused():
     sink, call = QueueSink(), Call()
-    sink.call = call
+    sink.call = call  # type: ignore[assignment]
     for _ in range(5):
         sink.send_part(b"x" * 65536)
     assert call.told and set(call.told) == {"pause"}

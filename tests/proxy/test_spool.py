@@ -48,7 +48,7 @@ async def test_one_write_a_tick(tmp_path, monkeypatch):
 
 async def test_a_full_disk_costs_the_record_and_not_the_caller(tmp_path, monkeypatch):
     lost = []
-    spool = SpoolWriter(tmp_path, "w", durability="process", on_lost=lambda n, e: lost.append((n, e.errno)))
+    spool = SpoolWriter(tmp_path, "w", durability="process", on_lost=lambda n, e: lost.append((n, e.errno)))  # type: ignore[attr-defined]
     assert await spool.put(Kind.CALL, {"i": 1}, b"x" * 100)
     real = os.write
     room = 20

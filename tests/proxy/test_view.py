@@ -37,5 +37,5 @@ async def test_it_says_how_the_call_was(start, fake):
 def test_the_type_checker_lets_nobody_change_it():
     (init,) = [n for n in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(n, ast.FunctionDef)]
     assigned = [n for n in init.body if isinstance(n, ast.AnnAssign)]
-    assert {n.target.attr for n in assigned} == set(CallView.__slots__)
+    assert {n.target.attr for n in assigned} == set(CallView.__slots__)  # type: ignore[union-attr]
     assert {ast.unparse(n.annotation) for n in assigned} == {"Final"}

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.sdk.server import Server
 from tests.support import free_port
@@ -69,6 +71,6 @@ def test_any_text_names_an_episode_and_a_task(server: Server) -> None:
         {"tags": {"a b": "1"}}, {"tags": {"a": "1\r\nx: y"}}, {"tags": {"a": "ä"}},
     ],
 )  # fmt: skip
-def test_names_that_no_header_can_carry(wrong: dict[str, object]) -> None:
+def test_names_that_no_header_can_carry(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"^episode\("), slipstream.episode(**wrong):
         pytest.fail("the block ran")

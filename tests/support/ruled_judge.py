@@ -145,6 +145,8 @@ class RuledJudge:
     seen: list[Read] = field(default_factory=list)
     running: int = 0
     most: int = 0
+    url: str = ""
+    """Where it is served; set by who serves it."""
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=2**28)

@@ -10,7 +10,7 @@ SEES = [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 0, 1, 0], [0, 
 
 def test_a_node_sees_itself_and_its_ancestors() -> None:
     assert dense_mask(ENDS)[0, 0].long().tolist() == SEES
-    assert tree_mask(ENDS, "sdpa").dtype == torch.bool
+    assert tree_mask(ENDS, "sdpa").dtype == torch.bool  # type: ignore[union-attr]
 
 
 def test_the_block_mask_says_the_same() -> None:

@@ -44,7 +44,7 @@ def test_what_an_importance_weight_cannot_be_made_of_is_refused_as_in_a_batch(to
         "not_finite": {"logprobs": [[float("nan"), -1.0]]}, "logprobs_missing": {"logprobs": [[-9999.0, -1.0]]},
         "temperature": {"sampling": {"temperature": 0.0}}, "unknown_token": {"completion_ids": [[6, 10_000]]},
     }  # fmt: skip
-    rows = [episode(name, 1.0, **call) for name, call in bad.items()]
+    rows = [episode(name, 1.0, **call) for name, call in bad.items()]  # type: ignore[arg-type]
     assert [s.reason for s in samples_of(rows, tokenizer, sft=False, vocab=64)] == list(bad)
     imitated = samples_of(rows, tokenizer, sft=True, vocab=64)
     assert [s.trainable for s in imitated] == [True, True, True, False] and {s.temperature for s in imitated} == {1.0}

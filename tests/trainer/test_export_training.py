@@ -38,9 +38,9 @@ def test_once_then_resume_is_the_same_as_in_one_go(tiny, tmp_path) -> None:
     made = []
     for name, runs in {"whole": [{}], "parts": [{"once": True}, {"resume": True}]}.items():
         config = make_config(tiny, tmp_path / name, min_groups=1, max_groups=1, max_ratio=1e6, max_kl=1e6)
-        for i, flags in enumerate(runs):
+        for i, flags in enumerate(runs):  # type: ignore[arg-type]
             assert train(config, from_export=found, out=tmp_path / f"{name}{i}", url=NOWHERE, **flags) == 0
-        made.append((tmp_path / f"{name}{len(runs) - 1}" / "adapter_model.safetensors").read_bytes())
+        made.append((tmp_path / f"{name}{len(runs) - 1}" / "adapter_model.safetensors").read_bytes())  # type: ignore[arg-type]
     assert made[0] == made[1]
 
 

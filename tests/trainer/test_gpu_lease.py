@@ -35,7 +35,7 @@ def test_a_step_is_a_turn_and_says_what_it_cost(tiny, tmp_path) -> None:
             assert control.held == worker.name
             return whole(samples)
 
-        worker.train = train
+        worker.train = train  # type: ignore[method-assign]
         assert worker.run() == 0
         assert control.holds == ["busy", "busy", "hold", "release"] and control.held is None
         (step,) = control.of_kind("step")

@@ -109,7 +109,7 @@ def stock(tiny, tmp_path_factory):
         )
         trainer.use_vllm, trainer.vllm_importance_sampling_correction, trainer.beta = True, True, beta
     trainer.current_gradient_accumulation_steps = 1
-    trainer.args.steps_per_generation = 1
+    trainer.args.steps_per_generation = 1  # type: ignore[attr-defined]
     trainer.model.train()
     return trainer
 

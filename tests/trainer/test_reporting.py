@@ -56,8 +56,8 @@ def test_a_callback_of_trl_hears_of_every_step_between_begin_and_end(tiny, tmp_p
         worker = Worker(config, Client(control.url), trainer)
         worker.reporter.names = ["told"]
         assert worker.run() == 0
-    assert [n for n, _ in told.heard] == ["begin", 1, 2, "end"]
-    logs = told.heard[1][1]
+    assert [n for n, _ in told.heard] == ["begin", 1, 2, "end"]  # type: ignore[attr-defined]
+    logs = told.heard[1][1]  # type: ignore[attr-defined]
     assert {"loss", "reward", "advantage_std", "kl", "entropy", "clipped", "truncated", "staleness", "logprob_gap", "tokens_per_second",
             "padding", "saving", "memory_mib"} <= set(logs)  # fmt: skip
     assert all(isinstance(logs[k], float) for k in ("loss", "kl", "entropy"))

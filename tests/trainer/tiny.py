@@ -76,7 +76,7 @@ def tokens(random: np.random.Generator, n: int) -> np.ndarray:
 
 def sample(episode: str, prompt: Any, completion: Any, **changes: Any) -> Sample:
     p, c = np.asarray(prompt, dtype=np.int32), np.asarray(completion, dtype=np.int32)
-    fields = {
+    fields: dict[str, Any] = {
         "group": "g", "kind": "task", "episode": episode, "call": f"{episode}-0", "number": 0, "choice": 0, "prompt_P": p, "completion_C": c,
         "logprobs_C": np.full(len(c), -4.0, dtype=np.float32), "reward": 0.0,
     }  # fmt: skip

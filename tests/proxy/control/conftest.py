@@ -124,7 +124,7 @@ def make_config(tmp_path: Path, fake: FakeEngine, **sections) -> Config:
         "proxy": {"durability": "process"},
     }
     for name, section in sections.items():
-        tree[name] = {**tree.get(name, {}), **section}
+        tree[name] = {**tree.get(name, {}), **section}  # type: ignore[dict-item]
     return Config.model_validate(tree)
 
 

@@ -45,7 +45,7 @@ async def test_datasets_loads_all_of_them(exported, tmp_path):
 async def test_sft_rows_train_in_trl(exported, tmp_path):
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-    from trl import SFTConfig, SFTTrainer
+    from trl import SFTConfig, SFTTrainer  # type: ignore[attr-defined]
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(str(MODEL))

@@ -22,7 +22,7 @@ async def test_adapters_of_elsewhere_do_not_take_the_live_ones_place(plane):
     assert (await register(plane, 1))["state"] == "live"
     brought = {"adapters": [adapter(7).model_dump(mode="json")], "live": {}}
     assert (await plane.ask("POST", "/import/adapters", brought))[0] == 409
-    brought["adapters"][0]["state"] = "retired"
+    brought["adapters"][0]["state"] = "retired"  # type: ignore[index]
     assert await plane.ask("POST", "/import/adapters", brought) == (200, {"adapters": 1})
 
 

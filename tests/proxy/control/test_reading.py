@@ -13,10 +13,10 @@ def test_a_writer_is_read_from_where_it_stands_over_its_segments(tmp_path):
     (tmp_path / "data0-00000002.seg").write_bytes(frames[3])
     torn = []
     found = list(read_writer("data0", list_segments(tmp_path)["data0"], None, lambda *a: torn.append(a)))
-    assert [parse(r)[0].id for r in found] == ["m0", "m1", "m3"]
+    assert [parse(r)[0].id for r in found] == ["m0", "m1", "m3"]  # type: ignore[union-attr]
     assert [(t[1], t[3]) for t in torn] == [(1, "short")]
     again = list(read_writer("data0", list_segments(tmp_path)["data0"], found[0].position, lambda *a: None))
-    assert [parse(r)[0].id for r in again] == ["m1", "m3"]
+    assert [parse(r)[0].id for r in again] == ["m1", "m3"]  # type: ignore[union-attr]
     end = Position(2, len(frames[3]))
     assert list(read_writer("data0", list_segments(tmp_path)["data0"], end, lambda *a: None)) == []
 
@@ -64,7 +64,7 @@ def test_a_clock_that_is_set_changes_no_order(tmp_path):
     (tmp_path / "data0-00000001.seg").write_bytes(record("m1", 5000.0, 100.0) + record("m3", 5002.0, 102.0))
     (tmp_path / "data1-00000001.seg").write_bytes(record("m2", 8601.0, 101.0) + record("m4", 8603.0, 103.0))
     (tmp_path / "data0-00000002.seg").write_bytes(record("m5", 5200.0, 7.0, "b"))
-    assert [parse(r)[0].id for r in gather(tmp_path, {}, 100, 2**20, lambda *_: None)] == ["m1", "m2", "m3", "m4", "m5"]
+    assert [parse(r)[0].id for r in gather(tmp_path, {}, 100, 2**20, lambda *_: None)] == ["m1", "m2", "m3", "m4", "m5"]  # type: ignore[union-attr]
 
 
 def test_batches_end_where_they_are_told_to(tmp_path):

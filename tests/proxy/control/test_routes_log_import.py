@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +21,7 @@ ASKS = {
 TOLD = {"role": "tool", "tool_call_id": "c1", "content": "nothing"}
 SAYS = {"role": "assistant", "content": "Nothing at all."}
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
-WHOLE = [SYSTEM, USER, ASKS, TOLD, SAYS]
+WHOLE: list[Any] = [SYSTEM, USER, ASKS, TOLD, SAYS]
 
 
 def body(**more):

@@ -101,13 +101,13 @@ async def test_the_api_serves_while_a_backlog_is_read(make_plane, monkeypatch):
     await plane.seen("e39")
     await plane.stop()
     store.unlink()  # all of it is to be read from the spool again
-    slow = store_keeper.Ingester.round
+    slow = store_keeper.Ingester.round  # type: ignore[attr-defined]
 
     async def slowly(self):
         await asyncio.sleep(0.1)
         return await slow(self)
 
-    monkeypatch.setattr(store_keeper.Ingester, "round", slowly)
+    monkeypatch.setattr(store_keeper.Ingester, "round", slowly)  # type: ignore[attr-defined]
     plane.control = ControlPlane(plane.config)
     began = time.monotonic()
     await plane.start()

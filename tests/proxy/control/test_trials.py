@@ -82,9 +82,9 @@ def test_it_is_kept_and_read_again_and_what_cannot_be_read_begins_again():
     trials = GateTrials(r)
     trials.of("tiny").observe(outcome_of(1, "live", "live=0.7 control=0.3", "", 1.0))
     trials.cursors["tiny"] = 5
-    trials.write(kept, "tiny", trials.kept("tiny"), 0.0)
-    cursor, trial = GateTrials(r).read(kept, "tiny")
+    trials.write(kept, "tiny", trials.kept("tiny"), 0.0)  # type: ignore[arg-type]
+    cursor, trial = GateTrials(r).read(kept, "tiny")  # type: ignore[arg-type]
     assert (cursor, trial.dump()) == (5, trials.of("tiny").dump())
     kept.values["gate/tiny"] = {"cursor": 5, "trial": {"versions": []}}
-    cursor, trial = GateTrials(r).read(kept, "tiny")
+    cursor, trial = GateTrials(r).read(kept, "tiny")  # type: ignore[arg-type]
     assert (cursor, trial.seen) == (17, 0)

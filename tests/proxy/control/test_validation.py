@@ -38,7 +38,7 @@ def test_a_good_one_has_the_hash_of_its_weights(tmp_path: Path) -> None:
 )
 def test_what_the_engine_does_not_take(tmp_path: Path, config: dict[str, object], says: str) -> None:
     with pytest.raises(BadAdapter, match=says):
-        check_folder(adapter(tmp_path / "m@1", **config), 16)
+        check_folder(adapter(tmp_path / "m@1", **config), 16)  # type: ignore[arg-type]
 
 
 def test_broken_files(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_the_control_arm_costs_no_group(store):
         items = []
         for i in range(2):
             arm = {"adapter": "m", "arm": "control"} if i else {"adapter": "m@9"}
-            items += [call(f"{n}-{i}", task=f"t{n}", done=True, **arm), reward(f"{n}-{i}", i)]
+            items += [call(f"{n}-{i}", task=f"t{n}", done=True, **arm), reward(f"{n}-{i}", i)]  # type: ignore[arg-type]
         store.ingest(items, {})
     got = store.batches.lease(want(max_staleness=4), {"m@9": 9}, 9, NOW + 5).table.to_pylist()
     assert len({r["group"] for r in got}) == 8

@@ -133,7 +133,7 @@ def test_a_schema_of_the_future_is_refused_and_stays(path):
 def test_a_store_that_lost_its_file_handle_opens_it_again(path):
     store = DuckStore(path, rules())
     store.ingest([call("a")], at(0, 1))
-    store.db._close()
+    store.db._close()  # type: ignore[attr-defined]
     store.ingest([call("b")], at(0, 2))
     assert [e.id for e in store.episodes.page(EpisodeFilter()).episodes] == ["b", "a"]
     assert store.sql("select count(*) from calls", 5, 30).rows == [[2]]
@@ -230,10 +230,10 @@ def records(events):
             made.append(call(episode, at=now, prompt=list(prompt), messages=[{"n": i} for i in range(n)]))
             prompt += [7, 8, 9, n]
         elif what == "reward":
-            made.append(reward(episode, n, at=now))
+            made.append(reward(episode, n, at=now))  # type: ignore[arg-type]
         else:
             made.append(
-                done(episode, at=now)
+                done(episode, at=now)  # type: ignore[arg-type]
                 if what == "done"
                 else mutation("delete", {"key": "-", "episode": episode}, at=now)
             )
@@ -281,8 +281,8 @@ def test_a_snapshot_is_read_back(path, monkeypatch):
     store.ingest([call("a"), call("b", at=NOW + 90_000)], at(0, 10))
     store.snapshot()
     store.ingest([call("c", at=NOW + 90_100)], at(0, 20))
-    settle = store.db.settle
-    monkeypatch.setattr(store.db, "settle", lambda: (settle(), _lose(path, store)))
+    settle = store.db.settle  # type: ignore[attr-defined]
+    monkeypatch.setattr(store.db, "settle", lambda: (settle(), _lose(path, store)))  # type: ignore[attr-defined]
     with pytest.raises(StoreError, match="the snapshot's"):
         store.snapshot()
     store.close()
@@ -297,7 +297,7 @@ def _lose(path, store):
 def test_a_snapshot_that_cannot_be_read_is_none(path):
     store = open_store(f"duckdb:///{path}", rules())
     store.ingest([call(f"e{i}", messages=[{"role": "user", "content": f"{i} " * 4000}]) for i in range(60)], at(0, 10))
-    store.db.settle()
+    store.db.settle()  # type: ignore[attr-defined]
     data = bytearray(path.read_bytes())
     for place in range(16384 + 4096, len(data), 65536):
         data[place] ^= 0x55
@@ -313,7 +313,7 @@ def test_readers_that_stay_put_a_snapshot_off(path, monkeypatch):
     reading, end = threading.Event(), threading.Event()
 
     def read():
-        with store.db.read():
+        with store.db.read():  # type: ignore[attr-defined]
             reading.set()
             end.wait(60)
 

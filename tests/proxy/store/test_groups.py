@@ -27,7 +27,7 @@ def test_one_batch_may_fill_several_groups(store):
 
 def test_what_keeps_episodes_apart(store):
     kinds = [{}, {"key": "k2"}, {"trained": "other"}, {"task": "t2"}, {"split": "eval"}]
-    store.ingest([call(f"e{i}", done=True, **kw) for i, kw in enumerate(kinds)], {})
+    store.ingest([call(f"e{i}", done=True, **kw) for i, kw in enumerate(kinds)], {})  # type: ignore[arg-type]
     assert store.statistics.counts(NOW)["groups"] == {"forming": 5}
 
 

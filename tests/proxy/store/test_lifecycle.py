@@ -29,7 +29,7 @@ def paced(store, pause: float, *, model: str = "m") -> float:
         for _ in range(5):
             items.append(call(f"run{run}", at=at, seconds=0.5, trained=model, origin="new", task=None))
             at += 0.5 + pause
-        items.append(done(f"run{run}", at=at))
+        items.append(done(f"run{run}", at=at))  # type: ignore[arg-type]
     store.ingest(items, {})
     return at
 

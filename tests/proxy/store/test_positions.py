@@ -20,7 +20,7 @@ def test_a_position_moves_with_what_was_ingested(opened):
 def test_a_batch_that_fails_moves_nothing(store):
     store.ingest([call("a")], at(0, 10))
     broken = call("b")
-    broken.head.at = "no time"
+    broken.head.at = "no time"  # type: ignore[assignment]
     try:
         store.ingest([broken], at(0, 20))
     except Exception:

@@ -10,7 +10,7 @@ from slipstream_proxy.store.driver import QueryError
 def test_a_result_that_is_too_large_is_refused(store):
     store.ingest([call()], {})
     with pytest.raises(QueryError, match="the result is larger than|it needs more than"):
-        store.sql(f"select repeat('x', {query_process.RESULT_BYTES + 1}) from calls", 10, 30)
+        store.sql(f"select repeat('x', {query_process.RESULT_BYTES + 1}) from calls", 10, 30)  # type: ignore[attr-defined]
 
 
 def test_values_come_as_json(store):

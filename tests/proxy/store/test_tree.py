@@ -36,7 +36,7 @@ class Agent:
         reply = {"role": "assistant", "content": f"reply {word}"}
         tool = self.tools and self.random.random() < 0.5
         if tool:
-            reply["tool_calls"] = [
+            reply["tool_calls"] = [  # type: ignore[assignment]
                 {"id": f"call-{word}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
             ]
         sampled = [word] * self.random.choice([3, 70])

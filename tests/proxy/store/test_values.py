@@ -15,7 +15,7 @@ def test_positions_are_ordered_by_segment_and_then_by_offset():
     assert Position(1, 900) < Position(2, 0) < Position(2, 1)
     assert max([Position(2, 0), Position(1, 5)]) == Position(2, 0)
     with pytest.raises(FrozenInstanceError):
-        Position(1, 2).segment = 3
+        Position(1, 2).segment = 3  # type: ignore[misc]
 
 
 def test_the_rules_without_a_configuration_are_those_of_the_defaults():

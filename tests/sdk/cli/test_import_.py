@@ -131,7 +131,7 @@ def test_our_own_exports_go_back_whole(server: Server, capsys: pytest.CaptureFix
     lists = ("prompt_ids", "completion_ids", "logprobs")
     flat = {k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in row.items()}
     flat["call_list"] = json.dumps([{k: v for k, v in call.items() if k not in lists}])
-    flat |= {name: [call[name]] for name in lists} | {"messages": json.dumps([USER, REPLY])}
+    flat |= {name: [call[name]] for name in lists} | {"messages": json.dumps([USER, REPLY])}  # type: ignore[arg-type]
     pq.write_table(pa.Table.from_pylist([flat]), "all.parquet")
     assert main(["import", "all.parquet", "--url", server.url]) == 0
     assert [s.json for s in server.seen] == [row, row]

@@ -229,7 +229,7 @@ def test_an_answer_that_is_none_is_an_api_error(server: Server, body: bytes) -> 
 @pytest.mark.parametrize("cut", [0, 4, 40, -20])
 def test_a_broken_batch_is_worth_another_try(server: Server, cut: int) -> None:
     headers = {"x_slipstream_batch": "b1", "x_slipstream_lease": "l1", "x_slipstream_until": "9"}
-    server.on("POST", "/batches/lease", arrow()[:cut], **headers)
+    server.on("POST", "/batches/lease", arrow()[:cut], **headers)  # type: ignore[arg-type]
     with Client(server.url) as client, pytest.raises(Unavailable, match="broken batch"):
         client.lease_batch(c.BatchLeaseIn(worker="w"))
 
@@ -238,7 +238,7 @@ def test_a_broken_batch_is_worth_another_try(server: Server, cut: int) -> None:
     "headers", [{}, {"x_slipstream_batch": "b1", "x_slipstream_lease": "l", "x_slipstream_until": "soon"}]
 )
 def test_a_batch_without_its_lease_is_broken_too(server: Server, headers: dict[str, str]) -> None:
-    server.on("POST", "/batches/lease", arrow(), **headers)
+    server.on("POST", "/batches/lease", arrow(), **headers)  # type: ignore[arg-type]
     with Client(server.url) as client, pytest.raises(Unavailable, match="broken batch"):
         client.lease_batch(c.BatchLeaseIn(worker="w"))
 

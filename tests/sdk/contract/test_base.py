@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +30,7 @@ def test_a_newline_at_the_end_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize("kind", [Finite, RewardValue])
-def test_numbers_are_finite(kind: object, value: float) -> None:
+def test_numbers_are_finite(kind: Any, value: float) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(kind).validate_python(value)
 

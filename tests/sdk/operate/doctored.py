@@ -39,10 +39,10 @@ def engine(server: Server, *flags: str, **changed: object) -> Config:
     answers = {
         "version": Reply({"version": "0.32.0"}), "models": Reply(MODELS), "lora": refuse, "chat": Reply({"choices": [CHOICE]}),
     } | changed  # fmt: skip
-    server.routes["GET", "/version"] = answers["version"]
-    server.routes["GET", "/v1/models"] = answers["models"]
-    server.routes["POST", "/v1/load_lora_adapter"] = answers["lora"]
-    server.routes["POST", "/v1/chat/completions"] = answers["chat"]
+    server.routes["GET", "/version"] = answers["version"]  # type: ignore[assignment]
+    server.routes["GET", "/v1/models"] = answers["models"]  # type: ignore[assignment]
+    server.routes["POST", "/v1/load_lora_adapter"] = answers["lora"]  # type: ignore[assignment]
+    server.routes["POST", "/v1/chat/completions"] = answers["chat"]  # type: ignore[assignment]
     return config(f'engine.urls=["{server.url}"]', *flags)
 
 

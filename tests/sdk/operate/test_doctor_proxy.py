@@ -18,7 +18,7 @@ LINE = {"stage": "ready", "cause": "too_few", "count": 2, "text": "2 of 8 scored
 
 
 def proxy(server: Server, date: str | None = None, episodes: list | None = None, **changed: object) -> None:
-    server.on("GET", "/healthz", {}, **({"date": date} if date else {}))
+    server.on("GET", "/healthz", {}, **({"date": date} if date else {}))  # type: ignore[arg-type]
     server.on("GET", "/episodes", {"episodes": [EPISODE | e for e in episodes or []]})
     server.on("GET", "/status", {"version": "0", "started": 1.0, "models": {}, **changed})
 

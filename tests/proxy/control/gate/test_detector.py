@@ -96,4 +96,4 @@ def test_it_is_kept_over_a_restart_and_foreign_evidence_is_refused():
     assert again.dump() == detector.dump() and again.wealth == pytest.approx(detector.wealth)
     for foreign in (None, [], [1, 2], [*detector.dump()[:-1], "x"]):
         with pytest.raises(TypeError):
-            new().load(foreign)
+            new().load(foreign)  # type: ignore[arg-type]
