@@ -16,6 +16,7 @@ from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.lineage import adapters_of, lineage_of
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow
+from slipstream_proxy.store.search import CallSearch, matching, needs_calls
 from slipstream_proxy.store.values import EpisodeFilter, Name
 
 
@@ -52,6 +53,13 @@ def where_of(wanted: EpisodeFilter) -> tuple[str, list[object]]:
         # Tags are compact JSON, in which this text cannot stand but as that pair.
         tests.append("strpos(tags, ?) > 0")
         params.append(dump({name: tag})[1:-1])
+    for name in wanted.tagged:
+        tests.append("strpos(tags, ?) > 0")
+        params.append(f"{dump(name)}:")
+    if wanted.among is not None:
+        test, more = matching(wanted.among)
+        tests.append(test)
+        params += more
     if wanted.cursor:
         started, eid = parse_cursor(wanted.cursor)
         tests.append("(started < ? OR (started = ? AND eid < ?))")
@@ -64,11 +72,18 @@ class EpisodeTable:
         self.db = db
         self.calls = calls
         self.rewards = rewards
+        self.search = CallSearch(calls.days)
 
     # for users
 
     def page(self, wanted: EpisodeFilter) -> EpisodePage:
         """The newest first. Raises ``ValueError`` for a cursor that is not ours."""
+        if needs_calls(wanted):
+            with self.db.read() as tx:
+                found = self.search.page(tx, wanted, where_of)
+                rows = self.load(tx, found.eids)
+            shown = [rows[eid].public() for eid in found.eids]
+            return EpisodePage(episodes=shown, next=found.next, searched_to=found.searched_to)
         eps, after = self._page(wanted)
         return EpisodePage(episodes=[e.public() for e in eps], next=after)
 
@@ -114,7 +129,7 @@ class EpisodeTable:
         """Every episode that the filter wants (its ``limit`` apart), with tokens, ``batch`` at a time, the newest
         first.
         """
-        wanted = replace(wanted, limit=batch)
+        wanted = replace(self._settled(wanted), limit=batch)
         while True:
             eps, after = self._page(wanted)
             if eps:
@@ -129,7 +144,7 @@ class EpisodeTable:
         """Of each (key, model, task) with rewards that differ: its best runs, and its worst, at most ``most`` of
         each.
         """
-        where, params = where_of(replace(wanted, cursor=None))
+        where, params = where_of(replace(self._settled(wanted), cursor=None))
         sql = f"""SELECT key, model, task, id, best, worst FROM (SELECT key, model, task, id, reward,
             row_number() OVER (PARTITION BY key, model, task ORDER BY reward DESC, eid) AS best,
             row_number() OVER (PARTITION BY key, model, task ORDER BY reward, eid DESC) AS worst,
@@ -144,6 +159,14 @@ class EpisodeTable:
             best = [(r.key, r.id) for r in runs if r.best <= most]
             worst = [(r.key, r.id) for r in sorted(runs, key=lambda r: r.worst) if r.worst <= most]
             yield best, worst
+
+    def _settled(self, wanted: EpisodeFilter) -> EpisodeFilter:
+        """The same filter, without what only calls can say."""
+        if not needs_calls(wanted):
+            return wanted
+        with self.db.read() as tx:
+            among = self.search.all(tx, wanted, where_of)
+        return replace(wanted, q=None, outcome=None, trainable=None, among=among)
 
     def _page(self, wanted: EpisodeFilter) -> tuple[list[EpisodeRow], str | None]:
         where, params = where_of(wanted)

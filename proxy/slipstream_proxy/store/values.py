@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -65,8 +66,20 @@ class EpisodeFilter:
     reward_max: float | None = None
     since: float | None = None
     until: float | None = None
+    tagged: list[str] = field(default_factory=list)
+    """Names of tags that it has, whatever their values."""
+    q: str | None = None
+    """Words and "phrases" that its messages, its id, task and tags hold, all of them; or a call's id."""
+    outcome: str | None = None
+    """Of one of its calls."""
+    trainable: bool | None = None
+    """Whether one of its calls is."""
+    among: Collection[str] | None = None
+    """Only these episodes (key/id)."""
     cursor: str | None = None
     limit: int = 50
+    patience: float = 1.0
+    """Seconds that a search in calls (``q``, ``outcome``, ``trainable``) looks back for a page."""
 
 
 @dataclass(slots=True)

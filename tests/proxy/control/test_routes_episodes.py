@@ -138,3 +138,48 @@ async def test_datasets(plane):
     import pyarrow.parquet as pq
 
     assert pq.read_table(io.BytesIO(await r.read())).num_rows == 2
+
+
+async def _ids(plane, **params) -> list[str]:
+    status, page = await plane.ask("GET", "/episodes", params=params)
+    assert status == 200, page
+    return [e["id"] for e in page["episodes"]]
+
+
+async def test_find_by_what_was_said_and_by_tag(plane):
+    await plane.call("a", text="book a flight", tags={"user": "ann"})
+    call = await plane.call("b", text="cancel it", tags={"user": "bob"}, outcome="aborted")
+    for name in ("a", "b"):
+        await plane.seen(name)
+    assert await _ids(plane, q="flight BOOK") == ["a"]
+    assert await _ids(plane, q='"flight book"') == []
+    assert await _ids(plane, q=call) == ["b"]
+    assert await _ids(plane, outcome="aborted") == ["b"]
+    assert await _ids(plane, trainable="true") == ["a"]
+    assert await _ids(plane, tag="user:bob") == ["b"]
+    assert await _ids(plane, tag="user", q="cancel") == ["b"]
+    text = (await plane.ask("GET", "/export", params={"q": "flight", "tag": "user"}))[1]
+    assert '"id":"a"' in text.replace(" ", "") and '"id":"b"' not in text.replace(" ", "")
+
+
+async def test_a_wrong_filter_names_itself(plane):
+    for params, field in (
+        ({"reward_min": "x"}, "reward_min"),
+        ({"reward_min": "2", "reward_max": "1"}, "reward_min"),
+        ({"since": "2", "until": "1"}, "since"),
+        ({"outcome": "bad"}, "outcome"),
+        ({"trainable": "perhaps"}, "trainable"),
+        ({"tag": "a:b:c"}, "tag"),
+        ({"tag": "a:b", "tag.a": "c"}, "tag"),
+        ({"q": " "}, "q"),
+        ({"q": "x" * 300}, "q"),
+        ({"split": "test"}, "split"),
+        ({"adpater": "x"}, "adpater"),
+        ({"limit": "0"}, "limit"),
+    ):
+        for path in ("/episodes", "/export"):
+            if path == "/export" and field == "limit":
+                continue
+            status, body = await plane.ask("GET", path, params=params)
+            assert (status, body["error"]["field"]) == (422, f"query.{field}"), (params, body)
+            assert body["error"]["fix"]

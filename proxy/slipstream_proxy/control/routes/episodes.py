@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from aiohttp import web
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from slipstream import contract as c
 from slipstream_proxy.control import export
@@ -33,6 +33,36 @@ class FilterQuery(Query):
     reward_max: Number | None = None
     since: Number | None = Field(None, description="Started at or after, seconds since the epoch.")
     until: Number | None = Field(None, description="Started before.")
+    tag: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9._-]{1,128}(:[A-Za-z0-9._-]{1,128})?$",
+        description="`name:value`, or `name` for any value. More: `tag.<name>=<value>`.",
+    )
+    q: Annotated[str, StringConstraints(pattern=r"\S", max_length=200)] | None = Field(
+        None,
+        description='Words, and "phrases" in quotes, that stand in its messages, id, task or tags, all of them, in any '
+        "case; or the id of one of its calls.",
+    )
+    outcome: Literal["ok", "aborted", "error", "superseded"] | None = Field(
+        None, description="One of its calls has it."
+    )
+    trainable: bool | None = Field(None, description="Whether one of its calls can be trained on.")
+
+
+PLAIN = {
+    "task",
+    "split",
+    "adapter",
+    "model",
+    "reward_min",
+    "reward_max",
+    "since",
+    "until",
+    "q",
+    "outcome",
+    "trainable",
+}
+"""Filters that the store has under the same name."""
 
 
 class EpisodesQuery(FilterQuery):
@@ -40,6 +70,13 @@ class EpisodesQuery(FilterQuery):
         None, min_length=1, max_length=1000, pattern=r"^[\x21-\x7e]+$", description="`next` of the page before."
     )
     limit: int = Field(50, ge=1, le=1000)
+    patience: float = Field(
+        1.0,
+        ge=0,
+        le=30,
+        allow_inf_nan=False,
+        description="Seconds that `q`, `outcome` and `trainable` look back for a full page. `next` goes on after it.",
+    )
 
 
 class ExportQuery(FilterQuery):
@@ -69,17 +106,30 @@ def wanted(ctx: Ctx, query: FilterQuery, **more: Any) -> EpisodeFilter:
             raise Problem(
                 422, f"query.tag.{name}: not a tag", field=f"query.tag.{name}", fix="1 to 128 of A-Z a-z 0-9 . _ -"
             )
+    for low, high in (("reward_min", "reward_max"), ("since", "until")):
+        least, most = getattr(query, low), getattr(query, high)
+        if least is not None and most is not None and least > most:
+            raise Problem(422, f"query.{low}: {least} is above {high}", field=f"query.{low}", fix="swap the two")
     key = query.key if ctx.caller.sees_all else ctx.owner(query.key)
-    fields = query.model_dump(
-        include={"task", "split", "adapter", "model", "reward_min", "reward_max", "since", "until"}
+    name, _, value = (query.tag or "").partition(":")
+    if value and ctx.tags.get(name, value) != value:
+        raise Problem(422, f"query.tag: query.tag.{name} says otherwise", field="query.tag", fix="give it once")
+    return EpisodeFilter(
+        key=key,
+        state=query.state.value if query.state else None,
+        tags=ctx.tags | ({name: value} if value else {}),
+        tagged=[name] if name and not value else [],
+        **query.model_dump(include=PLAIN),
+        **more,
     )
-    return EpisodeFilter(key=key, state=query.state.value if query.state else None, tags=ctx.tags, **fields, **more)
 
 
 async def list_episodes(ctx: Ctx) -> web.StreamResponse:
     q: EpisodesQuery = ctx.query
     try:
-        page = await ctx.deps.ask(ctx.deps.store.episodes.page, wanted(ctx, q, cursor=q.cursor, limit=q.limit))
+        page = await ctx.deps.ask(
+            ctx.deps.store.episodes.page, wanted(ctx, q, cursor=q.cursor, limit=q.limit, patience=q.patience)
+        )
     except ValueError as e:
         raise Problem(
             404, f"no such page: {e}", field="query.cursor", fix="pass `next` of the page before as it is"
