@@ -14,9 +14,9 @@ import httpx
 import psycopg
 import pytest
 import tomli_w
-from tests.proxy.store.conftest import _binaries, postgres  # noqa: F401 - a fixture
 from tests.support import process, slipstream, wait_for
 from tests.support.fake_engine import FakeEngine
+from tests.support.postgres import postgres, postgres_programs  # noqa: F401 - a fixture
 
 from slipstream.client import Client
 from slipstream.contract import RewardIn
@@ -76,13 +76,13 @@ def use(engine: str, url: str, folder: Path) -> None:
             "all is stored",
         )
         before = client.episode("e1", tokens=True)
-    subprocess.run([_binaries() / "pg_dump", "-Fc", "-d", store, "-f", dump], check=True, timeout=120)
+    subprocess.run([postgres_programs() / "pg_dump", "-Fc", "-d", store, "-f", dump], check=True, timeout=120)
     shutil.copytree(
         folder / "old" / "data", folder / "new" / "data", ignore=shutil.ignore_patterns("*.sock", "lock", "proxy.json")
     )
     shutil.rmtree(folder / "old")
     sql(url, "DROP DATABASE slipstream", "CREATE DATABASE slipstream")
-    subprocess.run([_binaries() / "pg_restore", "-d", store, dump], check=True, timeout=120)
+    subprocess.run([postgres_programs() / "pg_restore", "-d", store, dump], check=True, timeout=120)
     with proxy(folder / "new", engine, store) as at, Client(at) as client:
         after = wait_for(lambda: client.episode("e1", tokens=True), 60, 0.1, "the episode is there")
         assert after.model_dump() == before.model_dump()

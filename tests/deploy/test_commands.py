@@ -10,11 +10,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.deploy import clean
-from tests.deploy.rendering import DEPLOY, REQUIRED, compose
-from tests.proxy.store.conftest import postgres  # noqa: F401 - a fixture
-from tests.support import MODEL, free_port, process, wait_for
+from tests.support import MODEL, clean, free_port, process, wait_for
 from tests.support.fake_engine import FakeEngine
+from tests.support.postgres import postgres  # noqa: F401 - a fixture
+from tests.support.rendering import DEPLOY, REQUIRED, compose
 
 pytestmark = [pytest.mark.engine, pytest.mark.deploy, pytest.mark.timeout(300)]
 PARTS = ("proxy", "judge", "trainer")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import yaml
-from tests.deploy.rendering import DEPLOY, OWN_ENV, REQUIRED, compose, flags, interpolate, is_setting
+from tests.support.rendering import DEPLOY, OWN_ENV, REQUIRED, compose, flags, interpolate, is_setting
 
 from slipstream.config import load_config
 from slipstream.operate.engine import engine_command

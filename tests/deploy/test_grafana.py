@@ -6,7 +6,7 @@ import copy
 import json
 
 import pytest
-from tests.deploy.rendering import DEPLOY
+from tests.support.rendering import DEPLOY
 
 pytest.importorskip("grafana_foundation_sdk")
 DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))

@@ -11,8 +11,8 @@ import sys
 import tomllib
 
 import pytest
-from tests.deploy.rendering import DEPLOY, REQUIRED, compose
 from tests.support import ROOT
+from tests.support.rendering import DEPLOY, REQUIRED, compose
 
 DOCKERFILE = (DEPLOY / "docker" / "Dockerfile").read_text()
 

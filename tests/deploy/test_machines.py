@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 import yaml
-from tests.deploy.rendering import DEPLOY, OWN_ENV, flags, is_setting
+from tests.support.rendering import DEPLOY, OWN_ENV, flags, is_setting
 
 from slipstream.cli import COMMANDS, build_parser
 from slipstream.config import load_config

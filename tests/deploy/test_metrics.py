@@ -8,8 +8,8 @@ import re
 
 import pytest
 import yaml
-from tests.deploy.rendering import DEPLOY, load_script
 from tests.support import ROOT
+from tests.support.rendering import DEPLOY, load_script
 
 docs = load_script(ROOT / "scripts" / "metrics_docs.py")
 build = load_script(DEPLOY / "grafana" / "build.py")

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from tests.deploy.rendering import DEPLOY
+from tests.support.rendering import DEPLOY
 
 FOLDER = DEPLOY / "prometheus"
 PROMTOOL = shutil.which("promtool")

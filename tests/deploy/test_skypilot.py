@@ -6,8 +6,8 @@ import os
 import subprocess
 
 import pytest
-from tests.deploy.rendering import DEPLOY
 from tests.support import ROOT
+from tests.support.rendering import DEPLOY
 
 PYTHON = ROOT / ".venv-sky" / "bin" / "python"
 pytestmark = [

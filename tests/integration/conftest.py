@@ -3,50 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-import tomli_w
-from tests.support import MODEL, process, slipstream, wait_for
-
-
-@dataclass
-class Running:
-    url: str
-    data_dir: Path
-    process: subprocess.Popen[bytes]
-    log: Path
-    config: Path
-
-
-@contextlib.contextmanager
-def run_proxy(folder: Path, engine_url: str, **overrides: Any) -> Iterator[Running]:
-    """`slipstream proxy` on a free port. Sections are given as keyword dicts: ``gate={"holdout": 0.0}``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    data = folder / "data"
-    tree: dict[str, Any] = {
-        "data_dir": str(data), "proxy": {"port": 0}, "engine": {"urls": [engine_url], "name": "inbox", "model": str(MODEL)}, "gate": {"holdout": 0.0},
-    }  # fmt: skip
-    for name, value in overrides.items():
-        tree[name] = {**tree.get(name, {}), **value} if isinstance(value, dict) else value
-    config = folder / "slipstream.toml"
-    config.write_text(tomli_w.dumps(tree))
-    log = folder / "proxy.log"
-    with process(slipstream("proxy", "--config", str(config)), log) as p:
-
-        def ready() -> str:
-            assert p.poll() is None, log.read_text()[-3000:]
-            told = json.loads((data / "proxy.json").read_text())
-            assert told["pid"] == p.pid
-            return told["url"] if httpx.get(told["url"] + "/readyz", timeout=5, trust_env=False).is_success else ""
-
-        yield Running(wait_for(ready, 90, 0.1, "the proxy is ready"), data, p, log, config)
+from tests.support.running import Running, run_proxy
 
 
 @pytest.fixture
@@ -63,4 +25,17 @@ def start_proxy(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 def plain_proxy(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One proxy for all comparisons of replies."""
     with run_proxy(tmp_path_factory.mktemp("plain"), engine.url, proxy={"durability": "process"}) as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(plain_proxy: Running) -> Running:
+    return plain_proxy
+
+
+@pytest.fixture(scope="module")
+def client_proxy(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A proxy that knows the model names of OpenAI's and Anthropic's clients."""
+    models = {"gpt-4o*": {"trained": "inbox"}, "claude-*": {"trained": "inbox"}}
+    with run_proxy(tmp_path_factory.mktemp("clients"), engine.url, models=models) as running:
         yield running

@@ -13,32 +13,16 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.integration.conftest import run_proxy
-from tests.integration.load import QUESTION, TOOLS
-from tests.support import wait_for
-
-from slipstream.client import Client
+from tests.support.load import QUESTION, TOOLS
+from tests.support.running import recorded
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 ASK: Any = [{"role": "system", "content": "find the mail"}, {"role": "user", "content": QUESTION}]
 
 
 @pytest.fixture(scope="module")
-def proxy(engine, tmp_path_factory: pytest.TempPathFactory):
-    models = {"gpt-4o*": {"trained": "inbox"}, "claude-*": {"trained": "inbox"}}
-    with run_proxy(tmp_path_factory.mktemp("clients"), engine.url, models=models) as running:
-        yield running
-
-
-def recorded(url: str, episode: str, calls: int = 1):
-    """The episode with its tokens, once all its calls are stored."""
-
-    def there():
-        with Client(url) as client:
-            found = client.episode(episode, tokens=True)
-        return found if found.calls >= calls else None
-
-    return wait_for(there, 60, 0.2, f"{episode} is stored")
+def proxy(client_proxy):
+    return client_proxy
 
 
 def trainable(url: str, episode: str, tokens: int) -> None:

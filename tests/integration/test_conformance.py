@@ -6,20 +6,11 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.integration.comparing import ask, detokenized, level, same
+from tests.support.comparing import ask, detokenized, level, same
+from tests.support.requests import CHAT, TOOL, USER
 
 pytestmark = pytest.mark.engine
 
-TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "search",
-        "description": "find mails",
-        "parameters": {"type": "object", "properties": {"keywords": {"type": "string"}}, "required": ["keywords"]},
-    },
-}
-USER = {"role": "user", "content": "When is the meeting? ünï ✓ \U0001f600"}
-CHAT: dict[str, Any] = {"messages": [USER], "temperature": 0, "max_tokens": 24, "seed": 1}
 TOOLS = {**CHAT, "tools": [TOOL], "max_tokens": 48}
 
 CHATS: dict[str, dict[str, Any]] = {
@@ -75,11 +66,6 @@ COMPLETIONS: dict[str, dict[str, Any]] = {
     "unknown field": {"prompt": "a", "temperature": 0, "max_tokens": 4, "x_vendor": {"a": [1, None]}},
     "1 MB": {"prompt": "word " * 210_000, "max_tokens": 4},
 }
-
-
-@pytest.fixture
-def proxy(plain_proxy):
-    return plain_proxy
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.integration.comparing import ask, detokenized, same
-from tests.integration.test_conformance import TOOL, proxy  # noqa: F401
+from tests.support.comparing import ask, detokenized, same
+from tests.support.requests import TOOL
 
 pytestmark = pytest.mark.engine
 
@@ -91,16 +91,16 @@ def each(cases: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "stream"), each(MESSAGES))
-def test_messages(engine, proxy, name, stream):  # noqa: F811
+def test_messages(engine, proxy, name, stream):
     same(engine, proxy, "/v1/messages", {**MESSAGES[name], **({"stream": True} if stream else {})})
 
 
 @pytest.mark.parametrize(("name", "stream"), each(RESPONSES))
-def test_responses(engine, proxy, name, stream):  # noqa: F811
+def test_responses(engine, proxy, name, stream):
     same(engine, proxy, "/v1/responses", {**RESPONSES[name], **({"stream": True} if stream else {})})
 
 
-def record(proxy: Any, reply: httpx.Response) -> tuple[Any, Any]:  # noqa: F811
+def record(proxy: Any, reply: httpx.Response) -> tuple[Any, Any]:
     """What the store will have of a call."""
     from slipstream_proxy.dialects import BY_NAME
     from slipstream_proxy.records import CallHead
@@ -124,7 +124,7 @@ def record(proxy: Any, reply: httpx.Response) -> tuple[Any, Any]:  # noqa: F811
         *(("/v1/responses", RESPONSES, n) for n in ("plain", "no limit", "items", "tools", "tools, none", "history")),
     ],
 )
-def test_what_was_recorded_is_what_was_sampled(engine, proxy, path, cases, name, stream):  # noqa: F811
+def test_what_was_recorded_is_what_was_sampled(engine, proxy, path, cases, name, stream):
     """The prompt's ids are those that vLLM renders for its own route, the sampled ids say the reply, each has its log-probability."""
     body = {**cases[name], "temperature": 1.0}
     reply = ask(proxy.url, path, {**body, "stream": True} if stream else body)

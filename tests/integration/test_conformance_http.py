@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.integration.comparing import ask, level, same
-from tests.integration.test_conformance import CHAT, proxy  # noqa: F401
+from tests.support.comparing import ask, level, same
+from tests.support.requests import CHAT
 
 pytestmark = pytest.mark.engine
 
@@ -70,7 +70,7 @@ def chunked(data: bytes) -> bytes:
     ],
     ids=["plain", "chunked", "HTTP/1.0", "pipelined", "pipelined, chunked", "bad JSON", "no body"],
 )
-def test_bare_requests(engine, proxy, data):  # noqa: F811
+def test_bare_requests(engine, proxy, data):
     for last in (False, False, True):
         direct, through = replies(talk(engine.url, data)), replies(talk(proxy.url, data))
         if direct == through:
@@ -80,7 +80,7 @@ def test_bare_requests(engine, proxy, data):  # noqa: F811
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-def test_compressed_bodies(engine, proxy, path):  # noqa: F811
+def test_compressed_bodies(engine, proxy, path):
     """Which vLLM does not read: the proxy unpacks them."""
     zipped = gzip.compress(json.dumps(BODY).encode())
     headers = (b"Connection: close", b"Content-Encoding: gzip", b"Content-Length: %d" % len(zipped))
@@ -92,7 +92,7 @@ def test_compressed_bodies(engine, proxy, path):  # noqa: F811
     assert found == (expected.status_code, level(expected.json()))
 
 
-def test_streams_end_in_http_1_0(engine, proxy):  # noqa: F811
+def test_streams_end_in_http_1_0(engine, proxy):
     data = json.dumps({**BODY, "stream": True}).encode()
     got = talk(proxy.url, request(b"Content-Length: %d" % len(data), data=data, version=b"HTTP/1.0"))
     assert b"transfer-encoding" not in got.lower() and got.endswith(b"data: [DONE]\n\n")

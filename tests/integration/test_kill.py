@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import run_proxy
-from tests.integration.load import Load, streams
 from tests.support import MODEL, process, slipstream, wait_for
+from tests.support.load import Load, streams
+from tests.support.running import run_proxy
 
 from slipstream.client import Client
 from slipstream.errors import ApiError

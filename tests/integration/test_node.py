@@ -9,11 +9,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.integration.test_clients import proxy, recorded  # noqa: F401
+from tests.support.running import recorded
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 VERSION = "7.57.0"
 SCRIPT = Path(__file__).with_name("node_client.mjs")
+
+
+@pytest.fixture(scope="module")
+def proxy(client_proxy):
+    return client_proxy
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,7 @@ def package() -> Path:
     return folder
 
 
-def test_openai_for_node(proxy, package: Path) -> None:  # noqa: F811
+def test_openai_for_node(proxy, package: Path) -> None:
     node = shutil.which("node")
     assert node
     environment = {**os.environ, "no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"}

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from tests.integration.adapters import make_adapter
-from tests.integration.load import body
 from tests.support import ROOT, free_port, process, slipstream, wait_for
+from tests.support.adapters import make_adapter
+from tests.support.load import body
 from tests.support.ruled_judge import RuledJudge
 from tests.support.served import Served
 

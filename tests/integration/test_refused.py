@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.integration.adapters import make_adapter
-from tests.integration.load import Load, streams
 from tests.support import wait_for
+from tests.support.adapters import make_adapter
+from tests.support.load import Load, streams
 
 from slipstream.client import Client
 from slipstream.contract import AdapterIn

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.integration.adapters import make_adapter
-from tests.integration.load import body
 from tests.support import end_process, wait_for
+from tests.support.adapters import make_adapter
+from tests.support.load import body
 
 from slipstream.client import Client
 from slipstream.contract import AdapterIn, RewardIn

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import aiohttp
-from tests.integration.conftest import run_proxy
 from tests.support import process
 from tests.support.dataplane import eventually
 from tests.support.fake_engine import FakeEngine
+from tests.support.running import run_proxy
 
 HOLDER = """
 import sys, time

@@ -11,8 +11,8 @@ import httpx
 import psutil
 import pytest
 import tomli_w
-from tests.integration.load import body
 from tests.support import MODEL, process, slipstream, wait_for
+from tests.support.load import body
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 
 import pytest
-from tests.proxy.control.conftest import Plane, make_config
-from tests.proxy.control.fake_engine import FakeEngine
+from tests.support.fake_engine import LoraEngine
 from tests.support.groups import said
+from tests.support.plane import Plane, make_config
 
 from slipstream.client import AsyncClient
 from slipstream.config import Config, JudgeConfig
@@ -35,7 +35,7 @@ async def stopped(plane):
 
 @pytest.fixture
 async def make_plane(tmp_path):
-    engine = await FakeEngine().start()
+    engine = await LoraEngine().start()
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(engine.stop)
 

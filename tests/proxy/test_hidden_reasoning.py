@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.comparing import level
+from tests.support.comparing import level
 
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.dialects.base import EventCutter

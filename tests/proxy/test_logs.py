@@ -139,7 +139,7 @@ async def test_neither_keys_nor_texts(settings: tuple[Path, str], tmp_path: Path
                 return url if httpx.get(url + "/readyz", timeout=10, trust_env=False).is_success else ""
 
             url = await asyncio.to_thread(wait_for, up, 90, 0.1, "the proxy is up")
-            ids = await flood(url, engine, key)  # type: ignore[arg-type]
+            ids = await flood(url, engine, key)
     finally:
         await engine.stop()
 

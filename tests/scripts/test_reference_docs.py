@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 import pytest
-from tests.deploy.rendering import load_script
 from tests.support import ROOT
+from tests.support.rendering import load_script
 
 from slipstream import cli
 from slipstream.config import Config

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from tests.sdk.server import Server, serve
+from tests.support.server import Server, serve
 
 from slipstream.log import NOISY, OURS
 

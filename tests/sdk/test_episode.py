@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.sdk.server import Server
 from tests.support import free_port
+from tests.support.server import Server
 
 import slipstream
 from slipstream.contract import name_of

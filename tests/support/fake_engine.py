@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from aiohttp import web
 from tests.support.sleeping import Sleeping
@@ -33,10 +33,14 @@ class FakeEngine:
         self.fail_with: int | None = None
         self.hold: asyncio.Event | None = None
         self.sleeping = Sleeping()
+        self.up = True
+        """False: /health answers 503."""
         self.url = ""
         self._runner: web.AppRunner | None = None
+        self._port = 0
 
-    async def start(self, port: int = 0) -> FakeEngine:
+    async def start(self, port: int = 0) -> Self:
+        """On ``port``, else where it was before, else on a free one."""
         app = web.Application(client_max_size=2**28)
         self.sleeping.add(app)
         app.router.add_post("/v1/chat/completions", self.chat)
@@ -49,9 +53,10 @@ class FakeEngine:
         app.router.add_get("/health", self.health)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        site = web.TCPSite(self._runner, "127.0.0.1", port or self._port)
         await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self._port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self._port}"
         return self
 
     async def stop(self) -> None:
@@ -59,8 +64,12 @@ class FakeEngine:
             await self._runner.cleanup()
             self._runner = None
 
+    def known(self) -> set[str]:
+        """Models that it serves."""
+        return self.models
+
     async def health(self, request: web.Request) -> web.Response:
-        return web.Response()
+        return web.Response(status=200 if self.up else 503)
 
     async def admin(self, request: web.Request) -> web.Response:
         raise AssertionError("an admin route was reached")
@@ -75,7 +84,7 @@ class FakeEngine:
                 "object": "list",
                 "data": [
                     {"id": m, "object": "model", "owned_by": "vllm", "max_model_len": 4096, **self.told_of(m)}
-                    for m in sorted(self.models)
+                    for m in sorted(self.known())
                 ],
             }
         )
@@ -98,7 +107,7 @@ class FakeEngine:
         self.seen.append((body, dict(request.headers)))
         if self.fail_with:
             return self.error(self.fail_with, "told to fail")
-        if body.get("model") not in (None, *self.models):
+        if body.get("model") not in (None, *self.known()):
             return self.error(404, f"The model `{body['model']}` does not exist.")
         if self.delay:
             await asyncio.sleep(self.delay)
@@ -269,28 +278,49 @@ class FakeEngine:
 
 
 class LoraEngine(FakeEngine):
-    """With vLLM's adapter routes; ``adapters``: name → the path it was loaded from."""
+    """With vLLM's adapter routes, and a record of what the control plane asked of it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.adapters: dict[str, str] = {}
+        """Name → path it was loaded from, which ``/v1/models`` tells as ``root``."""
+        self.keep_all = False
+        """Unloading answers 500."""
+        self.refuse: dict[str, int] = {}
+        """Adapter → status that loading it is answered with."""
+        self.calls: list[tuple[str, str]] = []
+        """``load``, ``unload`` or ``warm``, and the model."""
+
+    def known(self) -> set[str]:
+        return self.models | self.adapters.keys()
 
     def told_of(self, model: str) -> dict[str, Any]:
         return {"root": self.adapters[model], "parent": "tiny"} if model in self.adapters else {"root": "/models/tiny"}
 
+    def restart(self) -> None:
+        """It forgets its adapters, as a vLLM that was started again."""
+        self.adapters.clear()
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        self.calls.append(("warm", (await request.json()).get("model")))
+        return await super().completions(request)
+
     async def admin(self, request: web.Request) -> web.Response:
         body = await request.json()
         name, load = body["lora_name"], request.path.endswith("/load_lora_adapter")
+        self.calls.append(("load" if load else "unload", name))
+        if load and name in self.refuse:
+            return self.error(self.refuse[name], "no")
+        if not load and self.keep_all:
+            return self.error(500, "no")
         if load == (name in self.adapters):
             return self.error(400 if load else 404, f"{name} is {'already' if load else 'not'} loaded")
         if load and not (Path(body["lora_path"]) / "adapter_config.json").exists():
             return self.error(404, f"No adapter found for {body['lora_path']}")
         if load:
             self.adapters[name] = body["lora_path"]
-            self.models.add(name)
         else:
             del self.adapters[name]
-            self.models.discard(name)
         return web.Response(text="Success")
 
 

@@ -10,6 +10,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.trainer.tiny import make_model
+    from tests.support.tiny import make_model
 
     return make_model(tmp_path_factory.mktemp("tiny"))

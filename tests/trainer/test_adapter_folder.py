@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.trainer.tiny import make_config, make_trainer
+from tests.support.tiny import make_config, make_trainer
 
 from slipstream.contract import Adapter, AdapterList
 from slipstream.errors import SlipstreamError

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.trainer.tiny import sample
+from tests.support.tiny import sample
 
 from slipstream_trainer.advantage import assign, centered
 from slipstream_trainer.plan import make_plan

@@ -6,7 +6,7 @@ import heapq
 
 import numpy as np
 import pytest
-from tests.trainer.tiny import sample
+from tests.support.tiny import sample
 
 from slipstream.settings import TrainerConfig
 from slipstream_trainer.cadence import Cadence

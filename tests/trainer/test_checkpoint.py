@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import torch
-from tests.trainer.tiny import make_config, make_trainer
+from tests.support.tiny import make_config, make_trainer
 
 from slipstream_trainer.checkpoint import Checkpoints, CheckpointState
 from slipstream_trainer.guards import Snapshot

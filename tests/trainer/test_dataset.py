@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from tests.trainer.tiny import sample
+from tests.support.tiny import sample
 
 from slipstream.errors import StartError
 from slipstream_trainer.dataset import choose, group_batches, read_rows, samples_of

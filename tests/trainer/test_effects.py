@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.trainer.tiny import apart, conversation, gradients, make_config, make_trainer
+from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer
 
 from slipstream.config import load_config
 from slipstream.settings import TrainerConfig

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support import MODEL, vllm
-from tests.trainer.tiny import make_config, make_trainer, sample
+from tests.support.tiny import make_config, make_trainer, sample
 
 from slipstream_trainer.adapter_folder import write_adapter
 from slipstream_trainer.plan import make_plan

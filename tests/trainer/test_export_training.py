@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.control import FakeControl, serve
-from tests.trainer.tiny import conversation, make_config, table
+from tests.support.tiny import conversation, make_config, table
 
 from slipstream.errors import StartError
 from slipstream_trainer.export_training import train
@@ -45,7 +45,7 @@ def test_once_then_resume_is_the_same_as_in_one_go(tiny, tmp_path) -> None:
 
 
 def test_sft_makes_the_chosen_more_likely(tiny, tmp_path) -> None:
-    from tests.trainer.tiny import make_trainer
+    from tests.support.tiny import make_trainer
 
     from slipstream_trainer.dataset import read_rows, samples_of
     from slipstream_trainer.learning_rate import StepPace
@@ -106,7 +106,7 @@ def test_distillation_from_episodes_that_have_only_their_text_and_on_from_there(
     assert main([*common, "--out", str(tmp_path / "second")]) == 2, "adapters are immutable"
 
     def likelihood(adapter: str | None) -> list[float]:
-        from tests.trainer.tiny import make_trainer
+        from tests.support.tiny import make_trainer
 
         from slipstream_trainer.dataset import read_rows, samples_of
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 from tests.support import wait_for
 from tests.support.control import FakeControl, serve
-from tests.trainer.tiny import conversation, make_config, make_trainer, table
+from tests.support.tiny import conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
 from slipstream.config import Config

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.trainer.tiny import make_config, make_trainer
+from tests.support.tiny import make_config, make_trainer
 
 from slipstream_trainer import head
 from slipstream_trainer.head import ScoredPositions

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.trainer.tiny import tokens
+from tests.support.tiny import tokens
 
 from slipstream_trainer.layout import Costs, Row, cut, end_to_end, forest_width, side_by_side
 

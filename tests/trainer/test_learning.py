@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support import MODEL
-from tests.trainer.tiny import make_config, make_trainer, sample
+from tests.support.tiny import make_config, make_trainer, sample
 
 from slipstream_trainer.learning_rate import StepPace
 from slipstream_trainer.plan import make_plan

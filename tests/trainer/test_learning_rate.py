@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.trainer.tiny import conversation, make_config, make_model, make_trainer
+from tests.support.tiny import conversation, make_config, make_model, make_trainer
 
 from slipstream.settings import TrainerConfig
 from slipstream_trainer.learning_rate import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.trainer.oracle import flat_loss, plain_logprobs
-from tests.trainer.tiny import apart, conversation, gradients, make_config, make_trainer, sample, tokens
+from tests.support.oracle import flat_loss, plain_logprobs
+from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer, sample, tokens
 
 from slipstream_trainer.advantage import assign
 from slipstream_trainer.losses import part_factor, trl_settings
@@ -94,7 +94,7 @@ def test_against_the_closed_form(trainer, loss: str, beta: float, weights: bool 
 @pytest.fixture(scope="module")
 def stock(tiny, tmp_path_factory):
     """TRL as it is, on the same weights."""
-    from tests.trainer.tiny import make_trainer as make
+    from tests.support.tiny import make_trainer as make
 
     config = make_config(tiny, tmp_path_factory.mktemp("stock"))
     twin = make(config)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import torch
-from tests.trainer.tiny import apart, conversation, gradients, make_config, make_trainer
+from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer
 
 from slipstream_trainer.advantage import assign
 from slipstream_trainer.memory import activation_bytes, layers_to_checkpoint

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from tests.integration.adapters import make_adapter
-from tests.sdk.server import serve
 from tests.support import MODEL
+from tests.support.adapters import make_adapter
+from tests.support.server import serve
 
 from slipstream.client import Client
 from slipstream.config import load_config

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.trainer.tiny import conversation, sample
+from tests.support.tiny import conversation, sample
 
 from slipstream_trainer.plan import make_plan, refuse_long, score
 

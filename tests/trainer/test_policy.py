@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from tests.trainer.tiny import make_config, make_model, make_trainer
+from tests.support.tiny import make_config, make_model, make_trainer
 
 from slipstream.errors import ConfigError, StartError
 from slipstream_trainer.policy import adapter_state, check_adapter, check_lora, load_adapter, load_policy, takes_trees

@@ -6,7 +6,7 @@ import sys
 
 from tests.support import process, wait_for
 from tests.support.control import FakeControl, serve
-from tests.trainer.tiny import conversation, make_config, table
+from tests.support.tiny import conversation, make_config, table
 
 
 def test_the_process_ends_politely_and_gives_its_lease_back(tiny, tmp_path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.support import free_port, process, slipstream, wait_for
 from tests.support.control import FakeControl, serve
-from tests.trainer.tiny import apart, conversation, gradients, make_config, make_trainer, table
+from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer, table
 
 from slipstream.operate.stack import CONFIG_ENV
 from slipstream_trainer.advantage import assign
@@ -19,7 +19,7 @@ from slipstream_trainer.plan import make_plan
 RANK = """
 import sys, torch
 from pathlib import Path
-from tests.trainer.tiny import make_config, make_trainer, conversation, gradients
+from tests.support.tiny import make_config, make_trainer, conversation, gradients
 from slipstream_trainer.advantage import assign
 from slipstream_trainer.learning_rate import StepPace
 from slipstream_trainer.plan import make_plan

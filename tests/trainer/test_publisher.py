@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from tests.support.control import FakeControl, serve
-from tests.trainer.tiny import make_config
+from tests.support.tiny import make_config
 
 from slipstream.client import Client
 from slipstream.contract import BatchAck

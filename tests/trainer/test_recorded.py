@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import run_proxy
 from tests.support import MODEL, wait_for
-from tests.trainer.tiny import make_config
+from tests.support.running import run_proxy
+from tests.support.tiny import make_config
 
 from slipstream.client import Client
 from slipstream_trainer.export_training import train

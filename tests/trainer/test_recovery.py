@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.support.control import FakeControl, serve
-from tests.trainer.tiny import conversation, make_config, make_trainer, table
+from tests.support.tiny import conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
 from slipstream.contract import Adapter, AdapterList, AdapterState

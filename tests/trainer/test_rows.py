@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.trainer.tiny import VOCAB, conversation, sample, table
+from tests.support.tiny import VOCAB, conversation, sample, table
 
 from slipstream_trainer.rows import exact_continuations, merge_chains, read_samples, untrainable
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tests.trainer.tiny import conversation, make_config, make_trainer
+from tests.support.tiny import conversation, make_config, make_trainer
 
 from slipstream_trainer.learning_rate import StepPace
 from slipstream_trainer.selfcheck import check_packing

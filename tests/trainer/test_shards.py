@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.trainer.tiny import conversation, make_config
+from tests.support.tiny import conversation, make_config
 
 from slipstream.errors import StartError
 from slipstream_trainer.advantage import assign

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.control import FakeControl, serve
-from tests.trainer.tiny import make_config
+from tests.support.tiny import make_config
 
 from slipstream.client import Client
 from slipstream.errors import ConfigError

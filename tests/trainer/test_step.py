@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.trainer.tiny import conversation, make_config, make_trainer
+from tests.support.tiny import conversation, make_config, make_trainer
 
 from slipstream_trainer.learning_rate import TOO_FAR, StepPace
 from slipstream_trainer.policy import adapter_state
@@ -112,7 +112,7 @@ def test_nothing_to_train_on(make) -> None:
 
 def test_reward_that_favours_a_token_makes_it_likelier(make) -> None:
     """The loop learns: of two replies to one prompt, the rewarded one."""
-    from tests.trainer.tiny import sample
+    from tests.support.tiny import sample
 
     from slipstream_trainer.plan import make_plan
 

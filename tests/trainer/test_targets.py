@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 import torch
-from tests.trainer.tiny import make_config
+from tests.support.tiny import make_config
 
 from slipstream.errors import ConfigError
 from slipstream_trainer.policy import load_policy

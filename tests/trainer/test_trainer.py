@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.trainer.tiny import apart, conversation, gradients, make_config, make_trainer, sample, tokens
+from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer, sample, tokens
 
 from slipstream_trainer.advantage import assign
 from slipstream_trainer.plan import make_plan

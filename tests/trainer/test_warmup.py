@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.trainer.tiny import make_config, make_trainer
+from tests.support.tiny import make_config, make_trainer
 
 from slipstream_trainer.layout import forest_width
 from slipstream_trainer.policy import adapter_state

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import torch
-from tests.trainer.tiny import conversation
+from tests.support.tiny import conversation
 
 from slipstream_trainer.plan import make_plan
 from slipstream_trainer.work import Work

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.control import FakeControl, serve
-from tests.trainer.tiny import conversation, make_config, make_trainer, table
+from tests.support.tiny import conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
 from slipstream.errors import ApiError, StartError

@@ -5,20 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
-from tests.proxy.control.conftest import until
-from tests.proxy.control.fake_engine import write_adapter
+from tests.support.adapters import write_adapter
+from tests.support.plane import SHARED, give, take, until
 
 from slipstream_proxy.control import engine_lease as holds
-
-SHARED = {"engine": {"share": True}}
-
-
-def take(plane, worker="t", seconds=60.0):
-    return plane.ask("POST", "/engine/hold", {"worker": worker, "seconds": seconds})
-
-
-def give(plane, worker="t"):
-    return plane.ask("POST", "/engine/release", {"worker": worker})
 
 
 async def test_the_engine_sleeps_and_wakes(make_plane, engine):

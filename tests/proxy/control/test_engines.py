@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.proxy.control.fake_engine import FakeEngine, write_adapter
+from tests.support.adapters import write_adapter
+from tests.support.fake_engine import LoraEngine
 
 from slipstream_proxy.control.engines import EngineAway, EngineFailed, EnginePool, EngineRefused, EngineReplica, same
 
@@ -91,7 +92,7 @@ async def test_what_an_engine_says_no_to(engines, engine, tmp_path):
 
 
 async def test_a_key_goes_with_every_request(tmp_path):
-    engine = await FakeEngine().start()
+    engine = await LoraEngine().start()
     engines = EnginePool([engine.url], "secret", dict, dict, 0.1)
     assert engines.headers == {"authorization": "Bearer secret"}
     await engine.stop()

@@ -6,8 +6,8 @@ import json
 
 import datasets
 import pytest
-from tests.proxy.control.conftest import until
 from tests.support import MODEL
+from tests.support.plane import until
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.proxy.control.conftest import until
-from tests.proxy.control.fake_engine import write_adapter
+from tests.support.adapters import write_adapter
+from tests.support.plane import until
 
 from slipstream.contract import Funnel
 from slipstream_proxy.control import activity

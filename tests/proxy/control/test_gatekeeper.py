@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable
 
 import pyarrow as pa
-from tests.proxy.control.conftest import until
-from tests.proxy.control.test_swapper import register, state
+from tests.support.plane import register, state, until
 
 
 async def pin(plane, episode: str, task: str = "t1") -> dict[str, str]:

@@ -4,7 +4,7 @@ import json
 
 import duckdb
 import psycopg
-from tests.proxy.control.conftest import until
+from tests.support.plane import until
 
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.ingest import of_a_record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.control.conftest import until
+from tests.support.plane import until
 
 REPORT = {"worker": "j1", "names": ["judge"], "model": "openai/x", "groups_per_minute": 30.0, "working": 2}
 

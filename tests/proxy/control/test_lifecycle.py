@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from tests.proxy.control.fake_engine import write_adapter
+from tests.support.adapters import write_adapter
 
 from slipstream.contract import Adapter
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
-from tests.proxy.control.fake_engine import write_adapter
+from tests.support.adapters import write_adapter
 
 
 async def test_metrics_are_there_and_bounded(plane):

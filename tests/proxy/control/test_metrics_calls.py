@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.proxy.store.helpers import call
+from tests.support.records import call
 
 from slipstream_proxy.control.metrics_calls import ADAPTERS, REWARDED, SOURCES, CallMetrics, RewardMetrics, tokens_of
 

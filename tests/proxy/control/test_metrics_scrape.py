@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import time
 
-from tests.proxy.control.conftest import until
+from tests.support.plane import until
 
 from slipstream_proxy.control import metrics_scrape
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from tests.proxy.control.conftest import API
+from tests.support.plane import API
 
 from slipstream_proxy.control.app import ROUTES
 from slipstream_proxy.control.openapi import document, path_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.proxy.control.conftest import until
-from tests.proxy.control.fake_engine import write_adapter
+from tests.support.adapters import write_adapter
 from tests.support.browser import CHROMIUM, browser
+from tests.support.plane import until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt install chromium)")
 EVIL = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script><b id="planted">bold</b>'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from tests.proxy.control.conftest import API, until
+from tests.support.plane import API, until
 
 from slipstream_proxy.control.http import Caller
 from slipstream_proxy.control.permissions import check_reward

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.proxy.control.fake_engine import write_adapter
+from tests.support.adapters import write_adapter
 
 from slipstream.contract import AdapterIn
 from slipstream_proxy.control.problem import Problem

@@ -5,23 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.registry import adapter, registry
 
-from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterState
-from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.problem import Problem
 
 STATES = [s.value for s in AdapterState]
-
-
-def registry(mode: str = "guard", **gate) -> AdapterRegistry:
-    tree = {"data_dir": "/nowhere", "engine": {"name": "tiny"}, "gate": {"mode": mode, **gate}}
-    return AdapterRegistry(Config.model_validate(tree))
-
-
-def adapter(n: int, state: str = "live", **more) -> Adapter:
-    return Adapter(name=f"tiny@{n}", model="tiny", version=n, state=state, created=1.0, path=f"tiny@{n}", **more)
 
 
 def test_what_the_store_says_is_taken_over():

@@ -4,7 +4,7 @@ import json
 import time
 
 import pyarrow.parquet as pq
-from tests.proxy.control.conftest import until
+from tests.support.plane import until
 
 
 async def test_old_days_are_archived_and_dropped(make_plane, tmp_path):

@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 
 import aiohttp
-from tests.proxy.control.conftest import API, until
-from tests.proxy.control.fake_engine import write_adapter
+from tests.support.adapters import write_adapter
+from tests.support.plane import API, until
 
 
 def form(folder, name: str, *, weights: bool = True) -> aiohttp.FormData:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.proxy.control.test_engine_lease import SHARED, give, take
+from tests.support.plane import SHARED, give, take
 
 
 async def test_nobody_holds_what_is_not_shared(plane, engine):

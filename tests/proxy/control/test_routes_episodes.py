@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.proxy.control.conftest import until
+from tests.support.plane import until
 
 
 async def test_a_call_becomes_an_episode(plane):

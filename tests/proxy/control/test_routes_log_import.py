@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.proxy.control.conftest import until
+from tests.support.plane import until
 
 from slipstream.operate.logs import episode_of, read_jsonl, read_parquet
 from slipstream_proxy.control.routes.log_import import PREFIX, ImportIn, calls_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.control.conftest import until
+from tests.support.plane import until
 
 
 async def known(plane, key: str, episode: str):

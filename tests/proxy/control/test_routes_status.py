@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from tests.proxy.control.conftest import API, until
+from tests.support.plane import API, until
 
 
 async def test_events_are_replayed_and_followed(plane):

@@ -7,8 +7,9 @@ import shutil
 
 import pyarrow as pa
 import pytest
-from tests.proxy.control.conftest import API, Plane, make_config, until
-from tests.proxy.control.fake_engine import FakeEngine, write_adapter
+from tests.support.adapters import write_adapter
+from tests.support.fake_engine import LoraEngine
+from tests.support.plane import API, Plane, make_config, until
 
 from slipstream.operate.logs import exported, read_jsonl, read_parquet
 
@@ -16,7 +17,7 @@ from slipstream.operate.logs import exported, read_jsonl, read_parquet
 @pytest.fixture
 async def other(tmp_path):
     """Another proxy, with a store and an engine of its own."""
-    engine = await FakeEngine().start()
+    engine = await LoraEngine().start()
     made = await Plane(make_config(tmp_path / "other", engine, groups={"size": 2}), engine).start()
     yield made
     await made.stop()

@@ -7,7 +7,7 @@ import socket
 import time
 
 import pytest
-from tests.proxy.control.conftest import API, until
+from tests.support.plane import API, until
 
 from slipstream_proxy.control.routes import stream
 

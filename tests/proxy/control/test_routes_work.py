@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pyarrow as pa
-from tests.proxy.control.conftest import until
+from tests.support.plane import until
 
 LEASE = {"worker": "w1", "min_groups": 1, "max_groups": 4, "max_wait": 0}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.proxy.control.conftest import until
+from tests.support.plane import until
 
 from slipstream.contract import Sidecar
 from slipstream_proxy.control.status import lost_by_workers, read_funnel, status_of, surroundings_of

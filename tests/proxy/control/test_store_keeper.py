@@ -4,8 +4,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from tests.proxy.control.conftest import until
-from tests.proxy.control.fake_engine import write_adapter
+from tests.support.adapters import write_adapter
+from tests.support.plane import until
 
 from slipstream.backoff import Backoff
 from slipstream_proxy.control import store_keeper

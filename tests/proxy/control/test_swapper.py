@@ -2,18 +2,8 @@ from __future__ import annotations
 
 import json
 
-from tests.proxy.control.conftest import until
-from tests.proxy.control.fake_engine import FakeEngine, write_adapter
-
-
-async def register(plane, n: int, *, wait: float = 30, rank: int = 8, fill: int = 0, **extra):
-    write_adapter(plane.config.adapters_dir / f"tiny@{n}", rank, fill or n)
-    return await plane.ask("POST", f"/adapters?wait={wait}", {"path": f"tiny@{n}", **extra})
-
-
-async def state(plane, n: int) -> dict:
-    _, body = await plane.ask("GET", "/adapters")
-    return next(a for a in body["adapters"] if a["version"] == n)
+from tests.support.fake_engine import LoraEngine
+from tests.support.plane import register, state, until
 
 
 async def pin(plane, episode: str, *, key: str = "-", task: str = "t", split: str = "train") -> dict:
@@ -143,7 +133,7 @@ async def test_a_killed_control_plane_goes_on_loading(make_plane):
 
 
 async def test_all_engines_have_it_before_it_is_live(make_plane, engine):
-    second = await FakeEngine().start()
+    second = await LoraEngine().start()
     try:
         plane = await make_plane(engine={"urls": [engine.url, second.url]})
         await until(lambda: all(e["ok"] for e in plane.deps.live.value["engines"]))

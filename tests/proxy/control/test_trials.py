@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.proxy.control.test_registry import adapter, registry
+from tests.support.registry import adapter, registry
 
 from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.gate.outcome import outcome_of

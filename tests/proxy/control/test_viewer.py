@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.proxy.control.conftest import until
+from tests.support.plane import until
 
 from slipstream_proxy.keys import Keys
 

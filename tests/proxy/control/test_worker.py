@@ -8,7 +8,7 @@ import stat
 import sys
 
 import aiohttp
-from tests.proxy.control.conftest import ALL, API, make_config, until
+from tests.support.plane import ALL, API, make_config, until
 
 from slipstream_proxy.control.worker import CONFIG_ENV
 

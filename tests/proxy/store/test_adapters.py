@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.store.helpers import NOW, call, mutation
+from tests.support.records import NOW, call, mutation
 
 from slipstream.contract import Adapter, Event
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pyarrow.parquet as pq
-from tests.proxy.store.helpers import NOW, call, reward
+from tests.support.records import NOW, call, reward
 
 from slipstream_proxy.store.archive import forget_archived
 

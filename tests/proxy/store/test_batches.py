@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.store.helpers import NOW, call, group, mutation, reward, rules, want
+from tests.support.records import NOW, call, group, mutation, reward, rules, want
 
 from slipstream.contract import BATCH_COLUMNS, BatchAck
 from slipstream_proxy.store import open_store

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from tests.proxy.store.helpers import call
+from tests.support.records import call
 
 from slipstream_proxy.store.driver import QueryError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.store.helpers import NOW, mutation
+from tests.support.records import NOW, mutation
 
 
 def test_the_cache(store):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.store.helpers import call
+from tests.support.records import call
 
 from slipstream_proxy.store.call_rows import (
     call_public,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.proxy.store.helpers import NOW, call
+from tests.support.records import NOW, call
 
 DAY = 86_400.0
 SYSTEM = {"role": "system", "content": "be good"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from tests.proxy.store.helpers import NOW, call, done, reward
+from tests.support.records import NOW, call, done, reward
 
 from slipstream_proxy.store.changes import Changes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.store.helpers import NOW, call, group, reward
+from tests.support.records import NOW, call, group, reward
 
 from slipstream_proxy.store.counts import plural
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.store.helpers import NOW, call
+from tests.support.records import NOW, call
 
 DAY = 86_400.0
 

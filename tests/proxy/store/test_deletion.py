@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.store.helpers import NOW, at, call, done, group, mutation, reward, want
+from tests.support.records import NOW, at, call, done, group, mutation, reward, want
 
 from slipstream.contract import BatchAck
 from slipstream_proxy.store.values import EpisodeFilter

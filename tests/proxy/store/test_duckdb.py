@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tests.proxy.store.helpers import NOW, at, call, done, group, mutation, reward, rules, want
+from tests.support.records import NOW, at, call, done, group, mutation, reward, rules, want
 
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.driver import StoreError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.proxy.store.helpers import NOW, call, group, reward
+from tests.support.records import NOW, call, group, reward
 
 from slipstream_proxy.store.values import EpisodeFilter
 

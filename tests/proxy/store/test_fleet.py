@@ -7,8 +7,9 @@ import asyncio
 import psycopg
 import pyarrow as pa
 import pytest
-from tests.proxy.control.conftest import Plane, make_config, until
-from tests.proxy.control.fake_engine import FakeEngine, write_adapter
+from tests.support.adapters import write_adapter
+from tests.support.fake_engine import LoraEngine
+from tests.support.plane import Plane, make_config, until
 
 from slipstream.contract import Adapter
 from slipstream_proxy.control.store_keeper import instance_of
@@ -25,7 +26,7 @@ def shared(postgres) -> str:
 @pytest.fixture
 async def make_fleet(shared, tmp_path):
     """``await make_fleet(gate={…})``: two control planes on one store, with one engine and one adapters folder."""
-    engine = await FakeEngine().start()
+    engine = await LoraEngine().start()
     planes: list[Plane] = []
 
     async def make(**sections) -> list[Plane]:
@@ -166,7 +167,7 @@ async def test_files_that_only_the_other_proxy_sees_are_no_reason_to_take_it_bac
     a, b = await make_fleet()
     await register(a, 1)
     await until(lambda: live(b) == "tiny@1")
-    lost = FakeEngine()
+    lost = LoraEngine()
     lost.refuse["tiny@2"] = 404
     await lost.start()
     b.deps.engines.engines[0].url = lost.url  # an engine that sees no new file

@@ -13,10 +13,10 @@ import aiohttp
 import psycopg
 import pytest
 import tomli_w
-from tests.proxy.control.conftest import until
-from tests.proxy.control.fake_engine import write_adapter
 from tests.support import slipstream
+from tests.support.adapters import write_adapter
 from tests.support.fake_engine import LoraEngine
+from tests.support.plane import until
 
 API = "/slipstream/v1"
 

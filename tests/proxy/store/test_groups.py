@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.store.helpers import NOW, call, done, group, reward, want
+from tests.support.records import NOW, call, done, group, reward, want
 
 
 def groups_of(store, *episodes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.proxy.store.helpers import NOW, at, call, done, mutation, reward
+from tests.support.records import NOW, at, call, done, mutation, reward
 
 from slipstream.contract import EpisodeState
 from slipstream_proxy.control.reading import gather, parse

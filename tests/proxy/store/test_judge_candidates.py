@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.store.helpers import NOW, group, reward
+from tests.support.records import NOW, group, reward
 
 from slipstream_proxy.store.judge_candidates import batched
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.proxy.store.helpers import NOW, call, done, reward, want
+from tests.support.records import NOW, call, done, reward, want
 
 from slipstream.contract import GroupLeaseIn
 from slipstream_proxy.store.values import EpisodeFilter

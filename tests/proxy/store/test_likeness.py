@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.proxy.store.helpers import NOW, call
+from tests.support.records import NOW, call
 
 from slipstream_proxy.store.likeness import LEAST, RECENT, RecentRuns, alike_of, likeness_of
 from slipstream_proxy.store.rows import EpisodeRow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.store.helpers import NOW, group, mutation, want
+from tests.support.records import NOW, group, mutation, want
 
 from slipstream.contract import Adapter, AdapterState, BatchAck
 from slipstream_proxy.store.lineage import adapters_of, lineage_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.store.helpers import NOW, call, done, group, reward
+from tests.support.records import NOW, call, done, group, reward
 
 CHANCES = "live=0.9 control=0.1"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from tests.proxy.store.helpers import NOW, call, mutation
+from tests.support.records import NOW, call, mutation
 
 from slipstream_proxy.store.values import Pin
 

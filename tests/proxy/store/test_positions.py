@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.store.helpers import at, call
+from tests.support.records import at, call
 
 from slipstream_proxy.store.values import Position
 

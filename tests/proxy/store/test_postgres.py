@@ -6,7 +6,7 @@ import threading
 
 import psycopg
 import pytest
-from tests.proxy.store.helpers import NOW, at, call, group, reward, rules, want
+from tests.support.records import NOW, at, call, group, reward, rules, want
 
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.driver import StoreError

@@ -6,7 +6,7 @@ import datetime
 from decimal import Decimal
 
 import pytest
-from tests.proxy.store.helpers import NOW, call, group
+from tests.support.records import NOW, call, group
 
 from slipstream_proxy.store.driver import QueryError
 from slipstream_proxy.store.queries import bare, check, public

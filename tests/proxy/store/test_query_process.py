@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.proxy.store.helpers import call
+from tests.support.records import call
 
 from slipstream_proxy.store import query_process
 from slipstream_proxy.store.driver import QueryError

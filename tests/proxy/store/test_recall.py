@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.store.helpers import NOW, call, done, reward
+from tests.support.records import NOW, call, done, reward
 
 
 def test_ids_of_before_are_known_after_opening_again(opened):

@@ -9,7 +9,7 @@ import shutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.proxy.store.helpers import NOW, call, done, group, mutation, reward, rules, want
+from tests.support.records import NOW, call, done, group, mutation, reward, rules, want
 
 from slipstream.contract import BatchAck
 from slipstream_proxy.store import open_store

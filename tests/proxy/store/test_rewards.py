@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.proxy.store.helpers import NOW, call, done, reward
+from tests.support.records import NOW, call, done, reward
 
 
 def test_a_reward_before_its_first_call_waits_for_it(store):

@@ -6,7 +6,7 @@ from pathlib import Path
 import duckdb
 import psycopg
 import pytest
-from tests.proxy.store.helpers import call, reward
+from tests.support.records import call, reward
 
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.driver import StoreError

@@ -6,7 +6,7 @@ import random
 import time
 
 import pytest
-from tests.proxy.store.helpers import NOW, call, mutation
+from tests.support.records import NOW, call, mutation
 
 from slipstream_proxy.store.search import FIRST, words_of
 from slipstream_proxy.store.values import EpisodeFilter

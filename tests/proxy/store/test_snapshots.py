@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.proxy.store.helpers import NOW, at, call, rules
+from tests.support.records import NOW, at, call, rules
 
 from slipstream_proxy.store.driver import StoreError
 from slipstream_proxy.store.duckdb import DuckStore

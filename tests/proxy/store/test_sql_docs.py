@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.proxy.store.helpers import NOW, call, group, mutation, reward
+from tests.support.records import NOW, call, group, mutation, reward
 
 from slipstream.contract import Adapter
 from slipstream_proxy.store.schema import VIEW_NAMES

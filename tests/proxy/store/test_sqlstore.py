@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proxy.store.helpers import at, call, rules
+from tests.support.records import at, call, rules
 
 from slipstream_proxy.store import open_store
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.proxy.store.helpers import NOW, call, group, reward
+from tests.support.records import NOW, call, group, reward
 
 
 def test_success_by_adapter(store):

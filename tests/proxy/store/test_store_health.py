@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
-from tests.proxy.control.conftest import Plane, make_config, until
-from tests.proxy.control.fake_engine import FakeEngine
+from tests.support.fake_engine import LoraEngine
+from tests.support.plane import Plane, make_config, until
 
 from slipstream_proxy.control.store_health import StoreHealth, probe_of
 
@@ -26,7 +26,7 @@ ROUTES = (
 async def plane(postgres, tmp_path):
     with psycopg.connect(postgres, autocommit=True) as con:
         con.execute("DROP SCHEMA IF EXISTS away CASCADE; CREATE SCHEMA away")
-    engine = await FakeEngine().start()
+    engine = await LoraEngine().start()
     config = make_config(tmp_path, engine, store={"url": f"{postgres}&options=-csearch_path%3Daway"})
     made = await Plane(config, engine).start()
     yield made

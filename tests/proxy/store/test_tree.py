@@ -8,7 +8,7 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.proxy.store.helpers import NOW, call
+from tests.support.records import NOW, call
 
 from slipstream_proxy.store.tree import issued_ids, returned_ids
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.sdk.server import Server
+from tests.support.server import Server
 
 from slipstream.cli import main
 

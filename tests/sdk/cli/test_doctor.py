@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.sdk.server import Server
 from tests.support import free_port
+from tests.support.server import Server
 
 from slipstream.cli import main
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.sdk.client.test_sessions import ADAPTER, EPISODE, fill
-from tests.sdk.server import Server
 from tests.support import free_port
+from tests.support.answers import ADAPTER, EPISODE, fill
+from tests.support.server import Server
 
 from slipstream.cli import COMMANDS, main
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.sdk.server import Reply, Server
 from tests.support import free_port
+from tests.support.server import Reply, Server
 
 from slipstream.cli import main
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.sdk.server import Server
+from tests.support.server import Server
 
 from slipstream.cli import main
 from slipstream.errors import SlipstreamError

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.sdk.server import Server
 from tests.support import free_port, slipstream
+from tests.support.server import Server
 
 from slipstream.cli import COMMANDS, build_parser, main
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.sdk.server import Server
+from tests.support.server import Server
 
 from slipstream.cli import main
 

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import io
 from typing import Any
 
 import httpx
-import pyarrow as pa
 import pytest
-from tests.sdk.server import Reply, Seen, Server
 from tests.support import free_port
+from tests.support.answers import EPISODE, arrow, fill
+from tests.support.server import Reply, Seen, Server
 
 from slipstream import contract as c
 from slipstream.client import AsyncClient, Client, LeasedBatch
 from slipstream.client.sessions import Method
 from slipstream.errors import ApiError, ConfigError, Unavailable
-
-EPISODE = {
-    "id": "e1", "key": "-", "task": "t", "split": "train", "model": "inbox", "adapter": "inbox@1", "state": "done", "started": 1.0,
-    "ended": 2.0, "calls": 3, "reward": 0.5,
-}  # fmt: skip
-ADAPTER = {"name": "inbox@1", "model": "inbox", "version": 1, "state": "live", "created": 1.0, "path": "inbox@1"}
-GROUP = {"id": "g1", "kind": "task", "key": "-", "task": "t", "split": "train", "model": "inbox", "episodes": []}
 
 
 def public(kind: type) -> dict[str, Any]:
@@ -49,51 +41,6 @@ def test_a_method_shows_its_arguments_and_its_words() -> None:
     with Client("http://127.0.0.1:1") as client:
         assert list(inspect.signature(client.hold_engine).parameters) == ["hold"]
         assert "Filters: task" in (client.episodes.__doc__ or "")
-
-
-def arrow() -> bytes:
-    sink = io.BytesIO()
-    table = pa.table({"call": ["c1"], "prompt_ids": pa.array([[1, 2]], pa.list_(pa.int32()))})
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
-
-
-def fill(server: Server) -> None:
-    """An answer for everything that the client can ask."""
-    server.on("GET", "/episodes", {"episodes": [EPISODE], "next": None})
-    server.on("GET", "/episodes/e1", EPISODE)
-    server.on("POST", "/episodes/e1/rewards", {"stored": True, "known": False})
-    server.on("POST", "/episodes/e1/done", {})
-    server.on("DELETE", "/episodes/e1", {"id": "e1", "adapters": ["inbox@1"]})
-    server.on("POST", "/groups/lease", {"lease": "l1", "until": 9.0, "groups": [GROUP]})
-    server.on("POST", "/groups/g1/scores", {})
-    server.on("POST", "/judge/report", {"groups": 2})
-    server.on("GET", "/groups/parked", {"groups": [GROUP]})
-    server.on("POST", "/groups/g1/retry", {})
-    server.on("GET", "/judge/cache/k1", {"key": "k1", "value": {"a": 1}, "at": 1.0})
-    server.on("PUT", "/judge/cache/k1", {})
-    server.on(
-        "POST", "/batches/lease", arrow(), x_slipstream_batch="b1", x_slipstream_lease="l1", x_slipstream_until="9.5"
-    )
-    server.on("POST", "/batches/b1/ack", {})
-    server.on("POST", "/leases/release", {})
-    server.on("POST", "/engine/hold", {"worker": "w", "until": 9.0, "ready": True})
-    server.on("POST", "/engine/release", {"held": True, "wake_seconds": 0.5})
-    server.on("POST", "/adapters", ADAPTER)
-    server.on("GET", "/adapters", {"adapters": [ADAPTER], "live": {"inbox": "inbox@1"}})
-    server.on("POST", "/adapters/inbox@1/promote", ADAPTER)
-    server.on("POST", "/adapters/inbox@1/rollback", ADAPTER)
-    server.on("POST", "/training/events", {})
-    server.on(
-        "GET", "/training/events", '{"id": 1, "kind": "step", "data": {"a": "x\u2028y"}}\n\n{"id": 2, "kind": "step"}\n'
-    )
-    server.on("GET", "/status", {"version": "1", "started": 1.0, "models": {"inbox": "inbox@1"}})
-    server.on("POST", "/sql", {"columns": ["n"], "rows": [[1]]})
-    server.on("POST", "/import", {})
-    server.on("POST", "/import/episode", {})
-    server.on("POST", "/import/adapters", {})
-    server.on("GET", "/export", b"one\ntwo\n")
 
 
 ASKS: dict[str, tuple[Any, ...]] = {

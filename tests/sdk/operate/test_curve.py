@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.sdk.server import Server
+from tests.support.server import Server
 
 from slipstream.operate.curve import plot, success_curve, version_of
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.sdk.server import Server
 from tests.support import MODEL, free_port
+from tests.support.server import Server
 
 from slipstream.config import load_config
 from slipstream.errors import ConfigError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.sdk.operate.doctored import config, engine, levels
-from tests.sdk.server import Reply, Server
 from tests.support import free_port
+from tests.support.doctored import config, engine, levels
+from tests.support.server import Reply, Server
 
 from slipstream.config import load_config
 from slipstream.operate.doctor import (

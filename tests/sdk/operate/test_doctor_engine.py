@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.sdk.operate.doctored import CHOICE, config, engine, levels, refuse
-from tests.sdk.server import Reply, Server
 from tests.support import free_port
+from tests.support.doctored import CHOICE, config, engine, levels, refuse
+from tests.support.server import Reply, Server
 
 from slipstream.operate.doctor_engine import check_engine
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from tests.sdk.operate.doctored import config
-from tests.sdk.server import Server
+from tests.support.doctored import config
+from tests.support.server import Server
 
 from slipstream.operate.doctor_ports import Running, check_ports, find_running
 from slipstream.operate.running import announce_proxy

@@ -6,9 +6,9 @@ import time
 from email.utils import formatdate
 
 import pytest
-from tests.sdk.operate.doctored import levels
-from tests.sdk.server import Server
 from tests.support import free_port
+from tests.support.doctored import levels
+from tests.support.server import Server
 
 from slipstream.operate.doctor_proxy import check_proxy
 

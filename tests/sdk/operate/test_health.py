@@ -6,8 +6,8 @@ import socket
 import threading
 
 import pytest
-from tests.sdk.server import Server
 from tests.support import free_port
+from tests.support.server import Server
 
 from slipstream.operate.health import answers
 

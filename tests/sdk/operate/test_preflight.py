@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.sdk.server import Server
 from tests.support import MODEL, free_port, slipstream
+from tests.support.server import Server
 
 from slipstream.config import Config, load_config
 from slipstream.errors import StartError

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.sdk.server import Reply, Seen, Server
+from tests.support.server import Reply, Seen, Server
 
 from slipstream.client import Client
 from slipstream.config import Config, load_config

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.sdk.server import Server
 from tests.support import MODEL, process, slipstream, wait_for
+from tests.support.server import Server
 
 from slipstream.client import Client
 from slipstream.config import Config, load_config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.sdk.server import Reply, Seen, Server
+from tests.support.server import Reply, Seen, Server
 
 from slipstream.client import AsyncClient
 from slipstream.errors import ApiError

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.proxy.control.gate.test_trial import play, success, warm
+from tests.support.trial import play, success, warm
 
 from slipstream_proxy.control.gate.outcome import outcome_of
 from slipstream_proxy.control.gate.report import report_of

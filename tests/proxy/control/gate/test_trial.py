@@ -1,41 +1,12 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Callable
 
 import pytest
+from tests.support.trial import play, success, warm
 
-from slipstream_proxy.assignment import assign
 from slipstream_proxy.control.gate.outcome import outcome_of
 from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings
-
-Reward = Callable[[random.Random, int], float]
-
-
-def warm(settings: TrialSettings | None = None, reward: float = 1.0, n: int = 40) -> GateTrial:
-    trial = GateTrial(settings or TrialSettings())
-    for _ in range(n):
-        trial.observe(outcome_of(0, "live", "", "", reward))
-    return trial
-
-
-def play(trial: GateTrial, n: int, reward: Reward, seed: int = 0) -> tuple[Decision, int]:
-    """Up to ``n`` episodes, assigned by the shipped rule. → (the first verdict, live episodes until it)."""
-    coin, live = random.Random(seed), 0
-    for i in range(n):
-        arms = [(str(v), arm, share) for v, arm, share in trial.arms()]
-        got = assign(str(trial.live), arms, "k", None, f"{seed}-{i}-{trial.seen}")
-        version = int(got.adapter)
-        live += got.arm == "live"
-        decision = trial.observe(outcome_of(version, got.arm, got.chances, "", reward(coin, version)))
-        if decision is not Decision.UNDECIDED:
-            return decision, live
-    return Decision.UNDECIDED, live
-
-
-def success(by_version: dict[int, float]) -> Reward:
-    return lambda coin, version: float(coin.random() < by_version[version])
 
 
 def test_one_that_always_fails_goes_at_once():

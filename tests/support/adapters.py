@@ -1,7 +1,8 @@
-"""LoRA folders with random weights, as the trainer would write them."""
+"""LoRA folders: with random weights, as the trainer would write them, and with no more than a folder needs."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tests.support import MODEL
@@ -23,4 +24,16 @@ def make_adapter(folder: Path, seed: int, rank: int = 16, scale: float = 0.3) ->
             if "lora_B" in name:
                 parameter.normal_(0, scale / rank)
     model.save_pretrained(folder)
+    return folder
+
+
+def write_adapter(folder: Path, rank: int = 8, fill: int = 0, **config: object) -> Path:
+    """A folder that looks like PEFT's: one float32 tensor of ``rank`` × 4."""
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"r": rank, "peft_type": "LORA", "bias": "none", **config}))
+    data = bytes([fill, 0, 0, 0]) * (rank * 4)
+    header = json.dumps(
+        {"a.lora_A.weight": {"dtype": "F32", "shape": [rank, 4], "data_offsets": [0, len(data)]}}
+    ).encode()
+    (folder / "adapter_model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
     return folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.sdk.server import Reply, Seen, Server
+from tests.support.server import Reply, Seen, Server
 
 from slipstream.config import Config, load_config
 from slipstream.operate.findings import Finding
