@@ -1,9 +1,11 @@
 """Streams for a long time, while adapters are swapped, engines killed and clients go away: does anything leak, get stuck or get lost?
 
     python benchmarks/proxy/soak.py [--seconds 600] [--streams 256]
+    python benchmarks/proxy/soak.py --seconds 3600 --episodes 1000000
 
-A whole proxy (parent, control plane with DuckDB, one worker) in front of two engines that can be killed. The last line is one JSON object:
-``rss_growth`` of the worker (last fifth of the run against the second), ``lost`` calls (begun to be answered and not in the store, whether they were
+A whole proxy (parent, control plane with DuckDB, one worker) in front of two engines that can be killed, behind a store that ``--episodes``
+fills before. The last line is one JSON object: ``rss_growth_last_half`` of the worker and ``control_rss_growth_last_half`` (the run's last tenth
+against the tenth behind its middle), ``rss_growth`` (last fifth of the run against the second), ``lost`` calls (begun to be answered and not in the store, whether they were
 answered to the end, left by their client or broken off), ``stuck`` calls and connections (no byte for ``PATIENCE`` seconds, still running in the
 proxy after the last client has gone, or still open then), ``lag_p99_ms`` of the worker's event loop.
 """
@@ -168,12 +170,28 @@ class Soak:
         self.swaps = 0
         self.url = ""
 
+    def fill(self) -> None:
+        """A store that has grown for long, before the proxy starts."""
+        sys.path.insert(0, str(HERE.parent / "store"))
+        from bench_growth import fill
+
+        from slipstream_proxy.store import open_store
+        from slipstream_proxy.store.values import Rules
+
+        (self.folder / "data").mkdir(parents=True)
+        store = open_store(f"duckdb:///{self.folder}/data/slipstream.duckdb", Rules())
+        try:
+            fill(store, self.options.episodes)
+        finally:
+            store.close()
+
     def start(self) -> subprocess.Popen[bytes]:
         urls = [f"http://127.0.0.1:{port}" for port in self.engines.ports]
         config = self.folder / "slipstream.toml"
         config.write_text(
             f'data_dir = "{self.folder}/data"\n[engine]\nname = "m"\nurls = {json.dumps(urls)}\nhealth_interval = 0.5\n'
             f'[proxy]\nport = 0\ndurability = "{self.options.durability}"\n[models."gpt-*"]\ntrained = "m"\n[gate]\nholdout = 0.0\n'
+            + (f'[store]\nmemory_limit = "{self.options.memory_limit}"\n' if self.options.memory_limit else "")
         )
         with (self.folder / "proxy.log").open("wb") as log:
             command = [sys.executable, "-m", "slipstream.cli", "proxy", "--config", str(config)]
@@ -247,6 +265,8 @@ class Soak:
 
     async def run(self) -> dict[str, Any]:
         options = self.options
+        if options.episodes:
+            await asyncio.to_thread(self.fill)
         process = self.start()
         try:
             async with aiohttp.ClientSession() as session:
@@ -282,12 +302,18 @@ class Soak:
     def report(self, running: float, lost: int, *, same: bool) -> dict[str, Any]:
         lag = sorted(self.samples.lag)
         return {
+            "rss_growth_last_half": last_half(self.samples.rss),
+            "control_rss_growth_last_half": last_half(self.samples.control),
             "rss_growth": growth(self.samples.rss),
             "lost": lost,
             "stuck": self.told.outcomes["stuck"] + int(running),
             "lag_p99_ms": round(lag[int(len(lag) * 0.99)] * 1000, 2) if lag else None,
             "control_rss_growth": growth(self.samples.control),
             "worker_rss_mib": round(self.samples.rss[-1][1] / 2**20, 1),
+            "control_rss_mib": round(self.samples.control[-1][1] / 2**20, 1),
+            "control_rss_mib_over_time": tenths(self.samples.control),
+            "worker_rss_mib_over_time": tenths(self.samples.rss),
+            "episodes_before": self.options.episodes,
             "processes_stayed": same,
             "swaps": self.swaps,
             "engine_restarts": self.engines.restarts,
@@ -301,6 +327,19 @@ def growth(samples: list[tuple[float, int]]) -> float:
     fifth = max(1, len(samples) // 5)
     values = [size for _, size in samples]
     return round(statistics.median(values[-fifth:]) / statistics.median(values[fifth : 2 * fifth] or values) - 1.0, 4)
+
+
+def tenths(samples: list[tuple[float, int]]) -> list[float]:
+    """Median MiB of each tenth of the run."""
+    size = max(1, len(samples) // 10)
+    values = [value / 2**20 for _, value in samples]
+    return [round(statistics.median(values[at : at + size]), 1) for at in range(0, len(values) - size + 1, size)]
+
+
+def last_half(samples: list[tuple[float, int]]) -> float:
+    """The last tenth over the tenth behind the run's middle, less 1."""
+    found = tenths(samples)
+    return round(found[-1] / found[len(found) // 2] - 1.0, 4)
 
 
 def write_adapter(folder: Path, fill: int) -> None:
@@ -325,6 +364,8 @@ def main() -> None:
     parser.add_argument("--swap-every", type=float, default=20.0)
     parser.add_argument("--restart-every", type=float, default=45.0)
     parser.add_argument("--durability", default="power")
+    parser.add_argument("--episodes", type=int, default=0, help="that the store holds before the run")
+    parser.add_argument("--memory-limit", default=None, help="DuckDB's (store.memory_limit); default: the proxy's")
     with tempfile.TemporaryDirectory() as name:
         found = asyncio.run(make(Path(name), parser.parse_args()))
     print(json.dumps(found))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 
+import aiohttp
 import pytest
 from tests.support.dataplane import ASK, post, read_request
 
+from slipstream_proxy.data.routes import passthrough
 from slipstream_proxy.data.wire import upstream
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
@@ -189,3 +191,51 @@ async def test_a_reply_without_end_is_cut_off(start, serve, monkeypatch, head):
     async with asyncio.timeout(20):
         status, _, body = await post(proxy.url, ASK)
     assert status == 502 and b"larger than" in body and not proxy.plane.services.in_flight
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/models"])
+@pytest.mark.parametrize("head", [b"content-length: 99999999", b"transfer-encoding: chunked"])
+async def test_a_relayed_reply_without_end_is_not_kept(start, serve, monkeypatch, path, head):
+    """With a name to map the reply must be there whole; the list of models is read, too."""
+    monkeypatch.setattr(upstream, "MAX_REPLY", 2**20)
+    monkeypatch.setattr(passthrough, "_WHOLE", 2**30)
+
+    async def endless(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + head + b"\r\n\r\n")
+        while True:
+            writer.write(b"10000\r\n" + b" " * 65536 + b"\r\n")
+            await writer.drain()
+
+    proxy = await start(engine={"urls": [await serve(endless)]}, models={"gpt-*": {"base": "tiny"}})
+    method, body = ("GET", None) if path == "/v1/models" else ("POST", {"model": "gpt-4o", "input": "x"})
+    async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+        async with session.request(method, proxy.url + path, json=body) as reply:
+            assert reply.status == 502 and b"more than" in await reply.read()
+
+
+async def test_a_relayed_large_reply_goes_on_as_it_comes(start, serve, monkeypatch):
+    monkeypatch.setattr(upstream, "MAX_REPLY", 2**20)
+    monkeypatch.setattr(passthrough, "_WHOLE", 2**16)
+
+    async def large(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % 2**22 + b"x" * 2**22)
+        await writer.drain()
+
+    proxy = await start(engine={"urls": [await serve(large)]})
+    status, _, body = await post(proxy.url, {"model": "tiny", "input": "x"}, path="/v1/embeddings")
+    assert status == 200 and body == b"x" * 2**22
+
+
+async def test_a_relayed_request_does_not_wait_for_an_engine_that_never_comes_to_its_point(start, serve):
+    async def chatty(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        while True:
+            writer.write(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    proxy = await start(engine={"urls": [await serve(chatty)]}, proxy={"upstream_timeout": 0.5})
+    async with asyncio.timeout(20):
+        assert (await post(proxy.url, {"model": "tiny", "input": "x"}, path="/v1/embeddings"))[0] == 504

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from yarl import URL
 
 from slipstream_proxy.data.routes.body import body_parts, read_body
 from slipstream_proxy.data.routes.form import find_model
+from slipstream_proxy.data.wire import upstream
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.replies import WholeReply, end_to_end, first_fields, hand_on
 from slipstream_proxy.data.wire.request import forwardable
@@ -36,6 +38,9 @@ _IDLE = 3.0
 """Seconds for which a connection to an engine is kept: less than those after which an engine closes it (5 with
 uvicorn).
 """
+
+_WHOLE = 16 * 2**20
+"""Bytes of a reply that is kept until it is there whole. A larger one goes on as it comes."""
 
 _ONE_ENGINES = re.compile(r"/v1/(?:responses|files|batches)/")
 """What one engine has made and the others do not know."""
@@ -174,21 +179,24 @@ class Passthrough:
 
     async def _ask(self, request: web.BaseRequest, url: str, data: Data) -> aiohttp.ClientResponse:
         """Once more where a kept connection was closed by the engine just then, and the body is at hand."""
+        # an engine that sends one 1xx head after the other is never silent; a client's upload may take its time
+        head_timeout = self._config.proxy.upstream_timeout if data is None or isinstance(data, bytes) else None
         for again in (data is None or isinstance(data, bytes), False):
             try:
-                return await self._session().request(
-                    request.method,
-                    URL(url, encoded=True),
-                    headers=self._headers(request),
-                    data=data,
-                    allow_redirects=False,
-                )
+                async with asyncio.timeout(head_timeout):
+                    return await self._session().request(
+                        request.method,
+                        URL(url, encoded=True),
+                        headers=self._headers(request),
+                        data=data,
+                        allow_redirects=False,
+                    )
             except (aiohttp.ClientError, OSError, TimeoutError) as e:
                 if again and isinstance(e, aiohttp.ServerDisconnectedError | ConnectionResetError | BrokenPipeError):
                     continue
                 if isinstance(e.__cause__, RequestRefused):
                     raise e.__cause__ from None  # the client's body, and not the engine
-                status = 504 if isinstance(e, aiohttp.SocketTimeoutError) else 503
+                status = 504 if isinstance(e, aiohttp.SocketTimeoutError) or type(e) is TimeoutError else 503
                 raise RequestRefused(
                     status, f"the model's server cannot answer: {type(e).__name__}", retry_after=1.0
                 ) from e
@@ -200,7 +208,7 @@ class Passthrough:
         self._admission.enter(key)
         try:
             async with await self._ask_any(request, "/v1/models", None) as reply:
-                body = await reply.read()
+                body = await _whole(reply)
                 headers = end_to_end(reply.headers)
                 if reply.status != 200:
                     return WholeReply(status=reply.status, headers=headers, body=body)
@@ -223,15 +231,28 @@ async def _relay(request: web.BaseRequest, reply: aiohttp.ClientResponse, names:
     headers = end_to_end(reply.headers)
     if not 200 <= reply.status < 600:
         raise RequestRefused(502, f"the model's server answers with the status {reply.status}", retry_after=1.0)
-    if names is not None or reply.content_length is not None:
+    if names is not None or (reply.content_length is not None and reply.content_length <= _WHOLE):
         try:
-            body = await reply.read()
+            body = await _whole(reply)
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
             raise RequestRefused(502, f"the model's server broke off: {type(e).__name__}", retry_after=1.0) from e
         if names is not None:
             body = _renamed(body, *names, everywhere=reply.status >= 400)
         return WholeReply(status=reply.status, headers=headers, body=body)
     return await hand_on(request, reply)
+
+
+async def _whole(reply: aiohttp.ClientResponse) -> bytes:
+    """The body. Raises ``RequestRefused`` (502) where it is larger than a captured call's may be."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in reply.content.iter_any():
+        size += len(part)
+        if size > upstream.MAX_REPLY:
+            message = f"the model's server answers with more than {upstream.MAX_REPLY} bytes"
+            raise RequestRefused(502, message, retry_after=1.0)
+        parts.append(part)
+    return b"".join(parts)
 
 
 def _renamed(body: bytes, engines: bytes, clients: bytes, *, everywhere: bool) -> bytes:
