@@ -12,6 +12,7 @@ from slipstream_proxy.store import delta
 from slipstream_proxy.store.codec import Floats, Ids, clean, dump, dump_list, floats_of, ids_of, load
 from slipstream_proxy.store.delta import NO_IDS, Cut, Known, Prompt, Whole
 from slipstream_proxy.store.fingerprint import TokenPrint, chain, digest
+from slipstream_proxy.store.order import Stamp
 from slipstream_proxy.store.rows import CallRow
 from slipstream_proxy.store.tree import Answered, Asked, issued_ids, returned_ids, words_of
 from slipstream_proxy.store.values import RecordedCall
@@ -94,11 +95,14 @@ def repack(row: CallRow, made: Whole) -> Packed:
     """A stored call, as ``pack`` had it."""
     replies = load(row.reply, [])
     issued = [i for reply in replies for i in issued_ids(reply)]
-    response = load(row.extra, {}).get("response_id")
+    extra = load(row.extra, {})
+    response, previous = extra.get("response_id"), extra.get("previous_id")
     lengths = ids_of(row.lengths).reshape(-1, 2)[:, 0].tolist()
     completion = ids_of(row.completion_ids)
     ids = [*issued, response] if response else issued
-    return _packed(made.messages, made.tools, made.ids, completion, replies, lengths, ids, [])
+    return _packed(
+        made.messages, made.tools, made.ids, completion, replies, lengths, ids, [previous] if previous else []
+    )
 
 
 def _packed(
@@ -127,13 +131,20 @@ def _packed(
 
 
 def call_row(
-    call: RecordedCall, eid: str, number: int, packed: Packed, cut: Cut, extends: str | None = None
+    call: RecordedCall,
+    eid: str,
+    number: int,
+    packed: Packed,
+    cut: Cut,
+    extends: str | None = None,
+    stamp: Stamp | None = None,
 ) -> CallRow:
+    """``stamp``: where several proxies write into the store."""
     head, parsed = call.head, call.parsed
     reason = untrainable_reason(call)
     temperature = parsed.sampling.get("temperature", 1.0)
     lengths = np.asarray([(len(c.completion_ids), len(c.logprobs)) for c in parsed.choices], "<i4")
-    extra = {
+    extra: dict[str, object] = {
         "stream": head.stream,
         "first_byte": head.first_byte,
         "upstream": head.upstream,
@@ -146,6 +157,10 @@ def call_row(
         extra["idempotency_key"] = head.idempotency_key
     if call.response_id:
         extra["response_id"] = call.response_id
+    if call.previous_id:
+        extra["previous_id"] = call.previous_id
+    if stamp is not None:
+        extra["stamp"] = stamp[1:]
     error = clean(parsed.error)
     return CallRow(
         id=head.id,
@@ -182,6 +197,12 @@ def call_row(
         extra=dump(extra),
         extends=extends,
     )
+
+
+def stamp_of(row: CallRow) -> Stamp:
+    """When a stored call was acknowledged. Calls of earlier versions have their proxy's wall clock only."""
+    boot, tick, at = load(row.extra, {}).get("stamp") or ("", 0.0, row.ts + row.seconds)
+    return Stamp(row.id, boot, tick, at)
 
 
 def whole(row: CallRow, wholes: dict[str, Whole], *, text: bool = True) -> Whole:

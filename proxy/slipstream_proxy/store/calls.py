@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from slipstream_proxy.store import schema
-from slipstream_proxy.store.call_rows import Packed, call_row, pack, repack, whole
+from slipstream_proxy.store.call_rows import Packed, call_row, pack, repack, stamp_of, whole
 from slipstream_proxy.store.days import DayTables
-from slipstream_proxy.store.delta import Whole, cut
+from slipstream_proxy.store.delta import Known, Whole, cut
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.known_calls import EpisodeCalls, KnownCalls
+from slipstream_proxy.store.order import StoreClock, place
 from slipstream_proxy.store.rows import CALL_COLUMNS, CallRow, EpisodeRow
+from slipstream_proxy.store.tree import ConversationTree
 from slipstream_proxy.store.values import RecordedCall
 
 TEXT_COLUMNS = ("messages", "tools", "reply", "sampling", "extra", "error")
 TOKEN_COLUMNS = ", ".join(f"NULL AS {c}" if c in TEXT_COLUMNS else c for c in CallRow._fields)
 """``CALL_COLUMNS`` without the text."""
+Pending = Mapping[str, list[CallRow]]
+"""Day → rows of the running batch, not in the tables yet."""
 ANSWERED = ("ok", "superseded")
 """Outcomes of calls that a client may go on with."""
 
@@ -26,6 +30,7 @@ class CallTable:
         self.db = db
         self.days = days
         self.known = KnownCalls()
+        self._clock = StoreClock()
 
     def rows(self, tx: Tx, eps: Collection[EpisodeRow], columns: str = CALL_COLUMNS) -> dict[str, list[CallRow]]:
         """The episodes' calls, in order of their numbers."""
@@ -55,33 +60,79 @@ class CallTable:
         sql = f"SELECT id FROM {table} WHERE id >= ? AND id <= ? AND id {IN}"
         return [i for (i,) in tx.all(sql, (min(ids), max(ids), ids))]
 
-    def append(self, tx: Tx, ep: EpisodeRow, call: RecordedCall, number: int, *, new: bool) -> tuple[CallRow, Packed]:
+    def append(
+        self, tx: Tx, ep: EpisodeRow, call: RecordedCall, number: int, pending: Pending, *, new: bool
+    ) -> tuple[CallRow, Packed]:
         """The row of the episode's next call, without what it shares with an earlier one.
 
-        ``new``: the episode has no stored calls.
+        ``pending`` are the rows of this batch so far. ``new``: the episode has no stored calls. The row's number is
+        less than ``number`` where several proxies write and the call was acknowledged before others: then
+        ``make_room`` must follow.
         """
         packed = pack(call)
         day = schema.day_of(call.head.at)
         known = self.known.get(ep.eid)
-        if known is None:
-            known = EpisodeCalls() if new or not ep.calls else self._recall(tx, ep)
+        if known is None or (self.db.shared and not new and known.count != ep.calls):
+            known = EpisodeCalls() if new or not ep.calls else self._recall(tx, ep, pending)
         extends = known.tree.extends(packed.asked)
-        made = cut(packed.prompt, known.days[day])
+        bases: Sequence[Known] = known.days[day]
+        stamp = self._clock.stamp(tx, call.head) if self.db.shared else None
+        if stamp is not None and len(known.stamps) == number:
+            number = place(
+                known.stamps, stamp, extends, lambda calls: self._extending(tx, ep, pending, packed, stamp.call) & calls
+            )
+            if number < len(known.stamps):  # a call is put together from calls of lower numbers
+                earlier = {s.call for s in known.stamps[:number]}
+                bases = [base for base in bases if base.id in earlier]
+            known.stamps.insert(number, stamp)
+        made = cut(packed.prompt, bases)
         self._remember(known, day, call.head.id, packed, answered=call.head.outcome == "ok")
+        known.count = ep.calls + 1
         self.known.put(ep.eid, known)
-        return call_row(call, ep.eid, number, packed, made, extends), packed
+        return call_row(call, ep.eid, number, packed, made, extends, stamp), packed
+
+    def make_room(self, tx: Tx, ep: EpisodeRow, row: CallRow, packed: Packed, pending: Pending) -> None:
+        """Before a call with the number of one that is stored: the later ones move up, and go on with it if they do."""
+        before = {r.id for r, _ in self._stored(tx, ep, pending) if r.number < row.number}
+        extending = self._extending(tx, ep, pending, packed, row.id) if row.outcome == "ok" else set()
+
+        def moved(old: CallRow) -> CallRow:
+            if old.eid != ep.eid or old.number < row.number:
+                return old
+            goes_on = old.id in extending and (old.extends is None or old.extends in before)
+            return old._replace(number=old.number + 1, extends=row.id if goes_on else old.extends)
+
+        for rows in pending.values():
+            rows[:] = [moved(old) for old in rows]
+        for table in self.days.tables_of(tx, [ep]):
+            sql = f"""UPDATE {table} SET number = number + 1, extends = CASE WHEN id {IN} AND (extends IS NULL OR
+                extends {IN}) THEN ? ELSE extends END WHERE eid = ? AND number >= ?"""
+            tx.run(sql, (list(extending), list(before), row.id, ep.eid, row.number))
+
+    def _extending(self, tx: Tx, ep: EpisodeRow, pending: Pending, packed: Packed, call: str) -> set[str]:
+        """The episode's other calls that begin with this one and its reply."""
+        tree = ConversationTree()
+        tree.add(packed.answered(call))
+        return {row.id for row, other in self._stored(tx, ep, pending) if tree.extends(other.asked)}
 
     def _remember(self, known: EpisodeCalls, day: str, call: str, packed: Packed, *, answered: bool) -> None:
         known.add(day, packed.known(call))
         if answered:
             known.tree.add(packed.answered(call))
 
-    def _recall(self, tx: Tx, ep: EpisodeRow) -> EpisodeCalls:
-        """After a restart, or if many episodes have come since: from the table."""
-        known = EpisodeCalls()
+    def _stored(self, tx: Tx, ep: EpisodeRow, pending: Pending) -> Iterator[tuple[CallRow, Packed]]:
+        """The episode's calls by number, those of the running batch among them."""
         wholes: dict[str, Whole] = {}
-        for row in self.rows(tx, [ep])[ep.eid]:
-            packed = repack(row, whole(row, wholes))
+        rows = [*self.rows(tx, [ep])[ep.eid], *(r for day in pending.values() for r in day if r.eid == ep.eid)]
+        for row in sorted(rows, key=lambda r: r.number):
+            yield row, repack(row, whole(row, wholes))
+
+    def _recall(self, tx: Tx, ep: EpisodeRow, pending: Pending) -> EpisodeCalls:
+        """After a restart, if many episodes have come since, or if another proxy has stored calls: from the table."""
+        known = EpisodeCalls(count=ep.calls)
+        for number, (row, packed) in enumerate(self._stored(tx, ep, pending)):
+            if self.db.shared and row.number == number:
+                known.stamps.append(stamp_of(row))
             self._remember(known, schema.day_of(row.ts), row.id, packed, answered=row.outcome in ANSWERED)
             known.tree.mark(row.extends)
         return known

@@ -98,7 +98,9 @@ class Ingest:
         if ep.last_end:
             self.pace.note(Agent(ep.key, ep.model), head.at - ep.last_end)
         changes.changed.add(eid)
-        row, packed = self.calls.append(tx, ep, call, ep.calls, new=eid in changes.new)
+        row, packed = self.calls.append(tx, ep, call, ep.calls, changes.calls, new=eid in changes.new)
+        if row.number < ep.calls:
+            self.calls.make_room(tx, ep, row, packed, changes.calls)
         changes.calls[schema.day_of(head.at)].append(row)
         _note_adapter(ep, call)
         ep.calls += 1

@@ -9,6 +9,7 @@ from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 
 from slipstream_proxy.store.delta import LAST, Known
+from slipstream_proxy.store.order import Stamp
 from slipstream_proxy.store.tree import ConversationTree
 
 MEMORY = 64 * 2**20
@@ -21,6 +22,10 @@ class EpisodeCalls:
 
     days: dict[str, list[Known]] = field(default_factory=lambda: defaultdict(list))
     tree: ConversationTree = field(default_factory=ConversationTree)
+    stamps: list[Stamp] = field(default_factory=list)
+    """Of its calls by number, where several proxies write into the store."""
+    count: int = 0
+    """How many calls the episode had: another proxy may have stored more since."""
 
     def add(self, day: str, call: Known) -> None:
         self.days[day].append(call)
@@ -28,7 +33,7 @@ class EpisodeCalls:
 
     @property
     def size(self) -> int:
-        return self.tree.size + sum(k.size for known in self.days.values() for k in known)
+        return self.tree.size + 160 * len(self.stamps) + sum(k.size for known in self.days.values() for k in known)
 
 
 class KnownCalls:

@@ -146,7 +146,7 @@ class EpisodeRestore:
         changes.now = max(changes.now, item.at)
 
     def _call(self, tx: Tx, changes: Changes, ep: EpisodeRow, record: RecordedCall, call: CallRecord) -> None:
-        row, _ = self.calls.append(tx, ep, record, call.number, new=True)
+        row, _ = self.calls.append(tx, ep, record, call.number, changes.calls, new=True)
         changes.calls[schema.day_of(call.at)].append(
             row._replace(
                 trainable=call.trainable,

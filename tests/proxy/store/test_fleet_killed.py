@@ -143,3 +143,39 @@ async def test_one_fleet(proxies, tmp_path):
 async def _kill_soon(proxy: Proxy) -> None:
     await asyncio.sleep(0.4)
     proxy.kill()
+
+
+async def test_calls_have_the_order_in_which_they_were_answered(proxies):
+    """An agent changes its proxy in the middle of an episode, while one of them reads nothing into the store."""
+    a, b = proxies
+    told: dict[str, list[str]] = {}
+    stopped = [p for p in descendants(a.process.pid) if b"control.worker" in _command(p)]
+    assert len(stopped) == 1
+    for when in ("before", "meanwhile", "after"):
+        for turn in range(5):
+            for name in ("alternating", "plain", f"{when}-only"):
+                proxy = (a, b)[(turn + len(name)) % 2] if name != "plain" else (b if turn == 2 else a)
+                so_far = len(told.setdefault(name, []))
+                told[name].append((await proxy.call(name, so_far)).split()[0])
+        if when == "before":
+            os.kill(stopped[0], signal.SIGSTOP)
+        elif when == "meanwhile":
+            await asyncio.sleep(0.5)  # the other proxy's calls are stored
+            os.kill(stopped[0], signal.SIGCONT)
+
+    async def stored() -> bool:
+        query = "select episode, id, number from calls order by episode, number"
+        rows = (await b.ask("POST", API + "/sql", {"query": query, "limit": 1000}))[1]["rows"]
+        if len(rows) < sum(map(len, told.values())):
+            return False
+        for name, calls in told.items():
+            assert [(i, n) for e, i, n in rows if e == name] == list(zip(calls, range(len(calls)), strict=True))
+        return True
+
+    await until(stored, 60)
+
+
+def _command(pid: int) -> bytes:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read()
+    return b""

@@ -1,0 +1,82 @@
+"""The order of an episode's calls, where several proxies write into one store.
+
+A call's number says how many calls of its episode were acknowledged before it. One proxy's calls are stored in that
+order. Another proxy's may be stored later than they were acknowledged: it was busy, or it was killed and started again.
+Such a call is put where it belongs:
+
+1. Calls of one machine stand in the order of its monotonic clock, which all its processes share and nobody sets.
+2. A call stands behind the call that it extends, and before those that extend it.
+3. Otherwise calls of different machines stand in the order of the times at which they were acknowledged, by the store's
+   clock. A machine's own wall clock may be wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from slipstream_proxy.records import CallHead
+from slipstream_proxy.spool import BOOT
+from slipstream_proxy.store.driver import Tx
+
+_MEASURED = 30.0
+"""Seconds for which a measurement of the store's clock is used."""
+
+
+class Stamp(NamedTuple):
+    """When a call was acknowledged."""
+
+    call: str
+    boot: str
+    """The machine, and which start of it; empty: not known."""
+    tick: float
+    """By the machine's monotonic clock, in seconds."""
+    at: float
+    """By the store's clock, in seconds since the epoch."""
+
+
+class StoreClock:
+    """The database's clock, without a question for each call."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+        self._until = float("-inf")
+
+    def stamp(self, tx: Tx, head: CallHead) -> Stamp:
+        """Of a call on its way into the store. A record of an earlier start of the machine has its wall clock's time
+        only.
+        """
+        if head.boot != BOOT or not head.tick:
+            return Stamp(head.id, head.boot, head.tick, head.at + head.seconds)
+        if time.monotonic() > self._until:
+            before = time.monotonic()
+            ((now,),) = tx.all("SELECT extract(epoch FROM clock_timestamp())::float8")
+            after = time.monotonic()
+            self._ahead, self._until = float(now) - (before + after) / 2, after + _MEASURED
+        return Stamp(head.id, head.boot, head.tick, head.tick + self._ahead)
+
+
+def place(
+    stamps: Sequence[Stamp], new: Stamp, extends: str | None, extended_by: Callable[[set[str]], Collection[str]]
+) -> int:
+    """Before which of the calls that are stored ``new`` stands; their number: behind all of them.
+
+    ``extends``: the stored call that it goes on with. ``extended_by`` says which of some stored calls go on with it.
+    """
+    low, high = 0, len(stamps)
+    if not new.boot:  # imported, or recorded by an earlier version: it stands where it came
+        return high
+    for i, stamp in enumerate(stamps):
+        if stamp.boot == new.boot and stamp.tick <= new.tick:
+            low = i + 1
+        elif stamp.boot == new.boot:
+            high = min(high, i)
+    for i in range(low, high):
+        if stamps[i].call == extends:
+            low = i + 1
+    if low >= high:
+        return low
+    later = extended_by({s.call for s in stamps[low:high]})
+    high = next((i for i in range(low, high) if stamps[i].call in later), high)
+    return next((i for i in range(low, high) if stamps[i].at > new.at), high)
