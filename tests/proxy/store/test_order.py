@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
@@ -23,7 +24,7 @@ def arrive(stamps: list[Stamp], linear: bool) -> list[str]:
         here = sorted(int(s.call) for s in found)
         base = next((str(n) for n in reversed(here) if n < int(stamp.call)), None) if linear else None
         later = {str(n) for n in here if n > int(stamp.call)} if linear else set()
-        found.insert(place(found, stamp, base, lambda calls, later=later: later & calls), stamp)
+        found.insert(place(found, stamp, base, later.intersection), stamp)
     return [s.call for s in found]
 
 
@@ -61,15 +62,20 @@ def test_whatever_is_said_there_is_a_place(said, data):
     for n, (boot, tick, at) in enumerate(said):
         base = data.draw(st.sampled_from([None, "x", *(s.call for s in found)]))
         later = data.draw(st.sets(st.sampled_from(["x", *(s.call for s in found)])))
-        where = place(found, Stamp(str(n), boot, tick, at), base, lambda calls, later=later: later)
+        where = place(found, Stamp(str(n), boot, tick, at), base, later.intersection)
         assert 0 <= where <= len(found) and (boot or where == len(found))
         found.insert(where, Stamp(str(n), boot, tick, at))
 
 
 def test_the_stores_clock_is_asked_seldom(monkeypatch):
-    asked = []
-    tx = SimpleNamespace(all=lambda sql: asked.append(sql) or [(NOW + 5.0 + now[0],)])
     now = [100.0]
+    asked: list[str] = []
+
+    def all_rows(sql: str) -> list[tuple[float]]:
+        asked.append(sql)
+        return [(NOW + 5.0 + now[0],)]
+
+    tx: Any = SimpleNamespace(all=all_rows)
     monkeypatch.setattr(order, "time", SimpleNamespace(monotonic=lambda: now[0]))
     clock = StoreClock()
     assert clock.stamp(tx, call(boot=BOOT, tick=90.0).head).at == pytest.approx(NOW + 95.0)
