@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.proxy.store.helpers import NOW, call, rules
+from tests.support.records import NOW, call, rules
 
 from slipstream_proxy.spool import BOOT
 from slipstream_proxy.store import open_store, order
