@@ -35,7 +35,7 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
     trials = GateTrials(registry)
     journal = AdapterJournal(registry, stores, mutations)
     engine = config.engine
-    engines = EnginePool(engine.urls, engine.api_key, registry.wanted, registry.known_paths, engine.health_interval)
+    engines = EnginePool(engine.urls, engine.api_key, registry.wanted, registry.paths_of, engine.health_interval)
     publisher = LivePublisher(registry, trials, engines, live)
     lease = EngineLease(engines, live, publisher.publish, shared=engine.share)
     fleet = Fleet(registry, engines, publisher, stores)

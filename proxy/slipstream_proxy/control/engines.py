@@ -61,8 +61,8 @@ def same(root: str | None, *paths: str) -> bool:
 
 
 class EnginePool:
-    """``wanted()``: adapters (name → path as vLLM sees it) that each engine must have before it is ``ok``; ``known()``:
-    all that are ours, with the paths that an engine may have them from.
+    """``wanted()``: adapters (name → path as vLLM sees it) that each engine must have before it is ``ok``; ``known(name)``:
+    the paths that an engine may have one from; none if it is not ours.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class EnginePool:
         urls: list[str],
         api_key: str | None,
         wanted: Callable[[], dict[str, str]],
-        known: Callable[[], dict[str, tuple[str, ...]]],
+        known: Callable[[str], tuple[str, ...]],
         interval: float,
     ) -> None:
         self.engines = [EngineReplica(u) for u in dict.fromkeys(u.rstrip("/").removesuffix("/v1") for u in urls)]
@@ -171,7 +171,7 @@ class EnginePool:
         there = await self.models(engine)
         if name not in there:
             raise self._error(status, f"load_lora_adapter answered {status}: {text[:500]}")
-        if same(there[name], path, *self.known().get(name, ())):
+        if same(there[name], path, *self.known(name)):
             return  # a name is one adapter for ever: loaded before is loaded
         # of a proxy whose store is not ours: its weights are not what our trainer made
         other = f"{engine.url} has another adapter named {name}, of {there[name]}"
@@ -235,8 +235,7 @@ class EnginePool:
             log.info("engine %s is up", engine.url)
         engine.healthy, engine.error = True, None
         if not engine.lock.locked():
-            ours = self.known()
-            engine.loaded = {n for n, root in there.items() if n in ours and same(root, *ours[n])}
+            engine.loaded = {n for n, root in there.items() if (paths := self.known(n)) and same(root, *paths)}
         missing = {n: p for n, p in self.wanted().items() if n not in engine.loaded}
         if missing:
             engine.ok = False

@@ -2,7 +2,7 @@
 
 An episode is written down once: when it is done and its combined reward is known for the first time. Later corrections
 change the episode and what trains, not this log. So the order is the same for every proxy and after a restart, and
-evidence never looks back.
+evidence never looks back. What the gate has read goes after ``LOOK_BACK`` more, so the log does not grow with the store.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slipstream_proxy.store.rows import EpisodeRow
 from slipstream_proxy.store.values import Outcome
 
 LOOK_BACK = 50_000
-"""An episode that was done, went on, and is done again is found among so many newest rows."""
+"""An episode that was done, went on, and is done again is found among so many newest numbers."""
 
 
 class OutcomeLog:
@@ -54,6 +54,13 @@ class OutcomeLog:
         with self.db.read() as tx:
             rows = tx.all(sql, (model, count))
         return int(rows[0][0]) if rows else 0
+
+    def prune(self, model: str, read: int) -> int:
+        """Drop a model's up to number ``read`` that ``note`` would not look at any more. → How many they were."""
+        with self.db.write() as tx:
+            ((newest,),) = tx.all("SELECT coalesce(max(seq), 0) FROM t_outcomes")
+            old = min(read, int(newest) - LOOK_BACK)
+            return tx.run("DELETE FROM t_outcomes WHERE model = ? AND seq <= ?", (model, old)) if old > 0 else 0
 
 
 def _likeness(ep: EpisodeRow) -> str:

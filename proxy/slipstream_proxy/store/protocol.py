@@ -196,6 +196,9 @@ class Outcomes(Protocol):
     def last(self, model: str, count: int) -> int:
         """The number after which a model has ``count`` outcomes left; 0 if it has no more than that."""
 
+    def prune(self, model: str, read: int) -> int:
+        """Drop a model's old outcomes, at most up to number ``read``. → How many they were."""
+
 
 class Statistics(Protocol):
     def counts(self, now: float) -> JsonObject:

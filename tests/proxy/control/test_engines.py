@@ -7,9 +7,14 @@ from tests.support.fake_engine import LoraEngine
 from slipstream_proxy.control.engines import EngineAway, EngineFailed, EnginePool, EngineRefused, EngineReplica, same
 
 
+def nothing(_: str) -> tuple[str, ...]:
+    """No adapter is ours."""
+    return ()
+
+
 @pytest.fixture
 async def engines(engine):
-    made = EnginePool([engine.url + "/v1/", engine.url], None, dict, dict, 0.1)
+    made = EnginePool([engine.url + "/v1/", engine.url], None, dict, nothing, 0.1)
     await made.start()
     yield made
     await made.stop()
@@ -40,7 +45,7 @@ async def test_one_that_came_to_another_proxy_of_the_fleet_is_ours(engine, tmp_p
     """The same folder, mounted at another place there."""
     here, there = (str(write_adapter(tmp_path / n / "tiny@1")) for n in ("here", "there"))
     engine.adapters["tiny@1"] = there
-    engines = EnginePool([engine.url], None, dict, lambda: {"tiny@1": (here, there)}, 0.1)
+    engines = EnginePool([engine.url], None, dict, lambda name: {"tiny@1": (here, there)}.get(name, ()), 0.1)
     await engines.start()
     await engines.load(at(engines), "tiny@1", here)
     assert engine.adapters == {"tiny@1": there}
@@ -70,7 +75,9 @@ async def test_one_that_cannot_be_unloaded_is_no_reason_to_serve_it(engines, eng
 async def test_anothers_adapter_does_not_count_as_loaded(engine, tmp_path):
     path = str(write_adapter(tmp_path / "tiny@1"))
     engine.adapters |= {"tiny@1": "/elsewhere/tiny@1", "tiny@2": "/elsewhere/tiny@2"}
-    engines = EnginePool([engine.url], None, lambda: {"tiny@1": path}, lambda: {"tiny@1": (path,)}, 0.1)
+    engines = EnginePool(
+        [engine.url], None, lambda: {"tiny@1": path}, lambda name: {"tiny@1": (path,)}.get(name, ()), 0.1
+    )
     await engines.start()
     await engines.check_all()
     assert (at(engines).ok, at(engines).loaded) == (True, {"tiny@1"})
@@ -93,7 +100,7 @@ async def test_what_an_engine_says_no_to(engines, engine, tmp_path):
 
 async def test_a_key_goes_with_every_request(tmp_path):
     engine = await LoraEngine().start()
-    engines = EnginePool([engine.url], "secret", dict, dict, 0.1)
+    engines = EnginePool([engine.url], "secret", dict, nothing, 0.1)
     assert engines.headers == {"authorization": "Bearer secret"}
     await engine.stop()
 

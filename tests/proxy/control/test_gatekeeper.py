@@ -8,6 +8,9 @@ from collections.abc import Callable
 import pyarrow as pa
 from tests.support.plane import register, state, until
 
+from slipstream_proxy.control.adapters import gatekeeper
+from slipstream_proxy.store import outcomes
+
 
 async def pin(plane, episode: str, task: str = "t1") -> dict[str, str]:
     asked = {"key": "-", "episode": episode, "model": "tiny", "task": task, "split": "train"}
@@ -119,6 +122,20 @@ async def test_the_evidence_outlives_a_restart(make_plane):
     await plane.again()
     await plane.deps.gatekeeper.decide()
     assert (await state(plane, 1))["gate"] == before
+
+
+async def test_outcomes_that_were_read_are_dropped(make_plane, monkeypatch):
+    for module, name, value in (
+        (outcomes, "LOOK_BACK", 8),
+        (gatekeeper, "KEEP_EVERY", 4),
+        (gatekeeper, "PRUNE_EVERY", 1),
+    ):
+        monkeypatch.setattr(module, name, value)
+    plane = await make_plane(gate={"holdout": 0.1})
+    await play(plane, "a", 10, lambda _: 1.0)
+    store = plane.deps.stores.current
+    await until(lambda: len(store.outcomes.since("tiny", 0)) <= 12)
+    assert plane.deps.gatekeeper.trials.trials["tiny"].seen == 40
 
 
 async def test_a_newer_candidate_takes_the_place_of_an_undecided_one(make_plane):

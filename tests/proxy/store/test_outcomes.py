@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.records import NOW, call, done, group, reward
+
+from slipstream_proxy.store import outcomes
 
 CHANCES = "live=0.9 control=0.1"
 
@@ -54,3 +57,19 @@ def test_what_an_episode_was_assigned_with_stays_with_its_pin(store):
     first = store.pins.pin("-", "a", "m", "m@1", "control", NOW, CHANCES)
     again = store.pins.pin("-", "a", "m", "m@2", "live", NOW, "live=0.5 control=0.5")
     assert first == again and again.chances == CHANCES
+
+
+def test_what_the_gate_has_read_goes_and_what_it_has_not_stays(store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(outcomes, "LOOK_BACK", 4)
+    for i in range(10):
+        store.ingest([call(f"e{i}", done=True), reward(f"e{i}", float(i))], {})
+    store.ingest([call("other", trained="n", done=True), reward("other", 0.0)], {})
+    every = store.outcomes.since("m", 0)
+    assert store.outcomes.prune("m", every[4].seq) == 5
+    assert [o.reward for o in store.outcomes.since("m", 0)] == [5.0, 6.0, 7.0, 8.0, 9.0]
+    assert store.outcomes.prune("m", every[-1].seq) > 0
+    left = [o.reward for o in store.outcomes.since("m", 0)]
+    assert left[-1] == 9.0 and 1 <= len(left) <= 4  # they still tell an episode that ends twice
+    store.ingest([done("e9")], {})
+    assert [o.reward for o in store.outcomes.since("m", 0)] == left
+    assert len(store.outcomes.since("n", 0)) == 1

@@ -16,21 +16,25 @@ from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.gate.outcome import outcome_of
 from slipstream_proxy.control.gate.report import verdict_reason
-from slipstream_proxy.control.gate.trial import Decision
+from slipstream_proxy.control.gate.trial import Decision, GateTrial
 from slipstream_proxy.control.store_handle import StoreHandle
 from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.store.protocol import Store
 from slipstream_proxy.store.values import Outcome
 
 log = logging.getLogger(__name__)
-PAUSE = 1.0
-"""Seconds between two looks."""
+PAUSE, PART, MOST_PAUSE = 0.05, 0.1, 2.0
+"""Seconds between two looks, so that a broken adapter meets few users; more where a look takes more than ``PART`` of
+that.
+"""
 LONGEST = 10.0
 """Seconds between two looks while nothing is heard of rewards: another proxy may have got some."""
 READ = 500
 """Outcomes read at once, so that calls are not held up."""
 KEEP_EVERY = 500
 """Outcomes after which the trial is kept in the store, for a restart."""
+PRUNE_EVERY = 20
+"""Times that a trial is kept between two looks for outcomes that nobody needs any more."""
 S = AdapterState
 
 
@@ -51,6 +55,8 @@ class Gatekeeper:
         self._tasks: list[asyncio.Task[None]] = []
         self._unkept: dict[str, int] = {}
         """Model → outcomes read since its trial was kept."""
+        self._keeps: dict[str, int] = {}
+        """Model → how often its trial was kept."""
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(self._run(), name="gate")]
@@ -71,13 +77,14 @@ class Gatekeeper:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._rewards_changed.wait(), LONGEST)
             self._rewards_changed.clear()
+            began = time.monotonic()
             try:
                 await self.decide()
             except ConcurrentChange:
                 self.notify()
             except Exception:
                 log.exception("the gate cannot decide just now")
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(min(max(PAUSE, (time.monotonic() - began) / PART), MOST_PAUSE))
 
     async def decide(self) -> None:
         """Read what is new, of every model."""
@@ -96,8 +103,9 @@ class Gatekeeper:
     async def _read(self, store: Store, model: str) -> bool:
         """A few outcomes, up to the first verdict. → Whether there may be more."""
         found = await in_thread(store.outcomes.since, model, self.trials.cursors[model], READ)
+        trial = self.trials.of(model)
         for outcome in found:
-            decision = self._observe(model, outcome)
+            decision = self._observe(model, trial, outcome)
             if decision is not Decision.UNDECIDED and self.config.gate.mode != "manual":
                 await self._act(model, decision)
                 await self._keep(store, model)
@@ -107,11 +115,9 @@ class Gatekeeper:
             await self._keep(store, model)
         return len(found) == READ
 
-    def _observe(self, model: str, outcome: Outcome) -> Decision:
-        trial = self.trials.of(model)
+    def _observe(self, model: str, trial: GateTrial, outcome: Outcome) -> Decision:
         self.trials.cursors[model] = outcome.seq
-        known = self.registry.items.get(outcome.adapter)
-        version = known.version if known is not None else 0
+        version = self.trials.version(outcome.adapter)
         return trial.observe(outcome_of(version, outcome.arm, outcome.chances, outcome.task, outcome.reward))
 
     async def _act(self, model: str, decision: Decision) -> None:
@@ -134,6 +140,9 @@ class Gatekeeper:
         kept = self.trials.kept(model)
         self._unkept[model] = 0
         await in_thread(self.trials.write, store, model, kept, time.time())
+        self._keeps[model] = keeps = self._keeps.get(model, 0) + 1
+        if keeps % PRUNE_EVERY == 0:
+            await in_thread(store.outcomes.prune, model, self.trials.cursors[model])
 
     def _show(self, model: str) -> None:
         """What the gate sees, with the adapter that it is about."""

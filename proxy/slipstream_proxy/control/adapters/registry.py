@@ -23,12 +23,19 @@ class Arm(NamedTuple):
 
 
 class AdapterRegistry:
-    """What is known in memory. Only the event loop calls this; ``journal.py`` keeps changes durably."""
+    """What is known in memory. Only the event loop changes this; ``journal.py`` keeps changes durably.
+
+    A year has tens of thousands of versions, so what is asked often is found by state.
+    """
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.files = AdapterFiles(config)
         self.items: dict[str, Adapter] = {}
+        self.changes = 0
+        """How often an adapter was put here."""
+        self._by_state: dict[AdapterState, dict[str, Adapter]] = {state: {} for state in AdapterState}
+        self._bests: dict[str, Adapter] = {}
         self.revision = -1
         """The store's revision that ``items`` stands at (with a shared store)."""
         self.mine: set[str] = set()
@@ -66,7 +73,7 @@ class AdapterRegistry:
 
     def of(self, model: str, state: AdapterState, items: Mapping[str, Adapter] | None = None) -> Adapter | None:
         """The newest of a model in a state. At most one is live, and at most one is a candidate."""
-        found = (self.items if items is None else items).values()
+        found = (self._by_state[state] if items is None else items).values()
         return max((a for a in found if a.model == model and a.state == state), key=lambda a: a.version, default=None)
 
     def accepted(self, model: str, items: Mapping[str, Adapter] | None = None) -> str:
@@ -80,18 +87,15 @@ class AdapterRegistry:
 
     def best(self, model: str) -> str:
         """The version that no later one was shown to beat, if its files are still there; else the base model."""
-        found = (a for a in self.items.values() if a.model == model and a.best and a.name not in self.given_up)
+        found = (a for a in self._bests.values() if a.model == model and a.name not in self.given_up)
         good = [a for a in found if a.state in (S.LIVE, S.RETIRED) and self.files.exist(a)]
         return max(good, key=lambda a: a.version).name if good else self.base
 
     def last_accepted(self, than: Adapter) -> Adapter | None:
         """The adapter that a rollback of this one goes back to. None: the base model."""
-        older = (
-            a
-            for a in self.items.values()
-            if a.model == than.model and a.state == S.RETIRED and a.accepted and self.files.exist(a)
-        )
-        return max(older, key=lambda a: a.decided or 0.0, default=None)
+        older = [a for a in list(self._by_state[S.RETIRED].values()) if a.model == than.model and a.accepted]
+        older.sort(key=lambda a: a.decided or 0.0, reverse=True)
+        return next((a for a in older if self.files.exist(a)), None)
 
     def keep(self) -> dict[str, Adapter]:
         """What must stay in the engines: live, candidate, best, and what running episodes are pinned to."""
@@ -99,18 +103,20 @@ class AdapterRegistry:
         held = {n for n, count in self.pins.items() if count > 0 and n not in self.given_up}
         if self.config.gate.mode != "manual" and self.config.gate.holdout:
             held |= {self.best(model) for model in self.models}
-        return {n: a for n, a in self.items.items() if a.state in roles or (n in held and a.state in usable)}
+        kept = [self.items[n] for n in held if n in self.items and self.items[n].state in usable]
+        return {a.name: a for a in sorted([*self.in_state(*roles), *kept], key=lambda a: (a.model, a.version))}
 
     def wanted(self) -> dict[str, str]:
         """Adapter that every engine must have → its path as vLLM sees it."""
         return {n: self.files.path_for_engine(a) for n, a in self.keep().items()}
 
-    def known_paths(self) -> dict[str, tuple[str, ...]]:
-        """Every adapter of ours → the paths that an engine may have it from."""
-        return {a.name: self.files.engine_paths(a) for a in self.items.values()}
+    def paths_of(self, name: str) -> tuple[str, ...]:
+        """The paths that an engine may have an adapter of ours from; none if it is not ours."""
+        adapter = self.items.get(name)
+        return self.files.engine_paths(adapter) if adapter is not None else ()
 
     def in_state(self, *states: AdapterState) -> list[Adapter]:
-        return [a for a in self.items.values() if a.state in states]
+        return [a for state in states for a in list(self._by_state[state].values())]
 
     def servable(self, name: str) -> bool:
         adapter = self.items.get(name)
@@ -128,7 +134,19 @@ class AdapterRegistry:
         self.pins[name] = max(1, self.pins.get(name, 0))
 
     def put(self, adapters: Iterable[Adapter]) -> None:
-        self.items.update({a.name: a for a in adapters})
+        for adapter in adapters:
+            self._put(adapter)
+
+    def _put(self, adapter: Adapter) -> None:
+        name = adapter.name
+        self.changes += 1
+        if (before := self.items.get(name)) is not None:
+            self._by_state[before.state].pop(name, None)
+        self.items[name] = self._by_state[adapter.state][name] = adapter
+        if adapter.best:
+            self._bests[name] = adapter
+        else:
+            self._bests.pop(name, None)
 
     def adopt(self, revision: int, found: Sequence[Adapter]) -> None:
         """Take over what the store says at this revision."""
@@ -141,7 +159,7 @@ class AdapterRegistry:
                 self.mine.discard(a.name)
             if a.state in (S.LOADING, S.LIVE, S.CANDIDATE):
                 self.given_up.discard(a.name)
-            self.items[a.name] = a.model_copy(update={"loaded": False})
+            self._put(a.model_copy(update={"loaded": False}))
         self.revision = revision
 
     def expect(self, adapter: Adapter) -> None:

@@ -54,6 +54,10 @@ class Swapper:
         self.draining: dict[str, float] = {}
         self.failing: dict[str, float] = {}
         """Adapter → since when the engine answers 5xx for it (monotonic)."""
+        self._tidied: tuple[int, frozenset[str]] | None = None
+        """What the last look for files to delete saw: nothing can have come since if this is the same."""
+        self._gone: set[str] = set()
+        """Finished adapters that have no files any more."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -212,15 +216,22 @@ class Swapper:
     def _forget_files(self) -> None:
         """Delete files of retired adapters beyond ``adapters.keep``, oldest first."""
         registry = self.registry
+        changes = registry.changes
         keep = set(registry.keep()) | {n for e in self.engines.engines for n in e.loaded}
+        if self._tidied == (changes, frozenset(keep)):
+            return
         lives = [live for m in registry.models if (live := registry.of(m, S.LIVE))]
         rollback_targets = {back.name for live in lives if (back := registry.last_accepted(live))}
         rollback_targets |= {registry.best(m) for m in registry.models}
         finished = registry.in_state(S.RETIRED, S.ROLLED_BACK, S.REFUSED)
-        over = [a for a in finished if a.name not in keep and registry.files.has_own(a)]
+        self._gone.difference_update(keep)
+        over = [a for a in finished if a.name not in keep and a.name not in self._gone]
+        self._gone.update(a.name for a in over if not registry.files.has_own(a))
+        over = [a for a in over if a.name not in self._gone]
         over.sort(key=lambda a: a.created)
         for adapter in over[: max(0, len(over) - self.config.adapters.keep)]:
             if adapter.name in rollback_targets:
                 continue
             shutil.rmtree(registry.files.folder(adapter), ignore_errors=True)
             log.info("%s: its files are deleted (adapters.keep = %d)", adapter.name, self.config.adapters.keep)
+        self._tidied = (changes, frozenset(keep))

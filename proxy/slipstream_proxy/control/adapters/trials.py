@@ -49,8 +49,7 @@ class GateTrials:
         if trial is None:
             trial = self.trials[model] = self.make()
         registry = self.registry
-        names = {n: v for v, n in self.names(model).items()}
-        control, best = names[registry.accepted(model)], names[registry.best(model)]
+        control, best = self.version(registry.accepted(model)), self.version(registry.best(model))
         candidate = registry.of(model, S.CANDIDATE)
         if control != trial.control:
             if control == trial.tried:
@@ -70,10 +69,16 @@ class GateTrials:
     def newest(self, model: str) -> int:
         return max((a.version for a in self.registry.items.values() if a.model == model), default=0)
 
+    def version(self, name: str) -> int:
+        """Of an adapter; 0 is the base model."""
+        adapter = self.registry.items.get(name)
+        return adapter.version if adapter is not None else 0
+
     def names(self, model: str) -> dict[int, str]:
-        """Version → name; 0 is the base model."""
-        found = {a.version: a.name for a in self.registry.items.values() if a.model == model}
-        return {**found, 0: self.registry.base}
+        """Version → name of those that have a part."""
+        trial = self.of(model)
+        versions = (trial.control, trial.best, trial.tried)
+        return {v: f"{model}@{v}" if v else self.registry.base for v in versions}
 
     def arms(self, model: str) -> list[Arm]:
         """What new episodes get beside the live adapter."""

@@ -148,3 +148,19 @@ def test_a_canary_gets_its_share_and_is_taken_back():
     assert trial.live == 0 and trial.arms() == [(1, "candidate", 0.2)]
     decision, _ = play(trial, 400, lambda _, v: float(v == 0))
     assert decision is Decision.ROLLBACK
+
+
+def test_what_it_keeps_does_not_grow_with_the_episodes():
+    """Tasks that never repeat, and a version every 64: after the first thousands nothing gets larger."""
+    trial, coin, sizes = GateTrial(TrialSettings(shifts=False)), random.Random(0), []
+    for i in range(12_000):
+        if i % 64 == 0:
+            trial.serve(i // 64 + 1)
+        arm = "control" if coin.random() < 0.1 else "live"
+        version = trial.control if arm == "control" else trial.tried
+        chances = "live=0.9 control=0.1"
+        if trial.observe(outcome_of(version, arm, chances, f"t{i}", coin.gauss(0, 1))) is Decision.ACCEPT:
+            trial.accept()
+        if i % 6000 == 5999:
+            sizes.append(len(json.dumps(trial.dump())))
+    assert sizes[1] < 1.05 * sizes[0] < 400_000
