@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import subprocess
 import sys
@@ -52,13 +53,40 @@ def test_a_conversation_goes_on_at_any_worker(workers):
     assert two.of("other key", Tags(), on(1)).id != first.id and two.of("-", Tags(), on(2)).id != first.id
 
 
-def test_runs_that_say_the_same_stay_apart(workers):
-    one, two, _ = workers
-    runs = [one.of("-", Tags(), turn(user("go"))) for _ in range(8)]
-    for run in runs:
-        one.remember(run, turn(user("go")), reply("answer"))
-    same = turn(user("go"), {"role": "assistant", "content": "answer"}, user("on"))
-    assert {two.of("-", Tags(), same).id for _ in range(8)} == {run.id for run in runs}
+@pytest.mark.parametrize("count", [1, 8, 9, 17, 64, 128])
+def test_runs_that_say_the_same_stay_apart(workers, count):
+    runs = [w.of("-", Tags(), turn(user("go"))) for w in itertools.islice(itertools.cycle(workers), count)]
+    for worker, run in zip(itertools.cycle(workers), runs, strict=False):
+        worker.remember(run, turn(user("go")), reply("answer"))
+    said = [user("go")]
+    for number in range(3):
+        said += [{"role": "assistant", "content": "answer" if not number else f"answer {number}"}, user("on")]
+        found = [w.of("-", Tags(), turn(*said)) for w in itertools.islice(itertools.cycle(workers[::-1]), count)]
+        assert {run.id for run in found} == {run.id for run in runs}
+        for worker, run in zip(workers * count, found, strict=False):
+            worker.remember(run, turn(*said), reply(f"answer {number + 1}"))
+
+
+def test_a_prompt_that_is_asked_for_ever_takes_its_share_of_the_table(tmp_path):
+    table = SharedTable(tmp_path / "t", 1800.0)
+    table.put("tip", "-", b"other", "other")
+    for i in range(2000):
+        table.put("tip", "-", b"same", f"e{i}")
+    there = table.names("tip", "-", b"same")
+    assert module.SAME - module._SHARE < len(there) <= module.SAME + module.PROBES and "e1999" in there
+    assert table.names("tip", "-", b"other") == ["other"] and len(table._full) == 1
+    table.close()
+
+
+def test_a_share_that_is_forgotten_is_used_again(tmp_path, monkeypatch):
+    table = SharedTable(tmp_path / "t", 1800.0)
+    for i in range(40):
+        table.put("tip", "-", b"same", f"e{i}")
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 3600.0)
+    table.put("tip", "-", b"same", "later")
+    assert table.names("tip", "-", b"same") == ["later"]
+    table.close()
 
 
 def test_runs_of_two_workers_that_say_the_same_stay_apart(workers):

@@ -20,6 +20,12 @@ from pathlib import Path
 SLOTS = 32768
 PROBES = 16
 """Slots in which a digest may stand."""
+SAME = 128
+"""Names that one digest may have: runs that said the same. They stand in shares of ``_SHARE``, each at a place of its
+own.
+"""
+_SHARE = 8
+_SHARES = SAME // _SHARE
 
 _SLOT = struct.Struct("<16sdIB131s")
 
@@ -42,6 +48,8 @@ class SharedTable:
     def __init__(self, path: Path, window: float) -> None:
         """Raises ``OSError`` where there is no room for the file."""
         self.window = window
+        self._full: dict[bytes, int] = {}
+        """Digest → its first share that had room the last time, if that was not the first one."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         size = SLOTS * _SLOT.size
@@ -73,28 +81,46 @@ class SharedTable:
         text = name.encode()
         if len(text) > 131:
             return
-        now = time.monotonic()
         with self._locked():
-            chosen, oldest = -1, float("inf")
-            first = _first(digest)
-            for at in range(first, first + PROBES * _SLOT.size, _SLOT.size):
-                found, when, _, _, _ = _SLOT.unpack_from(self._table, at)
-                when = when if found.strip(b"\0") and 0.0 <= now - when <= self.window else 0.0
-                if replace and found == digest:
-                    chosen = at
-                    break
-                if when < oldest:
-                    chosen, oldest = at, when
-            _SLOT.pack_into(self._table, chosen, digest, now, 0, len(text), text)
+            self._write(digest if replace else self._with_room(digest), text, replace=replace)
+
+    def _with_room(self, digest: bytes) -> bytes:
+        """The first share that is not full, or the last one."""
+        start = self._full.get(digest, 0)
+        if start and not self._find(_share(digest, start - 1)):
+            start = 0  # what stood there is forgotten: nobody would look further
+        for number in range(start, _SHARES):
+            share = _share(digest, number)
+            if len(self._find(share)) < _SHARE:
+                break
+        if number:
+            if len(self._full) >= _SHARE * PROBES:
+                self._full.clear()
+            self._full[digest] = number
+        return share
+
+    def _write(self, digest: bytes, text: bytes, *, replace: bool) -> None:
+        now = time.monotonic()
+        chosen, oldest = -1, float("inf")
+        first = _first(digest)
+        for at in range(first, first + PROBES * _SLOT.size, _SLOT.size):
+            found, when, _, _, _ = _SLOT.unpack_from(self._table, at)
+            when = when if found.strip(b"\0") and 0.0 <= now - when <= self.window else 0.0
+            if replace and found == digest:
+                chosen = at
+                break
+            if when < oldest:
+                chosen, oldest = at, when
+        _SLOT.pack_into(self._table, chosen, digest, now, 0, len(text), text)
 
     def names(self, kind: str, key: str, what: bytes) -> list[str]:
         """All that was said of it."""
-        return [name for _, _, name in self._find(_digest(kind, key, what))]
+        return [name for _, _, name in self._all(_digest(kind, key, what))]
 
     def claim(self, kind: str, key: str, what: bytes, *, once: bool = False) -> str | None:
         """One of them, that was claimed the fewest times; ``once``: that was never claimed."""
         with self._locked():
-            found = self._find(_digest(kind, key, what))
+            found = self._all(_digest(kind, key, what))
             if not found:
                 return None
             used, at, name = min(found)
@@ -104,8 +130,18 @@ class SharedTable:
             _SLOT.pack_into(self._table, at, digest, when, used + 1, size, text)
         return name
 
+    def _all(self, digest: bytes) -> list[tuple[int, int, str]]:
+        """(times claimed, place, name) of what was said and is not overwritten."""
+        found: list[tuple[int, int, str]] = []
+        for number in range(_SHARES):
+            here = self._find(_share(digest, number))
+            found += here
+            if not here:
+                break
+        return found
+
     def _find(self, digest: bytes) -> list[tuple[int, int, str]]:
-        """(times claimed, place, name)."""
+        """The same of one share."""
         first = _first(digest)
         there = self._table[first : first + PROBES * _SLOT.size]
         at = there.find(digest)
@@ -127,6 +163,11 @@ class SharedTable:
 
 def _digest(kind: str, key: str, what: bytes) -> bytes:
     return hashlib.blake2b(f"{kind}\0{key}\0".encode() + what, digest_size=16).digest()
+
+
+def _share(digest: bytes, number: int) -> bytes:
+    """Under which digest a share of a digest's names stands."""
+    return hashlib.blake2b(b"%b%d" % (digest, number), digest_size=16).digest() if number else digest
 
 
 def _first(digest: bytes) -> int:
