@@ -33,12 +33,16 @@ _AT_ONCE: Final = 1023
 """Pieces of one ``writev``: whole frames, and no more than Linux takes (IOV_MAX)."""
 
 
+NO_BOOT: Final = "-"
+"""Of a machine that does not tell its starts apart. Two machines may both say so."""
+
+
 def _boot() -> str:
     """Tells this start of the machine from others."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
-    except OSError:  # no Linux
-        return "-"
+    except OSError:  # no Linux, or /proc is hidden
+        return NO_BOOT
 
 
 BOOT: Final = _boot()

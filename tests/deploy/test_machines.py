@@ -48,9 +48,10 @@ def config():
 @pytest.mark.parametrize("path", UNITS, ids=lambda p: p.stem)
 def test_units_are_hardened_and_come_back(path):
     read = unit(path)
-    service = {k: v[-1] for k, v in read["Service"].items()}
+    service = {k: v[-1] if v else "" for k, v in read["Service"].items()}
     assert service["User"] == "slipstream" and service["Restart"] == "always" and service["NoNewPrivileges"] == "yes"
     assert service["ProtectSystem"] == "strict" and service["ReadWritePaths"] == str(config().data_dir)
+    assert service["CapabilityBoundingSet"] == "" and service["SystemCallFilter"] == "~@privileged"
     assert read["Unit"]["PartOf"] == ["slipstream.target"] and read["Install"]["WantedBy"] == ["slipstream.target"]
 
 
@@ -88,6 +89,26 @@ def test_systemd_reads_them():
     )
     said = [x for x in (run.stdout + run.stderr).splitlines() if "slipstream" in x and "is not executable" not in x]
     assert not [x for x in said if re.search(r"Unknown|Failed to parse|Invalid|ignoring", x, re.I)], said
+
+
+@pytest.mark.deploy
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
+@pytest.mark.parametrize("path", [u for u in UNITS if u.suffix == ".service"], ids=lambda p: p.stem)
+def test_units_are_exposed_as_little_as_they_can_be(path):
+    argv = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(path)]
+    run = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
+    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", run.stdout)
+    if found is None and "offline" in run.stderr:
+        pytest.skip("this systemd-analyze knows no --offline")
+    assert found is not None and float(found[1]) <= 2.0, run.stdout[-3000:] + run.stderr
+
+
+def test_only_what_compiles_kernels_may_execute_what_it_has_written():
+    for part, devices in (("proxy", False), ("judge", False), ("trainer", True), ("engine", True)):
+        service = unit(SYSTEMD / f"slipstream-{part}.service")["Service"]
+        assert ("MemoryDenyWriteExecute" in service) is not devices
+        assert any("nvidia" in d for d in service.get("DeviceAllow", [])) is devices
+        assert "ProcSubset" not in service  # the machine's boot id stands in /proc/sys: records are put in order by it
 
 
 TASK_FIELDS = {"name", "workdir", "resources", "envs", "secrets", "file_mounts", "setup", "run", "num_nodes"}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from slipstream_proxy.records import CallHead
-from slipstream_proxy.spool import BOOT
+from slipstream_proxy.spool import BOOT, NO_BOOT
 from slipstream_proxy.store.driver import Tx
 
 _MEASURED = 30.0
@@ -67,7 +67,7 @@ def place(
     low, high = 0, len(stamps)
     if not new.boot:  # imported, or recorded by an earlier version: it stands where it came
         return high
-    for i, stamp in enumerate(stamps):
+    for i, stamp in enumerate(stamps if new.boot != NO_BOOT else ()):
         if stamp.boot == new.boot and stamp.tick <= new.tick:
             low = i + 1
         elif stamp.boot == new.boot:

@@ -56,7 +56,13 @@ def test_else_the_stores_clock_decides_as_far_as_it_is_exact(count, rng):
     assert arrive(stamps, linear=False) == [str(n) for n in range(count)]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.floats(0, 9), st.floats(0, 9)), max_size=9), st.data())
+def test_machines_that_do_not_say_which_they_are_are_told_apart_by_the_stores_clock():
+    assert arrive([Stamp("1", "-", 5.0, 2.0), Stamp("0", "-", 9.0, 1.0)], linear=False) == ["0", "1"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["", "-", "a", "b"]), st.floats(0, 9), st.floats(0, 9)), max_size=9), st.data()
+)
 def test_whatever_is_said_there_is_a_place(said, data):
     found: list[Stamp] = []
     for n, (boot, tick, at) in enumerate(said):
