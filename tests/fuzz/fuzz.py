@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of everything that reads strangers' bytes: ``make fuzz`` (ARGS="chunked -max_total_time=600"). Needs atheris.
 
-Targets: requests (the whole way in, the fast one against aiohttp's), chunked, events, fields, head, messages, responses, record. A target may raise
+Targets: requests (the whole way in, from a connection's bytes to the row that is stored, the fast way against aiohttp's), chunked, events, fields, head, messages, responses, record. A target may raise
 nothing but what it promises.
 """
 
@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 with atheris.instrument_imports(include=["slipstream_proxy"]):
     from slipstream.config import Config
+    from slipstream_proxy.control.reading import gather, parse
     from slipstream_proxy.data.episode.identity import Prefix, read_tags
     from slipstream_proxy.data.wire import connection
     from slipstream_proxy.data.wire.errors import RequestRefused
@@ -29,8 +30,12 @@ with atheris.instrument_imports(include=["slipstream_proxy"]):
     from slipstream_proxy.dialects import BY_NAME
     from slipstream_proxy.dialects.base import EventCutter, Hide, event_data, stream_objects
     from slipstream_proxy.records import CallHead
+    from slipstream_proxy.segments import list_segments
+    from slipstream_proxy.store.call_rows import call_row, pack
+    from slipstream_proxy.store.delta import cut
+    from slipstream_proxy.store.values import Position, RecordedCall
 
-from tests.support.dataplane import LAST, NEVER, Proxy, sent  # noqa: E402 - behind what is instrumented
+from tests.support.dataplane import LAST, NEVER, Proxy, forget_replays, sent  # noqa: E402 - behind what is instrumented
 from tests.support.fake_engine import FakeEngine  # noqa: E402
 
 Provider = atheris.FuzzedDataProvider
@@ -84,15 +89,17 @@ class WayIn:
 
     async def start(self) -> None:
         self.engine = await FakeEngine().start()
-        proxy = {"durability": "none", "body_limit": 4096, "header_limit": 4096}
+        proxy = {"durability": "none", "body_limit": 4096, "header_limit": 4096, "segment_bytes": 2**20}
         engine = {"urls": [self.engine.url], "name": "tiny"}
-        self.proxy = await Proxy(Config(data_dir=self.folder, engine=engine, proxy=proxy)).start()
+        self.config = Config(data_dir=self.folder, engine=engine, proxy=proxy)
+        self.positions: dict[str, Position] = {}
+        self.proxy = await Proxy(self.config).start()
 
     async def talk(self, parts: list[bytes], patience: float) -> tuple[list[bytes], list[bytes], list[dict[str, str]]]:
         """Statuses of the replies, and what the engine got, once nothing more comes."""
         self.engine.seen.clear()
         self.engine.raw.clear()
-        self.proxy.plane.replays._kept.clear()
+        forget_replays(self.proxy.plane)
         reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy.port)
         got = b""
         with contextlib.suppress(ConnectionError, TimeoutError):
@@ -114,16 +121,35 @@ class WayIn:
         line = connection._LINE
         fast = await self.talk(parts, patience)
         connection._LINE = NEVER
+        connection._lines.clear()  # request lines that were read before
         try:
             slow = await self.talk(parts, patience)
         finally:
             connection._LINE = line
+        self.read_records(len(fast[1]) + len(slow[1]))
         if b"400" in (
             *fast[0][-1:],
             *slow[0][-1:],
         ):  # aiohttp forgets what it read before a malformed request in the same read
             return all(a == b for fasts, slows in zip(fast[1:], slow[1:]) for a, b in zip(fasts, slows))
         return fast == slow
+
+    def read_records(self, most: int) -> None:
+        """What was recorded meanwhile can be read as calls, and is no more than the engine was asked."""
+        reads = gather(self.config.spool_dir, self.positions, 512, 2**24, lambda *torn: None)
+        for read in reads:
+            self.positions[read.writer] = read.position
+            item, whole = parse(read)
+            assert isinstance(item, RecordedCall) and (whole or item.parsed.untrainable), item
+            row = call_row(item, "-/e", 0, packed := pack(item), cut(packed.prompt, ()))
+            assert (
+                row.id == read.frame.head["id"] and "\0" not in f"{item.head.episode}{item.head.task}{item.head.tags}"
+            )
+        assert len(reads) <= most, (len(reads), most)
+        for segments in list_segments(self.config.spool_dir).values():
+            for number, path in segments[:-1]:
+                if number < max(p.segment for p in self.positions.values()):
+                    path.unlink()
 
 
 _way: list[WayIn] = []
@@ -230,7 +256,7 @@ STREAM = [
     for c in [*CHUNKS, {"id": "c", "model": "m", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}]
 ]
 SEEDS: dict[str, bytes] = {
-    "requests": b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nX-A: b\r\nContent-Length: 2\r\n\r\n{}" * 2 + b"\x3f" * 4,
+    "requests": b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-A: b\r\nContent-Length: 2\r\n\r\n{}" * 2 + b"\x3f" * 4,
     "chunked": b"5\r\nhello\r\n0\r\nx: y\r\n\r\n",
     "events": b"event: x\r\ndata: {}\r\n\r\ndata: [DONE]\n\n",
     "fields": b"Host: a\r\nx-slipstream-episode: e\r\nContent-Length: 1\r\n",
