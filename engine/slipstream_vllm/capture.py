@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from slipstream_vllm import packing
+from slipstream_vllm.core_outputs import MARK, Floats, marked
 from slipstream_vllm.versions import CHAT, COMPLETION, resolve
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import LogprobsLists
 
 ASKED = "slipstream_capture"
-MARK = "slipstream"
-"""In the sampling parameters' ``extra_args``: collect floats instead of objects."""
 
 
 class Request(Protocol):
@@ -55,11 +54,6 @@ def with_logprobs(original: Callable[..., object]) -> Callable[..., object]:
     return to_sampling_params
 
 
-def marked(request: EngineCoreRequest) -> bool:
-    params = request.sampling_params
-    return bool(params is not None and params.extra_args and params.extra_args.get(MARK))
-
-
 def collecting_floats(original: Callable[..., LogprobsProcessor]) -> Callable[..., LogprobsProcessor]:
     """``from_new_request``: an array takes the place of the list of objects; vLLM slices and extends both alike."""
 
@@ -77,12 +71,15 @@ def collecting_floats(original: Callable[..., LogprobsProcessor]) -> Callable[..
 def appending_floats(original: Callable[..., None]) -> Callable[..., None]:
     """``_update_sample_logprobs``: the sampled token stands first in each row."""
 
-    def update(self: LogprobsProcessor, logprobs_lists: LogprobsLists) -> None:
+    def update(self: LogprobsProcessor, logprobs_lists: LogprobsLists | Floats) -> None:
         collected = self.logprobs
         if type(collected) is not array:
             original(self, logprobs_lists)
             return
-        sampled = [float(row[0]) for row in logprobs_lists.logprobs]
+        if isinstance(logprobs_lists, Floats):
+            sampled: list[float] = logprobs_lists
+        else:
+            sampled = [float(row[0]) for row in logprobs_lists.logprobs]
         collected.extend(sampled)
         self.cumulative_logprob = (self.cumulative_logprob or 0.0) + sum(sampled)
 

@@ -29,6 +29,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
         "request",
     ),
     "vllm.v1.engine.logprobs:LogprobsProcessor.from_new_request": ("tokenizer", "request"),
+    "vllm.v1.engine.output_processor:OutputProcessor.process_outputs": ("self", "engine_core_outputs"),
     "vllm.v1.engine.logprobs:LogprobsProcessor._update_sample_logprobs": ("self", "logprobs_lists"),
     "vllm.entrypoints.openai.models.serving:OpenAIServingModels.__init__": (
         "self",
@@ -38,7 +39,12 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "vllm.entrypoints.serve.lora.api_router:attach_router": ("app",),
     "vllm.entrypoints.serve.lora.api_router:envs.__getattr__": ("name",),
 }
-"""What the plugin replaces or calls → the first parameters that it must have."""
+"""What the plugin replaces or calls in an API server → the first parameters that it must have."""
+
+EXPECTED_IN_CORE: dict[str, tuple[str, ...]] = {
+    "vllm.v1.core.sched.scheduler:Scheduler.update_from_output": ("self", "scheduler_output", "model_runner_output"),
+}
+"""The same for the engine core's process."""
 
 
 def resolve(path: str) -> Any:
@@ -56,15 +62,15 @@ def minor(version: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def unsupported() -> str | None:
-    """Why the plugin must stay off beside the installed vLLM; None: it may work."""
+def unsupported(core: bool = False) -> str | None:
+    """Why the plugin must stay off in an API server, or in the engine ``core``; None: it may work."""
     import vllm
 
     version = minor(vllm.__version__)
     if version is None or not OLDEST <= version <= NEWEST:
         known = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
         return f"vLLM {vllm.__version__} is not one of the versions it knows ({known})"
-    for path, expected in EXPECTED.items():
+    for path, expected in (EXPECTED_IN_CORE if core else EXPECTED).items():
         try:
             parameters = tuple(inspect.signature(resolve(path)).parameters)
         except (ImportError, AttributeError, TypeError, ValueError) as e:
