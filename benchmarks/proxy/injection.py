@@ -1,92 +1,126 @@
-"""What asking for ids and log-probabilities costs the engine: vLLM's own tokens a second with and without it, in alternating rounds.
+"""What a record of every call costs: an engine's tokens a second bare, and through Slipstream with ids and log-probabilities captured.
 
-    python benchmarks/proxy/injection.py URL MODEL [--rounds 5] [--streams 32] [--tokens 64] [--proxy]
+    python benchmarks/proxy/injection.py ENGINE MODEL [--stock URL] [--streams 256,64,8] [--tokens 256] [--rounds 3]
+                                         [--swaps N --adapters FOLDER] [--workers 4] [--out FILE]
 
-``--proxy``: the same bare requests through Slipstream, too (one worker, ``durability = "power"``). Last line: one JSON object of medians.
+ENGINE: a vLLM with the plugin. ``--stock``: a vLLM without it, with one API server, which is asked for nothing but text. The ways take
+turns; each figure is the median over the rounds of the ratio to ``bare`` in the same round. ``--swaps``: then that many adapters go live
+under as many streams as the first number of ``--streams`` says (``benchmarks/engine/swaps.py``). The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import aiohttp
-from targets import start_slipstream
+from targets import free_port
 
-INJECTED = {"return_token_ids": True, "logprobs": True}
-Way = tuple[str, dict[str, str], dict[str, Any]]
-"""Base URL, headers, what is added to a body."""
+sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))
+from streams import Way, measure
+from swaps import swap
 
+from slipstream.config import Config
 
-async def call(session: aiohttp.ClientSession, way: Way, options: argparse.Namespace, *, stream: bool) -> int:
-    """Completion tokens of one call."""
-    url, headers, more = way
-    body: dict[str, Any] = {
-        "model": options.model,
-        "messages": [{"role": "user", "content": "when is the dentist for dana"}],
-    }
-    body |= {"temperature": 1.0, "max_tokens": options.tokens, "ignore_eos": True, "stream": stream, **more}
-    if stream:
-        body["stream_options"] = {"include_usage": True}
-    async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as reply:
-        text = await reply.read()
-    if reply.status != 200:
-        raise SystemExit(f"{reply.status} {text[:500]!r}")
-    if stream:
-        text = next(line for line in reversed(text.split(b"\n")) if b'"usage":{' in line).removeprefix(b"data: ")
-    return int(json.loads(text)["usage"]["completion_tokens"])
+FORMS = {"whole": False, "stream": True}
 
 
-async def rate(session: aiohttp.ClientSession, way: Way, options: argparse.Namespace, *, stream: bool) -> float:
-    """Tokens a second of ``streams`` clients that each make ``calls`` calls."""
+@contextlib.contextmanager
+def slipstream(folder: Path, options: argparse.Namespace) -> Iterator[str]:
+    """A proxy in front of the engine, at its default settings but for the number of workers. Yields its URL."""
+    port = free_port()
+    config = Config.model_validate(
+        {
+            "data_dir": str(folder / "data"),
+            "proxy": {"port": port, "workers": options.workers},
+            "engine": {"urls": [options.url], "name": options.model},
+            "adapters": {"dir": str(options.adapters)} if options.swaps else {},
+            "gate": {"pace": "go"},
+        }
+    )
+    path = folder / "slipstream.json"
+    path.write_text(config.model_dump_json(exclude_unset=True))
+    code = f"import json, sys; from slipstream.config import Config; from slipstream_proxy.main import run; sys.exit(run(Config.model_validate(json.load(open({str(path)!r})))))"
+    with open(folder / "proxy.log", "w") as log:
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=log, stderr=log, env=os.environ)
+        try:
+            wait_ready(f"http://127.0.0.1:{port}", process, folder / "proxy.log")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(60)
 
-    async def client() -> int:
-        return sum([await call(session, way, options, stream=stream) for _ in range(options.calls)])
 
-    start = time.monotonic()
-    tokens = sum(await asyncio.gather(*(client() for _ in range(options.streams))))
-    return tokens / (time.monotonic() - start)
+def wait_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(600):
+        if process.poll() is not None:
+            raise SystemExit(f"the proxy ended:\n{log.read_text()[-4000:]}")
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/readyz", timeout=2) as reply:
+            if reply.status == 200:
+                return
+        time.sleep(0.1)
+    raise SystemExit(f"the proxy is not ready:\n{log.read_text()[-4000:]}")
 
 
-async def measure(options: argparse.Namespace, ways: dict[str, Way]) -> dict[str, Any]:
-    found: dict[str, list[float]] = {}
-    timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
-        for way in ways.values():
-            await rate(session, way, options, stream=False)
-        for _ in range(options.rounds):
-            for form, stream in (("whole", False), ("stream", True)):
-                rates = {name: await rate(session, way, options, stream=stream) for name, way in ways.items()}
-                for name, value in rates.items():
-                    found.setdefault(f"{form}_{name}", []).append(value)
-                    if name != "bare":
-                        found.setdefault(f"{form}_{name}_ratio", []).append(value / rates["bare"])
-    return {name: round(statistics.median(values), 3) for name, values in found.items()}
+def rates(options: argparse.Namespace, ways: dict[str, Way]) -> dict[str, float]:
+    """Medians of tokens/s, and of the ratio to ``bare`` in the same round."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for way in ways.values():
+        measure(way, options.model, 64, 64, stream=False)  # what compiles at the first call
+    for streams in options.streams:
+        for form, stream in FORMS.items():
+            for _ in range(options.rounds):
+                now: dict[str, float] = {}
+                for name, way in ways.items():
+                    if name == "stock" and not (stream and streams == options.streams[0]):
+                        continue
+                    made = measure(way, options.model, streams, options.tokens, stream=stream)
+                    print(json.dumps({"way": name, "streams": streams, "form": form, **vars(made)}), flush=True)
+                    now[name] = made.tokens_per_second
+                    found["failed"].append(made.failed)
+                for name, value in now.items():
+                    found[f"{name}_{form}_{streams}"].append(value)
+                found[f"share_{form}_{streams}"].append(now["captured"] / now["bare"])
+                if "stock" in now:
+                    found[f"vs_stock_{form}_{streams}"].append(now["captured"] / now["stock"])
+    failed = sum(found.pop("failed"))
+    return {"failed": failed} | {k: round(statistics.median(v), 3) for k, v in found.items()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url", help="of a vLLM with the plugin, without /v1")
     parser.add_argument("model")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--streams", type=int, default=32)
-    parser.add_argument("--calls", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--proxy", action="store_true")
+    parser.add_argument("--stock", help="of a vLLM with one API server and without the plugin")
+    parser.add_argument("--streams", type=lambda s: [int(n) for n in s.split(",")], default=[256, 64, 8])
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=4, help="of Slipstream")
+    parser.add_argument("--swaps", type=int, default=0)
+    parser.add_argument("--adapters", type=Path, help="folder with MODEL@1, MODEL@2, …")
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    ways: dict[str, Way] = {"bare": (options.url, {}, {}), "injected": (options.url, {}, INJECTED)}
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
-        if options.proxy:
-            ours = start_slipstream(stack, Path(name), options.url, "power", model=options.model)
-            ways["proxy"] = (f"http://127.0.0.1:{ours.port}", {"authorization": f"Bearer {ours.key}"}, {})
-        print(json.dumps(asyncio.run(measure(options, ways))))
+    with tempfile.TemporaryDirectory() as name, slipstream(Path(name), options) as proxy:
+        ways = {"bare": Way(options.url), "captured": Way(proxy)}
+        if options.stock:
+            ways["stock"] = Way(options.stock)
+        found: dict[str, object] = dict(rates(options, ways))
+        print(json.dumps(found), flush=True)
+        if options.swaps:
+            found |= swap(options.url, proxy, options.model, options.streams[0], options.swaps)
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,183 @@
+"""Adapters that go live under load: how long it takes, what the streams notice, and whether a token came from a wrong adapter.
+
+Each stream makes one greedy call after the other, each an episode of its own, and notes the adapter that the reply names. Afterwards
+each adapter answers the same prompt alone, on the quiet engine: ids that it does not give there are ids of another adapter. The
+adapters of ``make_adapters.py`` each have one answer of their own, so a wrong one cannot be taken for rounding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import multiprocessing
+import statistics
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
+from urllib.parse import urlsplit
+
+from streams import PROCESSES
+
+PROMPT = [{"role": "user", "content": "say it"}]
+TOKENS = 96
+
+
+@dataclass
+class Call:
+    adapter: str
+    ids: list[int]
+    gaps: list[float]
+    """Seconds between two events of the stream."""
+    began: float = 0.0
+
+
+@dataclass
+class Load:
+    """What the streams saw."""
+
+    calls: list[Call] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+
+def one_call(url: str, model: str, episode: str | None) -> Call:
+    """A greedy streamed call. Raises ``RuntimeError`` if it fails or ends without its last token."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
+    body = {"model": model, "messages": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+    body |= {"stream": True, "return_token_ids": True}
+    headers = {"content-type": "application/json"} | ({"x-slipstream-episode": episode} if episode else {})
+    began = last = time.monotonic()
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+    reply = connection.getresponse()
+    call = Call(reply.headers.get("x-slipstream-adapter", model), [], [], began)
+    if reply.status != 200:
+        raise RuntimeError(f"{reply.status} {reply.read(300)!r}")
+    for line in reply:
+        if not line.startswith(b"data: {"):
+            continue
+        event = json.loads(line[6:])
+        if "error" in event:
+            raise RuntimeError(str(event)[:300])
+        now = time.monotonic()
+        for choice in event["choices"]:
+            if choice.get("token_ids"):
+                if call.ids:
+                    call.gaps.append(now - last)
+                last = now
+                call.ids += choice["token_ids"]
+    connection.close()
+    if len(call.ids) != TOKENS:
+        raise RuntimeError(f"{len(call.ids)} of {TOKENS} tokens")
+    return call
+
+
+def stream(load: Load, stop: Event, url: str, model: str, number: int) -> None:
+    n = 0
+    while not stop.is_set():
+        n += 1
+        try:
+            load.calls.append(one_call(url, model, f"swap-{number}-{n}"))
+        except (RuntimeError, OSError, http.client.HTTPException) as e:
+            load.failed.append(repr(e))
+
+
+def process(url: str, model: str, numbers: range, stop: Event, out: Queue[Load]) -> None:
+    load = Load()
+    with ThreadPoolExecutor(len(numbers)) as pool:
+        for number in numbers:
+            pool.submit(stream, load, stop, url, model, number)
+    out.put(load)
+
+
+@contextlib.contextmanager
+def streaming(url: str, model: str, streams: int) -> Iterator[Load]:
+    """Streams from several processes. What they saw is there at the end of the block."""
+    stop, load = multiprocessing.Event(), Load()
+    out: Queue[Load] = multiprocessing.Queue()
+    share = max(1, streams // PROCESSES)
+    shares = [range(i, i + share) for i in range(0, streams, share)]
+    processes = [multiprocessing.Process(target=process, args=(url, model, s, stop, out)) for s in shares]
+    for p in processes:
+        p.start()
+    yield load
+    stop.set()
+    for _ in processes:
+        found = out.get()
+        load.calls += found.calls
+        load.failed += found.failed
+    for p in processes:
+        p.join()
+
+
+def control(url: str, method: str, path: str, body: object = None) -> dict[str, object]:
+    request = urllib.request.Request(
+        f"{url}/slipstream/v1{path}",
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"content-type": "application/json"},
+    )
+    for _ in range(50):
+        try:
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                return dict(json.load(reply))
+        except urllib.error.HTTPError as e:
+            if e.code != 503:  # busy: it says so at once, and is asked again
+                raise SystemExit(f"{method} {path}: {e.code} {e.read(500)!r}") from None
+            time.sleep(0.1)
+    raise SystemExit(f"{method} {path}: 503 fifty times in a row")
+
+
+def go_live(url: str, model: str, number: int) -> float:
+    """Seconds from the registration to the adapter being live."""
+    name = f"{model}@{number}"
+    start = time.monotonic()
+    control(url, "POST", "/adapters", {"path": name, "step": number})
+    while dict(control(url, "GET", "/adapters")["live"]).get(model) != name:  # type: ignore[call-overload]
+        if time.monotonic() - start > 60:
+            raise SystemExit(f"{name} is not live after 60 s: {control(url, 'GET', '/adapters')}"[:2000])
+        time.sleep(0.005)
+    return time.monotonic() - start
+
+
+def swap(engine: str, proxy: str, model: str, streams: int, count: int) -> dict[str, object]:
+    """``count`` swaps under ``streams`` streams."""
+    seconds = []
+    with streaming(proxy, model, streams) as load:
+        time.sleep(8)
+        quiet_until = time.monotonic()
+        for number in range(1, count + 1):
+            seconds.append(go_live(proxy, model, number))
+            time.sleep(0.2)
+        swapped_until = time.monotonic()
+        time.sleep(2)
+    reference = {name: one_call(engine, name, None).ids for name in sorted({c.adapter for c in load.calls})}
+    wrong = sum(a != b for c in load.calls for a, b in zip(c.ids, reference[c.adapter], strict=True))
+    distinct = len({tuple(ids) for ids in reference.values()})
+    before = [g for c in load.calls if c.began < quiet_until - 4 for g in c.gaps]
+    during = [g for c in load.calls if quiet_until <= c.began < swapped_until for g in c.gaps]
+    return {
+        "swaps": count,
+        "swap_streams": streams,
+        "swap_failed_calls": len(load.failed),
+        "swap_failures": sorted(set(load.failed))[:3],
+        "swap_calls": len(load.calls),
+        "swap_adapters_served": len(reference),
+        "swap_distinct_answers": distinct,
+        "swap_wrong_tokens": wrong,
+        "swap_live_p50_ms": round(1000 * statistics.median(seconds), 1),
+        "swap_live_p99_ms": round(1000 * sorted(seconds)[min(len(seconds) - 1, int(0.99 * len(seconds)))], 1),
+        "token_gap_p99_ms_before": round(1000 * quantile(before, 0.99), 1),
+        "token_gap_p99_ms_during": round(1000 * quantile(during, 0.99), 1),
+        "token_gap_p999_ms_before": round(1000 * quantile(before, 0.999), 1),
+        "token_gap_p999_ms_during": round(1000 * quantile(during, 0.999), 1),
+    }
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[int(share * (len(values) - 1))] if values else float("nan")
