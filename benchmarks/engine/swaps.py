@@ -105,14 +105,16 @@ def streaming(url: str, model: str, streams: int) -> Iterator[Load]:
     processes = [multiprocessing.Process(target=process, args=(url, model, s, stop, out)) for s in shares]
     for p in processes:
         p.start()
-    yield load
-    stop.set()
-    for _ in processes:
-        found = out.get()
-        load.calls += found.calls
-        load.failed += found.failed
-    for p in processes:
-        p.join()
+    try:
+        yield load
+    finally:
+        stop.set()
+        for _ in processes:
+            found = out.get()
+            load.calls += found.calls
+            load.failed += found.failed
+        for p in processes:
+            p.join()
 
 
 def control(url: str, method: str, path: str, body: object = None) -> dict[str, object]:

@@ -21,13 +21,14 @@ from vllm.v1.engine.logprobs import LogprobsProcessor
 from vllm.v1.outputs import LogprobsLists
 
 from slipstream_vllm import capture, packing
+from slipstream_vllm.core_outputs import MARK
 
 update = capture.appending_floats(LogprobsProcessor._update_sample_logprobs)
 make = capture.collecting_floats(LogprobsProcessor.from_new_request)
 
 
 def processor(*, packed: bool) -> LogprobsProcessor:
-    params = SamplingParams(logprobs=0, extra_args={capture.MARK: 1} if packed else None)
+    params = SamplingParams(logprobs=0, extra_args={MARK: 1} if packed else None)
     return make(LogprobsProcessor, None, SimpleNamespace(sampling_params=params))
 
 

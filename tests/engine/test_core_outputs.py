@@ -62,7 +62,7 @@ def sent_and_received(counts: list[tuple[int, bool]], lists: LogprobsLists, tran
         transfer=transfer,
     )
     model_output = SimpleNamespace(logprobs=lists, req_id_to_index={f"r{i}": i for i in range(len(counts))})
-    made = core_outputs.sending_floats(scheduled)(scheduler, None, model_output)  # type: ignore[arg-type]
+    made = core_outputs.sending_floats(scheduled)(scheduler, None, model_output)
     assert model_output.logprobs is lists
     decoded = MsgpackDecoder(EngineCoreOutputs).decode(MsgpackEncoder().encode(made[0]))
     seen: list[Any] = []
@@ -115,5 +115,5 @@ def test_a_step_without_marked_requests_is_left_alone(lists: LogprobsLists | Non
         seen.append(given.logprobs)
         return {}
 
-    core_outputs.sending_floats(original)(scheduler, None, model_output)  # type: ignore[arg-type]
+    core_outputs.sending_floats(original)(scheduler, None, model_output)
     assert seen == [lists]
