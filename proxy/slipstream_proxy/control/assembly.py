@@ -22,6 +22,7 @@ from slipstream_proxy.control.metrics import ControlMetrics
 from slipstream_proxy.control.mutations import Mutations
 from slipstream_proxy.control.store_handle import StoreHandle
 from slipstream_proxy.control.store_health import StoreHealth, probe_of
+from slipstream_proxy.control.token_text import TokenTexter
 from slipstream_proxy.spool import SpoolWriter
 
 
@@ -59,4 +60,5 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         metrics=metrics,
         health=StoreHealth(probe_of(config.store_url)),
         judges=JudgeBoard(config.judge.name),
+        texter=TokenTexter(config),
     )

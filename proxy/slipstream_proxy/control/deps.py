@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.control.live import LiveState
     from slipstream_proxy.control.metrics import ControlMetrics
     from slipstream_proxy.control.mutations import Mutations
+    from slipstream_proxy.control.token_text import TokenTexter
     from slipstream_proxy.store.protocol import Store
 
 T = TypeVar("T")
@@ -76,6 +77,7 @@ class Deps:
     metrics: ControlMetrics
     health: StoreHealth
     judges: JudgeBoard
+    texter: TokenTexter
     feed: Feed = field(default_factory=Feed)
     activity: SidecarActivity = field(default_factory=SidecarActivity)
     started: float = field(default_factory=time.time)

@@ -51,6 +51,7 @@ from slipstream_proxy.store.values import ArrowBatch, EpisodeFilter, Name, Outco
 
 if TYPE_CHECKING:
     from slipstream_proxy.store.funnel import FunnelCounts
+    from slipstream_proxy.store.reports import Reports
 
 
 class Episodes(Protocol):
@@ -237,6 +238,8 @@ class Store(Protocol):
     def statistics(self) -> Statistics: ...
     @property
     def outcomes(self) -> Outcomes: ...
+    @property
+    def reports(self) -> Reports: ...
 
     @property
     def rebuilt(self) -> bool:

@@ -30,6 +30,7 @@ from slipstream_proxy.store.pins import PinTable
 from slipstream_proxy.store.positions import SpoolPositions
 from slipstream_proxy.store.protocol import Store
 from slipstream_proxy.store.recall import Recall
+from slipstream_proxy.store.reports import Reports
 from slipstream_proxy.store.restore import EpisodeRestore
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.snapshots import Snapshots
@@ -61,6 +62,7 @@ class SqlStore:
         self.batches = BatchQueue(db, rules, self.groups, self.calls, self.rewards)
         self.judging = JudgeQueue(db, rules, memory, self.episodes, self.groups, self.rewards, self.outcomes)
         self.statistics = StoreStatistics(db, rules, pace, days, self.rewards)
+        self.reports = Reports(db, self.calls, self.groups, self.rewards)
         self._deletion = Deletion(db, memory, self.calls, self.episodes, self.groups)
         self._lifecycle = Lifecycle(
             db,

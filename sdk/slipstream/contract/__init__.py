@@ -31,6 +31,19 @@ from slipstream.contract.episodes import (
     RewardIn,
 )
 from slipstream.contract.funnel import Funnel, FunnelLine
+from slipstream.contract.groups import (
+    BatchDetail,
+    BatchEpisodeLink,
+    BatchPage,
+    BatchSummary,
+    CallTokens,
+    GroupDetail,
+    GroupPage,
+    GroupRun,
+    GroupSummary,
+    RunJudgement,
+    Token,
+)
 from slipstream.contract.judging import (
     CacheEntry,
     Group,
@@ -47,6 +60,7 @@ from slipstream.contract.judging import (
     Score,
     ScoresIn,
 )
+from slipstream.contract.learning import Learning, LearningPoint
 from slipstream.contract.names import name_of
 from slipstream.contract.sharing import EngineReleased, EngineReleaseIn, Hold, HoldIn
 from slipstream.contract.status import Event, Sidecar, Sql, SqlResult, Status
@@ -63,9 +77,14 @@ __all__ = [
     "AdapterList",
     "AdapterState",
     "BatchAck",
+    "BatchDetail",
+    "BatchEpisodeLink",
     "BatchLeaseIn",
+    "BatchPage",
+    "BatchSummary",
     "CacheEntry",
     "CallRecord",
+    "CallTokens",
     "Deleted",
     "DoneIn",
     "EngineReleaseIn",
@@ -82,10 +101,14 @@ __all__ = [
     "GateIn",
     "GateReport",
     "Group",
+    "GroupDetail",
     "GroupEpisode",
     "GroupKind",
     "GroupLease",
     "GroupLeaseIn",
+    "GroupPage",
+    "GroupRun",
+    "GroupSummary",
     "Headers",
     "Hold",
     "HoldIn",
@@ -96,11 +119,14 @@ __all__ = [
     "JudgeSpent",
     "JudgeStatus",
     "JudgingStatus",
+    "Learning",
+    "LearningPoint",
     "Lineage",
     "Model",
     "Reward",
     "RewardAck",
     "RewardIn",
+    "RunJudgement",
     "Score",
     "ScoresIn",
     "Sidecar",
@@ -109,6 +135,7 @@ __all__ = [
     "SqlResult",
     "Status",
     "Tag",
+    "Token",
     "check_lora_rank",
     "name_of",
 ]

@@ -1,0 +1,221 @@
+"""Groups, batches, and the tokens of a call: what was compared, what was trained on, and what came of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from aiohttp import web
+from pydantic import Field
+
+from slipstream import contract as c
+from slipstream_proxy.control.http import Ctx, Query, Route, reply
+from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.token_text import TokenTexts
+from slipstream_proxy.store.call_tokens import StoredTokens
+from slipstream_proxy.store.codec import Floats, Ids
+from slipstream_proxy.store.group_pages import BatchFilter, GroupFilter
+
+ID = "[A-Za-z0-9._~-]{1,160}"
+NOT_A_VERB = "(?!lease$|parked$)"
+"""Paths beside those of groups and batches."""
+NAME = r"^[^\x00]+$"
+CURSOR = r"^[\x21-\x7e]+$"
+GroupState = Literal[
+    "forming", "waiting_reward", "ready", "leased", "trained", "skipped", "stale", "dropped", "eval", "window"
+]
+
+
+class PageQuery(Query):
+    cursor: str | None = Field(
+        None, min_length=1, max_length=1000, pattern=CURSOR, description="`next` of the page before."
+    )
+    limit: int = Field(50, ge=1, le=500)
+
+
+class GroupsQuery(PageQuery):
+    key: str | None = Field(
+        None, max_length=64, pattern="^[A-Za-z0-9_-]+$", description="Another key's (admin, viewer)."
+    )
+    task: c.Tag | None = None
+    model: str | None = Field(None, min_length=1, max_length=200, pattern=NAME)
+    split: Literal["train", "eval"] | None = None
+    state: GroupState | None = None
+    kind: Literal["task", "like", "window"] | None = None
+    batch: c.Id | None = Field(None, description="Groups that were in this batch.")
+    adapter: str | None = Field(
+        None, min_length=1, max_length=200, pattern=NAME, description="That one of its runs is of, or that came of it."
+    )
+
+
+class BatchesQuery(PageQuery):
+    model: str | None = Field(None, min_length=1, max_length=200, pattern=NAME)
+    state: Literal["leased", "trained", "skipped", "released", "expired"] | None = None
+    adapter: str | None = Field(None, min_length=1, max_length=200, pattern=NAME, description="What came of it.")
+    step: int | None = Field(None, ge=0, le=2**31 - 1)
+
+
+class TokensQuery(Query):
+    prompt: int = Field(2000, ge=0, le=200_000, description="At most so many of the prompt's last tokens.")
+    text: bool = Field(True, description="With texts.")
+
+
+def _no_page(e: ValueError) -> Problem:
+    return Problem(404, f"no such page: {e}", field="query.cursor", fix="pass `next` of the page before as it is")
+
+
+async def list_groups(ctx: Ctx) -> web.StreamResponse:
+    q: GroupsQuery = ctx.query
+    key = q.key if ctx.caller.sees_all else ctx.owner(q.key)
+    fields = q.model_dump(exclude={"key"})
+    try:
+        return reply(await ctx.deps.ask(ctx.deps.store.reports.groups.page, GroupFilter(key=key, **fields)))
+    except ValueError as e:
+        raise _no_page(e) from e
+
+
+async def get_group(ctx: Ctx) -> web.StreamResponse:
+    key = None if ctx.caller.sees_all else ctx.caller.key
+    found = await ctx.deps.ask(ctx.deps.store.reports.groups.get, key, ctx.path("group"))
+    if found is None:
+        raise Problem(404, f"no group {ctx.path('group')}", field="path.group", fix="list them with GET groups")
+    return reply(found)
+
+
+async def list_batches(ctx: Ctx) -> web.StreamResponse:
+    q: BatchesQuery = ctx.query
+    try:
+        return reply(await ctx.deps.ask(ctx.deps.store.reports.groups.batch_page, BatchFilter(**q.model_dump())))
+    except ValueError as e:
+        raise _no_page(e) from e
+
+
+async def get_batch(ctx: Ctx) -> web.StreamResponse:
+    found = await ctx.deps.ask(ctx.deps.store.reports.groups.batch, ctx.path("batch"))
+    if found is None:
+        raise Problem(404, f"no batch {ctx.path('batch')}", field="path.batch", fix="list them with GET batches")
+    if not ctx.caller.sees_all:
+        own = [e for e in found.episodes if e.key == ctx.caller.key]
+        groups = list(dict.fromkeys(e.group for e in own))
+        found = found.model_copy(update={"episodes": own, "groups": groups})
+    return reply(found)
+
+
+def why_masked(stored: StoredTokens) -> str | None:
+    """Why no sampled token of this call counts in a loss; None: they do, or will."""
+    if not stored.call.trainable:
+        return stored.call.reason or "not trainable"
+    if stored.ep.split != "train":
+        return "split eval: compared, never trained on"
+    if stored.trained is None and stored.group_state in ("stale", "dropped", "skipped"):
+        return f"its group is {stored.group_state}: {stored.group_cause or 'no cause was told'}"
+    return None
+
+
+def _sampled(
+    ids: Ids, logprobs: Floats, texts: list[str] | None, masked: str | None, advantage: float | None
+) -> list[c.Token]:
+    return [
+        c.Token(
+            id=token,
+            text=texts[i] if texts is not None else None,
+            logprob=float(logprobs[i]) if i < len(logprobs) else None,
+            trained=masked is None,
+            masked=masked,
+            advantage=advantage,
+        )
+        for i, token in enumerate(ids.tolist())
+    ]
+
+
+async def get_tokens(ctx: Ctx) -> web.StreamResponse:
+    """Prompts are never trained on: the tokens of replies in them count in the calls that sampled them."""
+    deps, q = ctx.deps, ctx.query
+    key = None if ctx.caller.sees_all else ctx.caller.key
+    stored = await deps.ask(deps.store.reports.tokens.get, key, ctx.path("call"))
+    if stored is None:
+        raise Problem(404, f"no call {ctx.path('call')}", field="path.call", fix="find it with GET episodes?q=<call>")
+    ep, row = stored.ep, stored.call
+    prompt = stored.prompt[len(stored.prompt) - min(q.prompt, len(stored.prompt)) :]
+    lists = [prompt.tolist(), *(ids.tolist() for ids, _ in stored.choices)]
+    urls = [e.url for e in deps.engines.engines if e.healthy]
+    said = TokenTexts(None, None, "text=false")
+    if q.text:
+        said = await deps.texter.texts(row.adapter or row.model, lists, urls)
+    masked, advantage = why_masked(stored), stored.trained.advantage if stored.trained else None
+    gaps: tuple[float | None, float | None] = (None, None)
+    if stored.step is not None:
+        gaps = await deps.ask(deps.store.reports.groups.gap, stored.step)
+    texts = said.texts or [None] * len(lists)
+    found = c.CallTokens(
+        call=row.id,
+        episode=ep.id,
+        key=ep.key,
+        adapter=row.adapter,
+        trainable=row.trainable,
+        untrainable_reason=row.reason,
+        prompt=_prompt(lists[0], texts[0]),
+        prompt_left_out=len(stored.prompt) - len(prompt),
+        choices=[
+            _sampled(ids, logprobs, text, masked, advantage)
+            for (ids, logprobs), text in zip(stored.choices, texts[1:], strict=True)
+        ],
+        tokenizer=said.source,
+        no_text=said.why if said.texts is None else None,
+        advantage=advantage,
+        batch=stored.trained.batch if stored.trained else None,
+        step=stored.step,
+        gap_mean=gaps[0],
+        gap_max=gaps[1],
+    )
+    return reply(found)
+
+
+def _prompt(ids: list[int], texts: list[str] | None) -> list[c.Token]:
+    return [
+        c.Token(id=token, text=texts[i] if texts is not None else None, trained=False, masked="prompt")
+        for i, token in enumerate(ids)
+    ]
+
+
+ROUTES = [
+    Route(
+        "GET",
+        c.API + "/groups",
+        list_groups,
+        "Groups, newest first: runs of a task that are compared",
+        query=GroupsQuery,
+        responses={200: c.GroupPage},
+        errors=(404,),
+    ),
+    Route(
+        "GET",
+        c.API + "/groups/{group:" + NOT_A_VERB + ID + "}",
+        get_group,
+        "One group: its runs side by side, rewards, advantages, judgements with votes, and its batches",
+        responses={200: c.GroupDetail},
+    ),
+    Route(
+        "GET",
+        c.API + "/batches",
+        list_batches,
+        "Batches, newest first: groups that the trainer leased together, and the step and adapter that came of them",
+        query=BatchesQuery,
+        responses={200: c.BatchPage},
+        errors=(404,),
+    ),
+    Route(
+        "GET",
+        c.API + "/batches/{batch:" + NOT_A_VERB + ID + "}",
+        get_batch,
+        "One batch: its groups and episodes, with rewards and advantages",
+        responses={200: c.BatchDetail},
+    ),
+    Route(
+        "GET",
+        c.API + "/calls/{call:" + ID + "}/tokens",
+        get_tokens,
+        "A call token by token: text, log-probability, advantage, and what is masked and why",
+        query=TokensQuery,
+        responses={200: c.CallTokens},
+    ),
+]

@@ -1,0 +1,63 @@
+"""What was learned: rewards by adapter or time, as series with standard errors."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from aiohttp import web
+from pydantic import Field
+
+from slipstream import contract as c
+from slipstream_proxy.control.http import Ctx, Query, Route, reply
+from slipstream_proxy.control.routes.episodes import Number
+from slipstream_proxy.store.learning import LearningFilter
+
+
+class LearningQuery(Query):
+    by: Literal["adapter", "time"] = Field("adapter", description="A point for each adapter, or for each span of time.")
+    each: str | None = Field(
+        None,
+        pattern=r"^(task|split|arm|tag\.[A-Za-z0-9._-]{1,128})$",
+        description="A series for each `task`, `split`, `arm` or value of a tag (`tag.<name>`).",
+    )
+    key: str | None = Field(
+        None, max_length=64, pattern="^[A-Za-z0-9_-]+$", description="Another key's (admin, viewer)."
+    )
+    model: str | None = Field(None, min_length=1, max_length=200, pattern=r"^[^\x00]+$")
+    task: c.Tag | None = None
+    split: Literal["train", "eval"] | None = None
+    arm: Literal["live", "control", "best", "candidate"] | None = None
+    tag: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,128}:[A-Za-z0-9._-]{1,128}$", description="`name:value`.")
+    since: Number | None = Field(None, description="Started at or after, seconds since the epoch.")
+    until: Number | None = Field(None, description="Started before.")
+    bucket: float | None = Field(
+        None,
+        ge=1,
+        le=1e9,
+        allow_inf_nan=False,
+        description="Seconds of a span of time; left out: by the time there is.",
+    )
+    success_from: Number = Field(0.5, description="A reward of this or more is a success.")
+
+
+async def get_learning(ctx: Ctx) -> web.StreamResponse:
+    q: LearningQuery = ctx.query
+    name, _, value = (q.tag or "").partition(":")
+    wanted = LearningFilter(
+        **q.model_dump(exclude={"tag", "key"}),
+        key=q.key if ctx.caller.sees_all else ctx.owner(q.key),
+        tag=(name, value) if name else None,
+    )
+    return reply(await ctx.deps.ask(ctx.deps.store.reports.learning.read, wanted))
+
+
+ROUTES = [
+    Route(
+        "GET",
+        c.API + "/learning",
+        get_learning,
+        "Reward and success by adapter or time, with standard errors; a series for each task, split, arm or tag",
+        query=LearningQuery,
+        responses={200: c.Learning},
+    ),
+]

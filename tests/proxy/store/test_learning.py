@@ -1,0 +1,100 @@
+"""Conformance: rewards over adapters and time, beside the same figures made with Python's statistics."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections import defaultdict
+
+import pytest
+from tests.support.records import NOW, call, reward
+
+from slipstream_proxy.store.learning import MOST_BUCKETS, MOST_SERIES, LearningFilter, version_of
+
+
+@pytest.fixture
+def runs(store):
+    """60 episodes as (task, split, lang, adapter, started, reward)."""
+    chance = random.Random(5)
+    made, records = [], []
+    for i in range(60):
+        run = (
+            f"t{chance.randrange(3)}", chance.choice(("train", "eval")), chance.choice(("de", "en", None)),
+            chance.choice(("m", "m@1", "m@10")), NOW + 100.0 * i, chance.choice((0.0, 0.5, 1.0)),
+        )  # fmt: skip
+        made.append(run)
+        task, split, lang, adapter, at, value = run
+        tags = {"a": "x"} | ({"lang": lang} if lang else {})
+        records += [
+            call(f"e{i}", task=task, split=split, tags=tags, adapter=adapter, at=at),
+            reward(f"e{i}", value, at=at),
+        ]
+    store.ingest([*records, call("open", at=NOW), call("bare", at=NOW, done=True)], {})
+    return made
+
+
+def check(points, expected: dict, name) -> None:
+    assert {name(p) for p in points} == set(expected)
+    for p in points:
+        values = expected[name(p)]
+        assert p.n == len(values)
+        assert p.mean == pytest.approx(statistics.fmean(values))
+        if len(values) > 1:
+            assert p.se == pytest.approx(statistics.stdev(values) / math.sqrt(len(values)))
+        else:
+            assert p.se is None
+        assert p.success == pytest.approx(sum(v >= 0.75 for v in values) / len(values))
+
+
+def read(store, **wanted):
+    return store.reports.learning.read(LearningFilter(success_from=0.75, **wanted))
+
+
+@pytest.mark.parametrize(
+    ("each", "place"), [(None, None), ("task", 0), ("split", 1), ("tag.lang", 2), ("tag.none", None)]
+)
+def test_by_adapter(store, runs, each, place):
+    expected = defaultdict(list)
+    for run in runs:
+        expected[None if place is None else run[place], run[3]].append(run[5])
+    found = read(store, by="adapter", each=each)
+    check(found.points, expected, lambda p: (p.series, p.adapter))
+    assert found.left_out == 0
+    assert [p.version for p in found.points if p.series == found.points[0].series] == [0, 1, 10]
+
+
+def test_by_time(store, runs):
+    found = read(store, by="time", bucket=1000.0)
+    expected = defaultdict(list)
+    for run in runs:
+        expected[math.floor(run[4] / 1000.0) * 1000.0].append(run[5])
+    check(found.points, expected, lambda p: p.start)
+    assert found.bucket == 1000.0
+    assert [p.start for p in found.points] == sorted(expected)
+    assert len(read(store, by="time").points) <= MOST_BUCKETS + 1
+
+
+def test_filters(store, runs):
+    for wanted, keep in (
+        ({"task": "t1"}, lambda r: r[0] == "t1"),
+        ({"split": "eval"}, lambda r: r[1] == "eval"),
+        ({"tag": ("lang", "de")}, lambda r: r[2] == "de"),
+        ({"since": NOW + 2000, "until": NOW + 4000}, lambda r: NOW + 2000 <= r[4] < NOW + 4000),
+        ({"model": "other"}, lambda r: False),
+        ({"key": "k9"}, lambda r: False),
+    ):
+        found = read(store, **wanted).points
+        assert sum(p.n for p in found) == sum(map(keep, runs)), wanted
+
+
+def test_few_series_of_many(store):
+    names = [f"e{i:02d}" for i in range(MOST_SERIES + 5)]
+    store.ingest([call(name, task=f"task-{name}") for name in names] + [reward(name) for name in names], {})
+    found = read(store, each="task")
+    assert (len(found.points), found.left_out) == (MOST_SERIES, 5)
+    assert read(store, by="time", task="nothing").points == []
+
+
+def test_versions():
+    assert [version_of(a, "m") for a in ("m", "m@3", "base", "x@3", "m@x")] == [0, 3, 0, None, None]
