@@ -1,6 +1,6 @@
 """Write the reference pages of the documentation from the code.
 
-    python scripts/reference_docs.py FOLDER    write settings.md, cli.md and http-api.md there
+    python scripts/reference_docs.py FOLDER    write settings.md, cli.md, http-api.md and python.md there
 
 ``mkdocs build`` calls ``on_pre_build`` of this file, so that the site never differs from the code.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 import sys
 from collections.abc import Iterator
@@ -172,6 +173,48 @@ def http_api() -> str:
     return "\n".join(lines)
 
 
+PYTHON = """# Python
+
+`pip install slipstream` is enough for all of this. An agent needs none of it: it is for rewards, scripts and tests.
+
+```python
+import slipstream
+
+with slipstream.episode(task="t") as run:  # give run.headers, or run.base_url, to your client
+    ...
+    run.reward(1.0)
+
+with slipstream.Client() as client:  # SLIPSTREAM_URL and SLIPSTREAM_API_KEY, or arguments
+    print(client.status().waiting)
+```
+
+::: slipstream.episode
+
+::: slipstream.client.Client
+
+`slipstream.AsyncClient` has the same methods as coroutines.
+
+## Methods of both clients
+
+Each stands here with its arguments. The client returns what `Ask[...]` names.
+"""
+
+
+def requests() -> list[str]:
+    """Names of the clients' methods, in the order of the source."""
+    found = importlib.import_module("slipstream.client.requests")
+    functions = [n for n, f in vars(found).items() if inspect.isfunction(f) and f.__module__ == found.__name__]
+    return [name for name in functions if not name.startswith("_")]
+
+
+def python() -> str:
+    """mkdocstrings fills this page in from the docstrings."""
+    lines = [PYTHON]
+    for name in requests():
+        lines += [f"::: slipstream.client.requests.{name}", "    options:", "      heading_level: 3", ""]
+    return "\n".join([*lines, "## Errors", "", "::: slipstream.errors"])
+
+
 def openapi() -> Schema:
     """What a running proxy answers at ``/slipstream/openapi.json``."""
     from slipstream_proxy.control.app import ROUTES
@@ -182,7 +225,7 @@ def openapi() -> Schema:
 
 
 COMMON = {"400", "401", "403", "405", "422", "503"}
-PAGES = {"settings.md": settings, "cli.md": cli, "http-api.md": http_api}
+PAGES = {"settings.md": settings, "cli.md": cli, "http-api.md": http_api, "python.md": python}
 
 
 def write(folder: Path) -> None:

@@ -10,6 +10,7 @@ from tests.support import ROOT
 from tests.support.rendering import load_script
 
 from slipstream import cli
+from slipstream.client import Client
 from slipstream.config import Config
 
 docs = load_script(ROOT / "scripts" / "reference_docs.py")
@@ -57,3 +58,9 @@ def test_a_page_that_is_current_is_not_written_again(tmp_path: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
     docs.write(tmp_path)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
+
+
+def test_each_method_of_the_client_stands_on_the_python_page(pages: dict[str, str]) -> None:
+    public = {n for n in dir(Client) if not n.startswith("_")} - {"ask", "close", "all_episodes"}
+    assert public == set(docs.requests())
+    assert all(f"::: slipstream.client.requests.{name}\n" in pages["python.md"] for name in public)
