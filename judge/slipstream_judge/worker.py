@@ -100,7 +100,12 @@ class JudgeWorker:
             return 0.0 if self.tasks else IDLE[0]
         singles = self.config.judge.singles != "off"
         wanted = GroupLeaseIn(
-            worker=self.name, names=self.panel.names, seconds=self.seconds, limit=min(64, room), singles=singles
+            worker=self.name,
+            names=self.panel.names,
+            seconds=self.seconds,
+            limit=min(64, room),
+            singles=singles,
+            form="deltas",
         )
         began = time.time()
         try:

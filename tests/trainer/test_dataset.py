@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.support.tiny import sample
 
@@ -101,3 +104,29 @@ def test_groups_stay_whole() -> None:
     assert [sorted({s.group for s in b}) for b in found] == [["g0", "g1"], ["g2"]]
     assert sum(map(len, found)) == len(samples)
     assert np.isfinite(samples[0].reward)
+
+
+def test_a_long_runs_calls_begin_with_earlier_ones(tmp_path: Path) -> None:
+    """As an export has them: what an earlier call has stands there alone."""
+    calls = [
+        {"id": "a", "number": 0, "prompt_ids": [1, 2], "completion_ids": [[3], [9]], "logprobs": [[-0.5], [-0.1]]},
+        {
+            "id": "b",
+            "number": 1,
+            "prompt_ids": [4],
+            "completion_ids": [[5]],
+            "logprobs": [[-0.5]],
+            "prefix": {"call": "a", "messages": 2, "tokens": 3, "tools": False},
+        },
+        {"id": "c", "number": 2, "prompt_ids": [6], "completion_ids": [[7]], "prefix": {"call": "gone", "tokens": 2}},
+    ]
+    row = {"id": "e", "key": "-", "reward": 1.0, "call_list": calls}
+    found = samples_of([row], None, sft=False)
+    assert [s.prompt_P.tolist() for s in found] == [[1, 2], [1, 2], [1, 2, 3, 4], []]
+    assert [s.trainable for s in found] == [True, True, True, False], "a beginning that is missing is not made up"
+    lists = ("prompt_ids", "completion_ids", "logprobs")
+    bare = [{k: v for k, v in call.items() if k not in lists} for call in calls]
+    columns = {"id": ["e"], "key": ["-"], "reward": [1.0], "call_list": [json.dumps(bare)]}
+    pq.write_table(pa.table(columns | {n: [[c.get(n) for c in calls]] for n in lists}), tmp_path / "e.parquet")
+    again = samples_of(read_rows(tmp_path / "e.parquet"), None, sft=False)
+    assert [s.prompt_P.tolist() for s in again] == [s.prompt_P.tolist() for s in found]

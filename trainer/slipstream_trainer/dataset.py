@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from slipstream.errors import StartError
-from slipstream_trainer.rows import Sample, fault
+from slipstream.tables import PackedPrompts
+from slipstream_trainer.rows import Ints, Sample, fault
 
 NO_LOGPROBS = "no_logprobs"
 
@@ -23,11 +24,8 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         if path.suffix == ".parquet":
             import pyarrow.parquet as pq
 
-            for row in pq.read_table(path).to_pylist():
-                yield {
-                    k: json.loads(v) if k in ("call_list", "messages") and isinstance(v, str) else v
-                    for k, v in row.items()
-                }
+            for part in pq.ParquetFile(path).iter_batches(256):
+                yield from map(_from_columns, part.to_pylist())
             return
         with path.open() as file:
             for number, text in enumerate(file, 1):
@@ -40,21 +38,48 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         raise StartError(f"{path}: {e}") from e
 
 
+def _from_columns(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of Parquet as the JSON lines have it."""
+    row |= {k: json.loads(row[k]) for k in ("call_list", "messages") if isinstance(row.get(k), str)}
+    for name in ("prompt_ids", "completion_ids", "logprobs"):
+        for call, values in zip(row.get("call_list") or (), row.pop(name, None) or (), strict=False):
+            call[name] = values
+    return row
+
+
 def _array(values: Any, dtype: type) -> np.ndarray[Any, np.dtype[Any]]:
     return np.array(values if values is not None else [], dtype=dtype)
+
+
+def _prompts(calls: Sequence[dict[str, Any]]) -> list[Ints]:
+    """Each call's whole prompt: in a long run it begins with an earlier call's (``contract.SharedPrefix``). Empty where
+    that call is missing.
+    """
+    places = {call["id"]: n for n, call in enumerate(calls)}
+    prefixes = [call.get("prefix") or {} for call in calls]
+    return PackedPrompts(
+        [
+            _array(call.get("prompt_ids") if not p or p["call"] in places else [], np.int32)
+            for call, p in zip(calls, prefixes, strict=True)
+        ],
+        [_array(next(iter(call.get("completion_ids") or []), []), np.int32) for call in calls],
+        [places.get(p.get("call")) for p in prefixes],
+        [p.get("tokens", 0) for p in prefixes],
+    ).whole()
 
 
 def _captured(row: dict[str, Any], *, imitate: bool) -> Iterator[Sample]:
     """The calls of an episode that have their tokens. To ``imitate`` them it does not matter how they were sampled."""
     reward = row.get("reward")
-    for call in row.get("call_list") or []:
+    calls = row.get("call_list") or []
+    for call, prompt in zip(calls, _prompts(calls), strict=True):
         completions, logprobs = call.get("completion_ids") or [], call.get("logprobs") or []
         for k, ids in enumerate(completions):
             lp = _array(logprobs[k] if k < len(logprobs) else [], np.float32)
             ok = (
                 (imitate or bool(call.get("trainable", True)))
                 and call.get("outcome", "ok") == "ok"
-                and bool(call.get("prompt_ids"))
+                and bool(len(prompt))
                 and bool(ids)
             )
             temperature = (call.get("sampling") or {}).get("temperature")
@@ -65,7 +90,7 @@ def _captured(row: dict[str, Any], *, imitate: bool) -> Iterator[Sample]:
                 call["id"],
                 call.get("number", 0),
                 k,
-                _array(call.get("prompt_ids"), np.int32),
+                prompt,
                 _array(ids, np.int32),
                 lp,
                 float("nan") if reward is None else float(reward),

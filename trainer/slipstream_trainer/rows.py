@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from slipstream.tables import lists_of, prompts_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,17 +70,6 @@ class Chain:
     """Indexes of the samples whose tokens are scored along it."""
 
 
-def _lists(table: pa.Table, name: str, dtype: type) -> list[NDArray[Any]]:
-    """A list column as one array per row, without a Python object per token. A null row is empty."""
-    out: list[NDArray[Any]] = []
-    for chunk in table.column(name).chunks:
-        values: NDArray[Any] = np.asarray(chunk.values.to_numpy(zero_copy_only=False), dtype=dtype)
-        offsets = np.asarray(chunk.offsets)
-        nulls = np.asarray(chunk.is_null())
-        out += [values[a : a if null else b] for a, b, null in zip(offsets[:-1], offsets[1:], nulls, strict=True)]
-    return out
-
-
 def fault(s: Sample, vocab: int | None, max_staleness: int | None = None, *, imitate: bool = False) -> str | None:
     """Why a sample that the proxy calls trainable is not trained on, or None. ``imitate``: only its tokens count,
     not how they were sampled.
@@ -114,10 +105,11 @@ def _unknown(s: Sample, max_staleness: int | None) -> str | None:
 def read_samples(table: pa.Table, vocab: int | None = None, max_staleness: int | None = None) -> list[Sample]:
     """The samples of a leased batch, in the table's order. What cannot be trained on says why and stays as context.
 
-    ``vocab``: ids must be below it. Raises ``KeyError`` when a column is missing.
+    ``vocab``: ids must be below it. Raises ``KeyError`` when a column is missing, ``ValueError`` for prompts in deltas
+    that cannot be put together.
     """
-    prompts, completions = _lists(table, "prompt_ids", np.int32), _lists(table, "completion_ids", np.int32)
-    logprobs = _lists(table, "logprobs", np.float32)
+    prompts, completions = prompts_of(table), lists_of(table, "completion_ids", np.int32)
+    logprobs = lists_of(table, "logprobs", np.float32)
     plain = {
         n: table.column(n).to_pylist()
         for n in (

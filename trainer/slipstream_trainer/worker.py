@@ -149,6 +149,7 @@ class Worker:
             max_groups=t.max_groups,
             max_wait=max_wait,
             max_staleness=t.max_staleness,
+            form="deltas",
         )
         leased = self.publisher.patiently(lambda: self.client.lease_batch(wanted))
         if leased is None:
@@ -157,7 +158,7 @@ class Worker:
             return False
         self.current.look()
         self.batch = leased.id
-        groups = set(leased.table.column("group").to_pylist())
+        groups = set(leased.packed.column("group").to_pylist())
         if any(self.failed[g] >= SAME_BATCH for g in groups):
             self._skip(leased, f"training failed {SAME_BATCH} times on groups of this batch")
             return True
@@ -171,7 +172,7 @@ class Worker:
         return True
 
     def _train(self, leased: LeasedBatch) -> Result:
-        samples = read_samples(leased.table, self.trainer.vocab, self.config.trainer.max_staleness)
+        samples = read_samples(leased.packed, self.trainer.vocab, self.config.trainer.max_staleness)
         self.cadence.note(self.config.trainer, samples)
         for s in samples:
             if s.adapter in self.current.taken and s.trainable:  # leased before it was rolled back

@@ -15,6 +15,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from slipstream.contract import CallRecord, EpisodeDetail
+from slipstream.prefixes import Conversations
 from slipstream_proxy.control.http import json_of
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.threads import in_thread
@@ -43,7 +44,7 @@ def line(value: Any) -> bytes:
 
 
 def good_calls(episode: EpisodeDetail) -> list[CallRecord]:
-    return [c for c in episode.call_list if c.outcome == "ok" and c.reply and c.messages]
+    return [c for c in episode.call_list if c.outcome == "ok" and c.reply and (c.messages or c.prefix)]
 
 
 def as_messages(items: list[Any]) -> list[Any]:
@@ -60,8 +61,8 @@ def conversation(episode: EpisodeDetail) -> list[Any] | None:
     calls = good_calls(episode)
     if not calls:
         return None
-    last = max(calls, key=lambda c: (len(c.messages), c.number))
-    return [*as_messages(last.messages), as_reply(last.reply[0])]
+    last = max(calls, key=lambda c: (len(c.messages) + (c.prefix.messages if c.prefix else 0), c.number))
+    return [*as_messages(Conversations(episode.call_list).messages(last)), as_reply(last.reply[0])]
 
 
 def without_nulls(value: Any) -> Any:
@@ -78,7 +79,7 @@ def without_nulls(value: Any) -> Any:
 
 def tools_of(episode: EpisodeDetail) -> str | None:
     """As JSON, which TRL reads: a column of nested schemas has no type that all rows share."""
-    tools = good_calls(episode)[-1].tools
+    tools = Conversations(episode.call_list).tools(good_calls(episode)[-1])
     return json.dumps(tools) if tools else None
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,10 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from slipstream_proxy.store import schema
-from slipstream_proxy.store.call_rows import call_public, whole
+from slipstream_proxy.store.call_list import ID_BYTES, CallList
+from slipstream_proxy.store.call_page import PAGE_BYTES
 from slipstream_proxy.store.calls import CallTable
 from slipstream_proxy.store.codec import dump
-from slipstream_proxy.store.delta import Whole
 from slipstream_proxy.store.driver import IN, Driver
 from slipstream_proxy.store.episodes import EpisodeTable
 from slipstream_proxy.store.rows import CALL_COLUMNS, CallRow, eid_of
@@ -96,7 +97,8 @@ class CallArchive:
             eids = [eid for (eid,) in tx.all(f"SELECT DISTINCT eid FROM {table} ORDER BY eid")]
         with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
             for i in range(0, len(eids), batch):
-                writer.write_table(self._table(table, eids[i : i + batch]))
+                for part_of_it in self._tables(table, eids[i : i + batch]):
+                    writer.write_table(part_of_it)
         part.replace(path)
         names = [(key, episode) for key, _, episode in (eid.partition("/") for eid in eids)]
         self.note_export(path.name, "archive", names, time.time())
@@ -112,17 +114,24 @@ class CallArchive:
             known = {eid for (eid,) in tx.all(sql, (export, list(eids)))}
             tx.insert("t_exported", [(export, eid) for eid in sorted(eids - known)])
 
-    def _table(self, table: str, eids: list[str]) -> pa.Table:
+    def _tables(self, table: str, eids: list[str]) -> Iterator[pa.Table]:
+        """The calls of these episodes, each whole, ``PAGE_BYTES`` at a time."""
         with self.db.read() as tx:
             eps = self.episodes.load(tx, eids)
             rows = tx.all(f"SELECT {CALL_COLUMNS} FROM {table} WHERE eid {IN} ORDER BY eid, number", (eids,))
         columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
-        wholes: dict[str, Whole] = {}
-        for row in map(CallRow._make, rows):
-            ep = eps[row.eid]
-            call = call_public(row, whole(row, wholes), tokens=True).model_dump()
-            call |= {"key": ep.key, "task": ep.task, "split": ep.split, "tags": ep.tags, "reward": ep.reward}
-            call |= {name: dump(call[name]) for name in JSON}
-            for name, column in columns.items():
-                column.append(call[name])
-        return pa.table(columns, schema=SCHEMA)
+        size = 0
+        for eid, run in groupby(map(CallRow._make, rows), key=lambda r: r.eid):
+            ep, calls = eps[eid], CallList(list(run))
+            for row in calls.rows:
+                call = calls.whole(row, tokens=True).model_dump()
+                call |= {"key": ep.key, "task": ep.task, "split": ep.split, "tags": ep.tags, "reward": ep.reward}
+                call |= {name: dump(call[name]) for name in JSON}
+                size += len(call["messages"]) + ID_BYTES * len(call["prompt_ids"])
+                for name, column in columns.items():
+                    column.append(call[name])
+                if size > PAGE_BYTES:
+                    yield pa.table(columns, schema=SCHEMA)
+                    columns, size = {name: [] for name in SCHEMA.names}, 0
+        if columns["id"]:
+            yield pa.table(columns, schema=SCHEMA)

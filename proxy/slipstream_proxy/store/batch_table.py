@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from slipstream.contract import BATCH_COLUMNS
-from slipstream_proxy.store.call_rows import choices_of, whole
-from slipstream_proxy.store.delta import Whole
+from slipstream.contract import BATCH_COLUMNS, Form
+from slipstream_proxy.store.call_list import CallList, is_whole
+from slipstream_proxy.store.call_rows import choices_of
+from slipstream_proxy.store.delta import NO_IDS
 from slipstream_proxy.store.freshness import STALE, Freshness
 from slipstream_proxy.store.rows import CallRow, EpisodeRow
 
@@ -35,6 +36,8 @@ SCHEMA = pa.schema(
         "reward": pa.float64(),
         "call_reward": pa.float64(),
         "key": pa.string(),
+        "prefix_row": pa.int32(),
+        "prefix_tokens": pa.int32(),
     }
 )
 assert tuple(SCHEMA.names) == BATCH_COLUMNS
@@ -59,13 +62,15 @@ def _lists(parts: Sequence[npt.NDArray[np.generic]], kind: pa.DataType, dtype: s
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, kind))
 
 
-def batch_table(episodes: Sequence[BatchEpisode], fresh: Freshness) -> pa.Table:
+def batch_table(episodes: Sequence[BatchEpisode], fresh: Freshness, form: Form = "auto") -> pa.Table:
     """A row for each choice of each call that ended well, in order of group, episode, call, choice.
 
     An episode without such a call has one row that cannot be trained on (``no_call``): its reward counts in its group's
-    baseline.
+    baseline. In deltas a prompt's row holds what comes after the row that it begins with (``prefix_row``).
     """
-    rows = [row for member in episodes for row in (_choices(member, fresh) or [_no_call(member)])]
+    rows: list[tuple[object, ...]] = []
+    for member in episodes:
+        rows += _choices(member, fresh, len(rows), whole=is_whole(form, len(member.calls))) or [_no_call(member)]
     columns = list(zip(*rows, strict=True)) or [()] * len(BATCH_COLUMNS)
     arrays = []
     for column, values in zip(SCHEMA, columns, strict=True):
@@ -77,15 +82,19 @@ def batch_table(episodes: Sequence[BatchEpisode], fresh: Freshness) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-def _choices(member: BatchEpisode, fresh: Freshness) -> list[tuple[object, ...]]:
+def _choices(member: BatchEpisode, fresh: Freshness, first: int, *, whole: bool) -> list[tuple[object, ...]]:
+    """``first``: the number of the table's row that comes next."""
     rows: list[tuple[object, ...]] = []
-    wholes: dict[str, Whole] = {}
+    run = CallList(member.calls)
+    placed: dict[str, int] = {}
+    """Call → the row of its first choice."""
     for call in member.calls:
-        made = whole(call, wholes, text=False)
         if call.outcome != "ok":
             continue
         staleness, stale = fresh.staleness(call.adapter), call.trainable and not fresh.trainable(call.adapter)
-        for choice, (ids, logprobs) in enumerate(choices_of(call)):
+        found, ids = run.anchored_ids(call, (lambda _: False) if whole else (lambda base: base.id in placed))
+        before, keep = (placed[found.base.id], found.keep) if found.base is not None and found.keep else (None, 0)
+        for choice, (sampled, logprobs) in enumerate(choices_of(call)):
             rows.append(
                 (
                     member.group,
@@ -100,18 +109,23 @@ def _choices(member: BatchEpisode, fresh: Freshness) -> list[tuple[object, ...]]
                     call.temperature,
                     call.trainable and not stale,
                     STALE if stale else call.reason,
-                    made.ids,
                     ids,
+                    sampled,
                     logprobs,
                     member.ep.reward,
                     member.call_rewards.get(call.id),
                     member.ep.key,
+                    before,
+                    keep,
                 )
             )
+            if not whole and not choice:
+                placed[call.id] = before = first + len(rows) - 1
+                keep, ids = keep + len(ids), NO_IDS  # the other choices begin with the first one's prompt
     return rows
 
 
 def _no_call(member: BatchEpisode) -> tuple[object, ...]:
     ep, ids, logprobs = member.ep, np.empty(0, np.int32), np.empty(0, np.float32)
     plain = (member.group, member.kind, ep.id, member.task, "", 0, 0, None, 0, None, False, "no_call")
-    return (*plain, ids, ids, logprobs, ep.reward, None, ep.key)
+    return (*plain, ids, ids, logprobs, ep.reward, None, ep.key, None, 0)

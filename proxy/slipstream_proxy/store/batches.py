@@ -103,7 +103,7 @@ class BatchQueue:
             BatchEpisode(g.id, g.kind, g.task, ep, calls[ep.eid], combine_calls(self.rules, latest.get(ep.eid, ())))
             for g, ep in leased
         ]
-        return ArrowBatch(batch, lease, until, batch_table(found, fresh))
+        return ArrowBatch(batch, lease, until, batch_table(found, fresh, wanted.form))
 
     def _fullest(self, tx: Tx) -> str | None:
         """The model with the most ready groups."""

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from slipstream.contract import CallRecord
-from slipstream_proxy.store import delta
-from slipstream_proxy.store.codec import Floats, Ids, clean, dump, dump_list, floats_of, ids_of, load
-from slipstream_proxy.store.delta import NO_IDS, Cut, Known, Prompt, Whole
+from slipstream_proxy.store.codec import Floats, Ids, clean, dump, dump_list, floats_of, ids_of, load, short
+from slipstream_proxy.store.delta import NO_IDS, Cut, Known, Prompt
 from slipstream_proxy.store.fingerprint import TokenPrint, chain, digest
 from slipstream_proxy.store.order import Stamp
 from slipstream_proxy.store.rows import CallRow
@@ -91,8 +90,8 @@ def pack(call: RecordedCall) -> Packed:
     )
 
 
-def repack(row: CallRow, made: Whole) -> Packed:
-    """A stored call, as ``pack`` had it."""
+def repack(row: CallRow, messages: list[Any], tools: list[Any], prompt: Ids) -> Packed:
+    """A stored call with all of its prompt, as ``pack`` had it."""
     replies = load(row.reply, [])
     issued = [i for reply in replies for i in issued_ids(reply)]
     extra = load(row.extra, {})
@@ -100,9 +99,7 @@ def repack(row: CallRow, made: Whole) -> Packed:
     lengths = ids_of(row.lengths).reshape(-1, 2)[:, 0].tolist()
     completion = ids_of(row.completion_ids)
     ids = [*issued, response] if response else issued
-    return _packed(
-        made.messages, made.tools, made.ids, completion, replies, lengths, ids, [previous] if previous else []
-    )
+    return _packed(messages, tools, prompt, completion, replies, lengths, ids, [previous] if previous else [])
 
 
 def _packed(
@@ -205,29 +202,6 @@ def stamp_of(row: CallRow) -> Stamp:
     return Stamp(row.id, boot, tick, at)
 
 
-def whole(row: CallRow, wholes: dict[str, Whole], *, text: bool = True) -> Whole:
-    """Put a call together from its row and the earlier call it begins with, which stands in ``wholes`` already;
-    remember it there.
-
-    ``text`` False: tokens only.
-    """
-    lengths = ids_of(row.lengths).reshape(-1, 2)
-    made = delta.join(
-        wholes.get(row.delta_base or ""),
-        row.keep_messages,
-        row.keep_tokens,
-        load(row.messages, []) if text else [],
-        ids_of(row.prompt_ids),
-        load(row.tools) if text else None,
-    )
-    reply = load(row.reply, []) if text else []
-    made.sequence = made.messages + reply[:1]
-    first = ids_of(row.completion_ids)[: int(lengths[0, 0])] if len(lengths) else NO_IDS
-    made.sequence_ids = np.concatenate((made.ids, first))
-    wholes[row.id] = made
-    return made
-
-
 def choices_of(row: CallRow) -> list[tuple[Ids, Floats]]:
     """(completion ids, logprobs) of each choice."""
     ids, floats = ids_of(row.completion_ids), floats_of(row.logprobs)
@@ -238,9 +212,10 @@ def choices_of(row: CallRow) -> list[tuple[Ids, Floats]]:
     return found
 
 
-def call_public(row: CallRow, made: Whole, *, tokens: bool) -> CallRecord:
+def call_public(row: CallRow, messages: list[object], tools: list[object], ids: Ids | None) -> CallRecord:
+    """A stored call as users see it. ``ids``: of its prompt; None: without tokens."""
     finish = load(row.finish, [])
-    choices = choices_of(row) if tokens else []
+    choices = choices_of(row) if ids is not None else []
     return CallRecord(
         id=row.id,
         episode=row.eid.split("/", 1)[1],
@@ -256,14 +231,14 @@ def call_public(row: CallRow, made: Whole, *, tokens: bool) -> CallRecord:
         trainable=row.trainable,
         untrainable_reason=row.reason,
         sampling=load(row.sampling, {}),
-        messages=made.messages,
-        tools=made.tools,
+        messages=messages,
+        tools=tools,
         reply=load(row.reply, []),
         prompt_tokens=row.prompt_tokens,
         completion_tokens=row.completion_tokens,
-        prompt_ids=made.ids.tolist() if tokens else None,
-        completion_ids=[ids.tolist() for ids, _ in choices] if tokens else None,
-        logprobs=[values.tolist() for _, values in choices] if tokens else None,
+        prompt_ids=None if ids is None else ids.tolist(),
+        completion_ids=None if ids is None else [sampled.tolist() for sampled, _ in choices],
+        logprobs=None if ids is None else [short(values) for _, values in choices],
         finish_reason=finish[0] if finish else None,
         error=row.error,
         extends=row.extends,

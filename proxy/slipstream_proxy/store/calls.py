@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from slipstream_proxy.store import schema
-from slipstream_proxy.store.call_rows import Packed, call_row, pack, repack, stamp_of, whole
+from slipstream_proxy.store.call_list import CallList
+from slipstream_proxy.store.call_rows import Packed, call_row, pack, repack, stamp_of
 from slipstream_proxy.store.days import DayTables
-from slipstream_proxy.store.delta import Known, Whole, cut
+from slipstream_proxy.store.delta import Known, cut
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.known_calls import EpisodeCalls, KnownCalls
 from slipstream_proxy.store.order import StoreClock, place
@@ -48,6 +49,15 @@ class CallTable:
         for rows in found.values():
             rows.sort(key=lambda r: r.number)
         return found
+
+    def some(self, tx: Tx, ep: EpisodeRow, first: int, most: int) -> list[CallRow]:
+        """The episode's calls from number ``first`` on, at most ``most``, in order."""
+        found: list[CallRow] = []
+        for table in self.days.tables_of(tx, [ep]):
+            sql = f"""SELECT {CALL_COLUMNS} FROM {table} WHERE eid = ? AND ts >= ? AND ts <= ? AND number >= ?
+                ORDER BY number LIMIT ?"""
+            found += map(CallRow._make, tx.all(sql, (ep.eid, ep.started, ep.last_at, first, most)))
+        return sorted(found, key=lambda r: r.number)[:most]
 
     def stored(self, tx: Tx, table: str, ids: list[str]) -> list[str]:
         """Those of these ids that stand in the table (``t_seen`` or a day's)."""
@@ -122,10 +132,10 @@ class CallTable:
 
     def _stored(self, tx: Tx, ep: EpisodeRow, pending: Pending) -> Iterator[tuple[CallRow, Packed]]:
         """The episode's calls by number, those of the running batch among them."""
-        wholes: dict[str, Whole] = {}
         rows = [*self.rows(tx, [ep])[ep.eid], *(r for day in pending.values() for r in day if r.eid == ep.eid)]
-        for row in sorted(rows, key=lambda r: r.number):
-            yield row, repack(row, whole(row, wholes))
+        found = CallList(sorted(rows, key=lambda r: r.number))
+        for row in found.rows:
+            yield row, repack(row, found.messages(row), found.tools(row), found.ids(row))
 
     def _recall(self, tx: Tx, ep: EpisodeRow, pending: Pending) -> EpisodeCalls:
         """After a restart, if many episodes have come since, or if another proxy has stored calls: from the table."""

@@ -55,6 +55,14 @@ def floats_of(blob: bytes | None) -> Floats:
     return np.frombuffer(blob or b"", "<f4")
 
 
+def short(values: Floats) -> list[float]:
+    """The numbers in as few digits as name them in 32 bits: half as long as JSON as in 64."""
+    if not np.isfinite(values).all():
+        return [float(v) for v in values]
+    found: list[float] = orjson.loads(orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY))
+    return found
+
+
 def cursor_of(started: float, eid: str) -> str:
     """Where a page of episodes ended, as the client hands it back."""
     return base64.urlsafe_b64encode(f"{started!r}|{eid}".encode()).decode().rstrip("=")

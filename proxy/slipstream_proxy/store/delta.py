@@ -9,8 +9,7 @@ and is never wrong. Which call a call really goes on with is another question (`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -64,17 +63,6 @@ class Prompt:
     tools_digest: bytes
 
 
-@dataclass(slots=True)
-class Whole:
-    """A call's prompt and sequence, put together again."""
-
-    messages: list[Any]
-    ids: Ids
-    tools: list[Any]
-    sequence: list[Any] = field(default_factory=list)
-    sequence_ids: Ids = field(default_factory=lambda: NO_IDS)
-
-
 def cut(prompt: Prompt, known: Sequence[Known]) -> Cut:
     """Choose the base that shares the longest beginning (messages first, then tokens; the later of equals) and cut
     it off.
@@ -92,16 +80,3 @@ def cut(prompt: Prompt, known: Sequence[Known]) -> Cut:
         return Cut(None, 0, 0, prompt.texts, prompt.ids, prompt.tools)
     tools = None if prompt.tools_digest == best.tools else prompt.tools
     return Cut(best.id, kept[0], kept[1], prompt.texts[kept[0] :], prompt.ids[kept[1] :], tools)
-
-
-def join(
-    base: Whole | None, keep_messages: int, keep_tokens: int, messages: list[Any], ids: Ids, tools: list[Any] | None
-) -> Whole:
-    """The inverse of ``cut``, on values. A base that is gone leaves only what the call itself stored."""
-    if base is None:
-        return Whole(messages, ids, tools or [])
-    return Whole(
-        base.sequence[:keep_messages] + messages,
-        np.concatenate((base.sequence_ids[:keep_tokens], ids)) if keep_tokens else ids,
-        base.tools if tools is None else tools,
-    )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
-from slipstream.contract import EpisodeDetail, EpisodePage, Lineage
-from slipstream_proxy.store.call_rows import call_public, whole
+from slipstream.contract import CallRecord, EpisodeDetail, EpisodePage, Form, Lineage
+from slipstream_proxy.store.call_list import CallList, is_whole
+from slipstream_proxy.store.call_page import EVERY_CALL, CallPage
 from slipstream_proxy.store.calls import CallTable
 from slipstream_proxy.store.codec import cursor_of, dump, parse_cursor
-from slipstream_proxy.store.delta import Whole
 from slipstream_proxy.store.driver import IN, Driver, Tx
-from slipstream_proxy.store.lineage import adapters_of, lineage_of
+from slipstream_proxy.store.lineage import adapters_by_batch, lineage_of
 from slipstream_proxy.store.rewards import RewardTable
-from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow
+from slipstream_proxy.store.rows import EPISODE_COLUMNS, CallRow, EpisodeRow
 from slipstream_proxy.store.search import CallSearch, matching, needs_calls
 from slipstream_proxy.store.values import EpisodeFilter, Name
 
@@ -87,8 +87,12 @@ class EpisodeTable:
         eps, after = self._page(wanted)
         return EpisodePage(episodes=[e.public() for e in eps], next=after)
 
-    def get(self, key: str | None, episode: str, *, tokens: bool = False) -> EpisodeDetail | None:
-        """One episode with all that is known; None: unknown or deleted. Without a key the newest of that id."""
+    def get(
+        self, key: str | None, episode: str, *, tokens: bool = False, page: CallPage = EVERY_CALL
+    ) -> EpisodeDetail | None:
+        """One episode with all that is known and a page of its calls; None: unknown or deleted. Without a key the
+        newest of that id.
+        """
         where, params = ("id = ?", (episode,)) if key is None else ("eid = ?", (f"{key}/{episode}",))
         with self.db.read() as tx:
             sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {where} AND state <> 'deleted'
@@ -97,7 +101,11 @@ class EpisodeTable:
             if not rows:
                 return None
             ep = EpisodeRow(*rows[0])
-            return self.details(tx, [ep], tokens=tokens)[ep.eid]
+            whole = is_whole(page.form, ep.calls)
+            # a whole call is put together of earlier ones; a delta stands alone
+            found = self.calls.some(tx, ep, 0 if whole else page.first, (page.first if whole else 0) + page.most + 1)
+            calls, after = CallList(found).page(page, whole=whole, tokens=tokens)
+            return self._details(tx, [ep], {ep.eid: calls})[ep.eid].model_copy(update={"next_call": after})
 
     def many(self, names: Collection[Name]) -> dict[Name, EpisodeDetail]:
         """Those of these (key, id) that there are and that are not deleted, without tokens."""
@@ -186,25 +194,43 @@ class EpisodeTable:
         sql = f"SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE eid {IN}"
         return {row[0]: EpisodeRow(*row) for row in tx.all(sql, (list(eids),))}
 
-    def details(self, tx: Tx, eps: Collection[EpisodeRow], *, tokens: bool = False) -> dict[str, EpisodeDetail]:
-        """Episodes with calls, rewards, batches and adapters trained on them, in the order given."""
-        calls, rewards = self.calls.rows(tx, eps), self.rewards.of(tx, eps)
-        lineage = lineage_of(tx, [e.eid for e in eps])
+    def details(
+        self,
+        tx: Tx,
+        eps: Collection[EpisodeRow],
+        *,
+        tokens: bool = False,
+        form: Form = "auto",
+        stays: Callable[[CallRow], bool] | None = None,
+    ) -> dict[str, EpisodeDetail]:
+        """Episodes with calls (those that ``stay``), rewards, batches and adapters trained on them, in the order
+        given.
+        """
+        rows = self.calls.rows(tx, eps)
+        return self._details(
+            tx, eps, {e.eid: CallList(rows[e.eid]).records(form, tokens=tokens, stays=stays) for e in eps}
+        )
+
+    def _details(
+        self, tx: Tx, eps: Collection[EpisodeRow], calls: Mapping[str, list[CallRecord]]
+    ) -> dict[str, EpisodeDetail]:
+        rewards, lineage = self.rewards.of(tx, eps), lineage_of(tx, [e.eid for e in eps])
+        adapters = adapters_by_batch(tx, {r.batch for rows in lineage.values() for r in rows if r.state == "trained"})
         made = {}
         for ep in eps:
-            wholes: dict[str, Whole] = {}
             trained = [r for r in lineage[ep.eid] if r.state == "trained"]
-            made[ep.eid] = EpisodeDetail(
-                **ep.public().model_dump(),
-                call_list=[call_public(r, whole(r, wholes), tokens=tokens) for r in calls[ep.eid]],
+            made[ep.eid] = EpisodeDetail.model_construct(
+                **dict(ep.public()),
+                call_list=calls[ep.eid],
                 rewards=rewards[ep.eid],
                 advantage=trained[-1].advantage if trained else None,
                 batches=[r.batch for r in trained],
-                trained_adapters=sorted(adapters_of(tx, [r.batch for r in trained])),
+                trained_adapters=sorted({a for r in trained for a in adapters[r.batch]}),
                 lineage=[
                     Lineage(batch=r.batch, outcome=r.state, adapter=r.adapter, advantage=r.advantage)
                     for r in lineage[ep.eid]
                     if r.state in ("trained", "skipped")
                 ],
+                next_call=None,
             )
         return made

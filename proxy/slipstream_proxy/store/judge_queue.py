@@ -8,6 +8,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from slipstream.contract import (
+    Form,
     Group,
     GroupEpisode,
     GroupKind,
@@ -100,7 +101,7 @@ class JudgeQueue:
                 (lease, until, wanted.worker, groups),
             )
         with self.db.read() as tx:
-            return GroupLease(lease=lease, until=until, groups=self._groups(tx, groups, names))
+            return GroupLease(lease=lease, until=until, groups=self._groups(tx, groups, names, wanted.form))
 
     def release(self, tx: Tx, worker: str) -> int:
         """What a worker had leased is free at once. → Groups released."""
@@ -120,7 +121,7 @@ class JudgeQueue:
         rows = tx.all(sql, (now - self.rules.group_max_age, list(names), len(names), limit))
         tx.insert("t_groups", [window_of(EpisodeRow(*row), now) for row in rows])
 
-    def _groups(self, tx: Tx, groups: Collection[str], names: Sequence[str]) -> list[Group]:
+    def _groups(self, tx: Tx, groups: Collection[str], names: Sequence[str], form: Form = "auto") -> list[Group]:
         """Groups as the judge sees them, in the order given."""
         sql = f"SELECT {', '.join(JudgedGroup._fields)} FROM t_groups WHERE id {IN}"
         rows = {r.id: r for r in map(JudgedGroup._make, tx.all(sql, (list(groups),)))}
@@ -131,16 +132,19 @@ class JudgeQueue:
                 single = self.episodes.load(tx, [row.single]).get(row.single)
                 shown[group] = [single, *self._alike(tx, single, names)] if single is not None else []
         eps = {e.eid: e for eps in shown.values() for e in eps}
-        details = self.episodes.details(tx, list(eps.values()))
+        details = self.episodes.details(
+            tx, list(eps.values()), form=form, stays=lambda call: call.outcome != "superseded"
+        )
         made = []
         for group in groups:
             row = rows[group]
             episodes = []
             for ep in shown.get(group, ()):
                 detail = details[ep.eid]
-                calls = [c for c in detail.call_list if c.outcome != "superseded"]
                 context = row.kind == "window" and ep.eid != row.single
-                episodes.append(GroupEpisode(episode=ep.public(), calls=calls, rewards=detail.rewards, context=context))
+                episodes.append(
+                    GroupEpisode(episode=ep.public(), calls=detail.call_list, rewards=detail.rewards, context=context)
+                )
             if episodes:
                 made.append(
                     Group(

@@ -33,11 +33,19 @@ def lineage_of(tx: Tx, eids: Collection[str]) -> dict[str, list[LineageRow]]:
 
 def adapters_of(tx: Tx, batches: Collection[str]) -> set[str]:
     """Adapters that were trained on one of these batches, by the trainer's acks and by the adapters' own lists."""
+    return {adapter for found in adapters_by_batch(tx, batches).values() for adapter in found}
+
+
+def adapters_by_batch(tx: Tx, batches: Collection[str]) -> dict[str, set[str]]:
+    """The same of each batch."""
+    found: dict[str, set[str]] = {batch: set() for batch in batches}
     if not batches:
-        return set()
-    sql = f"SELECT adapter FROM t_batches WHERE state = 'trained' AND id {IN}"
-    found = {a for (a,) in tx.all(sql, (list(batches),)) if a}
+        return found
+    sql = f"SELECT id, adapter FROM t_batches WHERE state = 'trained' AND id {IN}"
+    for batch, adapter in tx.all(sql, (list(batches),)):
+        if adapter:
+            found[batch].add(adapter)
     for name, body in tx.all("SELECT name, body FROM t_adapters"):
-        if not set(batches).isdisjoint(load(body)["batches"]):
-            found.add(name)
+        for batch in found.keys() & load(body)["batches"]:
+            found[batch].add(name)
     return found

@@ -47,6 +47,7 @@ from slipstream.contract import (
 )
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.records import Mutation
+from slipstream_proxy.store.call_page import EVERY_CALL, CallPage
 from slipstream_proxy.store.values import ArrowBatch, EpisodeFilter, Name, Outcome, Pin, Position, RecordedCall
 
 if TYPE_CHECKING:
@@ -58,8 +59,12 @@ class Episodes(Protocol):
     def page(self, wanted: EpisodeFilter) -> EpisodePage:
         """The newest first. Raises ``ValueError`` for a cursor that is not ours."""
 
-    def get(self, key: str | None, episode: str, *, tokens: bool = False) -> EpisodeDetail | None:
-        """One episode with all that is known; None: unknown or deleted. Without a key the newest of that id."""
+    def get(
+        self, key: str | None, episode: str, *, tokens: bool = False, page: CallPage = EVERY_CALL
+    ) -> EpisodeDetail | None:
+        """One episode with all that is known and a page of its calls; None: unknown or deleted. Without a key the
+        newest of that id.
+        """
 
     def many(self, names: Collection[Name]) -> dict[Name, EpisodeDetail]:
         """Those of these (key, id) that there are and that are not deleted, without tokens."""

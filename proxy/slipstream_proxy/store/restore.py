@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 
 from slipstream.contract import CallRecord, EpisodeDetail
+from slipstream.prefixes import Conversations
 from slipstream_proxy.records import CallHead, Choice, Mutation, Parsed
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.calls import CallTable
@@ -69,7 +70,8 @@ def record_of(call: CallRecord, ep: EpisodeDetail) -> RecordedCall:
     return RecordedCall(head, parsed)
 
 
-def episode_row(detail: EpisodeDetail, calls: list[RecordedCall]) -> EpisodeRow:
+def episode_row(detail: EpisodeDetail, first: RecordedCall | None) -> EpisodeRow:
+    """``first``: its first call; None: it has none."""
     sampled = [
         c.adapter for c in detail.call_list if c.adapter and (c.trainable or c.untrainable_reason == "superseded")
     ]
@@ -88,13 +90,13 @@ def episode_row(detail: EpisodeDetail, calls: list[RecordedCall]) -> EpisodeRow:
         started=detail.started,
         last_at=max(last, detail.started),
         ended=detail.ended,
-        calls=len(calls),
+        calls=len(detail.call_list),
         trained_calls=sum(c.trained is not None for c in detail.call_list),
         prompt_tokens=detail.prompt_tokens,
         completion_tokens=detail.completion_tokens,
         reward=detail.reward,
         grouped=detail.task is not None,
-        alike=alike_of(calls[0]) if calls else "",
+        alike=alike_of(first) if first else "",
         adapters=dump(list(dict.fromkeys(sampled))),
         last_end=max((c.at + c.seconds for c in detail.call_list), default=last),
     )
@@ -111,18 +113,18 @@ class EpisodeRestore:
         detail = EpisodeDetail.model_validate(json.loads(item.data["text"]))
         eid = eid_of(detail.key, detail.id)
         days = {schema.day_of(c.at) for c in detail.call_list}
+        run = Conversations(detail.call_list)
         ids = [c.id for c in detail.call_list]
         stored = {i for day in days for i in self.calls.stored(tx, schema.table_of(day), ids)}
         detail.call_list = [c for c in detail.call_list if c.id not in stored]
         if eid in changes.eps or eid in changes.gone or (stored and not detail.call_list):
             return
-        records = [record_of(c, detail) for c in detail.call_list]
-        ep = episode_row(detail, records)
+        ep = episode_row(detail, record_of(run.whole(detail.call_list[0]), detail) if detail.call_list else None)
         changes.eps[eid] = ep
         changes.new.add(eid)
         changes.changed.add(eid)
-        for record, call in zip(records, detail.call_list, strict=True):
-            self._call(tx, changes, ep, record, call)
+        for call in detail.call_list:  # each is put together when it is its turn: a long run's prompts fill a memory
+            self._call(tx, changes, ep, record_of(run.whole(call), detail), call)
         self.memory.calls.add(c.id for c in detail.call_list)
         for i, r in enumerate(detail.rewards):
             row = RewardRow(

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from slipstream import contract as c
 from slipstream.client.ask import Ask, model, nothing, part, query
 from slipstream.errors import ApiError, Unavailable
+from slipstream.prefixes import whole_group
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +30,15 @@ class LeasedBatch:
     id: str
     lease: str
     until: float
-    table: pa.Table
+    packed: pa.Table
+    """As it came: prompts of long runs in deltas (``prefix_row``)."""
+
+    @property
+    def table(self) -> pa.Table:
+        """With every prompt whole, put together anew each time."""
+        from slipstream.tables import whole_prompts
+
+        return whole_prompts(self.packed)
 
 
 class _Parked(BaseModel):
@@ -50,7 +59,10 @@ def _batch(response: httpx.Response) -> LeasedBatch | None:
 
 
 def _groups(response: httpx.Response) -> c.GroupLease | None:
-    return None if response.status_code == httpx.codes.NO_CONTENT else model(c.GroupLease)(response)
+    if response.status_code == httpx.codes.NO_CONTENT:
+        return None
+    lease = model(c.GroupLease)(response)
+    return lease.model_copy(update={"groups": [whole_group(group) for group in lease.groups]})
 
 
 def _events(response: httpx.Response) -> list[c.Event]:
@@ -69,8 +81,12 @@ def episodes(**filters: Any) -> Ask[c.EpisodePage]:
     return Ask("GET", "/episodes", model(c.EpisodePage), params=query(filters))
 
 
-def episode(id: str, *, tokens: bool = False) -> Ask[c.EpisodeDetail]:
-    return Ask("GET", f"/episodes/{part(id)}", model(c.EpisodeDetail), params={"tokens": int(tokens)})
+def episode_page(
+    id: str, *, tokens: bool = False, form: c.Form = "auto", calls_from: int = 0, calls: int | None = None
+) -> Ask[c.EpisodeDetail]:
+    """An episode with a page of its calls, in the form asked for. ``next_call`` says where the next page begins."""
+    params = {"tokens": int(tokens), "form": form, "calls_from": calls_from, "calls": calls}
+    return Ask("GET", f"/episodes/{part(id)}", model(c.EpisodeDetail), params=query(params))
 
 
 def add_reward(episode: str, reward: c.RewardIn) -> Ask[c.RewardAck]:
@@ -103,7 +119,7 @@ def report_judge(report: c.JudgeReport) -> Ask[c.JudgeBacklog]:
 
 def parked() -> Ask[list[c.Group]]:
     """Groups that the judge gave up after ``judge.max_attempts`` failures."""
-    return Ask("GET", "/groups/parked", lambda r: model(_Parked)(r).groups)
+    return Ask("GET", "/groups/parked", lambda r: [whole_group(g) for g in model(_Parked)(r).groups])
 
 
 def retry_group(group: str) -> Ask[None]:

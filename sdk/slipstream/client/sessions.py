@@ -13,6 +13,7 @@ from slipstream import contract as c
 from slipstream.client import requests
 from slipstream.client.ask import Ask, check
 from slipstream.errors import ConfigError, Unavailable
+from slipstream.prefixes import joined, whole_episode
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -109,7 +110,7 @@ class Method(Generic[P, T]):
 
 class Methods:
     episodes = Method(requests.episodes)
-    episode = Method(requests.episode)
+    episode_page = Method(requests.episode_page)
     add_reward = Method(requests.add_reward)
     done = Method(requests.done)
     delete = Method(requests.delete)
@@ -154,6 +155,14 @@ class Client(Methods, SyncSession):
                 return
             filters["cursor"] = page.next
 
+    def episode(self, id: str, *, tokens: bool = False) -> c.EpisodeDetail:
+        """An episode with all its calls, each whole."""
+        found = self.episode_page(id, tokens=tokens, form="deltas")
+        while found.next_call is not None:
+            more = self.episode_page(id, tokens=tokens, form="deltas", calls_from=found.next_call)
+            found = joined(found, more)
+        return whole_episode(found)
+
     def export(self, format: str, **filters: Any) -> Iterator[bytes]:
         """The dataset's bytes, as they come."""
         try:
@@ -177,6 +186,14 @@ class AsyncClient(Methods, AsyncSession):
             if page.next is None:
                 return
             filters["cursor"] = page.next
+
+    async def episode(self, id: str, *, tokens: bool = False) -> c.EpisodeDetail:
+        """An episode with all its calls, each whole."""
+        found = await self.episode_page(id, tokens=tokens, form="deltas")
+        while found.next_call is not None:
+            more = await self.episode_page(id, tokens=tokens, form="deltas", calls_from=found.next_call)
+            found = joined(found, more)
+        return whole_episode(found)
 
     async def export(self, format: str, **filters: Any) -> AsyncIterator[bytes]:
         """The dataset's bytes, as they come."""

@@ -18,6 +18,7 @@ from slipstream.contract.adapters import (
 from slipstream.contract.base import API, ID_PATTERN, TAG, TAG_PATTERN, Error, Finite, Headers, Id, Model, Split, Tag
 from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchLeaseIn
 from slipstream.contract.episodes import (
+    WHOLE_CALLS,
     CallRecord,
     Deleted,
     DoneIn,
@@ -25,10 +26,12 @@ from slipstream.contract.episodes import (
     EpisodeDetail,
     EpisodePage,
     EpisodeState,
+    Form,
     Lineage,
     Reward,
     RewardAck,
     RewardIn,
+    SharedPrefix,
 )
 from slipstream.contract.funnel import Funnel, FunnelLine
 from slipstream.contract.groups import (
@@ -72,6 +75,7 @@ __all__ = [
     "MAX_LORA_RANKS",
     "TAG",
     "TAG_PATTERN",
+    "WHOLE_CALLS",
     "Adapter",
     "AdapterIn",
     "AdapterList",
@@ -96,6 +100,7 @@ __all__ = [
     "Error",
     "Event",
     "Finite",
+    "Form",
     "Funnel",
     "FunnelLine",
     "GateIn",
@@ -129,6 +134,7 @@ __all__ = [
     "RunJudgement",
     "Score",
     "ScoresIn",
+    "SharedPrefix",
     "Sidecar",
     "Split",
     "Sql",

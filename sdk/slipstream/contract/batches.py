@@ -24,6 +24,8 @@ class BatchLeaseIn(Model):
     """Seconds after which fewer than ``min_groups`` are enough, counted from when the oldest waiting group was ready.
     """
     max_staleness: Annotated[int, Field(ge=0)] = 4
+    form: Literal["auto", "deltas"] = "auto"
+    """How the calls of runs travel (``episodes.Form``)."""
 
 
 BATCH_COLUMNS = (
@@ -45,6 +47,8 @@ BATCH_COLUMNS = (
     "reward",  # float64: the episode's training reward, frozen at lease
     "call_reward",  # float64 | null
     "key",  # str: the API key's id; with it, an episode's id is unique
+    "prefix_row",  # int32 | null: an earlier row that the prompt begins with; prompt_ids holds what comes after
+    "prefix_tokens",  # int32: how much of that row's prompt and completion; 0 without a prefix_row
 )
 
 

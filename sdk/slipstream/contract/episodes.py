@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue
 
@@ -58,6 +58,26 @@ class RewardAck(Model):
     """The episode ended with this reward: a later call of its name starts another one."""
 
 
+Form = Literal["auto", "whole", "deltas"]
+"""How calls travel. ``whole``: each with all of its prompt. ``deltas``: what a call shares with an earlier one stands
+there alone (``CallRecord.prefix``). ``auto``: whole in runs of up to ``WHOLE_CALLS`` calls, deltas in longer ones."""
+WHOLE_CALLS = 50
+
+
+class SharedPrefix(Model):
+    """What a call begins with: the first ``messages`` of an earlier call's messages and first reply, the first
+    ``tokens`` of its prompt's and first choice's ids. What the call itself carries comes after these.
+
+    ``slipstream.prefixes`` puts calls together again.
+    """
+
+    call: Id
+    messages: Annotated[int, Field(ge=0)] = 0
+    tokens: Annotated[int, Field(ge=0)] = 0
+    tools: bool = False
+    """Whether the tools are that call's too."""
+
+
 class CallRecord(Model):
     """One request to the engine and its reply. ``choices`` are all that were sampled (n > 1 gives several)."""
 
@@ -94,6 +114,8 @@ class CallRecord(Model):
     """The error body, of a call that failed (cut at 4 KiB)."""
     extends: Id | None = None
     """The call whose conversation this one goes on with. None: it begins one."""
+    prefix: SharedPrefix | None = None
+    """Where the beginning of ``messages``, ``prompt_ids`` and ``tools`` stands. None: they are whole."""
 
 
 class EpisodeState(StrEnum):
@@ -140,6 +162,8 @@ class EpisodeDetail(Episode):
     batches: list[str] = Field(default_factory=list)
     trained_adapters: list[str] = Field(default_factory=list)
     lineage: list[Lineage] = Field(default_factory=list)
+    next_call: int | None = None
+    """Pass as ``?calls_from=`` for the calls that follow; None: there are no more."""
 
 
 class EpisodePage(Model):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
@@ -19,6 +19,8 @@ class GroupLeaseIn(Model):
     limit: Annotated[int, Field(ge=1, le=64)] = 1
     singles: bool = False
     """Also hand out ungrouped episodes, as groups of kind ``window`` with their most alike recent scored ones."""
+    form: Literal["auto", "deltas"] = "auto"
+    """How the calls of runs travel (``episodes.Form``)."""
 
 
 class GroupKind(StrEnum):

@@ -10,8 +10,8 @@ from slipstream_proxy.store.call_rows import (
     choices_of,
     pack,
     untrainable_reason,
-    whole,
 )
+from slipstream_proxy.store.codec import ids_of, load
 from slipstream_proxy.store.delta import cut
 
 
@@ -26,7 +26,7 @@ def test_a_call_comes_back_from_its_row():
     record = call("e1", choices=two, tools=[{"name": "t"}], error="late\0")
     packed = pack(record)
     row = call_row(record, "-/e1", 3, packed, cut(packed.prompt, []))
-    back = call_public(row, whole(row, {}), tokens=True)
+    back = call_public(row, load(row.messages), load(row.tools), ids_of(row.prompt_ids))
     assert (back.episode, back.number, back.error) == ("e1", 3, "late\ufffd")
     assert (back.messages, back.tools, back.reply) == (record.parsed.messages, [{"name": "t"}], [two[0][0], None])
     assert (back.prompt_ids, back.completion_ids) == ([1, 2, 3], [[4, 5], [6]])

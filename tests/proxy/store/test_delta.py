@@ -1,13 +1,13 @@
-"""What is put together again equals what came, whatever the client did to its history."""
+"""A call is cut where an earlier one ends (that every history comes back is ``test_call_list``'s)."""
 
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream_proxy.store.codec import dump, load
-from slipstream_proxy.store.delta import LAST, Known, Prompt, Whole, cut, join
+from slipstream_proxy.store.delta import Known, Prompt, cut
 from slipstream_proxy.store.fingerprint import TokenPrint, chain, digest
 
 JSON = st.recursive(
@@ -69,29 +69,6 @@ def known(name, texts, ids, tools="[]"):
     return Known(name, chain([digest(t) for t in texts]), TokenPrint.of(np.asarray(ids, np.int32)), digest(tools))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(histories(), st.integers(1, 40))
-def test_every_history_comes_back(calls, times):
-    """``times``: each token so often, so that sequences are longer than a block."""
-    bases, whole = [], {}
-    for number, (messages, short, tools, reply, sampled) in enumerate(calls):
-        name, ids = str(number), [i for i in short for _ in range(times)]
-        texts = [dump(m) for m in messages]
-        made = cut(prompt(texts, ids, dump(tools)), bases[-LAST:])
-        sequence = [*ids, *sampled]
-        bases.append(known(name, [*texts, dump(reply)], sequence, dump(tools)))
-        back = join(
-            whole.get(made.base), made.keep_messages, made.keep_tokens, [load(t) for t in made.messages], made.ids,
-            None if made.tools is None else load(made.tools),
-        )  # fmt: skip
-        assert [dump(m) for m in back.messages] == texts
-        assert back.ids.tolist() == ids
-        assert dump(back.tools) == dump(tools)
-        whole[name] = Whole(
-            back.messages, back.ids, back.tools, [*back.messages, reply], np.asarray(sequence, np.int32)
-        )
-
-
 def test_a_conversation_costs_what_is_new():
     made = cut(prompt(["a", "b", "c"], [1, 2, 3, 4]), [known("1", ["a", "b"], [1, 2, 3])])
     assert (made.base, made.keep_messages, made.keep_tokens) == ("1", 2, 3)
@@ -108,10 +85,6 @@ def test_the_longest_match_is_the_base_and_the_later_of_equals():
 def test_tokens_alone_may_match():
     made = cut(prompt(["b"], [*range(200), 9], "[1]"), [known("1", ["a"], [*range(200), 3])])
     assert (made.base, made.keep_messages, made.keep_tokens, made.tools) == ("1", 0, 192, "[1]"), "to a block"
-
-
-def test_a_base_that_is_gone_leaves_what_the_call_has():
-    assert join(None, 3, 4, ["new"], np.asarray([7]), None).messages == ["new"]
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

@@ -34,8 +34,12 @@ def test_every_method_says_its_type_and_makes_a_request() -> None:
 @pytest.mark.parametrize(
     ("ask", "method", "path"),
     [
-        (requests.episode("e 1"), "GET", "/slipstream/v1/episodes/e%201?tokens=0"),
-        (requests.episode("e", tokens=True), "GET", "/slipstream/v1/episodes/e?tokens=1"),
+        (requests.episode_page("e 1"), "GET", "/slipstream/v1/episodes/e%201?tokens=0&form=auto&calls_from=0"),
+        (
+            requests.episode_page("e", tokens=True, form="deltas", calls_from=3, calls=2),
+            "GET",
+            "/slipstream/v1/episodes/e?tokens=1&form=deltas&calls_from=3&calls=2",
+        ),
         (requests.delete("a/b"), "DELETE", "/slipstream/v1/episodes/a%2Fb"),
         (requests.promote("m@2"), "POST", "/slipstream/v1/adapters/m@2/promote"),
         (requests.events(7), "GET", "/slipstream/v1/training/events?after=7"),

@@ -33,7 +33,10 @@ def test_both_have_the_same_methods() -> None:
             assert ours is theirs, name  # written once
         else:
             assert inspect.signature(ours).parameters == inspect.signature(theirs).parameters, name
-            assert inspect.isgeneratorfunction(ours) and inspect.isasyncgenfunction(theirs), name
+            if inspect.isgeneratorfunction(ours):
+                assert inspect.isasyncgenfunction(theirs), name
+            else:
+                assert inspect.iscoroutinefunction(theirs), name
     assert inspect.signature(Client.__init__).parameters == inspect.signature(AsyncClient.__init__).parameters
 
 
@@ -44,7 +47,7 @@ def test_a_method_shows_its_arguments_and_its_words() -> None:
 
 
 ASKS: dict[str, tuple[Any, ...]] = {
-    "episodes": (), "all_episodes": (), "episode": ("e1",), "add_reward": ("e1", c.RewardIn(value=1, key="k")), "done": ("e1",), "delete": ("e1",),
+    "episodes": (), "all_episodes": (), "episode": ("e1",), "episode_page": ("e1",), "add_reward": ("e1", c.RewardIn(value=1, key="k")), "done": ("e1",), "delete": ("e1",),
     "lease_groups": (c.GroupLeaseIn(worker="w"),), "report_judge": (c.JudgeReport(worker="w"),),
     "post_scores": ("g1", c.ScoresIn(lease="l1", scores=[c.Score(episode="e1", value=1)])),
     "parked": (), "retry_group": ("g1",), "cache_get": ("k1",), "cache_put": ("k1", {"a": 1}), "lease_batch": (c.BatchLeaseIn(worker="w"),),
@@ -97,6 +100,37 @@ def test_what_comes_back(server: Server) -> None:
         assert client.cache_get("k1") == {"a": 1}
         assert b"".join(client.export("jsonl")) == b"one\ntwo\n"
     assert "authorization" not in server.seen[0].headers
+
+
+def long_run(server: Server, calls: int, page: int) -> None:
+    """An episode in deltas, so many calls a page."""
+
+    def one(n: int) -> dict[str, Any]:
+        prefix = {"call": f"c{n - 1}", "messages": 2 * n, "tokens": 0, "tools": True} if n else None
+        return {
+            "id": f"c{n}", "episode": "e1", "number": n, "at": 0.0, "seconds": 0.0, "dialect": "chat", "model": "m", "adapter": None,
+            "status": 200, "outcome": "ok", "trainable": True, "messages": [f"m{n}"], "reply": [f"r{n}"], "prefix": prefix,
+        }  # fmt: skip
+
+    def answer(seen: Seen) -> Reply:
+        assert seen.query["form"] == ["deltas"]
+        first = int(seen.query["calls_from"][0])
+        after = first + page if first + page < calls else None
+        return Reply(
+            {**EPISODE, "call_list": [one(n) for n in range(first, min(first + page, calls))], "next_call": after}
+        )
+
+    server.routes["GET", "/episodes/e1"] = answer
+
+
+async def test_a_long_run_is_fetched_in_pages_and_comes_whole(server: Server) -> None:
+    long_run(server, 5, 2)
+    async with AsyncClient(server.url) as twin:
+        with Client(server.url) as client:
+            for found in (client.episode("e1"), await twin.episode("e1")):
+                assert [len(call.messages) for call in found.call_list] == [1, 3, 5, 7, 9]
+                assert found.call_list[-1].messages == ["m0", "r0", "m1", "r1", "m2", "r2", "m3", "r3", "m4"]
+                assert found.next_call is None
 
 
 def test_nothing_to_do_is_none(server: Server) -> None:

@@ -10,13 +10,18 @@ from pydantic import Field, StringConstraints
 
 from slipstream import contract as c
 from slipstream_proxy.control import export
-from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, INFERENCE, REWARD, Ctx, Query, Route, reply
+from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, INFERENCE, JSON, REWARD, Ctx, Query, Route, json_of, reply
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.store.archive import forget_archived
+from slipstream_proxy.store.call_page import PAGE_CALLS, CallPage
 from slipstream_proxy.store.values import EpisodeFilter
 
 EPISODE = c.API + "/episodes/{episode:[A-Za-z0-9._~-]{1,160}}"
+FORM = (
+    f"Calls whole, or each without what it shares with an earlier one (`prefix`). "
+    f"auto: whole in runs of up to {c.WHOLE_CALLS} calls, deltas in longer ones."
+)
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
 
 
@@ -94,6 +99,14 @@ class KeyQuery(Query):
 
 class EpisodeQuery(KeyQuery):
     tokens: bool = Field(False, description="With token ids and log-probabilities.")
+    form: c.Form = Field("auto", description=FORM)
+    calls_from: int = Field(0, ge=0, le=2**31, description="The number of the first call: `next_call` of a page.")
+    calls: int = Field(
+        PAGE_CALLS,
+        ge=1,
+        le=PAGE_CALLS,
+        description="At most so many calls. A page also ends at about 8 MiB; `next_call` says where to go on.",
+    )
 
 
 class Stored(c.Model):
@@ -140,10 +153,11 @@ async def list_episodes(ctx: Ctx) -> web.StreamResponse:
 async def get_episode(ctx: Ctx) -> web.StreamResponse:
     q: EpisodeQuery = ctx.query
     key = q.key if ctx.caller.sees_all else ctx.owner(q.key)
-    found = await ctx.deps.ask(ctx.deps.store.episodes.get, key, ctx.path("episode"), tokens=q.tokens)
+    page = CallPage(q.form, q.calls_from, q.calls)
+    found = await ctx.deps.ask(ctx.deps.store.episodes.get, key, ctx.path("episode"), tokens=q.tokens, page=page)
     if found is None:
         raise _unknown(ctx)
-    return reply(found)
+    return web.Response(body=await in_thread(json_of, found), content_type=JSON)
 
 
 def _unknown(ctx: Ctx) -> Problem:
