@@ -7,8 +7,8 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.proxy.store.helpers import NOW, call
 from tests.proxy.store.test_delta import histories
+from tests.support.records import NOW, call
 
 from slipstream.contract import WHOLE_CALLS
 from slipstream.prefixes import whole_calls

@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.proxy.store.helpers import NOW, call, done, mutation, reward, want
+from tests.support.records import NOW, call, done, mutation, reward, want
 
 from slipstream.contract import GroupLeaseIn
 from slipstream.prefixes import whole_calls
