@@ -101,6 +101,8 @@ def null_cells() -> list[Cell]:
     return [
         *cells,
         Cell("one version only", replace(alike, every=2000)),
+        Cell("all rewards 200 late", replace(alike, delay=200)),
+        Cell("holdout 2 %", replace(alike, holdout=0.02)),
         Cell("tasks never repeat", replace(alike, tasks="never")),
     ]
 

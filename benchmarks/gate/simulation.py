@@ -39,6 +39,7 @@ class World:
     stop: bool = True
     """End at the first rollback."""
     pace: str | int = "careful"
+    holdout: float = 0.1
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Simulation:
         self.world = world
         self.coin = random.Random(seed)
         self.key = f"k{seed}"
-        self.trial = GateTrial(settings or TrialSettings(shifts=False))
+        self.trial = GateTrial(settings or TrialSettings(holdout=world.holdout, shifts=False))
         self.quality = {0: world.base}
         self.made = 0
         """The newest version that the trainer has published."""

@@ -139,11 +139,15 @@ class GateTrial:
         """Whether a newer version that has come is to wait (``gate.pace``)."""
         if not isinstance(pace, str):
             return self.on_trial and self.undecided >= pace
-        return pace == "careful" and self._slides()
+        return pace == "careful" and self._is_held()
 
-    def _slides(self) -> bool:
-        """A slow slide is likely. A version waits for this no longer than 20 times ``settle`` episodes."""
-        if self.tried == self.best or self.worse_best.growth() <= HOLD:
+    def _is_held(self) -> bool:
+        """A slow slide is likely, or only rewards of the served version itself are missing for it to be accepted: where
+        rewards come later than versions, none would ever be. It is held no longer than 20 times ``settle`` episodes.
+        """
+        slides = self.tried != self.best and self.worse_best.growth() > HOLD
+        due = self.on_trial and self.since >= self.settings.settle and self.own < OWN and self.trusted()
+        if not slides and not due:
             return False
         if self.asked is None:
             self.asked = self.seen

@@ -6,6 +6,7 @@ import random
 import pytest
 from tests.support.trial import play, success, warm
 
+from slipstream_proxy.assignment import assign
 from slipstream_proxy.control.gate.outcome import outcome_of
 from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings
 
@@ -165,3 +166,22 @@ def test_what_it_keeps_does_not_grow_with_the_episodes():
         if i % 6000 == 5999:
             sizes.append(len(json.dumps(trial.dump())))
     assert sizes[1] < 1.05 * sizes[0] < 400_000
+
+
+def test_rewards_that_come_later_than_versions_do_not_keep_all_from_being_accepted():
+    """A version every ten episodes, each reward 40 episodes late. One that serves until its rewards are there is accepted."""
+    for pace, accepted in (("careful", True), ("go", False)):
+        trial, coin, late, found = warm(), random.Random(0), [], []
+        made = 0
+        for i in range(3000):
+            if i % 10 == 0:
+                made += 1
+            if made > trial.tried and not trial.waits(pace):
+                trial.serve(made)
+            arms = [(str(v), arm, share) for v, arm, share in trial.arms()]
+            got = assign(str(trial.live), arms, "k", None, f"{i}")
+            late.append(outcome_of(int(got.adapter), got.arm, got.chances, "", float(coin.random() < 0.7)))
+            if i >= 40 and trial.observe(late[i - 40]) is Decision.ACCEPT:
+                found.append(trial.tried)
+                trial.accept()
+        assert bool(found) is accepted
