@@ -37,10 +37,10 @@ services:
 test: test-fast test-engine
 
 test-fast: setup services
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not engine and not learning and not chaos" --reruns 1 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not engine and not learning and not chaos" $(ARGS)
 
 test-engine: setup services
-	$(BIN)/python -m pytest -q -m "engine and not learning and not chaos" --reruns 1 --reruns-delay 2 $(ARGS)
+	$(BIN)/python -m pytest -q -m "engine and not learning and not chaos" $(ARGS)
 
 test-learning: setup services
 	$(BIN)/python -m pytest -q -m "learning or chaos" $(ARGS)

@@ -16,7 +16,7 @@ from slipstream_judge.steps import Step
 from slipstream_judge.transcript import Node, Transcript, common_prefix, common_tools
 
 CHARS_PER_TOKEN = 3.2
-"""Of ASCII text with JSON in it; any other character counts as a token. On the safe side for the tokenizers in use."""
+"""A cautious value for ASCII text with JSON in it. Any other character counts as a token."""
 
 
 @dataclass(frozen=True, slots=True)

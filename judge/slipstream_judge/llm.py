@@ -26,7 +26,7 @@ from slipstream_judge.metrics import JudgeMetrics
 log = logging.getLogger(__name__)
 LIKE_OPENAI = re.compile(r"openai/|hosted_vllm/|[^/]+$")
 RETRIES = 2
-"""Of timeouts and server errors, within one call."""
+"""How often a call is tried again after a timeout or a server error."""
 NOT_THE_GROUP = 60.0
 """Seconds until a group is tried again after an error that says nothing about the group (no connection, a wrong key).
 """

@@ -1,4 +1,4 @@
-"""``slipstream judge rerun``: score stored episodes anew.
+"""``slipstream judge rerun``: score stored episodes again.
 
 New rows are added; none is changed, and the latest of a name counts.
 """
@@ -129,7 +129,7 @@ async def rerun(
     task: str | None = None,
     name: str | None = None,
 ) -> dict[str, object]:
-    """Judge all done episodes since then. The cache is not read: they are judged anew, even by the same rubric."""
+    """Judge all done episodes since then. The cache is not read: they are judged again, even by the same rubric."""
     panel = Panel(config, JudgeMetrics(), client, rubric=rubric, name=name, fresh=True)
     await panel.budget.sync()
     work = Rerun(config, client, panel)

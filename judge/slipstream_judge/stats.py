@@ -53,7 +53,7 @@ def concordance(scores: Sequence[float], truth: Sequence[float]) -> tuple[float,
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Of the least-squares line of y over x; None where x does not vary."""
+    """The slope of the least-squares line of y over x; None if x does not vary."""
     return linear_regression(x, y).slope if len(x) > 1 and pvariance(x) >= TINY else None
 
 

@@ -34,7 +34,7 @@ _AT_ONCE: Final = 1023
 
 
 NO_BOOT: Final = "-"
-"""Of a machine that does not tell its starts apart. Two machines may both say so."""
+"""The boot id of a machine that has none. Two machines may share this value."""
 
 
 def _boot() -> str:

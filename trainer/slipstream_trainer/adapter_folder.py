@@ -46,7 +46,7 @@ def sweep(folder: Path) -> None:
 
 
 def version_of(name: str) -> int:
-    """Of ``<model>@<n>``; 0: the base model."""
+    """The version n of ``<model>@<n>``; 0 is the base model."""
     number = name.rpartition("@")[2] if "@" in name else ""
     return int(number) if number.isdigit() else 0
 

@@ -46,7 +46,7 @@ class Advantages:
     dropped: int = 0
     reward_mean: float = 0.0
     reward_std: float = 0.0
-    """Of the kept and the dropped alike."""
+    """Mean and spread count kept and dropped runs."""
 
 
 def assign(samples: Sequence[Sample], kind: Kind) -> Advantages:

@@ -17,7 +17,7 @@ from slipstream.settings import TrainerConfig
 from slipstream_trainer.rows import Sample
 
 QUANTILE = 0.75
-"""Of the runs of a batch: those of the control arm are always old, and far fewer than a quarter."""
+"""The quantile of the runs' ages in a batch. Runs of the control arm are always old, but fewer than a quarter."""
 LATE, EARLY = 0.5, 0.25
 """Shares of ``max_staleness`` above which a step waits for more groups, and below which it waits for fewer."""
 

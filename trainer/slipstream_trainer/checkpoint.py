@@ -80,7 +80,7 @@ class CheckpointState:
     batch: str | None = None
     lease: str = ""
     outcome: str = "trained"
-    """Of the ack."""
+    """The outcome that the ack sends."""
     reason: str | None = None
     event: dict[str, Any] = field(default_factory=dict)
     """``kind`` and ``data`` of the event that tells of it."""

@@ -75,7 +75,7 @@ class StepPace:
     """The learning rate's state, kept in each checkpoint."""
 
     scale: float = 1.0
-    """Of the rate that it began with."""
+    """The current rate over the first one."""
     undone: int = 0
     """Steps in a row."""
     still: int = 0

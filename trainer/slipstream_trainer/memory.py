@@ -26,7 +26,7 @@ PER_TOKEN_LAYER = 17
 PER_TOKEN_MIDDLE = 4
 """The same of the gated MLP, in units of its intermediate size."""
 SHARE = 0.85
-"""Of the free memory that activations may take."""
+"""The part of the free memory that activations may take."""
 
 
 def activation_bytes(config: PretrainedConfig, tokens: int, bytes_each: int) -> int:

@@ -29,7 +29,7 @@ PACKAGES = {
     "dvclive": ("dvclive",),
     "swanlab": ("swanlab",),
 }
-"""Of which one has to be there."""
+"""Reporter → its packages. One of them must be installed."""
 
 
 def check_report_to(config: Config) -> None:

@@ -40,7 +40,7 @@ def two_and_a_half(vocab: int) -> list[Sample]:
 
 
 def logprobs(trainer: CapturedGRPOTrainer, layout: Layout, *, forest: bool) -> torch.Tensor:
-    """Of the sampled tokens, in the samples' order."""
+    """Log-probabilities of the sampled tokens, in the samples' order."""
     multiple = 1 if trainer.device.type == "cpu" else 128
     work = trainer.start(make_plan(two_and_a_half(trainer.vocab), layout=layout, multiple=multiple, forest=forest))
     with torch.no_grad():

@@ -46,7 +46,7 @@ SAME_BATCH = 2
 
 
 class Worker:
-    """Of the first process; the others follow it (``process_group.py``)."""
+    """The trainer's main loop, in the first process. The other processes follow it (``process_group.py``)."""
 
     def __init__(
         self, config: Config, client: Client, trainer: CapturedGRPOTrainer, gpu_lease: GpuLease | None = None

@@ -186,7 +186,7 @@ def parquet_row(e: EpisodeDetail) -> JsonObject:
 
 
 LISTS = ("prompt_ids", "completion_ids", "logprobs")
-"""Of each call, as numbers: ids of the prompt, ids and log-probabilities of each choice."""
+"""Columns with one list for each call: the prompt's ids, and each choice's ids and log-probabilities."""
 
 
 def _dumped(models: Sequence[BaseModel]) -> str:

@@ -40,7 +40,7 @@ class Surroundings:
     judge_budget: tuple[str, float] | None = None
     """The setting whose budget the judge waits for, and the seconds until it starts again."""
     sidecars: Sequence[tuple[str, str, str]] = ()
-    """Of `slipstream up`: (trainer or judge, its state, what is wrong), those in trouble alone."""
+    """The children of `slipstream up` that are in trouble: (trainer or judge, its state, what is wrong)."""
     held: bool = False
     """The trainer has the GPU."""
     behind: str | None = None

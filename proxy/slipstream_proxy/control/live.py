@@ -37,7 +37,7 @@ class LiveState:
         self.path = path
         self.value: JsonObject = {"models": {}, "engines": []}
         self.hold: JsonObject | None = None
-        """Of the engines (``hold.py``): ``worker`` and ``until``, seconds since the epoch."""
+        """The hold of the engines: ``worker``, and ``until`` in seconds since the epoch."""
         self.version = 0
         self._told: asyncio.Event = asyncio.Event()
 

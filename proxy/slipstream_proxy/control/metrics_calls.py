@@ -75,7 +75,7 @@ class CallMetrics:
 
 
 class RewardMetrics:
-    """Of each source: how many, mean and spread, by adapter and split."""
+    """Number, mean and spread of the rewards of each source, by adapter and split."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ["source", "adapter", "split"]

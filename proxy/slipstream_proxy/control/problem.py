@@ -1,4 +1,4 @@
-"""What goes wrong, as the caller is told it; raised from anywhere in the control plane."""
+"""An error answer for the caller, which any part of the control plane may raise."""
 
 from __future__ import annotations
 

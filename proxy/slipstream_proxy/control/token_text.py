@@ -34,7 +34,7 @@ class Decoder(Protocol):
 
 
 class TokenTexts(NamedTuple):
-    """Of each list of ids, its texts; ``texts`` None: ``why`` there are none. ``source``: who told them."""
+    """The texts of each list of ids. If ``texts`` is None, ``why`` says so. ``source`` names who made them."""
 
     texts: Sequence[list[str] | None] | None
     source: str | None

@@ -27,7 +27,7 @@ def items(value: Json) -> JsonList:
 
 
 class ThroughChat(Dialect):
-    """``_to_chat`` makes the chat request, or raises ``AsAsked``; ``_back`` turns the reply round."""
+    """``_to_chat`` makes the chat request, or raises ``AsAsked``; ``_back`` converts the reply."""
 
     def _to_chat(self, body: JsonObject) -> JsonObject:
         raise NotImplementedError

@@ -42,14 +42,14 @@ class Packed:
 
     prompt: Prompt
     completion: Ids
-    """Of all choices, one after the other."""
+    """The ids of all choices, one choice after the other."""
     replies: list[str]
     firsts: list[int]
     """Tokens of each choice."""
     asked: Asked
     issued: list[str]
     words: list[bytes | None]
-    """Of each reply."""
+    """One fingerprint for each reply."""
 
     def sequences(self) -> list[Ids]:
         """Prompt and completion of each choice."""

@@ -148,7 +148,7 @@ class CallTable:
         return known
 
     def supersede(self, tx: Tx, eids: Collection[str]) -> None:
-        """Of one body's attempts in an episode all but the last are superseded, in whatever order they arrived."""
+        """Mark all but the last attempt of each body in an episode as superseded, in whatever order they arrived."""
         for table in self.days.tables(tx) if eids else ():
             sql = f"""UPDATE {table} SET outcome = 'superseded', trainable = FALSE, reason = 'superseded'
                 WHERE outcome <> 'superseded' AND body_hash <> '' AND eid {IN} AND EXISTS (SELECT 1 FROM {table} d

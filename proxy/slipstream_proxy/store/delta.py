@@ -28,9 +28,9 @@ class Known:
 
     id: str
     chain: list[bytes]
-    """Of the sequence's messages."""
+    """One chained hash for each message."""
     tokens: TokenPrint
-    """Of the sequence."""
+    """The fingerprint of its tokens."""
     tools: bytes
     """Digest."""
 

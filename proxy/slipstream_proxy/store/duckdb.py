@@ -205,9 +205,9 @@ class DuckDriver:
 
     @contextmanager
     def reread(self) -> Iterator[DuckTx]:
-        """The file is opened anew: DuckDB remembers blocks, and checks their sums when it reads them."""
+        """Open the file again: DuckDB remembers blocks, and checks their sums when it reads them."""
         with self._writing, self._closed(REREAD_PATIENCE):
-            log.debug("%s is opened anew", self.path)
+            log.debug("%s is opened again", self.path)
         with self.read() as tx:
             yield tx
 

@@ -108,7 +108,7 @@ def write_anew(path: Path, config: dict[str, str]) -> None:
         con.execute("COPY FROM DATABASE old TO new")
         con.execute("CHECKPOINT new")
     if Path(f"{path}.wal").exists():
-        raise StoreError(f"{path}.wal is still there: the file was not written anew")
+        raise StoreError(f"{path}.wal is still there: the file was not rewritten")
     new.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     os.fsync(folder)

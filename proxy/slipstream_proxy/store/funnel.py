@@ -60,7 +60,7 @@ class FunnelCounts(NamedTuple):
     lost: dict[tuple[str, str], int]
     """(stale or dropped, cause) → groups."""
     outcomes: list[GroupOutcome]
-    """Of the ``RECENT`` latest complete groups with all rewards."""
+    """Outcomes of the ``RECENT`` latest complete groups that have all rewards."""
     best: float | None
     """The highest training reward ever."""
     trained: int
@@ -68,7 +68,7 @@ class FunnelCounts(NamedTuple):
     last_skipped: str | None
     """Why the trainer skipped its latest batch; None: it trained on it."""
     kls: list[float]
-    """Of the latest steps: below 1 is near zero."""
+    """The KL of each of the latest steps. Below 1, a step was near zero."""
     """KL of the latest steps, newest first."""
     untrainable: dict[str, int]
     orphans: int

@@ -72,7 +72,7 @@ def window_of(ep: EpisodeRow, now: float) -> GroupRow:
 
 
 class _LastGroup(NamedTuple):
-    """Of a bucket: the highest ordinal, and the group that is forming with its size (None: there is none)."""
+    """A bucket's highest ordinal, and its unfinished group with its size (None: there is none)."""
 
     ordinal: int
     forming: str | None

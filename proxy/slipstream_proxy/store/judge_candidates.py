@@ -71,7 +71,7 @@ class JudgeCandidates:
         return {group: group not in still_open for group in found}
 
     def _worthwhile(self, tx: Tx, found: dict[str, str]) -> list[str]:
-        """Of these (group → model) those that a trainer may still have; the others are settled, with the cause."""
+        """The groups that a trainer may still use. The others are settled here, each with its cause."""
         fresh = {model: freshness_of(tx, model, self.rules.max_staleness) for model in set(found.values())}
         sql = f"SELECT id FROM t_groups WHERE split = 'train' AND state IN ('waiting_reward', 'ready') AND id {IN}"
         training = [g for (g,) in tx.all(sql, (list(found),))] if found else []

@@ -18,12 +18,12 @@ MEMORY = 64 * 2**20
 
 @dataclass(slots=True)
 class EpisodeCalls:
-    """Of one episode. A base must stand in the same day's table, which may be dropped as a whole."""
+    """What is known of one episode's calls. A call's base lies in the same day's table, which may be dropped as a whole."""
 
     days: dict[str, list[Known]] = field(default_factory=lambda: defaultdict(list))
     tree: ConversationTree = field(default_factory=ConversationTree)
     stamps: list[Stamp] = field(default_factory=list)
-    """Of its calls by number, where several proxies write into the store."""
+    """The stamps of its calls by number, if several proxies write to the store."""
     count: int = 0
     """How many calls the episode had: another proxy may have stored more since."""
 

@@ -32,7 +32,7 @@ class Fresh:
         return [i for i in ids if self._floor is None or i <= self._floor]
 
     def stored(self, ids: Iterable[str]) -> list[str]:
-        """Of the others those that are stored."""
+        """Those of the other ids that are stored."""
         return [i for i in ids if i in self._recent]
 
     def add(self, ids: Iterable[str]) -> None:

@@ -65,7 +65,7 @@ class RewardTable:
         return {(eid, idem) for eid, idem in tx.all(sql, (list(eids),))}
 
     def latest(self, tx: Tx, eids: Collection[str]) -> dict[str, list[LatestReward]]:
-        """Of each episode the latest row per (call, name), whatever its source."""
+        """Each episode's latest row per (call, name), whatever its source."""
         found: dict[str, list[LatestReward]] = defaultdict(list)
         if eids:
             sql = f"""SELECT DISTINCT ON (eid, call, name) eid, call, name, value FROM t_rewards WHERE eid {IN}

@@ -49,7 +49,7 @@ class EpisodeRow:
     idle: bool = False
     """It is done because no call came, and goes on if one does after all."""
     chances: str | None = ""
-    """Of each arm, when it was assigned (``assignment.Assignment``)."""
+    """The probability of each arm when it was assigned (``assignment.Assignment``)."""
 
     def row(self) -> Row:
         return tuple(getattr(self, name) for name in EPISODE_FIELDS)

@@ -85,7 +85,7 @@ class Asked:
     """A call's prompt as the tree looks at it."""
 
     chain: list[bytes]
-    """Of its messages."""
+    """One chained hash for each of its messages."""
     replies: list[bytes | None]
     """The words of each message that an assistant wrote (``words_of``)."""
     ids: Ids
@@ -102,7 +102,7 @@ class Answered:
     prompt: bytes
     """The last link of its messages' chain."""
     words: list[bytes | None]
-    """Of each of its replies."""
+    """One fingerprint for each of its replies."""
     ends: list[bytes]
     """The chain's last link with each of its replies."""
     tokens: list[TokenPrint]
@@ -145,7 +145,7 @@ class ConversationTree:
         return found
 
     def _first(self, calls: Sequence[str]) -> str:
-        """Of calls that cannot be told apart (samples of one prompt) one that nothing extends yet, else the latest."""
+        """Among samples of one prompt, the first that no call extends yet, else the latest."""
         return next((c for c in calls if c not in self._extended), calls[-1])
 
     def _by_tokens(self, asked: Asked) -> str | None:

@@ -71,7 +71,7 @@ class EpisodeFilter:
     q: str | None = None
     """Words and "phrases" that its messages, its id, task and tags hold, all of them; or a call's id."""
     outcome: str | None = None
-    """Of one of its calls."""
+    """One of its calls has this outcome."""
     trainable: bool | None = None
     """Whether one of its calls is."""
     among: Collection[str] | None = None
@@ -87,7 +87,7 @@ class Pin:
     adapter: str
     arm: str
     chances: str = ""
-    """Of each arm, when the episode was assigned (``assignment.Assignment``)."""
+    """The probability of each arm when the episode was assigned (``assignment.Assignment``)."""
 
 
 class Outcome(NamedTuple):

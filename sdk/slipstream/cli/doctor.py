@@ -17,7 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0: nothing fails (warnings are told); 1: something does."""
+    """Exit code 0: nothing fails (warnings may be there); 1: something does."""
     from slipstream.operate.doctor import as_json, examine
 
     findings = list(examine(read_config(args, own_flags(args)), proxy_url(args), args.key))

@@ -87,7 +87,7 @@ class Adapter(Model):
     version: int
     state: AdapterState
     reason: str | None = None
-    """Of the state: why refused, what the gate saw."""
+    """Why it has this state: why it was refused, or what the gate saw."""
     created: float
     decided: float | None = None
     path: str
@@ -104,7 +104,7 @@ class Adapter(Model):
     best: bool = False
     """No later version was shown to beat it. Where none of a model has this, the base model is the best one."""
     sha256: str | None = None
-    """Of its weights file, in hex."""
+    """The hash of its weights file, in hex."""
     engine_path: str | None = None
     """Where the proxy that it came to says that vLLM finds its folder. None: only one proxy uses this store."""
     gate: GateReport | None = None

@@ -44,7 +44,7 @@ class Split(StrEnum):
 
 
 class Model(BaseModel):
-    """Base of all bodies: an unknown field is an error, so that a typo is told and not swallowed."""
+    """Base of all bodies: an unknown field is an error, so that nobody misses a typo."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 

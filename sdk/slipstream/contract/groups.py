@@ -29,7 +29,7 @@ class GroupSummary(Model):
     mean: float | None = None
     low: float | None = None
     high: float | None = None
-    """Of its rewards."""
+    """The lowest and the highest of its rewards."""
     created: float
     completed: float | None = None
     ready_at: float | None = None
@@ -68,7 +68,7 @@ class GroupRun(Model):
     episode: Episode
     rewards: list[Reward] = Field(default_factory=list)
     judgements: list[RunJudgement] = Field(default_factory=list)
-    """Of its rewards those with source ``judge`` or ``human``, the latest of each name first."""
+    """Its rewards with source ``judge`` or ``human``, the latest of each name first."""
     trained_reward: float | None = None
     """As the batch was leased with it."""
     advantage: float | None = None

@@ -30,7 +30,7 @@ class Sidecar(Model):
     since: float
     starts: int = 1
     exit_code: int | None = None
-    """Of its last end; None while it runs."""
+    """The exit code of its last run; None while it runs."""
     reason: str | None = None
     """Its last words, where it is restarting or down."""
 

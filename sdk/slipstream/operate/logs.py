@@ -150,7 +150,7 @@ class Entry(NamedTuple):
     where: str
     """File and line, for errors."""
     share: float
-    """Of the file that is read with it, 0 … 1."""
+    """How much of the file is read once this entry is, 0 … 1."""
     bodies: list[Body]
     whole: bool = False
     """True: an episode as ``export`` wrote it; False: conversations of elsewhere."""

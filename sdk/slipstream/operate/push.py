@@ -30,7 +30,7 @@ SETTINGS = (
     "max_staleness",
     "seed",
 )
-"""Of the trainer, as they are at the push."""
+"""The trainer's settings that a card lists, with their values at the push."""
 
 
 def lineage(adapter: Adapter, known: Sequence[Adapter]) -> list[Adapter]:

@@ -21,7 +21,7 @@ FILE = "sidecars.json"
 
 class _Written(BaseModel):
     pid: int
-    """Of the supervisor: where it is gone, the file is of an earlier run."""
+    """The supervisor's process id. If that process is gone, an earlier run wrote the file."""
     sidecars: list[Sidecar]
 
 

@@ -70,7 +70,7 @@ class GateTrials:
         return max((a.version for a in self.registry.items.values() if a.model == model), default=0)
 
     def version(self, name: str) -> int:
-        """Of an adapter; 0 is the base model."""
+        """The version in an adapter's name; 0 is the base model."""
         adapter = self.registry.items.get(name)
         return adapter.version if adapter is not None else 0
 

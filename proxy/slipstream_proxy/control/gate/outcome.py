@@ -1,4 +1,4 @@
-"""What the gate is told of a finished episode."""
+"""What the gate learns about a finished episode."""
 
 from __future__ import annotations
 

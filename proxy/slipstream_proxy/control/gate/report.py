@@ -57,7 +57,7 @@ def report_of(
 
 
 def verdict_reason(trial: GateTrial, names: Mapping[int, str], decision: Decision) -> str:
-    """Of an adapter's state, in a sentence."""
+    """Why the gate decided so, in a sentence for the adapter's state."""
     if decision is Decision.ROLLBACK:
         return f"worse than {names.get(trial.control, '')}"
     if decision is Decision.ROLLBACK_BEST:

@@ -28,7 +28,7 @@ YOUNG = 12
 """Finished episodes of a version before which the control gets ``YOUNG_SHARE``: a broken adapter shows at once."""
 YOUNG_SHARE = 0.3
 BEST_PART = 0.7
-"""Of the held-out share, while control and best differ."""
+"""The best version's part of the held-out share, while control and best differ."""
 MOST_SHARE = 0.5
 OWN = 16
 """Finished episodes of a version itself before it may be accepted."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 LIMIT = 4096
-"""Calls that wait in a worker; more are told to come again."""
+"""The most calls that wait in a worker. Further calls get a 503 with Retry-After."""
 GRACE = 30.0
 """Seconds after a hold's end in which the control plane may still be waking the engine. Then calls go on: an engine
 that sleeps keeps them waiting.
@@ -36,7 +36,7 @@ class Waiting:
 
 
 class Holding:
-    """Of one worker. ``on`` is asked for each call, so it is one comparison as long as nothing is held."""
+    """The calls that wait in one worker. Each call reads ``on``, which costs one comparison while nothing is held."""
 
     def __init__(self, live: LiveView, metrics: WorkerMetrics, timeout: float) -> None:
         """``timeout``: seconds that a call waits at most."""

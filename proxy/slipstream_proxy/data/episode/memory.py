@@ -43,7 +43,7 @@ class RunningEpisode:
         self.seen = now
         self.done = False
         self.common: Common | None = None
-        """Of its calls' records, as it was for the last one."""
+        """What its calls' records share, as the last record had it."""
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ class Pinned:
 
 
 class EpisodePins:
-    """Of one worker."""
+    """Which adapter each running episode keeps, as one worker knows it."""
 
     def __init__(self, live: LiveView, link: ControlLink, metrics: WorkerMetrics) -> None:
         self._live, self._link, self._metrics = live, link, metrics

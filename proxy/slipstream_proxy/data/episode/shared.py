@@ -43,7 +43,7 @@ def reserve(fd: int, size: int) -> None:
 
 
 class SharedTable:
-    """Of one worker. Several slots may have the same digest: runs that said the same."""
+    """One worker's view of the table. Runs with the same messages have the same digest in several slots."""
 
     def __init__(self, path: Path, window: float) -> None:
         """Raises ``OSError`` where there is no room for the file."""

@@ -119,7 +119,7 @@ def operation(form: str) -> str:
 
 
 def passed_label(path: str, status: int) -> str:
-    """Of a route on the allow-list: its first two parts, for what follows may be an id."""
+    """The first two parts of an allowed route's path, because the rest may be an id."""
     first, _, second = path.strip("/").partition("/")
     second = second.partition("/")[0]
     second = next((name for name in ("files", "batches") if second.startswith(name)), second)

@@ -153,7 +153,7 @@ class Tracing(CallStep):
 
 
 def attributes(call: CallView, status: int, outcome: str, model: str) -> dict[str, AttributeValue]:
-    """Of a finished call. Names, numbers and ids; no text."""
+    """The span's attributes for a finished call: names, numbers and ids, and no message text."""
     found: dict[str, AttributeValue] = {
         "gen_ai.operation.name": operation(call.dialect.name),
         "gen_ai.provider.name": "vllm" if call.target.kind != "upstream" else "openai",

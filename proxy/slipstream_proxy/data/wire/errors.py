@@ -1,4 +1,4 @@
-"""A request that is not let through: what the client is told, in its own format's shape."""
+"""A refused request: the error that the client gets, in its own format."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ _DIGITS: Final = [b"%d" % size for size in range(4096)]
 
 
 def digits(number: int) -> bytes:
-    """Of a length."""
+    """A length as decimal digits."""
     return _DIGITS[number] if number < 4096 else b"%d" % number
 
 

@@ -54,7 +54,7 @@ class Handler(RequestHandler):
         self._since = (self._since or self._loop.time()) if waiting and not self._force_close else 0.0
 
     def _head_size(self, data: bytes) -> int:
-        """Of the head so far. Aiohttp limits each line and their number, not their sum."""
+        """Bytes of the head so far. Aiohttp limits each line and their number, but not their sum."""
         if not self._size:
             data = data.lstrip(b"\r\n")
         text = self._last + data
