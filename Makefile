@@ -2,6 +2,8 @@
 # make test    set up, then all tests, real vLLM among them
 # make lint    ruff, mypy and the limits of the source tree
 # make structure   the figures of the source tree, and which are over their limit
+# make page    build the web page from page/ into the package (needs npm)
+# make pictures   take the pictures of docs/page.md (needs Chromium)
 # make docs    build the documentation site into site/, with every link checked
 # make fuzz    coverage-guided, ARGS="chunked -max_total_time=600" (needs atheris)
 # make bench   the benchmarks that need no GPU
@@ -16,7 +18,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo docs structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-growth bench-operate first-hour first-hour-ci clean
+.PHONY: demo docs page pictures structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-growth bench-operate first-hour first-hour-ci clean
 
 setup: $(VENV)/.ready
 
@@ -101,6 +103,12 @@ fuzz: setup
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
+
+page:
+	$(PYTHON) scripts/page.py $(ARGS)
+
+pictures: setup
+	PAGE_PICTURES=docs/pictures $(BIN)/python -m pytest -q tests/proxy/control/test_page_browser.py -k day_s_work
 
 structure: setup
 	$(BIN)/python scripts/structure.py $(ARGS)

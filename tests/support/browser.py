@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import itertools
 import json
@@ -13,6 +14,8 @@ from typing import Any
 
 import aiohttp
 
+AXE = Path(__file__).parent / "axe.min.js"
+"""axe-core 4.14.1 as npm has it (Mozilla Public License 2.0)."""
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
 )
@@ -54,11 +57,62 @@ class Page:
         assert "exceptionDetails" not in read, read["exceptionDetails"]
         return read["result"].get("value")
 
-    async def until(self, expression: str, seconds: float = 60.0) -> Any:
+    async def until(self, expression: str, seconds: float = 30.0) -> Any:
         async with asyncio.timeout(seconds):
             while not (value := await self.js(expression)):
                 await asyncio.sleep(0.05)
         return value
+
+    async def go(self, url: str) -> None:
+        """Opens ``url`` anew, also where only its fragment differs."""
+        await self.ask("Page.navigate", url="about:blank")
+        await self.ask("Page.navigate", url=url)
+
+    async def screen(self, width: int, height: int = 900, *, dark: bool = False) -> None:
+        await self.ask(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 700
+        )
+        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        await self.ask("Emulation.setEmulatedMedia", features=scheme)
+
+    async def picture(self, path: Path) -> None:
+        shot = await self.ask("Page.captureScreenshot")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    async def press(self, key: str) -> None:
+        """One key, as a person presses it."""
+        code = {"Escape": 27, "Enter": 13, "ArrowDown": 40, "ArrowUp": 38}.get(key, 0)
+        text = {"text": key} if len(key) == 1 else {}
+        for kind in ("rawKeyDown" if code else "keyDown", "keyUp"):
+            await self.ask(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                **(text if kind == "keyDown" else {}),
+            )
+
+    async def holds(self, text: str, seconds: float = 30.0) -> None:
+        """Until the page shows this text."""
+        try:
+            await self.until(f"(document.body?.innerText ?? '').includes({json.dumps(text)})", seconds)
+        except TimeoutError:
+            shown = await self.js("location.href + ' ' + document.body?.innerText")
+            raise AssertionError(f"{text!r} is not shown: {shown[:1500]} {self.errors}") from None
+
+    async def offline(self, offline: bool) -> None:
+        await self.ask(
+            "Network.emulateNetworkConditions", offline=offline, latency=0, downloadThroughput=-1, uploadThroughput=-1
+        )
+
+    async def accessibility(self) -> list[str]:
+        """axe's violations of WCAG 2 A and AA and its best practices, on what is shown now."""
+        if not await self.js("'axe' in window"):
+            await self.js(AXE.read_text() + ";0")
+        found = await self.js("axe.run(document, {resultTypes: ['violations']}).then(r => r.violations)")
+        return [f"{v['id']}: {v['help']}: {[n['html'][:160] for n in v['nodes'][:4]]}" for v in found]
 
     async def close(self) -> None:
         self._task.cancel()

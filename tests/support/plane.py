@@ -41,11 +41,14 @@ class Plane:
         self.config = config
         self.engine = engine
         self.control = ControlPlane(config)
+        self.port: int | None = None
+        """Where the API is to be; None: anywhere."""
 
     async def start(self) -> Plane:
         self.deps = await self.control.start()
-        self.client = TestClient(TestServer(make_app(self.deps)))
-        await self.client.start_server()
+        server = TestServer(make_app(self.deps), port=self.port)
+        await server.start_server(shutdown_timeout=1.0)  # a page that is open does not hold up its end
+        self.client = TestClient(server)
         self.writer = SpoolWriter(
             self.config.spool_dir, "data0", segment_bytes=self.config.proxy.segment_bytes, durability="process"
         )

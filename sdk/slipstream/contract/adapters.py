@@ -97,6 +97,9 @@ class Adapter(Model):
     episodes: int = 0
     """Open episodes pinned to it."""
     loaded: bool = False
+    files: bool | None = None
+    """Whether its files are there (``adapters.keep`` says how many stay): without them it cannot be promoted. None:
+    nobody looked."""
     forced: bool = False
     """A person promoted it: it goes live as soon as it is loaded, without the gate."""
     accepted: bool = False

@@ -1,90 +1,302 @@
-"""The page in a real browser: what it shows, what its buttons do, and that a transcript cannot do anything there."""
+"""The page in a real browser: what it shows, what it does when asked, and that a transcript cannot do anything there."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+from pathlib import Path
 
 import pytest
-from tests.support.adapters import write_adapter
-from tests.support.browser import CHROMIUM, browser
+from tests.support.browser import CHROMIUM, Page, browser
+from tests.support.page_data import EVIL, PLANE, Runs, make_demo, make_tangle
 from tests.support.plane import until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt install chromium)")
-EVIL = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script><b id="planted">bold</b>'
-LEASE = {"worker": "w1", "model": "tiny", "min_groups": 1, "max_wait": 0}
+PICTURES = {("episode", "dark"), ("now", "phone")}
+"""Pictures that the documentation shows beside those of the light page."""
+ROWS = "document.querySelectorAll('tbody tr[data-id]').length"
 
 
-async def train(plane) -> None:
-    """A group of two that a batch was trained on, with its advantages."""
-    for n in range(2):
-        await plane.call(f"e{n}", task="t1", text=EVIL, done=True)
-        await plane.seen(f"e{n}")
-        assert (await plane.ask("POST", f"/episodes/e{n}/rewards", {"value": float(n), "reason": EVIL}))[0] == 200
-
-    async def leased():
-        reply = await plane.client.post("/slipstream/v1/batches/lease", json=LEASE, headers=plane.as_())
-        return reply if reply.status == 200 else None
-
-    reply = await until(leased)
-    ack = {
-        "lease": reply.headers["x-slipstream-lease"],
-        "outcome": "trained",
-        "adapter": "tiny@1",
-        "step": 1,
-        "advantages": {"e0": -1.0, "e1": 0.5},
-    }
-    assert (await plane.ask("POST", f"/batches/{reply.headers['x-slipstream-batch']}/ack", ack))[0] == 200
+SIDEWAYS = """(() => { const edge = document.documentElement.clientWidth;
+    return document.documentElement.scrollWidth <= edge ? [] : [...document.querySelectorAll('main *')]
+        .filter(e => e.getBoundingClientRect().right > edge + 1 && !e.closest('.scroll, .runs, nav, .tree'))
+        .map(e => e.outerHTML.slice(0, 120)).slice(0, 5).concat(['page']) })()"""
+"""What stands beyond the right edge of the page."""
 
 
-async def test_people_see_what_there_is(make_plane, tmp_path):
-    plane = await make_plane(groups={"size": 2}, trainer={"min_groups": 1, "max_groups": 4}, gate={"mode": "manual"})
-    await train(plane)
-    for n in (1, 2):
-        write_adapter(plane.config.adapters_dir / f"tiny@{n}", fill=n)
-        assert (await plane.ask("POST", "/adapters?wait=60", {"path": f"tiny@{n}"}))[0] in (200, 201)
+@contextlib.asynccontextmanager
+async def opened(plane, tmp_path: Path, where: str = ""):
+    """The page of this plane, asked as a data plane would forward it. ``where``: the fragment of the first view."""
     home = str(plane.client.make_url("/"))
     async with browser(tmp_path, "about:blank") as page:
         await page.ask("Network.enable")
         await page.ask("Network.setExtraHTTPHeaders", headers=plane.as_())
-        await page.ask("Page.navigate", url=home)
-        assert await page.until("document.querySelectorAll('#episodes tr').length >= 2")
-        text = await page.js("document.body.innerText")
-        assert "tiny → tiny" in text and "tiny@2" in text and "e1" in text
-        assert await page.js("document.querySelectorAll('#chart circle').length") >= 1
+        await page.screen(1440)
+        await page.go(home + where)
+        yield page, home
 
-        await page.js(
-            "[...document.querySelectorAll('#episodes tr')].find(r => r.textContent.startsWith('e1')).click()"
-        )
-        assert await page.until("document.querySelectorAll('#calls .tokens span').length") == 2
-        shown = await page.js("[...document.querySelectorAll('#calls .tokens span')].map(s => [s.className, s.title])")
-        assert [kind for kind, _ in shown] == ["up2", "up2"] and "advantage 0.5, probability 0.6" in shown[0][1]
-        assert "advantage 0.5" in await page.js("document.getElementById('about').textContent")
-        seen = await page.js("document.getElementById('calls').textContent")
-        assert EVIL in seen, "a transcript is text"
-        assert await page.js("document.getElementById('planted')") is None
-        assert await page.js("window.pwned") is None
 
-        await press(page, "tiny@2", "Promote")
-        await until(lambda: live(plane, "tiny@2"))
-        assert await page.until("document.getElementById('said').textContent") == "tiny@2 is live"
-        await page.until("document.getElementById('live').textContent.includes('tiny@2')")
-        await page.js("document.getElementById('said').textContent = ''")
-        await press(page, "tiny@2", "Roll back")
-        await until(lambda: live(plane, "tiny"))
-        assert await page.until("document.getElementById('said').textContent") == "tiny@2 is rolled_back"
-        await asyncio.sleep(0)
+async def text(page: Page) -> str:
+    return str(await page.js("document.body.innerText"))
+
+
+async def click(page: Page, label: str, within: str = "document") -> None:
+    found = f"[...{within}.querySelectorAll('button, a')].find(b => b.textContent.trim() === {label!r})"
+    await page.until(f"!!({found})")
+    await page.js(f"({found}).click()")
+
+
+async def fill(page: Page, name: str, value: str) -> None:
+    """Types into a filter."""
+    await page.js(f"""(() => {{ const i = document.querySelector('[name={name}]'); i.value = {value!r};
+        i.dispatchEvent(new Event(i.tagName === 'SELECT' ? 'change' : 'input', {{bubbles: true}})) }})()""")
+
+
+async def test_each_view_of_a_day_s_work(make_plane, tmp_path):
+    """Light, dark and on a phone; nothing goes wrong in any, and axe finds nothing. Takes the documentation's pictures."""
+    plane = await make_plane(**PLANE)
+    await make_demo(plane)
+    found = (await plane.ask("GET", "/groups?task=inbox-2&state=trained"))[1]["groups"][0]
+    group, batch = found["id"], found["batch"]
+    pictures = Path(os.environ.get("PAGE_PICTURES", tmp_path / "pictures"))
+    views = {
+        "now": ("#/now", "inbox-3"),
+        "episodes": ("#/episodes", "run-3-0"),
+        "episode": ("#/episode/tangle", "Sort the mail of today."),
+        "groups": ("#/groups", "inbox-2"),
+        "group": (f"#/group/{group}", "equal lines"),
+        "adapters": ("#/adapters?adapter=tiny%402", "tiny@3"),
+        "training": ("#/training", "Trainer–engine gap"),
+        "batch": (f"#/training?batch={batch}", "run-2-3"),
+        "judge": ("#/judge", "Agreement"),
+        "label": ("#/label/run-1-0", "Sort mail number run-1-0."),
+    }
+    async with opened(plane, tmp_path) as (page, home):
+        wrong: list[str] = []
+        for name, (where, holds) in views.items():
+            for width, dark in ((1440, False), (1440, True), (390, False)):
+                await page.screen(width, dark=dark)
+                await page.go(home + where)
+                await page.holds(holds)
+                await asyncio.sleep(0.3)
+                wrong += [f"{name} at {width} px, dark={dark}: {v}" for v in await page.accessibility()]
+                wrong += [f"{name} scrolls sideways at {width} px: {v}" for v in await page.js(SIDEWAYS)]
+                look = "phone" if width == 390 else "dark" if dark else "light"
+                if (name, look) in PICTURES or look == "light":
+                    file = pictures / (f"{name}.png" if look == "light" else f"{name}-{look}.png")
+                    await page.picture(file)
+                    assert file.stat().st_size > 10_000
+        assert wrong == []
         assert page.errors == []
 
 
-async def press(page, adapter: str, what: str) -> None:
-    found = (
-        f"[...document.querySelectorAll('#adapters tr')].find(r => r.textContent.startsWith({adapter!r}))"
-        f"?.querySelectorAll('button')"
-    )
-    button = f"[...({found} ?? [])].find(b => b.textContent === {what!r})"
-    await page.until(f"!!({button})")
-    await page.js(f"({button}).click()")
+async def test_the_first_call_turns_the_empty_page_into_the_first_episode(make_plane, tmp_path):
+    plane = await make_plane()
+    async with opened(plane, tmp_path) as (page, home):
+        await page.holds("No call has come yet")
+        assert f"export OPENAI_BASE_URL={home.rstrip('/')}/v1" in await text(page)
+        assert await page.accessibility() == []
+        await plane.call("first-of-all")
+        await page.holds("first-of-all", 10.0)
+        assert page.errors == []
 
 
-async def live(plane, name: str) -> bool:
-    return (await plane.ask("GET", "/adapters"))[1]["live"]["tiny"] == name
+async def test_a_new_call_is_on_the_page_within_two_seconds(make_plane, tmp_path):
+    plane = await make_plane()
+    await plane.call("old")
+    await plane.seen("old")
+    async with opened(plane, tmp_path, "#/episodes") as (page, _):
+        await page.until(f"{ROWS} === 1")
+        await asyncio.sleep(1.0)
+        began = asyncio.get_running_loop().time()
+        await plane.call("new")
+        await page.until("!!document.querySelector('tr[data-id=\"-/new\"]')", 10.0)
+        assert asyncio.get_running_loop().time() - began <= 2.0
+
+
+async def test_the_tree_shows_what_each_call_was(make_plane, tmp_path):
+    plane = await make_plane(**PLANE)
+    ids = await make_tangle(Runs(plane))
+    async with opened(plane, tmp_path, "#/episode/tangle") as (page, _):
+        await page.until(f"document.querySelectorAll('[role=treeitem]').length === {len(ids)}")
+        rows = await page.js("""[...document.querySelectorAll('[role=treeitem]')].map(
+            r => [r.innerText.split('\\n').join(' ').trim(), r.dataset.kind, Number(r.getAttribute('aria-level'))])""")
+        kinds = {int(label.split()[0]) - 1: (kind, level) for label, kind, level in rows}
+        order = list(ids)
+        of = {name: kinds[order.index(name)] for name in order}
+        assert of["start"] == ("start", 1)
+        for n in range(4):
+            assert of[f"helper{n}"] == ("subagent", 2) and of[f"helper{n}b"] == ("turn", 2)
+        assert of["failed"] == ("failed", 2) and of["retry"] == ("retry", 1) and of["turn"] == ("turn", 1)
+        assert of["edit"] == ("edit", 2) and of["compaction"] == ("compaction", 1)
+        # every prompt can be read: each call's own words stand in its transcript
+        for name, words in {
+            "helper2b": "sender 2 is known",
+            "edit": "No, leave them",
+            "failed": "out of memory",
+            "samples": "sample 2 of 2",
+            "compaction": "Summary so far",
+        }.items():
+            await page.js(
+                f"document.querySelectorAll('[role=treeitem]')[{[r[0].split()[0] for r in rows].index(str(order.index(name) + 1))}].click()"
+            )
+            await page.until(f"location.hash.includes({ids[name]!r})")
+            await page.until(f"document.querySelector('[aria-label=Transcript]').innerText.includes({words!r})")
+            assert ids[name] in await page.js("document.querySelector('[aria-label=Inspector]').innerText")
+        shown = await page.js("document.querySelector('[aria-label=Transcript]').innerText")
+        assert shown.count("ask_helper") <= 1, "a tool call stands once"
+
+
+async def test_a_bad_filter_is_told_where_it_stands(make_plane, tmp_path):
+    plane = await make_plane()
+    for n in range(3):
+        await plane.call(f"e{n}", task=f"t{n}")
+        await plane.seen(f"e{n}")
+    async with opened(plane, tmp_path, "#/episodes") as (page, home):
+        await page.until(f"{ROWS} === 3")
+        await fill(page, "reward_min", "much")
+        await page.until("!!document.querySelector('[name=reward_min][aria-invalid=true]')")
+        assert "a number, as 0.5" in await text(page) and await page.js(ROWS) == 0
+        assert await page.accessibility() == []
+        await fill(page, "reward_min", "")
+        await fill(page, "task", "t1")
+        await page.until(f"{ROWS} === 1 && location.hash.includes('task=t1')")
+        await page.go(home + "#/episodes?task=t2&reward_max=1e99")
+        await page.until("!!document.querySelector('[name=reward_max][aria-invalid=true]')")
+        assert await page.js(ROWS) == 0, "what the proxy refuses leaves no stale rows"
+        assert not [e for e in page.errors if "Uncaught" in e or "Content Security" in e]
+
+
+async def test_keys_go_through_the_rows_and_to_the_search(make_plane, tmp_path):
+    plane = await make_plane()
+    for n in range(3):
+        await plane.call(f"e{n}")
+        await plane.seen(f"e{n}")
+    async with opened(plane, tmp_path, "#/episodes") as (page, _):
+        await page.until(f"{ROWS} === 3")
+        await page.press("j")
+        await page.until("document.querySelector('tr.chosen')?.dataset.id === '-/e2'")
+        await page.press("j")
+        await page.until("document.querySelector('[aria-label=Preview]').innerText.includes('e1')")
+        await page.press("k")
+        await page.until("document.querySelector('tr.chosen')?.dataset.id === '-/e2'")
+        await page.press("/")
+        await page.until("document.activeElement.name === 'q'")
+        await page.press("Escape")
+        await page.until("document.activeElement.name !== 'q'")
+        await page.press("?")
+        await page.until("!!document.querySelector('dialog[open]')")
+        assert await page.accessibility() == []
+        await page.press("Escape")
+        await page.until("!document.querySelector('dialog[open]')")
+        await page.press("Enter")
+        await page.until("location.hash.startsWith('#/episode/e2')")
+        assert page.errors == []
+
+
+async def test_a_proxy_that_goes_away_is_told_and_asked_again(make_plane, tmp_path):
+    plane = await make_plane()
+    await plane.call("before")
+    await plane.seen("before")
+    async with opened(plane, tmp_path, "#/episodes") as (page, _):
+        await page.until(f"{ROWS} === 1")
+        await page.offline(True)
+        await page.js("dispatchEvent(new HashChangeEvent('hashchange'))")
+        await fill(page, "task", "t1")
+        await page.until("!!document.querySelector('.banner[role=alert]')", 20.0)
+        assert await page.accessibility() == []
+        await plane.call("meanwhile")
+        await plane.seen("meanwhile")
+        await page.offline(False)
+        await page.until(f"!document.querySelector('.banner[role=alert]') && {ROWS} === 2", 20.0)
+        assert not [e for e in page.errors if "Uncaught" in e]
+
+
+async def test_a_restarted_proxy_is_found_again(make_plane, tmp_path):
+    plane = await make_plane()
+    await plane.call("before")
+    await plane.seen("before")
+    async with opened(plane, tmp_path, "#/episodes") as (page, _):
+        await page.until(f"{ROWS} === 1")
+        port = plane.client.port
+        await plane.stop()
+        await page.until("!!document.querySelector('.banner[role=alert]')", 20.0)
+        plane.port = port
+        await plane.again()
+        await plane.call("after")
+        await plane.seen("after")
+        await page.until(f"!document.querySelector('.banner[role=alert]') && {ROWS} === 2", 30.0)
+        assert not [e for e in page.errors if "Uncaught" in e]
+
+
+async def test_whatever_stands_in_a_field_is_text(make_plane, tmp_path):
+    plane = await make_plane(groups={"size": 2})
+    runs = Runs(plane)
+    for n in range(2):
+        await runs.talk(f"evil{n}", 1, evil=EVIL)
+        await runs.reward(f"evil{n}", n / 2, reason=EVIL)
+    async with opened(plane, tmp_path) as (page, home):
+        for where in (
+            "#/now",
+            "#/episodes",
+            "#/episode/evil1",
+            f"#/episode/{EVIL}",
+            f"#/{EVIL}",
+            f"#/episodes?q={EVIL}&task={EVIL}",
+        ):
+            await page.go(home + where)
+            await asyncio.sleep(1.0)
+            assert await page.js("document.getElementById('planted')") is None
+            assert await page.js("window.pwned") is None
+        await page.go(home + "#/episode/evil1")
+        await page.until("document.body.innerText.includes('<b id=\"planted\">')")
+        assert not [e for e in page.errors if "Uncaught" in e or "Content Security" in e or "TrustedHTML" in e]
+
+
+async def test_a_message_of_a_megabyte_and_a_run_of_two_hundred_calls(make_plane, tmp_path):
+    plane = await make_plane(groups={"size": 2})
+    runs = Runs(plane)
+    await plane.call("big", text="word " * 210_000)
+    await plane.seen("big")
+    await runs.talk("long", 199)
+
+    async def stored():
+        return (await plane.seen("long"))["calls"] == 200
+
+    await until(stored)
+    async with opened(plane, tmp_path, "#/episode/big") as (page, home):
+        await page.holds("Show more")
+        assert await page.js("document.body.innerText.length") < 20_000
+        assert await page.accessibility() == []
+        await page.go(home + "#/episode/long")
+        await page.holds("Moved it to Work.")
+        assert await page.js("document.querySelectorAll('[role=treeitem]').length") < 120, (
+            "rows out of sight are not drawn"
+        )
+        assert await page.accessibility() == []
+        assert page.errors == []
+
+
+async def test_ten_thousand_episodes_scroll_as_ten_do(make_plane, tmp_path):
+    plane = await make_plane(groups={"size": 8})
+    for n in range(10_000):
+        await plane.call(f"e{n:05}", task=f"t{n % 50}", done=True)
+
+    async def stored():
+        return (await plane.ask("GET", "/status"))[1]["calls"] == 10_000
+
+    await until(stored, 120.0)
+    async with opened(plane, tmp_path, "#/episodes") as (page, home):
+        await page.until(f"{ROWS} > 20")
+        box = "document.querySelector('.scroll')"
+        for _ in range(20):
+            await page.js(f"{box}.scrollTop = {box}.scrollHeight")
+            await asyncio.sleep(0.3)
+        loaded = await page.js("document.querySelector('main [role=status]').innerText")
+        assert int(loaded.split()[0].replace(",", "")) >= 1000, loaded
+        assert await page.js(ROWS) < 100, "rows out of sight are not drawn"
+        assert await page.accessibility() == []
+        await page.go(home + "#/now")
+        await page.holds("10,000 episodes")
+        assert page.errors == []

@@ -169,8 +169,12 @@ class AdapterRegistry:
         self.mine.add(adapter.name)
 
     def shown(self, adapter: Adapter, loaded: set[str]) -> Adapter:
-        """With what the API adds: open episodes, and whether every engine has it."""
-        update = {"episodes": self.pins.get(adapter.name, 0), "loaded": adapter.name in loaded}
+        """With what the API adds: open episodes, whether every engine has it, and whether its files are there."""
+        update = {
+            "episodes": self.pins.get(adapter.name, 0),
+            "loaded": adapter.name in loaded,
+            "files": self.files.exist(adapter),
+        }
         return adapter.model_copy(update=update)
 
     def public(self, loaded: set[str]) -> list[Adapter]:

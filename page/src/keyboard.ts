@@ -1,0 +1,42 @@
+// Keys that work everywhere but in a field: j and k go through rows, / goes to the search, ? shows the keys, Esc back.
+
+import { useEffect, useRef } from "preact/hooks";
+
+export const KEYS: [string, string][] = [
+  ["j / k", "the next or the previous row"],
+  ["Enter", "open the chosen row"],
+  ["/", "search"],
+  ["g then n, e, g, a, t, j, l", "go to Now, Episodes, Groups, Adapters, Training, Judge, Label"],
+  ["?", "show or hide these keys"],
+  ["Esc", "close, or leave the field"],
+];
+
+export function inField(target: EventTarget | null): boolean {
+  return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+}
+
+/** `handlers` by key; one that answers false leaves the key to the browser. */
+export function useKeys(handlers: Record<string, () => boolean | void>): void {
+  const latest = useRef(handlers);
+  latest.current = handlers;
+  useEffect(() => {
+    const pressed = (event: KeyboardEvent): void => {
+      if (document.querySelector("dialog[open]")) return; // its keys are its own
+      if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+      if (inField(event.target)) {
+        if (event.key === "Escape") (event.target as HTMLElement).blur();
+        return;
+      }
+      const handler = latest.current[event.key];
+      if (handler && handler() !== false) event.preventDefault();
+    };
+    addEventListener("keydown", pressed);
+    return () => removeEventListener("keydown", pressed);
+  }, []);
+}
+
+/** j and k over a list: `chosen` is an id of it, or null. */
+export function step<T>(rows: T[], idOf: (row: T) => string, chosen: string | null, by: 1 | -1): T | undefined {
+  const at = rows.findIndex((row) => idOf(row) === chosen);
+  return at < 0 ? rows[0] : rows[Math.min(rows.length - 1, Math.max(0, at + by))];
+}

@@ -1,0 +1,122 @@
+import { expect, test } from "vitest";
+import { diff } from "./diff";
+import { fieldOf, mistakes, parseTime, toQuery } from "./filters";
+import { ago, duration, number, signed } from "./format";
+import { funnelOf } from "./funnel";
+import { step } from "./keyboard";
+import { curveOf, pool } from "./learning";
+import { EventParser } from "./live";
+import { read } from "./messages";
+import { link, parsePlace } from "./route";
+import { ordinal, rangeOf, shade, shadeLogprob } from "./scales";
+import { visible } from "./parts/table";
+import type { Status } from "./types";
+
+test("one outlier does not set the scale, and is counted", () => {
+  const range = rangeOf([1, 2, 3, 2, 1, 2, 3, 2, 1e9]);
+  expect(range.high).toBeLessThan(4);
+  expect(range.clipped).toBe(1);
+  expect(rangeOf([0, 0, 0, 0, 0, 0, 0, 0, 5]).high).toBeGreaterThan(0);
+  expect(rangeOf([]).low).toBe(0);
+  expect(rangeOf([2, 2]).high).toBeGreaterThan(2);
+});
+
+test("a version numbered 90 takes one step of the axis", () => {
+  expect([...ordinal([1, 2, 90, 3])]).toEqual([[1, 0], [2, 1], [3, 2], [90, 3]]);
+  const row = (adapter: string) => ({ adapter, version: 0, split: "train", arm: "live", n: 4, mean: 0.5, se: 0.1 });
+  const curve = curveOf([row("m@90"), row("m@2"), row("m"), row("m@1")]);
+  expect(curve.names).toEqual(["m", "m@1", "m@2", "m@90"]);
+  expect(curve.xs).toEqual([0, 1, 2, 3]);
+});
+
+test("pooled means weigh by n", () => {
+  const row = { adapter: "m", version: 0, split: "train", arm: "live" };
+  expect(pool([{ ...row, n: 1, mean: 0, se: 0 }, { ...row, n: 3, mean: 1, se: 0.4 }])).toEqual({ n: 4, mean: 0.75, se: expect.closeTo(0.3) });
+  expect(pool([])).toBe(null);
+});
+
+test("shades have five steps each way", () => {
+  expect(shade(0.1, 2)).toBe("up-1");
+  expect(shade(-9, 2)).toBe("down-5");
+  expect([shade(0, 2), shade(null, 2), shadeLogprob(-0.01)]).toEqual(["", "", ""]);
+  expect(shadeLogprob(-8)).toBe("down-5");
+});
+
+test("a diff keeps every line of both sides, in order", () => {
+  const [a, b] = [["x", "a", "b", "c", "z"], ["x", "b", "q", "c", "d", "z"]];
+  const pairs = diff(a, b);
+  expect(pairs.filter((p) => p.left !== null).map((p) => p.left)).toEqual(a);
+  expect(pairs.filter((p) => p.right !== null).map((p) => p.right)).toEqual(b);
+  expect(pairs.filter((p) => p.left !== null && p.right !== null).every((p) => p.left === p.right)).toBe(true);
+  expect(pairs.filter((p) => p.left === p.right)).toHaveLength(4);
+  const long = Array.from({ length: 5000 }, (_, n) => String(n));
+  expect(diff(long, long.map((l) => `${l}!`))).toHaveLength(10_000);
+});
+
+test("filters: times, mistakes, and what is asked", () => {
+  expect(parseTime("2h", 10_000)).toBe(2800);
+  expect(parseTime("2026-01-31", 0)).toBe(Date.parse("2026-01-31") / 1000);
+  expect(parseTime("soon", 0)).toBe(null);
+  expect(Object.keys(mistakes({ reward_min: "x", since: "soon", tag: "a:b:c", task: "a b" }))).toEqual(["reward_min", "since", "task", "tag"]);
+  expect(mistakes({ reward_min: "-0.5", since: "3d", tag: "lang=en" })).toEqual({});
+  expect(toQuery({ tag: "lang=en", since: "1m", q: " hi " }, 100)).toEqual({ tag: "lang:en", since: "40", q: "hi" });
+  expect([fieldOf("query.tag.lang"), fieldOf("query.reward_min"), fieldOf("body.x"), fieldOf(null)]).toEqual(["tag", "reward_min", null, null]);
+});
+
+test("numbers and times", () => {
+  expect([number(0.123456), number(12345), number(1234567), number(0.00001234), number(null)]).toEqual(["0.123", "12,345", "1.23M", "1.23e-5", "–"]);
+  expect([number(1234.567), signed(0.5), signed(-0.5)]).toEqual(["1,235", "+0.5", "−0.5"]);
+  expect([duration(0.42), duration(3.24), duration(300), duration(null)]).toEqual(["420 ms", "3.2 s", "5 min", "–"]);
+  expect([ago(100, 100), ago(40, 100), ago(100 - 7200, 100)]).toEqual(["now", "1m ago", "2h ago"]);
+});
+
+test("places survive the URL", () => {
+  const to = link("episode", "a~b/c d", { key: "k", call: "" });
+  expect(parsePlace(to)).toEqual({ view: "episode", id: "a~b/c d", query: { key: "k" } });
+  expect(parsePlace("").view).toBe("now");
+  expect(parsePlace("#/x/%E0%A4%A").id).toBe("%E0%A4%A");
+});
+
+test("server-sent events come whole, however they are cut", () => {
+  const text = ": hi\n\nid: 7\nevent: call\ndata: {}\n\nevent: reset\r\ndata:\r\n\r\n";
+  for (const size of [1, 3, 1000]) {
+    const parser = new EventParser();
+    const found = [];
+    for (let n = 0; n < text.length; n += size) found.push(...parser.push(text.slice(n, n + size)));
+    expect(found.map((f) => [f.event, f.id])).toEqual([["call", "7"], ["reset", null]]);
+  }
+});
+
+test("messages of every wire format read alike", () => {
+  expect(read({ role: "assistant", content: null, tool_calls: [{ id: "1", function: { name: "f", arguments: '{"a":1}' } }] }).uses).toEqual([
+    { id: "1", name: "f", args: '{\n "a": 1\n}' },
+  ]);
+  expect(read({ role: "assistant", content: [{ type: "tool_use", id: "1", name: "f", input: {} }, { type: "text", text: "hm" }] })).toMatchObject({ text: "hm", uses: [{ name: "f" }] });
+  expect(read({ role: "user", content: [{ type: "tool_result", tool_use_id: "1", content: [{ type: "text", text: "r" }] }] })).toMatchObject({ role: "tool", answers: "1", text: "r" });
+  expect(read({ type: "function_call", name: "f", arguments: "{}", call_id: "c" })).toMatchObject({ role: "assistant", uses: [{ id: "c" }] });
+  expect(read({ type: "function_call_output", call_id: "c", output: "o" })).toMatchObject({ role: "tool", answers: "c", text: "o" });
+  expect(read("just text").text).toBe("just text");
+  expect(read(null).text).toBe("");
+  expect(read({ role: "user", content: [{ type: "image_url", image_url: { url: "data:" } }] }).others).toEqual(["image_url"]);
+});
+
+test("rows in sight, and the next row of j and k", () => {
+  expect(visible(0, 320, 100_000)).toEqual([0, 22]);
+  expect(visible(32_000, 320, 100_000)).toEqual([988, 1022]);
+  expect(visible(0, 320, 3)).toEqual([0, 3]);
+  const rows = ["a", "b", "c"];
+  const id = (x: string) => x;
+  expect([step(rows, id, null, 1), step(rows, id, "a", 1), step(rows, id, "c", 1), step([], id, null, 1)]).toEqual(["a", "b", "c", undefined]);
+});
+
+test("the funnel counts training groups alone, and keeps every line", () => {
+  const line = (stage: string) => ({ stage, cause: stage, count: 1, text: stage, fix: null, blocks: false });
+  const stages = ["engine", "store", "calls", "episodes", "groups", "judge", "reward", "untrainable", "lost", "ready", "trainer", "step", "gate"];
+  const status = {
+    calls: 50, episodes: { open: 2, done: 20, deleted: 3 }, groups: { forming: 2, eval: 7, waiting_reward: 1, ready: 1, trained: 3, skipped: 1 },
+    steps: 3, batch: { batches: { trained: 3 } }, funnel: { lines: stages.map(line) },
+  } as unknown as Status;
+  const found = funnelOf(status);
+  expect(Object.fromEntries(found.map((s) => [s.name, s.count]))).toEqual({ calls: 50, episodes: 22, groups: 6, scored: 5, leased: 4, trained: 3, steps: 3 });
+  expect(found.flatMap((s) => s.losses.map((l) => l.stage)).sort()).toEqual([...stages].sort());
+});

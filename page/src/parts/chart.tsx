@@ -1,0 +1,232 @@
+// Lines over adapters or over time, by uPlot: standard errors as bars, outliers at the edge and counted in words.
+
+import type { JSX } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import { exact, number } from "../format";
+import { clamp, type Range, rangeOf } from "../scales";
+
+export interface Series {
+  name: string;
+  /** A colour of the design system: `live`, `control`, `heldout`, `candidate`, `refused`, `series-6`. */
+  colour: string;
+  ys: (number | null)[];
+  /** Standard errors of `ys`. */
+  errors?: (number | null)[];
+  counts?: (number | null)[];
+  dashed?: boolean;
+}
+
+export interface ChartProps {
+  label: string;
+  xs: number[];
+  series: Series[];
+  time?: boolean;
+  /** What stands below the axis at a place; times where `time` is set. */
+  xName?: (x: number) => string;
+  unit?: string;
+  include?: number[];
+  height?: number;
+  /** Lines across at such times, with a word each: swaps, notes. */
+  marks?: { x: number; name: string }[];
+}
+
+/** What the chart's height must hold: the values, and their standard errors. */
+function extent(shown: Series[], include: number[] | undefined): Range {
+  const ends = shown.flatMap((s) =>
+    s.ys.flatMap((y, n) => (y === null || !s.errors?.[n] ? [] : [y - (s.errors[n] as number), y + (s.errors[n] as number)])),
+  );
+  return rangeOf([...shown.flatMap((s) => s.ys), ...ends], include);
+}
+
+function css(name: string): string {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+function drawErrors(u: uPlot, series: Series[], hidden: ReadonlySet<string>): void {
+  const { ctx } = u;
+  ctx.save();
+  ctx.lineWidth = devicePixelRatio;
+  for (const one of series) {
+    if (hidden.has(one.name) || !one.errors) continue;
+    ctx.strokeStyle = css(one.colour);
+    one.errors.forEach((error, n) => {
+      const x = u.data[0][n];
+      const y = one.ys[n];
+      if (error === null || y === null || x === undefined || y === undefined) return;
+      const at = u.valToPos(x, "x", true);
+      const [low, high] = [y - error, y + error].map((v) =>
+        u.valToPos(clamp(v, u.scales.y?.min ?? v, u.scales.y?.max ?? v), "y", true),
+      ) as [number, number];
+      const wing = 3 * devicePixelRatio;
+      ctx.beginPath();
+      ctx.moveTo(at, low);
+      ctx.lineTo(at, high);
+      for (const end of [low, high]) {
+        ctx.moveTo(at - wing, end);
+        ctx.lineTo(at + wing, end);
+      }
+      ctx.stroke();
+    });
+  }
+  ctx.restore();
+}
+
+function drawMarks(u: uPlot, marks: { x: number; name: string }[]): void {
+  const { ctx } = u;
+  ctx.save();
+  ctx.strokeStyle = css("line-strong");
+  ctx.fillStyle = css("ink-soft");
+  ctx.font = `${10 * devicePixelRatio}px sans-serif`;
+  ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+  let labelled = -Infinity;
+  for (const { x, name } of marks) {
+    const at = u.valToPos(x, "x", true);
+    if (at < u.bbox.left || at > u.bbox.left + u.bbox.width) continue;
+    ctx.beginPath();
+    ctx.moveTo(at, u.bbox.top);
+    ctx.lineTo(at, u.bbox.top + u.bbox.height);
+    ctx.stroke();
+    if (at - labelled < 60 * devicePixelRatio) continue;
+    ctx.fillText(name.slice(0, 18), at + 3, u.bbox.top + 10 * devicePixelRatio);
+    labelled = at;
+  }
+  ctx.restore();
+}
+
+function options(props: ChartProps, hidden: ReadonlySet<string>, width: number, tip: (text: string) => void): uPlot.Options {
+  const { series, unit } = props;
+  const shown = series.filter((s) => !hidden.has(s.name));
+  const range = extent(shown, props.include);
+  const name = props.time ? exact : (props.xName ?? ((x: number) => number(x)));
+  const axis = {
+    stroke: css("ink-soft"),
+    grid: { stroke: css("line"), width: 1 },
+    ticks: { stroke: css("line"), width: 1 },
+    font: "11px sans-serif",
+  };
+  const xLow = props.xs[0] ?? 0;
+  const xHigh = props.xs.at(-1) ?? 1;
+  const pad = xHigh > xLow ? (xHigh - xLow) * 0.02 : props.time ? 30 : 0.5;
+  return {
+    width,
+    height: props.height ?? 220,
+    legend: { show: false },
+    cursor: { drag: { x: true, y: false }, points: { size: 8 } },
+    scales: {
+      x: { time: props.time ?? false, range: (_, low, high) => (low === xLow && high === xHigh ? [low - pad, high + pad] : [low, high]) },
+      y: { range: [range.low, range.high] },
+    },
+    axes: [
+      {
+        ...axis,
+        ...(props.time ? {} : { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000], values: (_: uPlot, ticks: number[]) => ticks.map((t) => (Number.isInteger(t) ? name(t) : "")) }),
+      },
+      { ...axis, size: 58, values: (_, ticks) => ticks.map((t) => number(t)) },
+    ],
+    series: [
+      {},
+      ...series.map((s) => ({
+        label: s.name,
+        show: !hidden.has(s.name),
+        stroke: css(s.colour),
+        width: 2,
+        spanGaps: true,
+        points: { show: props.xs.length < 200, size: 6, fill: css(s.colour) },
+        ...(s.dashed ? { dash: [6, 4] } : {}),
+      })),
+    ],
+    hooks: {
+      draw: [(u) => drawErrors(u, series, hidden), (u) => drawMarks(u, props.marks ?? [])],
+      setCursor: [
+        (u) => {
+          const n = u.cursor.idx;
+          if (n === null || n === undefined) return tip("");
+          const parts = shown.flatMap((s) => {
+            const y = s.ys[n];
+            if (y === null || y === undefined) return [];
+            const error = s.errors?.[n];
+            const count = s.counts?.[n];
+            return [
+              `${s.name} ${number(y)}${unit ? ` ${unit}` : ""}` +
+                (error === null || error === undefined ? "" : ` ± ${number(error, 2)}`) +
+                (count === null || count === undefined ? "" : ` (n = ${number(count)})`),
+            ];
+          });
+          tip(`${name(props.xs[n] ?? 0)}: ${parts.join(" · ")}`);
+        },
+      ],
+    },
+  };
+}
+
+export function Chart(props: ChartProps): JSX.Element {
+  const box = useRef<HTMLDivElement>(null);
+  const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
+  const [tip, setTip] = useState("");
+  const [theme, setTheme] = useState(0);
+  const shown = props.series.filter((s) => !hidden.has(s.name));
+  const range = extent(shown, props.include);
+  const outside = shown.flatMap((s) => s.ys).filter((y) => y !== null && (y < range.low || y > range.high)).length;
+  useEffect(() => {
+    const observer = new MutationObserver(() => setTheme((n) => n + 1));
+    observer.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    return () => observer.disconnect();
+  }, []);
+  const drawn = JSON.stringify([props.xs, props.series, props.marks]);
+  useEffect(() => {
+    const element = box.current;
+    if (!element || !props.xs.length) return;
+    const data: uPlot.AlignedData = [
+      props.xs,
+      ...props.series.map((s) => s.ys.map((y) => (y === null ? null : clamp(y, range.low, range.high)))),
+    ];
+    const plot = new uPlot(options(props, hidden, Math.max(200, element.clientWidth), setTip), data, element);
+    const observer = new ResizeObserver(() => {
+      const width = Math.max(200, element.clientWidth);
+      if (width !== plot.width) plot.setSize({ width, height: props.height ?? 220 });
+    });
+    observer.observe(element);
+    return () => {
+      observer.disconnect();
+      plot.destroy();
+    };
+  }, [drawn, hidden, theme]);
+  const toggle = (name: string): void => {
+    const next = new Set(hidden);
+    if (!next.delete(name)) next.add(name);
+    setHidden(next);
+  };
+  return (
+    <figure style={{ margin: 0 }}>
+      <div class="chart" ref={box} role="img" aria-label={describe(props)} />
+      <figcaption>
+        {props.series.length > 1 ? (
+          <div class="legend">
+            {props.series.map((s) => (
+              <button type="button" key={s.name} aria-pressed={!hidden.has(s.name)} onClick={() => toggle(s.name)}>
+                <span aria-hidden="true" style={{ color: `var(--${s.colour})` }}>
+                  {s.dashed ? "┅ " : "━ "}
+                </span>
+                {s.name}
+              </button>
+            ))}
+          </div>
+        ) : null}
+        <div class="tip">
+          {tip || (outside ? `${outside} outlying ${outside === 1 ? "value is" : "values are"} drawn at the edge` : "")}
+        </div>
+      </figcaption>
+    </figure>
+  );
+}
+
+/** What a chart shows, for those who do not see it. */
+export function describe(props: ChartProps): string {
+  const parts = props.series.map((s) => {
+    const known = s.ys.filter((y): y is number => y !== null);
+    return known.length ? `${s.name}: ${known.length} points, the last ${number(known.at(-1))}` : `${s.name}: none`;
+  });
+  return `${props.label}. ${parts.join("; ")}`;
+}

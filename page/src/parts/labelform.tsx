@@ -1,0 +1,101 @@
+// What a person says of an episode: a thumb or a score, a better answer, a note. It is stored as a reward of source
+// `human`, so it counts, and it is what judges are compared with.
+
+import type { JSX } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { ApiError, withQuery, post } from "../api";
+import { number } from "../format";
+import { read } from "../messages";
+import type { Call, JsonObject } from "../types";
+import { Field, Refused } from "./ui";
+
+interface Ack {
+  stored: boolean;
+}
+
+export function LabelForm(props: {
+  episode: string;
+  owner: string;
+  last: Call | undefined;
+  onDone: () => void;
+}): JSX.Element {
+  const { episode, owner, last } = props;
+  const answer = last?.reply[0] === undefined ? "" : read(last.reply[0]).text;
+  const [value, setValue] = useState<string>("");
+  const [note, setNote] = useState("");
+  const [edited, setEdited] = useState<string | null>(null);
+  const [name, setName] = useState("reward");
+  const [error, setError] = useState<ApiError | null>(null);
+  const [busy, setBusy] = useState(false);
+  useEffect(() => {
+    setValue("");
+    setNote("");
+    setEdited(null);
+    setError(null);
+  }, [episode, owner]);
+  const ok = value.trim() !== "" && Number.isFinite(Number(value));
+  const send = async (event: Event): Promise<void> => {
+    event.preventDefault();
+    if (!ok) return;
+    setBusy(true);
+    setError(null);
+    const meta: JsonObject = {};
+    if (edited !== null && edited !== answer) {
+      meta.edited_answer = edited;
+      if (last) meta.edited_call = last.id;
+    }
+    try {
+      await post<Ack>(withQuery(`/episodes/${encodeURIComponent(episode)}/rewards`, { key: owner }), {
+        name,
+        value: Number(value),
+        source: "human",
+        reason: note || null,
+        meta,
+      });
+      props.onDone();
+    } catch (e) {
+      setError(e instanceof ApiError ? e : new ApiError(0, (e as Error).message));
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <form class="panel" onSubmit={(e) => void send(e)} aria-label="Your label">
+      <div class="row" role="group" aria-label="Thumbs">
+        <button type="button" aria-pressed={value === "1"} onClick={() => setValue("1")}>
+          👍 good
+        </button>
+        <button type="button" aria-pressed={value === "0"} onClick={() => setValue("0")}>
+          👎 bad
+        </button>
+        <Field label="or a score" kind="narrow" error={value && !ok ? "a number, as 0.5" : null}>
+          <input name="score" inputMode="decimal" value={value} aria-invalid={value && !ok ? "true" : undefined} onInput={(e) => setValue(e.currentTarget.value)} />
+        </Field>
+        <Field label="counts as" kind="narrow">
+          <input name="reward-name" value={name} onInput={(e) => setName(e.currentTarget.value)} />
+        </Field>
+      </div>
+      <Field label="note: why">
+        <input name="note" value={note} onInput={(e) => setNote(e.currentTarget.value)} />
+      </Field>
+      {edited === null ? (
+        <p>
+          <button type="button" disabled={!last} onClick={() => setEdited(answer)}>
+            Write a better last answer
+          </button>
+        </p>
+      ) : (
+        <Field label="a better last answer">
+          <textarea name="edited" value={edited} onInput={(e) => setEdited(e.currentTarget.value)} />
+        </Field>
+      )}
+      <Refused error={error} />
+      <p class="row">
+        <button class="primary" disabled={!ok || busy}>
+          Save {ok ? number(Number(value)) : ""}
+        </button>
+        <span class="small soft">It replaces what anyone else said under the same name.</span>
+      </p>
+    </form>
+  );
+}

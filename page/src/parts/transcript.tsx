@@ -1,0 +1,147 @@
+// Messages as people read them, from the conversation's beginning to the chosen call: each once.
+
+import type { JSX } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { duration, number, percent } from "../format";
+import { isSystem, read, toolName } from "../messages";
+import type { Call, Json, Message } from "../types";
+import { KIND_NAMES, type Node, pathTo } from "../tree";
+import { Long, Mark } from "./ui";
+
+const AT_ONCE = 40;
+
+export function MessageBox({ message, note }: { message: Message; note?: string }): JSX.Element {
+  const said = read(message);
+  return (
+    <div class={`message ${said.role}`}>
+      <div class="role">
+        <strong>{said.role}</strong>
+        {said.answers ? <span>answers {said.answers}</span> : null}
+        {note ? <span>{note}</span> : null}
+        {said.others.map((kind, n) => (
+          <span class="tag" key={n}>
+            {kind}
+          </span>
+        ))}
+      </div>
+      {said.thought ? (
+        <div class="thought">
+          <Long text={said.thought} />
+        </div>
+      ) : null}
+      {said.text ? <Long text={said.text} /> : null}
+      {said.uses.map((use, n) => (
+        <div class="args" key={n}>
+          <div class="small">
+            calls <strong>{use.name}</strong> <span class="soft">{use.id}</span>
+          </div>
+          <Long text={use.args} />
+        </div>
+      ))}
+      {!said.text && !said.thought && !said.uses.length && !said.others.length ? <span class="soft small">empty</span> : null}
+    </div>
+  );
+}
+
+export function Tools({ tools }: { tools: Json[] }): JSX.Element | null {
+  if (!tools.length) return null;
+  return (
+    <details class="message system">
+      <summary class="small">
+        {number(tools.length)} {tools.length === 1 ? "tool" : "tools"} offered: {tools.map(toolName).join(", ").slice(0, 300)}
+      </summary>
+      {tools.map((tool, n) => (
+        <Long key={n} text={JSON.stringify(tool, null, 1)} />
+      ))}
+    </details>
+  );
+}
+
+function outcomeOf(call: Call): JSX.Element {
+  if (call.outcome !== "ok") return <Mark kind="bad">{call.outcome}</Mark>;
+  return call.trainable ? (
+    <Mark kind="good">trainable</Mark>
+  ) : (
+    <Mark kind="idle">not trainable: {call.untrainable_reason ?? "no reason known"}</Mark>
+  );
+}
+
+function Step(props: { node: Node; chosen: boolean; tools: boolean; onChoose: (id: string) => void }): JSX.Element {
+  const { node, chosen, onChoose } = props;
+  const { call } = node;
+  return (
+    <section data-call={call.id} aria-label={`Call ${call.number + 1}`}>
+      <div class={`step ${chosen ? "chosen" : ""}`}>
+        <button type="button" aria-pressed={chosen} onClick={() => onChoose(call.id)}>
+          call {call.number + 1}
+        </button>
+        {node.kind === "turn" ? null : <strong>{KIND_NAMES[node.kind]}</strong>}
+        <span>{call.adapter ?? call.model}</span>
+        <span>{duration(call.seconds)}</span>
+        {outcomeOf(call)}
+      </div>
+      {props.tools ? <Tools tools={call.tools} /> : null}
+      {node.own.map((message, n) => (
+        <MessageBox key={n} message={message} />
+      ))}
+      {call.reply.map((message, n) => (
+        <MessageBox
+          key={`reply-${n}`}
+          message={message}
+          note={call.reply.length > 1 ? `sample ${n + 1} of ${call.reply.length}` : (call.finish_reason ?? undefined)}
+        />
+      ))}
+      {call.error ? (
+        <div class="message tool">
+          <div class="role">
+            <strong>error</strong> <span>HTTP {call.status}</span>
+          </div>
+          <Long text={call.error} />
+        </div>
+      ) : null}
+    </section>
+  );
+}
+
+/** The last calls of the path first, the earlier ones on demand: a run of 2,000 calls opens as fast as one of two. */
+export function Transcript(props: { nodes: Node[]; chosen: string; onChoose: (id: string) => void }): JSX.Element {
+  const path = pathTo(props.nodes, props.chosen);
+  const [shown, setShown] = useState(AT_ONCE);
+  const from = Math.max(0, path.length - shown);
+  const box = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    if (path.length < 2) return;
+    const step = [...(box.current?.querySelectorAll("[data-call]") ?? [])].at(-1);
+    step?.scrollIntoView({ block: "nearest" });
+  }, [props.chosen]);
+  const start = path[0];
+  const system = start?.call.messages.filter(isSystem) ?? [];
+  return (
+    <div ref={box}>
+      {from > 0 ? (
+        <>
+          {system.map((message, n) => (
+            <MessageBox key={n} message={message} />
+          ))}
+          <p>
+            <button type="button" onClick={() => setShown(shown * 4)}>
+              Show {number(Math.min(from, shown * 3))} earlier calls
+            </button>{" "}
+            <span class="soft small">{percent(from / path.length)} of this conversation stand above</span>
+          </p>
+        </>
+      ) : null}
+      {path.slice(from).map((node, n) => (
+        <Step
+          key={node.call.id}
+          node={node}
+          chosen={node.call.id === props.chosen}
+          tools={
+            from + n === 0 || JSON.stringify(path[from + n - 1]?.call.tools) !== JSON.stringify(node.call.tools)
+          }
+          onChoose={props.onChoose}
+        />
+      ))}
+    </div>
+  );
+}

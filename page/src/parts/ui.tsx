@@ -1,0 +1,114 @@
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import type { ApiError } from "../api";
+import { useNow } from "../data";
+import { ago, exact, number, signed } from "../format";
+
+/** A time: relative, the exact one on hover. `at`: seconds since the epoch. */
+export function Time({ at }: { at: number | null | undefined }): JSX.Element {
+  const now = useNow();
+  if (at === null || at === undefined) return <span class="soft">–</span>;
+  return (
+    <time dateTime={new Date(at * 1000).toISOString()} title={exact(at)}>
+      {ago(at, now)}
+    </time>
+  );
+}
+
+export function Num({ value, unit, sign }: { value: number | null | undefined; unit?: string; sign?: boolean }): JSX.Element {
+  return (
+    <span class="num" title={value === null || value === undefined ? undefined : String(value)}>
+      {sign ? signed(value) : number(value)}
+      {unit && value !== null && value !== undefined ? <span class="unit"> {unit}</span> : null}
+    </span>
+  );
+}
+
+export function Mark({ kind, children }: { kind: string; children: ComponentChildren }): JSX.Element {
+  return <span class={`mark ${kind}`}>{children}</span>;
+}
+
+export function Card(props: {
+  name: string;
+  value: ComponentChildren;
+  note?: ComponentChildren;
+  kind?: "good" | "bad" | undefined;
+}): JSX.Element {
+  return (
+    <div class={`card ${props.kind ?? ""}`}>
+      <div class="name">{props.name}</div>
+      <div class="value">{props.value}</div>
+      {props.note ? <div class="note">{props.note}</div> : null}
+    </div>
+  );
+}
+
+/** A refused request, in words, where it was made. */
+export function Refused({ error }: { error: ApiError | null }): JSX.Element | null {
+  if (!error) return null;
+  return (
+    <p class="problem" role="alert">
+      {error.message}
+      {error.fix ? ` – ${error.fix}` : ""}
+    </p>
+  );
+}
+
+export function Facts({ facts }: { facts: [string, ComponentChildren][] }): JSX.Element {
+  return (
+    <dl class="facts">
+      {facts
+        .filter(([, value]) => value !== null && value !== undefined && value !== "")
+        .map(([name, value]) => [<dt key={`${name}-name`}>{name}</dt>, <dd key={name}>{value}</dd>])}
+    </dl>
+  );
+}
+
+/** Copies a text; says so. */
+export function Copy({ text, label = "Copy" }: { text: string; label?: string }): JSX.Element {
+  const [done, setDone] = useState(false);
+  useEffect(() => {
+    if (!done) return;
+    const timer = setTimeout(() => setDone(false), 1500);
+    return () => clearTimeout(timer);
+  }, [done]);
+  return (
+    <button type="button" onClick={() => void navigator.clipboard?.writeText(text).then(() => setDone(true))}>
+      {done ? "Copied" : label}
+    </button>
+  );
+}
+
+/** A field of a form that says its own mistake. */
+export function Field(props: {
+  label: string;
+  error?: string | null;
+  kind?: string;
+  children: ComponentChildren;
+}): JSX.Element {
+  return (
+    <label class={`field ${props.kind ?? ""}`}>
+      <span>{props.label}</span>
+      {props.children}
+      {props.error ? (
+        <span class="problem" role="alert">
+          {props.error}
+        </span>
+      ) : null}
+    </label>
+  );
+}
+
+/** A text that may be long: its beginning, and the rest on demand. */
+export function Long({ text, limit = 4000 }: { text: string; limit?: number }): JSX.Element {
+  const [shown, setShown] = useState(limit);
+  if (text.length <= shown) return <pre>{text}</pre>;
+  return (
+    <>
+      <pre>{text.slice(0, shown)}…</pre>
+      <button type="button" onClick={() => setShown(Math.max(shown * 8, 64_000))}>
+        Show more ({number((text.length - shown) / 1000)} kB left)
+      </button>
+    </>
+  );
+}

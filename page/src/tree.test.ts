@@ -1,0 +1,138 @@
+import { expect, test } from "vitest";
+import { expand } from "./episode";
+import { type Kind, ownMessages, pathTo, treeOf } from "./tree";
+import type { Call, Message } from "./types";
+
+const SYSTEM = { role: "system", content: "You sort mail." };
+const HELPER = { role: "system", content: "You look things up." };
+const user = (content: string): Message => ({ role: "user", content });
+const says = (content: string): Message => ({ role: "assistant", content });
+let clock = 0;
+
+function call(id: string, messages: Message[], more: Partial<Call> = {}): Call {
+  clock += 1;
+  return {
+    id, episode: "e", number: clock, at: clock, seconds: 0.5, dialect: "chat", model: "m", adapter: "m", trained: "m", status: 200,
+    outcome: "ok", trainable: true, untrainable_reason: null, sampling: {}, messages, tools: [], reply: [says(`re ${id}`)],
+    prompt_tokens: 1, completion_tokens: 1, prompt_ids: null, completion_ids: null, logprobs: null, finish_reason: "stop", error: null,
+    extends: null, ...more,
+  };
+}
+
+function after(before: Call, id: string, text: string, more: Partial<Call> = {}): Call {
+  return call(id, [...before.messages, ...before.reply, user(text)], { extends: before.id, tools: before.tools, ...more });
+}
+
+const kinds = (calls: Call[]): Record<string, Kind> => Object.fromEntries(treeOf(calls).map((n) => [n.call.id, n.kind]));
+
+test("turns stand below one another, and each message stands once", () => {
+  const a = call("a", [SYSTEM, user("hi")]);
+  const b = after(a, "b", "and then?");
+  const nodes = treeOf([a, b]);
+  expect(nodes.map((n) => [n.kind, n.depth])).toEqual([["start", 0], ["turn", 0]]);
+  expect(nodes[1]?.own).toEqual([user("and then?")]);
+});
+
+test("a client that writes the older messages anew adds only what is new", () => {
+  const a = call("a", [SYSTEM, user("hi")]);
+  const b = call("b", [SYSTEM, { role: "user", content: [{ type: "text", text: "hi" }] }, says("re a!"), user("more")]);
+  expect(ownMessages(b, a)).toEqual([user("more")]);
+});
+
+test("a retry takes the place of the attempt that failed", () => {
+  const a = call("a", [SYSTEM, user("hi")]);
+  const b = after(a, "b", "go", { outcome: "error", reply: [] });
+  const c = after(a, "c", "go");
+  const d = after(c, "d", "on");
+  const nodes = treeOf([a, b, c, d]);
+  expect(nodes.map((n) => [n.call.id, n.kind, n.depth])).toEqual([
+    ["a", "start", 0], ["b", "failed", 1], ["c", "retry", 0], ["d", "turn", 0],
+  ]);
+  const superseded = call("s", [SYSTEM, user("first")], { outcome: "superseded" });
+  expect(kinds([superseded, call("t", [SYSTEM, user("first")])])).toEqual({ s: "failed", t: "retry" });
+});
+
+test("the same request again without a failure is another sample", () => {
+  const a = call("a", [SYSTEM, user("hi")]);
+  expect(kinds([a, call("b", [SYSTEM, user("hi")])]).b).toBe("sample");
+  const c = after(a, "c", "go");
+  const d = after(a, "d", "go");
+  expect(kinds([a, c, d]).d).toBe("sample");
+});
+
+test("another message at the same place is an edit", () => {
+  const a = call("a", [SYSTEM, user("hi")]);
+  const b = after(a, "b", "yes");
+  const c = after(a, "c", "no");
+  expect(kinds([a, b, c])).toEqual({ a: "start", b: "turn", c: "edit" });
+  const first = call("x", [SYSTEM, user("hi"), says("own words"), user("one")]);
+  expect(kinds([first, call("y", [SYSTEM, user("hi"), says("other words"), user("one")])]).y).toBe("edit");
+});
+
+test("sub-agents of one call stand side by side below it, though they run at once", () => {
+  const a = call("a", [SYSTEM, user("hi")], { reply: [says("ask all four helpers")] });
+  const helpers = [0, 1, 2, 3].map((n) => call(`h${n}`, [HELPER, user(`look up ${n}`)]));
+  const answers = helpers.map((h, n) => after(h, `g${n}`, "found"));
+  const b = after(a, "b", "all found");
+  const nodes = treeOf([a, ...helpers, ...answers, b]);
+  const of = (id: string) => nodes.find((n) => n.call.id === id);
+  for (const h of helpers) {
+    expect(of(h.id)?.kind).toBe("subagent");
+    expect(of(h.id)?.parent?.call.id).toBe("a");
+    expect(of(h.id)?.depth).toBe(1);
+  }
+  for (const g of answers) expect([of(g.id)?.kind, of(g.id)?.depth]).toEqual(["turn", 1]);
+  expect(nodes.at(-1)?.call.id).toBe("b");
+});
+
+test("a sub-agent stands below the call that speaks of its task", () => {
+  const a = call("a", [SYSTEM, user("hi")], { reply: [says('ask {"prompt": "find the train to Oslo"}')] });
+  const h = call("h", [HELPER, user("something else entirely")], { reply: [says("wait")] });
+  const k = call("k", [{ role: "system", content: "third" }, user("find the train to Oslo")]);
+  const nodes = treeOf([a, h, k, after(h, "h2", "x"), after(a, "b", "done")]);
+  expect(nodes.find((n) => n.call.id === "k")?.parent?.call.id).toBe("a");
+});
+
+test("a conversation that goes on with less of itself was compacted", () => {
+  const a = call("a", [SYSTEM, user("hi")]);
+  const b = after(a, "b", "more");
+  const c = after(b, "c", "and more");
+  const fresh = call("d", [SYSTEM, user("Summary: hi, more, and more. Go on.")]);
+  expect(treeOf([a, b, c, fresh]).map((n) => [n.call.id, n.kind, n.depth]).at(-1)).toEqual(["d", "compaction", 0]);
+  const kept = call("e", [SYSTEM, user("hi"), { role: "assistant", content: "Summary of all" }, user("go")]);
+  expect(kinds([a, b, c, kept]).e).toMatch(/compaction|edit/);
+  const cut = call("f", [SYSTEM, user("hi"), { role: "tool", content: "[earlier results were removed]" }]);
+  expect(kinds([a, b, c, cut]).f).toBe("compaction");
+});
+
+test("2,000 turns are laid out in no time, and each call stands there once", () => {
+  const calls: Call[] = [call("c0", [SYSTEM, user("start")])];
+  for (let n = 1; n < 2000; n += 1) calls.push(after(calls[n - 1] as Call, `c${n}`, `turn ${n}`));
+  const began = performance.now();
+  const nodes = treeOf(calls);
+  expect(performance.now() - began).toBeLessThan(3000);
+  expect(new Set(nodes.map((n) => n.call.id)).size).toBe(2000);
+  expect(nodes.every((n) => n.depth === 0)).toBe(true);
+  expect(pathTo(nodes, "c1999")).toHaveLength(2000);
+});
+
+test("no call is lost, whatever extends what", () => {
+  const seed = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3];
+  const calls: Call[] = [];
+  seed.forEach((s, n) => {
+    const base = s % 3 === 0 ? undefined : calls[s % Math.max(1, n)];
+    calls.push(base ? after(base, `r${n}`, `t${s}`) : call(`r${n}`, [s % 2 ? SYSTEM : HELPER, user(`u${s}`)]));
+  });
+  calls.push(call("lost", [user("x")], { extends: "not stored any more" }));
+  expect(treeOf(calls).map((n) => n.call.id).sort()).toEqual(calls.map((c) => c.id).sort());
+});
+
+test("calls that travel as deltas are whole again", () => {
+  const a = call("a", [SYSTEM, user("hi")], { tools: ["t"] });
+  const b = call("b", [user("more")], { extends: "a", prefix: { call: "a", messages: 3, tokens: 0, tools: true } });
+  const c = call("c", [user("other")], { extends: "a", prefix: { call: "b", messages: 2, tokens: 0, tools: false } });
+  const [, whole, third] = expand([a, b, c]);
+  expect(whole?.messages).toEqual([SYSTEM, user("hi"), says("re a"), user("more")]);
+  expect(whole?.tools).toEqual(["t"]);
+  expect(third?.messages).toEqual([SYSTEM, user("hi"), user("other")]);
+});

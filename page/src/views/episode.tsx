@@ -1,0 +1,161 @@
+// One episode: the tree of its calls, the transcript up to the chosen one, and all that is known of that call.
+
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { ApiError } from "../api";
+import { useNow } from "../data";
+import { readEpisode } from "../episode";
+import { duration, number, plural, signed, words } from "../format";
+import { useKeys } from "../keyboard";
+import { subscribe } from "../live";
+import { CallTree } from "../parts/calltree";
+import { Inspector } from "../parts/inspector";
+import type { Colour } from "../parts/tokens";
+import { Transcript } from "../parts/transcript";
+import { Mark, Refused, Time } from "../parts/ui";
+import { change, link, type Place } from "../route";
+import { treeOf } from "../tree";
+import type { EpisodeDetail } from "../types";
+import { arm } from "./episodes";
+
+function useEpisode(id: string, key: string | undefined): { detail: EpisodeDetail | null; error: ApiError | null } {
+  const [state, setState] = useState<{ detail: EpisodeDetail | null; error: ApiError | null }>({ detail: null, error: null });
+  useEffect(() => {
+    const stop = new AbortController();
+    let busy = false;
+    let again = false;
+    let any = false;
+    const load = async (): Promise<void> => {
+      if (busy) {
+        again = true;
+        return;
+      }
+      busy = true;
+      try {
+        const page = (detail: EpisodeDetail): void => void (any || setState({ detail, error: null }));
+        const detail = await readEpisode(id, key, stop.signal, page);
+        any = true;
+        setState({ detail, error: null });
+      } catch (error) {
+        if (!stop.signal.aborted && error instanceof ApiError) setState({ detail: null, error });
+      } finally {
+        busy = false;
+        if (again && !stop.signal.aborted) {
+          again = false;
+          setTimeout(() => void load(), 500);
+        }
+      }
+    };
+    void load();
+    const off = subscribe(["call", "reward", "episode", "step"], () => void load());
+    return () => {
+      stop.abort();
+      off();
+    };
+  }, [id, key]);
+  return state;
+}
+
+export function Episode({ place }: { place: Place }): JSX.Element {
+  const { detail, error } = useEpisode(place.id, place.query.key);
+  const nodes = useMemo(() => treeOf(detail?.call_list ?? []), [detail]);
+  const colour = (["logprob", "advantage", "gap"].includes(place.query.colour ?? "") ? place.query.colour : "logprob") as Colour;
+  const wanted = place.query.call;
+  const chosen = nodes.find((n) => n.call.id === wanted) ?? lastOfRun(nodes);
+  const choose = (call: string): void => change(place, { call }, true);
+  const move = (by: number): void => {
+    const at = nodes.findIndex((n) => n === chosen);
+    const next = nodes[at + by];
+    if (next) choose(next.call.id);
+  };
+  useKeys({ j: () => move(1), k: () => move(-1), Escape: () => history.back() });
+  if (error)
+    return (
+      <>
+        <h1>Episode {place.id}</h1>
+        <Refused error={error} />
+        <a href={link("episodes")}>All episodes</a>
+      </>
+    );
+  if (!detail) return <p class="soft">Reading {place.id}…</p>;
+  return (
+    <>
+      <Head detail={detail} />
+      {chosen ? (
+        <div class="split three">
+          <section class="pane" aria-label="Tree of calls">
+            <CallTree nodes={nodes} chosen={chosen.call.id} onChoose={choose} />
+          </section>
+          <section aria-label="Transcript">
+            <Transcript nodes={nodes} chosen={chosen.call.id} onChoose={choose} />
+          </section>
+          <aside class="pane" aria-label="Inspector">
+            <Inspector
+              key={chosen.call.id}
+              node={chosen}
+              detail={detail}
+              colour={colour}
+              onColour={(next) => change(place, { colour: next }, true)}
+            />
+          </aside>
+        </div>
+      ) : (
+        <p class="soft">{detail.state === "deleted" ? "Its calls were deleted." : "No call of it is stored (any more)."}</p>
+      )}
+    </>
+  );
+}
+
+/** What the transcript shows first: the end of the conversation that the run began with. */
+function lastOfRun(nodes: ReturnType<typeof treeOf>): (typeof nodes)[number] | undefined {
+  const trunk = nodes.filter((n) => n.depth === 0);
+  return trunk.at(-1) ?? nodes.at(-1);
+}
+
+function Head({ detail: d }: { detail: EpisodeDetail }): JSX.Element {
+  const now = useNow();
+  const item = (content: ComponentChildren): JSX.Element => <span>{content}</span>;
+  return (
+    <>
+      <h1>Episode {d.id}</h1>
+      <div class="row small" style={{ gap: "0.25rem 1rem" }}>
+        {d.task ? item(<>task <a href={link("episodes", "", { task: d.task })}>{d.task}</a></>) : null}
+        {item(<Mark kind={arm(d)}>{d.split === "eval" ? "held-out" : d.arm}</Mark>)}
+        {d.adapter ? item(<>adapter <a href={link("adapters", "", { adapter: d.adapter })}>{d.adapter}</a></>) : null}
+        {item(words(d.state))}
+        {item(<>reward <strong>{number(d.reward)}</strong></>)}
+        {d.advantage === null ? null : item(<>advantage <strong>{signed(d.advantage)}</strong></>)}
+        {d.group ? item(<>group <a href={link("group", d.group)}>{d.group}</a></>) : null}
+        {item(plural(d.calls, "call"))}
+        {item(<>began <Time at={d.started} />, {d.ended === null ? `open for ${duration(now - d.started)}` : `took ${duration(d.ended - d.started)}`}</>)}
+        {Object.entries(d.tags).map(([k, v]) => (
+          <a class="tag" key={k} href={link("episodes", "", { tag: `${k}=${v}` })}>
+            {k}={v}
+          </a>
+        ))}
+        {item(<a href={link("label", d.id, { key: d.key })}>Label it</a>)}
+      </div>
+      {d.rewards.length || d.lineage.length ? (
+        <details class="panel" open={d.rewards.length < 4}>
+          <summary>
+            {plural(d.rewards.length, "reward")}
+            {d.lineage.length ? `, in ${plural(d.lineage.length, "batch", "batches")}` : ""}
+          </summary>
+          {d.rewards.map((r) => (
+            <p class="small" key={`${r.name}${r.at}${r.source}`}>
+              <strong>{r.name}</strong> {number(r.value)} by {r.source} <Time at={r.at} />
+              {r.reason ? <>: {r.reason}</> : null}
+            </p>
+          ))}
+          {d.lineage.map((l) => (
+            <p class="small" key={l.batch}>
+              batch <a href={link("training", "", { batch: l.batch })}>{l.batch}</a> {l.outcome}
+              {l.advantage === null ? null : <>, advantage {signed(l.advantage)}</>}
+              {l.adapter ? <>, made <a href={link("adapters", "", { adapter: l.adapter })}>{l.adapter}</a></> : null}
+            </p>
+          ))}
+        </details>
+      ) : null}
+    </>
+  );
+}

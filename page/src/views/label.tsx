@@ -1,0 +1,101 @@
+// Cases to label: one episode after the other, its transcript beside the form.
+
+import type { JSX } from "preact";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { ApiError } from "../api";
+import { useAsk } from "../data";
+import { readEpisode } from "../episode";
+import { number, plural } from "../format";
+import { useKeys } from "../keyboard";
+import { LabelForm } from "../parts/labelform";
+import { Transcript } from "../parts/transcript";
+import { Mark, Refused, Time } from "../parts/ui";
+import { link, type Place } from "../route";
+import { treeOf } from "../tree";
+import type { Episode, EpisodeDetail, EpisodePage } from "../types";
+
+const idOf = (e: Episode): string => `${e.key}/${e.id}`;
+
+export function Label({ place }: { place: Place }): JSX.Element {
+  const { data, error } = useAsk<EpisodePage>("/episodes?state=done&limit=100", ["episode"]);
+  const [done, setDone] = useState<ReadonlySet<string>>(new Set());
+  const queue = (data?.episodes ?? []).filter((e) => !done.has(idOf(e)));
+  const wanted = place.id ? { id: place.id, key: place.query.key ?? "-" } : queue[0];
+  const at = queue.findIndex((e) => e.id === wanted?.id && e.key === wanted.key);
+  const go = (e: Episode | undefined): void => {
+    if (e) location.hash = link("label", e.id, { key: e.key });
+  };
+  useKeys({ j: () => go(queue[at + 1]), k: () => go(queue[Math.max(0, at - 1)]) });
+  const next = (): void => {
+    if (wanted) setDone(new Set([...done, `${wanted.key}/${wanted.id}`]));
+    const after = queue.filter((e) => e.id !== wanted?.id || e.key !== wanted.key);
+    if (after.length) go(after[Math.min(at, after.length - 1)] ?? after[0]);
+    else location.hash = link("label");
+  };
+  return (
+    <>
+      <h1>Cases to label</h1>
+      <Refused error={error} />
+      <p class="small soft">
+        {plural(queue.length, "episode")} in the queue{done.size ? `, ${number(done.size)} labelled since you came` : ""}. j and k go through them.
+      </p>
+      {wanted ? (
+        <div class="split preview">
+          <Case id={wanted.id} owner={wanted.key} onDone={next} />
+          <nav class="pane" aria-label="Queue">
+            <ol class="small">
+              {queue.slice(0, 50).map((e) => (
+                <li key={idOf(e)}>
+                  <a href={link("label", e.id, { key: e.key })} aria-current={e.id === wanted.id && e.key === wanted.key ? "true" : undefined}>
+                    {e.id}
+                  </a>{" "}
+                  {e.task ? <span class="tag">{e.task}</span> : null} {e.reward === null ? "no reward" : number(e.reward)}
+                </li>
+              ))}
+            </ol>
+          </nav>
+        </div>
+      ) : data ? (
+        <div class="empty">
+          <p>
+            <Mark kind="good">There is nothing to label.</Mark> Episodes come here when they are done.
+          </p>
+        </div>
+      ) : null}
+    </>
+  );
+}
+
+function Case({ id, owner, onDone }: { id: string; owner: string; onDone: () => void }): JSX.Element {
+  const [detail, setDetail] = useState<EpisodeDetail | null>(null);
+  const [error, setError] = useState<ApiError | null>(null);
+  useEffect(() => {
+    setDetail(null);
+    setError(null);
+    const stop = new AbortController();
+    readEpisode(id, owner, stop.signal, () => undefined)
+      .then(setDetail)
+      .catch((e: unknown) => void (e instanceof ApiError && setError(e)));
+    return () => stop.abort();
+  }, [id, owner]);
+  const nodes = useMemo(() => treeOf(detail?.call_list ?? []), [detail]);
+  const [call, setCall] = useState<string | null>(null);
+  const trunk = nodes.filter((n) => n.depth === 0).at(-1);
+  const chosen = nodes.find((n) => n.call.id === call) ?? trunk ?? nodes.at(-1);
+  return (
+    <section aria-label={`Episode ${id}`}>
+      <h2 style={{ marginTop: 0 }}>
+        <a href={link("episode", id, { key: owner })}>{id}</a>
+      </h2>
+      <Refused error={error} />
+      <LabelForm episode={id} owner={owner} last={chosen?.call} onDone={onDone} />
+      {detail?.rewards.map((r) => (
+        <p class="small" key={`${r.name}${r.at}${r.source}`}>
+          {r.name} <strong>{number(r.value)}</strong> by {r.source} <Time at={r.at} />
+          {r.reason ? <>: {r.reason}</> : null}
+        </p>
+      ))}
+      {chosen ? <Transcript nodes={nodes} chosen={chosen.call.id} onChoose={setCall} /> : null}
+    </section>
+  );
+}

@@ -1,0 +1,195 @@
+// Now: is it healthy, where do episodes stay, does it get better, what happens next and when.
+
+import type { JSX } from "preact";
+import { useAsk } from "../data";
+import { duration, number, plural, words } from "../format";
+import { funnelOf } from "../funnel";
+import { Card, Copy, Facts, Mark, Time } from "../parts/ui";
+import { LearningCurve } from "../parts/curve";
+import { link } from "../route";
+import type { AdapterList, EpisodePage, Status } from "../types";
+
+export function Now({ status }: { status: Status | null }): JSX.Element {
+  if (!status) return <p class="soft">Asking the proxy…</p>;
+  if (!status.calls && !Object.values(status.episodes).some(Boolean)) return <FirstCall status={status} />;
+  return (
+    <>
+      <h1>Now</h1>
+      <Health status={status} />
+      <div class="split two">
+        <section class="panel" aria-labelledby="h-funnel">
+          <h2 id="h-funnel">From calls to learning</h2>
+          <Funnel status={status} />
+        </section>
+        <div>
+          <section class="panel" aria-labelledby="h-next">
+            <h2 id="h-next">What happens next</h2>
+            <Next status={status} />
+          </section>
+          <section class="panel" aria-labelledby="h-curve">
+            <h2 id="h-curve">Reward over adapters</h2>
+            <LearningCurve />
+          </section>
+          <Latest />
+        </div>
+      </div>
+    </>
+  );
+}
+
+/** The one line to paste. It turns into the first call when that arrives, for the status is asked again then. */
+function FirstCall({ status }: { status: Status }): JSX.Element {
+  const line = `export OPENAI_BASE_URL=${location.origin}/v1`;
+  const blocking = status.funnel.lines.filter((l) => l.blocks && l.stage !== "calls");
+  return (
+    <div class="empty">
+      <h1>No call has come yet</h1>
+      <p>Point your agent at this proxy. Nothing else in it changes:</p>
+      <pre>{line}</pre>
+      <Copy text={line} />
+      <p class="soft">
+        This page shows the first call as soon as it arrives. To learn, an agent also needs tasks (
+        <code>x-slipstream-task</code>) and rewards, or a judge.
+      </p>
+      {blocking.map((l) => (
+        <p key={l.cause} class="problem">
+          {l.text}
+          {l.fix ? ` → ${l.fix}` : ""}
+        </p>
+      ))}
+    </div>
+  );
+}
+
+function Health({ status }: { status: Status }): JSX.Element {
+  const down = status.engines.filter((e) => !e.ok);
+  const sum = Object.entries(status.episodes).reduce((n, [state, count]) => n + (state === "deleted" ? 0 : count), 0);
+  return (
+    <div class="cards">
+      {Object.entries(status.models).map(([model, live]) => (
+        <Card key={model} name={`${model} serves`} value={<a href={link("adapters", "", { adapter: live })}>{live}</a>} />
+      ))}
+      <Card
+        name="engines"
+        value={`${status.engines.length - down.length} of ${status.engines.length} up`}
+        note={down[0]?.error ?? undefined}
+        kind={down.length ? "bad" : "good"}
+      />
+      <Card name="calls" value={number(status.calls)} note={plural(sum, "episode")} />
+      <Card
+        name="steps"
+        value={number(status.steps)}
+        note={status.last_step ? <>last adapter <Time at={status.last_step} /></> : "none yet"}
+      />
+      <Card
+        name="calls not recorded"
+        value={number(status.capture_lost)}
+        note={status.capture_lost ? "served, but not stored: see the proxy's log" : "nothing was lost"}
+        kind={status.capture_lost ? "bad" : undefined}
+      />
+      <Card
+        name="store is behind by"
+        value={duration(status.ingest_lag_seconds)}
+        kind={status.ingest_lag_seconds > 5 ? "bad" : undefined}
+      />
+      {status.sidecars
+        .filter((s) => s.state !== "ended")
+        .map((s) => (
+          <Card
+            key={s.name}
+            name={s.name}
+            value={s.state}
+            note={s.reason ?? <>since <Time at={s.since} /></>}
+            kind={s.state === "running" ? "good" : "bad"}
+          />
+        ))}
+    </div>
+  );
+}
+
+function Funnel({ status }: { status: Status }): JSX.Element {
+  const stages = funnelOf(status);
+  const most = Math.max(1, ...stages.slice(1).map((s) => s.count));
+  return (
+    <ol class="funnel">
+      {stages.map((stage) => (
+        <li key={stage.name}>
+          <span>{stage.href ? <a href={stage.href}>{stage.name}</a> : stage.name}</span>
+          <span class="num">{number(stage.count)}</span>
+          <span>
+            {stage.name === "calls" ? null : (
+              <span class="bar" style={{ display: "block", width: `${(stage.count / most) * 100}%` }} />
+            )}
+          </span>
+          {stage.losses.length ? (
+            <ul class="losses">
+              {stage.losses.map((loss) => (
+                <li key={loss.cause + loss.text} class={loss.blocks ? "blocks" : ""}>
+                  {loss.blocks ? <span class="visually-hidden">Nothing goes on before this: </span> : null}
+                  {loss.text}
+                  {loss.fix ? <span class="fix"> → {loss.fix}</span> : null}
+                </li>
+              ))}
+            </ul>
+          ) : null}
+        </li>
+      ))}
+    </ol>
+  );
+}
+
+function Next({ status }: { status: Status }): JSX.Element {
+  const { data } = useAsk<AdapterList>("/adapters", ["adapter", "reward"]);
+  const blocking = status.funnel.lines.filter((l) => l.blocks);
+  const other = status.funnel.lines.filter((l) => !l.blocks && ["ready", "trainer", "step", "gate"].includes(l.stage));
+  const trial = data?.adapters.find((a) => a.gate && a.gate.decision === "undecided" && a.gate.trial_episodes > 0);
+  const behind = status.judging.seconds_behind;
+  return (
+    <>
+      {blocking.length ? (
+        <p>
+          <Mark kind="bad">{blocking[0]?.text}</Mark>
+          {blocking[0]?.fix ? <span class="soft"> → {blocking[0].fix}</span> : null}
+        </p>
+      ) : null}
+      {other.length || blocking.length ? null : <p>Nothing is in the way: steps come as groups fill.</p>}
+      <ul class="small">
+        {other.map((l) => (
+          <li key={l.stage + l.cause}>
+            {l.text}
+            {l.fix ? <span class="soft"> → {l.fix}</span> : null}
+          </li>
+        ))}
+        {behind !== null && behind > 0 ? <li>The judge has caught up in about {duration(behind)}.</li> : null}
+        {trial?.gate?.episodes_left ? (
+          <li>
+            <a href={link("adapters", "", { adapter: trial.name })}>{trial.name}</a> is on trial: about{" "}
+            {plural(trial.gate.episodes_left, "more finished episode")} until a verdict.
+          </li>
+        ) : null}
+      </ul>
+    </>
+  );
+}
+
+function Latest(): JSX.Element {
+  const { data } = useAsk<EpisodePage>("/episodes?limit=5", ["call", "episode", "reward"]);
+  const first = data?.episodes[0];
+  return (
+    <section class="panel" aria-labelledby="h-latest">
+      <h2 id="h-latest">Latest episodes</h2>
+      {first ? (
+        <Facts
+          facts={(data?.episodes ?? []).map((e) => [
+            e.id,
+            <>
+              <a href={link("episode", e.id, { key: e.key })}>open</a> <Time at={e.started} /> {e.task ? <span class="tag">{e.task}</span> : null}{" "}
+              {plural(e.calls, "call")}, {words(e.state)}
+              {e.reward === null ? "" : `, reward ${number(e.reward)}`}
+            </>,
+          ])}
+        />
+      ) : null}
+    </section>
+  );
+}
