@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import getpass
 import hashlib
 import json
 import math
@@ -84,6 +85,7 @@ class Keys:
         key = Key(secrets.token_hex(6), name, tuple(dict.fromkeys(scopes)), rate, concurrency, time.time())
         with self._changing():
             self._save({**self._file.by_hash, _hash(secret): key})
+            self._note("key_add", key)
         return key.id, secret
 
     def list(self) -> list[Key]:
@@ -95,9 +97,20 @@ class Keys:
         with self._changing():
             left = {h: k for h, k in self._file.by_hash.items() if k.id != key_id}
             found = len(left) < len(self._file.by_hash)
+            gone = [k for k in self._file.by_hash.values() if k.id == key_id]
             if found:
                 self._save(left)
+                self._note("key_revoke", gone[0])
         return found
+
+    def _note(self, action: str, key: Key) -> None:
+        """Into the log that the audit log is filled from. The key is made or revoked, whether that works or not."""
+        said = {"at": time.time(), "by": _user(), "action": action, "key": key.id}
+        line = json.dumps({**said, "detail": {"name": key.name, "scopes": list(key.scopes)}}) + "\n"
+        with contextlib.suppress(OSError):
+            fd = os.open(log_of(self.path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "w") as file:
+                file.write(line)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -150,6 +163,18 @@ class Keys:
             os.fsync(file.fileno())
         Path(temp).replace(self.path)
         self._load()
+
+
+def log_of(keys_file: Path) -> Path:
+    """Where it is written down who made and revoked keys: a line of JSON each, without secrets."""
+    return keys_file.with_name(f"{keys_file.stem}.log.jsonl")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"  # a container's user has no name
 
 
 def _hash(secret: str) -> str:

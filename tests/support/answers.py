@@ -57,6 +57,18 @@ def fill(server: Server) -> None:
         "GET", "/training/events", '{"id": 1, "kind": "step", "data": {"a": "x\u2028y"}}\n\n{"id": 2, "kind": "step"}\n'
     )
     server.on("GET", "/status", {"version": "1", "started": 1.0, "models": {"inbox": "inbox@1"}})
+    entry = {
+        "id": "a1",
+        "at": 1.0,
+        "name": "ann",
+        "action": "promote",
+        "target": "inbox@1",
+        "detail": {"reason": "better"},
+    }
+    server.on("GET", "/audit", {"entries": [entry]})
+    server.on("POST", "/training/pause", {"paused": True, "by": "ann"})
+    server.on("POST", "/training/resume", {"paused": False})
+    server.on("POST", "/annotations", {"annotations": []})
     server.on("POST", "/sql", {"columns": ["n"], "rows": [[1]]})
     server.on("POST", "/import", {})
     server.on("POST", "/import/episode", {})

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slipstream_proxy.control.activity import SidecarActivity
+from slipstream_proxy.control.audit import AuditTrail
 from slipstream_proxy.control.feed import Feed
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.store_handle import RETRY, StoreHandle
 from slipstream_proxy.control.store_health import StoreHealth
 from slipstream_proxy.control.threads import in_thread
+from slipstream_proxy.control.training_switch import TrainingSwitch
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.driver import is_store_fault
 
@@ -78,6 +80,8 @@ class Deps:
     health: StoreHealth
     judges: JudgeBoard
     texter: TokenTexter
+    audit: AuditTrail = field(init=False)
+    switch: TrainingSwitch = field(default_factory=TrainingSwitch)
     feed: Feed = field(default_factory=Feed)
     activity: SidecarActivity = field(default_factory=SidecarActivity)
     started: float = field(default_factory=time.time)
@@ -86,6 +90,9 @@ class Deps:
     last_step: float | None = None
     """When the trainer last acknowledged a batch as trained."""
     now: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self.audit = AuditTrail(self)
 
     @property
     def store(self) -> Store:

@@ -41,6 +41,8 @@ class Surroundings:
     """The setting whose budget the judge waits for, and the seconds until it starts again."""
     sidecars: Sequence[tuple[str, str, str]] = ()
     """The children of `slipstream up` that are in trouble: (trainer or judge, its state, what is wrong)."""
+    paused: str | None = None
+    """Who paused training, and why."""
     held: bool = False
     """The trainer has the GPU."""
     behind: str | None = None
@@ -252,6 +254,9 @@ def _sidecar(name: Literal["judge", "trainer"], around: Surroundings, *, blocks:
 
 def _trainer(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     yield from _sidecar("trainer", around, blocks=True)
+    if around.paused is not None:
+        text = f"training is paused by {around.paused}"
+        yield FunnelLine(stage="trainer", cause="paused", count=1, text=text, fix="slipstream resume", blocks=True)
     if counts.leased:
         text = f"{plural(counts.leased, 'group is', 'groups are')} being trained on"
         yield FunnelLine(stage="trainer", cause="training", count=counts.leased, text=text)

@@ -34,6 +34,8 @@ ENDLESS: JsonObject = {"x-endless": True}
 """Marks a query parameter that makes the reply endless: said in words in the OpenAPI document, which tools call with
 every parameter.
 """
+SAID = ("reason", "text")
+"""Fields of a body that its audit entry holds."""
 EVERY_SCOPE = (INFERENCE, REWARD, GRADE, JUDGE, TRAINER, VIEWER, ADMIN)
 
 
@@ -111,6 +113,9 @@ class Route:
     errors: tuple[int, ...] = ()
     """More error statuses than every route has."""
     multipart: bool = False
+    audit: str | None = None
+    """What the audit log calls it, where it is a change by hand; its target is the path's parameter, or what
+    the path names (``training``)."""
     endless: bool = False
     """The reply goes on until the client leaves: said in the OpenAPI document as ``x-endless``."""
 
@@ -257,4 +262,9 @@ async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamR
     except ValidationError as e:
         raise explain(e, "query", kind) from e
     body = await read_body(request, route)
-    return await route.handler(Ctx(deps, request, caller, query, body, tags))
+    response = await route.handler(Ctx(deps, request, caller, query, body, tags))
+    if route.audit is not None:
+        target = next(iter(request.match_info.values()), route.path.split("/")[3])
+        said = {name: getattr(body, name, None) for name in SAID}
+        await deps.audit.note(caller.key, route.audit, target, {k: v for k, v in said.items() if v is not None})
+    return response

@@ -62,6 +62,7 @@ class ControlPlane:
         self.deps.gatekeeper.start()
         self.deps.gatekeeper.notify()
         self.sweeper.start()
+        self.deps.audit.start()
         return self.deps
 
     async def serve(self) -> None:
@@ -79,6 +80,7 @@ class ControlPlane:
         log.info("control plane on %s", path)
 
     async def stop(self) -> None:
+        await self.deps.audit.stop()
         await self.sweeper.stop()
         if self.runner:
             await self.runner.cleanup()

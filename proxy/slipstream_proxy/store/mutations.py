@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from slipstream.contract import Adapter, BatchAck, CacheEntry, Event, RewardIn, ScoresIn
+from slipstream.contract import Adapter, AuditEntry, BatchAck, CacheEntry, Event, RewardIn, ScoresIn
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.store.adapters import AdapterTable
+from slipstream_proxy.store.audit import AuditLog
 from slipstream_proxy.store.batches import BatchQueue
 from slipstream_proxy.store.cache import CacheTable
 from slipstream_proxy.store.changes import Changes
@@ -32,6 +33,7 @@ class MutationReplay:
     batches: BatchQueue
     adapters: AdapterTable
     events: EventLog
+    audit: AuditLog
     cache: CacheTable
     deletion: Deletion
     restore: EpisodeRestore
@@ -65,6 +67,8 @@ class MutationReplay:
                 self.adapters.replay(tx, Adapter.model_validate(data))
             case "event":
                 self.events.append(tx, Event.model_validate({**data, "at": data.get("at") or item.at}))
+            case "audit":
+                self.audit.append(tx, AuditEntry.model_validate(data))
             case "cache":
                 entry = CacheEntry.model_validate(data)
                 self.cache.write(tx, entry.key, entry.value, entry.at or item.at)

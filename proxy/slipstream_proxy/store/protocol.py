@@ -16,7 +16,7 @@ what they hold:
   (then it changes nothing)
 - ``ack``     ``{"batch", "ack": BatchAck, "members": batches.members(batch)}``: like ``batches.ack``, which may have
   run before
-- ``adapter`` ``Adapter``;  ``event`` ``Event``;  ``cache`` ``CacheEntry``
+- ``adapter`` ``Adapter``;  ``event`` ``Event``;  ``audit`` ``AuditEntry``;  ``cache`` ``CacheEntry``
 - ``pin``     ``{"key", "episode", "model", "adapter", "arm", "chances": optional}``
 - ``episode`` ``{"key", "episode", "days", "text"}``: an exported episode as JSON text, and the days of its calls
 - ``blank``   ``{}``: stands where a record was that is forgotten
@@ -51,6 +51,7 @@ from slipstream_proxy.store.call_page import EVERY_CALL, CallPage
 from slipstream_proxy.store.values import ArrowBatch, EpisodeFilter, Name, Outcome, Pin, Position, RecordedCall
 
 if TYPE_CHECKING:
+    from slipstream_proxy.store.audit import AuditLog
     from slipstream_proxy.store.funnel import FunnelCounts
     from slipstream_proxy.store.reports import Reports
 
@@ -172,6 +173,12 @@ class Events(Protocol):
     def add(self, event: Event) -> int:
         """→ The event's id; ids ascend."""
 
+    def latest(self, kinds: Sequence[str]) -> Event | None:
+        """The last event of one of these kinds."""
+
+    def within(self, kinds: Sequence[str], since: float | None, until: float | None, limit: int) -> list[Event]:
+        """The newest events of these kinds in a span of time, oldest first."""
+
     def page(self, after: int = 0, limit: int = 1000) -> list[Event]:
         """Events whose id is above ``after``, in order."""
 
@@ -245,6 +252,8 @@ class Store(Protocol):
     def outcomes(self) -> Outcomes: ...
     @property
     def reports(self) -> Reports: ...
+    @property
+    def audit(self) -> AuditLog: ...
 
     @property
     def rebuilt(self) -> bool:

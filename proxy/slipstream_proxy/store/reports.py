@@ -7,6 +7,7 @@ from slipstream_proxy.store.calls import CallTable
 from slipstream_proxy.store.driver import Driver
 from slipstream_proxy.store.group_pages import GroupPages
 from slipstream_proxy.store.groups import GroupTable
+from slipstream_proxy.store.label_queue import LabelQueue
 from slipstream_proxy.store.learning import LearningCurves
 from slipstream_proxy.store.rewards import RewardTable
 
@@ -16,3 +17,4 @@ class Reports:
         self.groups = GroupPages(db, groups, rewards)
         self.tokens = CallTokenTable(db, calls)
         self.learning = LearningCurves(db)
+        self.labels = LabelQueue(db, rewards)

@@ -77,6 +77,9 @@ TABLES: dict[str, dict[str, str]] = {
         "reason": "TEXT",
     },
     "t_events": {"id": "BIGINT", "ts": "FLOAT8", "kind": "TEXT", "data": "TEXT"},
+    "t_audit": {
+        "id": "TEXT", "ts": "FLOAT8", "key": "TEXT", "name": "TEXT", "action": "TEXT", "target": "TEXT", "data": "TEXT",
+    },
     "t_cache": {"id": "TEXT", "value": "TEXT", "ts": "FLOAT8"},
     "t_exports": {"id": "TEXT", "ts": "FLOAT8", "format": "TEXT"},
     "t_exported": {"export": "TEXT", "eid": "TEXT"},
@@ -94,7 +97,7 @@ PRIMARY: dict[str, str] = {
     "t_early": "eid",
     "t_rewards": "id", "t_expired": "eid", "t_pins": "eid", "t_groups": "id", "t_batches": "id",
     "t_members": "batch, eid",
-    "t_adapters": "name", "t_events": "id", "t_cache": "id", "t_rewrite": "tab", "t_outcomes": "seq",
+    "t_adapters": "name", "t_events": "id", "t_audit": "id", "t_cache": "id", "t_rewrite": "tab", "t_outcomes": "seq",
     "t_exports": "id", "t_exported": "eid, export",
 }  # fmt: skip
 """Keys where the database wants indexes (PostgreSQL)."""

@@ -10,6 +10,7 @@ from slipstream_proxy.records import Mutation
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.adapters import AdapterTable
 from slipstream_proxy.store.archive import CallArchive
+from slipstream_proxy.store.audit import AuditLog
 from slipstream_proxy.store.batches import BatchQueue
 from slipstream_proxy.store.cache import CacheTable
 from slipstream_proxy.store.calls import CallTable
@@ -55,6 +56,7 @@ class SqlStore:
         self.outcomes = OutcomeLog(db)
         self.groups = GroupTable(db, rules)
         self.events = EventLog(db)
+        self.audit = AuditLog(db)
         self.cache = CacheTable(db)
         self.adapters = AdapterTable(db, self.events, self.pins)
         self.episodes = EpisodeTable(db, self.calls, self.rewards)
@@ -101,6 +103,7 @@ class SqlStore:
                 self.batches,
                 self.adapters,
                 self.events,
+                self.audit,
                 self.cache,
                 self._deletion,
                 EpisodeRestore(self.rules, memory, self.calls),

@@ -219,3 +219,24 @@ def restore_adapters(adapters: dict[str, Any]) -> Ask[None]:
 def export(format: str, filters: dict[str, Any]) -> Ask[None]:
     """The dataset is streamed: a client reads the response itself."""
     return Ask("GET", "/export", nothing, params=query(filters) | {"format": format})
+
+
+# --- people ---
+
+
+def audit(**filters: object) -> Ask[c.AuditPage]:
+    """Filters: key, action, target, since, until, cursor, limit."""
+    return Ask("GET", "/audit", model(c.AuditPage), params=query(filters))
+
+
+def pause_training(reason: str | None = None) -> Ask[c.Paused]:
+    return Ask("POST", "/training/pause", model(c.Paused), c.PauseIn(reason=reason))
+
+
+def resume_training(reason: str | None = None) -> Ask[c.Paused]:
+    return Ask("POST", "/training/resume", model(c.Paused), c.PauseIn(reason=reason))
+
+
+def annotate(text: str, at: float | None = None) -> Ask[c.Annotations]:
+    """``at``: seconds since the epoch; None: now."""
+    return Ask("POST", "/annotations", model(c.Annotations), c.AnnotationIn(text=text, at=at))

@@ -137,6 +137,10 @@ class Methods:
     import_episode = Method(requests.import_episode)
     restore_episode = Method(requests.restore_episode)
     restore_adapters = Method(requests.restore_adapters)
+    audit = Method(requests.audit)
+    pause_training = Method(requests.pause_training)
+    resume_training = Method(requests.resume_training)
+    annotate = Method(requests.annotate)
 
 
 class Client(Methods, SyncSession):

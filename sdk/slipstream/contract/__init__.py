@@ -15,6 +15,17 @@ from slipstream.contract.adapters import (
     GateReport,
     check_lora_rank,
 )
+from slipstream.contract.audit import (
+    Annotation,
+    AnnotationIn,
+    Annotations,
+    AuditEntry,
+    AuditPage,
+    LabelCase,
+    LabelCases,
+    Paused,
+    PauseIn,
+)
 from slipstream.contract.base import API, ID_PATTERN, TAG, TAG_PATTERN, Error, Finite, Headers, Id, Model, Split, Tag
 from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchLeaseIn
 from slipstream.contract.episodes import (
@@ -80,6 +91,11 @@ __all__ = [
     "AdapterIn",
     "AdapterList",
     "AdapterState",
+    "Annotation",
+    "AnnotationIn",
+    "Annotations",
+    "AuditEntry",
+    "AuditPage",
     "BatchAck",
     "BatchDetail",
     "BatchEpisodeLink",
@@ -124,10 +140,14 @@ __all__ = [
     "JudgeSpent",
     "JudgeStatus",
     "JudgingStatus",
+    "LabelCase",
+    "LabelCases",
     "Learning",
     "LearningPoint",
     "Lineage",
     "Model",
+    "PauseIn",
+    "Paused",
     "Reward",
     "RewardAck",
     "RewardIn",

@@ -39,6 +39,10 @@ ASKING = {
     "adapters rollback": ["adapters", "rollback", "inbox@1", "--reason", "worse"],
     "export": ["export", "--format", "sft"],
     "import": ["import", "log.jsonl"],
+    "audit": ["audit"],
+    "pause": ["pause", "--reason", "new rewards"],
+    "resume": ["resume"],
+    "annotate": ["annotate", "new prompt"],
     "sql": ["sql", "select 1"],
 }
 JSON = [*ASKING, "keys add", "keys list", "config", "doctor"]

@@ -55,6 +55,7 @@ ASKS: dict[str, tuple[Any, ...]] = {
     "add_adapter": (c.AdapterIn(path="inbox@1"),), "adapters": (),
     "promote": ("inbox@1", "why"), "rollback": ("inbox@1",), "post_event": (c.Event(kind="step"),), "events": (3,), "status": (),
     "sql": ("select 1", 5), "import_episode": ({"messages": []},), "restore_episode": ({"id": "e1"},), "restore_adapters": ({"adapters": []},), "export": ("sft",),
+    "audit": (), "pause_training": ("why",), "resume_training": (), "annotate": ("new prompt", 5.0),
 }  # fmt: skip
 
 

@@ -172,6 +172,7 @@ ROUTES = [
         body_required=False,
         responses={200: c.Adapter},
         errors=(404, 409),
+        audit="promote",
     ),
     Route(
         "POST",
@@ -183,5 +184,6 @@ ROUTES = [
         body_required=False,
         responses={200: c.Adapter},
         errors=(404, 409),
+        audit="rollback",
     ),
 ]

@@ -243,6 +243,7 @@ ROUTES = [
         KeyQuery,
         responses={200: c.Deleted},
         errors=(404,),
+        audit="delete",
     ),
     Route(
         "GET",

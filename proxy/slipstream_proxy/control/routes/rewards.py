@@ -50,6 +50,10 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
         await deps.mutate(
             "reward", {"key": key, "episode": episode, "reward": reward}, wait=10.0 if deps.store_answers else 0
         )
+    if body.source == "human" and ack.stored:
+        # its name and number; the text of notes and edits stays with the reward, which may be forgotten
+        detail = {"name": body.name, "value": body.value, "key": key, "edited": "edited" in body.meta}
+        await deps.audit.note(ctx.caller.key, "label", episode, detail)
     if not ack.known:
         hint = (
             "no call of it has come with this key yet; if another key makes "

@@ -107,6 +107,8 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
     deps = ctx.deps
     body: c.BatchLeaseIn = ctx.body
     deps.activity.seen("trainer")
+    if (await deps.switch.state(deps)).paused:
+        return web.Response(status=204)
     # the most groups of a batch are enough for one
     wanted = body.model_copy(
         update={"model": body.model or deps.config.model_name, "min_groups": min(body.min_groups, body.max_groups)}
@@ -210,7 +212,7 @@ ROUTES = [
         "POST",
         c.API + "/batches/lease",
         lease_batch,
-        "A batch to train on, as an Arrow IPC stream; 204: not enough groups",
+        "A batch to train on, as an Arrow IPC stream; 204: not enough groups, or training is paused",
         (TRAINER,),
         body=c.BatchLeaseIn,
         responses={200: ARROW, 204: None},

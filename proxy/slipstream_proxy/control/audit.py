@@ -1,0 +1,108 @@
+"""Writes down who changed what by hand, once it is done; and which keys were made on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from typing import TYPE_CHECKING
+
+from slipstream.contract import AuditEntry
+from slipstream.errors import SlipstreamError
+from slipstream_proxy.control.ids import new_id
+from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.threads import end, in_thread
+from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.keys import Keys, log_of
+
+if TYPE_CHECKING:
+    from slipstream_proxy.control.deps import Deps
+
+log = logging.getLogger(__name__)
+SHOWN_WITHIN = 2.0
+"""Seconds that an answer waits for its entry to be in the store."""
+LOOK_EVERY = 1.0
+
+
+class AuditTrail:
+    """``start`` follows the log of keys beside ``keys.json``, which the command line writes."""
+
+    def __init__(self, deps: Deps) -> None:
+        self.deps = deps
+        self._keys: Keys | None = None
+        self._read = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._follow(), name="audit")]
+
+    async def stop(self) -> None:
+        await end(self._tasks)
+
+    async def note(self, key: str, action: str, target: str, detail: JsonObject | None = None) -> None:
+        """Keep an entry. The change is made already: it stands, even if the entry cannot be kept, and the log says so."""
+        entry = AuditEntry(
+            id=new_id(),
+            at=self.deps.now(),
+            key=key,
+            name=self.name_of(key),
+            action=action,
+            target=target,
+            detail=detail or {},
+        )
+        try:
+            await self.deps.mutate("audit", entry.model_dump(mode="json"), wait=SHOWN_WITHIN)
+        except Problem as p:
+            log.error("%s of %s by key %s is not in the audit log: %s", action, target, key, p)
+
+    def name_of(self, key: str) -> str | None:
+        """The name of an API key; None: it has none, or is gone."""
+        try:
+            self._keys = self._keys or Keys(self.deps.config.keys_file)
+            return next((k.name for k in self._keys.list() if k.id == key), None)
+        except SlipstreamError:
+            return None
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                if self.deps.store_answers:
+                    await self._catch_up()
+            except Exception as e:
+                log.warning("the log of keys cannot be read: %s", e)
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _catch_up(self) -> None:
+        path = log_of(self.deps.config.keys_file)
+        try:
+            size = path.stat().st_size
+        except OSError:
+            return
+        if size == self._read:
+            return
+        text = await in_thread(path.read_bytes)
+        entries = [entry for line in text.splitlines(keepends=True) if (entry := entry_of(line)) is not None]
+        known = await self.deps.ask(self.deps.store.audit.known, [e.id for e in entries])
+        for entry in entries:
+            if entry.id not in known:
+                await self.deps.mutate("audit", entry.model_dump(mode="json"), wait=SHOWN_WITHIN)
+        self._read = len(text)
+
+
+def entry_of(line: bytes) -> AuditEntry | None:
+    """A line of the log of keys; None: it is being written, or is none."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        said = json.loads(line)
+        return AuditEntry(
+            id="k-" + hashlib.blake2b(line, digest_size=10).hexdigest(),
+            at=float(said["at"]),
+            name=str(said["by"]),
+            action=str(said["action"]),
+            target=str(said["key"]),
+            detail=said["detail"],
+        )
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import argparse
+
+from slipstream.cli.common import add_client, connect, table, when
+from slipstream.contract import AuditEntry
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_client(parser)
+    parser.add_argument("--action", help="promote, rollback, label, delete, key_add, key_revoke, pause, …")
+    parser.add_argument("--target", help="of one adapter, episode or key")
+    parser.add_argument("--limit", type=int, default=50, help="the newest so many (50)")
+
+
+def line(entry: AuditEntry) -> tuple[object, ...]:
+    who = entry.name or entry.key or "-"
+    said = ", ".join(f"{name}: {value}" for name, value in entry.detail.items() if value not in (None, "", []))
+    return when(entry.at), who, entry.action, entry.target, said
+
+
+def run(args: argparse.Namespace) -> int:
+    with connect(args) as client:
+        page = client.audit(action=args.action, target=args.target, limit=args.limit)
+    if args.json:
+        print(page.model_dump_json(indent=2))
+        return 0
+    print(table(("when", "who", "what", "on", "with"), [line(e) for e in page.entries]))
+    return 0

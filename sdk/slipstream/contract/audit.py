@@ -1,0 +1,89 @@
+"""Who changed what by hand, cases for people to label, and notes on the time axis."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from slipstream.contract.base import Model
+from slipstream.contract.episodes import Episode, Reward
+
+
+class AuditEntry(Model):
+    """One change by hand."""
+
+    id: str
+    at: float
+    key: str | None = None
+    """The API key that was used; ``-`` where no keys are configured; None: a command on the proxy's machine."""
+    name: str | None = None
+    """The key's name, or the user of that machine."""
+    action: str
+    """``promote``, ``rollback``, ``label``, ``delete``, ``key_add``, ``key_revoke``, ``pause``, ``resume``,
+    ``annotate``, ``import``."""
+    target: str
+    """The adapter, episode, key or model that it was done to."""
+    detail: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class AuditPage(Model):
+    entries: list[AuditEntry]
+    """The newest first."""
+    next: str | None = None
+    """Pass as ``?cursor=`` for the next page; None at the end."""
+
+
+class LabelCase(Model):
+    """An episode for a person to label."""
+
+    episode: Episode
+    uncertainty: float
+    """From 0 to 1: how much a label would tell."""
+    why: str
+    rewards: list[Reward] = Field(default_factory=list)
+
+
+class LabelCases(Model):
+    """``GET labels/queue``, the most uncertain first."""
+
+    cases: list[LabelCase]
+    looked_at: int
+    """Finished episodes without a label that were compared: the newest."""
+    labelled: int
+    """Episodes that have a reward with source ``human``."""
+
+
+class AnnotationIn(Model):
+    """``POST annotations``."""
+
+    text: str = Field(min_length=1, max_length=2000)
+    at: float | None = Field(default=None, ge=0, le=4_102_444_800.0)
+    """Seconds since the epoch; None: now."""
+
+
+class Annotation(Model):
+    """Something that happened at a point of the time axis."""
+
+    id: int
+    at: float
+    kind: Literal["annotation", "pause", "resume", "promote", "rollback", "adapter", "refused", "live", "accept"]
+    text: str
+    by: str | None = None
+
+
+class Annotations(Model):
+    annotations: list[Annotation]
+
+
+class PauseIn(Model):
+    """``POST training/pause`` and ``…/resume``."""
+
+    reason: str | None = Field(default=None, max_length=2000)
+
+
+class Paused(Model):
+    paused: bool
+    since: float | None = None
+    by: str | None = None
+    reason: str | None = None

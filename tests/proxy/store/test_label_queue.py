@@ -1,0 +1,65 @@
+"""Conformance: the cases that a label would tell most about come first."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.records import NOW, call, mutation, reward
+
+from slipstream.contract import Reward
+from slipstream_proxy.store.label_queue import UNSCORED, uncertainty_of
+
+
+def given_(value: float, source: str = "judge", **more) -> Reward:
+    return Reward(episode="e", name="judge", value=value, source=source, at=0.0, **more)
+
+
+def test_the_order_of_cases():
+    sure = uncertainty_of([given_(1.0)], 0.0, 1.0)
+    middle = uncertainty_of([given_(0.5)], 0.0, 1.0)
+    nobody = uncertainty_of([], 0.0, 1.0)
+    split = uncertainty_of([given_(0.5, meta={"values": [0.0, 1.0, 1.0, 0.0]})], 0.0, 1.0)
+    against = uncertainty_of([given_(1.0), given_(0.0, "agent")], 0.0, 1.0)
+    assert sure == (0.0, "all agree")
+    assert sure[0] < middle[0] < nobody[0] == UNSCORED < split[0] <= 1.0
+    assert against == (1.0, "judge gave 1, agent 0")
+    assert "votes differ" in split[1] and nobody[1] == "nobody has scored it"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(-1e6, 1e6), st.sampled_from(["judge", "agent"]), st.lists(st.floats(-1e6, 1e6), max_size=4)
+        ),
+        max_size=5,
+    )
+)
+def test_it_is_a_number_from_0_to_1(rewards):
+    made = [given_(v, source, meta={"values": list(votes)}) for v, source, votes in rewards]
+    values = [r.value for r in made] or [0.0]
+    score, why = uncertainty_of(made, min(values), max(values))
+    assert 0.0 <= score <= 1.0 and why
+
+
+def test_the_queue(store):
+    store.ingest(
+        [
+            *(call(name, at=NOW + i, done=True) for i, name in enumerate(("agree", "differ", "unscored", "labelled"))),
+            call("open", at=NOW + 9),
+            call("theirs", at=NOW + 10, key="k2", done=True),
+            reward("agree", 1.0),
+            reward("differ", 1.0),
+            reward("differ", 0.0, source="judge", name="judge"),
+            reward("labelled", 0.5, source="human"),
+        ],
+        {},
+    )
+    found = store.reports.labels.read("-")
+    assert [(c.episode.id, c.uncertainty) for c in found.cases] == [("differ", 1.0), ("unscored", 0.5), ("agree", 0.0)]
+    assert (found.looked_at, found.labelled) == (3, 1)
+    assert [r.source for r in found.cases[0].rewards] == ["agent", "judge"]
+    assert len(store.reports.labels.read(None).cases) == 4
+    assert [c.episode.id for c in store.reports.labels.read("-", limit=1).cases] == ["differ"]
+    assert store.reports.labels.read("-", task="other").cases == []
+    store.ingest([mutation("delete", {"key": "-", "episode": "differ"})], {})
+    assert [c.episode.id for c in store.reports.labels.read("-").cases] == ["unscored", "agree"]

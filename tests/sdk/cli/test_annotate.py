@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.support.answers import fill
+from tests.support.server import Server
+
+from slipstream.cli import main
+
+
+def test_a_note(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(server)
+    assert main(["annotate", "--url", server.url, "new prompt", "--at", "5"]) == 0
+    assert capsys.readouterr().out == "noted\n"
+    assert server.seen[0].json == {"text": "new prompt", "at": 5.0}
+    assert main(["annotate", "--url", server.url, "new prompt", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"annotations": []}
