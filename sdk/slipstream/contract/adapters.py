@@ -48,7 +48,9 @@ class GateReport(Model):
 
     decision: Literal["undecided", "accept", "rollback"] = "undecided"
     control: str = ""
-    """The last accepted adapter: what the version is compared with, and what a rollback goes back to."""
+    """What the version is compared with, and what a rollback goes back to: the last accepted adapter. In a verdict on a
+    slow slide it is ``best``.
+    """
     best: str = ""
     """The version that no later one was shown to beat. A slow slide is measured against it."""
     difference: float | None = None

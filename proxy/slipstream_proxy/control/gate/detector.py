@@ -132,9 +132,10 @@ class BettingDetector:
         """The confidence sequence's bound on this side: ``sign`` times the least difference that is refuted, at most 1
         in size.
 
-        ``other``: wealth of a second detector that counts towards the same verdict.
+        ``other``: wealth of a second detector that counts towards the same verdict. This one has the larger half of a
+        verdict, so it never needs less than that.
         """
-        need = math.log(max(1.0 / alpha - other, 1e-9))
+        need = math.log(max(1.0 / alpha - other, 0.5 / alpha))
         before, below = -1.0, -math.inf
         for d, k in sorted(zip(self.shifts, range(len(self.shifts)), strict=True)):
             wealth = sum(self.wealths[k * len(BETS) : (k + 1) * len(BETS)])

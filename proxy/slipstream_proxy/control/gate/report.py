@@ -24,25 +24,23 @@ def report_of(
     """``names``: of the versions that have a part. ``waiting``: newer versions that are not tried yet."""
     worse, best = trial.worse, trial.worse_best
     span = trial.scale.span or 1.0
-    other = best.wealth
     control_share, best_share = trial.shares()
     if trial.settings.canary:
         control_share = 1.0 - control_share if trial.on_trial else 0.0
-    difference = worse.difference()
-    lower, upper = trial.better.limit(trial.settings.alpha), worse.limit(trial.settings.alpha, other)
-    if difference is not None:
-        difference = min(max(difference, lower), upper)
+    by_best = decision is Decision.ROLLBACK_BEST
+    difference, lower, upper = interval(trial, of_best=by_best)
+    shown = best if by_best else worse
     left, reason, fix = outlook(trial, names, manual=manual)
     rolled = decision in (Decision.ROLLBACK, Decision.ROLLBACK_BEST)
     return GateReport(
         decision="rollback" if rolled else "accept" if decision is Decision.ACCEPT else "undecided",
-        control=names.get(trial.control, ""),
+        control=names.get(trial.best if by_best else trial.control, ""),
         best=names.get(trial.best, ""),
         difference=_scaled(difference, span),
         lower=_scaled(lower, span) if difference is not None else None,
         upper=_scaled(upper, span) if difference is not None else None,
-        trial_episodes=worse.n_tested,
-        control_episodes=worse.n_reference,
+        trial_episodes=shown.n_tested,
+        control_episodes=shown.n_reference,
         evidence=round(min(worse.wealth + best.wealth, 1e9), 4),
         threshold=1.0 / trial.settings.alpha,
         drift_difference=_scaled(best.difference(), span) if trial.tried != trial.best else None,
@@ -54,6 +52,20 @@ def report_of(
         fix=fix if decision is Decision.UNDECIDED else None,
         waiting=list(waiting),
     )
+
+
+def interval(trial: GateTrial, *, of_best: bool) -> tuple[float | None, float, float]:
+    """→ (difference, least, most) in the scale's units: of what is on trial and the control, or the best version.
+
+    Where control and best are one version, both detectors speak of it, and the one that is surer is shown.
+    """
+    alpha, worse, best = trial.settings.alpha, trial.worse, trial.worse_best
+    if of_best or (trial.control == trial.best and best.wealth > worse.wealth):
+        better, worse, best = trial.better_best, best, worse
+    else:
+        better = trial.better
+    difference, lower, upper = worse.difference(), better.limit(alpha), worse.limit(alpha, best.wealth)
+    return None if difference is None else min(max(difference, lower), upper), lower, upper
 
 
 def verdict_reason(trial: GateTrial, names: Mapping[int, str], decision: Decision) -> str:
@@ -84,7 +96,7 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         return None, "no finished episode has a reward yet", "post rewards, or set judge.model"
     if trial.scale.span <= 0.0 and len(trial.scale.ring) > SOON:
         text = f"nearly all rewards are {trial.scale.low:g}, so they cannot tell versions apart"
-        return None, text, "make the reward finer, or look at reward.weights"
+        return None, text, "post rewards of failed runs too, make the reward finer, or look at reward.weights"
     detector = trial.worse if trial.worse.wealth >= trial.worse_best.wealth else trial.worse_best
     if not trial.worse.n_tested or not trial.worse.n_reference:
         arm = "the version on trial" if not trial.worse.n_tested else names.get(trial.control, "the control")

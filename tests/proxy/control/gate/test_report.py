@@ -48,6 +48,53 @@ def test_without_a_verdict_zero_is_inside():
     assert report.episodes_left is not None
 
 
+def slid(seed: int) -> tuple[GateTrial, Decision]:
+    """Versions that are each a little worse, until one is taken back or none comes any more."""
+    trial = warm(TrialSettings(settle=60, holdout=0.3), reward=0.5)
+    chance = {v: 0.9 - 0.05 * v for v in range(16)}
+    for version in range(1, 16):
+        trial.serve(version)
+        decision, _ = play(trial, 200, success(chance), seed * 100 + version)
+        if decision in (Decision.ROLLBACK, Decision.ROLLBACK_BEST):
+            return trial, decision
+        if decision is Decision.ACCEPT:
+            trial.accept()
+    return trial, Decision.UNDECIDED
+
+
+def test_the_numbers_of_every_verdict_are_those_that_decided():
+    decisions = set()
+    for seed in range(30):
+        trial, decision = slid(seed)
+        decisions.add(decision)
+        report = report_of(trial, {v: f"tiny@{v}" for v in range(20)}, decision)
+        if decision is Decision.UNDECIDED:
+            continue
+        assert report.lower <= report.difference <= report.upper <= 0, (seed, report)
+        assert report.reason.startswith(f"worse than {report.control}")
+        assert -0.65 < report.difference, (seed, report)
+        if decision is Decision.ROLLBACK_BEST:
+            assert report.control == report.best and report.difference == report.drift_difference
+    assert {Decision.ROLLBACK, Decision.ROLLBACK_BEST} <= decisions
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_before_a_verdict_zero_is_inside_at_every_moment(seed: int):
+    trial = warm(TrialSettings(holdout=0.3), reward=0.5)
+    for version in range(1, 8):
+        trial.serve(version)
+        for i in range(20):
+            decision, _ = play(
+                trial, 1, success(dict.fromkeys(range(9), 0.7) | {version: 0.5}), 1000 * seed + 20 * version + i
+            )
+            report = report_of(trial, {}, decision)
+            if decision is Decision.UNDECIDED:
+                assert report.upper is None or report.upper > 0 > report.lower
+            else:
+                assert report.upper <= 0 or report.lower >= 0 or decision is Decision.ACCEPT
+                return
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
