@@ -61,7 +61,8 @@ def same(root: str | None, *paths: str) -> bool:
 
 
 class EnginePool:
-    """``wanted()``: adapters (name → path as vLLM sees it) that each engine must have before it is ``ok``; ``known(name)``:
+    """``wanted()``: adapters (name → path as vLLM sees it) that each engine must have before it is ``ok``;
+    ``known(name)``:
     the paths that an engine may have one from; none if it is not ours.
     """
 

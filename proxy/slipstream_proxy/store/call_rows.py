@@ -127,20 +127,9 @@ def _packed(
     )
 
 
-def call_row(
-    call: RecordedCall,
-    eid: str,
-    number: int,
-    packed: Packed,
-    cut: Cut,
-    extends: str | None = None,
-    stamp: Stamp | None = None,
-) -> CallRow:
-    """``stamp``: where several proxies write into the store."""
-    head, parsed = call.head, call.parsed
-    reason = untrainable_reason(call)
-    temperature = parsed.sampling.get("temperature", 1.0)
-    lengths = np.asarray([(len(c.completion_ids), len(c.logprobs)) for c in parsed.choices], "<i4")
+def _extra_of(call: RecordedCall, stamp: Stamp | None) -> dict[str, object]:
+    """What a call has beside its columns; members without a value are left out."""
+    head = call.head
     extra: dict[str, object] = {
         "stream": head.stream,
         "first_byte": head.first_byte,
@@ -158,6 +147,24 @@ def call_row(
         extra["previous_id"] = call.previous_id
     if stamp is not None:
         extra["stamp"] = stamp[1:]
+    return extra
+
+
+def call_row(
+    call: RecordedCall,
+    eid: str,
+    number: int,
+    packed: Packed,
+    cut: Cut,
+    extends: str | None = None,
+    stamp: Stamp | None = None,
+) -> CallRow:
+    """``stamp``: where several proxies write into the store."""
+    head, parsed = call.head, call.parsed
+    reason = untrainable_reason(call)
+    temperature = parsed.sampling.get("temperature", 1.0)
+    lengths = np.asarray([(len(c.completion_ids), len(c.logprobs)) for c in parsed.choices], "<i4")
+    extra = _extra_of(call, stamp)
     error = clean(parsed.error)
     return CallRow(
         id=head.id,

@@ -102,7 +102,8 @@ class GroupPages:
             where.append("kind <> 'window'")
         if wanted.adapter is not None:
             where.append(
-                """(id IN (SELECT grp FROM t_episodes WHERE grp IS NOT NULL AND (adapter = ? OR strpos(adapters, ?) > 0))
+                """(id IN (SELECT grp FROM t_episodes WHERE grp IS NOT NULL
+                AND (adapter = ? OR strpos(adapters, ?) > 0))
                 OR batch IN (SELECT id FROM t_batches WHERE adapter = ?))"""
             )
             params += [wanted.adapter, f'"{wanted.adapter}"', wanted.adapter]

@@ -18,7 +18,7 @@ MEMORY = 64 * 2**20
 
 @dataclass(slots=True)
 class EpisodeCalls:
-    """What is known of one episode's calls. A call's base lies in the same day's table, which may be dropped as a whole."""
+    """What is known of one episode's calls. A call's base lies in the same day's table, as a day is dropped whole."""
 
     days: dict[str, list[Known]] = field(default_factory=lambda: defaultdict(list))
     tree: ConversationTree = field(default_factory=ConversationTree)

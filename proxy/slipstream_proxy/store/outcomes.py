@@ -2,7 +2,8 @@
 
 An episode is written down once: when it is done and its combined reward is known for the first time. Later corrections
 change the episode and what trains, not this log. So the order is the same for every proxy and after a restart, and
-evidence never looks back. What the gate has read goes after ``LOOK_BACK`` more, so the log does not grow with the store.
+evidence never looks back. What the gate has read goes after ``LOOK_BACK`` more, so the log does not grow with the
+store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Episodes by what their calls say: text, outcome, trainable. No index: a bounded look back, which a cursor goes on with.
+"""Episodes by what their calls say: text, outcome, trainable. There is no index: the search looks back for a bounded
+time, and a cursor goes on with it.
 
 The newest episodes that the other filters want are looked at first, in windows that grow, until a page is full or the
 time is over. So a page costs no more where the store holds more.

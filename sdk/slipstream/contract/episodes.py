@@ -171,7 +171,7 @@ class EpisodePage(Model):
     next: str | None = None
     """Pass as ``?cursor=`` for the next page; None at the end."""
     searched_to: float | None = None
-    """Of a search in calls (``q``, ``outcome``, ``trainable``): it looked back to episodes that began then, and ``next``
+    """A search in calls (``q``, ``outcome``, ``trainable``) looked back to episodes that began then, and ``next``
     goes on from there, also where this page is not full. None: it looked at all."""
 
 

@@ -19,8 +19,8 @@ class GroupSummary(Model):
     model: str
     split: str
     state: str
-    """``forming``, ``waiting_reward``, ``ready``, ``leased``, ``trained``, ``skipped``, ``stale``, ``dropped``, ``eval``
-    (never trained on), ``window`` (around a single episode, for the judge alone)."""
+    """``forming``, ``waiting_reward``, ``ready``, ``leased``, ``trained``, ``skipped``, ``stale``, ``dropped``,
+    ``eval`` (never trained on), ``window`` (around a single episode, for the judge alone)."""
     cause: str | None = None
     """Why it is ``skipped``, ``stale`` or ``dropped``, or was trained on in vain."""
     episodes: int
