@@ -11,6 +11,8 @@ from slipstream_proxy.control.gate.trial import OWN, Decision, GateTrial
 
 SOON = 8
 """Finished episodes before the pace of the evidence says how long it will take."""
+MANY = 0.5
+"""Share of rewards outside the declared range above which they say too little."""
 
 
 def report_of(
@@ -88,6 +90,8 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         return None, "gate.mode is manual: a person decides", "slipstream adapters promote VERSION"
     if not settings.canary and not settings.holdout:
         return None, "gate.holdout is 0: there is nothing to compare with", "set gate.holdout, for example to 0.1"
+    if settings.canary and not settings.share:
+        return None, "gate.share is 0: no episode gets the candidate", "set gate.share, for example to 0.1"
     if not trial.on_trial:
         share = trial.shares()[1]
         best = names.get(trial.best, "")
@@ -97,6 +101,10 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
     if trial.scale.span <= 0.0 and len(trial.scale.ring) > SOON:
         text = f"nearly all rewards are {trial.scale.low:g}, so they cannot tell versions apart"
         return None, text, "post rewards of failed runs too, make the reward finer, or look at reward.weights"
+    if trial.scale.outside > MANY * trial.scale.count and trial.scale.count > SOON:
+        low, high = trial.scale.low, trial.scale.high
+        text = f"{trial.scale.outside} of {trial.scale.count} rewards lie outside gate.reward_range [{low:g}, {high:g}]"
+        return None, text, "declare the rewards' own range, or leave gate.reward_range out"
     detector = trial.worse if trial.worse.wealth >= trial.worse_best.wealth else trial.worse_best
     if not trial.worse.n_tested or not trial.worse.n_reference:
         arm = "the version on trial" if not trial.worse.n_tested else names.get(trial.control, "the control")

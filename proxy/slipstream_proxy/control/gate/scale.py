@@ -30,6 +30,8 @@ class RewardScale:
         self.low = low if low is not None else 0.0
         self.high = high if high is not None else 0.0
         self.count = 0
+        self.outside = 0
+        """Rewards outside a declared range."""
         self.ring: list[float] = []
         self.next = 0
         self.ordered: list[float] = []
@@ -52,6 +54,7 @@ class RewardScale:
         """Remember a reward. → Whether the bounds moved."""
         self.count += 1
         if self.fixed:
+            self.outside += not self.low <= reward <= self.high
             return False
         if len(self.ring) < WINDOW:
             self.ring.append(reward)
@@ -72,7 +75,8 @@ class RewardScale:
 
     def dump(self) -> dict[str, JsonValue]:
         ring: list[JsonValue] = [*self.ring]
-        return {"low": self.low, "high": self.high, "count": self.count, "next": self.next, "ring": ring}
+        bounds: dict[str, JsonValue] = {"low": self.low, "high": self.high}
+        return {**bounds, "count": self.count, "outside": self.outside, "next": self.next, "ring": ring}
 
     def load(self, kept: dict[str, JsonValue]) -> None:
         if not self.fixed:
@@ -80,6 +84,7 @@ class RewardScale:
         ring = kept["ring"]
         assert isinstance(ring, list)
         self.count, self.next = int(_number(kept["count"])), int(_number(kept["next"]))
+        self.outside = int(_number(kept.get("outside", 0)))
         self.ring = [_number(r) for r in ring]
         self.ordered = sorted(self.ring)
 

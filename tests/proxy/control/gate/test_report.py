@@ -102,6 +102,11 @@ def test_before_a_verdict_zero_is_inside_at_every_moment(seed: int):
         (lambda: served(GateTrial(TrialSettings())), "no finished episode has a reward yet"),
         (lambda: served(warm(TrialSettings(holdout=0.0))), "gate.holdout is 0"),
         (equal, "nearly all rewards are 1"),
+        (
+            lambda: served(warm(TrialSettings(reward_range=(0, 1)), 100.0)),
+            "40 of 40 rewards lie outside gate.reward_range",
+        ),
+        (lambda: served(warm(TrialSettings(canary=True, share=0.0))), "gate.share is 0"),
         (lambda: served(warm_mixed()), "no finished episode of the version on trial has a reward yet"),
     ],
 )
