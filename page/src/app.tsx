@@ -9,6 +9,7 @@ import { tell } from "./live";
 import { link, type Place, usePlace } from "./route";
 import type { Status } from "./types";
 import { Adapters } from "./views/adapters";
+import { Audit } from "./views/audit";
 import { Episode } from "./views/episode";
 import { Episodes } from "./views/episodes";
 import { Group } from "./views/group";
@@ -24,8 +25,9 @@ const VIEWS: { view: string; name: string; key: string; also?: string[] }[] = [
   { view: "groups", name: "Groups", key: "g", also: ["group"] },
   { view: "adapters", name: "Adapters", key: "a" },
   { view: "training", name: "Training", key: "t" },
-  { view: "judge", name: "Judge", key: "j" },
+  { view: "judge", name: "Judge", key: "r" },
   { view: "label", name: "Label", key: "l" },
+  { view: "audit", name: "Audit", key: "u" },
 ];
 
 function View({ place, status }: { place: Place; status: Status | null }): JSX.Element {
@@ -46,6 +48,8 @@ function View({ place, status }: { place: Place; status: Status | null }): JSX.E
       return <Training place={place} />;
     case "judge":
       return <Judge status={status} />;
+    case "audit":
+      return <Audit place={place} />;
     case "label":
       return <Label place={place} />;
     default:
@@ -159,7 +163,7 @@ export function App(): JSX.Element {
       else location.hash = link("episodes", "", { focus: "q" });
     },
     g: () => (Date.now() - going.current < 1000 ? go("g") : void (going.current = Date.now())),
-    ...Object.fromEntries(["n", "e", "a", "t", "l"].map((name) => [name, () => go(name)])),
+    ...Object.fromEntries(["n", "e", "a", "t", "r", "l", "u"].map((name) => [name, () => go(name)])),
   });
   const engines = status?.engines ?? [];
   const down = engines.filter((e) => !e.ok).length;

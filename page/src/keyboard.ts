@@ -6,7 +6,7 @@ export const KEYS: [string, string][] = [
   ["j / k", "the next or the previous row"],
   ["Enter", "open the chosen row"],
   ["/", "search"],
-  ["g then n, e, g, a, t, j, l", "go to Now, Episodes, Groups, Adapters, Training, Judge, Label"],
+  ["g then n, e, g, a, t, r, l, u", "go to Now, Episodes, Groups, Adapters, Training, Judge, Label, Audit"],
   ["?", "show or hide these keys"],
   ["Esc", "close, or leave the field"],
 ];

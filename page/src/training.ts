@@ -1,7 +1,7 @@
 // The trainer's events as series. They come as lines of JSON; only the new ones are asked for.
 
 import { request } from "./api";
-import type { TrainingEvent } from "./types";
+import type { Annotations, TrainingEvent } from "./types";
 
 /** Events kept in the page: the latest of them. */
 const KEPT = 5000;
@@ -60,9 +60,9 @@ export function steps(events: TrainingEvent[]): TrainingEvent[] {
   return events.filter((e) => e.kind === "step");
 }
 
-/** Changes of what is served, and people's notes: lines across charts over time. */
-export function marks(events: TrainingEvent[]): { x: number; name: string }[] {
-  return events
-    .filter((e) => ["promote", "rollback", "refused", "note", "annotation", "pause", "resume"].includes(e.kind))
-    .map((e) => ({ x: e.at, name: String(e.data.text ?? `${e.kind} ${String(e.data.adapter ?? "")}`).trim() }));
+/** Changes of what is served, pauses and people's notes: lines across charts over time. */
+export function marks(annotations: Annotations["annotations"]): { x: number; name: string }[] {
+  return annotations
+    .filter((a) => a.kind !== "adapter" && a.kind !== "live")
+    .map((a) => ({ x: a.at, name: a.kind === "annotation" ? a.text : `${a.kind} ${a.text}`.trim() }));
 }

@@ -339,3 +339,35 @@ export interface LearningAnswer {
   success_from: number;
   left_out: number;
 }
+
+export interface LabelCases {
+  cases: { episode: Episode; uncertainty: number; why: string; rewards: Reward[] }[];
+  looked_at: number;
+  labelled: number;
+}
+
+export interface Paused {
+  paused: boolean;
+  since: number | null;
+  by: string | null;
+  reason: string | null;
+}
+
+export interface Annotations {
+  annotations: { id: number; at: number; kind: string; text: string; by: string | null }[];
+}
+
+export interface AuditEntry {
+  id: string;
+  at: number;
+  key: string | null;
+  name: string | null;
+  action: string;
+  target: string;
+  detail: JsonObject;
+}
+
+export interface AuditPage {
+  entries: AuditEntry[];
+  next: string | null;
+}

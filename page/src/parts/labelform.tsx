@@ -40,10 +40,7 @@ export function LabelForm(props: {
     setBusy(true);
     setError(null);
     const meta: JsonObject = {};
-    if (edited !== null && edited !== answer) {
-      meta.edited_answer = edited;
-      if (last) meta.edited_call = last.id;
-    }
+    if (edited !== null && edited !== answer) meta.edited = edited;
     try {
       await post<Ack>(withQuery(`/episodes/${encodeURIComponent(episode)}/rewards`, { key: owner }), {
         name,

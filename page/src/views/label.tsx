@@ -12,14 +12,15 @@ import { Transcript } from "../parts/transcript";
 import { Mark, Refused, Time } from "../parts/ui";
 import { link, type Place } from "../route";
 import { treeOf } from "../tree";
-import type { Episode, EpisodeDetail, EpisodePage } from "../types";
+import type { Episode, EpisodeDetail, LabelCases } from "../types";
 
 const idOf = (e: Episode): string => `${e.key}/${e.id}`;
 
 export function Label({ place }: { place: Place }): JSX.Element {
-  const { data, error } = useAsk<EpisodePage>("/episodes?state=done&limit=100", ["episode"]);
+  const { data, error } = useAsk<LabelCases>("/labels/queue?limit=100", ["episode", "reward"]);
   const [done, setDone] = useState<ReadonlySet<string>>(new Set());
-  const queue = (data?.episodes ?? []).filter((e) => !done.has(idOf(e)));
+  const cases = (data?.cases ?? []).filter((c) => !done.has(idOf(c.episode)));
+  const queue = cases.map((c) => c.episode);
   const wanted = place.id ? { id: place.id, key: place.query.key ?? "-" } : queue[0];
   const at = queue.findIndex((e) => e.id === wanted?.id && e.key === wanted.key);
   const go = (e: Episode | undefined): void => {
@@ -37,19 +38,24 @@ export function Label({ place }: { place: Place }): JSX.Element {
       <h1>Cases to label</h1>
       <Refused error={error} />
       <p class="small soft">
-        {plural(queue.length, "episode")} in the queue{done.size ? `, ${number(done.size)} labelled since you came` : ""}. j and k go through them.
+        {plural(queue.length, "episode")} in the queue, those first of which a label tells most; {number(data?.labelled ?? 0)} are labelled{done.size ? `, ${number(done.size)} labelled since you came` : ""}. j and k go through them.
       </p>
       {wanted ? (
         <div class="split preview">
-          <Case id={wanted.id} owner={wanted.key} onDone={next} />
+          <Case
+            id={wanted.id}
+            owner={wanted.key}
+            why={cases.find((c) => idOf(c.episode) === `${wanted.key}/${wanted.id}`)?.why}
+            onDone={next}
+          />
           <nav class="pane" aria-label="Queue">
             <ol class="small">
-              {queue.slice(0, 50).map((e) => (
+              {cases.slice(0, 50).map(({ episode: e, why }) => (
                 <li key={idOf(e)}>
                   <a href={link("label", e.id, { key: e.key })} aria-current={e.id === wanted.id && e.key === wanted.key ? "true" : undefined}>
                     {e.id}
                   </a>{" "}
-                  {e.task ? <span class="tag">{e.task}</span> : null} {e.reward === null ? "no reward" : number(e.reward)}
+                  {e.task ? <span class="tag">{e.task}</span> : null} <span class="soft">{why}</span>
                 </li>
               ))}
             </ol>
@@ -66,7 +72,8 @@ export function Label({ place }: { place: Place }): JSX.Element {
   );
 }
 
-function Case({ id, owner, onDone }: { id: string; owner: string; onDone: () => void }): JSX.Element {
+function Case(props: { id: string; owner: string; why?: string; onDone: () => void }): JSX.Element {
+  const { id, owner, onDone } = props;
   const [detail, setDetail] = useState<EpisodeDetail | null>(null);
   const [error, setError] = useState<ApiError | null>(null);
   useEffect(() => {
@@ -88,6 +95,7 @@ function Case({ id, owner, onDone }: { id: string; owner: string; onDone: () => 
         <a href={link("episode", id, { key: owner })}>{id}</a>
       </h2>
       <Refused error={error} />
+      {props.why ? <p class="small">Why this one: {props.why}</p> : null}
       <LabelForm episode={id} owner={owner} last={chosen?.call} onDone={onDone} />
       {detail?.rewards.map((r) => (
         <p class="small" key={`${r.name}${r.at}${r.source}`}>

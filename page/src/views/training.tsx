@@ -11,7 +11,8 @@ import { Lines } from "../parts/curve";
 import { Facts, Field, Mark, Refused, Time } from "../parts/ui";
 import { change, link, type Place } from "../route";
 import { errorOf, marks, MEASURES, merge, readEvents, steps, valueOf } from "../training";
-import type { BatchDetail, TrainingEvent } from "../types";
+import type { Annotations, BatchDetail, TrainingEvent } from "../types";
+import { Switch } from "../parts/switch";
 import { Advantage } from "./group";
 
 function useEvents(): TrainingEvent[] | null {
@@ -44,6 +45,8 @@ function useEvents(): TrainingEvent[] | null {
 
 export function Training({ place }: { place: Place }): JSX.Element {
   const events = useEvents();
+  const notes = useAsk<Annotations>("/annotations", ["step", "adapter"]).data?.annotations ?? [];
+  const lines = marks(notes);
   const over = place.query.over === "time" ? "time" : "step";
   const all = events ?? [];
   const done = steps(all);
@@ -51,7 +54,8 @@ export function Training({ place }: { place: Place }): JSX.Element {
     <>
       <h1>Training</h1>
       {place.query.batch ? <Batch id={place.query.batch} place={place} /> : null}
-      <Learned place={place} events={all} />
+      <Switch />
+      <Learned place={place} lines={lines} />
       <div class="row">
         <h2>Steps</h2>
         <div class="row" role="group" aria-label="Steps over">
@@ -86,7 +90,7 @@ export function Training({ place }: { place: Place }): JSX.Element {
                 xs={over === "time" ? done.map((e) => e.at) : done.map((_, n) => n)}
                 xName={(x) => `step ${done[x]?.data.step ?? ""}`}
                 series={[{ name: m.title, colour: "live", ys, errors: done.map((e) => errorOf(e, m.name)) }]}
-                marks={over === "time" ? marks(all) : undefined}
+                marks={over === "time" ? lines : undefined}
                 height={170}
               />
               <p class="small soft">{m.says}</p>
@@ -101,7 +105,7 @@ export function Training({ place }: { place: Place }): JSX.Element {
 
 const EACH: [string, string][] = [["", "all together"], ["task", "by task"], ["split", "by split"], ["arm", "by arm"]];
 
-function Learned({ place, events }: { place: Place; events: TrainingEvent[] }): JSX.Element {
+function Learned({ place, lines }: { place: Place; lines: { x: number; name: string }[] }): JSX.Element {
   const { each = "", task = "", tag = "", split = "" } = place.query;
   const by = place.query.by === "time" ? "time" : "adapter";
   const what = place.query.what === "success" ? "success" : "mean";
@@ -149,7 +153,7 @@ function Learned({ place, events }: { place: Place; events: TrainingEvent[] }): 
           </select>
         </Field>
       </div>
-      <Lines by={by} what={what} each={each} filters={{ task, tag, split }} marks={marks(events)} />
+      <Lines by={by} what={what} each={each} filters={{ task, tag, split }} marks={lines} />
     </section>
   );
 }

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.support.browser import CHROMIUM, Page, browser
-from tests.support.page_data import EVIL, PLANE, Runs, make_demo, make_tangle
+from tests.support.page_data import EVIL, PLANE, Runs, make_demo, make_tangle, step_event
 from tests.support.plane import until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt install chromium)")
@@ -71,6 +72,7 @@ async def test_each_view_of_a_day_s_work(make_plane, tmp_path):
         "batch": (f"#/training?batch={batch}", "run-2-3"),
         "judge": ("#/judge", "Agreement"),
         "label": ("#/label/run-1-0", "Sort mail number run-1-0."),
+        "audit": ("#/audit", "it is better"),
     }
     async with opened(plane, tmp_path) as (page, home):
         wrong: list[str] = []
@@ -300,3 +302,88 @@ async def test_ten_thousand_episodes_scroll_as_ten_do(make_plane, tmp_path):
         await page.go(home + "#/now")
         await page.holds("10,000 episodes")
         assert page.errors == []
+
+
+async def test_an_adapter_is_promoted_and_taken_back_by_hand(make_plane, tmp_path):
+    plane = await make_plane(**PLANE)
+    await make_demo(plane, batches=3)
+
+    def live(name: str):
+        async def look():
+            return (await plane.ask("GET", "/adapters"))[1]["live"]["tiny"] == name
+
+        return look
+
+    async with opened(plane, tmp_path, "#/adapters?adapter=tiny%403") as (page, home):
+        await click(page, "Promote")
+        await fill(page, "reason", "looks good")
+        await click(page, "Make it live: tiny@3")
+        await until(live("tiny@3"))
+        await page.holds("tiny@3 is live")
+        await click(page, "Roll back")
+        assert await page.accessibility() == []
+        await click(page, "Take it back: tiny@3")
+        await until(live("tiny@2"))
+        await page.holds("tiny@3 is rolled back")
+        shutil.rmtree(plane.config.adapters_dir / "tiny@1")
+        await page.go(home + "#/adapters?adapter=tiny%401")
+        await page.holds("It cannot be promoted: its files are gone.")
+        assert "Promote" not in await page.js("[...document.querySelectorAll('button')].map(b => b.textContent)")
+        await page.go(home + "#/audit")
+        await page.holds("looks good")
+        assert page.errors == []
+
+
+async def test_a_person_labels_pauses_and_notes(make_plane, tmp_path):
+    plane = await make_plane(groups={"size": 4})
+    runs = Runs(plane)
+    for n in range(3):
+        await runs.talk(f"e{n}", 1, done=n < 9)
+    await plane.seen("e2")
+    async with opened(plane, tmp_path, "#/label/e1?key=-") as (page, home):
+        await page.holds("Sort mail number e1.")
+        await click(page, "👎 bad")
+        await fill(page, "note", "it moved the wrong mail")
+        await click(page, "Write a better last answer")
+        await fill(page, "edited", "I moved nothing.")
+        assert await page.accessibility() == []
+        await click(page, "Save 0")
+
+        async def labelled():
+            return (await plane.ask("GET", "/episodes/e1"))[1]["rewards"]
+
+        (reward,) = await until(labelled)
+        assert (reward["value"], reward["source"], reward["reason"]) == (0.0, "human", "it moved the wrong mail")
+        assert reward["meta"] == {"edited": "I moved nothing."}
+        await page.until("!location.hash.includes('e1')")
+        await page.go(home + "#/training")
+        await page.until("!!document.querySelector('[name=annotation]')")
+        await fill(page, "annotation", "a new prompt")
+        await click(page, "Note it on the time axis")
+
+        async def noted():
+            return [a["text"] for a in (await plane.ask("GET", "/annotations"))[1]["annotations"]]
+
+        assert await until(noted) == ["a new prompt"]
+        await click(page, "Pause training")
+        await page.holds("training is paused")
+        assert (await plane.ask("GET", "/training/paused"))[1]["paused"]
+        await click(page, "Resume training")
+        await page.until("!document.body.innerText.includes('training is paused')")
+        assert not (await plane.ask("GET", "/training/paused"))[1]["paused"]
+        assert page.errors == []
+
+
+async def test_a_viewer_sees_all_and_is_told_what_it_may_not(make_plane, tmp_path):
+    plane = await make_plane(**PLANE)
+    await make_demo(plane, batches=1)
+    async with opened(plane, tmp_path) as (page, home):
+        await page.ask("Network.setExtraHTTPHeaders", headers=plane.as_("wall", ["viewer"]))
+        for where, holds in {"#/episodes": "run-1-0", "#/episode/run-1-0?key=-": "Sort mail", "#/audit": "Audit"}.items():
+            await page.go(home + where)
+            await page.holds(holds)
+        await page.go(home + "#/adapters?adapter=tiny%401")
+        await click(page, "Promote")
+        await click(page, "Make it live: tiny@1")
+        await page.until("!!document.querySelector('.problem[role=alert]')")
+        assert (await plane.ask("GET", "/adapters"))[1]["live"]["tiny"] == "tiny"

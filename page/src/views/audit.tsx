@@ -1,0 +1,69 @@
+// Who changed what by hand.
+
+import type { JSX } from "preact";
+import { withQuery } from "../api";
+import { usePages } from "../data";
+import { words } from "../format";
+import { textOf } from "../messages";
+import { type Column, VirtualTable } from "../parts/table";
+import { Field, Refused, Time } from "../parts/ui";
+import { change, link, type Place } from "../route";
+import type { AuditEntry, AuditPage } from "../types";
+
+const ACTIONS = ["promote", "rollback", "label", "delete", "key_add", "key_revoke", "pause", "resume", "annotate", "import"];
+
+function target(e: AuditEntry): JSX.Element {
+  if (e.action === "promote" || e.action === "rollback") return <a href={link("adapters", "", { adapter: e.target })} tabIndex={-1}>{e.target}</a>;
+  return <>{e.target}</>;
+}
+
+const COLUMNS: Column<AuditEntry>[] = [
+  { name: "action", cell: (e) => words(e.action) },
+  { name: "target", title: "what", cell: target },
+  { name: "who", cell: (e) => e.name ?? e.key ?? "this machine" },
+  { name: "key", cell: (e) => e.key ?? "" },
+  { name: "detail", cell: (e) => Object.entries(e.detail).map(([k, v]) => `${k}: ${textOf(v)}`).join(", ") },
+  { name: "at", title: "when", num: true, cell: (e) => <Time at={e.at} /> },
+];
+
+export function Audit({ place }: { place: Place }): JSX.Element {
+  const { action } = place.query;
+  const pages = usePages<AuditEntry>(
+    (cursor) => withQuery("/audit", { action, cursor, limit: 200 }),
+    (answer) => ({ rows: (answer as AuditPage).entries, next: (answer as AuditPage).next }),
+    (e) => e.id,
+    ["adapter", "reward", "episode", "step"],
+  );
+  return (
+    <>
+      <h1>Audit</h1>
+      <Refused error={pages.error} />
+      <div class="filters">
+        <Field label="action">
+          <select name="action" value={action ?? ""} onChange={(e) => change(place, { action: e.currentTarget.value || null }, true)}>
+            <option value="">all</option>
+            {ACTIONS.map((a) => (
+              <option key={a} value={a}>
+                {words(a)}
+              </option>
+            ))}
+          </select>
+        </Field>
+      </div>
+      {pages.rows.length || pages.loading ? (
+        <VirtualTable
+          label="Changes by hand"
+          columns={COLUMNS}
+          rows={pages.rows}
+          idOf={(e) => e.id}
+          onEnd={pages.more ? pages.loadMore : undefined}
+          busy={pages.loading}
+        />
+      ) : pages.error ? null : (
+        <div class="empty">
+          <p>Nothing was changed by hand{action ? " in this way" : ""}.</p>
+        </div>
+      )}
+    </>
+  );
+}
