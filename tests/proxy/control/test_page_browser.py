@@ -239,14 +239,16 @@ async def test_whatever_stands_in_a_field_is_text(make_plane, tmp_path):
         await runs.talk(f"evil{n}", 1, evil=EVIL)
         await runs.reward(f"evil{n}", n / 2, reason=EVIL)
     async with opened(plane, tmp_path) as (page, home):
-        for where in (
-            "#/now",
-            "#/episodes",
-            "#/episode/evil1",
-            f"#/episode/{EVIL}",
-            f"#/{EVIL}",
-            f"#/episodes?q={EVIL}&task={EVIL}",
-        ):
+        group = (await plane.ask("GET", "/groups"))[1]["groups"][0]["id"]
+        await plane.ask("POST", "/annotations", {"text": EVIL})
+        await plane.ask("POST", "/training/pause", {"reason": EVIL})
+        await step_event(plane, 1, "b1", reason=EVIL, adapter=EVIL)
+        views = (
+            "now", "episodes", "episode/evil1", "groups", f"group/{group}", "adapters", "training?over=time", "judge",
+            "label/evil0", "audit", f"episode/{EVIL}", EVIL, f"episodes?q={EVIL}&task={EVIL}", f"group/{EVIL}",
+            f"training?batch={EVIL}",
+        )  # fmt: skip
+        for where in (f"#/{view}" for view in views):
             await page.go(home + where)
             await asyncio.sleep(1.0)
             assert await page.js("document.getElementById('planted')") is None
