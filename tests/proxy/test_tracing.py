@@ -73,6 +73,8 @@ async def test_a_call_is_a_span_between_the_agents_and_the_engines(start, fake, 
         "slipstream.call.id": told["x-slipstream-call"], "http.response.status_code": 200, "server.address": "127.0.0.1", "server.port": int(engine[2]),
         "slipstream.outcome": "ok",
     } == about  # fmt: skip
+    where = f"?key=-&call={told['x-slipstream-call']}"
+    assert about["slipstream.url"] == f"{proxy.url}/#/episode/e1{where}", "a span leads to its call on the page"
     assert "error.type" not in about
     assert resource["service.name"] == "slipstream-proxy"
     assert collector.headers[0]["x-of-a-test"] == "1", "the exporter's own settings count"
@@ -158,3 +160,10 @@ def test_the_console_exporter_needs_no_collector(monkeypatch, capsys):
     tracing._tracer.start_span("chat x").end()
     tracing.close()
     assert json.loads(capsys.readouterr().err)["name"] == "chat x"
+
+
+async def test_the_links_address_can_be_set_and_no_other_host_is_made_up(start, fake, collector):
+    proxy = await start(proxy={"public_url": "https://learn.example/slip/"})
+    await ask(proxy.url, headers={"x-slipstream-episode": "a.b~1"})
+    await eventually(lambda: collector.spans)
+    assert collector.spans[0][1]["slipstream.url"].startswith("https://learn.example/slip/#/episode/a.b")

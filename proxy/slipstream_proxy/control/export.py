@@ -8,6 +8,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +17,7 @@ from pydantic import BaseModel
 
 from slipstream.contract import CallRecord, EpisodeDetail
 from slipstream.prefixes import Conversations
+from slipstream_proxy.control.edits import Edit, edits_of
 from slipstream_proxy.control.http import json_of
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.threads import in_thread
@@ -47,7 +49,7 @@ def good_calls(episode: EpisodeDetail) -> list[CallRecord]:
     return [c for c in episode.call_list if c.outcome == "ok" and c.reply and (c.messages or c.prefix)]
 
 
-def as_messages(items: list[Any]) -> list[Any]:
+def as_messages(items: list[Any]) -> list[JsonObject]:
     """Chat messages; a bare prompt is what a user says."""
     return [m if isinstance(m, dict) else {"role": "user", "content": m} for m in items]
 
@@ -56,13 +58,26 @@ def as_reply(message: Any) -> JsonObject:
     return message if isinstance(message, dict) else {"role": "assistant", "content": message}
 
 
-def conversation(episode: EpisodeDetail) -> list[Any] | None:
-    """The episode's longest call with its reply: an agent re-sends its history, so that is the whole of it."""
-    calls = good_calls(episode)
-    if not calls:
-        return None
-    last = max(calls, key=lambda c: (len(c.messages) + (c.prefix.messages if c.prefix else 0), c.number))
-    return [*as_messages(Conversations(episode.call_list).messages(last)), as_reply(last.reply[0])]
+def longest_call(episode: EpisodeDetail) -> CallRecord | None:
+    """An agent re-sends its history, so that call is the whole of it."""
+    size = {c.id: len(c.messages) + (c.prefix.messages if c.prefix else 0) for c in episode.call_list}
+    return max(good_calls(episode), key=lambda c: (size[c.id], c.number), default=None)
+
+
+def prompt_of(episode: EpisodeDetail, call: CallRecord) -> list[JsonObject]:
+    """What a call was sent, as chat messages."""
+    return as_messages(Conversations(episode.call_list).messages(call))
+
+
+def conversation(episode: EpisodeDetail) -> list[JsonObject] | None:
+    """The episode's longest call with its reply."""
+    last = longest_call(episode)
+    return None if last is None else [*prompt_of(episode, last), as_reply(last.reply[0])]
+
+
+def edits(episode: EpisodeDetail) -> list[Edit]:
+    """Answers that people wrote in place of the agent's."""
+    return edits_of(good_calls(episode), episode.rewards, longest_call(episode))
 
 
 def without_nulls(value: Any) -> Any:
@@ -83,8 +98,11 @@ def tools_of(episode: EpisodeDetail) -> str | None:
     return json.dumps(tools) if tools else None
 
 
-def sft_row(episode: EpisodeDetail) -> JsonObject | None:
+def sft_row(episode: EpisodeDetail, *, edited: bool = True) -> JsonObject | None:
+    """``edited``: an answer that a person wrote ends the conversation in place of the agent's."""
     messages = conversation(episode)
+    if edited and (found_edits := edits(episode)):
+        messages = [*prompt_of(episode, found_edits[-1].call), found_edits[-1].message]
     if messages is None:
         return None
     row: JsonObject = {
@@ -118,6 +136,21 @@ def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> JsonObject | None:
     }
     found: JsonObject = without_nulls(row)
     return found
+
+
+def edited_rows(episode: EpisodeDetail) -> Iterator[JsonObject]:
+    """Pairs for DPO: the answer that a person wrote is preferred to the agent's own."""
+    for edit in edits(episode):
+        row = {
+            "prompt": prompt_of(episode, edit.call),
+            "chosen": [edit.message],
+            "rejected": [as_reply(edit.call.reply[0])],
+            "task": episode.task,
+            "rejected_reward": edit.value,
+            "tools": tools_of(episode),
+        }
+        found: JsonObject = without_nulls(row)
+        yield found
 
 
 def noted(batches: Iterator[list[EpisodeDetail]], note: Note) -> Iterator[list[EpisodeDetail]]:
@@ -193,15 +226,19 @@ def _dumped(models: Sequence[BaseModel]) -> str:
     return json.dumps([m.model_dump(mode="python") for m in models], default=str)
 
 
-def pieces(store: Store, wanted: EpisodeFilter, format: str, note: Note) -> Iterator[bytes]:
+def pieces(store: Store, wanted: EpisodeFilter, format: str, note: Note, *, edited: bool) -> Iterator[bytes]:
     if format == "dpo":
         yield from (line(row) for row in dpo_rows(store, wanted, note))
+        if edited and (eids := store.reports.labels.edited()):
+            of_people = replace(wanted, among=eids)
+            for batch in noted(store.episodes.export(of_people), note):
+                yield from (line(row) for e in batch for row in edited_rows(e))
         return
     for batch in noted(store.episodes.export(wanted), note):
         if format == "jsonl":
             yield b"".join(json_of(e) + b"\n" for e in batch)
         else:
-            yield b"".join(line(row) for e in batch if (row := sft_row(e)))
+            yield b"".join(line(row) for e in batch if (row := sft_row(e, edited=edited)))
 
 
 def parquet(batches: Iterator[list[EpisodeDetail]]) -> Iterator[bytes]:
@@ -248,7 +285,7 @@ def parquet(batches: Iterator[list[EpisodeDetail]]) -> Iterator[bytes]:
                 yield part
 
 
-async def send(ctx: Ctx, wanted: EpisodeFilter, format: str) -> web.StreamResponse:
+async def send(ctx: Ctx, wanted: EpisodeFilter, format: str, *, edited: bool) -> web.StreamResponse:
     store = ctx.deps.store
     export = f"export-{new_id()}"
 
@@ -261,7 +298,7 @@ async def send(ctx: Ctx, wanted: EpisodeFilter, format: str) -> web.StreamRespon
     stream = (
         parquet(noted(store.episodes.export(wanted), note))
         if format == "parquet"
-        else pieces(store, wanted, format, note)
+        else pieces(store, wanted, format, note, edited=edited)
     )
     first = await in_thread(next, stream, b"")
     headers = {

@@ -89,7 +89,7 @@ class Plane:
             on_lost=self._lost,
         )
         redact = load_function("proxy.redact", proxy.redact) if proxy.redact else None
-        self.tracing = make_tracing(self.models.default)
+        self.tracing = make_tracing(self.models.default, proxy.public_url)
         self.contexts = ContextLengths(config.engine.api_key, proxy.connect_timeout)
         self.services = Services(
             admission=self.admission,

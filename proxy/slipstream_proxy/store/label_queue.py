@@ -58,6 +58,12 @@ class LabelQueue:
         self.db = db
         self.rewards = rewards
 
+    def edited(self) -> list[str]:
+        """Episodes (key/id) with an answer that a person wrote in place of the agent's."""
+        sql = """SELECT DISTINCT eid FROM t_rewards WHERE source = 'human' AND strpos(meta, '"edited"') > 0"""
+        with self.db.read() as tx:
+            return [eid for (eid,) in tx.all(sql)]
+
     def read(
         self,
         key: str | None,

@@ -11,6 +11,7 @@ from slipstream.cli.common import add_client, connect, proxy_url
 from slipstream.client import AsyncClient
 from slipstream.errors import SlipstreamError
 from slipstream.operate.logs import read_log
+from slipstream.operate.trace_files import read_traces, tool_of
 from slipstream.operate.upload import upload
 
 
@@ -20,6 +21,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         "file",
         help="JSONL of OpenAI-format conversations or request/response logs, ART's trajectories (JSONL or Parquet), "
         "what export --format jsonl or parquet wrote, or what adapters --json printed (.json)",
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        choices=("langfuse", "phoenix", "otel"),
+        help="whose traces the file holds (JSON, JSONL; Phoenix: Parquet too); left out: seen from the file",
     )
     parser.add_argument("--task", help="task of episodes that name none")
 
@@ -45,9 +52,12 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"adapters": adapters}) if args.json else f"{adapters} adapters")
         return 0
 
+    tool = args.source or tool_of(path)
+    entries = read_log(path, args.task) if tool is None else read_traces(path, tool, args.task)
+
     async def send() -> int:
         async with AsyncClient(proxy_url(args), args.key) as client:
-            return await upload(client, read_log(path, args.task))
+            return await upload(client, entries)
 
     count = asyncio.run(send())
     print(json.dumps({"episodes": count}) if args.json else f"{count} episodes")

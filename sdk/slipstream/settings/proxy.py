@@ -14,6 +14,11 @@ class ProxyConfig(Section):
     port: int = Field(
         8100, ge=0, le=65535, description="Port of the OpenAI-compatible API, control API and page; 0 picks one."
     )
+    public_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s?#]+$",
+        description="Where people open the page, for links to it in traces; None: the address that the agent used.",
+    )
     workers: int = Field(1, ge=1, le=64, description="Data-plane processes on the one port.")
     durability: Literal["power", "process", "none"] = Field(
         "power",

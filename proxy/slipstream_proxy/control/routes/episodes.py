@@ -86,6 +86,11 @@ class EpisodesQuery(FilterQuery):
 
 class ExportQuery(FilterQuery):
     format: Literal["jsonl", "sft", "dpo", "parquet"] = "jsonl"
+    edits: bool = Field(
+        True,
+        description="Answers that people wrote (`meta.edited` of a reward with source `human`) stand in place of the "
+        "agent's (sft), or are preferred to them (dpo).",
+    )
 
 
 class KeyQuery(Query):
@@ -197,7 +202,7 @@ async def delete_episode(ctx: Ctx) -> web.StreamResponse:
 
 async def get_export(ctx: Ctx) -> web.StreamResponse:
     q: ExportQuery = ctx.query
-    return await export.send(ctx, wanted(ctx, q, limit=1000), q.format)
+    return await export.send(ctx, wanted(ctx, q, limit=1000), q.format, edited=q.edits)
 
 
 LOOK = (INFERENCE, REWARD)

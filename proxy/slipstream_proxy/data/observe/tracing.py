@@ -16,7 +16,7 @@ import re
 import sys
 from importlib import metadata
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from slipstream_proxy.data.call.step import CallStep
 from slipstream_proxy.data.observe.exposition import operation
@@ -49,6 +49,7 @@ REQUEST = {
 """Numbers of a request → their attribute."""
 
 _FINISH = re.compile(rb'"(?:finish_reason|stop_reason)":\s*"(\w+)"')
+_HOST = re.compile(r"[A-Za-z0-9.-]{1,253}(?::\d{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?")
 _ID = re.compile(rb'"id":\s*"([\w-]{1,128})"')
 
 
@@ -60,12 +61,12 @@ def wanted(env: dict[str, str] | os._Environ[str] = os.environ) -> bool:
     return exporters == "console" or any(env.get(name) for name in ENDPOINTS)
 
 
-def make_tracing(model: str) -> Tracing | None:
+def make_tracing(model: str, public_url: str | None = None) -> Tracing | None:
     """None: the environment does not ask for traces, or the packages are not installed, which is logged."""
     if not wanted():
         return None
     try:
-        return Tracing(model)
+        return Tracing(model, public_url)
     except ImportError as e:
         log.warning("OTEL_… asks for traces, but %s is not installed: pip install 'slipstream[otel]'", e.name)
     except Exception as e:
@@ -86,8 +87,8 @@ def _exporter() -> SpanExporter:
 class Tracing(CallStep):
     """A span for each call."""
 
-    def __init__(self, model: str) -> None:
-        """``model`` names a span whose call names none. Raises ``ImportError`` without OpenTelemetry's SDK. Sampling,
+    def __init__(self, model: str, public_url: str | None = None) -> None:
+        """``model`` names a span whose call names none. ``public_url``: where people open the page. Raises ``ImportError`` without OpenTelemetry's SDK. Sampling,
         headers, batching and the resource are the SDK's own ``OTEL_…`` settings.
         """
         from opentelemetry.sdk.resources import Resource
@@ -96,7 +97,7 @@ class Tracing(CallStep):
         from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        self.model = model
+        self.model, self._url = model, public_url
         named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
         resource = Resource.create({} if named else {"service.name": "slipstream-proxy"})
         self._provider = TracerProvider(resource=resource)
@@ -142,7 +143,7 @@ class Tracing(CallStep):
         try:
             span = self._span(call)
             if span.is_recording():
-                span.set_attributes(attributes(call, status, outcome, self.model))
+                span.set_attributes(attributes(call, status, outcome, self.model, self._url))
                 if outcome == "error":
                     span.set_status(self._failed)
             span.end()
@@ -152,7 +153,21 @@ class Tracing(CallStep):
             self._spans.pop(call.id, None)
 
 
-def attributes(call: CallView, status: int, outcome: str, model: str) -> dict[str, AttributeValue]:
+def page_of(call: CallView, public_url: str | None) -> str | None:
+    """The call on the page; None: nobody knows the page's address."""
+    base = public_url
+    if base is None:
+        host = call.request.headers.get(b"host", b"").decode("latin-1")
+        base = f"http://{host}" if _HOST.fullmatch(host) else None
+    if base is None or call.episode is None:
+        return None
+    where = urlencode({"key": call.key.id if call.key is not None else "-", "call": call.id})
+    return f"{base.rstrip('/')}/#/episode/{quote(call.episode.id, safe='')}?{where}"
+
+
+def attributes(
+    call: CallView, status: int, outcome: str, model: str, public_url: str | None = None
+) -> dict[str, AttributeValue]:
     """The span's attributes for a finished call: names, numbers and ids, and no message text."""
     found: dict[str, AttributeValue] = {
         "gen_ai.operation.name": operation(call.dialect.name),
@@ -167,6 +182,8 @@ def attributes(call: CallView, status: int, outcome: str, model: str) -> dict[st
     }
     if call.episode is not None:
         found["gen_ai.conversation.id"] = found["slipstream.episode"] = call.episode.id
+        if url := page_of(call, public_url):
+            found["slipstream.url"] = url
         if call.episode.task:
             found["slipstream.task"] = call.episode.task
     if call.pin is not None:

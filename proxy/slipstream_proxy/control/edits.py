@@ -1,0 +1,36 @@
+"""Answers that people wrote in place of the agent's, for datasets: a reward with source ``human`` holds one as
+``meta.edited``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from slipstream.contract import CallRecord, Reward
+from slipstream_proxy.json_types import JsonObject
+
+EDITED = "edited"
+
+
+class Edit(NamedTuple):
+    call: CallRecord
+    text: str
+    value: float
+    """What the agent's own answer was given."""
+
+    @property
+    def message(self) -> JsonObject:
+        return {"role": "assistant", "content": self.text}
+
+
+def edits_of(calls: Sequence[CallRecord], rewards: Sequence[Reward], last: CallRecord | None) -> list[Edit]:
+    """The latest edit of each call, in the order of the calls. ``last``: the call that an edit of no call is of."""
+    by_id = {c.id: c for c in calls}
+    found: dict[str, Edit] = {}
+    for reward in rewards:
+        text = reward.meta.get(EDITED)
+        call = by_id.get(reward.call) if reward.call is not None else last
+        if reward.source == "human" and isinstance(text, str) and text.strip() and call is not None:
+            found[call.id] = Edit(call, text, reward.value)
+    return sorted(found.values(), key=lambda e: e.call.number)
