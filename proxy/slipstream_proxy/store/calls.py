@@ -14,6 +14,7 @@ from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.known_calls import EpisodeCalls, KnownCalls
 from slipstream_proxy.store.order import StoreClock, place
 from slipstream_proxy.store.rows import CALL_COLUMNS, CallRow, EpisodeRow
+from slipstream_proxy.store.tallies import TallyTable
 from slipstream_proxy.store.tree import ConversationTree
 from slipstream_proxy.store.values import RecordedCall
 
@@ -27,9 +28,10 @@ ANSWERED = ("ok", "superseded")
 
 
 class CallTable:
-    def __init__(self, db: Driver, days: DayTables) -> None:
+    def __init__(self, db: Driver, days: DayTables, tallies: TallyTable) -> None:
         self.db = db
         self.days = days
+        self.tallies = tallies
         self.known = KnownCalls()
         self._clock = StoreClock()
 
@@ -149,8 +151,17 @@ class CallTable:
 
     def supersede(self, tx: Tx, eids: Collection[str]) -> None:
         """Mark all but the last attempt of each body in an episode as superseded, in whatever order they arrived."""
-        for table in self.days.tables(tx) if eids else ():
-            sql = f"""UPDATE {table} SET outcome = 'superseded', trainable = FALSE, reason = 'superseded'
-                WHERE outcome <> 'superseded' AND body_hash <> '' AND eid {IN} AND EXISTS (SELECT 1 FROM {table} d
-                WHERE d.eid = {table}.eid AND d.body_hash = {table}.body_hash AND d.attempt > {table}.attempt)"""
-            tx.run(sql, (list(eids),))
+        tables = self.days.tables(tx) if eids else []
+        with self.tallies.around_calls(tx, tables, eids):
+            for table in tables:
+                sql = f"""UPDATE {table} SET outcome = 'superseded', trainable = FALSE, reason = 'superseded'
+                    WHERE outcome <> 'superseded' AND body_hash <> '' AND eid {IN} AND EXISTS (SELECT 1 FROM {table} d
+                    WHERE d.eid = {table}.eid AND d.body_hash = {table}.body_hash AND d.attempt > {table}.attempt)"""
+                tx.run(sql, (list(eids),))
+
+    def insert(self, tx: Tx, day: str, rows: Sequence[CallRow]) -> None:
+        """Append rows to a day's table."""
+        table = schema.table_of(day)
+        tx.insert(table, rows)
+        reasons = [row.reason for row in rows if not row.trainable and row.trained is not None]
+        self.tallies.add_calls(tx, table, reasons)

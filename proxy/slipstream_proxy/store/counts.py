@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.driver import IN, Tx
 from slipstream_proxy.store.meta import STALE_RUNS, get_meta
+from slipstream_proxy.store.tallies import Tallied
 from slipstream_proxy.store.values import Rules
 
 
@@ -14,26 +15,31 @@ def plural(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 
-def counts(tx: Tx, rules: Rules, tables: Sequence[str], orphans: int, now: float) -> JsonObject:
-    """What ``Statistics.counts`` answers. ``tables``: those of calls.
-
-    ``orphans``: episodes with rewards and no calls.
-    """
+def counts(tx: Tx, kept: Tallied, missing: dict[str, int], orphans: int, now: float) -> JsonObject:
+    """What ``Statistics.counts`` answers. ``orphans``: episodes with rewards and no calls."""
     pairs = {
-        "episodes": "SELECT state, count(*) FROM t_episodes GROUP BY state",
         "groups": """SELECT CASE WHEN parked THEN 'parked' ELSE state END, count(*) FROM t_groups
             WHERE kind <> 'window' GROUP BY 1""",
-        "rewards": "SELECT source, count(*) FROM t_rewards GROUP BY source",
         "batches": "SELECT state, count(*) FROM t_batches GROUP BY state",
     }
     found: JsonObject = {name: dict(tx.all(sql)) for name, sql in pairs.items()}
-    found["calls"] = int(tx.all("SELECT coalesce(sum(calls), 0) FROM t_episodes")[0][0])
-    found["untrainable"] = untrainable_calls(tx, tables)
-    found["missing"] = missing_rewards(tx, rules)
+    found["episodes"] = totals((state, tally.n) for (state, *_), tally in kept.episodes.items())
+    found["rewards"] = {source: tally.n for (source,), tally in kept.rewards.items()}
+    found["calls"] = int(sum(tally.x for tally in kept.episodes.values()))
+    found["untrainable"] = untrainable_calls(kept)
+    found["missing"] = missing
     found["orphans"] = orphans
     found["lost"] = _lost(tx)
     found["stale_runs"] = int(get_meta(tx, STALE_RUNS) or 0)
     found["judging"] = _judging(tx, now)
+    return found
+
+
+def totals(items: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Sums by name."""
+    found: dict[str, int] = {}
+    for name, n in items:
+        found[name] = found.get(name, 0) + n
     return found
 
 
@@ -57,23 +63,19 @@ def _judging(tx: Tx, now: float) -> dict[str, float]:
     return {"waiting": waiting, "oldest": age, "lag": sum(lags) / len(lags) if lags else 0.0}
 
 
-def untrainable_calls(tx: Tx, tables: Sequence[str]) -> dict[str, int]:
+def untrainable_calls(kept: Tallied) -> dict[str, int]:
     """Reason → calls of trained models that cannot be trained on, the most frequent first."""
-    found: dict[str, int] = {}
-    for table in tables:
-        sql = f"SELECT reason, count(*) FROM {table} WHERE NOT trainable AND trained IS NOT NULL GROUP BY reason"
-        for reason, count in tx.all(sql):
-            found[reason or "unknown"] = found.get(reason or "unknown", 0) + count
+    found = totals((reason, tally.n) for (_, reason), tally in kept.untrainable.items())
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
 def missing_rewards(tx: Tx, rules: Rules) -> dict[str, int]:
     """Weighted reward name → episodes of complete groups that wait for it."""
+    groups = [group for (group,) in tx.all("SELECT id FROM t_groups WHERE state = 'waiting_reward'")]
     found = {}
-    for name in rules.weights:
-        sql = f"""SELECT count(*) FROM t_episodes WHERE reward IS NULL
-            AND grp IN (SELECT id FROM t_groups WHERE state = 'waiting_reward')
-            AND eid NOT IN (SELECT eid FROM t_rewards WHERE name {IN})"""
-        if count := tx.all(sql, ([name],))[0][0]:
+    for name in rules.weights if groups else ():
+        sql = f"""SELECT count(*) FROM t_episodes e WHERE e.reward IS NULL AND e.grp {IN}
+            AND NOT EXISTS (SELECT 1 FROM t_rewards r WHERE r.eid = e.eid AND r.name = ?)"""
+        if count := tx.all(sql, (groups, name))[0][0]:
             found[name] = count
     return found

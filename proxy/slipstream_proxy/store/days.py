@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.driver import Driver, Tx
 from slipstream_proxy.store.rows import EpisodeRow
+from slipstream_proxy.store.tallies import drop_tallies
 
 
 class DayTables:
@@ -58,6 +59,7 @@ class DayTables:
             tx.run(schema.view_sql(days - {day}))
             tx.run(f"DROP TABLE {table}")
             tx.run("DELETE FROM t_days WHERE day = ?", (day,))
+            drop_tallies(tx, table)
         self._days.discard(day)
         self.db.settle()
         return int(count)

@@ -12,17 +12,25 @@ from slipstream_proxy.store.groups import GroupTable
 from slipstream_proxy.store.lineage import adapters_of
 from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.rows import EpisodeRow, eid_of
+from slipstream_proxy.store.tallies import TallyTable
 
 
 class Deletion:
     def __init__(
-        self, db: Driver, memory: Memory, calls: CallTable, episodes: EpisodeTable, groups: GroupTable
+        self,
+        db: Driver,
+        memory: Memory,
+        calls: CallTable,
+        episodes: EpisodeTable,
+        groups: GroupTable,
+        tallies: TallyTable,
     ) -> None:
         self.db = db
         self.memory = memory
         self.calls = calls
         self.episodes = episodes
         self.groups = groups
+        self.tallies = tallies
 
     def delete(self, key: str | None, episode: str, now: float) -> Deleted | None:
         """Forget an episode: text and tokens are gone from the files when this returns. None: there is none."""
@@ -52,14 +60,20 @@ class Deletion:
         """Leave a tombstone of each, which swallows calls and rewards that are still to come."""
         if not eids:
             return
+        with self.tallies.around(tx, eids):
+            self._forget(tx, eids, now)
+
+    def _forget(self, tx: Tx, eids: Collection[str], now: float) -> None:
         known = self.episodes.load(tx, eids)
         eps = list(known.values())
         self.groups.leave(tx, eps)
         days = self.calls.days
-        for table in days.tables(tx) if len(known) < len(eids) else days.tables_of(tx, eps):
-            if tx.run(f"DELETE FROM {table} WHERE eid {IN}", (list(eids),)):
-                tx.run("DELETE FROM t_rewrite WHERE tab = ?", (table,))
-                tx.run("INSERT INTO t_rewrite VALUES (?)", (table,))
+        tables = days.tables(tx) if len(known) < len(eids) else days.tables_of(tx, eps)
+        with self.tallies.around_calls(tx, tables, eids):
+            for table in tables:
+                if tx.run(f"DELETE FROM {table} WHERE eid {IN}", (list(eids),)):
+                    tx.run("DELETE FROM t_rewrite WHERE tab = ?", (table,))
+                    tx.run("INSERT INTO t_rewrite VALUES (?)", (table,))
         for table in ("t_rewards", "t_early", "t_episodes", "t_pins", "t_outcomes"):
             tx.run(f"DELETE FROM {table} WHERE eid {IN}", (list(eids),))
         tombs = []

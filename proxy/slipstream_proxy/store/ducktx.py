@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 
 from slipstream_proxy.store import schema
-from slipstream_proxy.store.driver import Row
+from slipstream_proxy.store.driver import IN, Row
 
 ARROW = {
     "TEXT": pa.string(),
@@ -21,16 +21,37 @@ ARROW = {
 }
 
 
+FEW = 512
+"""Names that a statement has as parameters of their own: an index finds these, and not what a list holds."""
+
+
+def spread(sql: str, params: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+    """``IN`` with each short list's items as parameters of their own."""
+    head, *rest = sql.split(IN)
+    if not rest:
+        return sql, params
+    at = head.count("?")
+    flat = list(params[:at])
+    for part in rest:
+        names = params[at]
+        short = 0 < len(names) <= FEW
+        head += (f"IN ({', '.join('?' * len(names))})" if short else IN) + part
+        after = at + 1 + part.count("?")
+        flat += [*(names if short else [names]), *params[at + 1 : after]]
+        at = after
+    return head, flat
+
+
 class DuckTx:
     def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
         self._cursor = cursor
 
     def all(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
-        rows: list[Row] = self._cursor.execute(sql, params).fetchall()
+        rows: list[Row] = self._cursor.execute(*spread(sql, params)).fetchall()
         return rows
 
     def run(self, sql: str, params: Sequence[Any] = ()) -> int:
-        rows = self._cursor.execute(sql, params).fetchall()
+        rows = self._cursor.execute(*spread(sql, params)).fetchall()
         return int(rows[0][0]) if rows and isinstance(rows[0][0], int) else 0
 
     def insert(self, table: str, rows: Sequence[Row]) -> None:
@@ -47,8 +68,11 @@ class DuckTx:
             self._stage([(c, kinds[c]) for c in (*keys, *columns)], rows)
             sets = ", ".join(f"{c} = stage.{c}" for c in columns)
             same = " AND ".join(f"{table}.{k} = stage.{k}" for k in keys)
+            few = [row[0] for row in rows] if len(rows) <= FEW else []
+            if few:
+                same += f" AND {table}.{keys[0]} IN ({', '.join('?' * len(few))})"
             try:
-                self._cursor.execute(f"UPDATE {table} SET {sets} FROM stage WHERE {same}").fetchall()
+                self._cursor.execute(f"UPDATE {table} SET {sets} FROM stage WHERE {same}", few).fetchall()
             finally:
                 self._cursor.unregister("stage")
 

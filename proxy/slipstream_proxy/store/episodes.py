@@ -93,14 +93,13 @@ class EpisodeTable:
         """One episode with all that is known and a page of its calls; None: unknown or deleted. Without a key the
         newest of that id.
         """
-        where, params = ("id = ?", (episode,)) if key is None else ("eid = ?", (f"{key}/{episode}",))
         with self.db.read() as tx:
-            sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {where} AND state <> 'deleted'
-                ORDER BY started DESC LIMIT 1"""
-            rows = tx.all(sql, params)
-            if not rows:
+            # Ordered here: with an order and a limit DuckDB reads the table and not its index.
+            where, name = ("id = ?", episode) if key is None else ("eid = ?", f"{key}/{episode}")
+            rows = [EpisodeRow(*r) for r in tx.all(f"SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {where}", (name,))]
+            ep = max((r for r in rows if r.state != "deleted"), key=lambda r: r.started, default=None)
+            if ep is None:
                 return None
-            ep = EpisodeRow(*rows[0])
             whole = is_whole(page.form, ep.calls)
             # a whole call is put together of earlier ones; a delta stands alone
             found = self.calls.some(tx, ep, 0 if whole else page.first, (page.first if whole else 0) + page.most + 1)
@@ -123,8 +122,8 @@ class EpisodeTable:
     def owners(self, episode: str, most: int = 2) -> list[str]:
         """Keys that have an episode of this id, deleted ones apart, at most ``most`` of them."""
         with self.db.read() as tx:
-            sql = "SELECT key FROM t_episodes WHERE id = ? AND state <> 'deleted' ORDER BY key LIMIT ?"
-            return [key for (key,) in tx.all(sql, (episode, most))]
+            sql = "SELECT key FROM t_episodes WHERE id = ? AND state <> 'deleted'"
+            return sorted(key for (key,) in tx.all(sql, (episode,)))[:most]
 
     def has_call(self, key: str, episode: str, call: str) -> bool:
         """Whether the episode has a stored call of this id."""

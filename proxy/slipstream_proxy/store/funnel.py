@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from slipstream_proxy.store.codec import load
 from slipstream_proxy.store.counts import missing_rewards, untrainable_calls
 from slipstream_proxy.store.driver import IN, Tx
 from slipstream_proxy.store.pace import Agent, Pace
+from slipstream_proxy.store.tallies import Tallied
 from slipstream_proxy.store.values import Rules
 
 NEAR_ZERO, SMALL_KL = 0.01, 1e-4
 """Share of its target below which a step's KL is near zero; the same in nats a token, for a step without a target."""
 RECENT = 16
 """Groups, and steps, that count as recent."""
+SWEPT = 60.0
+"""Seconds after which a sweep has ended what is over."""
 RATE_SECONDS = 600.0
 """Seconds over which the judge's rate is measured."""
 
@@ -31,6 +33,21 @@ class GroupOutcome(NamedTuple):
 
     low: float
     high: float
+
+
+class DearFigures(NamedTuple):
+    """Figures that cost a look at every group that waits, or at every episode."""
+
+    missing: dict[str, int]
+    to_judge: int
+    oldest_to_judge: float | None
+    best: float | None
+
+
+def dear_figures(tx: Tx, rules: Rules, judge_name: str) -> DearFigures:
+    """``judge_name``: the reward name that the judge writes."""
+    sql = "SELECT max(reward) FROM t_episodes WHERE split = 'train' AND state <> 'deleted'"
+    return DearFigures(missing_rewards(tx, rules), *to_judge(tx, judge_name), tx.all(sql)[0][0])
 
 
 class FunnelCounts(NamedTuple):
@@ -82,33 +99,41 @@ def _forming(tx: Tx, split: str) -> Forming:
     return Forming(int(groups), int(episodes), oldest)
 
 
-def _next_end(tx: Tx, pace: Pace) -> float | None:
-    rows = tx.all("SELECT key, model, untagged, last_end FROM t_episodes WHERE state = 'open'")
+def _next_end(tx: Tx, pace: Pace, now: float) -> float | None:
+    # The others are over with the next sweep; their age lets the database pass most of the table over.
+    sql = "SELECT key, model, untagged, last_end FROM t_episodes WHERE state = 'open' AND last_end > ?"
+    rows = tx.all(sql, (now - pace.limit - SWEPT,))
     ends = (end + pace.idle_after(Agent(key, model), untagged=untagged) for key, model, untagged, end in rows)
     return min(ends, default=None)
 
 
-def _without_task(tx: Tx, rules: Rules) -> int:
-    if rules.ungrouped:
-        return 0
-    sql = "SELECT count(*) FROM t_episodes WHERE state = 'done' AND NOT grouped AND trained_calls > 0"
-    return int(tx.all(sql)[0][0])
+def to_judge(tx: Tx, name: str) -> tuple[int, float | None]:
+    """Complete groups with an episode that has no reward of this name, and when the oldest was complete."""
+    sql = (
+        "SELECT id, completed FROM t_groups WHERE kind = 'task' AND NOT parked AND state IN ('waiting_reward', 'eval')"
+    )
+    waiting: dict[str, float | None] = dict(tx.all(sql))
+    if not waiting:
+        return 0, None
+    sql = f"""SELECT DISTINCT e.grp FROM t_episodes e WHERE e.grp {IN} AND NOT EXISTS
+        (SELECT 1 FROM t_rewards r WHERE r.eid = e.eid AND r.call IS NULL AND r.name = ?)"""
+    times = [waiting[group] for (group,) in tx.all(sql, (list(waiting), name))]
+    return len(times), min((at for at in times if at is not None), default=None)
 
 
-def _to_judge(tx: Tx, name: str, now: float) -> tuple[int, float | None, int]:
-    sql = f"""SELECT count(*), min(completed) FROM t_groups WHERE kind = 'task' AND NOT parked
-        AND state IN ('waiting_reward', 'eval') AND id IN (SELECT grp FROM t_episodes WHERE grp IS NOT NULL
-        AND eid NOT IN (SELECT eid FROM t_rewards WHERE call IS NULL AND name {IN}))"""
-    ((groups, oldest),) = tx.all(sql, ([name],))
+def _judged(tx: Tx, now: float) -> int:
     sql = "SELECT count(DISTINCT eid) FROM t_rewards WHERE source = 'judge' AND ts > ?"
-    return int(groups), oldest, int(tx.all(sql, (now - RATE_SECONDS,))[0][0])
+    return int(tx.all(sql, (now - RATE_SECONDS,))[0][0])
 
 
 def _outcomes(tx: Tx) -> list[GroupOutcome]:
-    sql = f"""SELECT min(e.reward), max(e.reward) FROM t_episodes e JOIN (SELECT id, completed FROM t_groups
-        WHERE split = 'train' AND kind <> 'window' AND state IN ('ready', 'leased', 'trained', 'skipped')
-        ORDER BY completed DESC LIMIT {RECENT}) g ON e.grp = g.id WHERE e.reward IS NOT NULL GROUP BY g.id"""
-    return [GroupOutcome(*row) for row in tx.all(sql)]
+    sql = f"""SELECT id FROM t_groups WHERE split = 'train' AND kind <> 'window'
+        AND state IN ('ready', 'leased', 'trained', 'skipped') ORDER BY completed DESC LIMIT {RECENT}"""
+    groups = [group for (group,) in tx.all(sql)]
+    if not groups:
+        return []
+    sql = f"SELECT min(reward), max(reward) FROM t_episodes WHERE grp {IN} AND reward IS NOT NULL GROUP BY grp"
+    return [GroupOutcome(*row) for row in tx.all(sql, (groups,))]
 
 
 def _kls(tx: Tx) -> list[float]:
@@ -126,15 +151,10 @@ def _last_skipped(tx: Tx) -> str | None:
 
 
 def funnel_counts(
-    tx: Tx, rules: Rules, pace: Pace, tables: Sequence[str], judge_name: str, orphans: int, now: float
+    tx: Tx, rules: Rules, pace: Pace, kept: Tallied, dear: DearFigures, orphans: int, now: float
 ) -> FunnelCounts:
-    """``tables``: those of calls. ``judge_name``: the reward name that the judge writes."""
-    sql = """SELECT coalesce(sum(calls), 0), coalesce(sum(trained_calls), 0),
-        coalesce(sum(CASE WHEN split = 'train' THEN 1 ELSE 0 END), 0),
-        coalesce(sum(CASE WHEN state = 'open' THEN 1 ELSE 0 END), 0),
-        max(CASE WHEN split = 'train' THEN reward END)
-        FROM t_episodes WHERE state <> 'deleted'"""
-    ((calls, trained_calls, train_episodes, open_episodes, best),) = tx.all(sql)
+    """``dear``: what was looked up before, as it costs more."""
+    there = {parts: tally for parts, tally in kept.episodes.items() if parts[0] != "deleted"}
     sql = (
         "SELECT CASE WHEN parked THEN 'parked' ELSE state END, count(*) FROM t_groups WHERE kind <> 'window' GROUP BY 1"
     )
@@ -142,30 +162,29 @@ def funnel_counts(
     sql = """SELECT state, coalesce(cause, 'unknown'), count(*) FROM t_groups WHERE kind <> 'window'
         AND state IN ('stale', 'dropped') GROUP BY 1, 2"""
     lost = {(state, cause): int(count) for state, cause, count in tx.all(sql)}
-    to_judge, oldest_to_judge, judged = _to_judge(tx, judge_name, now)
     trained = "SELECT count(*) FROM t_batches WHERE state = 'trained'"
     return FunnelCounts(
-        calls=int(calls),
-        trained_calls=int(trained_calls),
-        train_episodes=int(train_episodes),
-        open_episodes=int(open_episodes),
-        next_end=_next_end(tx, pace),
-        without_task=_without_task(tx, rules),
+        calls=int(sum(t.x for t in there.values())),
+        trained_calls=int(sum(t.y for t in there.values())),
+        train_episodes=sum(t.n for (_, split, _), t in there.items() if split == "train"),
+        open_episodes=sum(t.n for (state, _, _), t in there.items() if state == "open"),
+        next_end=_next_end(tx, pace, now),
+        without_task=0 if rules.ungrouped else sum(t.n for (_, _, alone), t in there.items() if alone),
         forming=_forming(tx, "train"),
         evaluating=_forming(tx, "eval"),
-        missing=missing_rewards(tx, rules),
-        to_judge=to_judge,
-        oldest_to_judge=oldest_to_judge,
-        judged=judged,
+        missing=dear.missing,
+        to_judge=dear.to_judge,
+        oldest_to_judge=dear.oldest_to_judge,
+        judged=_judged(tx, now),
         parked=states.get("parked", 0),
         ready=states.get("ready", 0),
         leased=states.get("leased", 0),
         lost=lost,
         outcomes=_outcomes(tx),
-        best=best,
+        best=dear.best,
         trained=int(tx.all(trained)[0][0]),
         last_skipped=_last_skipped(tx),
         kls=_kls(tx),
-        untrainable=untrainable_calls(tx, tables),
+        untrainable=untrainable_calls(kept),
         orphans=orphans,
     )

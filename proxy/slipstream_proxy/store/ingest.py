@@ -29,8 +29,11 @@ from slipstream_proxy.store.positions import SpoolPositions
 from slipstream_proxy.store.recall import Recall
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import EPISODE_FIELDS, EpisodeRow, PinRow, eid_of
+from slipstream_proxy.store.tallies import TallyTable
 from slipstream_proxy.store.values import Position, RecordedCall
 
+CHANGING = tuple(f for f in EPISODE_FIELDS if f not in ("eid", "grp"))
+"""Columns of an episode that its calls and rewards change."""
 UNTAGGED = ("new", "continued")
 """Origins of a call whose episode the data plane named."""
 
@@ -49,6 +52,7 @@ class Ingest:
     deletion: Deletion
     mutations: MutationReplay
     pace: Pace
+    tallies: TallyTable
 
     def ingest(self, items: Sequence[RecordedCall | Mutation], positions: dict[str, Position]) -> None:
         """Apply in order, exactly once: an item whose id is stored already changes nothing."""
@@ -130,7 +134,14 @@ class Ingest:
 
     def _write(self, tx: Tx, changes: Changes) -> None:
         for day, rows in changes.calls.items():
-            tx.insert(schema.table_of(day), rows)
+            self.calls.insert(tx, day, rows)
+        touched = {*changes.changed, *changes.rewarded, *changes.done}
+        fresh = changes.new if self.memory.orphans is None else changes.new - self.memory.orphans
+        with self.tallies.around(tx, touched, new=() if self.memory.orphans is None else fresh):
+            self._write_episodes(tx, changes)
+        self.deletion.forget(tx, list(changes.gone), changes.now)
+
+    def _write_episodes(self, tx: Tx, changes: Changes) -> None:
         self.rewards.insert(tx, changes.rewards)
         self._end_early(tx, changes)
         self.calls.supersede(tx, changes.retried)
@@ -146,8 +157,9 @@ class Ingest:
         full = self.groups.join(tx, ended, changes.now)
         eps = changes.eps
         tx.insert("t_episodes", [eps[eid].row() for eid in changes.new])
-        changed = [eps[eid].row() for eid in changes.changed - changes.new]
-        tx.update("t_episodes", EPISODE_FIELDS[:1], EPISODE_FIELDS[1:], changed)
+        changed = [tuple(getattr(eps[eid], f) for f in ("eid", *CHANGING)) for eid in changes.changed - changes.new]
+        tx.update("t_episodes", ("eid",), CHANGING, changed)
+        self.groups.write_members(tx, [ep for ep in ended if ep.eid not in changes.new])
         self.outcomes.note(
             tx, [eps[eid] for eid in changes.changed if eid in scored or eid in changes.done], changes.now
         )
@@ -159,7 +171,6 @@ class Ingest:
         self.groups.mark_ready(tx, {*full, *(g for g in settled if g)}, changes.now)
         if not self.db.shared:
             self.memory.keep(eps.values())
-        self.deletion.forget(tx, list(changes.gone), changes.now)
 
     def _combine(self, tx: Tx, changes: Changes) -> Collection[str]:
         """Combine the rewards of the episodes that this batch rewards. → Those that there are."""

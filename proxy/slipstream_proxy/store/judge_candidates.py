@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.freshness import JUDGE, STALE, freshness_of
@@ -12,6 +13,9 @@ from slipstream_proxy.store.values import Rules
 
 CHUNK = 256
 """Groups that are looked at together."""
+MANY = 4096
+FEW = 512
+"""Groups that a query names one by one."""
 COMPLETE = "'waiting_reward', 'ready', 'eval', 'leased'"
 FREE = "NOT parked AND (retry_at IS NULL OR retry_at <= ?) AND (judge_lease IS NULL OR judge_until < ?)"
 
@@ -29,27 +33,46 @@ def batched(items: Iterable[str], size: int) -> Iterator[list[str]]:
         yield part
 
 
+class Backlog(NamedTuple):
+    """Complete groups in which an episode lacks a name, when the oldest and the newest of them was complete, and
+    groups that are parked.
+    """
+
+    groups: int
+    oldest: float | None
+    newest: float | None
+    parked: int
+
+
 class JudgeCandidates:
     def __init__(self, db: Driver, rules: Rules, groups: GroupTable) -> None:
         self.db = db
         self.rules = rules
         self.groups = groups
         self._judged: dict[tuple[str, ...], set[str]] = {}
-        """Names → complete groups that have them all."""
+        """Names → complete groups that have them all, where proxies share a store."""
+        self._pending: dict[tuple[str, ...], set[str]] = {}
+        """Names → groups that may lack one, where they don't: a complete one that is not there has them all."""
+        self._most: dict[tuple[str, ...], int] = {}
+        """Names → how many of these there may be before those that are settled are left out."""
+        groups.changed = self._changed
 
     def newest(self, tx: Tx, kinds: str, names: Sequence[str], limit: int, now: float) -> list[str]:
         """The newest complete groups, at most ``limit``, in which an episode lacks a name."""
+        if len(self._pending.get(tuple(names), ())) > self._most.get(tuple(names), MANY):
+            self._prune(tx, names)
+        possible = self._possible(tx, names)
+        if not possible:
+            return []
         sql = f"SELECT id, model FROM t_groups WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND {FREE}"
-        judged = self._judged.setdefault(tuple(names), set())
         newest = "ORDER BY completed DESC, id"
-        rows = tx.all(f"{sql} {newest}", (now, now))
-        waiting = {group: model for group, model in rows if group not in judged}
-        judged.intersection_update(group for group, _ in rows)
+        which, more = (f"AND id {IN}", [list(possible)]) if len(possible) <= FEW else ("", [])
+        rows = tx.all(f"{sql} {which} {newest}", (now, now, *more))
+        waiting = {group: model for group, model in rows if group in possible}
         chosen: list[str] = []
         for part in batched(waiting, CHUNK):
             lacking = self._lacking(tx, part, names)
-            # Rewards are never taken back: what has them all is not looked at again.
-            judged.update(g for g in part if g not in lacking)
+            self._settle(names, [g for g in part if g not in lacking])
             chosen += self._worthwhile(tx, {g: waiting[g] for g in part if lacking.get(g)})
             if len(chosen) >= limit:
                 break
@@ -57,6 +80,54 @@ class JudgeCandidates:
             return chosen[:limit]
         locked = tx.all(f"{sql} AND id {IN} {newest} LIMIT ?{self.db.lock_rows}", (now, now, chosen, limit))
         return [group for group, _ in locked]
+
+    def backlog(self, kinds: str, names: Sequence[str]) -> Backlog:
+        """Complete groups in which an episode lacks a name."""
+        if not self.db.shared and tuple(names) not in self._pending:
+            with self.db.write() as tx:
+                self._possible(tx, names)
+        with self.db.read() as tx:
+            possible = list(self._possible(tx, names))
+            lacking = f"SELECT e.grp FROM t_episodes e WHERE e.grp {IN} AND {lacks_of('e.eid')}"
+            sql = f"""SELECT count(*), min(completed), max(completed) FROM t_groups
+                WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND NOT parked AND id IN ({lacking})"""
+            found = tx.all(sql, (possible, list(names), len(names))) if possible else [(0, None, None)]
+            ((parked,),) = tx.all("SELECT count(*) FROM t_groups WHERE parked AND state <> 'dropped'")
+        ((groups, oldest, newest),) = found
+        return Backlog(groups, oldest, newest, parked)
+
+    def _possible(self, tx: Tx, names: Sequence[str]) -> Collection[str]:
+        """Groups that may lack a name. The first time: in a transaction beside which nobody writes."""
+        pending = self._pending.get(tuple(names))
+        if pending is not None:
+            return pending
+        complete = self._complete(tx)
+        if self.db.shared:
+            judged = self._judged.setdefault(tuple(names), set())
+            judged &= complete
+            return complete - judged
+        self._pending[tuple(names)] = complete
+        return complete
+
+    def _complete(self, tx: Tx) -> set[str]:
+        return {g for (g,) in tx.all(f"SELECT id FROM t_groups WHERE state IN ({COMPLETE})")}
+
+    def _prune(self, tx: Tx, names: Sequence[str]) -> None:
+        """Leave out what was trained on or lost meanwhile."""
+        pending = self._pending[tuple(names)]
+        pending &= self._complete(tx)
+        self._most[tuple(names)] = 2 * len(pending) + MANY
+
+    def _settle(self, names: Sequence[str], judged: Collection[str]) -> None:
+        """These have all names. Rewards are never taken back, so they are not looked at again."""
+        if self.db.shared:
+            self._judged[tuple(names)].update(judged)
+        else:
+            self._pending[tuple(names)].difference_update(judged)
+
+    def _changed(self, groups: Collection[str]) -> None:
+        for pending in self._pending.values():
+            pending.update(groups)
 
     def _lacking(self, tx: Tx, groups: Sequence[str], names: Sequence[str]) -> dict[str, bool]:
         """Groups in which an episode lacks a name. False: another one is open, so that the judge waits for it."""

@@ -23,13 +23,22 @@ from slipstream_proxy.store.codec import clean, dump
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.episodes import EpisodeTable
 from slipstream_proxy.store.groups import GroupTable, window_of
-from slipstream_proxy.store.judge_candidates import COMPLETE, FREE, JudgeCandidates, lacks_of
+from slipstream_proxy.store.judge_candidates import FREE, Backlog, JudgeCandidates, lacks_of
 from slipstream_proxy.store.likeness import HASH, likeness_of
 from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.outcomes import OutcomeLog
+from slipstream_proxy.store.paced import PacedFigure
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow, RewardRow, eid_of
+from slipstream_proxy.store.tallies import TallyTable
 from slipstream_proxy.store.values import Rules
+
+AGREEING = 50_000
+"""Newest rewards of which the judge's agreement with others is told."""
+
+
+SINGLES = 1024
+"""Latest ungrouped episodes that may get a window."""
 
 
 class JudgedGroup(NamedTuple):
@@ -64,6 +73,7 @@ class JudgeQueue:
         groups: GroupTable,
         rewards: RewardTable,
         outcomes: OutcomeLog,
+        tallies: TallyTable,
     ) -> None:
         self.db = db
         self.rules = rules
@@ -73,6 +83,9 @@ class JudgeQueue:
         self.rewards = rewards
         self.candidates = JudgeCandidates(db, rules, groups)
         self.outcomes = outcomes
+        self.tallies = tallies
+        self._backlogs: PacedFigure[Backlog] = PacedFigure()
+        self._agreements: PacedFigure[dict[str, JudgeAgreement]] = PacedFigure()
 
     # leases
 
@@ -115,9 +128,11 @@ class JudgeQueue:
         Such an episode has nothing to train on, or has waited alone for longer than ``groups.max_age``.
         """
         left = "SELECT id FROM t_groups WHERE state = 'forming' AND n < 2 AND created < ?"
-        sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes e WHERE state = 'done' AND NOT grouped AND calls > 0
+        latest = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE state = 'done' AND NOT grouped AND calls > 0
             AND (grp IS NULL OR grp IN ({left})) AND eid NOT IN (SELECT single FROM t_groups WHERE kind = 'window')
-            AND {lacks_of("e.eid")} ORDER BY ended DESC, eid LIMIT ?"""
+            ORDER BY ended DESC, eid LIMIT {SINGLES}"""
+        sql = f"""SELECT {EPISODE_COLUMNS} FROM ({latest}) e WHERE {lacks_of("e.eid")}
+            ORDER BY ended DESC, eid LIMIT ?"""
         rows = tx.all(sql, (now - self.rules.group_max_age, list(names), len(names), limit))
         tx.insert("t_groups", [window_of(EpisodeRow(*row), now) for row in rows])
 
@@ -173,25 +188,23 @@ class JudgeQueue:
         """Complete groups in which an episode lacks one of the names. Windows are not counted: they train nothing."""
         names = list(dict.fromkeys(names))
         kinds = "'task', 'like'" if singles else "'task'"
-        lacking = f"SELECT e.grp FROM t_episodes e WHERE e.grp IS NOT NULL AND {lacks_of('e.eid')}"
-        sql = f"""SELECT count(*), min(completed), max(completed) FROM t_groups
-            WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND NOT parked AND id IN ({lacking})"""
-        with self.db.read() as tx:
-            ((groups, oldest, newest),) = tx.all(sql, (names, len(names)))
-            ((parked,),) = tx.all("SELECT count(*) FROM t_groups WHERE parked AND state <> 'dropped'")
-        age = (None if at is None else max(0.0, now - at) for at in (oldest, newest))
-        return JudgeBacklog(groups=groups, oldest_seconds=next(age), newest_seconds=next(age), parked=parked)
+        found = self._backlogs.get((kinds, *names), lambda: self.candidates.backlog(kinds, names))
+        age = (None if at is None else max(0.0, now - at) for at in (found.oldest, found.newest))
+        return JudgeBacklog(
+            groups=found.groups, oldest_seconds=next(age), newest_seconds=next(age), parked=found.parked
+        )
 
     def agreements(self, name: str) -> dict[str, JudgeAgreement]:
         """Source → Pearson's correlation of the judge's latest scores of that name with the latest rewards of the
-        source.
+        source, among the newest ``AGREEING`` rewards.
         """
         sql = """WITH latest AS (SELECT DISTINCT ON (eid, name, source) eid, name, source, value FROM t_rewards
-            WHERE call IS NULL ORDER BY eid, name, source, seq DESC)
+            WHERE call IS NULL AND seq > (SELECT coalesce(max(seq), 0) - ? FROM t_rewards)
+            ORDER BY eid, name, source, seq DESC)
             SELECT o.source, corr(j.value, o.value), count(*) FROM latest j JOIN latest o ON o.eid = j.eid
             WHERE j.source = 'judge' AND j.name = ? AND o.source IN ('agent', 'human') GROUP BY o.source"""
         with self.db.read() as tx:
-            found = tx.all(sql, (name,))
+            found = tx.all(sql, (AGREEING, name))
         return {
             source: JudgeAgreement(value=value if value is not None and isfinite(value) else None, pairs=pairs)
             for source, value, pairs in found
@@ -205,11 +218,13 @@ class JudgeQueue:
             rows = self._accept(tx, group, scores, now)
             if rows is None:
                 return False
-            self.rewards.insert(tx, rows)
-            self.memory.drop({r.eid for r in rows})
-            eps = self.episodes.load(tx, {r.eid for r in rows})
-            combined = self.rewards.combined(tx, list(eps))
-            tx.update("t_episodes", ("eid",), ("reward",), list(combined.items()))
+            scored = {r.eid for r in rows}
+            self.memory.drop(scored)
+            with self.tallies.around(tx, scored):
+                self.rewards.insert(tx, rows)
+                eps = self.episodes.load(tx, scored)
+                combined = self.rewards.combined(tx, list(eps))
+                tx.update("t_episodes", ("eid",), ("reward",), list(combined.items()))
             for eid, ep in eps.items():
                 ep.reward = combined[eid]
             self.outcomes.note(tx, eps.values(), now)

@@ -18,6 +18,7 @@ from slipstream_proxy.store.outcomes import OutcomeLog
 from slipstream_proxy.store.pace import Agent, Pace
 from slipstream_proxy.store.pins import PinTable
 from slipstream_proxy.store.rewards import RewardTable
+from slipstream_proxy.store.tallies import TallyTable
 from slipstream_proxy.store.values import Rules
 
 log = logging.getLogger("slipstream.store")
@@ -51,6 +52,7 @@ class Lifecycle:
         batches: BatchQueue,
         outcomes: OutcomeLog,
         deletion: Deletion,
+        tallies: TallyTable,
     ) -> None:
         self.db = db
         self.rules = rules
@@ -64,6 +66,7 @@ class Lifecycle:
         self.batches = batches
         self.outcomes = outcomes
         self.deletion = deletion
+        self.tallies = tallies
         self._swept = self._searched = self._looked = -SELDOM
         self._due = 0.0
         """When the first open episode may be over."""
@@ -75,6 +78,7 @@ class Lifecycle:
                 self._swept = now
                 self.pins.expire(tx, now - self.rules.idle_timeout)
                 tx.run("DELETE FROM t_early WHERE ts < ?", (now - self.rules.orphan_ttl,))
+                self.tallies.compact(tx)
             complete = {*full, *self.groups.aged(tx, now)}
             self.groups.complete(tx, complete, now)
             self.groups.mark_ready(tx, complete | held, now)
@@ -105,8 +109,10 @@ class Lifecycle:
             ep.state, ep.ended, ep.idle = "done", ep.last_at, True
         held = {ep.grp for ep in ended if ep.grp}
         full = self.groups.join(tx, ended, now)
-        columns = ("state", "ended", "idle", "grp")
-        tx.update("t_episodes", ("eid",), columns, [(e.eid, e.state, e.ended, e.idle, e.grp) for e in ended])
+        columns = ("state", "ended", "idle")
+        with self.tallies.around(tx, [e.eid for e in ended]):
+            tx.update("t_episodes", ("eid",), columns, [(e.eid, e.state, e.ended, e.idle) for e in ended])
+            self.groups.write_members(tx, ended)
         self.outcomes.note(tx, ended, now)
         self.pins.release(tx, [e.eid for e in ended])
         self.memory.drop([e.eid for e in ended])

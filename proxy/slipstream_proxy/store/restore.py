@@ -14,7 +14,7 @@ from slipstream_proxy.store.calls import CallTable
 from slipstream_proxy.store.changes import Changes
 from slipstream_proxy.store.codec import clean, dump
 from slipstream_proxy.store.driver import Tx
-from slipstream_proxy.store.groups import group_of, line_of
+from slipstream_proxy.store.groups import GroupTable, group_of, line_of
 from slipstream_proxy.store.likeness import alike_of
 from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.rows import BatchRow, EpisodeRow, MemberRow, PinRow, RewardRow, eid_of
@@ -103,8 +103,9 @@ def episode_row(detail: EpisodeDetail, first: RecordedCall | None) -> EpisodeRow
 
 
 class EpisodeRestore:
-    def __init__(self, rules: Rules, memory: Memory, calls: CallTable) -> None:
+    def __init__(self, rules: Rules, memory: Memory, calls: CallTable, groups: GroupTable) -> None:
         self.rules = rules
+        self.groups = groups
         self.memory = memory
         self.calls = calls
 
@@ -181,6 +182,7 @@ class EpisodeRestore:
             state = "skipped"
         elif state == "forming" and n + 1 >= self.rules.group_size:
             state = "waiting_reward" if ep.split == "train" else "eval"
+        self.groups.changed([group])
         if found:
             tx.run(
                 "UPDATE t_groups SET n = ?, state = ?, completed = coalesce(completed, ?) WHERE id = ?",

@@ -11,14 +11,16 @@ from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.meta import get_meta, set_meta
 from slipstream_proxy.store.rows import REWARD_COLUMNS, EpisodeRow, RewardRow, eid_of
 from slipstream_proxy.store.scoring import LatestReward, combine
+from slipstream_proxy.store.tallies import TallyTable
 from slipstream_proxy.store.values import Rules
 
 
 class RewardTable:
-    def __init__(self, db: Driver, rules: Rules, memory: Memory) -> None:
+    def __init__(self, db: Driver, rules: Rules, memory: Memory, tallies: TallyTable) -> None:
         self.db = db
         self.rules = rules
         self.memory = memory
+        self.tallies = tallies
 
     def acknowledge(self, key: str, episode: str, idempotency: str | None, now: float) -> RewardAck | None:
         """What a post would answer; None: its episode is unknown and ``orphan_ttl`` is over for earlier rewards of
@@ -103,7 +105,8 @@ class RewardTable:
         if eids:
             known = {e for (e,) in tx.all(f"SELECT eid FROM t_expired WHERE eid {IN}", (eids,))}
             tx.insert("t_expired", [(e, now) for e in eids if e not in known])
-            tx.run(f"DELETE FROM t_rewards WHERE eid {IN}", (eids,))
+            with self.tallies.around(tx, eids):
+                tx.run(f"DELETE FROM t_rewards WHERE eid {IN}", (eids,))
         return set(eids)
 
     def apply_rules(self) -> None:
@@ -124,3 +127,4 @@ class RewardTable:
                     "UPDATE t_groups SET state = 'waiting_reward' WHERE state = 'ready' AND id IN"
                     " (SELECT grp FROM t_episodes WHERE reward IS NULL AND grp IS NOT NULL)"
                 )
+                self.tallies.recount(tx)

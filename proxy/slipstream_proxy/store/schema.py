@@ -1,8 +1,8 @@
 """Tables, in types that DuckDB and PostgreSQL share, and how an older schema becomes this one.
 
-No foreign keys; on DuckDB no indexes either (each commit would pay for them, and scans are fast). Token ids
-are BYTEA of little-endian int32, log-probabilities of float32, JSON is TEXT. Calls stand in one table per UTC day of
-the call's start, ``t_calls_YYYYMMDD``.
+No foreign keys; on DuckDB few indexes (``DUCKDB_INDEXES``: names that are looked up one at a time; the rest is scanned
+fast, and commits pay for an index). Token ids are BYTEA of little-endian int32, log-probabilities of float32, JSON
+is TEXT. Calls stand in one table per UTC day of the call's start, ``t_calls_YYYYMMDD``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from slipstream_proxy.store.driver import StoreError, Tx
 
-VERSION = 3
+VERSION = 4
 
 CALLS: dict[str, str] = {
     "id": "TEXT", "eid": "TEXT", "number": "INTEGER", "ts": "FLOAT8", "seconds": "FLOAT8", "dialect": "TEXT",
@@ -89,6 +89,9 @@ TABLES: dict[str, dict[str, str]] = {
         "reward": "FLOAT8", "ts": "FLOAT8",
     },
     "t_rewrite": {"tab": "TEXT"},
+    "t_tallies": {
+        "name": "TEXT", "label": "TEXT", "n": "BIGINT", "x": "FLOAT8", "y": "FLOAT8", "low": "FLOAT8", "high": "FLOAT8",
+    },
     "t_calls_none": CALLS,
 }  # fmt: skip
 
@@ -114,6 +117,17 @@ INDEXES = (
     "CREATE INDEX IF NOT EXISTS i_outcomes_model ON t_outcomes (model, seq)",
     "CREATE INDEX IF NOT EXISTS i_outcomes_eid ON t_outcomes (eid)",
 )
+
+DUCKDB_INDEXES = {
+    "d_episodes_eid": "t_episodes (eid)",
+    "d_episodes_id": "t_episodes (id)",
+    "d_episodes_grp": "t_episodes (grp)",
+    "d_rewards_eid": "t_rewards (eid)",
+    "d_pins_eid": "t_pins (eid)",
+    "d_members_eid": "t_members (eid)",
+    "d_groups_id": "t_groups (id)",
+}
+"""On DuckDB. A table that has one cannot be altered: migrations find them dropped."""
 
 VIEWS: dict[str, str] = {
     "episodes": """SELECT id, key, task, split, tags, model, adapter, arm, state, started, ended, calls, prompt_tokens,
@@ -190,7 +204,11 @@ def _tree(tx: Tx) -> None:
     tx.run("ALTER TABLE t_pins ADD COLUMN chances TEXT")
 
 
-MIGRATIONS: dict[int, Callable[[Tx], None]] = {1: _reasons, 2: _tree}
+def _tallies(_: Tx) -> None:
+    """Version 4: counters are kept (``t_tallies``), and an older program would not keep them."""
+
+
+MIGRATIONS: dict[int, Callable[[Tx], None]] = {1: _reasons, 2: _tree, 3: _tallies}
 """From version n to n + 1."""
 
 
@@ -202,6 +220,8 @@ def prepare(tx: Tx, *, keyed: bool) -> None:
         raise StoreError(
             f"the store's schema is version {found[0][0]}, this program knows {VERSION}: use a newer slipstream"
         )
+    for name in DUCKDB_INDEXES if found and int(found[0][0]) < VERSION and not keyed else ():
+        tx.run(f"DROP INDEX IF EXISTS {name}")
     for version in range(int(found[0][0]) if found else VERSION, VERSION):
         MIGRATIONS[version](tx)
     for table in TABLES:
@@ -209,6 +229,8 @@ def prepare(tx: Tx, *, keyed: bool) -> None:
             tx.run(statement)
     for statement in INDEXES if keyed else ():
         tx.run(statement)
+    for name, columns in () if keyed else DUCKDB_INDEXES.items():
+        tx.run(f"CREATE INDEX IF NOT EXISTS {name} ON {columns}")
     for name, body in VIEWS.items():
         tx.run(f"CREATE OR REPLACE VIEW {name} AS {body}")
     tx.run(view_sql(d for (d,) in tx.all("SELECT day FROM t_days")))

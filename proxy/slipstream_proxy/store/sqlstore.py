@@ -36,6 +36,7 @@ from slipstream_proxy.store.restore import EpisodeRestore
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.snapshots import Snapshots
 from slipstream_proxy.store.statistics import StoreStatistics
+from slipstream_proxy.store.tallies import TallyTable
 from slipstream_proxy.store.values import Position, RecordedCall, Rules
 
 
@@ -50,8 +51,10 @@ class SqlStore:
         days = DayTables(db)
         db.settle()
         memory, pace = Memory(), Pace(rules.idle_timeout)
-        self.calls = CallTable(db, days)
-        self.rewards = RewardTable(db, rules, memory)
+        self.tallies = TallyTable(db, days)
+        self.tallies.begin()
+        self.calls = CallTable(db, days, self.tallies)
+        self.rewards = RewardTable(db, rules, memory, self.tallies)
         self.pins = PinTable(db)
         self.outcomes = OutcomeLog(db)
         self.groups = GroupTable(db, rules)
@@ -62,10 +65,12 @@ class SqlStore:
         self.episodes = EpisodeTable(db, self.calls, self.rewards)
         self.archive = CallArchive(db, self.calls, self.episodes)
         self.batches = BatchQueue(db, rules, self.groups, self.calls, self.rewards)
-        self.judging = JudgeQueue(db, rules, memory, self.episodes, self.groups, self.rewards, self.outcomes)
-        self.statistics = StoreStatistics(db, rules, pace, days, self.rewards)
+        self.judging = JudgeQueue(
+            db, rules, memory, self.episodes, self.groups, self.rewards, self.outcomes, self.tallies
+        )
+        self.statistics = StoreStatistics(db, rules, pace, self.tallies, self.rewards)
         self.reports = Reports(db, self.calls, self.groups, self.rewards)
-        self._deletion = Deletion(db, memory, self.calls, self.episodes, self.groups)
+        self._deletion = Deletion(db, memory, self.calls, self.episodes, self.groups, self.tallies)
         self._lifecycle = Lifecycle(
             db,
             rules,
@@ -79,6 +84,7 @@ class SqlStore:
             self.batches,
             self.outcomes,
             self._deletion,
+            self.tallies,
         )
         self._positions = SpoolPositions(instance, memory)
         self._snapshots = Snapshots(db, days, self._positions)
@@ -106,9 +112,10 @@ class SqlStore:
                 self.audit,
                 self.cache,
                 self._deletion,
-                EpisodeRestore(self.rules, memory, self.calls),
+                EpisodeRestore(self.rules, memory, self.calls, self.groups),
             ),
             pace,
+            self.tallies,
         )
 
     @property

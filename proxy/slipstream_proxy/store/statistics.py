@@ -3,54 +3,74 @@
 from __future__ import annotations
 
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.store.counts import counts
-from slipstream_proxy.store.days import DayTables
+from slipstream_proxy.store.counts import counts, missing_rewards
 from slipstream_proxy.store.driver import Driver
-from slipstream_proxy.store.funnel import FunnelCounts, funnel_counts
+from slipstream_proxy.store.funnel import DearFigures, FunnelCounts, dear_figures, funnel_counts
 from slipstream_proxy.store.pace import Pace
+from slipstream_proxy.store.paced import PacedFigure
 from slipstream_proxy.store.rewards import RewardTable
+from slipstream_proxy.store.tallies import TallyTable
 from slipstream_proxy.store.values import Rules
 
 
 class StoreStatistics:
-    def __init__(self, db: Driver, rules: Rules, pace: Pace, days: DayTables, rewards: RewardTable) -> None:
+    def __init__(self, db: Driver, rules: Rules, pace: Pace, tallies: TallyTable, rewards: RewardTable) -> None:
         self.db = db
         self.rules = rules
         self.pace = pace
-        self.days = days
+        self.tallies = tallies
         self.rewards = rewards
+        self._missing: PacedFigure[dict[str, int]] = PacedFigure()
+        self._orphans: PacedFigure[int] = PacedFigure()
+        self._dear: PacedFigure[DearFigures] = PacedFigure()
 
     def counts(self, now: float) -> JsonObject:
         """Episodes and groups by state, calls, untrainable by reason, rewards by source, missing rewards by name."""
+        missing, orphans = self._missing.get(None, self._look_missing), self._orphans.get(None, self._look_orphans)
         with self.db.read() as tx:
-            orphans = self.rewards.count_orphans(tx)
-            return counts(tx, self.rules, self.days.tables(tx), orphans, now)
+            return counts(tx, self.tallies.all(tx), missing, orphans, now)
 
     def funnel(self, judge_name: str, now: float) -> FunnelCounts:
         """The numbers behind "why is there no step yet". ``judge_name``: the reward name that the judge writes."""
+        dear = self._dear.get(judge_name, lambda: self._look(judge_name))
+        orphans = self._orphans.get(None, self._look_orphans)
         with self.db.read() as tx:
-            orphans = self.rewards.count_orphans(tx)
-            return funnel_counts(tx, self.rules, self.pace, self.days.tables(tx), judge_name, orphans, now)
+            return funnel_counts(tx, self.rules, self.pace, self.tallies.all(tx), dear, orphans, now)
 
     def success_by_adapter(self) -> list[JsonObject]:
-        """For the page: adapter, split, arm, episodes, mean reward, std (of the sample; 0 for one)."""
-        sql = """SELECT model, adapter, split, arm, count(*), avg(reward), coalesce(stddev_samp(reward), 0),
-            min(started), max(started) FROM t_episodes WHERE reward IS NOT NULL AND state <> 'deleted'
-            AND adapter IS NOT NULL
-            GROUP BY model, adapter, split, arm ORDER BY model, min(started), split, arm"""
-        names = ("model", "adapter", "split", "arm", "episodes", "mean", "std", "first", "last")
+        """For the page: adapter, split, arm, episodes, mean reward, std (of the sample; 0 for one).
+
+        ``first`` and ``last``: when its first and its last rewarded episode began.
+        """
         with self.db.read() as tx:
-            return [dict(zip(names, row, strict=True)) for row in tx.all(sql)]
+            kept = self.tallies.all(tx).success
+        found = [
+            dict(zip(("model", "adapter", "split", "arm"), parts, strict=True))
+            | {"episodes": t.n, "mean": t.mean, "std": t.spread, "first": t.low, "last": t.high}
+            for parts, t in kept.items()
+        ]
+        return sorted(found, key=lambda r: (r["model"], r["first"], r["split"], r["arm"]))
 
     def rewards_by_source(self) -> list[JsonObject]:
         """Source, adapter, split, count, mean, std (of the sample; 0 for one) of the rewards that count: the latest
         of each name.
         """
-        sql = """SELECT r.source, e.adapter, e.split, count(*), avg(r.value), coalesce(stddev_samp(r.value), 0) FROM (
-            SELECT DISTINCT ON (eid, call, name, source) eid, source, value FROM t_rewards
-            ORDER BY eid, call, name, source, seq DESC) r
-            JOIN t_episodes e ON e.eid = r.eid WHERE e.state <> 'deleted' AND e.adapter IS NOT NULL
-            GROUP BY r.source, e.adapter, e.split ORDER BY r.source, e.adapter, e.split"""
-        names = ("source", "adapter", "split", "count", "mean", "std")
         with self.db.read() as tx:
-            return [dict(zip(names, row, strict=True)) for row in tx.all(sql)]
+            kept = self.tallies.all(tx).sources
+        return [
+            dict(zip(("source", "adapter", "split"), parts, strict=True))
+            | {"count": t.n, "mean": t.mean, "std": t.spread}
+            for parts, t in sorted(kept.items())
+        ]
+
+    def _look(self, judge_name: str) -> DearFigures:
+        with self.db.read() as tx:
+            return dear_figures(tx, self.rules, judge_name)
+
+    def _look_missing(self) -> dict[str, int]:
+        with self.db.read() as tx:
+            return missing_rewards(tx, self.rules)
+
+    def _look_orphans(self) -> int:
+        with self.db.read() as tx:
+            return self.rewards.count_orphans(tx)

@@ -4,7 +4,8 @@ import duckdb
 import pytest
 
 from slipstream_proxy.store import schema
-from slipstream_proxy.store.ducktx import ARROW, DuckTx
+from slipstream_proxy.store.driver import IN
+from slipstream_proxy.store.ducktx import ARROW, DuckTx, spread
 
 
 @pytest.fixture
@@ -31,3 +32,14 @@ def test_rows_in_bulk(tx):
 
 def test_every_kind_of_column_is_known():
     assert {kind for columns in schema.TABLES.values() for kind in columns.values()} <= set(ARROW)
+
+
+def test_short_lists_are_parameters_of_their_own():
+    few, many = ["a", "b"], [str(n) for n in range(600)]
+    sql = f"SELECT ? FROM t WHERE x {IN} AND y = ? AND z {IN} AND w = ?"
+    assert spread(sql, (1, few, 2, many, 3)) == (
+        f"SELECT ? FROM t WHERE x IN (?, ?) AND y = ? AND z {IN} AND w = ?",
+        [1, "a", "b", 2, many, 3],
+    )
+    assert spread("SELECT 1", ()) == ("SELECT 1", ())
+    assert spread(f"x {IN}", ([],)) == (f"x {IN}", [[]])

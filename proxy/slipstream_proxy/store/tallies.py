@@ -1,0 +1,185 @@
+"""Counters that are kept: each transaction adds to them what it changes.
+
+A transaction counts the episodes that it touches before and after its changes, with the same queries that count the
+whole store, and appends the difference. So what is kept and what would be counted are one definition, and a kill
+leaves both as they were.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from slipstream_proxy.store.driver import IN, Driver, Tx
+from slipstream_proxy.store.meta import get_meta, set_meta
+
+SEPARATOR = "\x1f"
+"""Between the parts of a label; in SQL ``chr(31)``."""
+MOST_ROWS = 256
+"""Rows of ``t_tallies`` that a sweep leaves as they are; more are summed up."""
+KEPT = "tallies"
+"""In ``t_meta``: the counters have been begun."""
+
+EPISODES = """SELECT 'episodes', state || chr(31) || split || chr(31) ||
+    CASE WHEN state = 'done' AND NOT grouped AND trained_calls > 0 THEN 'alone' ELSE '' END, count(*),
+    coalesce(sum(calls), 0), coalesce(sum(trained_calls), 0), NULL, NULL FROM t_episodes WHERE {which} GROUP BY 2"""
+SUCCESS = """SELECT 'success', model || chr(31) || adapter || chr(31) || split || chr(31) || arm, count(*), sum(reward),
+    sum(reward * reward), min(started), max(started) FROM t_episodes
+    WHERE reward IS NOT NULL AND state <> 'deleted' AND adapter IS NOT NULL AND {which} GROUP BY 2"""
+REWARDS = "SELECT 'rewards', source, count(*), 0, 0, NULL, NULL FROM t_rewards WHERE {which} GROUP BY 2"
+SOURCES = """SELECT 'sources', r.source || chr(31) || e.adapter || chr(31) || e.split, count(*), sum(r.value),
+    sum(r.value * r.value), NULL, NULL FROM (SELECT DISTINCT ON (eid, call, name, source) eid, source, value
+    FROM t_rewards WHERE {which} ORDER BY eid, call, name, source, seq DESC) r
+    JOIN (SELECT eid, adapter, split FROM t_episodes WHERE {which} AND state <> 'deleted' AND adapter IS NOT NULL) e
+    ON e.eid = r.eid GROUP BY 2"""
+COUNTS = f"{EPISODES} UNION ALL {SUCCESS} UNION ALL {REWARDS} UNION ALL {SOURCES}"
+UNTRAINABLE = """SELECT coalesce(reason, 'unknown'), count(*) FROM {table}
+    WHERE NOT trainable AND trained IS NOT NULL AND {which} GROUP BY 1"""
+
+
+class CallTables(Protocol):
+    def tables(self, tx: Tx) -> list[str]:
+        """Those of all days with calls."""
+
+
+class Tally(NamedTuple):
+    """``n``: how many. ``x``, ``y``: of episodes their calls and trained calls, of rewards their sum and the sum of
+    squares. ``low``, ``high``: when the first and the last of these episodes began, deleted ones too.
+    """
+
+    n: int
+    x: float = 0.0
+    y: float = 0.0
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def mean(self) -> float:
+        return self.x / self.n
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the sample; 0 for one."""
+        if self.n < 2:
+            return 0.0
+        return float(max(0.0, (self.y - self.x * self.x / self.n) / (self.n - 1)) ** 0.5)
+
+
+Tallies = dict[tuple[str, str], Tally]
+"""By (name, label)."""
+
+
+class Tallied(NamedTuple):
+    """What is kept, by the parts of its label."""
+
+    episodes: dict[tuple[str, ...], Tally]
+    """By state, split, and ``alone`` for one that no group takes because it has no task."""
+    success: dict[tuple[str, ...], Tally]
+    """By model, adapter, split, arm."""
+    rewards: dict[tuple[str, ...], Tally]
+    """By source."""
+    sources: dict[tuple[str, ...], Tally]
+    """The latest rewards of each name, by source, adapter, split."""
+    untrainable: dict[tuple[str, ...], Tally]
+    """By day's table and reason."""
+
+
+def drop_tallies(tx: Tx, table: str) -> None:
+    """A day's calls are dropped."""
+    sql = "DELETE FROM t_tallies WHERE name = 'untrainable' AND split_part(label, chr(31), 1) = ?"
+    tx.run(sql, (table,))
+
+
+class TallyTable:
+    def __init__(self, db: Driver, days: CallTables) -> None:
+        self.db = db
+        self.days = days
+
+    def begin(self) -> None:
+        """Count once what is there, in a store that comes from an older release."""
+        with self.db.write() as tx:
+            if get_meta(tx, KEPT) is None:
+                self.recount(tx)
+                set_meta(tx, KEPT, "1")
+
+    def recount(self, tx: Tx) -> None:
+        """Count the whole store again."""
+        tx.run("DELETE FROM t_tallies")
+        self._insert(tx, self.counted(tx))
+
+    def counted(self, tx: Tx, eids: Collection[str] | None = None) -> Tallies:
+        """What the tables hold of these episodes (None: of all), without what is kept."""
+        which, params = ("TRUE", []) if eids is None else (f"eid {IN}", [list(eids)] * COUNTS.count("{which}"))
+        found = {(row[0], row[1]): Tally(int(row[2]), *row[3:]) for row in tx.all(COUNTS.format(which=which), params)}
+        for table in self.days.tables(tx) if eids is None else ():
+            found |= self._untrainable(tx, table, None)
+        return found
+
+    def all(self, tx: Tx) -> Tallied:
+        """What is kept."""
+        made = Tallied({}, {}, {}, {}, {})
+        for (name, label), tally in self._sums(tx).items():
+            getattr(made, name)[tuple(label.split(SEPARATOR))] = tally
+        return made
+
+    @contextmanager
+    def around(self, tx: Tx, eids: Collection[str], new: Collection[str] = ()) -> Iterator[None]:
+        """The block changes nothing that is counted but these episodes and their rewards. ``new``: those of them that
+        the store has nothing of yet.
+        """
+        known = [eid for eid in eids if eid not in new]
+        before = self.counted(tx, known) if known else {}
+        yield
+        self._insert(tx, difference(before, self.counted(tx, eids) if eids else {}))
+
+    @contextmanager
+    def around_calls(self, tx: Tx, tables: Iterable[str], eids: Collection[str]) -> Iterator[None]:
+        """The block changes calls of these episodes in these tables."""
+        tables = list(tables) if eids else []
+        before: Tallies = {}
+        for table in tables:
+            before |= self._untrainable(tx, table, eids)
+        yield
+        after: Tallies = {}
+        for table in tables:
+            after |= self._untrainable(tx, table, eids)
+        self._insert(tx, difference(before, after))
+
+    def add_calls(self, tx: Tx, table: str, reasons: Iterable[str | None]) -> None:
+        """Calls that cannot be trained on, by their reasons, were inserted into a day's table."""
+        found: dict[str, int] = defaultdict(int)
+        for reason in reasons:
+            found[reason or "unknown"] += 1
+        self._insert(tx, {("untrainable", table + SEPARATOR + reason): Tally(n) for reason, n in found.items()})
+
+    def compact(self, tx: Tx) -> None:
+        """Sum up what transactions have appended."""
+        if tx.all("SELECT count(*) FROM t_tallies")[0][0] > MOST_ROWS:
+            sums = self._sums(tx)
+            tx.run("DELETE FROM t_tallies")
+            self._insert(tx, sums)
+
+    def _untrainable(self, tx: Tx, table: str, eids: Collection[str] | None) -> Tallies:
+        which, params = ("TRUE", []) if eids is None else (f"eid {IN}", [list(eids)])
+        rows = tx.all(UNTRAINABLE.format(table=table, which=which), params)
+        return {("untrainable", table + SEPARATOR + reason): Tally(int(n)) for reason, n in rows}
+
+    def _sums(self, tx: Tx) -> Tallies:
+        sql = """SELECT name, label, sum(n), sum(x), sum(y), min(low), max(high) FROM t_tallies GROUP BY name, label
+            HAVING sum(n) <> 0"""
+        return {(name, label): Tally(int(n), *rest) for name, label, n, *rest in tx.all(sql)}
+
+    def _insert(self, tx: Tx, tallies: Tallies) -> None:
+        tx.insert("t_tallies", [(*key, *tally) for key, tally in tallies.items()])
+
+
+def difference(before: Tallies, after: Tallies) -> Tallies:
+    """What is to be added to ``before``, to have ``after``."""
+    found: Tallies = {}
+    for key in {**before, **after}:
+        old, new = before.get(key, Tally(0)), after.get(key, Tally(0))
+        if (old.n, old.x, old.y) != (new.n, new.x, new.y):
+            found[key] = Tally(new.n - old.n, new.x - old.x, new.y - old.y, new.low, new.high)
+    return found

@@ -1,0 +1,152 @@
+"""Conformance: what is kept is what would be counted, whatever happens in whatever order."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from tests.proxy.store.helpers import NOW, call, done, group, mutation, reward, want
+
+from slipstream.contract import BatchAck, GroupLeaseIn, Score, ScoresIn
+from slipstream_proxy.store.tallies import MOST_ROWS, Tally
+from slipstream_proxy.store.values import EpisodeFilter
+
+
+def check(store):
+    with store.db.read() as tx:
+        kept = store.tallies._sums(tx)
+        counted = store.tallies.counted(tx)
+    assert {key: t.n for key, t in kept.items()} == {key: t.n for key, t in counted.items()}
+    for key, tally in counted.items():
+        assert kept[key].x == pytest.approx(tally.x, abs=1e-6), key
+        assert kept[key].y == pytest.approx(tally.y, abs=1e-6), key
+        if tally.low is not None:
+            assert kept[key].low <= tally.low and kept[key].high >= tally.high, "a forgotten one may be the first"
+
+
+class Life:
+    """A store's, at random: three tasks, two keys, four names of rewards and sources."""
+
+    def __init__(self, store, seed):
+        self.store, self.random, self.now = store, random.Random(seed), NOW
+
+    def name(self):
+        return f"{self.random.choice('abcdefgh')}{self.random.randrange(3)}"
+
+    def record(self):
+        r, name, key = self.random, self.name(), self.random.choice(["-", "k"])
+        match r.randrange(6):
+            case 0 | 1:
+                return call(
+                    name,
+                    at=self.now,
+                    key=key,
+                    task=r.choice([None, "t1", "t2"]),
+                    done=r.random() < 0.2,
+                    adapter=r.choice([None, "m@1", "m@2"]),
+                    split=r.choice(["train", "train", "eval"]),
+                    outcome=r.choice(["ok", "ok", "ok", "aborted"]),
+                    attempt=r.randrange(2),
+                    body_hash=r.choice(["", "same"]),
+                )
+            case 2 | 3:
+                source = r.choice(["agent", "judge", "human"])
+                return reward(name, r.random(), at=self.now, key=key, name=r.choice(["reward", "style"]), source=source)
+            case 4:
+                return done(name, at=self.now, key=key)
+            case _:
+                return mutation("delete" if r.random() < 0.3 else "blank", {"key": key, "episode": name}, at=self.now)
+
+    def step(self):
+        store, r = self.store, self.random
+        self.now += r.choice([0.1, 1.0, 30.0, 1000.0])
+        match r.randrange(9):
+            case 0:
+                store.sweep(self.now)
+            case 1:
+                store.delete(None, self.name(), self.now)
+            case 2:
+                got = store.judging.lease(GroupLeaseIn(worker="j", names=["reward"], singles=True), self.now)
+                for one in got.groups if got else ():
+                    scores = [
+                        Score(episode=e.episode.id, name="reward", value=r.random(), source="judge")
+                        for e in one.episodes
+                        if not e.context
+                    ]
+                    store.judging.score(one.id, ScoresIn(lease=got.lease, scores=scores), self.now)
+            case 3:
+                got = store.batches.lease(want(), {}, 0, self.now)
+                if got is not None:
+                    store.batches.ack(
+                        got.id, BatchAck(lease=got.lease, outcome=r.choice(["trained", "released"])), self.now
+                    )
+            case _:
+                store.ingest([self.record() for _ in range(r.randrange(1, 12))], {})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_kept_is_counted_after_anything(store, seed):
+    life = Life(store, seed)
+    for n in range(40):
+        life.step()
+        if n % 4 == 0:
+            check(store)
+    check(store)
+
+
+def test_a_batch_that_fails_leaves_no_trace_and_another_program_finds_the_same(opened):
+    store = opened()
+    store.ingest([*group("t1"), call("b", adapter="m@1")], {})
+    with pytest.raises(ValueError, match="unknown kind"):
+        store.ingest([call("c"), reward("b", 0.25), mutation("nonsense", {})], {})
+    check(store)
+    before = store.statistics.success_by_adapter()
+    store.close()
+    again = opened()
+    check(again)
+    assert again.statistics.success_by_adapter() == before
+
+
+def test_a_restored_episode_and_a_dropped_day(store):
+    store.ingest([*group("t1", 3), call("torn", outcome="aborted", at=NOW + 86_400)], {})
+    found = [e.model_dump(mode="json") for page in store.episodes.export(EpisodeFilter()) for e in page]
+    for n, episode in enumerate(found):
+        episode["id"] = f"again{n}"
+        for number, one in enumerate(episode["call_list"]):
+            one["id"] = f"again{n}-{number}"
+        days = ["2027-01-15", "2027-01-16"]
+        data = {"key": "-", "episode": episode["id"], "days": days, "text": json.dumps(episode)}
+        store.ingest([mutation("episode", data)], {})
+    check(store)
+    counts = store.statistics.counts(NOW)
+    assert counts["calls"] == 8 and counts["rewards"] == {"agent": 6} and sum(counts["untrainable"].values()) == 2
+    for day in store.archive.days():
+        store.archive.drop(day)
+    check(store)
+    assert store.statistics.counts(NOW)["untrainable"] == {}
+
+
+def test_what_is_appended_is_summed_up(store):
+    for n in range(MOST_ROWS + 8):
+        store.ingest([call(f"e{n}")], {})
+    store.sweep(NOW + 60)
+    with store.db.read() as tx:
+        assert tx.all("SELECT count(*) FROM t_tallies")[0][0] < MOST_ROWS
+    check(store)
+
+
+def test_a_change_of_the_weights_counts_again(opened):
+    store = opened(weights={"reward": 1.0})
+    store.ingest([call("a", adapter="m@1"), reward("a", 0.5), reward("a", 1.0, name="style")], {})
+    store.close()
+    other = opened(weights={"reward": 1.0, "style": 1.0})
+    check(other)
+    assert other.statistics.success_by_adapter()[0]["mean"] == 1.5
+
+
+def test_the_spread_is_that_of_the_sample():
+    values = [0.1, 0.4, 0.9]
+    tally = Tally(3, sum(values), sum(v * v for v in values))
+    assert tally.mean == pytest.approx(1.4 / 3) and tally.spread == pytest.approx(0.4041452)
+    assert Tally(1, 0.3, 0.09).spread == 0.0
