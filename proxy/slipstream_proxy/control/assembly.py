@@ -15,6 +15,7 @@ from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engine_lease import EngineLease
 from slipstream_proxy.control.engines import EnginePool
+from slipstream_proxy.control.forgetting import Forgetter
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.judge_board import JudgeBoard
 from slipstream_proxy.control.live import LiveState
@@ -61,4 +62,5 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         health=StoreHealth(probe_of(config.store_url)),
         judges=JudgeBoard(config.judge.name),
         texter=TokenTexter(config),
+        forgetter=Forgetter(stores, config.store.archive),
     )

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,14 +115,14 @@ class Ingester:
     def wake(self) -> None:
         self._wake.set()
 
-    async def forget(self, key: str, episode: str) -> None:
-        """A deletion: its text and tokens go from the spool now, or with the next snapshot that succeeds."""
-        self.forgotten.add((key, episode))
-        try:
-            await in_thread(self.tidy)
-        except Exception:
-            log.exception("what was forgotten stands in the spool until the next snapshot")
-            self._snapshot_now.set()
+    def blank(self, names: Collection[tuple[str, str]]) -> None:
+        """The text and tokens of these episodes (key, id) go from the spool, behind a snapshot of the store.
+
+        Raises what keeps the snapshot from being taken.
+        """
+        if names:
+            self.forgotten.update(names)
+            self.tidy()
 
     def expect(self, id: str) -> asyncio.Future[None]:
         """Done when the mutation of this id is in the store. Ask before it is spooled."""

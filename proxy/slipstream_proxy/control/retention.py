@@ -15,6 +15,8 @@ from slipstream_proxy.control.threads import end
 log = logging.getLogger(__name__)
 SWEEP_EVERY = 1.0
 RETENTION_EVERY = 600.0
+EMPTY = 0.2
+"""Share of the database's file that is free, from which it is written anew after days were dropped."""
 
 
 class Sweeper:
@@ -60,6 +62,7 @@ class Sweeper:
             rows = await deps.ask(deps.store.archive.drop, day)
             event = Event(kind="retention", at=time.time(), data={"day": day, "calls": rows})
             await deps.mutations.keep("event", event.model_dump(mode="json"))
+            deps.forgetter.shrink |= await deps.ask(deps.store.free_share) > EMPTY
 
 
 def _dashed(day: str) -> str:

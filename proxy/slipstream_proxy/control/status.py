@@ -107,6 +107,7 @@ async def status_of(deps: Deps) -> c.Status:
         waiting=[line.sentence for line in funnel.lines],
         funnel=funnel,
         judging=judging,
+        forgetting=deps.forgetter.progress(),
         sidecars=sidecars,
         batch={"batches": counts.get("batches", {}), "missing": counts.get("missing", {})},
     )

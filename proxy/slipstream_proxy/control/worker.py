@@ -63,6 +63,7 @@ class ControlPlane:
         self.deps.gatekeeper.notify()
         self.sweeper.start()
         self.deps.audit.start()
+        self.deps.forgetter.start()
         return self.deps
 
     async def serve(self) -> None:
@@ -82,6 +83,7 @@ class ControlPlane:
     async def stop(self) -> None:
         await self.deps.audit.stop()
         await self.sweeper.stop()
+        await self.deps.forgetter.stop()
         if self.runner:
             await self.runner.cleanup()
             self.config.socket.unlink(missing_ok=True)

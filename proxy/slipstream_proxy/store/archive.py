@@ -55,12 +55,13 @@ SCHEMA = pa.schema(
 JSON = ("sampling", "messages", "tools", "reply")
 
 
-def forget_archived(path: Path, key: str, episode: str) -> int:
-    """Write an archive again without an episode. → Its calls that are gone."""
+def forget_archived(path: Path, names: Collection[Name]) -> int:
+    """Write an archive again without these episodes. → Their calls that are gone."""
+    eids = pa.array([eid_of(*name) for name in names], pa.string())
     part, gone = path.with_name(f".{path.name}.part"), 0
     with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
         for batch in pq.ParquetFile(path).iter_batches(1000):
-            mine = pc.and_(pc.equal(batch["key"], key), pc.equal(batch["episode"], episode))
+            mine = pc.is_in(pc.binary_join_element_wise(batch["key"], batch["episode"], "/"), eids)
             gone += pc.sum(mine).as_py() or 0
             writer.write_table(pa.Table.from_batches([batch.filter(pc.invert(mine))], schema=SCHEMA))
     part.replace(path)

@@ -86,7 +86,13 @@ class Driver(Protocol):
         """Write it again from what is open. Raises ``StoreError`` or ``OSError``."""
 
     def rewrite(self, tables: Sequence[str]) -> None:
-        """Write tables anew, so that rows deleted from them are nowhere in the database's files."""
+        """Write tables anew, so that rows deleted from them are nowhere in the database's files.
+
+        Others read and write meanwhile. Raises ``StoreError`` when it can't be done now.
+        """
+
+    def free_share(self) -> float:
+        """Of the database's file, how much is empty; 0 where that is the server's affair."""
 
     def sql(self, query: str, limit: int, timeout: float) -> SqlResult:
         """A user's query, locked down. Raises ``QueryError``."""

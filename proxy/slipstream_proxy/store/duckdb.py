@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ import duckdb
 from slipstream.contract import SqlResult
 from slipstream_proxy.store.bounded import BoundedQuery, QueryRequest
 from slipstream_proxy.store.driver import StoreError
-from slipstream_proxy.store.duckfile import open_file, open_or_set_aside, restore_deleted, write_anew
+from slipstream_proxy.store.duckcopy import Busy, NotingTx, WriteLog, copy_anew
+from slipstream_proxy.store.duckfile import open_file, open_or_set_aside, restore_deleted
 from slipstream_proxy.store.ducktx import DuckTx
 from slipstream_proxy.store.queries import check
 from slipstream_proxy.store.sqlstore import SqlStore
@@ -57,6 +58,8 @@ class DuckDriver:
         self._cursors: list[duckdb.DuckDBPyConnection] = []
         self._local = threading.local()
         self._seq: int | None = None
+        self._log: WriteLog | None = None
+        """Of what is written while the file is copied."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._con: duckdb.DuckDBPyConnection | None
         self._con, self.rebuilt = open_or_set_aside(self.path, self._config)
@@ -90,17 +93,20 @@ class DuckDriver:
                 self._idle.notify_all()
 
     @contextmanager
-    def _closed(self, patience: float | None = None) -> Iterator[None]:
+    def _closed(self, patience: float | None = None, *, copied: bool = False) -> Iterator[None]:
         """Nobody has the file open meanwhile; then it is open again. ``_writing`` is held.
 
-        Raises ``StoreError`` if readers need longer.
+        ``copied``: for a copy to take its place; else a copy that is being made is given up. Raises ``Busy`` if
+        readers need longer.
         """
+        if self._log is not None and not copied:
+            self._log.give_up()
         with self._idle:
             self._closing = True
             if not self._idle.wait_for(lambda: self._users == 0, patience):
                 self._closing = False
                 self._idle.notify_all()
-                raise StoreError(f"{self.path} is being read all the time")
+                raise Busy(f"{self.path} is being read all the time")
         self._keep_file()
         try:
             self._close()
@@ -161,10 +167,13 @@ class DuckDriver:
             try:
                 with self._using():
                     cursor = self._cursor()
+                    tx = DuckTx(cursor) if self._log is None else NotingTx(cursor)
                     cursor.begin()
                     try:
-                        yield DuckTx(cursor)
+                        yield tx
                         cursor.commit()
+                        if self._log is not None and isinstance(tx, NotingTx):
+                            self._log.add(tx.written)
                     except BaseException:
                         self._seq = None
                         self._roll_back(cursor)
@@ -200,6 +209,8 @@ class DuckDriver:
             try:
                 self._cursor().execute("CHECKPOINT").fetchall()
             except duckdb.TransactionException:
+                if self._log is not None:
+                    return  # a copy is being made: its last step settles more than this
                 # Somebody reads: this one waits until they have done, as no new transaction writes meanwhile.
                 self._cursor().execute("FORCE CHECKPOINT").fetchall()
 
@@ -227,8 +238,48 @@ class DuckDriver:
         """Copy what is there to a new file that takes the old one's place: freed blocks of a DuckDB file keep their
         bytes.
         """
-        with self._writing, self._closed():
-            write_anew(self.path, self._config)
+        copy_anew(self, self._config)
+
+    def free_share(self) -> float:
+        """Of the file's blocks, how many are free."""
+        with self.read() as tx:
+            ((total, free),) = tx.all("SELECT total_blocks, free_blocks FROM pragma_database_size()")
+        return float(free / total) if total else 0.0
+
+    def begin_copy(self) -> tuple[duckdb.DuckDBPyConnection, WriteLog]:
+        """See ``duckcopy``."""
+        with self._writing:
+            with self._idle:
+                self._idle.wait_for(lambda: not self._closing)
+                if self._con is None or self._ended:
+                    raise StoreError(f"{self.path} is not open")
+                cursor = self._con.cursor()
+                self._users += 1
+            cursor.begin()
+            cursor.execute("SELECT count(*) FROM t_meta").fetchall()
+            self._log = WriteLog()
+            return cursor, self._log
+
+    def end_read(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """The copy's reading transaction ends."""
+        cursor.close()
+        with self._idle:
+            self._users -= 1
+            self._idle.notify_all()
+
+    def end_copy(self) -> None:
+        """Nothing is noted any more."""
+        self._log = None
+
+    @contextmanager
+    def held(self) -> Iterator[DuckTx]:
+        """Nobody writes meanwhile."""
+        with self._writing:
+            yield DuckTx(self._cursor())
+
+    def replaced(self, patience: float) -> AbstractContextManager[None]:
+        """While it is held: the file is closed meanwhile. Raises ``Busy`` if readers need longer."""
+        return self._closed(patience, copied=True)
 
     # users' queries
 
@@ -267,6 +318,8 @@ class DuckDriver:
                 log.error("%s is open in another process, too", self.path)
 
     def close(self) -> None:
+        if self._log is not None:
+            self._log.give_up()
         with self._writing:
             with self._idle:
                 self._ended = True

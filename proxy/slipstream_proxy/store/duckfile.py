@@ -91,28 +91,13 @@ def _try_open(path: Path, config: dict[str, str]) -> tuple[duckdb.DuckDBPyConnec
         return None, reason
 
 
-def write_anew(path: Path, config: dict[str, str]) -> None:
-    """Copy what is there to a new file that takes the old one's place: freed blocks keep their bytes.
-
-    Raises ``StoreError`` for a log that stays.
-    """
-    new = Path(f"{path}.rewrite")
-    # The last connection that closes writes the log into the file; a log that stays would be the old file's.
-    if Path(f"{path}.wal").exists():
-        duckdb.connect(str(path), config=config).close()
-    new.unlink(missing_ok=True)
-    with duckdb.connect(":memory:", config=config) as con:
-        for file, name, mode in ((path, "old", " (READ_ONLY)"), (new, "new", "")):
-            quoted = str(file).replace("'", "''")
-            con.execute(f"ATTACH '{quoted}' AS {name}{mode}")
-        con.execute("COPY FROM DATABASE old TO new")
-        con.execute("CHECKPOINT new")
-    if Path(f"{path}.wal").exists():
-        raise StoreError(f"{path}.wal is still there: the file was not rewritten")
-    new.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+def sync_folder(folder: Path) -> None:
+    """Make renames in it durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def restore_deleted(path: Path) -> None:

@@ -119,6 +119,18 @@ class EpisodeTable:
             tables = self.calls.days.tables_of(tx, list(self.load(tx, [eid]).values()))
             return {row[0] for t in tables for row in tx.all(f"SELECT id FROM {t} WHERE eid = ?", (eid,))}
 
+    def known(self, key: str | None, ids: Collection[str]) -> list[Name]:
+        """Those of these episodes that there are, of this key or (None) of any."""
+        sql = f"SELECT key, id FROM t_episodes WHERE id {IN} AND state <> 'deleted'"
+        with self.db.read() as tx:
+            return [(k, i) for k, i in tx.all(sql, (list(ids),)) if key in (None, k)]
+
+    def names(self, wanted: EpisodeFilter) -> list[Name]:
+        """(key, id) of every episode that the filter wants, its ``limit`` apart."""
+        where, params = where_of(replace(wanted, cursor=None))
+        with self.db.read() as tx:
+            return [(key, name) for key, name in tx.all(f"SELECT key, id FROM t_episodes WHERE {where}", params)]
+
     def owners(self, episode: str, most: int = 2) -> list[str]:
         """Keys that have an episode of this id, deleted ones apart, at most ``most`` of them."""
         with self.db.read() as tx:

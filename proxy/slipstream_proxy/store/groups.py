@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
@@ -174,10 +174,11 @@ class GroupTable:
 
     def leave(self, tx: Tx, eps: Collection[EpisodeRow]) -> None:
         """Episodes that are deleted leave their groups; a group of none is dropped."""
-        groups = [ep.grp for ep in eps if ep.grp]
-        for group in groups:
-            tx.run("UPDATE t_groups SET n = n - 1 WHERE id = ?", (group,))
+        leaving = Counter(ep.grp for ep in eps if ep.grp)
+        groups = list(leaving)
         if groups:
+            sizes = tx.all(f"SELECT id, n FROM t_groups WHERE id {IN}", (groups,))
+            tx.update("t_groups", ("id",), ("n",), [(group, n - leaving[group]) for group, n in sizes])
             tx.run(f"UPDATE t_groups SET state = 'dropped', cause = ? WHERE n <= 0 AND id {IN}", (DELETED, groups))
 
     def members(self, tx: Tx, groups: Collection[str]) -> dict[str, list[EpisodeRow]]:

@@ -1,15 +1,11 @@
-"""What time does: idle episodes end, groups complete by age, leases run out, orphans expire, what was deleted is
-written over.
-"""
+"""What time does: idle episodes end, groups complete by age, leases run out, orphans expire."""
 
 from __future__ import annotations
 
-import logging
 from typing import NamedTuple
 
 from slipstream_proxy.store.batches import BatchQueue
 from slipstream_proxy.store.days import DayTables
-from slipstream_proxy.store.deletion import Deletion
 from slipstream_proxy.store.driver import Driver, Tx
 from slipstream_proxy.store.episodes import EpisodeTable
 from slipstream_proxy.store.groups import GroupTable
@@ -20,8 +16,6 @@ from slipstream_proxy.store.pins import PinTable
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.tallies import TallyTable
 from slipstream_proxy.store.values import Rules
-
-log = logging.getLogger("slipstream.store")
 
 SELDOM = 30.0
 """Seconds between searches for what is rare and costs a look at every episode."""
@@ -51,7 +45,6 @@ class Lifecycle:
         pins: PinTable,
         batches: BatchQueue,
         outcomes: OutcomeLog,
-        deletion: Deletion,
         tallies: TallyTable,
     ) -> None:
         self.db = db
@@ -65,7 +58,6 @@ class Lifecycle:
         self.pins = pins
         self.batches = batches
         self.outcomes = outcomes
-        self.deletion = deletion
         self.tallies = tallies
         self._swept = self._searched = self._looked = -SELDOM
         self._due = 0.0
@@ -84,11 +76,6 @@ class Lifecycle:
             self.groups.mark_ready(tx, complete | held, now)
             self.batches.expire(tx, now)
             self._expire_orphans(tx, now)
-        try:
-            self.deletion.scrub()
-        except Exception:
-            # It stays noted, and the next sweep tries again: there may be no room for the copy.
-            log.exception("what was deleted could not be written over yet")
 
     def _expire_orphans(self, tx: Tx, now: float) -> None:
         """What is known to have no orphans is not searched for them."""

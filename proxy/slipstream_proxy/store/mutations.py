@@ -54,7 +54,10 @@ class MutationReplay:
             case "episode":
                 self.restore.apply(tx, changes, item)
             case "delete":
-                changes.gone.update(dict.fromkeys(self.deletion.eids(tx, data["key"], data["episode"])))
+                if "episodes" in data:
+                    changes.gone.update(dict.fromkeys(eid_of(*name) for name in data["episodes"]))
+                else:
+                    changes.gone.update(dict.fromkeys(self.deletion.eids(tx, data["key"], data["episode"])))
             case "scores":
                 scores = ScoresIn.model_validate(data["scores"])
                 for row in self.judging.replay(tx, data["group"], scores, item.at, key=data.get("key")):

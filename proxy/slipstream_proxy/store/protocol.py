@@ -11,7 +11,7 @@ what they hold:
 
 - ``reward``  ``{"key", "episode", "reward": RewardIn}``
 - ``done``    ``{"key", "episode"}``
-- ``delete``  ``{"key": id | None, "episode"}``
+- ``delete``  ``{"key": id | None, "episode"}``, or of many ``{"episodes": [[key, episode]]}``
 - ``scores``  ``{"group", "scores": ScoresIn, "key": optional}``: like ``judging.score``, which may have run before
   (then it changes nothing)
 - ``ack``     ``{"batch", "ack": BatchAck, "members": batches.members(batch)}``: like ``batches.ack``, which may have
@@ -32,7 +32,6 @@ from slipstream.contract import (
     Adapter,
     BatchAck,
     BatchLeaseIn,
-    Deleted,
     EpisodeDetail,
     EpisodePage,
     Event,
@@ -48,7 +47,17 @@ from slipstream.contract import (
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.store.call_page import EVERY_CALL, CallPage
-from slipstream_proxy.store.values import ArrowBatch, EpisodeFilter, Name, Outcome, Pin, Position, RecordedCall
+from slipstream_proxy.store.values import (
+    ArrowBatch,
+    EpisodeFilter,
+    Erasing,
+    Forgotten,
+    Name,
+    Outcome,
+    Pin,
+    Position,
+    RecordedCall,
+)
 
 if TYPE_CHECKING:
     from slipstream_proxy.store.audit import AuditLog
@@ -72,6 +81,12 @@ class Episodes(Protocol):
 
     def call_ids(self, key: str, episode: str) -> set[str]:
         """Ids of its stored calls; empty where there is no such episode."""
+
+    def known(self, key: str | None, ids: Collection[str]) -> list[Name]:
+        """Those of these episodes that there are, of this key or (None) of any."""
+
+    def names(self, wanted: EpisodeFilter) -> list[Name]:
+        """(key, id) of every episode that the filter wants, its ``limit`` apart."""
 
     def owners(self, episode: str, most: int = 2) -> list[str]:
         """Keys that have an episode of this id, deleted ones apart, at most ``most`` of them."""
@@ -275,13 +290,26 @@ class Store(Protocol):
     def positions(self) -> dict[str, Position]:
         """Spool writer → how far its segments are ingested."""
 
-    def delete(self, key: str | None, episode: str, now: float) -> Deleted | None:
-        """Forget an episode: text and tokens are gone from the files when this returns. None: there is none."""
+    def forget(self, names: Collection[Name], now: float) -> Forgotten:
+        """Forget these episodes: nothing reads them from here on. ``rewrite`` takes them out of the files."""
+
+    def erasing(self) -> list[Erasing]:
+        """Forgotten episodes that files of this proxy's may still hold."""
+
+    def rewrite(self) -> list[Erasing]:
+        """Write the files anew, beside reads and writes. → Whom they hold nothing of any more.
+
+        Raises ``StoreError`` when that can't be done now.
+        """
+
+    def erased(self, done: Collection[Erasing]) -> None:
+        """Nor does anything else (the spool, archives) hold these."""
+
+    def free_share(self) -> float:
+        """Of the database's file, how much is empty: what a rewriting would give back."""
 
     def sweep(self, now: float) -> None:
-        """Idle episodes become done, groups complete by age, leases run out, orphans expire, what was deleted is
-        written over.
-        """
+        """Idle episodes become done, groups complete by age, leases run out, orphans expire."""
 
     def release_leases(self, worker: str) -> int:
         """A worker starts again: what it had leased is free at once. → Leases released."""

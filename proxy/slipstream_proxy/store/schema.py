@@ -89,6 +89,7 @@ TABLES: dict[str, dict[str, str]] = {
         "reward": "FLOAT8", "ts": "FLOAT8",
     },
     "t_rewrite": {"tab": "TEXT"},
+    "t_erasing": {"eid": "TEXT", "ts": "FLOAT8", "instance": "TEXT", "tables": "TEXT", "archives": "TEXT"},
     "t_tallies": {
         "name": "TEXT", "label": "TEXT", "n": "BIGINT", "x": "FLOAT8", "y": "FLOAT8", "low": "FLOAT8", "high": "FLOAT8",
     },
@@ -205,7 +206,9 @@ def _tree(tx: Tx) -> None:
 
 
 def _tallies(_: Tx) -> None:
-    """Version 4: counters are kept (``t_tallies``), and an older program would not keep them."""
+    """Version 4: counters are kept (``t_tallies``), and an older program would not keep them; what is forgotten waits
+    in ``t_erasing`` for the file to be written anew (``t_rewrite`` is of before).
+    """
 
 
 MIGRATIONS: dict[int, Callable[[Tx], None]] = {1: _reasons, 2: _tree, 3: _tallies}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from slipstream.contract import Deleted, SqlResult
+from slipstream.contract import SqlResult
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.adapters import AdapterTable
@@ -37,7 +38,7 @@ from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.snapshots import Snapshots
 from slipstream_proxy.store.statistics import StoreStatistics
 from slipstream_proxy.store.tallies import TallyTable
-from slipstream_proxy.store.values import Position, RecordedCall, Rules
+from slipstream_proxy.store.values import Erasing, Forgotten, Name, Position, RecordedCall, Rules
 
 
 class SqlStore:
@@ -70,7 +71,9 @@ class SqlStore:
         )
         self.statistics = StoreStatistics(db, rules, pace, self.tallies, self.rewards)
         self.reports = Reports(db, self.calls, self.groups, self.rewards)
-        self._deletion = Deletion(db, memory, self.calls, self.episodes, self.groups, self.tallies)
+        self._deletion = Deletion(db, memory, self.calls, self.episodes, self.groups, self.tallies, instance)
+        self._upkeep = threading.Lock()
+        """A snapshot and a rewriting of the file, one at a time."""
         self._lifecycle = Lifecycle(
             db,
             rules,
@@ -83,7 +86,6 @@ class SqlStore:
             self.pins,
             self.batches,
             self.outcomes,
-            self._deletion,
             self.tallies,
         )
         self._positions = SpoolPositions(instance, memory)
@@ -135,14 +137,34 @@ class SqlStore:
         with self.db.read() as tx:
             return self._positions.all(tx)
 
-    def delete(self, key: str | None, episode: str, now: float) -> Deleted | None:
-        """Forget an episode: text and tokens are gone from the files when this returns. None: there is none."""
-        return self._deletion.delete(key, episode, now)
+    def forget(self, names: Collection[Name], now: float) -> Forgotten:
+        """Forget these episodes: nothing reads them from here on. ``rewrite`` takes them out of the files."""
+        return self._deletion.delete(names, now)
+
+    def erasing(self) -> list[Erasing]:
+        """Forgotten episodes that files of this proxy's may still hold."""
+        return self._deletion.waiting()
+
+    def rewrite(self) -> list[Erasing]:
+        """Write the files anew, beside reads and writes. → Whom they hold nothing of any more.
+
+        Raises ``StoreError`` when that can't be done now.
+        """
+        with self._upkeep:
+            waiting = self._deletion.waiting()
+            self._deletion.rewrite(waiting)
+        return waiting
+
+    def erased(self, done: Collection[Erasing]) -> None:
+        """Nor does anything else hold these."""
+        self._deletion.erased(done)
+
+    def free_share(self) -> float:
+        """Of the database's file, how much is empty: what a rewriting would give back."""
+        return self.db.free_share()
 
     def sweep(self, now: float) -> None:
-        """Idle episodes become done, groups complete by age, leases run out, orphans expire, what was deleted is
-        written over.
-        """
+        """Idle episodes become done, groups complete by age, leases run out, orphans expire."""
         self._lifecycle.sweep(now)
 
     def release_leases(self, worker: str) -> int:
@@ -158,8 +180,8 @@ class SqlStore:
         """Make what is ingested safe in the database's own file, and read it back; spool segments before
         ``positions()`` may go after.
         """
-        self._deletion.scrub()
-        self._snapshots.take()
+        with self._upkeep:
+            self._snapshots.take()
 
     def file_missing(self) -> bool:
         """Whether somebody deleted the database's file while it is open."""

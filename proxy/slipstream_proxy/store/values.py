@@ -110,5 +110,29 @@ class ArrowBatch:
     """``contract.BATCH_COLUMNS``."""
 
 
+class Erasing(NamedTuple):
+    """A forgotten episode whose bytes are still in some file."""
+
+    key: str
+    episode: str
+    since: float
+    tables: tuple[str, ...]
+    """Tables that had calls of it."""
+    archives: tuple[str, ...]
+    """Archives that have it."""
+
+
+class Forgotten(NamedTuple):
+    """What was known of episodes that were forgotten together."""
+
+    names: list[tuple[str, str]]
+    """Those that there were, by (key, id)."""
+    adapters: list[str]
+    """Trained on one of them."""
+    exports: list[str]
+    """Datasets that hold one of them, archives apart."""
+    archives: list[str]
+
+
 Name = tuple[str, str]
 """An episode by (key, id)."""

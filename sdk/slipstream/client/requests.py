@@ -101,6 +101,11 @@ def delete(episode: str) -> Ask[c.Deleted]:
     return Ask("DELETE", f"/episodes/{part(episode)}", model(c.Deleted))
 
 
+def forget(which: c.ForgetIn) -> Ask[c.ForgetOut]:
+    """Forget many episodes at once; ask again while ``more`` is true."""
+    return Ask("POST", "/forget", model(c.ForgetOut), which)
+
+
 # --- the judge's work ---
 
 

@@ -114,6 +114,7 @@ class Methods:
     add_reward = Method(requests.add_reward)
     done = Method(requests.done)
     delete = Method(requests.delete)
+    forget = Method(requests.forget)
     lease_groups = Method(requests.lease_groups)
     post_scores = Method(requests.post_scores)
     report_judge = Method(requests.report_judge)

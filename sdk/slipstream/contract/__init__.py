@@ -29,6 +29,7 @@ from slipstream.contract.audit import (
 from slipstream.contract.base import API, ID_PATTERN, TAG, TAG_PATTERN, Error, Finite, Headers, Id, Model, Split, Tag
 from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchLeaseIn
 from slipstream.contract.episodes import (
+    FORGET_MOST,
     WHOLE_CALLS,
     CallRecord,
     Deleted,
@@ -37,6 +38,8 @@ from slipstream.contract.episodes import (
     EpisodeDetail,
     EpisodePage,
     EpisodeState,
+    ForgetIn,
+    ForgetOut,
     Form,
     Lineage,
     Reward,
@@ -77,11 +80,12 @@ from slipstream.contract.judging import (
 from slipstream.contract.learning import Learning, LearningPoint
 from slipstream.contract.names import name_of
 from slipstream.contract.sharing import EngineReleased, EngineReleaseIn, Hold, HoldIn
-from slipstream.contract.status import Event, Sidecar, Sql, SqlResult, Status
+from slipstream.contract.status import Event, Forgetting, ForgettingStep, Sidecar, Sql, SqlResult, Status
 
 __all__ = [
     "API",
     "BATCH_COLUMNS",
+    "FORGET_MOST",
     "ID_PATTERN",
     "MAX_LORA_RANKS",
     "TAG",
@@ -116,6 +120,10 @@ __all__ = [
     "Error",
     "Event",
     "Finite",
+    "ForgetIn",
+    "ForgetOut",
+    "Forgetting",
+    "ForgettingStep",
     "Form",
     "Funnel",
     "FunnelLine",

@@ -10,6 +10,9 @@ from pydantic import Field, JsonValue
 
 from slipstream.contract.base import Id, Model, RewardValue, Split, Tag
 
+FORGET_MOST = 2000
+"""Episodes that one request forgets."""
+
 
 class RewardFields(Model):
     """What a reward is, given or stored.
@@ -177,6 +180,30 @@ class EpisodePage(Model):
 
 class DoneIn(Model):
     """``POST episodes/{id}/done``: nothing more will come."""
+
+
+class ForgetIn(Model):
+    """``POST forget``: which episodes. What is named together must all hold; of the ids each one counts."""
+
+    episodes: list[Id] = Field(default_factory=list, max_length=FORGET_MOST)
+    key: str | None = Field(None, max_length=64, pattern="^[A-Za-z0-9_-]+$")
+    """Of this API key (an admin's alone, where it is not one's own)."""
+    tags: dict[Tag, Tag] = Field(default_factory=dict)
+    """With all of these tags (``x-slipstream-tag-<name>``)."""
+    user: Tag | None = None
+    """With the tag ``user`` of this value."""
+
+
+class ForgetOut(Model):
+    forgotten: int
+    adapters: list[str]
+    """Adapters that were trained on one of them."""
+    exports: list[str] = Field(default_factory=list)
+    """Datasets that one of them stands in, as ``Deleted`` has them."""
+    unknown: list[str] = Field(default_factory=list)
+    """Ids of no episode."""
+    more: bool = False
+    """There are more of them: ask again."""
 
 
 class Deleted(Model):

@@ -35,6 +35,22 @@ class Sidecar(Model):
     """Its last words, where it is restarting or down."""
 
 
+ForgettingStep = Literal["idle", "waiting", "database", "archives", "spool"]
+
+
+class Forgetting(Model):
+    """Forgotten episodes: nothing reads them any more, and files are written anew without them, once for many."""
+
+    episodes: int = 0
+    """That some file may still hold."""
+    since: float | None = None
+    """When the first of these was forgotten."""
+    step: ForgettingStep = "idle"
+    """``waiting`` for more of them, else what is written anew now."""
+    error: str | None = None
+    """Why the last try failed; it is tried again."""
+
+
 class Status(Model):
     """``GET status``: where things stand, and why there was no step yet."""
 
@@ -59,6 +75,8 @@ class Status(Model):
     batch: dict[str, JsonValue] = Field(default_factory=dict)
     judging: JudgingStatus = Field(default_factory=JudgingStatus)
     """The judge's queue and the copies of the judge."""
+    forgetting: Forgetting = Field(default_factory=Forgetting)
+    """What is forgotten, and still stands in some file."""
     sidecars: list[Sidecar] = Field(default_factory=list)
     """Empty where ``slipstream up`` does not run them."""
 

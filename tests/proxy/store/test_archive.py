@@ -28,11 +28,11 @@ def test_a_day_is_written_whole(store, tmp_path):
 def test_an_archive_forgets_too(store, tmp_path):
     store.ingest([call("a"), call("b"), call("a", key="k2")], {})
     path = store.archive.write(store.archive.days()[0], tmp_path / "cold")
-    assert store.delete("-", "a", NOW).exports == [path.name]
-    assert forget_archived(path, "-", "a") == 1
+    assert store.forget([("-", "a")], NOW).archives == [path.name]
+    assert forget_archived(path, [("-", "a"), ("-", "none")]) == 1
     assert [(r["key"], r["episode"]) for r in pq.read_table(path).to_pylist()] == [("-", "b"), ("k2", "a")]
     assert [p.name for p in path.parent.iterdir()] == [path.name]
-    assert store.delete("-", "b", NOW).exports == [path.name]
+    assert store.forget([("-", "b")], NOW).archives == [path.name]
 
 
 def test_a_dropped_day_keeps_its_episodes(store):

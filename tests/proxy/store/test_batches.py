@@ -144,7 +144,7 @@ def test_each_loss_has_its_cause(store):
     same = [call("e0", at=NOW + 3, done=True), call("e1", at=NOW + 3, done=True), reward("e0", 0.5), reward("e1", 0.5)]
     store.ingest(same, {})
     store.batches.drop_adapter("m@1")
-    store.delete("-", "gone-0", NOW)
+    store.forget([("-", "gone-0")], NOW)
     got = store.batches.lease(want(max_groups=1), {}, 0, NOW + 5)
     store.batches.ack(got.id, ack(got, "skipped", reason="too far"), NOW + 6)
     equal = store.batches.lease(want(), {}, 0, NOW + 7)
@@ -219,7 +219,7 @@ def test_a_rebuilt_store_does_not_train_twice(opened, tmp_path):
         new = open_store(f"duckdb:///{tmp_path}/new{len(order[0].__slots__)}.duckdb", rules())
         new.ingest(order, {})
         assert new.batches.lease(want(), {}, 0, NOW + 99) is None
-        assert new.delete("-", "t1-0", NOW).adapters == ["m@1"]
+        assert new.forget([("-", "t1-0")], NOW).adapters == ["m@1"]
         new.close()
 
 

@@ -13,23 +13,23 @@ def test_forgetting_names_the_adapters_and_swallows_what_still_comes(store):
     store.ingest(records, at(0, 1))
     leased = store.batches.lease(want(), {}, 0, NOW + 5)
     assert store.batches.ack(leased.id, BatchAck(lease=leased.lease, outcome="trained", adapter="m@1"), NOW + 6)
-    assert store.delete("-", "nobody", NOW) is None
-    assert store.delete("-", "t1-0", NOW).adapters == ["m@1"]
+    assert store.forget([("-", "nobody")], NOW).names == []
+    assert store.forget([("-", "t1-0")], NOW).adapters == ["m@1"]
     assert store.episodes.get("-", "t1-0") is None
     assert [e.id for e in store.episodes.page(EpisodeFilter()).episodes] == ["t1-1"]
     assert [e.id for e in store.episodes.page(EpisodeFilter(state="deleted")).episodes] == ["t1-0"]
     store.ingest([records[0], call("t1-0"), reward("t1-0"), done("t1-0")], at(0, 2))
     assert store.episodes.get("-", "t1-0") is None
-    assert store.delete("-", "t1-0", NOW).adapters == ["m@1"], "asked again it answers the same"
+    assert store.forget([("-", "t1-0")], NOW).adapters == ["m@1"], "asked again it answers the same"
     assert store.statistics.counts(NOW)["calls"] == 1
 
 
 def test_an_episode_deleted_while_it_is_trained_on(store):
     store.ingest(group("t1"), {})
     leased = store.batches.lease(want(), {}, 0, NOW + 5)
-    assert store.delete("-", "t1-0", NOW).adapters == []
+    assert store.forget([("-", "t1-0")], NOW).adapters == []
     assert store.batches.ack(leased.id, BatchAck(lease=leased.lease, outcome="trained", adapter="m@1"), NOW + 6)
-    assert store.delete("-", "t1-0", NOW).adapters == ["m@1"]
+    assert store.forget([("-", "t1-0")], NOW).adapters == ["m@1"]
 
 
 def test_a_delete_from_the_spool(store):
@@ -58,7 +58,7 @@ def test_the_other_calls_of_that_day_stay_whole(store):
         prompt=[1, 2, 7, 8, 9, 3],
     )
     store.ingest([call("gone"), one, call("gone"), two], {})
-    store.delete("-", "gone", NOW)
+    store.forget([("-", "gone")], NOW)
     three = call("keep", messages=two.parsed.messages[:1], prompt=[1, 2, 7])
     store.ingest([three], {})
     got = store.episodes.get("-", "keep", tokens=True).call_list

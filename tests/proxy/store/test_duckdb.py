@@ -164,13 +164,15 @@ def test_deleted_text_and_tokens_are_nowhere_in_the_files(path):
         return any(secret[i : i + 24].encode() in data for i in range(0, 376, 24)), blob in data
 
     assert there() == (True, True), "the test would see it"
-    store.delete("-", "gone", NOW)
+    store.forget([("-", "gone")], NOW)
+    store.erased(store.rewrite())
+    assert store.erasing() == []
     assert there() == (False, False)
     assert len(store.episodes.page(EpisodeFilter(limit=99)).episodes) == 50
     store.ingest(
         [call("gone2", messages=said, prompt=tokens), mutation("delete", {"key": "-", "episode": "gone2"})], {}
     )
-    store.sweep(NOW)
+    assert [e.episode for e in store.rewrite()] == ["gone2"]
     assert there() == (False, False)
     store.close()
 
@@ -204,7 +206,7 @@ def test_many_threads_at_once(path):
     for i in range(8):
         store.ingest([call(f"x{i}", done=True), call(f"gone{i}")], at(0, i))
         if i % 4 == 0:
-            store.delete("-", f"gone{i}", NOW)
+            store.forget([("-", f"gone{i}")], NOW)
         store.sweep(NOW)
     stop.set()
     for t in threads:

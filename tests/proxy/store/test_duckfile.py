@@ -1,28 +1,39 @@
 from __future__ import annotations
 
+import os
+
 import duckdb
 import pytest
 
-from slipstream_proxy.store.duckfile import write_anew
+from slipstream_proxy.store.driver import StoreError
+from slipstream_proxy.store.duckfile import open_file, open_or_set_aside, restore_deleted
 
 
-def test_what_was_deleted_is_nowhere_in_the_file(tmp_path):
+def test_a_broken_file_is_set_aside_and_a_good_one_is_not(tmp_path):
     path = tmp_path / "it's.duckdb"
-    with duckdb.connect(str(path)) as con:
-        con.execute("CREATE TABLE t (a TEXT); CREATE VIEW v AS SELECT a FROM t")
-        con.execute("INSERT INTO t SELECT 'SECRET' || i FROM range(5000) r(i)")
-        con.execute("CHECKPOINT")
-        con.execute("DELETE FROM t WHERE a <> 'SECRET7'")
-    write_anew(path, {})
-    data = path.read_bytes()
-    assert b"SECRET4999" not in data and not list(tmp_path.glob("*.rewrite*"))
-    with duckdb.connect(str(path)) as con:
-        assert con.execute("SELECT * FROM v").fetchall() == [("SECRET7",)]
-
-
-def test_a_file_that_is_none_stays_as_it_is(tmp_path):
-    path = tmp_path / "a.duckdb"
+    con, broken = open_or_set_aside(path, {})
+    con.execute("CREATE TABLE t (a TEXT)")
+    con.close()
+    assert not broken
+    con, broken = open_or_set_aside(path, {})
+    assert not broken and con.execute("SELECT * FROM t").fetchall() == []
+    con.close()
     path.write_bytes(b"no database" * 1000)
-    with pytest.raises(duckdb.Error):
-        write_anew(path, {})
-    assert path.read_bytes().startswith(b"no database")
+    con, broken = open_or_set_aside(path, {})
+    assert broken and len(list(tmp_path.glob("*.broken-*"))) == 1
+    con.close()
+
+
+def test_an_open_file_that_was_deleted_is_copied_back(tmp_path):
+    path = tmp_path / "a.duckdb"
+    con = open_file(path, {})
+    con.execute("CREATE TABLE t AS SELECT 7 AS a")
+    con.execute("CHECKPOINT")
+    os.unlink(path)
+    restore_deleted(path)
+    con.close()
+    with duckdb.connect(str(path)) as again:
+        assert again.execute("SELECT a FROM t").fetchall() == [(7,)]
+    with pytest.raises(StoreError, match="no longer open"):
+        os.unlink(path)
+        restore_deleted(path)

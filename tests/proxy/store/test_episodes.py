@@ -73,7 +73,7 @@ def test_best_and_worst_runs_of_each_task(store):
 
 def test_whose_an_id_is_and_which_calls_it_has(store):
     store.ingest([call("a", id="c1"), call("a", key="k2"), call("gone", key="k2"), reward("a", 1.0)], {})
-    store.delete("k2", "gone", NOW)
+    store.forget([("k2", "gone")], NOW)
     assert (store.episodes.owners("a"), store.episodes.owners("gone"), store.episodes.owners("x")) == (
         ["-", "k2"],
         [],

@@ -100,11 +100,11 @@ def test_an_old_group_of_two_is_complete(opened):
 def test_a_deleted_episode_leaves_its_group(opened):
     store = opened(group_size=2)
     store.ingest(group("t1", 1), {})
-    store.delete("-", "t1-0", NOW)
+    store.forget([("-", "t1-0")], NOW)
     assert store.statistics.counts(NOW)["groups"] == {"dropped": 1}
     store.ingest([*group("t2", 2, value=None), reward("t2-0")], {})
     assert store.statistics.counts(NOW)["groups"].get("waiting_reward") == 1
-    store.delete("-", "t2-1", NOW)
+    store.forget([("-", "t2-1")], NOW)
     got = store.batches.lease(want(), {}, 0, NOW + 9)
     assert got is not None, "the one that had no reward is gone"
     assert set(got.table["episode"].to_pylist()) == {"t2-0"}

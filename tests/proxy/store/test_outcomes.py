@@ -49,7 +49,7 @@ def test_an_idle_episode_is_final_when_the_sweep_ends_it(store):
 
 def test_a_forgotten_episode_is_forgotten_here_too(store):
     store.ingest([*group("t1", n=2)], {})
-    assert store.delete("-", "t1-0", NOW)
+    assert store.forget([("-", "t1-0")], NOW).names
     assert [row[-1] for row in log(store)] == [2.0]
 
 

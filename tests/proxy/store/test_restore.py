@@ -135,7 +135,7 @@ def test_an_episode_that_is_here_or_forgotten_stays_so(source, store):
     before = exported(source)
     store.ingest([call("a-0", messages=[{"role": "user", "content": "mine"}])], {})
     store.ingest([call("b-0")], {})
-    store.delete("-", "b-0", NOW)
+    store.forget([("-", "b-0")], NOW)
     restore(store, before)
     assert store.episodes.get("-", "a-0").call_list[0].messages[0]["content"] == "mine"
     assert store.episodes.get("-", "b-0") is None

@@ -60,5 +60,5 @@ def test_new_weights_count_for_what_is_stored(opened):
 
 def test_a_deleted_episode_takes_no_reward(store):
     store.ingest([call("a")], {})
-    store.delete("-", "a", NOW)
+    store.forget([("-", "a")], NOW)
     assert store.rewards.acknowledge("-", "a", None, NOW) is None

@@ -83,7 +83,7 @@ def test_new_weights_count_for_what_is_stored(opened):
 
 def test_a_reward_of_a_deleted_episode_is_swallowed(store):
     store.ingest([call(), done()], {})
-    store.delete("-", "e1", NOW)
+    store.forget([("-", "e1")], NOW)
     store.ingest([reward(), call(at=NOW + 1)], {})
     assert store.episodes.get("-", "e1") is None
     assert store.rewards.acknowledge("-", "e1", None, NOW) is None

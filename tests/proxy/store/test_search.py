@@ -77,7 +77,7 @@ def test_a_calls_id_finds_its_episode(filled):
 
 def test_what_is_forgotten_is_not_found(filled):
     filled.ingest([mutation("delete", {"key": "-", "episode": "a"})], {})
-    filled.delete("-", "a", NOW)
+    filled.forget([("-", "a")], NOW)
     assert found(filled, "oslo") == ""
 
 

@@ -23,6 +23,7 @@ def test_a_path_with_odd_letters(tmp_path):
     folder = tmp_path / "it's a folder"
     store = open_store(f"duckdb:///{folder}/a b.duckdb", rules())
     store.ingest([call("a")], {})
-    store.delete("-", "a", 0.0)
+    store.forget([("-", "a")], 0.0)
+    store.rewrite()
     store.close()
     assert [p.name for p in folder.iterdir()] == ["a b.duckdb"]

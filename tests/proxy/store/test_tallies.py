@@ -65,7 +65,7 @@ class Life:
             case 0:
                 store.sweep(self.now)
             case 1:
-                store.delete(None, self.name(), self.now)
+                store.forget([("-", self.name()), ("k", self.name())], self.now)
             case 2:
                 got = store.judging.lease(GroupLeaseIn(worker="j", names=["reward"], singles=True), self.now)
                 for one in got.groups if got else ():

@@ -33,6 +33,7 @@ ASKING = {
     "episodes": ["episodes"],
     "one episode": ["episodes", "e1"],
     "episodes --delete": ["episodes", "e1", "--delete"],
+    "forget": ["forget", "e1"],
     "adapters": ["adapters"],
     "adapters list": ["adapters", "list"],
     "adapters promote": ["adapters", "promote", "inbox@1"],

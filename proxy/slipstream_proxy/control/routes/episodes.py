@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from aiohttp import web
@@ -12,16 +12,16 @@ from slipstream import contract as c
 from slipstream_proxy.control import export
 from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, INFERENCE, JSON, REWARD, Ctx, Query, Route, json_of, reply
 from slipstream_proxy.control.problem import Problem
-from slipstream_proxy.control.threads import in_thread
-from slipstream_proxy.store.archive import forget_archived
 from slipstream_proxy.store.call_page import PAGE_CALLS, CallPage
-from slipstream_proxy.store.values import EpisodeFilter
+from slipstream_proxy.store.values import EpisodeFilter, Forgotten, Name
 
 EPISODE = c.API + "/episodes/{episode:[A-Za-z0-9._~-]{1,160}}"
 FORM = (
     f"Calls whole, or each without what it shares with an earlier one (`prefix`). "
     f"auto: whole in runs of up to {c.WHOLE_CALLS} calls, deltas in longer ones."
 )
+TOGETHER = 100
+"""Episodes that are forgotten in one transaction."""
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
 
 
@@ -181,23 +181,59 @@ def ended_reply(response: web.Response) -> web.Response:
 
 
 async def delete_episode(ctx: Ctx) -> web.StreamResponse:
-    deps = ctx.deps
     key, episode = ctx.query.key if ctx.caller.admin else ctx.owner(ctx.query.key), ctx.path("episode")
-    found = await deps.ask(deps.store.episodes.get, key, episode)
-    if found is None or found.state == c.EpisodeState.DELETED:
+    names = await _named(ctx, key, [episode])
+    if not names:
         raise _unknown(ctx)
-    # into the spool first: should the store be rebuilt from it, the episode is forgotten again
-    await deps.mutate("delete", {"key": found.key, "episode": episode})
-    gone = await deps.ask(deps.store.delete, found.key, episode, deps.now())
-    if deps.ingester:
-        await deps.ingester.forget(found.key, episode)
-    if gone and deps.config.store.archive:
-        folder = Path(deps.config.store.archive).expanduser()
-        archived = [name for name in gone.exports if (folder / name).is_file()]
-        for name in archived:
-            await in_thread(forget_archived, folder / name, found.key, episode)
-        gone = gone.model_copy(update={"exports": [name for name in gone.exports if name not in archived]})
-    return reply(gone or c.Deleted(id=episode, adapters=found.trained_adapters))
+    gone = await _forget(ctx, names)
+    return reply(c.Deleted(id=episode, adapters=gone.adapters, exports=gone.exports))
+
+
+async def forget_episodes(ctx: Ctx) -> web.StreamResponse:
+    asked: c.ForgetIn = ctx.body
+    if asked.key is None and not (asked.episodes or asked.tags or asked.user):
+        raise Problem(422, "this names no episode", field="body", fix="give episodes, key, tags or user")
+    key = asked.key if ctx.caller.admin else ctx.owner(asked.key)
+    tags = asked.tags | ({"user": asked.user} if asked.user else {})
+    if asked.episodes:
+        names = await _named(ctx, key, asked.episodes)
+        if tags:
+            there = await ctx.deps.ask(ctx.deps.store.episodes.many, names)
+            names = [n for n in names if tags.items() <= there[n].tags.items()]
+    else:
+        names = await ctx.deps.ask(ctx.deps.store.episodes.names, EpisodeFilter(key=key, tags=tags))
+    found = {episode for _, episode in names}
+    gone = await _forget(ctx, names[: c.FORGET_MOST])
+    return reply(
+        c.ForgetOut(
+            forgotten=len(gone.names),
+            adapters=gone.adapters,
+            exports=gone.exports,
+            unknown=[e for e in asked.episodes if e not in found],
+            more=len(names) > c.FORGET_MOST,
+        )
+    )
+
+
+async def _named(ctx: Ctx, key: str | None, ids: Sequence[str]) -> list[Name]:
+    """Those of these episodes that there are, of this key or (None: an admin asks) of any."""
+    return await ctx.deps.ask(ctx.deps.store.episodes.known, key, ids)
+
+
+async def _forget(ctx: Ctx, names: Sequence[Name]) -> Forgotten:
+    deps, parts = ctx.deps, []
+    for at in range(0, len(names), TOGETHER):
+        some = names[at : at + TOGETHER]
+        # into the spool first: should the store be rebuilt from it, they are forgotten again
+        await deps.mutate("delete", {"episodes": [list(name) for name in some]}, wait=0)
+        parts.append(await deps.ask(deps.store.forget, some, deps.now()))
+        deps.forgetter.told(parts[-1])
+    return Forgotten(
+        [name for part in parts for name in part.names],
+        sorted({a for part in parts for a in part.adapters}),
+        sorted({e for part in parts for e in part.exports}),
+        sorted({a for part in parts for a in part.archives}),
+    )
 
 
 async def get_export(ctx: Ctx) -> web.StreamResponse:
@@ -249,6 +285,16 @@ ROUTES = [
         responses={200: c.Deleted},
         errors=(404,),
         audit="delete",
+    ),
+    Route(
+        "POST",
+        c.API + "/forget",
+        forget_episodes,
+        "Forget many episodes: by id, key, tags or user",
+        (ADMIN, INFERENCE),
+        None,
+        c.ForgetIn,
+        responses={200: c.ForgetOut},
     ),
     Route(
         "GET",

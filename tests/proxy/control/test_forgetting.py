@@ -1,0 +1,145 @@
+"""Forgetting through the running control plane: unreadable at once, out of every file a little later, after a kill too."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.proxy.control.conftest import API
+
+from slipstream_proxy.control import forgetting
+from slipstream_proxy.store.driver import StoreError
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(forgetting, "QUIET", 0.2)
+    monkeypatch.setattr(forgetting, "LOOK_EVERY", 0.05)
+
+
+async def filled(plane, *names, **head):
+    for name in names:
+        await plane.call(name, text=f"SECRET-{name}", **head)
+    for name in names:
+        await plane.seen(name, key=head.get("key", "-"))
+
+
+def holding(plane, text):
+    files = [p for p in plane.config.root.rglob("*") if p.is_file()]
+    return [p.name for p in files if text.encode() in p.read_bytes()]
+
+
+async def until_erased(plane):
+    for _ in range(600):
+        status = (await plane.ask("GET", "/status"))[1]["forgetting"]
+        if not status["episodes"]:
+            return status
+        await asyncio.sleep(0.05)
+    raise AssertionError(status)
+
+
+async def test_many_in_one_request_and_one_rewriting_for_all(make_plane, monkeypatch):
+    plane = await make_plane()
+    await filled(plane, "a", "b", "c", "kept")
+    rewritings = []
+    rewrite = plane.deps.store.rewrite
+    monkeypatch.setattr(plane.deps.store, "rewrite", lambda: (rewritings.append(1), rewrite())[1], raising=False)
+    status, body = await plane.ask("POST", "/forget", {"episodes": ["a", "b", "nobody"]})
+    assert (status, body["forgotten"], body["unknown"], body["more"]) == (200, 2, ["nobody"], False)
+    assert (await plane.ask("DELETE", "/episodes/c"))[0] == 200
+    for name in ("a", "b", "c"):
+        assert (await plane.ask("GET", f"/episodes/{name}"))[0] == 404
+    assert "SECRET-a" not in str(await plane.ask("GET", "/export?format=jsonl"))
+    rows = (await plane.ask("POST", "/sql", {"query": "select reply from calls"}))[1]["rows"]
+    assert len(rows) == 1
+    assert (await plane.ask("GET", "/status"))[1]["forgetting"]["episodes"] == 3
+    assert (await until_erased(plane))["step"] == "idle"
+    assert rewritings == [1]
+    assert [holding(plane, f"SECRET-{n}") for n in ("a", "b", "c")] == [[], [], []]
+    assert holding(plane, "SECRET-kept")
+    assert (await plane.seen("kept"))["calls"] == 1
+
+
+async def test_by_user_by_tag_and_by_key(make_plane):
+    plane = await make_plane()
+    await filled(plane, "ann1", "ann2", tags={"user": "ann", "team": "x"})
+    await filled(plane, "bob", tags={"user": "bob", "team": "x"})
+    await filled(plane, "cleo", key="k2", tags={"user": "ann"})
+    assert (await plane.ask("POST", "/forget", {"user": "ann"}, scopes=["inference"]))[1]["forgotten"] == 2
+    assert (await plane.seen("cleo", key="k2"))["calls"] == 1, "a key forgets its own alone"
+    refused, body = await plane.ask("POST", "/forget", {"key": "k2"}, scopes=["inference"])
+    assert (refused, body["error"]["field"]) == (403, "query.key")
+    assert (await plane.ask("POST", "/forget", {"key": "k2"}))[1]["forgotten"] == 1
+    assert (await plane.ask("POST", "/forget", {"tags": {"team": "x", "user": "ann"}}))[1]["forgotten"] == 0
+    assert (await plane.ask("POST", "/forget", {"episodes": ["bob"], "user": "ann"}))[1]["forgotten"] == 0
+    assert (await plane.ask("POST", "/forget", {"tags": {"team": "x"}}))[1]["forgotten"] == 1
+    status, body = await plane.ask("POST", "/forget", {})
+    assert status == 422 and "give episodes, key, tags or user" in str(body)
+    assert [r["id"] for r in (await plane.ask("GET", "/episodes"))[1]["episodes"]] == []
+
+
+async def test_more_than_one_request_takes(make_plane, monkeypatch):
+    from slipstream import contract
+
+    plane = await make_plane()
+    await filled(plane, *(f"e{n}" for n in range(7)))
+    monkeypatch.setattr(contract, "FORGET_MOST", 3)
+    monkeypatch.setattr("slipstream_proxy.control.routes.episodes.TOGETHER", 2)
+    found = [(await plane.ask("POST", "/forget", {"key": "-"}))[1] for _ in range(4)]
+    assert [(f["forgotten"], f["more"]) for f in found] == [(3, True), (3, True), (1, False), (0, False)]
+
+
+async def test_a_restart_goes_on_with_it(make_plane, monkeypatch):
+    monkeypatch.setattr(forgetting, "QUIET", 3600.0)
+    plane = await make_plane()
+    await filled(plane, "gone", "kept")
+    await plane.ask("DELETE", "/episodes/gone")
+    monkeypatch.setattr(forgetting, "QUIET", 0.2)
+    await plane.again()
+    assert (await plane.ask("GET", "/episodes/gone"))[0] == 404
+    await until_erased(plane)
+    assert holding(plane, "SECRET-gone") == []
+    assert holding(plane, "SECRET-kept")
+
+
+async def test_a_failure_is_told_and_tried_again(make_plane, monkeypatch):
+    monkeypatch.setattr(forgetting, "AGAIN", 0.3)
+    plane = await make_plane()
+    await filled(plane, "gone")
+    rewrite, tries = plane.deps.store.rewrite, []
+
+    def fail():
+        tries.append(1)
+        if len(tries) < 3:
+            raise StoreError("no room for the copy")
+        return rewrite()
+
+    monkeypatch.setattr(plane.deps.store, "rewrite", fail, raising=False)
+    await plane.ask("DELETE", "/episodes/gone")
+    for _ in range(200):
+        if (now := (await plane.ask("GET", "/status"))[1]["forgetting"])["error"]:
+            break
+        await asyncio.sleep(0.02)
+    assert "no room" in now["error"] and now["episodes"] == 1
+    status = await until_erased(plane)
+    assert (len(tries), status["error"]) == (3, None)
+    assert holding(plane, "SECRET-gone") == []
+
+
+async def test_days_that_are_dropped_give_their_room_back(make_plane, monkeypatch):
+    plane = await make_plane(store={"keep_days": 1})
+    old = plane.deps.now() - 5 * 86_400
+    for n in range(6):
+        await plane.call(f"old{n}", text=f"{n}" * 200_000, at=old)
+    await filled(plane, "new")
+    await asyncio.to_thread(plane.deps.store.snapshot)
+    path = plane.config.root / "slipstream.duckdb"
+    before = path.stat().st_size
+    monkeypatch.setattr("slipstream_proxy.control.retention.EMPTY", 0.0)
+    await plane.control.sweeper._retention()
+    for _ in range(400):
+        if not plane.deps.forgetter.shrink and path.stat().st_size < before:
+            break
+        await asyncio.sleep(0.05)
+    assert path.stat().st_size < before
+    assert API and (await plane.seen("new"))["calls"] == 1

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.sdk.server import Reply, Server
+
+from slipstream.cli import forget, main
+
+PATH = "/forget"
+
+
+def answer(n: int, **kw: object) -> dict[str, object]:
+    return {"forgotten": n, "adapters": [], **kw}
+
+
+def test_ids_and_what_is_told(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("POST", PATH, answer(2, adapters=["m@1"], exports=["export-1"], unknown=["e3"]))
+    assert main(["forget", "e1", "e2", "e3", "--url", server.url]) == 0
+    assert server.seen[0].json["episodes"] == ["e1", "e2", "e3"]
+    said = capsys.readouterr()
+    assert said.out.splitlines() == ["2 forgotten; trained on: m@1", "still in: export-1"]
+    assert said.err.splitlines() == ["no such episode: e3"]
+
+
+def test_by_user_tag_and_key_until_there_are_no_more(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = iter([answer(2000, adapters=["m@1"], more=True), answer(5, adapters=["m@2"])])
+    server.routes["POST", PATH] = lambda _: Reply(next(answers))
+    assert (
+        main(["forget", "--user", "ann", "--tag", "team=x", "--of-key", "k1", "--yes", "--json", "--url", server.url])
+        == 0
+    )
+    asked = server.seen[0].json
+    assert (asked["user"], asked["tags"], asked["key"], asked["episodes"]) == ("ann", {"team": "x"}, "k1", [])
+    out = json.loads(capsys.readouterr().out)
+    assert (out["forgotten"], out["adapters"]) == (2005, ["m@1", "m@2"])
+
+
+def test_what_names_nothing_is_refused(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["forget", "--url", server.url]) == 2
+    assert "give ids, --of-key, --tag or --user" in capsys.readouterr().err
+    assert main(["forget", "--tag", "x", "--url", server.url]) == 2
+    assert server.seen == []
+
+
+def test_only_unknown_ones_fail(server: Server) -> None:
+    server.on("POST", PATH, answer(0, unknown=["e1"]))
+    assert main(["forget", "e1", "--url", server.url]) == 1
+
+
+def test_waiting_shows_each_step(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forget, "POLL", 0.0)
+    status = {"version": "1", "started": 0.0, "models": {}}
+    steps = [("waiting", 2, None), ("database", 2, "no room"), ("spool", 1, None), ("idle", 0, None)]
+    server.on("POST", PATH, answer(2))
+    told = iter(status | {"forgetting": {"episodes": n, "step": s, "error": e}} for s, n, e in steps)
+    server.routes["GET", "/status"] = lambda _: Reply(next(told))
+    assert main(["forget", "e1", "e2", "--wait", "--url", server.url]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "2 in files: waits for more of them",
+        "2 in files: the database is written anew (no room; tried again)",
+        "1 in files: the spool is written over",
+    ]
