@@ -34,6 +34,7 @@ def fill(server: Server) -> None:
     server.on("POST", "/episodes/e1/rewards", {"stored": True, "known": False})
     server.on("POST", "/episodes/e1/done", {})
     server.on("DELETE", "/episodes/e1", {"id": "e1", "adapters": ["inbox@1"]})
+    server.on("POST", "/forget", {"forgotten": 1, "adapters": ["inbox@1"]})
     server.on("POST", "/groups/lease", {"lease": "l1", "until": 9.0, "groups": [GROUP]})
     server.on("POST", "/groups/g1/scores", {})
     server.on("POST", "/judge/report", {"groups": 2})

@@ -150,7 +150,7 @@ def copy_anew(source: OpenFile, config: dict[str, str]) -> None:
 
 @contextmanager
 def _nice() -> Iterator[None]:
-    """This thread gives way to others, where the system lets it come back from that."""
+    """Give way to others in this thread, where the system lets it come back from that."""
     thread = threading.get_native_id()
     before = os.getpriority(os.PRIO_PROCESS, thread)
     if not _may_come_back(before):

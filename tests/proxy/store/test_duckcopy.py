@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from tests.proxy.store.helpers import NOW, at, call, group, reward, rules
+from tests.support.records import NOW, at, call, group, reward, rules
 
 from slipstream_proxy.store import duckcopy
 from slipstream_proxy.store.driver import StoreError

@@ -6,7 +6,7 @@ import json
 import random
 
 import pytest
-from tests.proxy.store.helpers import NOW, call, done, group, mutation, reward, want
+from tests.support.records import NOW, call, done, group, mutation, reward, want
 
 from slipstream.contract import BatchAck, GroupLeaseIn, Score, ScoresIn
 from slipstream_proxy.store.tallies import MOST_ROWS, Tally

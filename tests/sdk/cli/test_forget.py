@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.sdk.server import Reply, Server
+from tests.support.server import Reply, Server
 
 from slipstream.cli import forget, main
 

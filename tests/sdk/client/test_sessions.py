@@ -47,7 +47,7 @@ def test_a_method_shows_its_arguments_and_its_words() -> None:
 
 
 ASKS: dict[str, tuple[Any, ...]] = {
-    "episodes": (), "all_episodes": (), "episode": ("e1",), "episode_page": ("e1",), "add_reward": ("e1", c.RewardIn(value=1, key="k")), "done": ("e1",), "delete": ("e1",),
+    "episodes": (), "all_episodes": (), "episode": ("e1",), "episode_page": ("e1",), "add_reward": ("e1", c.RewardIn(value=1, key="k")), "done": ("e1",), "delete": ("e1",), "forget": (c.ForgetIn(episodes=["e1"]),),
     "lease_groups": (c.GroupLeaseIn(worker="w"),), "report_judge": (c.JudgeReport(worker="w"),),
     "post_scores": ("g1", c.ScoresIn(lease="l1", scores=[c.Score(episode="e1", value=1)])),
     "parked": (), "retry_group": ("g1",), "cache_get": ("k1",), "cache_put": ("k1", {"a": 1}), "lease_batch": (c.BatchLeaseIn(worker="w"),),
