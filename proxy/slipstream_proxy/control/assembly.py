@@ -21,6 +21,7 @@ from slipstream_proxy.control.judge_board import JudgeBoard
 from slipstream_proxy.control.live import LiveState
 from slipstream_proxy.control.metrics import ControlMetrics
 from slipstream_proxy.control.mutations import Mutations
+from slipstream_proxy.control.pin_queue import PinQueue
 from slipstream_proxy.control.store_handle import StoreHandle
 from slipstream_proxy.control.store_health import StoreHealth, probe_of
 from slipstream_proxy.control.token_text import TokenTexter
@@ -63,4 +64,5 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         judges=JudgeBoard(config.judge.name),
         texter=TokenTexter(config),
         forgetter=Forgetter(stores, config.store.archive),
+        pins=PinQueue(stores),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.control.live import LiveState
     from slipstream_proxy.control.metrics import ControlMetrics
     from slipstream_proxy.control.mutations import Mutations
+    from slipstream_proxy.control.pin_queue import PinQueue
     from slipstream_proxy.control.token_text import TokenTexter
     from slipstream_proxy.store.protocol import Store
 
@@ -82,6 +83,7 @@ class Deps:
     judges: JudgeBoard
     texter: TokenTexter
     forgetter: Forgetter
+    pins: PinQueue
     audit: AuditTrail = field(init=False)
     switch: TrainingSwitch = field(default_factory=TrainingSwitch)
     feed: Feed = field(default_factory=Feed)
@@ -111,9 +113,14 @@ class Deps:
 
     async def ask(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run a store's method in a thread. Raises ``Problem`` 503 within a second if the database is away."""
+        return await self.wait_for(in_thread(call, *args, **kwargs))
+
+    async def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
+        """What the store answers. Raises ``Problem`` 503 within a second if the database is away."""
         if not self.health.up:
+            asked.close()
             raise away()
-        running = asyncio.ensure_future(in_thread(call, *args, **kwargs))
+        running = asyncio.ensure_future(asked)
         while not (await asyncio.wait({running}, timeout=PATIENCE))[0]:
             if not await self.health.check():
                 running.add_done_callback(_ignore)  # its thread ends with the driver's own time-out

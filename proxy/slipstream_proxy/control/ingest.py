@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BATCH = 512
+BATCH, MOST_BATCH = 512, 4096
+"""Records of a round, and of one when many wait: a round that was full doubles the next one."""
+FEW = 64
+"""A round of fewer, for which nobody waits, is followed by a rest as long as it took: others write, too."""
 BATCH_BYTES = 64 * 2**20
 POLL = 0.05
 SNAPSHOT_EVERY = 180.0
@@ -83,6 +86,8 @@ class Ingester:
         self.stats = Stats()
         self.snapshot_every = snapshot_every
         self._positions: dict[str, Position] = {}
+        self._batch = BATCH
+        self._small = False
         self._seen = Seen()
         self._wake = asyncio.Event()
         self._snapshot_now = asyncio.Event()
@@ -145,6 +150,8 @@ class Ingester:
                 done = False
                 backoff.next()
             if done:
+                if self._small and not self._waiting:
+                    await asyncio.sleep(min(POLL, self.stats.commit_seconds))
                 continue
             self._wake.clear()
             await rest(backoff.pause, self._wake)
@@ -163,6 +170,8 @@ class Ingester:
                 self._positions = await in_thread(self.store.positions)  # some of it may be in by now
                 raise
             self._positions = positions
+            self._batch = min(2 * self._batch, MOST_BATCH) if len(reads) >= self._batch else BATCH
+            self._small = len(reads) < FEW
             self.stats.commits += 1
             self.stats.records += len(reads)
             self.stats.commit_seconds = time.monotonic() - started
@@ -175,7 +184,7 @@ class Ingester:
         return True
 
     def _read(self) -> tuple[list[Read], list[Item], dict[str, Position]]:
-        reads = gather(self.dir, self._positions, BATCH, BATCH_BYTES, self._torn)
+        reads = gather(self.dir, self._positions, self._batch, BATCH_BYTES, self._torn)
         positions = dict(self._positions)
         items: list[Item] = []
         for read in reads:

@@ -48,9 +48,13 @@ class Sweeper:
     async def _retention(self) -> None:
         """Drop days beyond ``store.keep_days``, after they are archived."""
         deps, settings = self.deps, self.deps.config.store
-        if settings.keep_days is None or time.monotonic() < self.next_retention:
+        if time.monotonic() < self.next_retention:
             return
         self.next_retention = time.monotonic() + RETENTION_EVERY
+        keep = settings.keep_days * 86_400 if settings.keep_days is not None else None
+        await deps.ask(deps.store.prune, deps.now(), keep)
+        if settings.keep_days is None:
+            return
         oldest = time.strftime("%Y-%m-%d", time.gmtime(deps.now() - settings.keep_days * 86400))
         for day in await deps.ask(deps.store.archive.days):
             if _dashed(day) >= oldest:

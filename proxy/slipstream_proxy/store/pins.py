@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.rows import PinRow, eid_of
-from slipstream_proxy.store.values import Pin
+from slipstream_proxy.store.values import Pin, PinAsk
 
 
 class PinTable:
@@ -15,18 +15,34 @@ class PinTable:
 
     def pin(self, key: str, episode: str, model: str, adapter: str, arm: str, now: float, chances: str = "") -> Pin:
         """The episode's pin: the one stored, else this one."""
-        eid = eid_of(key, episode)
-        stored = "SELECT adapter, arm, coalesce(chances, '') FROM t_pins WHERE eid = ?"
+        return self.pin_many([PinAsk(key, episode, model, adapter, arm, now, chances)])[0]
+
+    def pin_many(self, asks: Sequence[PinAsk]) -> list[Pin]:
+        """Those of many, in one transaction; of one episode the first to ask counts."""
+        wanted: dict[str, PinAsk] = {}
+        for ask in asks:
+            wanted.setdefault(eid_of(ask.key, ask.episode), ask)
         with self.db.read() as tx:
-            rows = tx.all(stored, (eid,))
-        if not rows:
+            stored = self._stored(tx, wanted)
+        missing = {eid: ask for eid, ask in wanted.items() if eid not in stored}
+        if missing:
             with self.db.write(serial=False) as tx:
-                rows = tx.all(stored, (eid,))
-                if not rows:
-                    sql = f"INSERT INTO t_pins VALUES (?, ?, ?, ?, ?, TRUE, ?){self.db.on_conflict}"
-                    tx.run(sql, (eid, model, adapter, arm, now, chances))
-                    rows = tx.all(stored, (eid,))
-        return Pin(*rows[0])
+                stored |= self._stored(tx, missing)
+                self._insert(tx, {eid: ask for eid, ask in missing.items() if eid not in stored})
+                stored |= self._stored(tx, missing)
+        return [stored[eid_of(ask.key, ask.episode)] for ask in asks]
+
+    def _stored(self, tx: Tx, eids: Collection[str]) -> dict[str, Pin]:
+        sql = f"SELECT eid, adapter, arm, coalesce(chances, '') FROM t_pins WHERE eid {IN}"
+        return {eid: Pin(*rest) for eid, *rest in tx.all(sql, (list(eids),))}
+
+    def _insert(self, tx: Tx, asks: Mapping[str, PinAsk]) -> None:
+        rows = [PinRow(eid, a.model, a.adapter, a.arm, a.now, chances=a.chances) for eid, a in asks.items()]
+        if not self.db.shared:
+            tx.insert("t_pins", rows)
+            return
+        for row in sorted(rows):
+            tx.run(f"INSERT INTO t_pins VALUES (?, ?, ?, ?, ?, ?, ?){self.db.on_conflict}", row)
 
     def open(self) -> dict[str, int]:
         """Adapter → open episodes."""

@@ -55,6 +55,7 @@ from slipstream_proxy.store.values import (
     Name,
     Outcome,
     Pin,
+    PinAsk,
     Position,
     RecordedCall,
 )
@@ -115,6 +116,9 @@ class Rewards(Protocol):
 class Pins(Protocol):
     def pin(self, key: str, episode: str, model: str, adapter: str, arm: str, now: float, chances: str = "") -> Pin:
         """The episode's pin: the one stored, else this one (several proxies agree by the first to ask)."""
+
+    def pin_many(self, asks: Sequence[PinAsk]) -> list[Pin]:
+        """Those of many, in one transaction; of one episode the first to ask counts."""
 
     def open(self) -> dict[str, int]:
         """Adapter → open episodes."""
@@ -304,6 +308,12 @@ class Store(Protocol):
 
     def erased(self, done: Collection[Erasing]) -> None:
         """Nor does anything else (the spool, archives) hold these."""
+
+    def prune(self, now: float, keep: float | None) -> int:
+        """Drop small rows that only the recent past needs. ``keep``: seconds for the lists of exported episodes.
+
+        → Rows that are gone.
+        """
 
     def free_share(self) -> float:
         """Of the database's file, how much is empty: what a rewriting would give back."""

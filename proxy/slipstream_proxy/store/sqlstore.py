@@ -31,6 +31,7 @@ from slipstream_proxy.store.pace import Pace
 from slipstream_proxy.store.pins import PinTable
 from slipstream_proxy.store.positions import SpoolPositions
 from slipstream_proxy.store.protocol import Store
+from slipstream_proxy.store.pruning import Pruning
 from slipstream_proxy.store.recall import Recall
 from slipstream_proxy.store.reports import Reports
 from slipstream_proxy.store.restore import EpisodeRestore
@@ -158,6 +159,10 @@ class SqlStore:
     def erased(self, done: Collection[Erasing]) -> None:
         """Nor does anything else hold these."""
         self._deletion.erased(done)
+
+    def prune(self, now: float, keep: float | None) -> int:
+        """Drop small rows that only the recent past needs. → Rows that are gone."""
+        return Pruning(self.db, self.rules).prune(now, keep)
 
     def free_share(self) -> float:
         """Of the database's file, how much is empty: what a rewriting would give back."""

@@ -90,6 +90,18 @@ class Pin:
     """The probability of each arm when the episode was assigned (``assignment.Assignment``)."""
 
 
+class PinAsk(NamedTuple):
+    """An episode's pin, if it has none yet."""
+
+    key: str
+    episode: str
+    model: str
+    adapter: str
+    arm: str
+    now: float
+    chances: str = ""
+
+
 class Outcome(NamedTuple):
     """A finished training episode's reward, as it was first known."""
 

@@ -38,6 +38,7 @@ async def until_erased(plane):
 
 
 async def test_many_in_one_request_and_one_rewriting_for_all(make_plane, monkeypatch):
+    monkeypatch.setattr(forgetting, "QUIET", 4.0)
     plane = await make_plane()
     await filled(plane, "a", "b", "c", "kept")
     rewritings = []

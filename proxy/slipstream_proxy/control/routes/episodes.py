@@ -12,6 +12,7 @@ from slipstream import contract as c
 from slipstream_proxy.control import export
 from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, INFERENCE, JSON, REWARD, Ctx, Query, Route, json_of, reply
 from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.store.call_page import PAGE_CALLS, CallPage
 from slipstream_proxy.store.values import EpisodeFilter, Forgotten, Name
 

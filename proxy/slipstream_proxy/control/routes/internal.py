@@ -13,6 +13,7 @@ from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.http import explain
 from slipstream_proxy.control.metrics_scrape import MetricsScrape
 from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.store.values import PinAsk
 
 
 class PinIn(BaseModel):
@@ -65,9 +66,9 @@ async def pin_of(deps: Deps, asked: PinIn) -> dict[str, str]:
     unkept = {"adapter": got.adapter, "arm": got.arm, "chances": got.chances}
     if not deps.store_answers:
         return unkept
-    asking = (asked.key, asked.episode, asked.model, got.adapter, got.arm, deps.now(), got.chances)
+    ask = PinAsk(asked.key, asked.episode, asked.model, got.adapter, got.arm, deps.now(), got.chances)
     try:
-        kept = await deps.ask(deps.store.pins.pin, *asking)
+        kept = await deps.wait_for(deps.pins.pin(ask))
     except Problem as p:
         if p.status != 503:
             raise

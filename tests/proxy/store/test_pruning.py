@@ -1,0 +1,34 @@
+"""Conformance: what only the recent past needs goes by age."""
+
+from __future__ import annotations
+
+from tests.support.records import NOW, call, done, reward
+
+from slipstream_proxy.store.pruning import DAY
+
+
+def rows(store, sql):
+    with store.db.read() as tx:
+        return sorted(tx.all(sql))
+
+
+def test_ids_and_pins_go_by_age_and_those_in_use_stay(store):
+    store.ingest([call("old"), done("old"), call("open"), reward("old", id="m1")], {})
+    store.ingest([reward("old", at=NOW + 6 * DAY, id="m9")], {})
+    assert store.prune(NOW + 6.5 * DAY, None) == 0
+    assert store.prune(NOW + 8 * DAY, None) == 3
+    assert rows(store, "SELECT eid FROM t_pins") == [("-/open",)], "a running episode keeps its adapter"
+    assert rows(store, "SELECT id FROM t_seen") == [("m9",)]
+    store.ingest([call("old", at=NOW + 8 * DAY), reward("new", at=NOW + 8 * DAY)], {})
+    assert store.episodes.get("-", "old").calls == 2
+
+
+def test_lists_of_exports_go_with_retention_and_those_of_archives_stay(store, tmp_path):
+    store.ingest([call("a"), call("b")], {})
+    store.archive.write(store.archive.days()[0], tmp_path)
+    store.archive.note_export("x1", "jsonl", [("-", "a"), ("-", "b")], NOW)
+    store.archive.note_export("x2", "jsonl", [("-", "a")], NOW + 2 * DAY)
+    assert store.prune(NOW + 3 * DAY, None) == 0
+    assert store.prune(NOW + 3 * DAY, 2 * DAY) == 2
+    gone = store.forget([("-", "a")], NOW)
+    assert gone.exports == ["x2"] and len(gone.archives) == 1
