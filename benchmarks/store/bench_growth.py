@@ -1,28 +1,33 @@
 """How the store behaves when it has grown: the same questions at few and at many episodes.
 
 ``python benchmarks/store/bench_growth.py [--small 10000] [--large 1000000]``. Its stores are made with SQL, in seconds. The
-last line is one JSON object: milliseconds of each route at both sizes, and the ratio of the worst.
+last line is one JSON object: new runs' first calls, the routes' growth, what forgetting costs others, and idle CPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable
 from hashlib import md5
+from itertools import count
 from pathlib import Path
 
-from slipstream.contract import BatchLeaseIn, GroupLeaseIn, RewardIn
-from slipstream_proxy.records import Mutation
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.support.fake_engine import LoraEngine
+from tests.support.plane import API, Plane, make_config
+
 from slipstream_proxy.store import open_store, schema
 from slipstream_proxy.store.protocol import Store
 from slipstream_proxy.store.rows import CallRow, EpisodeRow, GroupRow, RewardRow
-from slipstream_proxy.store.values import EpisodeFilter, Position, Rules
+from slipstream_proxy.store.values import Rules
 
-NOW = 1_800_000_000.0
+NOW = float(int(time.time()))
 CALLS = 6
 GROUP = 8
 ID = "'e' || md5(i::VARCHAR)"
@@ -37,6 +42,10 @@ def _columns(fields: tuple[str, ...], values: dict[str, str]) -> str:
 def name_of(number: int) -> str:
     """An episode's id: names do not sort by time, as agents' do not."""
     return "e" + md5(str(number).encode(), usedforsecurity=False).hexdigest()
+
+
+RUNS = 128
+"""New runs at once."""
 
 
 def fill(store: Store, episodes: int) -> None:
@@ -81,46 +90,99 @@ def fill(store: Store, episodes: int) -> None:
     db.settle()
 
 
-def timed(what: Callable[[], object], times: int = 9) -> float:
-    """Median milliseconds."""
-    what()
-    found = []
-    for _ in range(times):
-        start = time.perf_counter()
-        what()
-        found.append(1000 * (time.perf_counter() - start))
-    return round(statistics.median(found), 2)
+class Grown:
+    """A control plane over a store that has grown, asked as the data plane asks it."""
 
-
-def measure(episodes: int) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        store = open_store(f"duckdb:///{Path(folder) / 'growth.duckdb'}", Rules(), memory_limit="4GB")
+    def __init__(self, episodes: int, folder: Path, engine: LoraEngine) -> None:
+        self.episodes = episodes
+        config = make_config(folder, engine, store={"memory_limit": "4GB"})
+        config.engine.health_interval = 5.0
+        config.root.mkdir(parents=True)
+        store = open_store(config.store_url, Rules(), memory_limit="4GB")
         fill(store, episodes)
-        names = iter(range(10_000))
-        last = name_of(episodes // 2)
-
-        def pin() -> object:
-            return store.pins.pin("-", f"new{next(names)}", "m", "m", "live", NOW)
-
-        def reward() -> None:
-            n = next(names)
-            data = {"key": "-", "episode": last, "reward": RewardIn(value=0.5).model_dump(mode="json")}
-            store.ingest([Mutation(f"z{n:06d}", "reward", NOW, data)], {"control": Position(0, n)})
-
-        judge = GroupLeaseIn(worker="j", names=["reward"])
-        trainer = BatchLeaseIn(worker="t", model="m")
-        found = {
-            "sweep": timed(lambda: store.sweep(NOW)),
-            "counts": timed(lambda: store.statistics.counts(NOW), 5),
-            "page": timed(lambda: store.episodes.page(EpisodeFilter())),
-            "episode": timed(lambda: store.episodes.get("-", last)),
-            "reward": timed(reward),
-            "pin": timed(pin),
-            "judge_lease": timed(lambda: store.judging.lease(judge, NOW)),
-            "batch_lease": timed(lambda: store.batches.lease(trainer, {}, 0, NOW)),
-        }
         store.close()
-        return found
+        self.plane = Plane(config, engine)
+        self.names = count()
+
+    async def route(self, method: str, path: str, body: object = None) -> None:
+        answer = await self.plane.client.request(method, path, json=body, headers=self.plane.as_())
+        await answer.read()
+        assert answer.status < 300, (path, answer.status)
+
+    async def timed(self, method: str, path: str, body: object = None, times: int = 9) -> float:
+        """Median milliseconds of a route."""
+        found = []
+        for n in range(times + 1):
+            start = time.perf_counter()
+            await self.route(method, path, body)
+            found.append(1000 * (time.perf_counter() - start))
+        return round(statistics.median(found[1:]), 2)
+
+    async def routes(self) -> dict[str, float]:
+        one = name_of(self.episodes // 2)
+        lease = {"worker": "j", "names": ["reward"]}
+        return {
+            "status": await self.timed("GET", f"{API}/status"),
+            "page": await self.timed("GET", f"{API}/episodes"),
+            "episode": await self.timed("GET", f"{API}/episodes/{one}"),
+            "reward": await self.timed("POST", f"{API}/episodes/{one}/rewards", {"value": 0.5}),
+            "lease": await self.timed("POST", f"{API}/groups/lease", lease),
+            "metrics": await self.timed("GET", "/internal/metrics"),
+        }
+
+    async def first_calls(self, runs: int) -> list[float]:
+        """Milliseconds until each of so many new runs, begun at once, has its pin."""
+
+        async def one() -> float:
+            start = time.perf_counter()
+            body = {"key": "-", "episode": f"new{next(self.names)}", "model": "tiny"}
+            await self.route("POST", "/internal/pin", body)
+            return 1000 * (time.perf_counter() - start)
+
+        return list(await asyncio.gather(*(one() for _ in range(runs))))
+
+    async def pins(self) -> float:
+        """The 99th percentile of the first calls of 128 new runs at once: median of five times."""
+        await self.first_calls(RUNS)
+        found = [statistics.quantiles(await self.first_calls(RUNS), n=100)[98] for _ in range(5)]
+        return round(statistics.median(found), 1)
+
+    async def forgetting(self) -> dict[str, float]:
+        """First calls of 16 new runs at once, before an episode is forgotten and until no file holds it."""
+        before = [await self.first_calls(16) for _ in range(40)]
+        await self.route("DELETE", f"{API}/episodes/{name_of(3)}")
+        start, meanwhile = time.perf_counter(), []
+        while self.plane.deps.forgetter.progress().episodes:
+            meanwhile.append(await self.first_calls(16))
+            await asyncio.sleep(0.05)
+        before_ms, after_ms = (statistics.median(x for part in found for x in part) for found in (before, meanwhile))
+        worst = max(x for part in meanwhile for x in part)
+        seconds = time.perf_counter() - start
+        return {"stall": round(after_ms / before_ms, 2), "worst_ms": round(worst, 1), "seconds": round(seconds, 1)}
+
+    async def idle(self, seconds: float = 20.0) -> float:
+        """Share of a core that the control plane takes while nobody asks it anything."""
+        await asyncio.sleep(2.0)
+        before = time.process_time()
+        await asyncio.sleep(seconds)
+        return round((time.process_time() - before) / seconds, 4)
+
+
+async def measure(episodes: int) -> dict[str, object]:
+    engine = await LoraEngine().start()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            grown = Grown(episodes, Path(folder), engine)
+            await grown.plane.start()
+            try:
+                await grown.first_calls(1)
+                routes, pins = await grown.routes(), await grown.pins()
+                idle = await grown.idle()
+                return {"routes": routes, "pin_p99_ms": pins, "idle_cpu": idle, "forget": await grown.forgetting()}
+            finally:
+                await grown.plane.stop()
+    finally:
+        await engine.stop()
 
 
 def main() -> None:
@@ -128,12 +190,25 @@ def main() -> None:
     parser.add_argument("--small", type=int, default=10_000)
     parser.add_argument("--large", type=int, default=1_000_000)
     args = parser.parse_args()
-    small, large = measure(args.small), measure(args.large)
-    ratios = {name: round(large[name] / max(small[name], 0.5), 1) for name in small}
+    small, large = (asyncio.run(measure(n)) for n in (args.small, args.large))
+    ratios = {name: round(large["routes"][name] / max(ms, 0.5), 1) for name, ms in small["routes"].items()}
     for name, ratio in ratios.items():
-        print(f"{name:12} {small[name]:9.2f} ms {large[name]:9.2f} ms  x{ratio}")
+        print(f"{name:12} {small['routes'][name]:9.2f} ms {large['routes'][name]:9.2f} ms  x{ratio}")
     worst = max(ratios, key=lambda name: ratios[name])
-    print(json.dumps({"small": small, "large": large, "route_growth_worst": ratios[worst], "worst": worst}))
+    found = {
+        "episodes": [args.small, args.large],
+        "pin_p99_ms": large["pin_p99_ms"],
+        "pin_growth": round(large["pin_p99_ms"] / small["pin_p99_ms"], 2),
+        "route_growth_worst": ratios[worst],
+        "worst": worst,
+        "forget_stall": large["forget"]["stall"],
+        "forget_worst_ms": large["forget"]["worst_ms"],
+        "forget_seconds": large["forget"]["seconds"],
+        "idle_cpu": large["idle_cpu"],
+        "small": small,
+        "large": large,
+    }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ class AuditEntry(Model):
     name: str | None = None
     """The key's name, or the user of that machine."""
     action: str
-    """``promote``, ``rollback``, ``label``, ``delete``, ``key_add``, ``key_revoke``, ``pause``, ``resume``,
+    """``promote``, ``rollback``, ``label``, ``delete``, ``forget``, ``key_add``, ``key_revoke``, ``pause``, ``resume``,
     ``annotate``, ``import``."""
     target: str
     """The adapter, episode, key or model that it was done to."""

@@ -296,6 +296,7 @@ ROUTES = [
         None,
         c.ForgetIn,
         responses={200: c.ForgetOut},
+        audit="forget",
     ),
     Route(
         "GET",
