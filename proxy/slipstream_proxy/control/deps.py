@@ -115,7 +115,7 @@ class Deps:
         """Run a store's method in a thread. Raises ``Problem`` 503 within a second if the database is away."""
         return await self.wait_for(in_thread(call, *args, **kwargs))
 
-    async def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
+    async def wait_for(self, asked: Coroutine[None, None, T]) -> T:
         """What the store answers. Raises ``Problem`` 503 within a second if the database is away."""
         if not self.health.up:
             asked.close()

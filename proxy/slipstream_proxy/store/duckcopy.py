@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -46,20 +46,31 @@ PRIORITY = 10
 """Niceness of the copying thread."""
 
 
+class Write(NamedTuple):
+    """One call of a ``Tx``: its method and what it got. ``rows``: of a bulk one."""
+
+    method: str
+    args: tuple[object, ...]
+    rows: Sequence[Row] = ()
+
+    def repeat(self, tx: DuckTx) -> None:
+        getattr(tx, self.method)(*self.args, *([self.rows] if self.method != "run" else []))
+
+
 class WriteLog:
     """What transactions wrote, in order: statements and rows, as ``Tx`` got them."""
 
     def __init__(self) -> None:
-        self._done: list[list[tuple[str, tuple[Any, ...]]]] = []
+        self._done: list[list[Write]] = []
         self._lock = threading.Lock()
         self.rows = 0
         self.over = False
         """It was too much, or the file was closed meanwhile: what is copied is of no use."""
 
-    def add(self, written: list[tuple[str, tuple[Any, ...]]]) -> None:
+    def add(self, written: list[Write]) -> None:
         if not written or self.over:
             return
-        self.rows += sum(len(args[-1]) if method != "run" else 1 for method, args in written)
+        self.rows += sum(len(write.rows) or 1 for write in written)
         if self.rows > MOST_ROWS:
             self.give_up()
             return
@@ -70,7 +81,7 @@ class WriteLog:
         self.over = True
         self._done = []
 
-    def take(self) -> list[list[tuple[str, tuple[Any, ...]]]]:
+    def take(self) -> list[list[Write]]:
         with self._lock:
             taken, self._done = self._done, []
         return taken
@@ -84,18 +95,18 @@ class NotingTx(DuckTx):
 
     def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
         super().__init__(cursor)
-        self.written: list[tuple[str, tuple[Any, ...]]] = []
+        self.written: list[Write] = []
 
-    def run(self, sql: str, params: Sequence[Any] = ()) -> int:
-        self.written.append(("run", (sql, params)))
+    def run(self, sql: str, params: Sequence[object] = ()) -> int:
+        self.written.append(Write("run", (sql, params)))
         return super().run(sql, params)
 
     def insert(self, table: str, rows: Sequence[Row]) -> None:
-        self.written.append(("insert", (table, list(rows))))
+        self.written.append(Write("insert", (table,), list(rows)))
         super().insert(table, rows)
 
     def update(self, table: str, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]) -> None:
-        self.written.append(("update", (table, keys, columns, list(rows))))
+        self.written.append(Write("update", (table, keys, columns), list(rows)))
         super().update(table, keys, columns, rows)
 
 
@@ -204,8 +215,8 @@ def _repeat(to: duckdb.DuckDBPyConnection, written: WriteLog) -> None:
     for transaction in written.take():
         to.begin()
         tx = DuckTx(to)
-        for method, args in transaction:
-            getattr(tx, method)(*args)
+        for write in transaction:
+            write.repeat(tx)
         to.commit()
     _go_on(written)
 

@@ -25,15 +25,16 @@ FEW = 512
 """Names that a statement has as parameters of their own: an index finds these, and not what a list holds."""
 
 
-def spread(sql: str, params: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+def spread(sql: str, params: Sequence[object]) -> tuple[str, Sequence[object]]:
     """``IN`` with each short list's items as parameters of their own."""
     head, *rest = sql.split(IN)
     if not rest:
         return sql, params
     at = head.count("?")
-    flat = list(params[:at])
+    flat: list[object] = list(params[:at])
     for part in rest:
         names = params[at]
+        assert isinstance(names, list)
         short = 0 < len(names) <= FEW
         head += (f"IN ({', '.join('?' * len(names))})" if short else IN) + part
         after = at + 1 + part.count("?")

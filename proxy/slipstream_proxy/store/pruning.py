@@ -7,7 +7,7 @@ from slipstream_proxy.store.values import Rules
 
 DAY = 86_400.0
 SEEN = 7 * DAY
-"""Seconds for which ids of mutations are kept. Positions tell what was read; ids are for what is read twice by mistake."""
+"""Seconds for which ids of mutations are kept. Positions tell what was read; ids guard against reading it twice."""
 PINS = 7 * DAY
 """Seconds for which the pin of an episode that has ended is kept, at least."""
 TOGETHER = 5_000

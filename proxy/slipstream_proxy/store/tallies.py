@@ -44,7 +44,7 @@ class CallTables(Protocol):
         """Those of all days with calls."""
 
 
-class Tally(NamedTuple):
+class KeptCount(NamedTuple):
     """``n``: how many. ``x``, ``y``: of episodes their calls and trained calls, of rewards their sum and the sum of
     squares. ``low``, ``high``: when the first and the last of these episodes began, deleted ones too.
     """
@@ -67,22 +67,22 @@ class Tally(NamedTuple):
         return float(max(0.0, (self.y - self.x * self.x / self.n) / (self.n - 1)) ** 0.5)
 
 
-Tallies = dict[tuple[str, str], Tally]
+Tallies = dict[tuple[str, str], KeptCount]
 """By (name, label)."""
 
 
 class Tallied(NamedTuple):
     """What is kept, by the parts of its label."""
 
-    episodes: dict[tuple[str, ...], Tally]
+    episodes: dict[tuple[str, ...], KeptCount]
     """By state, split, and ``alone`` for one that no group takes because it has no task."""
-    success: dict[tuple[str, ...], Tally]
+    success: dict[tuple[str, ...], KeptCount]
     """By model, adapter, split, arm."""
-    rewards: dict[tuple[str, ...], Tally]
+    rewards: dict[tuple[str, ...], KeptCount]
     """By source."""
-    sources: dict[tuple[str, ...], Tally]
+    sources: dict[tuple[str, ...], KeptCount]
     """The latest rewards of each name, by source, adapter, split."""
-    untrainable: dict[tuple[str, ...], Tally]
+    untrainable: dict[tuple[str, ...], KeptCount]
     """By day's table and reason."""
 
 
@@ -112,7 +112,9 @@ class TallyTable:
     def counted(self, tx: Tx, eids: Collection[str] | None = None) -> Tallies:
         """What the tables hold of these episodes (None: of all), without what is kept."""
         which, params = ("TRUE", []) if eids is None else (f"eid {IN}", [list(eids)] * COUNTS.count("{which}"))
-        found = {(row[0], row[1]): Tally(int(row[2]), *row[3:]) for row in tx.all(COUNTS.format(which=which), params)}
+        found = {
+            (row[0], row[1]): KeptCount(int(row[2]), *row[3:]) for row in tx.all(COUNTS.format(which=which), params)
+        }
         for table in self.days.tables(tx) if eids is None else ():
             found |= self._untrainable(tx, table, None)
         return found
@@ -152,7 +154,7 @@ class TallyTable:
         found: dict[str, int] = defaultdict(int)
         for reason in reasons:
             found[reason or "unknown"] += 1
-        self._insert(tx, {("untrainable", table + SEPARATOR + reason): Tally(n) for reason, n in found.items()})
+        self._insert(tx, {("untrainable", table + SEPARATOR + reason): KeptCount(n) for reason, n in found.items()})
 
     def compact(self, tx: Tx) -> None:
         """Sum up what transactions have appended."""
@@ -164,12 +166,12 @@ class TallyTable:
     def _untrainable(self, tx: Tx, table: str, eids: Collection[str] | None) -> Tallies:
         which, params = ("TRUE", []) if eids is None else (f"eid {IN}", [list(eids)])
         rows = tx.all(UNTRAINABLE.format(table=table, which=which), params)
-        return {("untrainable", table + SEPARATOR + reason): Tally(int(n)) for reason, n in rows}
+        return {("untrainable", table + SEPARATOR + reason): KeptCount(int(n)) for reason, n in rows}
 
     def _sums(self, tx: Tx) -> Tallies:
         sql = """SELECT name, label, sum(n), sum(x), sum(y), min(low), max(high) FROM t_tallies GROUP BY name, label
             HAVING sum(n) <> 0"""
-        return {(name, label): Tally(int(n), *rest) for name, label, n, *rest in tx.all(sql)}
+        return {(name, label): KeptCount(int(n), *rest) for name, label, n, *rest in tx.all(sql)}
 
     def _insert(self, tx: Tx, tallies: Tallies) -> None:
         tx.insert("t_tallies", [(*key, *tally) for key, tally in tallies.items()])
@@ -179,7 +181,7 @@ def difference(before: Tallies, after: Tallies) -> Tallies:
     """What is to be added to ``before``, to have ``after``."""
     found: Tallies = {}
     for key in {**before, **after}:
-        old, new = before.get(key, Tally(0)), after.get(key, Tally(0))
+        old, new = before.get(key, KeptCount(0)), after.get(key, KeptCount(0))
         if (old.n, old.x, old.y) != (new.n, new.x, new.y):
-            found[key] = Tally(new.n - old.n, new.x - old.x, new.y - old.y, new.low, new.high)
+            found[key] = KeptCount(new.n - old.n, new.x - old.x, new.y - old.y, new.low, new.high)
     return found

@@ -10,7 +10,7 @@ from tests.support.records import NOW, at, call, group, reward, rules
 
 from slipstream_proxy.store import duckcopy
 from slipstream_proxy.store.driver import StoreError
-from slipstream_proxy.store.duckcopy import WriteLog
+from slipstream_proxy.store.duckcopy import Write, WriteLog
 from slipstream_proxy.store.duckdb import DuckStore
 from slipstream_proxy.store.values import EpisodeFilter
 
@@ -134,11 +134,11 @@ def test_a_difference_keeps_the_old_file(store, monkeypatch):
 
 def test_too_much_at_once_gives_up():
     log = WriteLog()
-    log.add([("insert", ("t", [()] * duckcopy.MOST_ROWS))])
+    log.add([Write("insert", ("t",), [()] * duckcopy.MOST_ROWS)])
     assert len(log) == 1 and not log.over
-    log.add([("run", ("DELETE", ()))])
+    log.add([Write("run", ("DELETE", ()))])
     assert log.over and log.take() == []
-    log.add([("run", ("DELETE", ()))])
+    log.add([Write("run", ("DELETE", ()))])
     assert len(log) == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.records import NOW, call, done, group, mutation, reward, want
 
 from slipstream.contract import BatchAck, GroupLeaseIn, Score, ScoresIn
-from slipstream_proxy.store.tallies import MOST_ROWS, Tally
+from slipstream_proxy.store.tallies import MOST_ROWS, KeptCount
 from slipstream_proxy.store.values import EpisodeFilter
 
 
@@ -147,6 +147,6 @@ def test_a_change_of_the_weights_counts_again(opened):
 
 def test_the_spread_is_that_of_the_sample():
     values = [0.1, 0.4, 0.9]
-    tally = Tally(3, sum(values), sum(v * v for v in values))
+    tally = KeptCount(3, sum(values), sum(v * v for v in values))
     assert tally.mean == pytest.approx(1.4 / 3) and tally.spread == pytest.approx(0.4041452)
-    assert Tally(1, 0.3, 0.09).spread == 0.0
+    assert KeptCount(1, 0.3, 0.09).spread == 0.0
