@@ -30,9 +30,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"  groups {counts(status.groups)}")
     print(f"  steps {status.steps}, last {when(status.last_step)}; ingest is {status.ingest_lag_seconds:.1f} s behind")
     if (left := status.forgetting).episodes:
-        print(
-            f"  forgetting: {left.episodes} episodes still in files ({left.step}){f': {left.error}' if left.error else ''}"
-        )
+        why = f": {left.error}" if left.error else ""
+        print(f"  forgetting: {left.episodes} episodes still in files ({left.step}){why}")
     if status.funnel.lines:
         print("  why there is no step yet (! = none can come until it changes):")
     for line in status.funnel.lines:

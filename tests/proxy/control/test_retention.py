@@ -21,6 +21,7 @@ async def test_old_days_are_archived_and_dropped(make_plane, tmp_path):
     assert (await plane.seen("new"))["call_list"] != []
     assert (await plane.seen("old"))["call_list"] == []
     assert await plane.ask("DELETE", "/episodes/old") == (200, {"id": "old", "adapters": [], "exports": []})
+    await plane.deps.forgetter.erase()
     assert pq.read_table(tmp_path / "cold" / f"calls-{day}.parquet").num_rows == 0
 
 
