@@ -62,3 +62,29 @@ def test_what_calls_may_be_sent_to_stays_in_the_engines(states, pinned, given_up
     assert not any(a.state in (AdapterState.LOADING, AdapterState.REFUSED) for a in keep.values())
     for a in keep.values():
         assert a.state in (AdapterState.LIVE, AdapterState.CANDIDATE) or r.servable(a.name)
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(STATES), st.booleans(), st.booleans()), max_size=20))
+def test_what_is_found_by_state_is_what_there_is(puts: list[tuple[int, str, bool, bool]]):
+    r = registry()
+    for version, state, best, adopted in puts:
+        one = adapter(version, state, best=best)
+        if adopted:
+            r.adopt(1, [one])
+        else:
+            r.put([one])
+    for s in AdapterState:
+        assert {a.name for a in r.in_state(s)} == {a.name for a in r.items.values() if a.state == s}
+        newest = max((a.version for a in r.items.values() if a.state == s), default=None)
+        found = r.of("tiny", s)
+        assert (found.version if found else None) == newest
+
+
+def test_a_report_is_no_change_of_role():
+    r = registry()
+    r.put([adapter(1), adapter(2, "candidate")])
+    before = r.changes
+    r.put([r.items["tiny@2"].model_copy(update={"episodes": 5})])
+    assert r.changes == before
+    r.put([adapter(2, "rolled_back")])
+    assert r.changes == before + 1

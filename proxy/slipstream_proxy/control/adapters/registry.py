@@ -33,7 +33,7 @@ class AdapterRegistry:
         self.files = AdapterFiles(config)
         self.items: dict[str, Adapter] = {}
         self.changes = 0
-        """How often an adapter was put here."""
+        """How often an adapter came or changed its role."""
         self._by_state: dict[AdapterState, dict[str, Adapter]] = {state: {} for state in AdapterState}
         self._bests: dict[str, Adapter] = {}
         self.revision = -1
@@ -139,9 +139,11 @@ class AdapterRegistry:
 
     def _put(self, adapter: Adapter) -> None:
         name = adapter.name
-        self.changes += 1
-        if (before := self.items.get(name)) is not None:
+        before = self.items.get(name)
+        if before is not None:
             self._by_state[before.state].pop(name, None)
+        if before is None or _role(before) != _role(adapter):
+            self.changes += 1
         self.items[name] = self._by_state[adapter.state][name] = adapter
         if adapter.best:
             self._bests[name] = adapter
@@ -180,3 +182,7 @@ class AdapterRegistry:
     def public(self, loaded: set[str]) -> list[Adapter]:
         """All of them, newest first."""
         return sorted((self.shown(a, loaded) for a in self.items.values()), key=lambda a: (a.model, -a.version))
+
+
+def _role(a: Adapter) -> tuple[AdapterState, bool, bool]:
+    return a.state, a.accepted, a.best
