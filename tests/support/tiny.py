@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -13,6 +13,9 @@ import numpy as np
 
 from slipstream.config import Config, load_config
 from slipstream_trainer.rows import Sample
+
+if TYPE_CHECKING:
+    import torch
 
 VOCAB = 64
 
@@ -139,3 +142,8 @@ def apart(a: dict[str, Any], b: dict[str, Any]) -> float:
 
     x, y = torch.cat([a[n].flatten() for n in sorted(a)]), torch.cat([b[n].flatten() for n in sorted(a)])
     return float((x - y).norm() / y.norm().clamp(min=1e-12))
+
+
+def adapter_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The trainable weights by name, detached copies on the CPU."""
+    return {n: p.detach().to("cpu", copy=True) for n, p in model.named_parameters() if p.requires_grad}

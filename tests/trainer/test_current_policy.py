@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 
 from tests.support.control import FakeControl, serve
-from tests.support.tiny import conversation, make_config, make_trainer, table
+from tests.support.tiny import adapter_state, conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
-from slipstream_trainer.policy import adapter_state
 from slipstream_trainer.worker import Worker
 
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
-from tests.support.tiny import make_config, make_model, make_trainer
+from tests.support.tiny import adapter_state, make_config, make_model, make_trainer
 
 from slipstream.errors import ConfigError, StartError
-from slipstream_trainer.policy import adapter_state, check_adapter, check_lora, load_adapter, load_policy, takes_trees
+from slipstream_trainer.policy import check_adapter, check_lora, load_adapter, load_policy, takes_trees
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from slipstream_trainer.advantage import assign
 from slipstream_trainer.learning_rate import StepPace
 from slipstream_trainer.plan import make_plan
 from slipstream_trainer.process_group import leave
-from slipstream_trainer.policy import adapter_state
+from tests.support.tiny import adapter_state
 from slipstream_trainer.adapter_folder import write_adapter
 from slipstream_trainer.selfcheck import check_packing
 from slipstream_trainer.shards import even

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from tests.support.control import FakeControl, serve
-from tests.support.tiny import conversation, make_config, make_trainer, table
+from tests.support.tiny import adapter_state, conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
 from slipstream.contract import Adapter, AdapterList, AdapterState
-from slipstream_trainer.policy import adapter_state
 from slipstream_trainer.recovery import fallen, returnable
 from slipstream_trainer.worker import Worker
 

@@ -3,10 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.support.tiny import conversation, make_config, make_trainer
+from tests.support.tiny import adapter_state, conversation, make_config, make_trainer
 
 from slipstream_trainer.learning_rate import TOO_FAR, StepPace
-from slipstream_trainer.policy import adapter_state
 from slipstream_trainer.step import train
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.tiny import make_config, make_trainer
+from tests.support.tiny import adapter_state, make_config, make_trainer
 
 from slipstream_trainer.layout import forest_width
-from slipstream_trainer.policy import adapter_state
 from slipstream_trainer.warmup import compute, row, warm_up, widths
 
 

@@ -232,11 +232,6 @@ def load_policy(config: Config) -> tuple[PeftModel, PreTrainedTokenizerBase]:
     return model, tokenizer
 
 
-def adapter_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The trainable weights by name, detached copies on the CPU."""
-    return {n: p.detach().to("cpu", copy=True) for n, p in model.named_parameters() if p.requires_grad}
-
-
 def load_adapter(model: PeftModel, folder: Path) -> None:
     """Put the weights of an adapter's folder in. Raises ``StartError`` when they are not of this shape."""
     from peft import load_peft_weights, set_peft_model_state_dict

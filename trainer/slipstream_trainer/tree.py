@@ -63,8 +63,3 @@ def pack_tree(chains: Sequence[Ints]) -> Tree:
     for nodes in where:  # a node's subtree ends after the last chain through it, and that one is written last
         ends[nodes] = nodes[-1] + 1 if len(nodes) else 0
     return Tree(np.concatenate(ids), np.concatenate(positions), ends, where)
-
-
-def visible_pairs(tree: Tree) -> int:
-    """(query, key) pairs that attention has to compute."""
-    return int((tree.positions_N + 1).sum())
