@@ -41,7 +41,9 @@ class AuditTrail:
         await end(self._tasks)
 
     async def note(self, key: str, action: str, target: str, detail: JsonObject | None = None) -> None:
-        """Keep an entry. The change is made already: it stands, even if the entry cannot be kept, and the log says so."""
+        """Keep an entry. The change is made already. If the entry cannot be kept, the change stands, and the log
+        names it.
+        """
         entry = AuditEntry(
             id=new_id(),
             at=self.deps.now(),
