@@ -1,7 +1,9 @@
 """Load on a real proxy while processes are killed, files broken and disks filled: what was acknowledged is there, once, in order.
 
-``python tests/chaos/chaos.py --rounds 200 --seed 1``; the last line is a JSON object: rounds, acknowledged, lost, doubled, disordered, returned
-(forgotten and there again), refused_starts, and how often each hurt was done.
+``python tests/chaos/chaos.py --rounds 200 --seed 1``: half of the rounds on one proxy with DuckDB, half on two proxies with PostgreSQL
+(``fleet.py``); ``--only`` chooses one. The last line is a JSON object: rounds, acknowledged, lost, doubled, out_of_order, returned (forgotten and
+there again), refused_starts, failed_by_us (calls that failed for another reason than the engine; counted where there is another proxy to
+turn to), and how often each hurt was done.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ from pathlib import Path
 import aiohttp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.chaos.fleet import Fleet
 from tests.chaos.hurts import KILLS, NEED_MOUNT, SYSCALLS, WAL, Hurts, clock_library, mounted, strace_works
 from tests.chaos.running import API, PATIENCE
 from tests.support.fake_engine import FakeEngine
+from tests.support.postgres import postgres_server
 
 from slipstream_proxy.segments import list_segments, read_segment
 
@@ -51,7 +55,7 @@ class Told:
 class Found:
     lost: int = 0
     doubled: int = 0
-    disordered: int = 0
+    out_of_order: int = 0
     returned: int = 0
 
 
@@ -145,7 +149,7 @@ class Chaos(Hurts):
                 self.found.doubled += len(ids) - len(set(ids))
                 mine = [i for i in told.get(episode, []) if i in set(ids)]
                 if not in_order(mine, ids):
-                    self.found.disordered += 1
+                    self.found.out_of_order += 1
                     self.said(f"out of order: {episode} {mine} {ids}")
 
     async def there(self, begin: str) -> tuple[dict[str, list[str]], dict[str, list[float]]]:
@@ -171,7 +175,7 @@ class Chaos(Hurts):
                 continue
             await self.check(f"r{n:05d}", None, patience=10.0)
         self.found.lost = max(before.lost, self.found.lost)
-        self.found.disordered = max(before.disordered, self.found.disordered)
+        self.found.out_of_order = max(before.out_of_order, self.found.out_of_order)
         self.found.doubled = max(before.doubled, self.found.doubled)
         self.found.returned = max(before.returned, self.found.returned)
 
@@ -262,23 +266,60 @@ async def run(folder: Path, rounds: int, seed: int, *, seconds: float = 1e9, mou
             subprocess.run(["umount", "-l", str(folder / "data")], capture_output=True, check=False)
 
 
+async def run_fleet(folder: Path, rounds: int, seed: int, *, seconds: float = 1e9, mount: bool = True, hurts: list[str] | None = None, said=print) -> dict[str, object]:  # fmt: skip
+    """The same of two proxies on one PostgreSQL."""
+    engines = [await FakeEngine().start() for _ in range(2)]
+    names = "ab" if mount else ""
+    disks = [mounted(folder / name / "data", 512) for name in names]
+    try:
+        with postgres_server() as server:
+            fleet = Fleet(folder, engines, server.url, server.pid, seed, said)
+            return await fleet.run(rounds, seconds, hurts, disk=bool(disks) and all(disks))
+    finally:
+        for engine in engines:
+            await engine.stop()
+        for name in names:
+            subprocess.run(["umount", "-l", str(folder / name / "data")], capture_output=True, check=False)
+
+
+BAD = ("lost", "doubled", "out_of_order", "returned", "refused_starts", "failed_by_us")
+
+
+def together(found: list[dict[str, object]]) -> dict[str, object]:
+    """Sums over all rounds."""
+    totals: collections.Counter[str] = collections.Counter(dict.fromkeys(BAD, 0))
+    hurts: collections.Counter[str] = collections.Counter()
+    for one in found:
+        totals.update({k: v for k, v in one.items() if isinstance(v, int)})
+        hurts.update(one["hurts"])  # type: ignore[arg-type]
+    return {**totals, "hurts": dict(hurts)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=1e9, help="end after this time, whatever is left")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--hurts", nargs="*", help="these in turn, not at random")
+    parser.add_argument("--hurts", nargs="*", help="these in turn, not at random (with --only)")
+    parser.add_argument("--only", choices=["duckdb", "postgres"], help="one proxy with DuckDB, or two with PostgreSQL")
     args = parser.parse_args()
     logging.getLogger("aiohttp.server").disabled = True  # the engine's clients are killed all the time
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends with it
     folder = Path(tempfile.mkdtemp(prefix="slipstream-chaos-"))
-    found = asyncio.run(run(folder, args.rounds, args.seed, seconds=args.seconds, hurts=args.hurts, said=lambda s: print(s, flush=True)))  # fmt: skip
-    bad = any(found[name] for name in ("lost", "doubled", "disordered", "returned", "refused_starts"))
+    parts = [part for name, part in (("duckdb", run), ("postgres", run_fleet)) if args.only in (None, name)]
+    found: list[dict[str, object]] = []
+    for i, part in enumerate(parts):
+        rounds = args.rounds // len(parts) + (i < args.rounds % len(parts))
+        place = folder / part.__name__
+        place.mkdir()
+        found.append(asyncio.run(part(place, rounds, args.seed, seconds=args.seconds / len(parts), hurts=args.hurts, said=lambda s: print(s, flush=True))))  # fmt: skip
+    result = together(found)
+    bad = any(result[name] for name in BAD)
     if not bad:
         shutil.rmtree(folder, ignore_errors=True)
     else:
         print(f"logs: {folder}")
-    print(json.dumps(found))
+    print(json.dumps(result))
     return int(bad)
 
 

@@ -42,14 +42,19 @@ class Running:
         self.url = ""
         self.session: aiohttp.ClientSession
 
+    def settings(self) -> dict[str, dict[str, object] | str]:
+        """What stands in the proxy's configuration file."""
+        return {
+            "data_dir": str(self.data),
+            "gate": {"holdout": 0.0},
+            "engine": {"urls": [self.engine.url], "name": "tiny", "health_interval": 0.2},
+            "proxy": {"port": 0, "workers": 2, "segment_bytes": 65536, "drain_timeout": 5.0},
+        }
+
     async def start(self, env: dict[str, str] | None = None) -> None:
         """Until it is ready; a start that is refused is counted, and tried again."""
-        tree = {
-            "data_dir": str(self.data), "gate": {"holdout": 0.0}, "engine": {"urls": [self.engine.url], "name": "tiny", "health_interval": 0.2},
-            "proxy": {"port": 0, "workers": 2, "segment_bytes": 65536, "drain_timeout": 5.0},
-        }  # fmt: skip
         config = self.folder / "slipstream.toml"
-        config.write_text(tomli_w.dumps(tree))
+        config.write_text(tomli_w.dumps(self.settings()))
         for _ in range(3):
             with (self.folder / "proxy.log").open("ab") as log:
                 self.process = subprocess.Popen(

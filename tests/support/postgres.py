@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -11,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
@@ -27,9 +28,22 @@ def postgres_programs() -> Path:
     pytest.fail("PostgreSQL's programs are missing: apt-get install -y postgresql", pytrace=False)
 
 
+class PostgresServer(NamedTuple):
+    url: str
+    """Of the database ``postgres``."""
+    pid: int
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """URL (of the database ``postgres``) of a server of this session's own, on a Unix socket."""
+    with postgres_server() as server:
+        yield server.url
+
+
+@contextlib.contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """A server on a Unix socket. What it has committed outlives its processes, and not the machine."""
     binaries = postgres_programs()
     # Not tmp_path: a socket's path must be short, and the server's user must reach it.
     folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
@@ -71,8 +85,9 @@ def postgres() -> Iterator[str]:
             except psycopg.OperationalError:
                 assert server.poll() is None and time.monotonic() < end, (folder / "log").read_text()
                 time.sleep(0.1)
-        yield url
+        yield PostgresServer(url, server.pid)
     finally:
+        server.send_signal(signal.SIGCONT)
         server.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
         server.wait(60)
         said.close()
