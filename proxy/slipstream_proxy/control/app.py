@@ -16,6 +16,7 @@ from slipstream_proxy.control.http import Ctx, Route, caller_of, checked, proble
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes import (
     adapters,
+    backup,
     engine,
     episodes,
     groups,
@@ -45,6 +46,7 @@ ROUTES: list[Route] = [
     *people.ROUTES,
     *adapters.ROUTES,
     *engine.ROUTES,
+    *backup.ROUTES,
     *status.ROUTES,
     *stream.ROUTES,
 ]

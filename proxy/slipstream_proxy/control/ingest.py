@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,6 +128,12 @@ class Ingester:
         if names:
             self.forgotten.update(names)
             self.tidy()
+
+    @contextlib.contextmanager
+    def segments_kept(self) -> Iterator[None]:
+        """No segment goes meanwhile. Blocks."""
+        with self._tidying:
+            yield
 
     def expect(self, id: str) -> asyncio.Future[None]:
         """Done when the mutation of this id is in the store. Ask before it is spooled."""

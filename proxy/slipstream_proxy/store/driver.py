@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
 from slipstream.contract import SqlResult
@@ -84,6 +85,9 @@ class Driver(Protocol):
 
     def put_file_back(self) -> None:
         """Write it again from what is open. Raises ``StoreError`` or ``OSError``."""
+
+    def copy_to(self, folder: Path) -> Path:
+        """Write a copy of the database, as it is at one moment, into the folder. Raises ``StoreError``, ``OSError``."""
 
     def rewrite(self, tables: Sequence[str]) -> None:
         """Write tables anew, so that rows deleted from them are nowhere in the database's files.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -225,6 +226,17 @@ class DuckDriver:
     def file_missing(self) -> bool:
         """Whether somebody deleted the file that is open."""
         return not self._closing and not self._ended and not self.path.exists()
+
+    def copy_to(self, folder: Path) -> Path:
+        """The file and its log, while nothing is written: the spool keeps what comes."""
+        self.settle()
+        copy = folder / "slipstream.duckdb"
+        with self._writing, self._using():
+            shutil.copyfile(self.path, copy)
+            log_file = Path(f"{self.path}.wal")
+            if log_file.exists():
+                shutil.copyfile(log_file, f"{copy}.wal")
+        return copy
 
     def put_file_back(self) -> None:
         """Write the file that is open, and has no name any more, under its old one.

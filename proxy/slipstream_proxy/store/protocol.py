@@ -333,6 +333,11 @@ class Store(Protocol):
     def file_missing(self) -> bool:
         """Whether somebody deleted the database's file while it is open."""
 
+    def copy_to(self, folder: Path) -> Path:
+        """Write a copy of the database, as it is at one moment, into the folder: DuckDB's file, or PostgreSQL's dump.
+        Raises ``StoreError`` or ``OSError``.
+        """
+
     def put_file_back(self) -> None:
         """Write it again from what is open. Raises ``StoreError`` or ``OSError``."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.contract import SqlResult
@@ -191,6 +192,12 @@ class SqlStore:
     def file_missing(self) -> bool:
         """Whether somebody deleted the database's file while it is open."""
         return self.db.file_missing()
+
+    def copy_to(self, folder: Path) -> Path:
+        """Write a copy of the database, as it is at one moment, into the folder: DuckDB's file, or PostgreSQL's dump.
+        Raises ``StoreError`` or ``OSError``.
+        """
+        return self.db.copy_to(folder)
 
     def put_file_back(self) -> None:
         """Write it again from what is open. Raises ``StoreError`` or ``OSError``."""

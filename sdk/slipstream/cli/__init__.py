@@ -26,6 +26,7 @@ COMMANDS = {
     "forget": "forget episodes: by id, key, tags or user",
     "adapters": "list, promote, roll back, push",
     "export": "write datasets: parquet, jsonl, sft, dpo",
+    "backup": "write everything into one file, while everything runs",
     "import": "read logs: OpenAI-format JSONL, trajectory Parquet",
     "keys": "add, list, revoke API keys",
     "audit": "who promoted, rolled back, labelled, deleted or made keys",

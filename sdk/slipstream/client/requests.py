@@ -221,6 +221,11 @@ def restore_adapters(adapters: dict[str, Any]) -> Ask[None]:
     return Ask("POST", "/import/adapters", nothing, adapters)
 
 
+def backup() -> Ask[None]:
+    """A tar file, streamed: a client reads the response itself."""
+    return Ask("GET", "/backup", nothing)
+
+
 def export(format: str, filters: dict[str, Any]) -> Ask[None]:
     """The dataset is streamed: a client reads the response itself."""
     return Ask("GET", "/export", nothing, params=query(filters) | {"format": format})

@@ -170,8 +170,15 @@ class Client(Methods, SyncSession):
 
     def export(self, format: str, **filters: Any) -> Iterator[bytes]:
         """The dataset's bytes, as they come."""
+        return self._bytes(requests.export(format, filters))
+
+    def backup(self) -> Iterator[bytes]:
+        """A tar file with store, spool, adapters, keys and checkpoints, as it comes."""
+        return self._bytes(requests.backup())
+
+    def _bytes(self, ask: requests.Ask[None]) -> Iterator[bytes]:
         try:
-            response = self.http.send(requests.export(format, filters).request(self.http), stream=True)
+            response = self.http.send(ask.request(self.http), stream=True)
             if not response.is_success:
                 response.read()
             check(response)
@@ -200,10 +207,17 @@ class AsyncClient(Methods, AsyncSession):
             found = joined(found, more)
         return whole_episode(found)
 
-    async def export(self, format: str, **filters: Any) -> AsyncIterator[bytes]:
+    def export(self, format: str, **filters: Any) -> AsyncIterator[bytes]:
         """The dataset's bytes, as they come."""
+        return self._bytes(requests.export(format, filters))
+
+    def backup(self) -> AsyncIterator[bytes]:
+        """A tar file with store, spool, adapters, keys and checkpoints, as it comes."""
+        return self._bytes(requests.backup())
+
+    async def _bytes(self, ask: requests.Ask[None]) -> AsyncIterator[bytes]:
         try:
-            response = await self.http.send(requests.export(format, filters).request(self.http), stream=True)
+            response = await self.http.send(ask.request(self.http), stream=True)
             if not response.is_success:
                 await response.aread()
             check(response)

@@ -1,0 +1,69 @@
+"""A backup of everything, while everything runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from slipstream import contract as c
+from slipstream_proxy.control import backup
+from slipstream_proxy.control.http import ADMIN, Ctx, Route
+from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.threads import in_thread
+from slipstream_proxy.store.driver import StoreError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+TAR = "application/x-tar"
+SLOW = 600.0
+"""Seconds after which a client that takes nothing is given up."""
+
+
+class _Reply(io.RawIOBase):
+    """A reply's body, for a thread that writes a file."""
+
+    def __init__(self, response: web.StreamResponse) -> None:
+        self._response, self._loop = response, asyncio.get_running_loop()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        part = bytes(data)
+        asyncio.run_coroutine_threadsafe(self._response.write(part), self._loop).result(SLOW)
+        return len(part)
+
+
+async def get_backup(ctx: Ctx) -> web.StreamResponse:
+    deps, root = ctx.deps, ctx.deps.config.root
+    made = backup.staged(root, deps.store, deps.ingester)
+    try:
+        stage = await in_thread(made.__enter__)
+    except (StoreError, OSError) as e:
+        raise Problem(503, f"no backup can be made: {e}", fix="see docs/operations.md, Back up and restore") from e
+    try:
+        response = web.StreamResponse(headers={"content-type": TAR})
+        await response.prepare(ctx.request)
+        with contextlib.closing(_Reply(response)) as out:
+            await in_thread(backup.write, out, root, stage, deps.config.adapters_dir)
+        await response.write_eof()
+        return response
+    finally:
+        await in_thread(made.__exit__, None, None, None)
+
+
+ROUTES = [
+    Route(
+        "GET",
+        c.API + "/backup",
+        get_backup,
+        "Store, spool, adapters, keys and checkpoints as a tar file, to be unpacked into an empty data_dir",
+        (ADMIN,),
+        responses={200: TAR},
+    )
+]
