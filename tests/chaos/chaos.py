@@ -291,7 +291,9 @@ def together(found: list[dict[str, object]]) -> dict[str, object]:
     hurts: collections.Counter[str] = collections.Counter()
     for one in found:
         totals.update({k: v for k, v in one.items() if isinstance(v, int)})
-        hurts.update(one["hurts"])  # type: ignore[arg-type]
+        done = one["hurts"]
+        assert isinstance(done, dict)
+        hurts.update(done)
     return {**totals, "hurts": dict(hurts)}
 
 

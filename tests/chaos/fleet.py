@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
@@ -61,7 +61,7 @@ class Member(Hurts):
         assert isinstance(engine, dict) and isinstance(proxy, dict)
         engine["urls"] = [e.url for e in self.engines]
         proxy["upstream_timeout"] = UPSTREAM
-        more = {
+        more: dict[str, dict[str, object] | str] = {
             "store": {"url": self.store},
             "adapters": {"dir": str(self.folder.parent / "adapters")},
             "groups": {"size": 4},
@@ -202,7 +202,9 @@ class Fleet:
             rows: list[list[object]] = body["rows"]
             return rows
 
-    async def check(self, begin: str, *, allowed: Callable[[], object] | None, patience: float = PATIENCE) -> None:
+    async def check(
+        self, begin: str, *, allowed: Callable[[], Awaitable[int]] | None, patience: float = PATIENCE
+    ) -> None:
         """All that was acknowledged in this round's episodes; ``allowed``: what a proxy said that it lost."""
         end, excused = time.monotonic() + patience, 0
         mine = {e: calls for e, calls in self.told.items() if e.startswith(begin)}
@@ -219,7 +221,7 @@ class Fleet:
                     (e, v) not in rewarded for e, vs in self.rewards.items() if e.startswith(begin) for v in vs
                 )
                 if missing and allowed is not None:
-                    excused = max(excused, int(str(await allowed())))
+                    excused = max(excused, await allowed())
                 if missing <= excused:
                     break
             if time.monotonic() > end:

@@ -176,7 +176,7 @@ class Client(Methods, SyncSession):
         """A tar file with store, spool, adapters, keys and checkpoints, as it comes."""
         return self._bytes(requests.backup())
 
-    def _bytes(self, ask: requests.Ask[None]) -> Iterator[bytes]:
+    def _bytes(self, ask: Ask[None]) -> Iterator[bytes]:
         try:
             response = self.http.send(ask.request(self.http), stream=True)
             if not response.is_success:
@@ -215,7 +215,7 @@ class AsyncClient(Methods, AsyncSession):
         """A tar file with store, spool, adapters, keys and checkpoints, as it comes."""
         return self._bytes(requests.backup())
 
-    async def _bytes(self, ask: requests.Ask[None]) -> AsyncIterator[bytes]:
+    async def _bytes(self, ask: Ask[None]) -> AsyncIterator[bytes]:
         try:
             response = await self.http.send(ask.request(self.http), stream=True)
             if not response.is_success:
