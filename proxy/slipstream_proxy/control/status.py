@@ -96,6 +96,7 @@ async def status_of(deps: Deps) -> c.Status:
         started=deps.started,
         models={m: deps.registry.live(m) for m in deps.registry.models},
         engines=[{**e.public(), "error": e.error} for e in deps.engines.engines],
+        store="postgresql" if (deps.config.store.url or "").startswith("postgresql") else "duckdb",
         episodes=counts.get("episodes", {}),
         groups=counts.get("groups", {}),
         calls=int(counts.get("calls", 0)),

@@ -59,6 +59,8 @@ class Status(Model):
     models: dict[str, str]
     """Trained model → what is live."""
     engines: list[dict[str, JsonValue]] = Field(default_factory=list)
+    store: Literal["duckdb", "postgresql"] | None = None
+    """Which database it is."""
     episodes: dict[str, int] = Field(default_factory=dict)
     groups: dict[str, int] = Field(default_factory=dict)
     calls: int = 0

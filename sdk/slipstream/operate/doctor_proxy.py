@@ -21,6 +21,8 @@ MANY_CALLS = 200
 AGAIN = 5
 """Episodes in a row named ``id~2``, ``id~3``, … by one id."""
 LAG_SECONDS = 60
+MANY_EPISODES = 1_000_000
+"""In one DuckDB file: beyond it scans of the columns are what routes wait for (docs/operations.md, *Sizing*)."""
 
 
 def check_proxy(url: str | None, key: str | None) -> Iterator[Finding]:
@@ -67,6 +69,12 @@ def check_recording(status: Status) -> Iterator[Finding]:
         yield warn(
             f"the store is {status.ingest_lag_seconds:.0f} s behind the spool",
             "see docs/operations.md, SlipstreamSpoolGrowing",
+        )
+    stored = sum(status.episodes.values())
+    if status.store == "duckdb" and stored > MANY_EPISODES:
+        yield warn(
+            f"{stored:,} episodes are in one DuckDB file, more than {MANY_EPISODES:,}",
+            "move to PostgreSQL (docs/store.md, From DuckDB to PostgreSQL), or drop old days with store.keep_days",
         )
     for engine in status.engines:
         if not engine.get("ok"):

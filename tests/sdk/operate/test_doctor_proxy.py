@@ -38,6 +38,7 @@ def test_a_good_proxy(server: Server) -> None:
     ("told", "level", "what", "fix"),
     [
         ({"capture_lost": 2}, "fail", "2 calls were served but not recorded", "disk"),
+        ({"store": "duckdb", "episodes": {"done": 1_000_000, "open": 1}}, "warn", "1,000,001 episodes are in one DuckDB file", "PostgreSQL"),
         ({"ingest_lag_seconds": 100.0}, "warn", "100 s behind the spool", "SlipstreamSpoolGrowing"),
         ({"engines": [{"url": "http://e", "ok": False, "error": "refused"}]}, "fail", "http://e is down: refused", "SlipstreamEngineDown"),
         ({"funnel": {"lines": [LINE | {"text": "9 calls can't be trained on: temperature 0", "fix": "ask 1.0", "blocks": True}]}}, "warn", "temperature 0", "ask 1.0"),
@@ -71,3 +72,13 @@ def test_no_proxy() -> None:
     assert found.level == "warn"
     assert found.what.startswith(f"no proxy at {url}: ")
     assert "slipstream up" in found.fix
+
+
+def test_a_big_store_on_postgresql_is_fine(server: Server) -> None:
+    proxy(server, store="postgresql", episodes=[{}])
+    server.on(
+        "GET",
+        "/status",
+        {"version": "0", "started": 1.0, "models": {}, "store": "postgresql", "episodes": {"done": 9_000_000}},
+    )
+    assert not [f for f in check_proxy(server.url, None) if "DuckDB" in f.what]
