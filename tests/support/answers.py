@@ -72,6 +72,7 @@ def fill(server: Server) -> None:
     server.on("POST", "/annotations", {"annotations": []})
     server.on("POST", "/sql", {"columns": ["n"], "rows": [[1]]})
     server.on("POST", "/import", {})
+    server.on("POST", "/import/episodes", {})
     server.on("POST", "/import/episode", {})
     server.on("POST", "/import/adapters", {})
     server.on("GET", "/export", b"one\ntwo\n")

@@ -3,19 +3,39 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from slipstream.cli.common import add_client, connect
 from slipstream.cli.episodes import add_filters, filters
 from slipstream.errors import SlipstreamError
+from slipstream.operate.progress import Progress, wanted
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
     add_filters(parser)
     parser.add_argument("--format", choices=("jsonl", "parquet", "sft", "dpo"), default="jsonl")
+    parser.add_argument(
+        "--form",
+        choices=("auto", "deltas"),
+        default="auto",
+        help="calls of jsonl and parquet: auto has runs of up to 50 calls whole, longer ones in deltas",
+    )
     parser.add_argument("--out", metavar="FILE", help="default: standard output")
+    parser.add_argument("--progress", action="store_true", help="show progress where standard error is no terminal too")
+
+
+def watched(parts: Iterator[bytes], progress: Progress, format: str) -> Iterator[bytes]:
+    """The same parts, with a line on how much has come."""
+    rows = size = 0
+    for part in parts:
+        rows, size = rows + part.count(b"\n"), size + len(part)
+        figures = {} if format == "parquet" else {"rows": rows}
+        progress.count("export", **figures, megabytes=f"{size / 1e6:.1f}")
+        yield part
+    progress.end()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,7 +43,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         with connect(args) as client, contextlib.ExitStack() as stack:
             out: BinaryIO = stack.enter_context(part.open("wb")) if part else sys.stdout.buffer
-            out.writelines(client.export(args.format, **filters(args)))
+            form = {} if args.form == "auto" else {"form": args.form}
+            parts = client.export(args.format, **filters(args), **form)
+            progress = wanted(args.progress) if part or not sys.stdout.isatty() else None
+            out.writelines(watched(parts, progress, args.format) if progress else parts)
             out.flush()
         if part:  # a whole file or none
             part.rename(args.out)

@@ -11,6 +11,7 @@ from slipstream.cli.common import add_client, connect, proxy_url
 from slipstream.client import AsyncClient
 from slipstream.errors import SlipstreamError
 from slipstream.operate.logs import read_log
+from slipstream.operate.progress import wanted
 from slipstream.operate.trace_files import read_traces, tool_of
 from slipstream.operate.upload import upload
 
@@ -29,6 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="whose traces the file holds (JSON, JSONL; Phoenix: Parquet too); left out: seen from the file",
     )
     parser.add_argument("--task", help="task of episodes that name none")
+    parser.add_argument("--progress", action="store_true", help="show progress where standard error is no terminal too")
 
 
 def restore_adapters(args: argparse.Namespace, path: Path) -> int | None:
@@ -57,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
     async def send() -> int:
         async with AsyncClient(proxy_url(args), args.key) as client:
-            return await upload(client, entries)
+            return await upload(client, entries, wanted(args.progress))
 
     count = asyncio.run(send())
     print(json.dumps({"episodes": count}) if args.json else f"{count} episodes")

@@ -216,6 +216,11 @@ def restore_episode(episode: dict[str, Any]) -> Ask[None]:
     return Ask("POST", "/import/episode", nothing, episode)
 
 
+def restore_episodes(episodes: list[dict[str, Any]]) -> Ask[None]:
+    """``restore_episode`` of up to 256 at once: all of them or none. Needs an admin key."""
+    return Ask("POST", "/import/episodes", nothing, {"episodes": episodes})
+
+
 def restore_adapters(adapters: dict[str, Any]) -> Ask[None]:
     """Puts back adapters and their states, as ``adapters()`` returned them. Needs an admin key."""
     return Ask("POST", "/import/adapters", nothing, adapters)

@@ -137,6 +137,7 @@ class Methods:
     sql = Method(requests.sql)
     import_episode = Method(requests.import_episode)
     restore_episode = Method(requests.restore_episode)
+    restore_episodes = Method(requests.restore_episodes)
     restore_adapters = Method(requests.restore_adapters)
     audit = Method(requests.audit)
     pause_training = Method(requests.pause_training)

@@ -9,6 +9,11 @@ QUIET_SECONDS = 10.0
 BAR = 20
 
 
+def wanted(asked: bool) -> Progress | None:
+    """Progress on a terminal, or where it was asked for."""
+    return Progress() if asked or sys.stderr.isatty() else None
+
+
 class Progress:
     """``update`` redraws the line, ``say`` prints above it. Everything goes to stderr."""
 
@@ -21,6 +26,22 @@ class Progress:
     def say(self, line: str) -> None:
         sys.stderr.write(("\r\x1b[K" if self.tty else "") + line + "\n")
         sys.stderr.flush()
+
+    def count(self, what: str, **figures: object) -> None:
+        """How far something is whose end nobody knows."""
+        now = time.monotonic()
+        if now - self._last < (0.1 if self.tty else QUIET_SECONDS):
+            return
+        self._last = now
+        line = "  ".join([what, *(f"{name.replace('_', ' ')} {value}" for name, value in figures.items())])
+        sys.stderr.write(f"\r\x1b[K{line}" if self.tty else f"{line}\n")
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        """The line stays as it is."""
+        if self.tty and self._last:
+            sys.stderr.write("\n")
+            sys.stderr.flush()
 
     def update(self, what: str, done: float, total: float, **figures: object) -> None:
         """``done`` of ``total`` (any unit), with figures that are worth seeing. The ETA is by the pace so far."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -16,8 +18,11 @@ from slipstream.operate.progress import Progress
 BUSY = (0, 429, 502, 503, 504)
 """Statuses that another try may better; 0: nobody answered."""
 PATIENCE = 20.0
-AT_ONCE = 64
+AT_ONCE = 16
 """Requests under way. The store commits what has arrived together."""
+BATCH, BATCH_BYTES = 64, 4 * 2**20
+"""Episodes of one request, and their JSON."""
+IN_BATCH = re.compile(r"body\.episodes\.(\d+)(?:\.|$)")
 
 
 async def patiently(send: Callable[[], Awaitable[None]]) -> None:
@@ -35,26 +40,56 @@ async def patiently(send: Callable[[], Awaitable[None]]) -> None:
             await backoff.sleep()
 
 
-async def upload(client: AsyncClient, entries: Iterator[Entry]) -> int:
+def together(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
+    """Exported episodes in batches for one request; conversations of elsewhere one by one."""
+    batch: list[Entry] = []
+    weight = 0
+    for entry in entries:
+        size = len(json.dumps(entry.bodies[0])) if entry.whole else BATCH_BYTES
+        if batch and (weight + size > BATCH_BYTES or len(batch) >= BATCH):
+            yield batch
+            batch, weight = [], 0
+        batch.append(entry)
+        weight += size
+    if batch:
+        yield batch
+
+
+def place_of(error: ApiError, batch: list[Entry]) -> str:
+    """Where in the file stands what was refused."""
+    named = IN_BATCH.match(error.field or "")
+    return batch[int(named.group(1)) if named else 0].where
+
+
+async def send(client: AsyncClient, batch: list[Entry]) -> None:
+    """Raises ``ApiError`` with the place in the file."""
+    first = batch[0]
+    try:
+        if first.whole and len(batch) > 1:
+            await patiently(partial(client.restore_episodes, [entry.bodies[0] for entry in batch]))
+            return
+        for body in first.bodies:
+            await patiently(partial(client.restore_episode if first.whole else client.import_episode, body))
+    except ApiError as e:
+        e.args = (f"{place_of(e, batch)}: {e}",)
+        raise
+
+
+async def upload(client: AsyncClient, entries: Iterator[Entry], progress: Progress | None = None) -> int:
     """Send them all; returns how many episodes.
 
     The first that is refused ends it: raises ``ApiError`` with its place in the file.
     """
-    progress = Progress()
     done = 0
+    batches = together(entries)
 
     async def work() -> None:
         nonlocal done
-        for entry in entries:  # shared by all workers: each takes the next
-            send = client.restore_episode if entry.whole else client.import_episode
-            try:
-                for body in entry.bodies:
-                    await patiently(partial(send, body))
-            except ApiError as e:
-                e.args = (f"{entry.where}: {e}",)
-                raise
-            done += 1
-            progress.update("import", entry.share, 1.0, episodes=done)
+        for batch in batches:  # shared by all workers: each takes the next
+            await send(client, batch)
+            done += len(batch)
+            if progress is not None:
+                progress.update("import", batch[-1].share, 1.0, episodes=done)
 
     workers = [asyncio.create_task(work()) for _ in range(AT_ONCE)]
     try:

@@ -117,3 +117,36 @@ async def test_refusals(plane):
     adapter = {"name": "big@1", "model": "big", "version": 1, "state": "live", "created": 1.0, "path": "big@1"}
     status, body = await plane.ask("POST", "/import/adapters", {"adapters": [adapter], "live": {}})
     assert (status, body["error"]["field"]) == (409, "body.adapters")
+
+
+async def four(plane) -> None:
+    for name in ("a", "b", "c", "d"):
+        await plane.call(name, task=name, text="\ud800 odd", done=True)
+        await plane.seen(name)
+
+
+async def test_many_episodes_at_once(plane, other):
+    await four(plane)
+    lines = [json.loads(line) for line in (await download(plane, "jsonl")).splitlines()]
+    status, body = await other.ask("POST", "/import/episodes", {"episodes": lines})
+    assert status == 200, body
+    assert [e["calls"] for e in body["episodes"]] == [1] * 4
+    assert sorted((await download(other, "jsonl")).splitlines()) == sorted(
+        (await download(plane, "jsonl")).splitlines()
+    )
+    status, body = await other.ask("POST", "/import/episodes", {"episodes": lines})
+    assert [e["calls"] for e in body["episodes"]] == [0] * 4, "again changes nothing"
+
+
+async def test_of_many_episodes_all_or_none(plane, other):
+    await four(plane)
+    lines = [json.loads(line) for line in (await download(plane, "jsonl")).splitlines()]
+    broken = [*lines[:2], {**lines[2], "call_list": lines[2]["call_list"] * 2}]
+    status, body = await other.ask("POST", "/import/episodes", {"episodes": broken})
+    assert (status, body["error"]["field"]) == (409, "body.episodes.2.call_list")
+    assert await download(other, "jsonl") == b""
+    status, body = await other.ask("POST", "/import/episodes", {"episodes": [lines[0], lines[0]]})
+    assert (status, body["error"]["field"]) == (409, "body.episodes")
+    dangling = {**lines[0]["call_list"][0], "prefix": {"call": "gone", "messages": 1, "tokens": 0, "tools": False}}
+    status, body = await other.ask("POST", "/import/episode", {**lines[0], "call_list": [dangling]})
+    assert (status, body["error"]["field"]) == (409, "body.call_list")

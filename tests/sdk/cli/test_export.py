@@ -46,3 +46,16 @@ def test_an_unknown_format(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as e:
         main(["export", "--format", "csv"])
     assert e.value.code == 2
+
+
+def test_progress_where_it_is_asked_for(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slipstream.operate.progress.QUIET_SECONDS", 0.0)
+    server.on("GET", "/export", b'{"a": 1}\n' * 3)
+    out = str(tmp_path / "set.jsonl")
+    assert main(["export", "--out", out, "--form", "deltas", "--progress", "--url", server.url]) == 0
+    assert "export  rows 3  megabytes 0.0" in capsys.readouterr().err
+    assert server.seen[0].query["form"] == ["deltas"]
+    assert main(["export", "--out", out, "--url", server.url]) == 0
+    assert capsys.readouterr().err == ""

@@ -32,11 +32,11 @@ async def test_a_proxy_that_is_away_for_a_moment(server: Server) -> None:
     tries: dict[str, int] = {}
 
     def answer(seen: Seen) -> Reply:
-        name = seen.json["id"]
+        name = seen.json["episodes"][0]["id"]
         tries[name] = tries.get(name, 0) + 1
         return Reply({"error": {"type": "x", "message": "away"}}, 503) if tries[name] == 1 else Reply({})
 
-    server.routes["POST", "/import/episode"] = answer
+    server.routes["POST", "/import/episodes"] = answer
     async with AsyncClient(server.url) as client:
         assert await upload(client, iter(entries(5, whole=True))) == 5
 
@@ -47,3 +47,27 @@ async def test_one_that_stays_away_ends_it(server: Server, monkeypatch: pytest.M
     async with AsyncClient(server.url) as client:
         with pytest.raises(ApiError, match="f:[0-9]+: away"):
             await upload(client, iter(entries(5)))
+
+
+async def test_exported_episodes_go_in_batches(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BATCH", 4)
+    monkeypatch.setattr(module, "BATCH_BYTES", 1_000)
+    server.on("POST", "/import/episodes", {})
+    server.on("POST", "/import/episode", {})
+    server.on("POST", "/import", {})
+    heavy = Entry("f:9", 0.9, [{"id": "heavy", "text": "x" * 2_000}], whole=True)
+    mixed = [*entries(6, whole=True), heavy, *entries(2)]
+    async with AsyncClient(server.url) as client:
+        assert await upload(client, iter(mixed)) == 9
+    sent = sorted(len(s.json["episodes"]) for s in server.asked("POST", "/slipstream/v1/import/episodes"))
+    assert sent == [2, 4]
+    assert [s.json["id"] for s in server.asked("POST", "/slipstream/v1/import/episode")] == ["heavy"]
+    assert len(server.asked("POST", "/slipstream/v1/import")) == 4
+
+
+async def test_a_refusal_names_the_line_of_its_episode(server: Server) -> None:
+    refusal = {"error": {"type": "conflict", "message": "forgotten", "field": "body.episodes.3.id"}}
+    server.on("POST", "/import/episodes", refusal, 409)
+    async with AsyncClient(server.url) as client:
+        with pytest.raises(ApiError, match="f:3: forgotten"):
+            await upload(client, iter(entries(5, whole=True)))

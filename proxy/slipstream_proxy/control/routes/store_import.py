@@ -6,18 +6,20 @@ This is how a store moves (DuckDB → PostgreSQL): export there, import here.
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Literal
 
 from aiohttp import web
 from pydantic import Field, StringConstraints
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import ADMIN, Ctx, Route, reply
+from slipstream_proxy.control.http import ADMIN, Ctx, Route, json_of, reply
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.log_import import Imported
+from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store import schema
 
+MOST = 256
+"""Episodes of one request."""
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 Time = Annotated[float, Field(ge=0, le=253_402_300_799.0)]
 Key = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -60,30 +62,77 @@ class EpisodeIn(c.EpisodeDetail):
     call_list: list[CallIn] = Field(default_factory=list)  # type: ignore[assignment]
 
 
+class EpisodesIn(c.Model):
+    """Lines of ``export?format=jsonl``."""
+
+    episodes: list[EpisodeIn] = Field(min_length=1, max_length=MOST)
+
+
+class ImportedMany(c.Model):
+    episodes: list[Imported]
+    """As they were sent."""
+
+
 class BroughtIn(c.Model):
     adapters: int
     """New ones."""
 
 
-async def post_episode(ctx: Ctx) -> web.StreamResponse:
+async def check(ctx: Ctx, body: EpisodeIn, field: str) -> bool:
+    """Whether the episode is new here. Raises ``Problem`` for one that cannot be put back."""
     deps = ctx.deps
-    body: EpisodeIn = ctx.body
     if len({call.id for call in body.call_list if call.episode == body.id}) != len(body.call_list):
-        raise Problem(409, "calls of another episode, or one twice", field="body.call_list", fix="send it as exported")
+        raise Problem(
+            409, "calls of another episode, or one twice", field=f"{field}.call_list", fix="send it as exported"
+        )
+    known = {call.id for call in body.call_list}
+    if strange := next((c.prefix.call for c in body.call_list if c.prefix and c.prefix.call not in known), None):
+        raise Problem(
+            409,
+            f"a call begins with call {strange}, which is not here",
+            field=f"{field}.call_list",
+            fix="send all calls of the episode, as exported",
+        )
     ack = await deps.ask(deps.store.rewards.acknowledge, body.key, body.id, None, deps.now())
     if ack is None:
-        raise Problem(409, f"episode {body.id} is forgotten", field="body.id")
-    if ack.known:
-        if {call.id for call in body.call_list} - await deps.ask(deps.store.episodes.call_ids, body.key, body.id):
-            raise Problem(
-                409, f"episode {body.id} is there with other calls", field="body.id", fix="import into a fresh store"
-            )
-        return reply(Imported(episode=body.id, calls=0))
+        raise Problem(409, f"episode {body.id} is forgotten", field=f"{field}.id")
+    if not ack.known:
+        return True
+    if known - await deps.ask(deps.store.episodes.call_ids, body.key, body.id):
+        raise Problem(
+            409, f"episode {body.id} is there with other calls", field=f"{field}.id", fix="import into a fresh store"
+        )
+    return False
+
+
+def change_of(body: EpisodeIn) -> JsonObject:
     # as text: a transcript may hold numbers and letters that the spool's own JSON has no way to write
-    text = json.dumps(body.model_dump(mode="python"), default=str)
+    text = json_of(body).decode()
     days = sorted({schema.day_of(call.at) for call in body.call_list})
-    await deps.mutate("episode", {"key": body.key, "episode": body.id, "days": days, "text": text})
+    return {"key": body.key, "episode": body.id, "days": days, "text": text}
+
+
+async def post_episode(ctx: Ctx) -> web.StreamResponse:
+    body: EpisodeIn = ctx.body
+    if not await check(ctx, body, "body"):
+        return reply(Imported(episode=body.id, calls=0))
+    await ctx.deps.mutate("episode", change_of(body))
     return reply(Imported(episode=body.id, calls=len(body.call_list)))
+
+
+async def post_episodes(ctx: Ctx) -> web.StreamResponse:
+    """All of them are checked before the first is kept; the last one's commit is waited for, which comes after the
+    others'.
+    """
+    body: EpisodesIn = ctx.body
+    if len({(e.key, e.id) for e in body.episodes}) != len(body.episodes):
+        raise Problem(409, "an episode stands there twice", field="body.episodes", fix="send each once")
+    new = [e for n, e in enumerate(body.episodes) if await check(ctx, e, f"body.episodes.{n}")]
+    for episode in new:
+        await ctx.deps.mutate("episode", change_of(episode), wait=10.0 if episode is new[-1] else 0)
+    fresh = {(e.key, e.id) for e in new}
+    found = [Imported(episode=e.id, calls=len(e.call_list) if (e.key, e.id) in fresh else 0) for e in body.episodes]
+    return reply(ImportedMany(episodes=found))
 
 
 async def post_adapters(ctx: Ctx) -> web.StreamResponse:
@@ -110,6 +159,16 @@ ROUTES = [
         (ADMIN,),
         body=EpisodeIn,
         responses={200: Imported},
+        errors=(409,),
+    ),
+    Route(
+        "POST",
+        c.API + "/import/episodes",
+        post_episodes,
+        f"Put back up to {MOST} exported episodes at once: all or none; again changes nothing",
+        (ADMIN,),
+        body=EpisodesIn,
+        responses={200: ImportedMany},
         errors=(409,),
     ),
     Route(
