@@ -17,6 +17,8 @@ from hashlib import md5
 from itertools import count
 from pathlib import Path
 
+import long_runs
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.support.fake_engine import LoraEngine
@@ -208,6 +210,7 @@ def main() -> None:
         "small": small,
         "large": large,
     }
+    found |= long_runs.long_run(2_000) | long_runs.ingest(150) | long_runs.exports((args.small, args.large))
     print(json.dumps(found))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiohttp import web
 from pydantic import BaseModel
 
-from slipstream.contract import CallRecord, EpisodeDetail
+from slipstream.contract import CallRecord, EpisodeDetail, Form
 from slipstream.prefixes import Conversations
 from slipstream_proxy.control.edits import Edit, edits_of
 from slipstream_proxy.control.http import json_of
@@ -226,7 +226,9 @@ def _dumped(models: Sequence[BaseModel]) -> str:
     return json.dumps([m.model_dump(mode="python") for m in models], default=str)
 
 
-def pieces(store: Store, wanted: EpisodeFilter, format: str, note: Note, *, edited: bool) -> Iterator[bytes]:
+def pieces(
+    store: Store, wanted: EpisodeFilter, format: str, note: Note, *, form: Form = "auto", edited: bool = False
+) -> Iterator[bytes]:
     if format == "dpo":
         yield from (line(row) for row in dpo_rows(store, wanted, note))
         if edited and (eids := store.reports.labels.edited()):
@@ -234,7 +236,7 @@ def pieces(store: Store, wanted: EpisodeFilter, format: str, note: Note, *, edit
             for batch in noted(store.episodes.export(of_people), note):
                 yield from (line(row) for e in batch for row in edited_rows(e))
         return
-    for batch in noted(store.episodes.export(wanted), note):
+    for batch in noted(store.episodes.export(wanted, tokens=format == "jsonl", form=form), note):
         if format == "jsonl":
             yield b"".join(json_of(e) + b"\n" for e in batch)
         else:
@@ -285,7 +287,9 @@ def parquet(batches: Iterator[list[EpisodeDetail]]) -> Iterator[bytes]:
                 yield part
 
 
-async def send(ctx: Ctx, wanted: EpisodeFilter, format: str, *, edited: bool) -> web.StreamResponse:
+async def send(
+    ctx: Ctx, wanted: EpisodeFilter, format: str, *, form: Form = "auto", edited: bool
+) -> web.StreamResponse:
     store = ctx.deps.store
     export = f"export-{new_id()}"
 
@@ -296,9 +300,9 @@ async def send(ctx: Ctx, wanted: EpisodeFilter, format: str, *, edited: bool) ->
             log.warning("the manifest of %s cannot be kept: %s", export, e)
 
     stream = (
-        parquet(noted(store.episodes.export(wanted), note))
+        parquet(noted(store.episodes.export(wanted, form=form), note))
         if format == "parquet"
-        else pieces(store, wanted, format, note, edited=edited)
+        else pieces(store, wanted, format, note, form=form, edited=edited)
     )
     first = await in_thread(next, stream, b"")
     headers = {

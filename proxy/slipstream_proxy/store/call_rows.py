@@ -10,7 +10,7 @@ import numpy as np
 from slipstream.contract import CallRecord
 from slipstream_proxy.store.codec import Floats, Ids, clean, dump, dump_list, floats_of, ids_of, load, short
 from slipstream_proxy.store.delta import NO_IDS, Cut, Known, Prompt
-from slipstream_proxy.store.fingerprint import TokenPrint, chain, digest
+from slipstream_proxy.store.fingerprint import Links, TokenPrint, chain, digest
 from slipstream_proxy.store.order import Stamp
 from slipstream_proxy.store.rows import CallRow
 from slipstream_proxy.store.tree import Answered, Asked, issued_ids, returned_ids, words_of
@@ -64,13 +64,13 @@ class Packed:
         links = chain([digest(self.replies[0])] if self.replies else [], self.prompt.chain)
         first = self.completion[: self.firsts[0]] if self.firsts else NO_IDS
         tokens = TokenPrint.of(np.concatenate((self.prompt.ids, first)))
-        return Known(call, links, tokens, self.prompt.tools_digest)
+        return Known(call, Links(links), tokens.packed(), self.prompt.tools_digest)
 
     def answered(self, call: str) -> Answered:
         """The call as one that later ones may extend."""
         links = self.prompt.chain
         ends = [chain([digest(reply)], links[-1:])[-1] for reply in self.replies]
-        tokens = [TokenPrint.of(ids) for ids, n in zip(self.sequences(), self.firsts, strict=True) if n]
+        tokens = [TokenPrint.of(ids).whole() for ids, n in zip(self.sequences(), self.firsts, strict=True) if n]
         return Answered(call, links[-1], self.words, ends, tokens, self.issued)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slipstream_proxy.store.codec import Ids
-from slipstream_proxy.store.fingerprint import TokenPrint, common
+from slipstream_proxy.store.fingerprint import SIZE, TokenPrint, common
 
 NO_IDS: Ids = np.empty(0, np.int32)
 
@@ -27,7 +27,7 @@ class Known:
     """A stored call as a possible base."""
 
     id: str
-    chain: list[bytes]
+    chain: Sequence[bytes]
     """One chained hash for each message."""
     tokens: TokenPrint
     """The fingerprint of its tokens."""
@@ -36,7 +36,7 @@ class Known:
 
     @property
     def size(self) -> int:
-        return 64 * (len(self.chain) + len(self.tokens.blocks)) + 256
+        return SIZE * (len(self.chain) + len(self.tokens.blocks)) + 512
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Prompt:
     texts: list[str]
     chain: list[bytes]
     ids: Ids
-    blocks: list[bytes]
+    blocks: Sequence[bytes]
     tools: str
     tools_digest: bytes
 

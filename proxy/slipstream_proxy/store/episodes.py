@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
@@ -18,6 +18,11 @@ from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, CallRow, EpisodeRow
 from slipstream_proxy.store.search import CallSearch, matching, needs_calls
 from slipstream_proxy.store.values import EpisodeFilter, Name
+
+CHUNK = 2_000
+"""Episodes whose order is looked up together: each look passes over all that is later."""
+PART_CALLS, PART_TOKENS = 2_000, 1_000_000
+"""Of the episodes that are put together in one go."""
 
 
 class _RankedRow(NamedTuple):
@@ -62,9 +67,27 @@ def where_of(wanted: EpisodeFilter) -> tuple[str, list[object]]:
         params += more
     if wanted.cursor:
         started, eid = parse_cursor(wanted.cursor)
-        tests.append("(started < ? OR (started = ? AND eid < ?))")
+        # The pair is what PostgreSQL's index is in order of; the time alone lets DuckDB pass over what is later.
+        tests.append("started <= ? AND (started, eid) < (?, ?)")
         params += [started, started, eid]
     return " AND ".join(tests), params
+
+
+def parts_of(eps: Sequence[EpisodeRow]) -> Iterator[list[EpisodeRow]]:
+    """Episodes in parts whose calls and tokens fit a memory."""
+    part: list[EpisodeRow] = []
+    calls = tokens = 0
+    for ep in eps:
+        sampled = ep.prompt_tokens + ep.completion_tokens
+        # in deltas a run weighs about what its longest call does
+        weight = sampled if is_whole("auto", ep.calls) else 2 * sampled // ep.calls
+        if part and (calls + ep.calls > PART_CALLS or tokens + weight > PART_TOKENS):
+            yield part
+            part, calls, tokens = [], 0, 0
+        part.append(ep)
+        calls, tokens = calls + ep.calls, tokens + weight
+    if part:
+        yield part
 
 
 class EpisodeTable:
@@ -144,20 +167,32 @@ class EpisodeTable:
             tables = self.calls.days.tables_of(tx, list(self.load(tx, [eid]).values()))
             return any(tx.all(f"SELECT 1 FROM {t} WHERE eid = ? AND id = ? LIMIT 1", (eid, call)) for t in tables)
 
-    def export(self, wanted: EpisodeFilter, batch: int = 100) -> Iterator[list[EpisodeDetail]]:
-        """Every episode that the filter wants (its ``limit`` apart), with tokens, ``batch`` at a time, the newest
-        first.
+    def export(
+        self, wanted: EpisodeFilter, *, tokens: bool = True, form: Form = "auto"
+    ) -> Iterator[list[EpisodeDetail]]:
+        """Every episode that the filter wants (its ``limit`` apart), the newest first, as many at a time as a memory
+        holds easily.
         """
-        wanted = replace(self._settled(wanted), limit=batch)
+        wanted = replace(self._settled(wanted), limit=CHUNK)
         while True:
             eps, after = self._page(wanted)
-            if eps:
+            for part in parts_of(eps):
                 with self.db.read() as tx:
-                    details = list(self.details(tx, eps, tokens=True).values())
-                yield details
+                    # some may be forgotten since the page was read
+                    there = self._still(tx, part)
+                    found = list(self.details(tx, there, tokens=tokens, form=form).values())
+                if found:
+                    yield found
             if after is None:
                 return
             wanted = replace(wanted, cursor=after)
+
+    def _still(self, tx: Tx, eps: Sequence[EpisodeRow]) -> list[EpisodeRow]:
+        """Those of these neighbours by time that are not deleted."""
+        sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE started >= ? AND started <= ? AND eid {IN}
+            AND state <> 'deleted' ORDER BY started DESC, eid DESC"""
+        params = (eps[-1].started, eps[0].started, [e.eid for e in eps])
+        return [EpisodeRow(*row) for row in tx.all(sql, params)]
 
     def ranked(self, wanted: EpisodeFilter, most: int = 4) -> Iterator[tuple[list[Name], list[Name]]]:
         """Of each (key, model, task) with rewards that differ: its best runs, and its worst, at most ``most`` of

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple, overload
 
 import numpy as np
 
@@ -15,15 +16,17 @@ from slipstream_proxy.store.codec import Ids
 BLOCK = 64
 """Tokens of one hash. What two calls share is known to a block, or exactly where one begins with all of the other."""
 EMPTY = b""
+SIZE = 16
+"""Bytes of a hash."""
 
 
 def digest(text: str) -> bytes:
     """16 bytes that stand for a message's exact text."""
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()
 
 
 def _link(before: bytes, part: bytes) -> bytes:
-    return blake2b(before + part, digest_size=16).digest()
+    return blake2b(before + part, digest_size=SIZE).digest()
 
 
 def chain(digests: Sequence[bytes], before: Sequence[bytes] = (EMPTY,)) -> list[bytes]:
@@ -46,11 +49,49 @@ def common(a: Sequence[bytes], b: Sequence[bytes]) -> int:
     return low
 
 
+class Links(Sequence[bytes]):
+    """A chain to be kept: 16 bytes a link, the empty one apart."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, links: Sequence[bytes]) -> None:
+        self._data = b"".join(links)
+
+    def __len__(self) -> int:
+        return len(self._data) // SIZE + 1
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[bytes]: ...
+    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        at = range(len(self))[at]
+        return self._data[SIZE * (at - 1) : SIZE * at] if at else EMPTY
+
+
+class TokenEnd(NamedTuple):
+    """All of a token sequence: the last link of its whole blocks, how long it is, and a hash of it."""
+
+    block: bytes
+    length: int
+    hash: bytes
+
+    def begins(self, ids: Ids, blocks: Sequence[bytes]) -> bool:
+        """Whether the sequence ``ids`` (with its ``blocks``) begins with all of this one."""
+        whole = self.length // BLOCK
+        if self.length > len(ids) or whole >= len(blocks) or blocks[whole] != self.block:
+            return False
+        tail = np.ascontiguousarray(ids[whole * BLOCK : self.length], "<i4").tobytes()
+        return _link(blocks[whole], tail) == self.hash
+
+
 @dataclass(slots=True)
 class TokenPrint:
     """A token sequence: the chain of its whole blocks, and a hash of all of it."""
 
-    blocks: list[bytes]
+    blocks: Sequence[bytes]
     length: int
     end: bytes
 
@@ -62,13 +103,17 @@ class TokenPrint:
         blocks = chain([data[i * size : (i + 1) * size] for i in range(whole)])
         return cls(blocks, len(ids), _link(blocks[-1], data[whole * size :]))
 
+    def packed(self) -> TokenPrint:
+        """The same, to be kept."""
+        return TokenPrint(Links(self.blocks), self.length, self.end)
+
+    def whole(self) -> TokenEnd:
+        """What says whether another sequence begins with all of this one."""
+        return TokenEnd(self.blocks[-1], self.length, self.end)
+
     def begins(self, ids: Ids, blocks: Sequence[bytes]) -> bool:
         """Whether the sequence ``ids`` (with its ``blocks``) begins with all of this one."""
-        whole = self.length // BLOCK
-        if self.length > len(ids) or whole >= len(blocks) or blocks[whole] != self.blocks[whole]:
-            return False
-        tail = np.ascontiguousarray(ids[whole * BLOCK : self.length], "<i4").tobytes()
-        return _link(blocks[whole], tail) == self.end
+        return self.whole().begins(ids, blocks)
 
     def shared(self, ids: Ids, blocks: Sequence[bytes]) -> int:
         """Tokens of this sequence that ``ids`` begins with, as far as it is known."""

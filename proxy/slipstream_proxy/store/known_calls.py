@@ -1,6 +1,7 @@
-"""What is remembered of recent episodes' calls: bases for the next one, and the conversation tree.
+"""What is remembered of the episodes' calls: bases for the next one, and the conversation tree, all as hashes.
 
-The least recently used goes first.
+The least recently used leave the memory first, for a file without a name that ends with this process: an episode whose
+next call comes late is read back from there, and nothing of it is put together again.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from dataclasses import dataclass, field
 
 from slipstream_proxy.store.delta import LAST, Known
 from slipstream_proxy.store.order import Stamp
+from slipstream_proxy.store.spill import Spill
 from slipstream_proxy.store.tree import ConversationTree
 
 MEMORY = 64 * 2**20
 """Bytes that are remembered, about."""
+DISK = 4 * 2**30
+"""Bytes beyond which the file begins anew."""
 
 
 @dataclass(slots=True)
@@ -37,18 +41,21 @@ class EpisodeCalls:
 
 
 class KnownCalls:
-    def __init__(self, memory: int = MEMORY) -> None:
+    def __init__(self, memory: int = MEMORY, disk: int = DISK) -> None:
         self._memory = memory
         self._size = 0
         self._known: OrderedDict[str, EpisodeCalls] = OrderedDict()
         self._sizes: dict[str, int] = {}
+        self._spill = Spill(disk)
 
     def get(self, eid: str) -> EpisodeCalls | None:
         """None: not remembered, the store may have some."""
         found = self._known.get(eid)
         if found is not None:
             self._known.move_to_end(eid)
-        return found
+            return found
+        spilled = self._spill.take(eid)
+        return spilled if isinstance(spilled, EpisodeCalls) else None
 
     def put(self, eid: str, calls: EpisodeCalls) -> None:
         """Remember an episode, or that it has grown."""
@@ -57,10 +64,12 @@ class KnownCalls:
         self._size += calls.size - self._sizes.get(eid, 0)
         self._sizes[eid] = calls.size
         while self._size > self._memory and len(self._known) > 1:
-            old, _ = self._known.popitem(last=False)
+            old, left = self._known.popitem(last=False)
             self._size -= self._sizes.pop(old)
+            self._spill.put(old, left)
 
     def clear(self) -> None:
         self._known.clear()
         self._sizes.clear()
+        self._spill.clear()
         self._size = 0

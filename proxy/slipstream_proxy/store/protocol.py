@@ -35,6 +35,7 @@ from slipstream.contract import (
     EpisodeDetail,
     EpisodePage,
     Event,
+    Form,
     Group,
     GroupLease,
     GroupLeaseIn,
@@ -95,9 +96,11 @@ class Episodes(Protocol):
     def has_call(self, key: str, episode: str, call: str) -> bool:
         """Whether the episode has a stored call of this id."""
 
-    def export(self, wanted: EpisodeFilter, batch: int = 100) -> Iterator[list[EpisodeDetail]]:
-        """Every episode that the filter wants (its ``limit`` apart), with tokens, ``batch`` at a time, the newest
-        first.
+    def export(
+        self, wanted: EpisodeFilter, *, tokens: bool = True, form: Form = "auto"
+    ) -> Iterator[list[EpisodeDetail]]:
+        """Every episode that the filter wants (its ``limit`` apart), the newest first, as many at a time as a memory
+        holds easily.
         """
 
     def ranked(self, wanted: EpisodeFilter, most: int = 4) -> Iterator[tuple[list[Name], list[Name]]]:

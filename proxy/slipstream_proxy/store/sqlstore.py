@@ -205,6 +205,7 @@ class SqlStore:
 
     def close(self) -> None:
         self.db.close()
+        self.calls.known.clear()
 
 
 if TYPE_CHECKING:

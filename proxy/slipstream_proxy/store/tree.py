@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from slipstream_proxy.store.codec import Ids
-from slipstream_proxy.store.fingerprint import BLOCK, TokenPrint, digest
+from slipstream_proxy.store.fingerprint import BLOCK, TokenEnd, digest
 
 REPLY_TYPES = ("function_call", "custom_tool_call", "tool_use")
 RESULT_TYPES = ("function_call_output", "custom_tool_call_output", "tool_result")
@@ -89,7 +89,7 @@ class Asked:
     replies: list[bytes | None]
     """The words of each message that an assistant wrote (``words_of``)."""
     ids: Ids
-    blocks: list[bytes]
+    blocks: Sequence[bytes]
     returned: list[str]
     """Ids that the engine gave and the call hands back."""
 
@@ -105,7 +105,7 @@ class Answered:
     """One fingerprint for each of its replies."""
     ends: list[bytes]
     """The chain's last link with each of its replies."""
-    tokens: list[TokenPrint]
+    tokens: list[TokenEnd]
     """Prompt and completion of each choice that has tokens."""
     issued: list[str]
 
@@ -116,7 +116,7 @@ class ConversationTree:
 
     _ends: dict[bytes, list[str]] = field(default_factory=lambda: defaultdict(list))
     _prompts: dict[bytes, list[tuple[list[bytes | None], str]]] = field(default_factory=lambda: defaultdict(list))
-    _tokens: dict[bytes, list[tuple[TokenPrint, str]]] = field(default_factory=lambda: defaultdict(list))
+    _tokens: dict[bytes, list[tuple[TokenEnd, str]]] = field(default_factory=lambda: defaultdict(list))
     """By the hash of the whole blocks."""
     _issued: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _extended: set[str] = field(default_factory=set)
@@ -128,10 +128,10 @@ class ConversationTree:
         if call.ends:
             self._prompts[call.prompt].append((call.words, call.id))
         for tokens in call.tokens:
-            self._tokens[tokens.blocks[-1]].append((tokens, call.id))
+            self._tokens[tokens.block].append((tokens, call.id))
         for name in call.issued:
             self._issued[name].add(call.id)
-        self.size += 512 + 96 * sum(len(t.blocks) for t in call.tokens)
+        self.size += 512 + 256 * len(call.tokens)
 
     def mark(self, call: str | None) -> None:
         """A stored call extends this one."""

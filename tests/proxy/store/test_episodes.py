@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.records import NOW, call, group, reward
 
+from slipstream_proxy.store import episodes
+from slipstream_proxy.store.codec import cursor_of
 from slipstream_proxy.store.values import EpisodeFilter
 
 
@@ -47,8 +49,9 @@ def test_pages(store):
         store.episodes.page(EpisodeFilter(cursor="!!nonsense"))
 
 
-def test_export_gives_everything_with_tokens(filled):
-    batches = list(filled.episodes.export(EpisodeFilter(), batch=3))
+def test_export_gives_everything_with_tokens(filled, monkeypatch):
+    monkeypatch.setattr(episodes, "CHUNK", 3)
+    batches = list(filled.episodes.export(EpisodeFilter()))
     assert [[e.id for e in b] for b in batches] == [["d", "c", "b"], ["a"]]
     assert batches[1][0].call_list[0].prompt_ids == [1, 2, 3]
     assert batches[1][0].rewards[0].adapter == "m@1"
@@ -83,3 +86,36 @@ def test_whose_an_id_is_and_which_calls_it_has(store):
     assert store.episodes.has_call("-", "a", "c1")
     assert not store.episodes.has_call("k2", "a", "c1")
     assert not store.episodes.has_call("-", "x", "c1")
+
+
+def test_an_export_is_cut_where_a_memory_would_be_full(filled, monkeypatch):
+    monkeypatch.setattr(episodes, "PART_CALLS", 1)
+    assert [[e.id for e in b] for b in filled.episodes.export(EpisodeFilter())] == [["d"], ["c"], ["b"], ["a"]]
+    monkeypatch.setattr(episodes, "PART_CALLS", 100)
+    monkeypatch.setattr(episodes, "PART_TOKENS", 1)
+    assert len(list(filled.episodes.export(EpisodeFilter()))) == 4
+
+
+def test_what_is_forgotten_while_an_export_runs_is_not_in_it(filled, monkeypatch):
+    monkeypatch.setattr(episodes, "PART_CALLS", 1)
+    parts = filled.episodes.export(EpisodeFilter())
+    assert [e.id for e in next(parts)] == ["d"]
+    filled.delete("k2", "b", NOW)
+    assert [e.id for part in parts for e in part] == ["c", "a"]
+
+
+def test_postgresql_finds_an_exports_next_page_by_its_index(opened, url):
+    store = opened()
+    if not store.shared:
+        pytest.skip("DuckDB has no indexes: it reads the column of times, a chunk of pages at once")
+    where, params = episodes.where_of(EpisodeFilter(cursor=cursor_of(NOW, "-/e5")))
+    with store.db.write() as tx:
+        rows = """INSERT INTO t_episodes (eid, key, id, state, started, last_at, calls)
+            SELECT '-/e' || i, '-', 'e' || i, 'done', i, i, 1 FROM generate_series(1, 5000) r(i)"""
+        tx.run(rows)
+        tx.run("ANALYZE t_episodes")
+        sql = f"EXPLAIN SELECT eid FROM t_episodes WHERE {where} ORDER BY started DESC, eid DESC LIMIT ?"
+        plan = "\n".join(line for (line,) in tx.all(sql, (*params, 100)))
+    assert "i_episodes_started" in plan
+    assert "Sort" not in plan, "the index is in that order"
+    assert "ROW(started, eid) <" in plan.split("Index Cond")[1].splitlines()[0]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream_proxy.store.fingerprint import BLOCK, TokenPrint, chain, common, digest
+from slipstream_proxy.store.fingerprint import BLOCK, Links, TokenPrint, chain, common, digest
 
 IDS = st.lists(st.integers(0, 2), max_size=4 * BLOCK)
 
@@ -22,7 +22,7 @@ def prefix(a, b):
 def test_shared_tokens_are_known_to_a_block_or_exactly(one, more, at):
     other = one[:at] + more
     a, b = np.asarray(one, np.int32), np.asarray(other, np.int32)
-    mine, blocks = TokenPrint.of(a), TokenPrint.of(b).blocks
+    mine, blocks = TokenPrint.of(a).packed(), TokenPrint.of(b).blocks
     real, found = prefix(one, other), mine.shared(b, blocks)
     assert found <= real
     assert found >= real // BLOCK * BLOCK
@@ -34,3 +34,6 @@ def test_shared_tokens_are_known_to_a_block_or_exactly(one, more, at):
 def test_chains_share_what_their_messages_share(one, other):
     a, b = (chain([digest(t) for t in texts]) for texts in (one, other))
     assert common(a, b) == prefix(one, other)
+    kept = Links(a)
+    assert (list(kept), kept[-1], kept[1:], len(kept)) == (a, a[-1], a[1:], len(a))
+    assert common(b, kept) == prefix(one, other)

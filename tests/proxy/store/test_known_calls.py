@@ -14,7 +14,7 @@ def call(name: str) -> Known:
 
 
 def test_memory_is_bounded():
-    known = KnownCalls(memory=10_000)
+    known = KnownCalls(memory=5_000, disk=0)
     for i in range(100):
         calls = EpisodeCalls()
         calls.add("day", call("c"))
@@ -28,7 +28,7 @@ def test_memory_is_bounded():
 
 
 def test_the_least_recently_used_goes_first():
-    known = KnownCalls(memory=2_500)
+    known = KnownCalls(memory=2_500, disk=0)
     for name in ("a", "b"):
         calls = EpisodeCalls()
         calls.add("day", call("c"))
@@ -40,6 +40,20 @@ def test_the_least_recently_used_goes_first():
         known.put(name, calls)
         known.get("a")
     assert (known.get("a") is None, known.get("b") is None) == (False, True)
+
+
+def test_what_leaves_the_memory_is_read_back_and_not_made_again():
+    known = KnownCalls(memory=2_500)
+    for i in range(100):
+        calls = EpisodeCalls(count=i)
+        calls.add("day", call(f"c{i}"))
+        known.put(f"e{i}", calls)
+    for i in (0, 50, 99):
+        found = known.get(f"e{i}")
+        assert (found.count, found.days["day"][0].id) == (i, f"c{i}")
+        assert list(found.days["day"][0].tokens.blocks) == list(call("").tokens.blocks)
+    known.clear()
+    assert known.get("e7") is None
 
 
 def test_the_last_calls_of_a_day_may_be_bases():

@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 def exported(store, key: str | None = None) -> list[dict]:
-    batches = store.episodes.export(EpisodeFilter(key=key), 7)
+    batches = store.episodes.export(EpisodeFilter(key=key))
     return [e.model_dump(mode="python") for batch in batches for e in batch]
 
 

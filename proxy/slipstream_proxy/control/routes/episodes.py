@@ -92,6 +92,7 @@ class ExportQuery(FilterQuery):
         description="Answers that people wrote (`meta.edited` of a reward with source `human`) stand in place of the "
         "agent's (sft), or are preferred to them (dpo).",
     )
+    form: Literal["auto", "deltas"] = Field("auto", description="Of the calls in jsonl and parquet, as in one episode.")
 
 
 class KeyQuery(Query):
@@ -239,7 +240,7 @@ async def _forget(ctx: Ctx, names: Sequence[Name]) -> Forgotten:
 
 async def get_export(ctx: Ctx) -> web.StreamResponse:
     q: ExportQuery = ctx.query
-    return await export.send(ctx, wanted(ctx, q, limit=1000), q.format, edited=q.edits)
+    return await export.send(ctx, wanted(ctx, q, limit=1000), q.format, form=q.form, edited=q.edits)
 
 
 LOOK = (INFERENCE, REWARD)

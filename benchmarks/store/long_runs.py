@@ -1,0 +1,194 @@
+"""What long runs, many conversations and big exports cost: the part of ``bench_growth`` that fills stores by itself.
+
+``python benchmarks/store/long_runs.py [--calls 2000] [--turns 150] [--small 10000] [--large 100000]``. The last line is one
+JSON object:
+
+- ``long_run_mb``: the most megabytes that a run of so many calls is as its page, its batch, its group or its export;
+  ``long_run_rss_mb``: the most memory that reading it took.
+- ``ingest_growth``: what a call of one of 128 conversations costs at that turn, against one of 8.
+- ``export_growth``: what an episode's export costs in the large store, against the small one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import io
+import json
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from slipstream.contract import BatchLeaseIn, GroupLeaseIn, RewardIn
+from slipstream_proxy.control.export import pieces
+from slipstream_proxy.records import CallHead, Choice, Mutation, Parsed
+from slipstream_proxy.store import open_store
+from slipstream_proxy.store.protocol import Store
+from slipstream_proxy.store.values import EpisodeFilter, RecordedCall, Rules
+
+NOW = 1_800_000_000.0
+MB = 2**20
+READS = ("page", "batch", "group", "export")
+
+
+class Agent:
+    """A conversation that grows by a question and an answer with every call."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.messages: list[object] = [{"role": "system", "content": "You are an agent. " * 20}]
+        self.ids = list(range(100))
+        self.turn = 0
+
+    def call(self) -> RecordedCall:
+        self.turn += 1
+        self.messages = [*self.messages, {"role": "user", "content": f"{self.name} asks {self.turn} " + "word " * 30}]
+        self.ids = [*self.ids, *range(self.turn, self.turn + 50)]
+        said = {"role": "assistant", "content": f"answer {self.turn} " + "word " * 20}
+        sampled = list(range(30))
+        head = CallHead(
+            id=f"c{self.turn:06d}{self.name}", key="-", episode=self.name, task="t", split="train", tags={}, model="m", trained="m",
+            adapter="m", arm="live", pin="control", dialect="chat", stream=False, at=NOW + self.turn, seconds=0.5, first_byte=0.1,
+            status=200, outcome="ok", upstream="http://engine", grouped=True,
+        )  # fmt: skip
+        parsed = Parsed(
+            self.messages,
+            [],
+            {"temperature": 1.0},
+            self.ids,
+            [Choice(said, "stop", sampled, [-0.123] * 30)],
+            None,
+            None,
+        )
+        self.messages, self.ids = [*self.messages, said], [*self.ids, *sampled]
+        return RecordedCall(head, parsed)
+
+
+def opened(folder: str, **rules: int) -> Store:
+    return open_store(f"duckdb:///{Path(folder) / 'runs.duckdb'}", Rules(**rules), memory_limit="1GB")
+
+
+def fill_run(folder: str, calls: int) -> None:
+    store, agent = opened(folder, group_size=1), Agent("long")
+    for _ in range(0, calls, 100):
+        store.ingest([agent.call() for _ in range(min(100, calls - agent.turn))], {})
+    data = {"key": "-", "episode": "long", "reward": RewardIn(value=1.0).model_dump(mode="json")}
+    store.ingest([Mutation("m1", "reward", NOW, data), Mutation("m2", "done", NOW, data)], {})
+    store.close()
+
+
+def peak() -> float:
+    """The most memory that this process has had, in MB."""
+    line = next(at for at in Path("/proc/self/status").read_text().splitlines() if at.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def read_run(folder: str, what: str, answer: multiprocessing.Queue[tuple[float, float]]) -> None:
+    """In a process of its own: megabytes of the reply, and of memory for it."""
+    store = opened(folder, group_size=1)
+    store.episodes.page(EpisodeFilter())
+    gc.collect()
+    before, size, later = peak(), 0, NOW + 99_999
+    if what == "page":
+        detail = store.episodes.get("-", "long")
+        assert detail is not None
+        assert detail.next_call is None
+        size = len(detail.model_dump_json())
+    elif what == "group":
+        lease = store.judging.lease(GroupLeaseIn(worker="j"), later)
+        assert lease is not None
+        size = len(lease.model_dump_json())
+    elif what == "batch":
+        batch = store.batches.lease(BatchLeaseIn(worker="t", model="m", min_groups=1), {}, 0, later)
+        assert batch is not None
+        sink = io.BytesIO()
+        with pa.ipc.new_stream(sink, batch.table.schema) as writer:
+            writer.write_table(batch.table)
+        size = sink.tell()
+    else:
+        size = sum(len(part) for part in pieces(store, EpisodeFilter(), "jsonl", "auto", lambda _: None))
+    answer.put((size / MB, peak() - before))
+
+
+def long_run(calls: int) -> dict[str, float]:
+    spawn = multiprocessing.get_context("spawn")
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        fill_run(folder, calls)
+        for what in READS:
+            answer = spawn.Queue()
+            process = spawn.Process(target=read_run, args=(folder, what, answer))
+            process.start()
+            size, memory = answer.get(timeout=600)
+            process.join()
+            found |= {f"{what}_mb": round(size, 2), f"{what}_rss_mb": round(memory, 1)}
+    largest = max(found[f"{what}_mb"] for what in READS)
+    return {**found, "long_run_mb": largest, "long_run_rss_mb": max(found[f"{what}_rss_mb"] for what in READS)}
+
+
+def per_call(conversations: int, turns: int) -> float:
+    """Milliseconds of ingest for a call of the last three turns, in batches of eight."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = opened(folder)
+        agents = [Agent(f"a{n:04d}") for n in range(conversations)]
+        spent = 0.0
+        for turn in range(turns):
+            for first in range(0, conversations, 8):
+                calls = [agent.call() for agent in agents[first : first + 8]]
+                begun = time.perf_counter()
+                store.ingest(calls, {})
+                if turn >= turns - 3:
+                    spent += time.perf_counter() - begun
+        store.close()
+    return 1000 * spent / (3 * conversations)
+
+
+def ingest(turns: int) -> dict[str, float]:
+    few, many = per_call(8, turns), per_call(128, turns)
+    return {"ingest_8_ms": round(few, 2), "ingest_128_ms": round(many, 2), "ingest_growth": round(many / few, 2)}
+
+
+def exported(store: Store) -> Iterator[bytes]:
+    return pieces(store, EpisodeFilter(), "jsonl", "auto", lambda _: None)
+
+
+def exports(sizes: tuple[int, int]) -> dict[str, float]:
+    from bench_growth import fill
+
+    rates = []
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            store = opened(folder)
+            fill(store, size)
+            begun = time.perf_counter()
+            lines = sum(part.count(b"\n") for part in exported(store))
+            rates.append(lines / (time.perf_counter() - begun))
+            assert lines == size
+            store.close()
+    return {"export_per_s": round(rates[1]), "export_growth": round(rates[0] / rates[1], 2)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=2_000)
+    parser.add_argument("--turns", type=int, default=150)
+    parser.add_argument("--small", type=int, default=10_000)
+    parser.add_argument("--large", type=int, default=100_000)
+    parser.add_argument("--only", choices=("run", "ingest", "export"))
+    args = parser.parse_args()
+    found: dict[str, float] = {}
+    if args.only in (None, "run"):
+        found |= long_run(args.calls)
+    if args.only in (None, "ingest"):
+        found |= ingest(args.turns)
+    if args.only in (None, "export"):
+        found |= exports((args.small, args.large))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
