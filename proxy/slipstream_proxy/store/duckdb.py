@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -18,7 +17,7 @@ from slipstream.contract import SqlResult
 from slipstream_proxy.store.bounded import BoundedQuery, QueryRequest
 from slipstream_proxy.store.driver import StoreError
 from slipstream_proxy.store.duckcopy import Busy, NotingTx, WriteLog, copy_anew
-from slipstream_proxy.store.duckfile import open_file, open_or_set_aside, restore_deleted
+from slipstream_proxy.store.duckfile import copy_file, open_file, open_or_set_aside, restore_deleted
 from slipstream_proxy.store.ducktx import DuckTx
 from slipstream_proxy.store.queries import check
 from slipstream_proxy.store.sqlstore import SqlStore
@@ -230,13 +229,8 @@ class DuckDriver:
     def copy_to(self, folder: Path) -> Path:
         """The file and its log, while nothing is written: the spool keeps what comes."""
         self.settle()
-        copy = folder / "slipstream.duckdb"
         with self._writing, self._using():
-            shutil.copyfile(self.path, copy)
-            log_file = Path(f"{self.path}.wal")
-            if log_file.exists():
-                shutil.copyfile(log_file, f"{copy}.wal")
-        return copy
+            return copy_file(self.path, folder / "slipstream.duckdb")
 
     def put_file_back(self) -> None:
         """Write the file that is open, and has no name any more, under its old one.

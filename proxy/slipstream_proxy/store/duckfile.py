@@ -100,6 +100,15 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def copy_file(path: Path, copy: Path) -> Path:
+    """Copy a file and its log, while nobody writes. → The copy."""
+    shutil.copyfile(path, copy)
+    wal = Path(f"{path}.wal")
+    if wal.exists():
+        shutil.copyfile(wal, f"{copy}.wal")
+    return copy
+
+
 def restore_deleted(path: Path) -> None:
     """Copy the deleted file that this process still has open back to its path.
 

@@ -1,7 +1,7 @@
 """Traces that other tools recorded, as conversations to import: what all their shapes have in common.
 
-A trace becomes an episode. Of its model calls those stay whose messages no later call repeats: an agent sends its history
-again, and each assistant message of the history is a call of its own when it is imported.
+A trace becomes an episode. A model call stays if no later call repeats its messages: an agent sends its history again,
+and each assistant message of the history is a call of its own when it is imported.
 """
 
 from __future__ import annotations

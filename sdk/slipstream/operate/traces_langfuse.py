@@ -1,4 +1,6 @@
-"""Exports of Langfuse: traces with their observations, or rows of observations (the API's, the UI's, blob storage's)."""
+"""Exports of Langfuse: traces with their observations, or rows of observations (of the API, the UI or
+blob storage).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""OpenTelemetry spans with GenAI attributes, as OTLP's JSON has them: messages as attributes, events or numbered names."""
+"""OpenTelemetry spans with GenAI attributes, as OTLP's JSON has them: messages as attributes, events or
+numbered names.
+"""
 
 from __future__ import annotations
 

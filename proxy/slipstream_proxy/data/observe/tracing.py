@@ -88,7 +88,8 @@ class Tracing(CallStep):
     """A span for each call."""
 
     def __init__(self, model: str, public_url: str | None = None) -> None:
-        """``model`` names a span whose call names none. ``public_url``: where people open the page. Raises ``ImportError`` without OpenTelemetry's SDK. Sampling,
+        """``model`` names a span whose call names none. ``public_url``: where people open the page. Raises
+        ``ImportError`` without OpenTelemetry's SDK. Sampling,
         headers, batching and the resource are the SDK's own ``OTEL_…`` settings.
         """
         from opentelemetry.sdk.resources import Resource
