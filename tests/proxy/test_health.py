@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import aiohttp
 import pytest
+from aiohttp import web
 
+from slipstream_proxy.data.routes import health
 from slipstream_proxy.data.routes.health import _merged
 
 
@@ -39,6 +43,33 @@ async def test_metrics_without_a_control_plane(start, fake):
     assert status == 200 and kind.startswith("text/plain; version=0.0.4")
     assert "# TYPE slipstream_calls_total counter" in text
     assert (await get(proxy.url + "/metrics", headers={"Host": "evil.example"}))[0] == 403
+
+
+async def test_a_slow_control_plane_keeps_its_series_and_one_that_is_gone_does_not(start, fake, monkeypatch):
+    monkeypatch.setattr(health, "SCRAPE_PATIENCE", 0.3)
+    proxy = await start()
+    path = proxy.plane.link.socket
+    path.parent.mkdir(parents=True, exist_ok=True)
+    slow = []
+
+    async def answer(_):
+        if slow:
+            await asyncio.sleep(5)
+        return web.Response(text="# TYPE slipstream_groups gauge\nslipstream_groups 3\n")
+
+    app = web.Application()
+    app.router.add_get("/internal/metrics", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.UnixSite(runner, str(path)).start()
+    assert "slipstream_groups 3" in (await get(proxy.url + "/metrics"))[2]
+    slow.append(1)
+    assert "slipstream_groups 3" in (await get(proxy.url + "/metrics"))[2]
+    monkeypatch.setattr(health, "KEPT", 0.0)
+    assert "slipstream_groups" not in (await get(proxy.url + "/metrics"))[2]
+    await runner.cleanup()
+    monkeypatch.setattr(health, "KEPT", 300.0)
+    assert "slipstream_groups" not in (await get(proxy.url + "/metrics"))[2]
 
 
 async def test_only_reading_methods(start, fake):

@@ -5,6 +5,7 @@ is down.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.wire.server_state import ServerState
 
 
+SCRAPE_PATIENCE = 2.0
+"""Seconds that a scrape waits for the control plane."""
+KEPT = 300.0
+"""Seconds for which its last answer stands in for it."""
+
+
 class HealthRoutes:
     """Answers for this worker, and ``/metrics`` for all of them."""
 
@@ -37,6 +44,9 @@ class HealthRoutes:
         """``file`` is where this worker's metrics are saved; the others' lie beside it."""
         self._state, self._live, self._metrics, self._file = state, live, metrics, file
         self._link, self._hosts = link, hosts
+        self._last = ""
+        """What the control plane answered last, at ``_last_at`` (monotonic seconds)."""
+        self._last_at = float("-inf")
 
     async def answer(self, request: web.BaseRequest, path: str) -> web.Response | None:
         """None: not such a path."""
@@ -65,11 +75,19 @@ class HealthRoutes:
         return None
 
     async def _control_metrics(self) -> str:
+        """Of a control plane that is slow, the series as they were: a gap would look as if it were down."""
+        now = time.monotonic()
         try:
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(SCRAPE_PATIENCE):
                 async with self._link.session.get("http://control/internal/metrics") as reply:
-                    return (await reply.read()).decode("utf-8", "replace") if reply.status == 200 else ""
-        except (aiohttp.ClientError, OSError, TimeoutError):
+                    if reply.status != 200:
+                        return ""
+                    self._last = (await reply.read()).decode("utf-8", "replace")
+                    self._last_at = now
+                    return self._last
+        except TimeoutError:
+            return self._last if now - self._last_at < KEPT else ""
+        except (aiohttp.ClientError, OSError):
             return ""
 
 
