@@ -57,10 +57,11 @@ class Deletion:
             sql = f"""SELECT DISTINCT d.export, e.format FROM t_exported d JOIN t_exports e ON e.id = d.export
                 WHERE d.eid {IN}"""
             found = sorted(tx.all(sql, (eids,)))
+            adapters = sorted(adapters_of(tx, trained))
             self.forget(tx, eids, now)
         exports = [name for name, form in found if form != "archive"]
         archives = [name for name, form in found if form == "archive"]
-        return Forgotten([name_of(eid) for eid in eids], sorted(adapters_of(tx, trained)), exports, archives)
+        return Forgotten([name_of(eid) for eid in eids], adapters, exports, archives)
 
     def waiting(self) -> list[Erasing]:
         """Forgotten episodes whose bytes are still in some file of this proxy's."""
