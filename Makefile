@@ -18,7 +18,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-growth bench-operate first-hour first-hour-ci clean
+.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-growth bench-gate bench-spoiled bench-operate first-hour first-hour-ci clean
 
 setup: $(VENV)/.ready
 
@@ -86,6 +86,10 @@ bench-page: setup
 
 bench-gate: setup
 	$(BIN)/python benchmarks/gate/bench_gate.py $(ARGS)
+
+# the demo on real vLLM, twice: in the second run a step destroys the trainer's weights
+bench-spoiled: setup
+	$(BIN)/python benchmarks/gate/spoiled.py $(ARGS)
 
 bench-operate: setup
 	$(BIN)/python benchmarks/operate/bench_sizing.py $(ARGS)
