@@ -22,10 +22,42 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Variable:
+    """Chosen at the top of a dashboard. ``query``: where its values come from; all of them are chosen at first."""
+
+    name: str
+    query: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """A line through all panels wherever ``query`` is true."""
+
+    name: str
+    query: str
+    colour: str
+
+
+@dataclass(frozen=True)
 class Dashboard:
+    """Each one lets its data source be chosen too."""
+
     name: str
     title: str
     rows: list[tuple[str, list[Panel]]] = field(default_factory=list)
+    variables: tuple[Variable, ...] = ()
+
+
+ADAPTER = Variable("adapter", "label_values(slipstream_calls_total, adapter)", "Adapter")
+TRAINED = Variable("model", "label_values(slipstream_adapter_live_version, model)", "Model")
+TAG = Variable("tag", "label_values(slipstream_tagged_calls_total, tag)", "Tag")
+VALUE = Variable("value", 'label_values(slipstream_tagged_calls_total{tag=~"$tag"}, value)', "Value")
+SERVED = Variable("model_name", "label_values(vllm:num_requests_running, model_name)", "Model")
+ANNOTATIONS = (
+    Annotation("Swaps", "max by (model) (changes(slipstream_adapter_live_version[1m])) > 0", "blue"),
+    Annotation("Rollbacks", "sum(increase(slipstream_adapter_rollbacks_total[1m])) > 0", "orange"),
+)
 
 
 def rate(metric: str, by: str = "", where: str = "") -> str:
@@ -47,7 +79,10 @@ def stat(title: str, query: str, **more: Any) -> Panel:
 
 
 FAILED = '{status="5xx"}'
-REWARD = 'max by (adapter, arm) (slipstream_reward_mean{split="%s"})'
+OF = '{adapter=~"$adapter"}'
+TAGGED = '{adapter=~"$adapter", tag=~"$tag", value=~"$value"}'
+MODEL = '{model_name=~"$model_name"}'
+REWARD = 'max by (adapter, arm) (slipstream_reward_mean{split="%s", adapter=~"$adapter"})'
 SHARE_5XX = f"({rate('slipstream_calls_total', where=FAILED)} or vector(0)) / {rate('slipstream_calls_total')}"
 EVERY_REWARD = [(REWARD % "train", "{{adapter}} {{arm}}")]
 
@@ -56,7 +91,7 @@ OVERVIEW = Dashboard("overview", "Slipstream: overview", [
         Panel("Mean reward by adapter and arm (train)", EVERY_REWARD, width=12,
               text="An adapter and its control arm (the last accepted one, on the same tasks) belong side by side."),
         Panel("Mean reward by adapter (eval)", [(REWARD % "eval", "{{adapter}}")], width=12, text="Episodes with x-slipstream-split: eval."),
-        stat("Live version", "max by (model) (slipstream_adapter_live_version)"),
+        stat("Live version", 'max by (model) (slipstream_adapter_live_version{model=~"$model"})'),
         stat("Training steps", "sum(slipstream_training_steps_total)"),
         stat("Rolled back, 24 h", "sum(increase(slipstream_adapter_rollbacks_total[1d]))", red_above=1),
         stat("Groups ready to train on", 'max(slipstream_groups{state="ready"})'),
@@ -67,9 +102,9 @@ OVERVIEW = Dashboard("overview", "Slipstream: overview", [
         Panel("Calls by outcome", [(rate("slipstream_calls_total", "outcome"), "{{outcome}}")], "reqps"),
         Panel("Time of a call", quantiles("slipstream_call_seconds"), "s"),
         Panel("Time to the first byte", quantiles("slipstream_first_byte_seconds"), "s"),
-        Panel("Calls by adapter", [(rate("slipstream_calls_total", "adapter"), "{{adapter}}")], "reqps"),
-        Panel("Tokens in and out", [(rate("slipstream_tokens_total", "direction"), "{{direction}}")], "ops"),
-        Panel("Rewards by source (train)", [('max by (source, adapter) (slipstream_source_reward_mean{split="train"})', "{{source}} {{adapter}}")]),
+        Panel("Calls by adapter", [(rate("slipstream_calls_total", "adapter", OF), "{{adapter}}")], "reqps"),
+        Panel("Tokens in and out", [(rate("slipstream_tokens_total", "direction", OF), "{{direction}}")], "ops"),
+        Panel("Rewards by source (train)", [('max by (source, adapter) (slipstream_source_reward_mean{split="train", adapter=~"$adapter"})', "{{source}} {{adapter}}")]),
         stat("Engines up", "sum(max by (engine) (slipstream_engine_up))", red_below=1),
         stat("Store up", "min(slipstream_store_up)", red_below=1),
         stat("In flight", "sum(slipstream_in_flight)"),
@@ -82,7 +117,7 @@ OVERVIEW = Dashboard("overview", "Slipstream: overview", [
         Panel("Groups by state", [("max by (state) (slipstream_groups)", "{{state}}")]),
         Panel("Calls that can't be trained on, by reason", [("max by (reason) (slipstream_untrainable_calls)", "{{reason}}")]),
     ]),
-])  # fmt: skip
+], variables=(ADAPTER, TRAINED))  # fmt: skip
 
 PROXY = Dashboard("proxy", "Slipstream: proxy", [
     ("Data plane", [
@@ -97,9 +132,9 @@ PROXY = Dashboard("proxy", "Slipstream: proxy", [
         Panel("In flight, queued, connections", [
             ("sum(slipstream_in_flight)", "calls in flight"), ("sum(slipstream_queued)", "of them without a byte yet"), ("sum(slipstream_connections)", "connections"),
         ]),
-        Panel("Calls by adapter", [(rate("slipstream_calls_total", "adapter"), "{{adapter}}")], "reqps"),
-        Panel("Calls by tag", [(rate("slipstream_tagged_calls_total", "tag, value"), "{{tag}}={{value}}")], "reqps"),
-        Panel("Tokens in and out", [(rate("slipstream_tokens_total", "direction"), "{{direction}}")], "ops"),
+        Panel("Calls by adapter", [(rate("slipstream_calls_total", "adapter", OF), "{{adapter}}")], "reqps"),
+        Panel("Calls by tag and adapter", [(rate("slipstream_tagged_calls_total", "tag, value, adapter", TAGGED), "{{tag}}={{value}} {{adapter}}")], "reqps"),
+        Panel("Tokens in and out", [(rate("slipstream_tokens_total", "direction", OF), "{{direction}}")], "ops"),
         Panel("Other routes, passed through", [(rate("slipstream_passed_requests_total", "route, status"), "{{route}} {{status}}")], "reqps"),
         Panel("Aborted by the client", [(rate("slipstream_calls_total", where='{outcome="aborted"}'), "aborted")], "reqps"),
         Panel("Waiting for the GPU", [
@@ -130,7 +165,7 @@ PROXY = Dashboard("proxy", "Slipstream: proxy", [
         Panel("Requests by route", [(rate("slipstream_control_requests_total", "route"), "{{route}}")], "reqps", width=12),
         Panel("p95 by route", [(quantile(0.95, "slipstream_control_request_seconds", "route"), "{{route}}")], "s", width=12),
     ]),
-])  # fmt: skip
+], variables=(ADAPTER, TAG, VALUE))  # fmt: skip
 
 JUDGE = Dashboard("judge", "Slipstream: judge", [
     ("Work", [
@@ -140,8 +175,14 @@ JUDGE = Dashboard("judge", "Slipstream: judge", [
             ('max(slipstream_groups{state="waiting_reward"})', "waiting for rewards"),
         ]),
         Panel("Episodes scored, by mode", [(rate("slipstream_judge_episodes_total", "mode"), "{{mode}}")], "ops"),
-        Panel("Calls of the model, by how they went", [(rate("slipstream_judge_calls_total", "outcome"), "{{outcome}}")], "reqps"),
-        Panel("Time of a call", quantiles("slipstream_judge_call_seconds"), "s"),
+        Panel("Calls of the model and of the function, by how they went", [
+            (rate("slipstream_judge_calls_total", "outcome"), "model: {{outcome}}"),
+            (rate("slipstream_judge_function_calls_total", "outcome"), "function: {{outcome}}"),
+        ], "reqps"),
+        Panel("Time of a call", [
+            *((query, f"model {name}") for query, name in quantiles("slipstream_judge_call_seconds")),
+            *((query, f"function {name}") for query, name in quantiles("slipstream_judge_function_seconds")),
+        ], "s"),
         Panel("Asked for again", [(rate("slipstream_judge_repairs_total"), "repairs")], "ops"),
     ]),
     ("Cost", [
@@ -155,8 +196,11 @@ JUDGE = Dashboard("judge", "Slipstream: judge", [
         Panel("Spread of votes", quantiles("slipstream_judge_vote_spread")),
         Panel("Agreement with the second model", [("avg(slipstream_judge_audit_agreement)", "rank correlation")]),
         Panel("Correlation with the agent's own reward", [("avg(slipstream_judge_agent_correlation)", "within groups")]),
+        Panel("Mean score by adapter", [
+            ('max by (source, adapter) (slipstream_source_reward_mean{source=~"judge|function", split="train", adapter=~"$adapter"})', "{{source}} {{adapter}}"),
+        ], width=24, text="Of the model's scores and the function's alike: both have the source judge."),
     ]),
-])  # fmt: skip
+], variables=(ADAPTER,))  # fmt: skip
 
 
 def training(name: str, unit: str = "short", title: str = "") -> Panel:
@@ -205,17 +249,17 @@ ADAPTERS = Dashboard("adapters", "Slipstream: adapters compared", [
         Panel("Mean reward by adapter and arm (train)", EVERY_REWARD, width=12),
         Panel("Mean reward by adapter (eval)", [(REWARD % "eval", "{{adapter}}")], width=12),
         Panel("Live against control", [
-            ('max by (adapter) (slipstream_reward_mean{split="train", arm="live"})', "live {{adapter}}"),
-            ('max by (adapter) (slipstream_reward_mean{split="train", arm="control"})', "control {{adapter}}"),
+            ('max by (adapter) (slipstream_reward_mean{split="train", arm="live", adapter=~"$adapter"})', "live {{adapter}}"),
+            ('max by (adapter) (slipstream_reward_mean{split="train", arm="control", adapter=~"$adapter"})', "control {{adapter}}"),
         ], width=12),
-        Panel("Spread of rewards", [('max by (adapter, arm) (slipstream_reward_std{split="train"})', "{{adapter}} {{arm}}")], width=12),
-        Panel("Mean reward by source (train)", [('max by (source, adapter) (slipstream_source_reward_mean{split="train"})', "{{source}} {{adapter}}")], width=12),
-        Panel("Spread of rewards by source (train)", [('max by (source, adapter) (slipstream_source_reward_std{split="train"})', "{{source}} {{adapter}}")], width=12),
-        Panel("Episodes with a reward", [("max by (adapter, split, arm) (slipstream_rewarded_episodes)", "{{adapter}} {{split}} {{arm}}")], width=12),
-        Panel("Open episodes pinned to an adapter", [("max by (adapter) (slipstream_adapter_pinned_episodes)", "{{adapter}}")], width=12),
+        Panel("Spread of rewards", [('max by (adapter, arm) (slipstream_reward_std{split="train", adapter=~"$adapter"})', "{{adapter}} {{arm}}")], width=12),
+        Panel("Mean reward by source (train)", [('max by (source, adapter) (slipstream_source_reward_mean{split="train", adapter=~"$adapter"})', "{{source}} {{adapter}}")], width=12),
+        Panel("Spread of rewards by source (train)", [('max by (source, adapter) (slipstream_source_reward_std{split="train", adapter=~"$adapter"})', "{{source}} {{adapter}}")], width=12),
+        Panel("Episodes with a reward", [('max by (adapter, split, arm) (slipstream_rewarded_episodes{adapter=~"$adapter"})', "{{adapter}} {{split}} {{arm}}")], width=12),
+        Panel("Open episodes pinned to an adapter", [('max by (adapter) (slipstream_adapter_pinned_episodes{adapter=~"$adapter"})', "{{adapter}}")], width=12),
     ]),
     ("Swaps", [
-        Panel("Live version", [("max by (model) (slipstream_adapter_live_version)", "{{model}}")]),
+        Panel("Live version", [('max by (model) (slipstream_adapter_live_version{model=~"$model"})', "{{model}}")]),
         Panel("Adapters by state", [("max by (state) (slipstream_adapters)", "{{state}}")]),
         Panel("Adapters in every engine", [("min(slipstream_adapters_loaded)", "loaded")]),
         Panel("Swaps and rollbacks in an hour", [
@@ -225,6 +269,44 @@ ADAPTERS = Dashboard("adapters", "Slipstream: adapters compared", [
         Panel("Engines that lost their adapters", [("sum(increase(slipstream_engine_adapter_losses_total[1h]))", "times in an hour")]),
         Panel("Engines", [("max by (engine) (slipstream_engine_up)", "{{engine}}")], width=24, height=5),
     ]),
-])  # fmt: skip
+], variables=(ADAPTER, TRAINED))  # fmt: skip
 
-DASHBOARDS = [OVERVIEW, PROXY, JUDGE, TRAINER, ADAPTERS]
+
+def vllm(metric: str, by: str = "") -> str:
+    return rate(f"vllm:{metric}", by, MODEL)
+
+
+def vllm_quantiles(metric: str) -> list[tuple[str, str]]:
+    return [
+        (f"histogram_quantile({q}, sum by (le) (rate(vllm:{metric}_bucket{MODEL}[$__rate_interval])))", f"p{q * 100:g}")
+        for q in (0.5, 0.95, 0.99)
+    ]
+
+
+ENGINE = Dashboard("engine", "Slipstream: engine", [
+    ("vLLM's own figures", [
+        Panel("Requests", [(f"sum(vllm:num_requests_running{MODEL})", "running"), (f"sum(vllm:num_requests_waiting{MODEL})", "waiting")]),
+        Panel("Tokens", [(vllm("prompt_tokens_total"), "read"), (vllm("generation_tokens_total"), "written")], "ops"),
+        Panel("KV cache in use", [(f"max by (instance) (vllm:kv_cache_usage_perc{MODEL})", "{{instance}}")], "percentunit"),
+        Panel("Time to the first token", vllm_quantiles("time_to_first_token_seconds"), "s"),
+        Panel("Between tokens", vllm_quantiles("inter_token_latency_seconds"), "s"),
+        Panel("Time of a request", vllm_quantiles("e2e_request_latency_seconds"), "s"),
+        Panel("Waiting in the engine", vllm_quantiles("request_queue_time_seconds"), "s"),
+        Panel("Prefix cache hits", [(f"{vllm('prefix_cache_hits_total')} / {vllm('prefix_cache_queries_total')}", "of the tokens asked for")], "percentunit",
+              text="Agents send their history again: a long run should be near 1."),
+        Panel("Preemptions", [(vllm("num_preemptions_total"), "preempted")], "ops", text="Requests that lost their cache to others: too little memory for so many."),
+        Panel("Requests by how they ended", [(vllm("request_success_total", "finished_reason"), "{{finished_reason}}")], "reqps"),
+        Panel("Requests with an adapter", [("max by (running_lora_adapters) (vllm:lora_requests_info)", "{{running_lora_adapters}}")]),
+        Panel("Length of requests", [
+            ("sum(rate(vllm:request_prompt_tokens_sum[$__rate_interval])) / sum(rate(vllm:request_prompt_tokens_count[$__rate_interval]))", "prompt"),
+            ("sum(rate(vllm:request_generation_tokens_sum[$__rate_interval])) / sum(rate(vllm:request_generation_tokens_count[$__rate_interval]))", "reply"),
+        ], text="Tokens, mean."),
+    ]),
+    ("Beside the proxy's", [
+        Panel("Engines", [("max by (engine) (slipstream_engine_up)", "{{engine}}")]),
+        Panel("The engine's time, as the proxy sees it", quantiles("slipstream_upstream_seconds"), "s"),
+        Panel("Adapters in every engine", [("min(slipstream_adapters_loaded)", "loaded")]),
+    ]),
+], variables=(SERVED,))  # fmt: skip
+
+DASHBOARDS = [OVERVIEW, PROXY, JUDGE, TRAINER, ADAPTERS, ENGINE]

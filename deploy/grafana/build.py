@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from boards import DASHBOARDS, Dashboard, Panel
+from boards import ANNOTATIONS, DASHBOARDS, Annotation, Dashboard, Panel, Variable
 
 FOLDER = Path(__file__).resolve().parent / "dashboards"
-SOURCE, WIDTH = {"type": "prometheus", "uid": "prometheus"}, 24
+SOURCE, WIDTH = {"type": "prometheus", "uid": "${datasource}"}, 24
 
 
 def thresholds(panel: Panel) -> dict[str, Any]:
@@ -49,6 +49,26 @@ def render_panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
     return found
 
 
+DATA_SOURCE: dict[str, Any] = {
+    "type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus", "regex": "", "hide": 0, "skipUrlSync": False, "multi": False,
+    "includeAll": False, "options": [], "refresh": 1, "current": {"selected": False, "text": "Prometheus", "value": "prometheus"},
+}  # fmt: skip
+
+
+def render_variable(variable: Variable) -> dict[str, Any]:
+    return {
+        "type": "query", "name": variable.name, "label": variable.label, "datasource": SOURCE, "query": variable.query, "regex": "",
+        "refresh": 2, "sort": 1, "multi": True, "includeAll": True, "allValue": ".*", "hide": 0, "skipUrlSync": False, "options": [],
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+    }  # fmt: skip
+
+
+def render_annotation(annotation: Annotation) -> dict[str, Any]:
+    return {
+        "name": annotation.name, "datasource": SOURCE, "enable": True, "hide": False, "iconColor": annotation.colour, "expr": annotation.query,
+    }  # fmt: skip
+
+
 def render(dashboard: Dashboard) -> dict[str, Any]:
     panels: list[dict[str, Any]] = []
     y = 0
@@ -69,7 +89,8 @@ def render(dashboard: Dashboard) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "uid": f"slipstream-{dashboard.name}", "title": dashboard.title, "tags": ["slipstream"], "schemaVersion": 39, "version": 1, "editable": True,
-        "timezone": "browser", "refresh": "30s", "time": {"from": "now-6h", "to": "now"}, "templating": {"list": []}, "annotations": {"list": []},
+        "timezone": "browser", "refresh": "30s", "time": {"from": "now-6h", "to": "now"}, "templating": {"list": [DATA_SOURCE, *(render_variable(v) for v in dashboard.variables)]},
+        "annotations": {"list": [render_annotation(a) for a in ANNOTATIONS]},
         "links": [others], "panels": panels,
     }  # fmt: skip
 

@@ -22,6 +22,12 @@ class JudgeMetrics:
         self.call_seconds = Histogram(
             p + "call_seconds", "Seconds of a call that was answered", registry=r, buckets=SECONDS
         )
+        self.function_calls = Counter(
+            p + "function_calls", "Groups that judge.function was given, by how it went", ["outcome"], registry=r
+        )
+        self.function_seconds = Histogram(
+            p + "function_seconds", "Seconds that judge.function took for a group", registry=r, buckets=SECONDS
+        )
         self.tokens = Counter(p + "tokens", "Tokens, by kind", ["kind"], registry=r)
         self.cost = Counter(p + "cost_dollars", "Dollars, as far as LiteLLM knows the price", registry=r)
         self.repairs = Counter(p + "repairs", "Answers that had to be asked for again", registry=r)
@@ -57,6 +63,8 @@ class JudgeMetrics:
             self.waiting.labels(name).set(0)
         for name in ("answered", "error"):
             self.calls.labels(name)
+            self.function_calls.labels(name)
+        self.episodes.labels("function")
         for name in ("prompt", "completion"):
             self.tokens.labels(name)
         for name in ("hit", "miss", "error"):

@@ -79,9 +79,20 @@ class Panel:
         scores: list[Score] = []
         if self.function is not None:
             async with self.slots:
-                scores = await self.function.score(group)
+                scores = await self._counted(self.function, group)
         judged = await self.model.score(group, deadline) if self.model else None
         return PanelOutcome([*(judged.scores if judged else []), *scores], judged, scores)
+
+    async def _counted(self, function: FunctionJudge, group: Group) -> list[Score]:
+        outcome = "error"
+        try:
+            with self.metrics.function_seconds.time():
+                scores = await function.score(group)
+            outcome = "answered"
+        finally:
+            self.metrics.function_calls.labels(outcome).inc()
+        self.metrics.episodes.labels("function").inc(len(scores))
+        return scores
 
 
 async def within(panel: Panel, group: Group, seconds: float, deadline: float) -> PanelOutcome:

@@ -76,3 +76,20 @@ def test_configurations_that_cannot_be(ruled):
 def test_the_second_judge_is_there_when_asked_for():
     assert make(model="a", audit_model="b").audit is None
     assert make(model="a", audit_model="b", audit_share=0.1).audit is not None
+
+
+async def test_what_a_function_does_is_counted():
+    panel = make(function="panel_scores:half")
+    await score(panel, quality_group("g", [0.1, 0.9]))
+    failing = make(function="panel_scores:fails")
+    with pytest.raises(JudgeFailed):
+        await score(failing, quality_group("g", [0.1, 0.9]))
+
+    def value(panel: Panel, name: str, **labels: str) -> float | None:
+        return panel.metrics.registry.get_sample_value(f"slipstream_judge_{name}", labels)
+
+    assert value(panel, "function_calls_total", outcome="answered") == 1
+    assert value(panel, "episodes_total", mode="function") == 2
+    assert value(panel, "function_seconds_count") == 1
+    assert value(failing, "function_calls_total", outcome="error") == 1
+    assert value(failing, "episodes_total", mode="function") == 0

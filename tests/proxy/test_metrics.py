@@ -57,7 +57,9 @@ def test_a_call(tmp_path, clock):
     found = samples(gather(tmp_path, metrics, "data0.json"))
     label = {"format": "chat", "outcome": "ok", "status": "2xx", "adapter": "tiny@1"}
     assert found["slipstream_calls_total"] == [(label, 1.0)]
-    assert found["slipstream_tagged_calls_total"] == [({"tag": "team", "value": "a", "status": "2xx"}, 1.0)]
+    assert found["slipstream_tagged_calls_total"] == [
+        ({"tag": "team", "value": "a", "status": "2xx", "adapter": "tiny@1"}, 1.0)
+    ]
     sums = {n: v[0][1] for n, v in found.items() if n.endswith("_sum")}
     assert sums == {
         "slipstream_call_seconds_sum": 5.5, "slipstream_first_byte_seconds_sum": 1.0, "slipstream_chunk_seconds_sum": 0.5,
@@ -98,6 +100,9 @@ def test_adapters_and_tags_cannot_flood_it(tmp_path):
         tags.setdefault(labels["tag"], set()).add(labels["value"])
     assert len(tags) == TAG_NAMES
     assert len(tags["name0"]) == TAG_VALUES + 1 and "other" in tags["name0"]
+    assert len({labels["adapter"] for labels, _ in found["slipstream_tagged_calls_total"]}) == ADAPTERS + 1
+    name0 = sum(count for labels, count in found["slipstream_tagged_calls_total"] if labels["tag"] == "name0")
+    assert name0 == 3 * ADAPTERS, "what the oldest adapters had is added up"
 
 
 def test_only_the_tags_that_are_named(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from slipstream.contract import Event
 from slipstream_proxy.control.deps import Deps
+from slipstream_proxy.control.feed_watch import FeedWatch
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import end
 
@@ -22,6 +23,7 @@ EMPTY = 0.2
 class Sweeper:
     def __init__(self, deps: Deps) -> None:
         self.deps = deps
+        self._watch = FeedWatch(deps)
         self.next_retention = 0.0
         """Monotonic."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -39,6 +41,7 @@ class Sweeper:
                 continue
             try:
                 await self.deps.ask(self.deps.store.sweep, self.deps.now())
+                await self._watch.look()
                 await self._retention()
             except Problem as p:
                 log.warning("the sweep waits: %s", p)

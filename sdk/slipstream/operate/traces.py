@@ -99,9 +99,11 @@ def time_of(value: Value) -> float | None:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
+    if not math.isfinite(number) or number < 0:
+        return None
     while number > 1e11:
         number /= 1000.0
-    return number if math.isfinite(number) and number >= 0 else None
+    return number
 
 
 def number_of(value: Value) -> float | None:

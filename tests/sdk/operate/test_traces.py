@@ -61,3 +61,8 @@ def test_only_calls_that_no_later_one_repeats_become_bodies() -> None:
     assert (bodies[0]["reward"], bodies[0]["metrics"]) == (1.0, {"tone": 0.5})
     assert "reward" not in bodies[1]
     assert Trace("t", [ModelCall(1.0, [ASK], None)]).bodies("tool", None) == []
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), -1, "-5"])
+def test_a_time_without_end_is_none(value: object) -> None:
+    assert time_of(value) is None

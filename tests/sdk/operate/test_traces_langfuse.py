@@ -34,3 +34,14 @@ def test_rows_and_a_nested_trace_are_the_same() -> None:
 def test_a_span_is_no_call() -> None:
     (trace,) = traces([{**ROW, "type": "SPAN"}])
     assert trace.calls == []
+
+
+def test_scores_of_the_whole_trace_that_are_numbers_count() -> None:
+    rows: list[dict[str, object]] = [
+        {"traceId": "t", "type": "GENERATION", "input": "hi", "output": "ho", "startTime": "2026-05-01T10:00:00Z"},
+        {"traceId": "t", "name": "good", "value": True, "dataType": "BOOLEAN"},
+        {"traceId": "t", "name": "tone", "value": "kind", "dataType": "CATEGORICAL"},
+        {"traceId": "t", "name": "step", "value": 1, "dataType": "NUMERIC", "observationId": "o"},
+    ]
+    (trace,) = traces(rows)
+    assert trace.scores == {"good": 1.0}

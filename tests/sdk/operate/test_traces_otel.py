@@ -50,3 +50,21 @@ def test_spans_of_one_conversation_are_one_trace() -> None:
     spans = [span(traceId=t, attributes=[*span()["attributes"], talk]) for t in ("aa", "bb")]  # type: ignore[misc]
     assert [t.id for t in traces(spans)] == ["c1"]
     assert len(traces([span(), span(traceId="bb")])) == 2
+
+
+def test_system_instructions_come_first_and_reasoning_is_not_said() -> None:
+    said = [{"type": "reasoning", "content": "hm"}, {"type": "text", "content": "a"}, {"type": "text", "content": "b"}]
+    told = {
+        "gen_ai.system_instructions": [{"type": "text", "content": "be good"}],
+        "gen_ai.input.messages": [{"role": "user", "parts": [{"type": "text", "content": "hi"}]}],
+        "gen_ai.output.messages": [{"role": "assistant", "parts": said}],
+    }
+    attributes = [{"key": k, "value": {"stringValue": json.dumps(v)}} for k, v in told.items()]
+    (trace,) = traces([{"traceId": "t", "startTimeUnixNano": "1", "attributes": attributes}])
+    texts = [(m["role"], m["content"]) for m in trace.calls[0].conversation()]
+    assert texts == [("system", "be good"), ("user", "hi"), ("assistant", "a\nb")]
+
+
+def test_ids_in_base64_are_read_as_hex() -> None:
+    (trace,) = traces([{"traceId": "AAECAwQFBgcICQoLDA0ODw==", "startTimeUnixNano": "1"}])
+    assert trace.id == "000102030405060708090a0b0c0d0e0f"

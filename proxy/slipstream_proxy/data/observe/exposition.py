@@ -36,8 +36,8 @@ FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "slipstream_tagged_calls_total": (
         "counter",
-        "The same by the values of tags (x-slipstream-tag-NAME; proxy.metric_tags says of which).",
-        ("tag", "value", "status"),
+        "The same by the values of tags (x-slipstream-tag-NAME; proxy.metric_tags says of which) and adapter.",
+        ("tag", "value", "status", "adapter"),
     ),
     "slipstream_passed_requests_total": (
         "counter",

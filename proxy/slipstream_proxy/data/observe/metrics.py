@@ -96,7 +96,8 @@ class WorkerMetrics(CallStep):
         self.values: dict[tuple[str, str], float] = {}
         self.calls: dict[tuple[str, str, int, str], int] = {}
         """(format, outcome, status // 100, adapter) → calls."""
-        self.tagged: dict[tuple[str, str, int], int] = {}
+        self.tagged: dict[tuple[str, str, int, str], int] = {}
+        """(tag, value, status // 100, adapter) → calls."""
         self.formats: dict[str, OfFormat] = {}
         self.overhead, self.upstream = Histogram(), Histogram()
         self._adapters: dict[str, None] = {}
@@ -125,7 +126,7 @@ class WorkerMetrics(CallStep):
         if not count % WAITING:
             self._fold()
         if call.episode is not None and call.episode.tags:
-            self._tag(call.episode.tags, outcome, status // 100)
+            self._tag(call.episode.tags, status // 100, label[3])
         own = self.formats.get(call.dialect.name)
         if own is None:
             own = self.formats[call.dialect.name] = OfFormat()
@@ -160,9 +161,12 @@ class WorkerMetrics(CallStep):
                 for old in [k for k in self.calls if k[3] == oldest]:
                     into = (*old[:3], OTHER)
                     self.calls[into] = self.calls.get(into, 0) + self.calls.pop(old)
+                for of in [k for k in self.tagged if k[3] == oldest]:
+                    sum_of = (*of[:3], OTHER)
+                    self.tagged[sum_of] = self.tagged.get(sum_of, 0) + self.tagged.pop(of)
         return label, self.calls.get(label, 0)
 
-    def _tag(self, tags: dict[str, str], outcome: str, status: int) -> None:
+    def _tag(self, tags: dict[str, str], status: int, adapter: str) -> None:
         for name, value in tags.items():
             known = self._tags.get(name)
             if known is None:
@@ -174,7 +178,7 @@ class WorkerMetrics(CallStep):
                     value = OTHER
                 else:
                     known[value] = None
-            label = (name, value, status)
+            label = (name, value, status, adapter)
             self.tagged[label] = self.tagged.get(label, 0) + 1
 
     # --- out --------------------------------------------------------------------------------------------------------
@@ -184,8 +188,9 @@ class WorkerMetrics(CallStep):
         for (form, outcome, status, adapter), count in self.calls.items():
             labels = f'format="{form}",outcome="{outcome}",status="{status}xx",adapter="{quoted(adapter)}"'
             values.append([CALLS, labels, count])
-        for (name, value, status), count in self.tagged.items():
-            values.append([TAGGED, f'tag="{quoted(name)}",value="{quoted(value)}",status="{status}xx"', count])
+        for (name, value, status, adapter), count in self.tagged.items():
+            labels = f'tag="{quoted(name)}",value="{quoted(value)}",status="{status}xx",adapter="{quoted(adapter)}"'
+            values.append([TAGGED, labels, count])
         histograms: list[tuple[str, str, Histogram]] = [(OVERHEAD, "", self.overhead), (UPSTREAM, "", self.upstream)]
         for form, own in self.formats.items():
             for family, histogram in zip(PER_FORMAT, (own.call, own.first, own.chunk), strict=True):

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from tests.support.plane import until
+
+from slipstream_proxy.control.feed_watch import FeedWatch
+
+
+async def groups_told(plane, after: int) -> list[str]:
+    feed = plane.deps.feed
+    return [e.name for e in feed._ring if e.number > after and e.name == "group"]
+
+
+async def test_a_group_that_forms_is_told_while_somebody_follows(make_plane):
+    plane = await make_plane(groups={"size": 2})
+    feed, watch = plane.deps.feed, FeedWatch(plane.deps)
+    await watch.look()
+    assert watch._states is None, "nobody follows: the store is not asked"
+    feed.readers += 1
+    await watch.look()
+    before = feed.last
+    await plane.call("a", task="t", done=True)
+
+    async def formed():
+        await watch.look()
+        return await groups_told(plane, before)
+
+    assert await until(formed)
+    before = feed.last
+    await watch.look()
+    assert await groups_told(plane, before) == [], "what is as it was is not told again"
+    await plane.ask("POST", "/episodes/a/rewards", {"value": 1.0})
+    assert await until(formed)
+    feed.readers -= 1
+
+
+async def test_a_store_that_others_use_too_is_told_of_as_a_whole(plane, monkeypatch):
+    plane.deps.feed.readers += 1
+    watch = FeedWatch(plane.deps)
+    monkeypatch.setattr(type(plane.deps.stores), "shared", True)
+    before = plane.deps.feed.last
+    await watch.look()
+    assert [e.name for e in plane.deps.feed._ring if e.number > before] == ["status"]
+    plane.deps.feed.readers -= 1
