@@ -100,7 +100,7 @@ def test_what_is_forgotten_while_an_export_runs_is_not_in_it(filled, monkeypatch
     monkeypatch.setattr(episodes, "PART_CALLS", 1)
     parts = filled.episodes.export(EpisodeFilter())
     assert [e.id for e in next(parts)] == ["d"]
-    filled.delete("k2", "b", NOW)
+    filled.forget([("k2", "b")], NOW)
     assert [e.id for part in parts for e in part] == ["c", "a"]
 
 
