@@ -171,11 +171,11 @@ class Client(Methods, SyncSession):
 
     def export(self, format: str, **filters: Any) -> Iterator[bytes]:
         """The dataset's bytes, as they come."""
-        return self._bytes(requests.export(format, filters))
+        yield from self._bytes(requests.export(format, filters))
 
     def backup(self) -> Iterator[bytes]:
         """A tar file with store, spool, adapters, keys and checkpoints, as it comes."""
-        return self._bytes(requests.backup())
+        yield from self._bytes(requests.backup())
 
     def _bytes(self, ask: Ask[None]) -> Iterator[bytes]:
         try:
@@ -208,13 +208,15 @@ class AsyncClient(Methods, AsyncSession):
             found = joined(found, more)
         return whole_episode(found)
 
-    def export(self, format: str, **filters: Any) -> AsyncIterator[bytes]:
+    async def export(self, format: str, **filters: Any) -> AsyncIterator[bytes]:
         """The dataset's bytes, as they come."""
-        return self._bytes(requests.export(format, filters))
+        async for chunk in self._bytes(requests.export(format, filters)):
+            yield chunk
 
-    def backup(self) -> AsyncIterator[bytes]:
+    async def backup(self) -> AsyncIterator[bytes]:
         """A tar file with store, spool, adapters, keys and checkpoints, as it comes."""
-        return self._bytes(requests.backup())
+        async for chunk in self._bytes(requests.backup()):
+            yield chunk
 
     async def _bytes(self, ask: Ask[None]) -> AsyncIterator[bytes]:
         try:

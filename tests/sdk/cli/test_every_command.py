@@ -27,6 +27,7 @@ LOCAL = {
     "config": ["config"],
     "doctor": ["doctor"],
     "init": ["init", "--yes"],
+    "backup": ["backup", "all.tar"],
 }
 ASKING = {
     "status": ["status"],

@@ -54,7 +54,7 @@ ASKS: dict[str, tuple[Any, ...]] = {
     "ack_batch": ("b1", c.BatchAck(lease="l1", outcome="trained")), "release": ("w",), "hold_engine": (c.HoldIn(worker="w"),), "release_engine": ("w",),
     "add_adapter": (c.AdapterIn(path="inbox@1"),), "adapters": (),
     "promote": ("inbox@1", "why"), "rollback": ("inbox@1",), "post_event": (c.Event(kind="step"),), "events": (3,), "status": (),
-    "sql": ("select 1", 5), "import_episode": ({"messages": []},), "restore_episode": ({"id": "e1"},), "restore_episodes": ([{"id": "e1"}],), "restore_adapters": ({"adapters": []},), "export": ("sft",),
+    "sql": ("select 1", 5), "import_episode": ({"messages": []},), "restore_episode": ({"id": "e1"},), "restore_episodes": ([{"id": "e1"}],), "restore_adapters": ({"adapters": []},), "export": ("sft",), "backup": (),
     "audit": (), "pause_training": ("why",), "resume_training": (), "annotate": ("new prompt", 5.0),
 }  # fmt: skip
 
@@ -70,6 +70,7 @@ async def result(value: Any) -> Any:
 
 async def test_the_twins_ask_the_same_and_understand_the_same(server: Server) -> None:
     fill(server)
+    server.on("GET", "/backup", b"tar")
     assert set(ASKS) | {"ask", "close"} == set(public(Client))
     async with AsyncClient(server.url, "k") as twin:
         with Client(server.url, "k") as client:
