@@ -14,7 +14,7 @@ import pyarrow as pa
 from aiohttp import web
 from tests.support.served import Served
 
-from slipstream.contract import API, Group
+from slipstream.contract import API, Episode, Group
 
 Json = dict[str, Any]
 
@@ -191,8 +191,7 @@ class FakeControl:
 
     async def list_episodes(self, request: web.Request) -> web.Response:
         self.queries.append(dict(request.query))
-        names = ("call_list", "rewards", "advantage", "batches", "trained_adapters", "lineage")
-        all_ = [{k: v for k, v in e.items() if k not in names} for e in self.episodes.values()]
+        all_ = [{k: v for k, v in e.items() if k in Episode.model_fields} for e in self.episodes.values()]
         start = int(request.query.get("cursor", 0))
         more = str(start + 3) if start + 3 < len(all_) else None
         return web.json_response({"episodes": all_[start : start + 3], "next": more})
