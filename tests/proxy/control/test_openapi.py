@@ -8,8 +8,8 @@ from tests.support.plane import API
 from slipstream_proxy.control.app import ROUTES
 from slipstream_proxy.control.openapi import document, path_of
 
-RANGES = ("episodes", "export")
-"""Routes with filters that are a range."""
+RANGES = ("episodes", "export", "forget")
+"""Routes whose fields may each be right and not go together, or say nothing together."""
 
 
 def test_every_route_is_there_with_its_parameters_and_answers():

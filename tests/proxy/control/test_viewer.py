@@ -10,6 +10,8 @@ from tests.support.plane import until
 from slipstream_proxy.keys import Keys
 
 ENDLESS = "x-endless"
+OF_ADMINS = {"/slipstream/v1/backup"}
+"""Reads that cost the proxy more than looking does."""
 VIEWER = {"key": "v", "scopes": ["viewer"]}
 
 
@@ -54,7 +56,7 @@ async def test_every_route_that_changes_something_refuses_a_viewer(filled):
 async def test_every_route_that_reads_answers_a_viewer(filled):
     document = await (await filled.client.get("/slipstream/openapi.json", headers=filled.as_("v", ["viewer"]))).json()
     for path, methods in document["paths"].items():
-        if "get" not in methods or methods["get"].get(ENDLESS):
+        if "get" not in methods or methods["get"].get(ENDLESS) or path in OF_ADMINS:
             continue
         reply = await filled.client.get(re.sub(r"\{\w+\}", "e0", path), headers=filled.as_("v", ["viewer"]))
         assert reply.status in (200, 404), (path, await reply.text())
