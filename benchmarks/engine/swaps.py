@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from streams import PROCESSES
@@ -118,7 +119,7 @@ def streaming(url: str, model: str, streams: int) -> Iterator[Load]:
 
 
 def control(url: str, method: str, path: str, body: object = None) -> dict[str, object]:
-    request = urllib.request.Request(
+    asked = urllib.request.Request(
         f"{url}/slipstream/v1{path}",
         method=method,
         data=None if body is None else json.dumps(body).encode(),
@@ -126,7 +127,7 @@ def control(url: str, method: str, path: str, body: object = None) -> dict[str, 
     )
     for _ in range(50):
         try:
-            with urllib.request.urlopen(request, timeout=60) as reply:
+            with urllib.request.urlopen(asked, timeout=60) as reply:
                 return dict(json.load(reply))
         except urllib.error.HTTPError as e:
             if e.code != 503:  # busy: it says so at once, and is asked again
@@ -147,7 +148,7 @@ def go_live(url: str, model: str, number: int) -> float:
     return time.monotonic() - start
 
 
-def swap(engine: str, proxy: str, model: str, streams: int, count: int) -> dict[str, object]:
+def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: Path) -> dict[str, object]:
     """``count`` swaps under ``streams`` streams."""
     seconds = []
     with streaming(proxy, model, streams) as load:
@@ -158,7 +159,7 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int) -> dict[
             time.sleep(0.2)
         swapped_until = time.monotonic()
         time.sleep(2)
-    reference = {name: one_call(engine, name, None).ids for name in sorted({c.adapter for c in load.calls})}
+    reference = {name: alone(engine, folder, name) for name in sorted({c.adapter for c in load.calls})}
     wrong = sum(a != b for c in load.calls for a, b in zip(c.ids, reference[c.adapter], strict=True))
     distinct = len({tuple(ids) for ids in reference.values()})
     before = [g for c in load.calls if c.began < quiet_until - 4 for g in c.gaps]
@@ -179,6 +180,23 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int) -> dict[
         "token_gap_p999_ms_before": round(1000 * quantile(before, 0.999), 1),
         "token_gap_p999_ms_during": round(1000 * quantile(during, 0.999), 1),
     }
+
+
+def alone(engine: str, folder: Path, name: str) -> list[int]:
+    """The ids that an adapter gives on the quiet engine, under a name that was not used before."""
+    if "@" not in name:
+        return one_call(engine, name, None).ids
+    fresh = f"alone-{name}"
+    request(f"{engine}/v1/load_lora_adapter", {"lora_name": fresh, "lora_path": str(folder / name)})
+    ids = one_call(engine, fresh, None).ids
+    request(f"{engine}/v1/unload_lora_adapter", {"lora_name": fresh})
+    return ids
+
+
+def request(url: str, body: object) -> None:
+    asked = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(asked, timeout=60) as reply:
+        reply.read()
 
 
 def quantile(values: list[float], share: float) -> float:

@@ -117,7 +117,7 @@ def main() -> None:
         found: dict[str, object] = dict(rates(options, ways))
         print(json.dumps(found), flush=True)
         if options.swaps:
-            found |= swap(options.url, proxy, options.model, options.streams[0], options.swaps)
+            found |= swap(options.url, proxy, options.model, options.streams[0], options.swaps, options.adapters)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found))

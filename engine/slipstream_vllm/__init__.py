@@ -1,10 +1,11 @@
 """The engine plugin: it runs inside vLLM, and the proxy works without it.
 
 vLLM loads it by itself (entry point ``vllm.general_plugins``) wherever this distribution is installed beside it. It
-does three things:
+does four things:
 
 - ``capture``: a call that asks for it gets its token ids and log-probabilities as packed binary in one field.
 - ``core_outputs``: the engine core sends those log-probabilities as plain floats.
+- ``token_logprobs``: on a GPU, they are computed by kernels that use all of it.
 - ``adapters``: several API-server processes share the adapters that are loaded at run time.
 
 With a vLLM that it does not know it changes nothing and logs so once.
@@ -17,40 +18,55 @@ import multiprocessing
 
 log = logging.getLogger("vllm.slipstream")
 
-_registered = False
+_installed: set[str] = set()
+
+
+def parts_of(process: str) -> list[str]:
+    """What is changed in a process of vLLM, by its name. The main process can be an API server and an engine core."""
+    if process == "MainProcess":
+        return ["core", "api"]
+    if process.startswith("ApiServer"):
+        return ["api"]
+    return ["core", "worker"] if process.startswith("EngineCore") else ["worker"]
 
 
 def register() -> None:
-    """Called by vLLM in each of its processes. API servers and the engine core are changed, workers stay as they are.
-    The main process can be either, and the engine core may be forked from it.
-    """
-    global _registered
-    name = multiprocessing.current_process().name
-    serves = name == "MainProcess" or name.startswith("ApiServer")
-    core = name == "MainProcess" or name.startswith("EngineCore")
-    if _registered or not (serves or core):
-        return
-    _registered = True
-    from slipstream_vllm import versions
-
-    if core:
-        _change_core(versions.unsupported(core=True))
-    if serves:
-        _change_api_server(versions.unsupported())
+    """Called by vLLM in each of its processes. A process that was forked has its parent's changes already."""
+    for part in parts_of(multiprocessing.current_process().name):
+        if part not in _installed:
+            _installed.add(part)
+            {"core": _change_core, "api": _change_api_server, "worker": _change_worker}[part]()
 
 
-def _change_core(why_not: str | None) -> None:
-    from slipstream_vllm import core_outputs
+def _change_core() -> None:
+    from slipstream_vllm import core_outputs, versions
 
-    if why_not is not None:
-        log.warning("slipstream plugin leaves the engine core as it is: %s", why_not)
+    why = versions.unsupported(core=True)
+    if why is not None:
+        log.warning("slipstream plugin leaves the engine core as it is: %s", why)
         return
     core_outputs.install_sender()
 
 
-def _change_api_server(why_not: str | None) -> None:
-    if why_not is not None:
-        log.warning("slipstream plugin is off: %s", why_not)
+def _change_worker() -> None:
+    from slipstream_vllm import versions
+
+    if versions.unsupported(core=True) is not None:
+        return
+    try:
+        from slipstream_vllm import token_logprobs
+
+        token_logprobs.install()
+    except (ImportError, AttributeError) as e:
+        log.debug("slipstream plugin leaves the sampler as it is: %s", e)
+
+
+def _change_api_server() -> None:
+    from slipstream_vllm import versions
+
+    why = versions.unsupported()
+    if why is not None:
+        log.warning("slipstream plugin is off: %s", why)
         return
     from slipstream_vllm import adapters, capture, core_outputs, packing
 
