@@ -11,7 +11,9 @@ import contextlib
 import http.client
 import json
 import multiprocessing
+import shutil
 import statistics
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -150,6 +152,8 @@ def go_live(url: str, model: str, number: int) -> float:
 
 def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: Path) -> dict[str, object]:
     """``count`` swaps under ``streams`` streams."""
+    kept = Path(tempfile.mkdtemp()) / "adapters"
+    shutil.copytree(folder, kept)  # the proxy deletes the files of versions that nobody goes back to
     seconds = []
     with streaming(proxy, model, streams) as load:
         time.sleep(8)
@@ -159,7 +163,7 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
             time.sleep(0.2)
         swapped_until = time.monotonic()
         time.sleep(2)
-    reference = {name: alone(engine, folder, name) for name in sorted({c.adapter for c in load.calls})}
+    reference = {name: alone(engine, kept, name) for name in sorted({c.adapter for c in load.calls})}
     wrong = sum(a != b for c in load.calls for a, b in zip(c.ids, reference[c.adapter], strict=True))
     distinct = len({tuple(ids) for ids in reference.values()})
     before = [g for c in load.calls if c.began < quiet_until - 4 for g in c.gaps]
