@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from tests.support.dataplane import ASK, post
 
 
@@ -24,3 +25,36 @@ async def test_an_episode_stays_with_its_engine(start, fake, serve):
         assert status == 200 and headers["x-slipstream-adapter"] == "tiny" and json.loads(body)["model"] == "tiny"
     heads = [frame.head for frame in await proxy.record(4)]
     assert {(h["episode"], h["pin"], h["arm"]) for h in heads} == {("e", "local", "live")}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_adapter_that_the_engine_has_just_unloaded(start, fake, path, stream):
+    """The worker still believes that it is there: the call goes on with the live one, and the client sees no 404."""
+    fake.models |= {"tiny@1", "tiny@2"}
+    proxy = await start()
+    engines = [{"url": fake.url, "ok": True, "loaded": ["tiny@1", "tiny@2"]}]
+    proxy.plane.live.update({"models": {"tiny": {"base": "tiny", "live": "tiny@1"}}, "engines": engines})
+    ask = {"model": "tiny", "prompt": "hi"} if path == "/v1/completions" else {**ASK, "max_tokens": 8}
+    tagged = {"x-slipstream-episode": "e"}
+    status, headers, _ = await post(proxy.url, {**ask, "stream": stream}, path=path, headers=tagged)
+    assert (status, headers["x-slipstream-adapter"]) == (200, "tiny@1")
+    proxy.plane.live.update({"models": {"tiny": {"base": "tiny", "live": "tiny@2"}}, "engines": engines})
+    fake.models -= {"tiny@1"}
+    for _ in range(2):
+        status, headers, body = await post(proxy.url, {**ask, "stream": stream}, path=path, headers=tagged)
+        assert (status, headers["x-slipstream-adapter"]) == (200, "tiny@2"), body
+    first, second, third = [frame.head for frame in await proxy.record(3)]
+    assert [h["adapter"] for h in (first, second, third)] == ["tiny@1", "tiny@2", "tiny@2"]
+    assert second["pin"] == "moved"
+    assert len(fake.seen) == 4, "one call went to the engine twice"
+
+
+async def test_a_model_that_no_engine_knows_stays_a_404(start, fake):
+    fake.models = {"other"}
+    proxy = await start()
+    engines = [{"url": fake.url, "ok": True, "loaded": ["tiny@1"]}]
+    proxy.plane.live.update({"models": {"tiny": {"base": "tiny", "live": "tiny@1"}}, "engines": engines})
+    status, _, body = await post(proxy.url, ASK)
+    assert status == 404
+    assert b"does not exist" in body

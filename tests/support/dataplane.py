@@ -136,15 +136,7 @@ class FakeControlSocket:
         app = web.Application(client_max_size=2**30)
         app.router.add_get("/internal/live", self.live)
         app.router.add_post("/internal/pin", self.pin)
-        app.router.add_get(
-            "/internal/metrics",
-            lambda r: asyncio.sleep(
-                0,
-                web.Response(
-                    text="# TYPE x_total counter\nx_total 3\n# TYPE slipstream_in_flight gauge\nslipstream_in_flight 9\n"
-                ),
-            ),
-        )
+        app.router.add_get("/internal/metrics", self.metrics)
         app.router.add_route("*", "/{path:.*}", self.any)
         self.runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self.runner.setup()
@@ -162,6 +154,11 @@ class FakeControlSocket:
     async def pin(self, request):
         self.pins.append(await request.json())
         return web.json_response({"adapter": "tiny@1", "arm": "control"})
+
+    async def metrics(self, request):
+        return web.Response(
+            text="# TYPE x_total counter\nx_total 3\n# TYPE slipstream_in_flight gauge\nslipstream_in_flight 9\n"
+        )
 
     async def any(self, request):
         self.uploads.append((request.path, dict(request.headers), len(await request.read())))

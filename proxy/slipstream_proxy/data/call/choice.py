@@ -43,3 +43,17 @@ class AdapterChoice(CallStep):
             why = "no engine is up at the moment" if down else "no engine has this model loaded at the moment"
             raise RequestRefused(503, why, retry_after=1.0)
         return True
+
+    def rejected(self, call: ActiveCall, status: int) -> bool:
+        """The engine has unloaded the adapter, and this worker has not heard of it yet: the episode moves as if it
+        had, and the client sees nothing of it.
+        """
+        if status != 404 or call.pin is None or call.episode is None or "@" not in call.adapter:
+            return False
+        moved = self._pins.move(call.episode, call.target.model, call.pin)
+        servers = self._live.servers(moved.adapter, call.episode.id)
+        if moved.adapter == call.adapter or not servers:
+            return False
+        call.pin, call.adapter, call.servers = moved, moved.adapter, servers
+        call.tries -= 1
+        return True

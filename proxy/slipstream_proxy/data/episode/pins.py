@@ -73,9 +73,13 @@ class EpisodePins:
     def _checked(self, episode: RunningEpisode, model: str, pin: Pinned) -> Pinned:
         """The pin, or the one that the episode moves to because no engine has its adapter any more."""
         if not self._live.has(pin.adapter):
-            pin = self._set(episode, model, self._live.replacement(model, pin.adapter), "live", "moved", "")
+            pin = self.move(episode, model, pin)
         pin.checked = self._live.version
         return pin
+
+    def move(self, episode: RunningEpisode, model: str, pin: Pinned) -> Pinned:
+        """Its new pin, where its adapter is loaded nowhere any more."""
+        return self._set(episode, model, self._live.replacement(model, pin.adapter), "live", "moved", "")
 
     def _alone(self, episode: RunningEpisode, model: str, how: str) -> Pinned:
         decided = self._live.decide(model, episode.name[0], episode.task, episode.id, episode.split)
