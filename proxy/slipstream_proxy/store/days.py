@@ -44,7 +44,7 @@ class DayTables:
                     for statement in schema.create_sql(schema.table_of(day), keyed=self.db.shared):
                         tx.run(statement)
                     tx.run("INSERT INTO t_days VALUES (?)", (day,))
-            tx.run(schema.view_sql(known | set(missing)))
+            self._views(tx, known | set(missing))
         self._days |= known | set(missing)
         self.db.settle()
 
@@ -56,10 +56,14 @@ class DayTables:
                 return 0
             table = schema.table_of(day)
             ((count,),) = tx.all(f"SELECT count(*) FROM {table}")
-            tx.run(schema.view_sql(days - {day}))
+            self._views(tx, days - {day})
             tx.run(f"DROP TABLE {table}")
             tx.run("DELETE FROM t_days WHERE day = ?", (day,))
             drop_tallies(tx, table)
         self._days.discard(day)
         self.db.settle()
         return int(count)
+
+    def _views(self, tx: Tx, days: Collection[str]) -> None:
+        for statement in schema.views_sql(days, keyed=self.db.shared):
+            tx.run(statement)

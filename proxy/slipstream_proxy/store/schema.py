@@ -144,7 +144,10 @@ CALLS_VIEW = """SELECT id, split_part(eid, '/', 2) AS episode, split_part(eid, '
     adapter, status, outcome, trainable, reason AS untrainable_reason, temperature, sampling, prompt_tokens,
     completion_tokens, finish,
     reply, error, attempt, extends FROM """
-VIEW_NAMES = ("episodes", "calls", "rewards", "adapters")
+MESSAGES_VIEW = """SELECT split_part(c.eid, '/', 2) AS episode, split_part(c.eid, '/', 1) AS key, c.id AS call,
+    c.number, {kind} AS kind, {first} + CAST(m.nth AS INTEGER) AS nth, {role} AS role,
+    CAST(m.message AS TEXT) AS message FROM {table} c, {unnested} WITH ORDINALITY AS m(message, nth)"""
+VIEW_NAMES = ("episodes", "calls", "messages", "rewards", "adapters")
 
 
 def day_of(at: float) -> str:
@@ -173,10 +176,22 @@ def create_sql(table: str, *, keyed: bool) -> list[str]:
     return made
 
 
-def view_sql(days: Iterable[str]) -> str:
-    """The ``calls`` view over all days' tables."""
+def views_sql(days: Iterable[str], *, keyed: bool) -> list[str]:
+    """The views over all days' tables: ``calls``, and ``messages``, where each message stands once, at the call that
+    said it first. ``keyed``: on PostgreSQL.
+    """
     tables = ["t_calls_none", *(table_of(d) for d in sorted(days))]
-    return "CREATE OR REPLACE VIEW calls AS " + " UNION ALL ".join(CALLS_VIEW + t for t in tables)
+    calls = " UNION ALL ".join(CALLS_VIEW + t for t in tables)
+    parts = {"prompt": ("c.messages", "c.keep_messages"), "reply": ("c.reply", "0")}
+    unnested = "json_array_elements(CAST({} AS JSON))" if keyed else "unnest(CAST({} AS JSON[]))"
+    # PostgreSQL's ->> refuses a message with a NUL anywhere in it
+    role = """substring(CAST(m.message AS TEXT) FROM '"role" *: *"([^"\\\\]*)"')""" if keyed else "m.message ->> 'role'"
+    messages = " UNION ALL ".join(
+        MESSAGES_VIEW.format(kind=f"'{kind}'", first=first, table=table, unnested=unnested.format(column), role=role)
+        for table in tables
+        for kind, (column, first) in parts.items()
+    )
+    return [f"CREATE OR REPLACE VIEW calls AS {calls}", f"CREATE OR REPLACE VIEW messages AS {messages}"]
 
 
 def _reasons(tx: Tx) -> None:
@@ -236,7 +251,8 @@ def prepare(tx: Tx, *, keyed: bool) -> None:
         tx.run(f"CREATE INDEX IF NOT EXISTS {name} ON {columns}")
     for name, body in VIEWS.items():
         tx.run(f"CREATE OR REPLACE VIEW {name} AS {body}")
-    tx.run(view_sql(d for (d,) in tx.all("SELECT day FROM t_days")))
+    for statement in views_sql([d for (d,) in tx.all("SELECT day FROM t_days")], keyed=keyed):
+        tx.run(statement)
     if not found:
         tx.run("INSERT INTO t_meta VALUES ('schema', ?)", (str(VERSION),))
     elif int(found[0][0]) != VERSION:
