@@ -207,11 +207,18 @@ def requests() -> list[str]:
     return [name for name in functions if not name.startswith("_")]
 
 
+def combined() -> list[str]:
+    """Names of the clients' methods that make several requests."""
+    client = importlib.import_module("slipstream.client.sessions").Client
+    return [n for n in vars(client) if not n.startswith("_") and n not in {*requests(), "ask", "close"}]
+
+
 def python() -> str:
     """mkdocstrings fills this page in from the docstrings."""
     lines = [PYTHON]
-    for name in requests():
-        lines += [f"::: slipstream.client.requests.{name}", "    options:", "      heading_level: 3", ""]
+    paths = [f"requests.{name}" for name in requests()] + [f"sessions.Client.{name}" for name in combined()]
+    for path in paths:
+        lines += [f"::: slipstream.client.{path}", "    options:", "      heading_level: 3", ""]
     return "\n".join([*lines, "## Errors", "", "::: slipstream.errors"])
 
 

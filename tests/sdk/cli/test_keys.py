@@ -37,7 +37,10 @@ def test_an_unknown_scope(capsys: pytest.CaptureFixture[str]) -> None:
     assert keys("add", "ci", "--scopes", "inference,root") == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "slipstream keys: no such scope: root; there are inference, reward, grade, judge, trainer, admin\n"
+    assert (
+        err
+        == "slipstream keys: no such scope: root; there are inference, reward, grade, judge, trainer, viewer, admin\n"
+    )
     assert not Path("data/keys.json").exists()
 
 
