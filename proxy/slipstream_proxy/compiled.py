@@ -41,7 +41,7 @@ _HOT = {
         ),
         *("services", "step", "trainability", "translation", "view"),
     ),
-    "data/engines": ("live", "models", "pools", "probe"),
+    "data/engines": ("hangs", "live", "models", "pools", "probe"),
     "data/episode": ("identity", "ids", "memory", "pins", "shared"),
     "data/observe": ("call_log", "metrics", "tracing"),
     "data/wire": ("connection", "errors", "http1", "receiver", "request", "server_state", "sink", "upstream"),

@@ -132,6 +132,7 @@ class Parent:
         """Serve until SIGTERM or SIGINT. Returns whether all children ended by themselves. Raises ``StartError``."""
         self.supervisor.handle_signals()
         shutil.rmtree(self.config.root / "metrics", ignore_errors=True)  # of an earlier run
+        (self.config.root / "hangs").unlink(missing_ok=True)
         try:
             for child in (self.control, *self.workers):
                 self.supervisor.start(child)

@@ -20,7 +20,7 @@ from slipstream_proxy.control.ingest import Ingester
 from slipstream_proxy.store.protocol import Store
 
 STAGE = ".backup-"
-_OF_A_RUN = ("lock", "proxy.json", "live.json", "metrics", "limits", "conversations", "spool", "hf")
+_OF_A_RUN = ("lock", "proxy.json", "live.json", "metrics", "limits", "hangs", "conversations", "spool", "hf")
 """What a proxy makes anew, and what stands in the stage already."""
 
 

@@ -23,6 +23,7 @@ from slipstream_proxy.data.call.step import CallStep, CallSteps
 from slipstream_proxy.data.call.trainability import Trainability
 from slipstream_proxy.data.call.translation import ContextLengths, Translation
 from slipstream_proxy.data.engines.control_link import ControlLink
+from slipstream_proxy.data.engines.hangs import HangTable
 from slipstream_proxy.data.engines.hold import Holding
 from slipstream_proxy.data.engines.live import LiveView
 from slipstream_proxy.data.engines.models import ModelMap
@@ -69,7 +70,9 @@ class Plane:
         self.admission = Admission(Keys(config.keys_file), self.limits, keyed)
         self.hosts = AllowedHosts(self.admission, (proxy.host, *proxy.allowed_hosts))
         self.models = ModelMap(config)
-        self.live = LiveView(config)
+        urls, timeout = config.engine.urls, proxy.upstream_timeout
+        self.hangs = HangTable(urls, timeout, config.root / "hangs" if several else None, number)
+        self.live = LiveView(config, self.hangs)
         self.holding = Holding(self.live, self.metrics, proxy.upstream_timeout)
         self.link = ControlLink(config.socket, self.live)
         self.pins = EpisodePins(self.live, self.link, self.metrics)
@@ -77,7 +80,10 @@ class Plane:
         self.shared = _shared_table(config.root / "conversations", window) if several else None
         self.episodes = EpisodeMemory(window=window, shared=self.shared)
         self.pools = Pools(
-            engine_key=config.engine.api_key, connect_timeout=proxy.connect_timeout, timeout=proxy.upstream_timeout
+            engine_key=config.engine.api_key,
+            connect_timeout=proxy.connect_timeout,
+            timeout=timeout,
+            hangs=self.hangs,
         )
         self.probe = EngineProbe(self.live, self.pools)
         self.live.changed = self._look
@@ -166,6 +172,7 @@ class Plane:
         await self.passthrough.close()
         await self.link.close()
         self.limits.close()
+        self.hangs.close()
         if self.shared is not None:
             self.shared.close()
         if self.tracing is not None:

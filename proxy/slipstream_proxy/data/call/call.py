@@ -156,15 +156,15 @@ class ActiveCall(Receiver):
         start, key, length = pool.start(path), services.pools.authorization(self.target), digits(len(self.body))
         data = b"%b%b%bContent-Length: %b\r\n\r\n%b" % (start, fields, key, length, self.body)
         if services.live.trouble:
-            services.live.try_out(self.upstream, busy=True)
+            services.live.try_out(self.upstream, self.id)
         self.forwarded = time.time()
         self.sent = pool.send(data, self, fresh=fresh)
 
     def on_headers_complete(self, head: ResponseHead) -> None:
         live = self.services.live
         self.reply.begin(head, time.time())
-        if live.trouble and self.target.kind != "upstream":
-            live.mark_up(self.upstream)
+        if (live.trouble or live.trying) and self.target.kind != "upstream":
+            live.mark_up(self.upstream, self.id)
         if self.reply.stream:
             self.relayed = True
             self.sink.send_head(head.status, self.response_fields())
@@ -295,7 +295,7 @@ class ActiveCall(Receiver):
         if self.ended:
             return
         if self.target.kind != "upstream":
-            self.services.live.failed(self.upstream, kind, silent=self.services.pools.of(self.upstream).silent())
+            self.services.live.failed(self.upstream, kind, self.id, silent=self.services.pools.silent(self.upstream))
         elsewhere = self.tries < min(len(self.servers), MAX_TRIES)
         if not self.relayed and kind != "timeout" and (elsewhere or (kind == "stale" and self.tries <= MAX_TRIES)):
             self.services.metrics.add("slipstream_upstream_retries_total")
@@ -332,7 +332,7 @@ class ActiveCall(Receiver):
         sent, self.sent = self.sent, None
         if sent is not None:
             sent.drop()
-            self.services.live.try_out(self.upstream, busy=False)
+            self.services.live.release(self.upstream, self.id)
         head = self.reply.head
         recorded = sent is None and head is not None  # only its durability was still awaited
         if self.tries and not recorded:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from slipstream.config import Config
 from slipstream_proxy.assignment import Assignment, assign
+from slipstream_proxy.data.engines.hangs import HangTable
+from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.json_types import JsonObject
 
 log = logging.getLogger(__name__)
@@ -31,13 +33,13 @@ class Trouble:
 
     ``doubtful``: a reply broke off, and other engines come first until ``until`` (monotonic seconds). ``down``: it
     refused the connection or hung, and gets no call until a health check finds it. ``trial``: it hung, and answers
-    health checks again, so it gets one call at a time until it answers one; ``busy`` while that call runs.
+    health checks, so it gets one call at a time, over all workers, until it answers one.
     """
 
-    __slots__ = ("busy", "hung", "kind", "until")
+    __slots__ = ("hung", "kind", "until")
 
     def __init__(self, kind: str, *, hung: bool = False, until: float = 0.0) -> None:
-        self.kind, self.hung, self.until, self.busy = kind, hung, until, False
+        self.kind, self.hung, self.until = kind, hung, until
 
 
 @dataclass(slots=True)
@@ -52,8 +54,16 @@ class ModelView:
 class LiveView:
     """``connected``: the control plane's stream is up. Without it the last state serves on."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, hangs: HangTable | None = None) -> None:
+        """``hangs`` None: this worker is alone."""
         name = config.model_name
+        timeout = config.proxy.upstream_timeout
+        self.hangs = hangs if hangs is not None else HangTable(config.engine.urls, timeout)
+        self._told = b""
+        self._hung: dict[str, float] = {}
+        """What the table said last of each engine that hung."""
+        self.trying: dict[str, str] = {}
+        """Engines on trial, with the id of this worker's call that tries them."""
         self.engines = [EngineView(u.rstrip("/")) for u in config.engine.urls]
         self.models: dict[str, ModelView] = {name: ModelView(name, name)}
         self.connected = False
@@ -68,7 +78,7 @@ class LiveView:
         self.packed = False
         """Every engine has Slipstream's plugin. (A call is asked for before its engine is chosen.)"""
         self.trouble: dict[str, Trouble] = {}
-        """Engines that did not answer this worker as they should."""
+        """Engines that did not answer as they should: this worker, or any where they hung."""
         self._window = config.episodes.idle_timeout
         self._file = config.root / "live.json"
         self._read_file()
@@ -116,22 +126,52 @@ class LiveView:
 
     @property
     def ready(self) -> bool:
+        self._learn()
         return any(self._is_up(e) for e in self.engines)
+
+    def _learn(self) -> None:
+        """What other workers have found out. Costs one comparison while there is nothing new."""
+        told = self.hangs.version()
+        if told != self._told:
+            self._told = told
+            if self._take_over():
+                self.changed()
+
+    def _take_over(self) -> bool:
+        """Whether an engine began or ceased to hang."""
+        new = False
+        for engine in self.engines:
+            url, since = engine.url, self.hangs.hung(engine.url)
+            if since == self._hung.get(url, 0.0):
+                continue
+            new, self._hung[url] = True, since
+            if since:
+                self.trouble[url] = Trouble("down", hung=True)
+            elif (trouble := self.trouble.get(url)) is not None and trouble.hung:
+                del self.trouble[url]
+        return new
 
     def _is_up(self, engine: EngineView) -> bool:
         """Whether it may get calls."""
         trouble = self.trouble.get(engine.url) if self.trouble else None
         if not engine.ok or trouble is None:
             return engine.ok
-        return trouble.kind != "down" and not trouble.busy
+        if trouble.kind == "trial":
+            return engine.url not in self.trying and not self.hangs.taken(engine.url)
+        return trouble.kind != "down"
 
     def _is_doubtful(self, url: str) -> bool:
         trouble = self.trouble.get(url)
         return trouble is not None and (trouble.kind != "doubtful" or trouble.until > time.monotonic())
 
     def mark_down(self, url: str, *, hung: bool = False) -> None:
-        """No connection, or no answer (``hung``)."""
-        self.trouble[url] = Trouble("down", hung=hung)
+        """No connection, or no answer (``hung``). What hung has to answer a call, whatever else happens to it."""
+        before = self.trouble.get(url)
+        known = before is not None and before.hung
+        if hung:
+            self._hung[url] = self.hangs.hang(url)
+            log.warning("%s %s: it gets one call at a time until it answers one", url, "hangs on" if known else "hangs")
+        self.trouble[url] = Trouble("down", hung=hung or known)
         self.changed()
 
     def mark_doubtful(self, url: str, seconds: float = 2.0) -> None:
@@ -140,27 +180,47 @@ class LiveView:
         if before is None or before.kind == "doubtful":
             self.trouble[url] = Trouble("doubtful", until=time.monotonic() + seconds)
 
-    def failed(self, url: str, kind: str, *, silent: bool) -> None:
-        """A call got no reply, for a reason as in ``Receiver.on_error``. ``silent``: nor did any other of late."""
+    def failed(self, url: str, kind: str, call: str, *, silent: bool) -> None:
+        """A call got no reply, for a reason as in ``Receiver.on_error``. ``silent``: nor did any other of this worker
+        of late.
+        """
         if kind == "connect":
             self.mark_down(url)
         elif kind == "broken":
             self.mark_doubtful(url)
-        elif kind == "timeout" and silent:
+        elif kind == "timeout" and silent and self.hangs.silent(url):
             self.mark_down(url, hung=True)
+        self.release(url, call)
 
-    def mark_up(self, url: str) -> None:
+    def mark_up(self, url: str, call: str = "") -> None:
         """It answered a call."""
-        self.trouble.pop(url, None)
+        trouble = self.trouble.pop(url, None)
+        if trouble is not None and trouble.hung:
+            self._hung[url] = 0.0
+            self.hangs.clear(url)
+            log.info("%s answers calls again", url)
+        self.release(url, call)
 
-    def try_out(self, url: str, *, busy: bool) -> None:
-        """A call to an engine on trial begins or ends."""
+    def try_out(self, url: str, call: str) -> None:
+        """A call is about to be sent there. Raises ``RequestRefused`` where the engine hangs and another call, of any
+        worker, tries it out; else ``release`` must follow.
+        """
         trouble = self.trouble.get(url)
-        if trouble is not None:
-            trouble.busy = busy and trouble.kind == "trial"
+        if trouble is None or not trouble.hung:
+            return
+        if trouble.kind == "down" or url in self.trying or not self.hangs.claim(url):
+            raise RequestRefused(503, "no engine is up at the moment", retry_after=1.0)
+        self.trying[url] = call
+
+    def release(self, url: str, call: str) -> None:
+        """A call has ended, or was answered."""
+        if self.trying and self.trying.get(url) == call:
+            del self.trying[url]
+            self.hangs.release(url)
 
     def lost(self) -> list[str]:
         """Engines that get no calls until a health check finds them."""
+        self._learn()
         down = {url for url, trouble in self.trouble.items() if trouble.kind == "down"}
         return [e.url for e in self.engines if not e.ok or e.url in down]
 
@@ -169,6 +229,9 @@ class LiveView:
         trouble = self.trouble.pop(url, None)
         if trouble is not None and trouble.hung:
             self.trouble[url] = Trouble("trial", hung=True)
+            log.info("%s answers health checks. Its calls hung: the next one tries it out", url)
+        else:
+            log.info("%s is up again", url)
         for engine in self.engines:
             if engine.url == url:
                 engine.ok = True
@@ -200,6 +263,7 @@ class LiveView:
 
     def servers(self, adapter: str, episode: str) -> list[str]:
         """Engines that can serve this now, the episode's own first; empty: none has the adapter and is up."""
+        self._learn()
         need = self._needs(adapter)
         able = [e for e in self.engines if (not need or adapter in e.loaded) and self._is_up(e)]
         if len(able) <= 1:

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING
 from slipstream_proxy.data.wire.upstream import Pool
 
 if TYPE_CHECKING:
+    from slipstream_proxy.data.engines.hangs import HangTable
     from slipstream_proxy.data.engines.models import ModelTarget
 
 
 class Pools:
     """A pool for each base URL, made when it is needed."""
 
-    def __init__(self, *, engine_key: str | None, connect_timeout: float, timeout: float) -> None:
-        """``engine_key`` is sent to our engines. Timeouts in seconds."""
+    def __init__(
+        self, *, engine_key: str | None, connect_timeout: float, timeout: float, hangs: HangTable | None = None
+    ) -> None:
+        """``engine_key`` is sent to our engines. Timeouts in seconds. ``hangs`` is told which engines are heard."""
+        self._hangs = hangs
+        self._heard: dict[str, float] = {}
+        """When the latest byte came that the table knows of."""
         self._by_url: dict[str, Pool] = {}
         self.engine_key = f"authorization: Bearer {engine_key}\r\n".encode() if engine_key else b""
         self._connect_timeout = connect_timeout
@@ -24,8 +30,17 @@ class Pools:
     def of(self, url: str) -> Pool:
         found = self._by_url.get(url)
         if found is None:
-            found = self._by_url[url] = Pool(url, connect_timeout=self._connect_timeout, timeout=self._timeout)
+            found = self._by_url[url] = self.separate(url)
+            self._heard[url] = found.heard
         return found
+
+    def separate(self, url: str) -> Pool:
+        """A pool of its own, for health checks: what it hears are no calls."""
+        return Pool(url, connect_timeout=self._connect_timeout, timeout=self._timeout)
+
+    def silent(self, url: str) -> bool:
+        """Whether this worker's calls there have brought no byte for as long as a call waits."""
+        return self.of(url).silent()
 
     def authorization(self, target: ModelTarget) -> bytes:
         """The header line with the upstream's own key; empty: it needs none."""
@@ -36,7 +51,10 @@ class Pools:
 
     def sweep(self, now: float) -> None:
         """Once a second: ``now`` is the event loop's time."""
-        for pool in self._by_url.values():
+        for url, pool in self._by_url.items():
+            if self._hangs is not None and pool.heard > self._heard[url]:
+                self._heard[url] = pool.heard
+                self._hangs.hear(url, pool.heard)
             pool.sweep(now)
 
     def close(self) -> None:

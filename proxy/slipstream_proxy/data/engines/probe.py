@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.data.wire.receiver import Receiver
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.engines.pools import Pools
     from slipstream_proxy.data.wire.http1 import ResponseHead
     from slipstream_proxy.data.wire.receiver import Sent
-
-log = logging.getLogger(__name__)
+    from slipstream_proxy.data.wire.upstream import Pool
 
 INTERVAL: Final = 0.5
 """Seconds between two checks of an engine."""
@@ -32,10 +30,10 @@ class HealthCheck(Receiver):
         self._sent: Sent | None = None
         self.up = False
 
-    def start(self, pools: Pools, url: str) -> None:
-        pool = pools.of(url)
+    def start(self, pool: Pool, key: bytes) -> None:
+        """``key``: the header line with the engine's own key."""
         line = b"GET %b/health HTTP/1.1\r\nHost: %b\r\nContent-Length: 0\r\n" % (pool.prefix, pool.authority)
-        self._sent = pool.send(b"%b%b\r\n" % (line, pools.engine_key), self, fresh=True)
+        self._sent = pool.send(b"%b%b\r\n" % (line, key), self, fresh=True)
 
     def on_headers_complete(self, head: ResponseHead) -> None:
         self._end(up=head.status < 500)
@@ -70,6 +68,7 @@ class EngineProbe:
 
     def __init__(self, live: LiveView, pools: Pools) -> None:
         self._live, self._pools = live, pools
+        self._own: dict[str, Pool] = {}
         self._task: asyncio.Task[None] | None = None
 
     def look(self) -> None:
@@ -82,21 +81,25 @@ class EngineProbe:
             found = await asyncio.gather(*(self._check(url) for url in lost))
             for url, up in zip(lost, found, strict=True):
                 if up:
-                    log.info("%s is up again", url)
                     self._live.found(url)
             await asyncio.sleep(INTERVAL)
 
     async def _check(self, url: str) -> bool:
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         check = HealthCheck(done)
+        pool = self._own.get(url)
+        if pool is None:
+            pool = self._own[url] = self._pools.separate(url)
         try:
-            check.start(self._pools, url)
+            check.start(pool, self._pools.engine_key)
             async with asyncio.timeout(TIMEOUT):
                 return await done
         except TimeoutError:
             return False
         finally:
             check.drop()
+            for connection in list(pool.all):
+                connection.drop()
 
     def close(self) -> None:
         if self._task is not None:

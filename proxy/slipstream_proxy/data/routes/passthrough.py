@@ -166,7 +166,7 @@ class Passthrough:
             url = engines.pop(0)
             last = not engines or not (data is None or isinstance(data, bytes))
             try:
-                reply = await self._ask(request, url + path, data)
+                reply = await self._ask_in_turn(request, url, path, data)
             except RequestRefused as e:
                 if e.status == 503:
                     self._live.mark_down(url)
@@ -176,6 +176,18 @@ class Passthrough:
             if last or reply.status != 404 or not _ONE_ENGINES.match(path):
                 return reply
             reply.release()
+
+    async def _ask_in_turn(self, request: web.BaseRequest, url: str, path: str, data: Data) -> aiohttp.ClientResponse:
+        """An engine whose calls hung gets one ``POST`` at a time. That it answers it clears nothing: a server can count
+        tokens while its model hangs.
+        """
+        who = f"relayed {id(request)}"
+        if request.method == "POST":
+            self._live.try_out(url, who)
+        try:
+            return await self._ask(request, url + path, data)
+        finally:
+            self._live.release(url, who)
 
     async def _ask(self, request: web.BaseRequest, url: str, data: Data) -> aiohttp.ClientResponse:
         """Once more where a kept connection was closed by the engine just then, and the body is at hand."""

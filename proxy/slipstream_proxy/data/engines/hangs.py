@@ -1,0 +1,154 @@
+"""Which engines hang, as the workers of one proxy tell each other: a table in memory that they share, a row for each
+engine.
+
+A row holds since when calls hang there (monotonic seconds, 0: they do not), when a call brought a byte last, and which
+worker's call tries the engine out, since when. Health checks write nothing here: an engine may answer them and hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from slipstream_proxy.data.episode.shared import reserve
+
+log = logging.getLogger(__name__)
+
+_VERSION: Final = struct.Struct("<Q")
+_TIME: Final = struct.Struct("<d")
+_OWNER: Final = struct.Struct("<I")
+_HEARD: Final = 8
+_SINCE: Final = 16
+_PROBER: Final = 24
+_ROW: Final = 32
+_SLACK: Final = 15.0
+"""Seconds after its timeout for which a call counts as running: its worker may have been killed."""
+
+
+class HangTable:
+    """One worker's view. Of an engine without a row nothing is shared."""
+
+    def __init__(self, urls: Sequence[str], timeout: float, path: Path | None = None, number: int = 0) -> None:
+        """``timeout``: seconds without a byte after which a call is given up. ``path`` None: a worker that is alone
+        needs no file. ``number`` tells the workers apart.
+        """
+        self._rows = {url.rstrip("/"): _VERSION.size + i * _ROW for i, url in enumerate(urls)}
+        self._timeout, self._me = timeout, number + 1
+        self._fd = -1
+        size = _VERSION.size + len(urls) * _ROW
+        if path is None:
+            self._table = mmap.mmap(-1, size)
+            return
+        try:
+            self._open(path, size)
+        except OSError as e:
+            self._table = mmap.mmap(-1, size)
+            log.error("each worker finds out alone which engines hang: %s", e)
+
+    def _open(self, path: Path, size: int) -> None:
+        """The table that the workers share. Raises ``OSError``."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX)
+            reserve(fd, size)
+            self._table = mmap.mmap(fd, size)
+            fcntl.lockf(fd, fcntl.LOCK_UN)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        for url in self._rows:
+            self.release(url)  # what this worker's predecessor tried
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """The kernel lets go of a lock whose process dies."""
+        if self._fd < 0:
+            yield
+            return
+        fcntl.lockf(self._fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+    def version(self) -> bytes:
+        """Another one whenever an engine begins or ceases to hang."""
+        return self._table[: _VERSION.size]
+
+    def hung(self, url: str) -> float:
+        """Since when its calls hang, or 0.0."""
+        at = self._rows.get(url)
+        return 0.0 if at is None else float(_TIME.unpack_from(self._table, at)[0])
+
+    def hang(self, url: str) -> float:
+        """A call hung: what ``hung`` says from now on."""
+        return self._write(url, time.monotonic())
+
+    def clear(self, url: str) -> None:
+        """A call was answered."""
+        self._write(url, 0.0)
+        self.hear(url, time.monotonic())
+
+    def _write(self, url: str, since: float) -> float:
+        at = self._rows.get(url)
+        if at is None:
+            return 0.0
+        with self._locked():
+            _TIME.pack_into(self._table, at, since)
+            _VERSION.pack_into(self._table, 0, _VERSION.unpack_from(self._table, 0)[0] + 1)
+        return since
+
+    def hear(self, url: str, when: float) -> None:
+        """A call brought a byte then."""
+        at = self._rows.get(url)
+        if at is not None and when > _TIME.unpack_from(self._table, at + _HEARD)[0]:
+            _TIME.pack_into(self._table, at + _HEARD, when)
+
+    def silent(self, url: str) -> bool:
+        """Whether no call of any worker has brought a byte for as long as a call waits."""
+        at = self._rows.get(url)
+        heard = 0.0 if at is None else float(_TIME.unpack_from(self._table, at + _HEARD)[0])
+        return not heard or time.monotonic() - heard > self._timeout
+
+    def taken(self, url: str) -> bool:
+        """Whether a call of some worker tries this engine out."""
+        at = self._rows.get(url)
+        if at is None or not _OWNER.unpack_from(self._table, at + _PROBER)[0]:
+            return False
+        since = float(_TIME.unpack_from(self._table, at + _SINCE)[0])
+        return time.monotonic() - since < self._timeout + _SLACK
+
+    def claim(self, url: str) -> bool:
+        """Whether a call of this worker may try it out; ``release`` must follow."""
+        at = self._rows.get(url)
+        if at is None:
+            return True
+        with self._locked():
+            if self.taken(url):
+                return False
+            _TIME.pack_into(self._table, at + _SINCE, time.monotonic())
+            _OWNER.pack_into(self._table, at + _PROBER, self._me)
+        return True
+
+    def release(self, url: str) -> None:
+        at = self._rows.get(url)
+        if at is None:
+            return
+        with self._locked():
+            if _OWNER.unpack_from(self._table, at + _PROBER)[0] == self._me:
+                _OWNER.pack_into(self._table, at + _PROBER, 0)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
