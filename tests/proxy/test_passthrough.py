@@ -116,6 +116,24 @@ async def test_an_engine_that_says_nothing_is_not_asked_twice(start, fake, serve
     assert (await post(proxy.url, {"model": "tiny", "input": "x"}, path="/v1/embeddings"))[0] == 504
 
 
+async def test_an_engine_whose_calls_hung_gets_one_relayed_post_at_a_time(start, fake):
+    proxy = await start(engine={"urls": [fake.url]})
+    live, embed = proxy.plane.live, {"model": "tiny", "input": "x"}
+    live.changed = lambda: None
+    live.mark_down(fake.url, hung=True)
+    assert (await post(proxy.url, embed, path="/v1/embeddings"))[0] == 503 and not fake.seen
+    live.found(fake.url)
+    live.try_out(fake.url, "a call")
+    status, headers, _ = await post(proxy.url, embed, path="/v1/embeddings")
+    assert (status, headers["retry-after"]) == (503, "1") and not fake.seen
+    live.release(fake.url, "a call")
+    live.found(fake.url)
+    for _ in range(2):
+        assert (await post(proxy.url, embed, path="/v1/embeddings"))[0] == 200
+    assert live.trouble[fake.url].kind == "trial" and not live.trying, "that says nothing of the model"
+    assert (await post(proxy.url, ASK))[0] == 200 and not live.trouble
+
+
 async def test_connections_that_engines_close_are_replaced(start, serve):
     """And a cookie of the engine's is no other client's."""
     heads = []

@@ -84,6 +84,26 @@ async def test_an_engine_that_hangs_keeps_nobody_waiting_twice(start, serve):
     assert [status for status, _, _ in results] == [200] * 5 and not proxy.plane.live.trouble
 
 
+async def test_health_checks_are_no_sign_that_calls_are_answered(start, serve):
+    """And leave no connections behind."""
+    engine = Hanging()
+    engine.healthy = True
+    url = await serve(engine)
+    proxy = await start(engine={"urls": [url]})
+    pool, live = proxy.plane.pools.of(url), proxy.plane.live
+    heard = pool.heard
+    for number in range(1, 4):
+        live.mark_down(url)
+        await eventually(lambda number=number: live.ready and engine.checks == number)
+    proxy.plane.pools.sweep(pool.now + 1.0)
+    assert pool.heard == heard and live.hangs.silent(url) and not pool.all
+    assert not any(own.all for own in proxy.plane.probe._own.values())
+    engine.well = True
+    assert (await asked(proxy))[0] == 200
+    proxy.plane.pools.sweep(pool.now + 1.0)
+    assert not live.hangs.silent(url)
+
+
 async def test_what_the_control_plane_knows_to_be_down_gets_no_calls(start, serve, fake):
     engine = Hanging()
     url = await serve(engine)
