@@ -59,9 +59,8 @@ class Sweeper:
         if settings.keep_days is None:
             return
         oldest = time.strftime("%Y-%m-%d", time.gmtime(deps.now() - settings.keep_days * 86400))
-        for day in await deps.ask(deps.store.archive.days):
-            if _dashed(day) >= oldest:
-                continue
+        dropped = [day for day in await deps.ask(deps.store.archive.days) if _dashed(day) < oldest]
+        for day in dropped:
             if settings.archive:
                 folder = Path(settings.archive).expanduser()
                 folder.mkdir(parents=True, exist_ok=True)
@@ -69,6 +68,8 @@ class Sweeper:
             rows = await deps.ask(deps.store.archive.drop, day)
             event = Event(kind="retention", at=time.time(), data={"day": day, "calls": rows})
             await deps.mutations.keep("event", event.model_dump(mode="json"))
+        if dropped:
+            await deps.ask(deps.store.snapshot)  # only then does the file say how much of it is free
             deps.forgetter.shrink |= await deps.ask(deps.store.free_share) > EMPTY
 
 

@@ -22,17 +22,20 @@ MOST_ROWS = 256
 KEPT = "tallies"
 """In ``t_meta``: the counters have been begun."""
 
+SQUARE = "CASE WHEN abs({0}) < 1e-100 THEN 0 ELSE {0} * {0} END"
+"""PostgreSQL fails at a product that is too small for a float."""
+
 EPISODES = """SELECT 'episodes', state || chr(31) || split || chr(31) ||
     CASE WHEN state = 'done' AND NOT grouped AND trained_calls > 0 THEN 'alone' ELSE '' END, count(*),
     coalesce(sum(calls), 0), coalesce(sum(trained_calls), 0), NULL, NULL FROM t_episodes WHERE {which} GROUP BY 2"""
-SUCCESS = """SELECT 'success', model || chr(31) || adapter || chr(31) || split || chr(31) || arm, count(*), sum(reward),
-    sum(reward * reward), min(started), max(started) FROM t_episodes
-    WHERE reward IS NOT NULL AND state <> 'deleted' AND adapter IS NOT NULL AND {which} GROUP BY 2"""
+SUCCESS = f"""SELECT 'success', model || chr(31) || adapter || chr(31) || split || chr(31) || arm, count(*), sum(reward),
+    sum({SQUARE.format("reward")}), min(started), max(started) FROM t_episodes
+    WHERE reward IS NOT NULL AND state <> 'deleted' AND adapter IS NOT NULL AND {{which}} GROUP BY 2"""
 REWARDS = "SELECT 'rewards', source, count(*), 0, 0, NULL, NULL FROM t_rewards WHERE {which} GROUP BY 2"
-SOURCES = """SELECT 'sources', r.source || chr(31) || e.adapter || chr(31) || e.split, count(*), sum(r.value),
-    sum(r.value * r.value), NULL, NULL FROM (SELECT DISTINCT ON (eid, call, name, source) eid, source, value
-    FROM t_rewards WHERE {which} ORDER BY eid, call, name, source, seq DESC) r
-    JOIN (SELECT eid, adapter, split FROM t_episodes WHERE {which} AND state <> 'deleted' AND adapter IS NOT NULL) e
+SOURCES = f"""SELECT 'sources', r.source || chr(31) || e.adapter || chr(31) || e.split, count(*), sum(r.value),
+    sum({SQUARE.format("r.value")}), NULL, NULL FROM (SELECT DISTINCT ON (eid, call, name, source) eid, source, value
+    FROM t_rewards WHERE {{which}} ORDER BY eid, call, name, source, seq DESC) r
+    JOIN (SELECT eid, adapter, split FROM t_episodes WHERE {{which}} AND state <> 'deleted' AND adapter IS NOT NULL) e
     ON e.eid = r.eid GROUP BY 2"""
 COUNTS = f"{EPISODES} UNION ALL {SUCCESS} UNION ALL {REWARDS} UNION ALL {SOURCES}"
 UNTRAINABLE = """SELECT coalesce(reason, 'unknown'), count(*) FROM {table}
