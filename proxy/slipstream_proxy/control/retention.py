@@ -70,7 +70,8 @@ class Sweeper:
             await deps.mutations.keep("event", event.model_dump(mode="json"))
         if dropped:
             await deps.ask(deps.store.snapshot)  # only then does the file say how much of it is free
-            deps.forgetter.shrink |= await deps.ask(deps.store.free_share) > EMPTY
+        # at each round: a reader may have kept the dropped tables' blocks in use until now
+        deps.forgetter.shrink |= await deps.ask(deps.store.free_share) > EMPTY
 
 
 def _dashed(day: str) -> str:

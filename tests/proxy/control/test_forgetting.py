@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -130,14 +131,16 @@ async def test_days_that_are_dropped_give_their_room_back(make_plane, monkeypatc
     plane = await make_plane(store={"keep_days": 1})
     old = plane.deps.now() - 5 * 86_400
     for n in range(6):
-        await plane.call(f"old{n}", text=f"{n}" * 200_000, at=old)
+        await plane.call(f"old{n}", text=random.Random(n).randbytes(300_000).hex(), at=old)  # does not compress
     await filled(plane, "new")
     await asyncio.to_thread(plane.deps.store.snapshot)
     path = plane.config.root / "slipstream.duckdb"
     before = path.stat().st_size
     monkeypatch.setattr("slipstream_proxy.control.retention.EMPTY", 0.0)
-    await plane.control.sweeper._retention()
-    for _ in range(400):
+    for look in range(400):
+        if look % 40 == 0:
+            plane.control.sweeper.next_retention = 0.0
+            await plane.control.sweeper._retention()
         if not plane.deps.forgetter.shrink and path.stat().st_size < before:
             break
         await asyncio.sleep(0.05)
