@@ -46,7 +46,7 @@ class TrainerConfig(Section):
     max_wait: Annotated[float, Field(ge=0)] = Field(30.0, description="Seconds after which fewer groups are enough.")
     max_staleness: int = Field(4, ge=0, description="Versions behind the live one that are still trained on.")
     is_max: Positive = Field(2.0, description="Cap of a token's weight π_old / π_engine.")
-    lora_rank: int = Field(16, description="1, 8, 16, 32, 64, 128, 256 or 320, and at most engine.max_lora_rank.")
+    lora_rank: int = Field(16, description="At most engine.max_lora_rank.")
     lora_alpha: Positive = Field(32.0, description="LoRA's scale is alpha / rank.")
     lora_targets: list[str] | Literal["all-linear"] = Field("all-linear", description="Module names to adapt.")
     rslora: bool = Field(False, description="Scale alpha / sqrt(rank).")
