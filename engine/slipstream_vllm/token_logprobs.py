@@ -2,8 +2,9 @@
 """On the GPU: the sampled tokens' log-probabilities and ranks in one pass over the logits, spread over many programs.
 
 vLLM's kernels give each request one program, which walks the vocabulary three times. With few requests most of the GPU
-waits. Here each row is cut into parts, and a second, tiny kernel puts them together. The values are vLLM's, but for the
-order of summation in float32. Only the case of no further tokens (``logprobs: 0``) is taken over, for vLLM's second model runner.
+waits. Here each row is cut into parts, and a second, tiny kernel puts them together. The values are vLLM's, but for
+the order of summation in float32. Only the case of no further tokens (``logprobs: 0``) is taken over, for vLLM's
+second model runner.
 """
 
 from __future__ import annotations

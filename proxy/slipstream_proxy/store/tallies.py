@@ -28,8 +28,8 @@ SQUARE = "CASE WHEN abs({0}) < 1e-100 THEN 0 ELSE {0} * {0} END"
 EPISODES = """SELECT 'episodes', state || chr(31) || split || chr(31) ||
     CASE WHEN state = 'done' AND NOT grouped AND trained_calls > 0 THEN 'alone' ELSE '' END, count(*),
     coalesce(sum(calls), 0), coalesce(sum(trained_calls), 0), NULL, NULL FROM t_episodes WHERE {which} GROUP BY 2"""
-SUCCESS = f"""SELECT 'success', model || chr(31) || adapter || chr(31) || split || chr(31) || arm, count(*), sum(reward),
-    sum({SQUARE.format("reward")}), min(started), max(started) FROM t_episodes
+SUCCESS = f"""SELECT 'success', model || chr(31) || adapter || chr(31) || split || chr(31) || arm, count(*),
+    sum(reward), sum({SQUARE.format("reward")}), min(started), max(started) FROM t_episodes
     WHERE reward IS NOT NULL AND state <> 'deleted' AND adapter IS NOT NULL AND {{which}} GROUP BY 2"""
 REWARDS = "SELECT 'rewards', source, count(*), 0, 0, NULL, NULL FROM t_rewards WHERE {which} GROUP BY 2"
 SOURCES = f"""SELECT 'sources', r.source || chr(31) || e.adapter || chr(31) || e.split, count(*), sum(r.value),
