@@ -24,6 +24,7 @@ from types import ModuleType
 
 PACKAGE = Path(__file__).parent
 _HOT = {
+    "data": ("shared_map",),
     "data/access": ("admission", "limits"),
     "data/call": (
         *(

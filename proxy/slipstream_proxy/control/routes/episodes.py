@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints
 from slipstream import contract as c
 from slipstream_proxy.control import export
 from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, INFERENCE, JSON, REWARD, Ctx, Query, Route, json_of, reply
-from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.problem import Problem, no_such_page
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.store.call_page import PAGE_CALLS, CallPage
 from slipstream_proxy.store.values import EpisodeFilter, Forgotten, Name
@@ -23,6 +23,7 @@ FORM = (
 )
 TOGETHER = 100
 """Episodes that are forgotten in one transaction."""
+CURSOR = r"^[\x21-\x7e]+$"
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
 
 
@@ -73,7 +74,7 @@ PLAIN = {
 
 class EpisodesQuery(FilterQuery):
     cursor: str | None = Field(
-        None, min_length=1, max_length=1000, pattern=r"^[\x21-\x7e]+$", description="`next` of the page before."
+        None, min_length=1, max_length=1000, pattern=CURSOR, description="`next` of the page before."
     )
     limit: int = Field(50, ge=1, le=1000)
     patience: float = Field(
@@ -151,9 +152,7 @@ async def list_episodes(ctx: Ctx) -> web.StreamResponse:
             ctx.deps.store.episodes.page, wanted(ctx, q, cursor=q.cursor, limit=q.limit, patience=q.patience)
         )
     except ValueError as e:
-        raise Problem(
-            404, f"no such page: {e}", field="query.cursor", fix="pass `next` of the page before as it is"
-        ) from e
+        raise no_such_page(e) from e
     return reply(page)
 
 

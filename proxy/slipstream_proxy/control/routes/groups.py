@@ -9,7 +9,8 @@ from pydantic import Field
 
 from slipstream import contract as c
 from slipstream_proxy.control.http import Ctx, Query, Route, reply
-from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.problem import Problem, no_such_page
+from slipstream_proxy.control.routes.episodes import CURSOR
 from slipstream_proxy.control.token_text import TokenTexts
 from slipstream_proxy.store.call_tokens import StoredTokens
 from slipstream_proxy.store.codec import Floats, Ids
@@ -19,7 +20,6 @@ ID = "[A-Za-z0-9._~-]{1,160}"
 NOT_A_VERB = "(?!lease$|parked$)"
 """Paths beside those of groups and batches."""
 NAME = r"^[^\x00]+$"
-CURSOR = r"^[\x21-\x7e]+$"
 GroupState = Literal[
     "forming", "waiting_reward", "ready", "leased", "trained", "skipped", "stale", "dropped", "eval", "window"
 ]
@@ -59,10 +59,6 @@ class TokensQuery(Query):
     text: bool = Field(True, description="With texts.")
 
 
-def _no_page(e: ValueError) -> Problem:
-    return Problem(404, f"no such page: {e}", field="query.cursor", fix="pass `next` of the page before as it is")
-
-
 async def list_groups(ctx: Ctx) -> web.StreamResponse:
     q: GroupsQuery = ctx.query
     key = q.key if ctx.caller.sees_all else ctx.owner(q.key)
@@ -70,7 +66,7 @@ async def list_groups(ctx: Ctx) -> web.StreamResponse:
     try:
         return reply(await ctx.deps.ask(ctx.deps.store.reports.groups.page, GroupFilter(key=key, **fields)))
     except ValueError as e:
-        raise _no_page(e) from e
+        raise no_such_page(e) from e
 
 
 async def get_group(ctx: Ctx) -> web.StreamResponse:
@@ -86,7 +82,7 @@ async def list_batches(ctx: Ctx) -> web.StreamResponse:
     try:
         return reply(await ctx.deps.ask(ctx.deps.store.reports.groups.batch_page, BatchFilter(**q.model_dump())))
     except ValueError as e:
-        raise _no_page(e) from e
+        raise no_such_page(e) from e
 
 
 async def get_batch(ctx: Ctx) -> web.StreamResponse:

@@ -9,12 +9,11 @@ from pydantic import Field
 
 from slipstream import contract as c
 from slipstream_proxy.control.http import ADMIN, GRADE, TRAINER, VIEWER, Ctx, Query, Route, reply
-from slipstream_proxy.control.problem import Problem
-from slipstream_proxy.control.routes.episodes import Number
+from slipstream_proxy.control.problem import no_such_page
+from slipstream_proxy.control.routes.episodes import CURSOR, Number
 from slipstream_proxy.store.audit import AuditFilter
 
 KeyName = Annotated[str, Field(max_length=64, pattern="^[A-Za-z0-9_-]+$")]
-CURSOR = r"^[\x21-\x7e]+$"
 SHOWN_KINDS = ("annotation", "pause", "resume", "promote", "rollback", "adapter", "refused", "live", "accept")
 
 
@@ -49,9 +48,7 @@ async def get_audit(ctx: Ctx) -> web.StreamResponse:
     try:
         return reply(await ctx.deps.ask(ctx.deps.store.audit.page, AuditFilter(**q.model_dump())))
     except ValueError as e:
-        raise Problem(
-            404, f"no such page: {e}", field="query.cursor", fix="pass `next` of the page before as it is"
-        ) from e
+        raise no_such_page(e) from e
 
 
 async def get_queue(ctx: Ctx) -> web.StreamResponse:
@@ -70,8 +67,12 @@ async def resume(ctx: Ctx) -> web.StreamResponse:
 
 
 async def _switch(ctx: Ctx, *, paused: bool) -> c.Paused:
-    by = ctx.deps.audit.name_of(ctx.caller.key) or ctx.caller.key
-    return await ctx.deps.switch.set(ctx.deps, paused=paused, by=by, reason=ctx.body.reason)
+    return await ctx.deps.switch.set(ctx.deps, paused=paused, by=_who(ctx), reason=ctx.body.reason)
+
+
+def _who(ctx: Ctx) -> str:
+    """The name of the caller's key, or its id."""
+    return ctx.deps.audit.name_of(ctx.caller.key) or ctx.caller.key
 
 
 async def get_paused(ctx: Ctx) -> web.StreamResponse:
@@ -81,10 +82,8 @@ async def get_paused(ctx: Ctx) -> web.StreamResponse:
 async def annotate(ctx: Ctx) -> web.StreamResponse:
     deps = ctx.deps
     body: c.AnnotationIn = ctx.body
-    by = deps.audit.name_of(ctx.caller.key) or ctx.caller.key
-    event = c.Event(
-        kind="annotation", at=deps.now() if body.at is None else body.at, data={"text": body.text, "by": by}
-    )
+    at = deps.now() if body.at is None else body.at
+    event = c.Event(kind="annotation", at=at, data={"text": body.text, "by": _who(ctx)})
     await deps.mutate("event", event.model_dump(mode="json"))
     return await get_annotations_of(ctx, AnnotationsQuery(since=event.at, limit=1))
 

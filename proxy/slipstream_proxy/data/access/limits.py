@@ -8,17 +8,12 @@ leaves none behind for longer than its restart takes.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
-import mmap
-import os
 import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from slipstream_proxy.data.episode.shared import reserve
+from slipstream_proxy.data.shared_map import SharedMap
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.keys import Key
 
@@ -41,52 +36,24 @@ class Limits:
         self.workers = workers
         self.number = number
         self._slots: dict[str, int] = {}
-        self._fd = -1
-        if path is None or workers == 1:
-            self._table = mmap.mmap(-1, SLOTS * _SLOT)
-            return
         try:
-            self._open(path)
+            self._map = SharedMap(None if workers == 1 else path, SLOTS * _SLOT)
         except OSError as e:
-            self._table = mmap.mmap(-1, SLOTS * _SLOT)
+            self._map = SharedMap(None, SLOTS * _SLOT)
             log.error("limits of API keys count in each worker alone: %s", e)
-
-    def _open(self, path: Path) -> None:
-        """The table that the workers share. Raises ``OSError``."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX)
-            reserve(fd, SLOTS * _SLOT)
-            self._table = mmap.mmap(fd, SLOTS * _SLOT)
-            fcntl.lockf(fd, fcntl.LOCK_UN)
-        except BaseException:
-            os.close(fd)
-            raise
-        self._fd = fd
-        with self._locked():
-            for at in range(0, SLOTS * _SLOT, _SLOT):
-                if self._table[at]:
-                    _COUNT.pack_into(self._table, at + _ROW + 4 * self.number, 0)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """No other worker changes the table meanwhile. The kernel lets go of a lock whose process dies."""
-        if self._fd < 0:
-            yield
-            return
-        fcntl.lockf(self._fd, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+        self._table = self._map.bytes
+        if self._map.shared:
+            with self._map.locked():
+                for at in range(0, SLOTS * _SLOT, _SLOT):
+                    if self._table[at]:
+                        _COUNT.pack_into(self._table, at + _ROW + 4 * self.number, 0)
 
     def enter(self, key: Key) -> None:
         """Let a request in, or raise ``RequestRefused`` (429); ``leave`` must follow."""
         if key.rate is None and key.concurrency is None:
             return
         now = time.monotonic()
-        with self._locked():
+        with self._map.locked():
             at = self._slot(key, now)
             mine = at + _ROW + 4 * self.number
             if key.concurrency is not None and self._running(at) >= key.concurrency:
@@ -98,7 +65,7 @@ class Limits:
     def leave(self, key: Key) -> None:
         if key.rate is None and key.concurrency is None:
             return
-        with self._locked():
+        with self._map.locked():
             at = self._find(key.id)
             if at is not None:
                 mine = at + _ROW + 4 * self.number
@@ -148,6 +115,4 @@ class Limits:
         return at
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._map.close()

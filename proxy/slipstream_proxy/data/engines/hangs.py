@@ -7,18 +7,14 @@ worker's call tries the engine out, since when. Health checks write nothing here
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
-import mmap
-import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from slipstream_proxy.data.episode.shared import reserve
+from slipstream_proxy.data.shared_map import SharedMap
 
 log = logging.getLogger(__name__)
 
@@ -42,44 +38,15 @@ class HangTable:
         """
         self._rows = {url.rstrip("/"): _VERSION.size + i * _ROW for i, url in enumerate(urls)}
         self._timeout, self._me = timeout, number + 1
-        self._fd = -1
         size = _VERSION.size + len(urls) * _ROW
-        if path is None:
-            self._table = mmap.mmap(-1, size)
-            return
         try:
-            self._open(path, size)
+            self._map = SharedMap(path, size)
         except OSError as e:
-            self._table = mmap.mmap(-1, size)
+            self._map = SharedMap(None, size)
             log.error("each worker finds out alone which engines hang: %s", e)
-
-    def _open(self, path: Path, size: int) -> None:
-        """The table that the workers share. Raises ``OSError``."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX)
-            reserve(fd, size)
-            self._table = mmap.mmap(fd, size)
-            fcntl.lockf(fd, fcntl.LOCK_UN)
-        except BaseException:
-            os.close(fd)
-            raise
-        self._fd = fd
+        self._table = self._map.bytes
         for url in self._rows:
             self.release(url)  # what this worker's predecessor tried
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """The kernel lets go of a lock whose process dies."""
-        if self._fd < 0:
-            yield
-            return
-        fcntl.lockf(self._fd, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN)
 
     def version(self) -> bytes:
         """Another one whenever an engine begins or ceases to hang."""
@@ -103,7 +70,7 @@ class HangTable:
         at = self._rows.get(url)
         if at is None:
             return 0.0
-        with self._locked():
+        with self._map.locked():
             _TIME.pack_into(self._table, at, since)
             _VERSION.pack_into(self._table, 0, _VERSION.unpack_from(self._table, 0)[0] + 1)
         return since
@@ -133,7 +100,7 @@ class HangTable:
         at = self._rows.get(url)
         if at is None:
             return True
-        with self._locked():
+        with self._map.locked():
             if self.taken(url):
                 return False
             _TIME.pack_into(self._table, at + _SINCE, time.monotonic())
@@ -144,11 +111,9 @@ class HangTable:
         at = self._rows.get(url)
         if at is None:
             return
-        with self._locked():
+        with self._map.locked():
             if _OWNER.unpack_from(self._table, at + _PROBER)[0] == self._me:
                 _OWNER.pack_into(self._table, at + _PROBER, 0)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._map.close()

@@ -7,15 +7,12 @@ overwritten in it is forgotten.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import mmap
-import os
 import struct
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+
+from slipstream_proxy.data.shared_map import SharedMap
 
 SLOTS = 32768
 PROBES = 16
@@ -30,18 +27,6 @@ _SHARES = SAME // _SHARE
 _SLOT = struct.Struct("<16sdIB131s")
 
 
-def reserve(fd: int, size: int) -> None:
-    """Make a file ``size`` bytes long, with a place on the disk for each of them. Raises ``OSError`` where the disk is
-    full.
-
-    Of a file with holes, the first write to a page needs a place. In a memory map that finds none, the kernel ends the
-    process (SIGBUS).
-    """
-    if os.fstat(fd).st_size != size:
-        os.ftruncate(fd, 0)
-    os.posix_fallocate(fd, 0, size)
-
-
 class SharedTable:
     """One worker's view of the table. Runs with the same messages have the same digest in several slots."""
 
@@ -50,25 +35,8 @@ class SharedTable:
         self.window = window
         self._full: dict[bytes, int] = {}
         """Digest → its first share that had room the last time, if that was not the first one."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        size = SLOTS * _SLOT.size
-        try:
-            with self._locked():
-                reserve(self._fd, size)
-            self._table = mmap.mmap(self._fd, size)
-        except BaseException:
-            os.close(self._fd)
-            raise
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """The kernel lets go of a lock whose process dies."""
-        fcntl.lockf(self._fd, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+        self._map = SharedMap(path, SLOTS * _SLOT.size)
+        self._table = self._map.bytes
 
     def put(self, kind: str, key: str, what: bytes, name: str) -> None:
         """Say something; ``only`` says what replaces what was said before."""
@@ -81,7 +49,7 @@ class SharedTable:
         text = name.encode()
         if len(text) > 131:
             return
-        with self._locked():
+        with self._map.locked():
             self._write(digest if replace else self._with_room(digest), text, replace=replace)
 
     def _with_room(self, digest: bytes) -> bytes:
@@ -119,7 +87,7 @@ class SharedTable:
 
     def claim(self, kind: str, key: str, what: bytes, *, once: bool = False) -> str | None:
         """One of them, that was claimed the fewest times; ``once``: that was never claimed."""
-        with self._locked():
+        with self._map.locked():
             found = self._all(_digest(kind, key, what))
             if not found:
                 return None
@@ -158,7 +126,7 @@ class SharedTable:
         return found
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._map.close()
 
 
 def _digest(kind: str, key: str, what: bytes) -> bytes:
