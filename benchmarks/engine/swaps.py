@@ -1,7 +1,7 @@
 """Adapters that go live under load: how long it takes, what the streams notice, and whether a token came from a wrong adapter.
 
 Each stream makes one greedy call after the other, each an episode of its own, and notes the adapter that the reply names. Afterwards
-each adapter answers the same prompt alone, on the quiet engine: ids that it does not give there are ids of another adapter. The
+each adapter answers the same prompt, on the quiet engine: ids that it does not give there are ids of another adapter. The
 adapters of ``make_adapters.py`` each have one answer of their own, so a wrong one cannot be taken for rounding.
 """
 
@@ -29,6 +29,8 @@ from streams import PROCESSES
 
 PROMPT = [{"role": "user", "content": "say it"}]
 TOKENS = 96
+ALONE = 4
+"""Reference calls at once: as many as the engine holds adapters. One answer outweighs the rest in each of them."""
 
 
 @dataclass
@@ -163,7 +165,9 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
             time.sleep(0.2)
         swapped_until = time.monotonic()
         time.sleep(2)
-    reference = {name: alone(engine, kept, name) for name in sorted({c.adapter for c in load.calls})}
+    served = sorted({c.adapter for c in load.calls})
+    with ThreadPoolExecutor(ALONE) as pool:
+        reference = dict(zip(served, pool.map(lambda name: alone(engine, kept, name), served), strict=True))
     wrong = sum(a != b for c in load.calls for a, b in zip(c.ids, reference[c.adapter], strict=True))
     distinct = len({tuple(ids) for ids in reference.values()})
     before = [g for c in load.calls if c.began < quiet_until - 4 for g in c.gaps]
