@@ -1,0 +1,108 @@
+"""The shape of a task: what `slipstream demo --task NAME` and `make curves` need to run it.
+
+A task is a folder `examples/<folder>/` with a file `task.py` that holds one object, `TASK`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol, cast, runtime_checkable
+
+__all__ = ["EXAMPLES", "Agent", "Item", "Missing", "Played", "Task", "load_task", "task_names"]
+
+EXAMPLES = Path(__file__).resolve().parents[1]
+
+
+class Item(Protocol):
+    """What one episode is about: a question, an opening, a customer. All runs of an item have the same `id`."""
+
+    @property
+    def id(self) -> str: ...
+
+
+class Played(NamedTuple):
+    """One finished episode: the reward that the agent saw, and how many model calls were answered."""
+
+    reward: float
+    calls: int
+
+
+class Agent(Protocol):
+    """The task's agent, connected to an endpoint. Many episodes run at once."""
+
+    async def episode(
+        self, item: Item, *, split: str = "train", tagged: bool = True, post_reward: bool = True
+    ) -> Played:
+        """Run one episode. `tagged`: name episode, task and split in headers. `post_reward`: post the reward at its end.
+
+        An episode that is not tagged posts nothing. Errors of the endpoint are raised.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close connections and processes."""
+        ...
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A world, an agent in it, and a small model that plays it badly."""
+
+    name: str
+    model: Path
+    """Folder of the small model."""
+    rubric: str
+    """What a judge is told about good and bad runs."""
+
+    def items(self, split: str, seed: int) -> Iterator[Item]:
+        """Items without end, the same ones for the same seed. "train" and "eval" have none in common."""
+        ...
+
+    def expert(self, items: Sequence[Item]) -> float:
+        """Mean reward of the scripted expert on these items."""
+        ...
+
+    def rule(self, transcript: str) -> float:
+        """A simulated judge's score of one run, 0 to 1, from nothing but the text that a judge reads."""
+        ...
+
+    async def open(self, base_url: str) -> Agent:
+        """Connect an agent to an endpoint (with /v1). Raises ``Missing`` where its framework is not installed."""
+        ...
+
+
+class Missing(Exception):
+    """Something that the task's agent needs is not installed. The message says which line installs it."""
+
+
+def task_names() -> dict[str, Path]:
+    """The tasks by name, each with its folder: the names that `--task` takes.
+
+    A folder's name is the task's name. Where that can't be (a module's name can't begin with a digit), a file `NAME`
+    in the folder holds the task's name.
+    """
+    found = {}
+    for file in sorted(EXAMPLES.glob("*/task.py")):
+        folder = file.parent
+        if folder.name != "common":
+            named = folder / "NAME"
+            found[named.read_text().strip() if named.is_file() else folder.name] = folder
+    return found
+
+
+def load_task(name: str) -> Task:
+    """The task of this name.
+
+    Raises ``KeyError`` for a name that no task has, and ``Missing`` where a package that it needs is not installed.
+    """
+    folder = task_names()[name]
+    if str(EXAMPLES) not in sys.path:
+        sys.path.insert(0, str(EXAMPLES))
+    try:
+        module = importlib.import_module(f"{folder.name}.task")
+    except ModuleNotFoundError as error:
+        raise Missing(f"the task {name} needs the package {error.name}: see {folder}/README.md") from error
+    return cast("Task", module.TASK)
