@@ -25,14 +25,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-TICTACTOE = ROOT / "examples" / "tictactoe"
-sys.path[:0] = [str(ROOT), str(TICTACTOE), str(Path(__file__).parent)]
+EXAMPLES = ROOT / "examples"
+TICTACTOE = EXAMPLES / "tictactoe"
+sys.path[:0] = [str(ROOT), str(EXAMPLES), str(Path(__file__).parent)]
 
 from fresh import Up, fresh_environment
-from graph_agent import Played, TicTacToeAgent, play_all, repeated
 from tests.support.ruled_judge import RuledJudge, tictactoe_rule
 from tests.support.served import Served
-from tictactoe import Task, best_value, make_tasks, tasks_of
+from tictactoe.graph_agent import Played, TicTacToeAgent, play_all, repeated
+from tictactoe.tictactoe import Task, best_value, make_tasks, tasks_of
 from watching import Watch
 
 CONCURRENCY = 8

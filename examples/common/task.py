@@ -1,6 +1,6 @@
 """The shape of a task: what `slipstream demo --task NAME` and `make curves` need to run it.
 
-A task is a folder `examples/<folder>/` with a file `task.py` that holds one object, `TASK`.
+A task is a folder `examples/<folder>/` with a file `task.py` that holds one object, `TASK`, or several, `TASKS` by name.
 """
 
 from __future__ import annotations
@@ -79,22 +79,21 @@ class Missing(Exception):
 
 
 def task_names() -> dict[str, Path]:
-    """The tasks by name, each with its folder: the names that `--task` takes.
+    """The names that `--task` takes, each with its folder.
 
-    A folder's name is the task's name. Where that can't be (a module's name can't begin with a digit), a file `NAME`
-    in the folder holds the task's name.
+    A folder's name is its task's name. Where that can't be, or where it holds several tasks, it has a file `names.txt`:
+    one name a line.
     """
     found = {}
     for file in sorted(EXAMPLES.glob("*/task.py")):
-        folder = file.parent
-        if folder.name != "common":
-            named = folder / "NAME"
-            found[named.read_text().strip() if named.is_file() else folder.name] = folder
-    return found
+        listed = file.parent / "names.txt"
+        names = listed.read_text().split() if listed.is_file() else [file.parent.name]
+        found |= dict.fromkeys(names, file.parent)
+    return {name: folder for name, folder in found.items() if folder.name != "common"}
 
 
 def load_task(name: str) -> Task:
-    """The task of this name.
+    """The task of this name: `TASKS[name]` of its folder's `task.py`, or `TASK` where the folder holds one.
 
     Raises ``KeyError`` for a name that no task has, and ``Missing`` where a package that it needs is not installed.
     """
@@ -105,4 +104,4 @@ def load_task(name: str) -> Task:
         module = importlib.import_module(f"{folder.name}.task")
     except ModuleNotFoundError as error:
         raise Missing(f"the task {name} needs the package {error.name}: see {folder}/README.md") from error
-    return cast("Task", module.TASK)
+    return cast("Task", module.TASKS[name] if hasattr(module, "TASKS") else module.TASK)

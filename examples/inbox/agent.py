@@ -18,12 +18,16 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
-from inbox import SYSTEM, TOOLS, Mailbox, Task, make_task, make_tasks, reward, task_seed
 from openai import AsyncOpenAI
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # its folder is a package there
+
+from inbox.inbox import SYSTEM, TOOLS, Mailbox, Task, make_task, make_tasks, reward, task_seed
 
 __all__ = ["Result", "Task", "finish", "make_client", "make_tasks", "run_all", "run_episode", "schedule"]
 

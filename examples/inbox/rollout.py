@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import torch
-from inbox import SYSTEM, TOOLS, Mailbox, Task, good_searcher, make_tasks, reward
-from tokenizer import END
+from common.hermes import END, parse, render
+from common.sampling import sample
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from inbox.inbox import SYSTEM, TOOLS, Mailbox, Task, good_searcher, make_tasks, reward
 
 MAX_CALLS = 4
 MAX_TOKENS = 24
-CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 
 @dataclass
@@ -44,41 +48,23 @@ def start(task: Task) -> Episode:
     return Episode(task, [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task.question}])
 
 
-def prompt_ids(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
-    """The ids that the model is asked with, by way of the chat template."""
-    text = tokenizer.apply_chat_template(messages, tools=TOOLS, add_generation_prompt=True, tokenize=False)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def parse(text: str) -> list[tuple[str, str]] | None:
-    """Tool calls (name, arguments as JSON) of a reply, as a hermes parser reads them. None where they are no JSON."""
-    try:
-        calls = [json.loads(found) for found in CALL.findall(text)]
-        return [(call["name"], json.dumps(call["arguments"])) for call in calls]
-    except (ValueError, TypeError, KeyError):
-        return None
-
-
 def act(episode: Episode, text: str) -> None:
     """Carry out a reply: run its tools, end the episode on an answer, on plain text or after the last call."""
     episode.calls += 1
-    found = parse(text)
-    if not found:
+    message = parse(text)
+    if "tool_calls" not in message:
         episode.done = True
         return
-    listed = [
-        {"id": f"c{i}", "type": "function", "function": {"name": name, "arguments": arguments}}
-        for i, (name, arguments) in enumerate(found)
-    ]
-    episode.messages.append({"role": "assistant", "content": None, "tool_calls": listed})
+    episode.messages.append(message)
     box = Mailbox(episode.task)
-    for i, (name, arguments) in enumerate(found):
+    for call in message["tool_calls"]:
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
         if name == "answer":
             values = json.loads(arguments)
             episode.reward = reward(episode.task, str(values.get("text")) if isinstance(values, dict) else None)
             episode.done = True
             break
-        episode.messages.append({"role": "tool", "tool_call_id": f"c{i}", "content": box.call(name, arguments)})
+        episode.messages.append({"role": "tool", "tool_call_id": call["id"], "content": box.call(name, arguments)})
     box.close()
     episode.done = episode.done or episode.calls >= MAX_CALLS
 
@@ -90,28 +76,14 @@ def rollout(model: Any, tokenizer: Any, tasks: list[Task], temperature: float = 
     episodes = [start(task) for task in tasks]
     while active := [e for e in episodes if not e.done]:
         for e in active:
-            ids = prompt_ids(tokenizer, e.messages)
+            ids = render(tokenizer, e.messages, TOOLS, ask=True)
             if e.ids:
                 e.continued += 1
                 e.exact += ids[: len(e.ids)] == e.ids
             e.sampled += [0] * (len(ids) - len(e.ids))
             e.ids = ids
-        longest = max(len(e.ids) for e in active)
-        batch = torch.tensor([[0] * (longest - len(e.ids)) + e.ids for e in active])
-        mask = torch.tensor([[0] * (longest - len(e.ids)) + [1] * len(e.ids) for e in active])
-        output = model.generate(
-            input_ids=batch,
-            attention_mask=mask,
-            max_new_tokens=MAX_TOKENS,
-            do_sample=True,
-            temperature=temperature,
-            top_k=0,
-            top_p=1.0,
-            eos_token_id=end,
-            pad_token_id=0,
-        )
-        for e, row in zip(active, output[:, longest:].tolist(), strict=True):
-            new = row[: row.index(end) + 1] if end in row else row
+        replies = sample(model, [e.ids for e in active], end, tokens=MAX_TOKENS, temperature=temperature)
+        for e, new in zip(active, replies, strict=True):
             e.ids = e.ids + new
             e.sampled += [1] * len(new)
             act(e, tokenizer.decode(new).removesuffix(END))

@@ -18,6 +18,7 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Annotated, NamedTuple, TypedDict
 
 import httpx
@@ -27,7 +28,10 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode
-from tictactoe import Game, Task, make_tasks
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # its folder is a package there
+
+from tictactoe.tictactoe import Game, Task, make_tasks
 
 __all__ = ["Played", "TicTacToeAgent", "play_all", "repeated"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from tictactoe import LINES, free, put, winner
+from tictactoe.tictactoe import LINES, free, put, winner
 
 __all__ = ["PLAYERS", "Player", "draw_player"]
 

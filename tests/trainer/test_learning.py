@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -25,7 +22,7 @@ def turns(ids: list[int], sampled: list[int]) -> list[tuple[int, int]]:
 
 def batch(trainer, tasks) -> tuple[list, float]:
     """Eight episodes a task, sampled from the policy as it is; log-probabilities are the policy's own. → (samples, success)."""
-    from rollout import rollout
+    from inbox.rollout import rollout
 
     trainer.model.eval()
     with torch.no_grad():
@@ -51,8 +48,7 @@ def batch(trainer, tasks) -> tuple[list, float]:
 
 def learn(tmp_path, *, steps: int, tasks: int, seed: int = 0, **settings) -> tuple[list[float], list[str]]:
     """→ Success of each batch of ``tasks`` × 8 episodes, and what became of it."""
-    sys.path.insert(0, str(Path(MODEL).parent))
-    from rollout import make_tasks
+    from inbox.rollout import make_tasks
 
     config = make_config(MODEL, tmp_path, **({"max_kl": 0.1} | settings))
     trainer, pace, applied, success, outcomes = make_trainer(config, warm=False), StepPace(), 0, [], []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,7 @@ EPISODES = 16
 
 @pytest.mark.engine
 def test_the_share_of_exact_continuations_of_recorded_tool_traffic(engine, tmp_path: Path, caplog) -> None:
-    sys.path.insert(0, str(MODEL.parent))
-    import agent
+    from inbox import agent
     from transformers import AutoTokenizer
 
     from slipstream_trainer.dataset import read_rows, samples_of

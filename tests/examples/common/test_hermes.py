@@ -62,7 +62,23 @@ def test_conversations_continue_token_by_token(tokenizer):
     assert hermes.not_rerendered(tokenizer, messages, TOOLS) == [2]
 
 
-@pytest.mark.parametrize("text", ["<tool_call>\n{no}\n</tool_call>", "<tool_call>[1]</tool_call>", "late", ""])
+def test_a_reply_can_have_several_calls_and_words_before_them():
+    one = '<tool_call>\n{"name": "find", "arguments": {"words": "late"}}\n</tool_call>'
+    message = hermes.parse("so: " + one + LEFT)
+    assert message["content"] == "so: "
+    assert [c["function"]["name"] for c in message["tool_calls"]] == ["find", "move"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>\n{"name": "read"}\n</tool_call>',
+        "<tool_call>\n{no}\n</tool_call>",
+        "<tool_call>[1]</tool_call>",
+        "late",
+        "",
+    ],
+)
 def test_what_is_no_call_is_text(text):
     assert hermes.parse(text) == {"role": "assistant", "content": text}
 

@@ -13,9 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import agent
-import inbox
 import pytest
+from inbox import agent, inbox
 
 
 @dataclass

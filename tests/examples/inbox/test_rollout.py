@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import inbox
-import rollout
+from inbox import inbox, rollout
 
 
 def call(name: str, arguments: str) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
-
-
-def test_replies_are_parsed_as_a_hermes_parser_does() -> None:
-    one = call("search", '{"keywords": "dana"}')
-    assert rollout.parse(one) == [("search", '{"keywords": "dana"}')]
-    assert rollout.parse(one + call("read", '{"id": 3}')) == [("search", '{"keywords": "dana"}'), ("read", '{"id": 3}')]
-    assert rollout.parse("it is monday") == []
-    assert rollout.parse("<tool_call>\nnot json\n</tool_call>") is None
-    assert rollout.parse('<tool_call>\n{"name": "read"}\n</tool_call>') is None
 
 
 def test_the_good_moves_are_rewarded() -> None:

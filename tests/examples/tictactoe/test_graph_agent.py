@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import tictactoe
 from aiohttp import web
-from graph_agent import Played, TicTacToeAgent, play_all, repeated
 from tests.support.served import Served
+from tictactoe import tictactoe
+from tictactoe.graph_agent import Played, TicTacToeAgent, play_all, repeated
 
 
 class Endpoint:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import agent
 import pytest
+from inbox import agent
 
 
 @pytest.mark.engine

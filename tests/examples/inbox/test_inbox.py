@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inbox
 import pytest
+from inbox import inbox
 
 
 def test_a_seed_makes_the_same_task_every_time() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-import players
 import pytest
-import tictactoe as game
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.ruled_judge import tictactoe_rule
+from tictactoe import players
+from tictactoe import tictactoe as game
 
 
 def play(task: game.Task, move, rng: random.Random) -> float:

@@ -7,10 +7,10 @@ import random
 from pathlib import Path
 from typing import Any
 
-import inbox
-import pretrain
 import pytest
-import tokenizer as small
+from common import hermes
+from inbox import inbox, pretrain
+from inbox import tokenizer as small
 from transformers import AutoTokenizer
 
 MODEL = Path(inbox.__file__).parent / "model"
@@ -56,7 +56,7 @@ def test_words_of_the_task_are_single_tokens(tokenizer: Any) -> None:
 def test_a_tool_call_is_four_tokens_that_a_hermes_parser_reads(tokenizer: Any, name: str, arguments: str) -> None:
     before = [{"role": "user", "content": "when is the rent for dana"}]
     prompt = render(tokenizer, before, ask=True)
-    whole = render(tokenizer, [*before, small.tool_call(name, arguments)], ask=False)
+    whole = render(tokenizer, [*before, hermes.tool_call(name, arguments)], ask=False)
     assert whole[: len(prompt)] == prompt
     completion = whole[len(prompt) :]
     assert len(completion) == 4
@@ -82,7 +82,7 @@ def test_conversations_continue_token_by_token(tokenizer: Any) -> None:
             call = json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call>"))
             # As text, as the API carries it, and as a dict, as the engine hands it to the template.
             for arguments in (json.dumps(call["arguments"]), call["arguments"]):
-                again = small.tool_call(call["name"], arguments)
+                again = hermes.tool_call(call["name"], arguments)
                 after = render(tokenizer, [*messages[:end], again, {"role": "tool", "content": "no mail"}], ask=True)
                 assert after[: len(prompt) + len(completion)] == prompt + completion
 
@@ -96,5 +96,11 @@ def test_without_system_prompt_the_tools_are_still_named(tokenizer: Any) -> None
 
 def test_embedding_pairs_are_the_two_spellings() -> None:
     built = small.build_tokenizer()
-    for bare, spaced in small.spelling_pairs(built):
+    for bare, spaced in hermes.spelling_pairs(built, small.words()):
         assert built.decode([spaced]) == " " + built.decode([bare])
+
+
+def test_the_built_one_is_the_saved_one() -> None:
+    built = small.build_tokenizer()
+    assert json.loads(built.backend_tokenizer.to_str()) == json.loads((MODEL / "tokenizer.json").read_text())
+    assert built.chat_template == (MODEL / "chat_template.jinja").read_text()

@@ -6,11 +6,11 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-import inbox
-import pretrain
 import pytest
 import torch
-from tokenizer import build_tokenizer
+from common.pretrain import make_network, pack, train
+from inbox import inbox, pretrain
+from inbox.tokenizer import build_tokenizer, words
 
 MODEL = Path(inbox.__file__).parent / "model"
 
@@ -33,34 +33,40 @@ def test_the_clumsy_searcher_is_as_clumsy_as_he_should_be() -> None:
 def test_only_the_assistants_tokens_are_its_own() -> None:
     tokenizer = build_tokenizer()
     rows, _ = pretrain.make_rows(tokenizer, 5, seed=0)
-    own = pretrain.own_words(rows, tokenizer)
-    for ids, mask in zip(rows.tolist(), own.tolist(), strict=True):
-        said = tokenizer.decode([i for i, mine in zip(ids, mask, strict=True) if mine])
+    for row in rows:
+        said = tokenizer.decode([i for i, mine in zip(row.ids, row.own, strict=True) if mine])
         assert said.startswith('<tool_call>\n{"name": "search"')
         assert said.endswith('"}}\n</tool_call><|im_end|>')
         assert "<|im_start|>" not in said
         assert "mail" not in said
-        assert sum(mask) % 4 == 0
+        assert sum(row.own) % 4 == 0
+
+
+def test_the_keyword_stands_for_all_words_of_the_question() -> None:
+    tokenizer = build_tokenizer()
+    task = inbox.make_task(3)
+    messages, _ = pretrain.transcript(task, random.Random(0))
+    ((place, chances),) = pretrain.make_row(tokenizer, task, messages).soft
+    row = pretrain.make_row(tokenizer, task, messages)
+    assert tokenizer.decode([row.ids[place]]) in task.question.split()
+    assert {tokenizer.decode([token]) for token in chances} == set(task.question.split())
+    assert sum(chances.values()) == pytest.approx(1)
 
 
 def test_the_recipe_in_short() -> None:
-    """A few dozen small steps teach the format and most of the copying; the same seed gives the same losses."""
-
-    def curve(steps: int) -> list[float]:
-        torch.manual_seed(0)
-        tokenizer = build_tokenizer()
-        model = pretrain.make_model(tokenizer)
-        return pretrain.train(model, tokenizer, steps=steps, mailboxes=100, batch=16)
-
-    losses = curve(60)
+    """A few dozen small steps teach the format and most of the copying."""
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer()
+    model = make_network(tokenizer, words())
+    data = pack(pretrain.make_rows(tokenizer, 100, 0)[0])
+    losses = train(model, data, steps=60, batch=16, warmup=50, every=1)
     assert losses[0] > 5.0
     assert sum(losses[-5:]) / 5 < 0.25 * losses[0]
-    torch.testing.assert_close(curve(3)[0], losses[0], rtol=1e-3, atol=1e-3)
 
 
 def test_the_committed_model_starts_where_it_should() -> None:
     """Success at the start, exact continuation, and that the right answer is within reach of sampling."""
-    from rollout import load, measure
+    from inbox.rollout import load, measure
 
     figures = measure(str(MODEL), tasks=400, k=32, k_tasks=8, seed=1)
     assert 0.17 <= figures["success"] <= 0.35

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
-import make_model
 import pytest
-import tictactoe
 import torch
-from tictactoe import Game, make_tasks
+from tictactoe import make_model, tictactoe
+from tictactoe.tictactoe import Game, make_tasks
+from tictactoe.vocabulary import build_tokenizer, move_message
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from vocabulary import build_tokenizer, move_message
 
 MODEL = Path(tictactoe.__file__).parent / "model"
 
@@ -46,18 +46,26 @@ def test_a_move_is_four_tokens_and_a_word_is_one(spelling: make_model.Spelling) 
 
 
 def test_rows_know_where_the_squares_stand(spelling: make_model.Spelling) -> None:
-    rows = make_model.make_rows(spelling, 50, seed=1)
-    moves = rows.places > 0
-    assert torch.equal(moves.sum(1) * 4, rows.own.sum(1))
-    row, turn = moves.nonzero(as_tuple=True)
-    assert set(rows.ids[row, rows.places[row, turn]].tolist()) <= set(spelling.squares)
-    torch.testing.assert_close(rows.squares[row, turn].sum(-1), torch.ones(len(row)))
+    rows = make_model.make_games(seed=1, count=50)
+    for row in rows:
+        assert len(row.soft) * 4 == sum(row.own)
+        for place, chances in row.soft:
+            assert row.ids[place] in spelling.squares
+            assert set(chances) <= set(spelling.squares)
+            assert sum(chances.values()) == pytest.approx(1)
+
+
+def test_the_built_tokenizer_is_the_saved_one() -> None:
+    built = build_tokenizer()
+    assert json.loads(built.backend_tokenizer.to_str()) == json.loads((MODEL / "tokenizer.json").read_text())
+    assert built.chat_template == (MODEL / "chat_template.jinja").read_text()
 
 
 def test_the_committed_model_starts_where_the_readme_says() -> None:
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-    spelling = make_model.Spelling(AutoTokenizer.from_pretrained(MODEL))
     torch.manual_seed(0)
-    played = make_model.play_out(model, spelling, make_tasks("eval", 100), random.Random(0))
-    assert -0.1 < sum(reward for reward, _ in played) / 100 < 0.5
+    figures = make_model.figures_of(model, AutoTokenizer.from_pretrained(MODEL), games=100, k=4, seed=0)
+    assert -0.1 < figures["reward"] < 0.5
+    assert figures["exact"] > 0.99
+    assert figures["pass@4"] > 0.8
     assert sum(p.numel() for p in model.parameters()) < 2_500_000
