@@ -196,6 +196,26 @@ export interface GateReport {
   waiting: string[];
 }
 
+export interface GateReading {
+  outcome: number;
+  at: number;
+  trial_episodes: number;
+  control_episodes: number;
+  difference: number | null;
+  lower: number | null;
+  upper: number | null;
+  evidence: number;
+  drift_difference: number | null;
+  drift_evidence: number;
+}
+
+/** How the gate's evidence of a version moved, as the store keeps it. */
+export interface GateEvidence {
+  adapter: string;
+  threshold: number;
+  readings: GateReading[];
+}
+
 export interface Adapter {
   name: string;
   model: string;

@@ -235,4 +235,14 @@ async def make_demo(plane: Plane, batches: int = 3) -> dict[str, str]:
         await train_batch(plane, advantages, n)
         if n < batches:
             assert (await plane.ask("POST", f"/adapters/tiny@{n}/promote", {"reason": "it is better"}))[0] == 200
+    await make_trial(runs, f"tiny@{batches}", f"tiny@{batches - 1}" if batches > 1 else "tiny")
     return await make_tangle(runs)
+
+
+async def make_trial(runs: Runs, tested: str, control: str) -> None:
+    """Episodes of two arms, of which the tested one does better: the gate has something to look at."""
+    for n in range(24):
+        arm = {"adapter": control, "arm": "control"} if n % 3 == 2 else {"adapter": tested}
+        name, value = f"trial-{n:02}", 0.55 + 0.15 * math.sin(n) + (0.0 if n % 3 == 2 else 0.12)
+        await runs.talk(name, 0, task="inbox-trial", chances="live=0.7 control=0.3", done=True, **arm)
+        await runs.reward(name, round(value, 2))

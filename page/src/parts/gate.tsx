@@ -1,42 +1,16 @@
 // The gate's evidence of one adapter: the difference from what it is compared with, and how close a verdict is.
 
 import type { JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useAsk } from "../data";
 import { number, percent, plural, signed } from "../format";
 import { clamp } from "../scales";
-import type { Adapter, GateReport } from "../types";
+import type { Adapter, GateEvidence, GateReport } from "../types";
 import { Chart } from "./chart";
 import { Mark } from "./ui";
 
-interface Reading {
-  at: number;
-  difference: number | null;
-  lower: number | null;
-  upper: number | null;
-  evidence: number;
-}
-
-const KEPT = 500;
-const readings = new Map<string, Reading[]>();
-
-/** What the gate said since this page was opened, of each adapter. */
-export function note(adapters: Adapter[], at: number): void {
-  for (const a of adapters) {
-    if (!a.gate) continue;
-    const { difference, lower, upper, evidence } = a.gate;
-    const before = readings.get(a.name) ?? [];
-    const last = before.at(-1);
-    if (last && last.difference === difference && last.lower === lower && last.upper === upper && last.evidence === evidence) continue;
-    readings.set(a.name, [...before, { at, difference, lower, upper, evidence }].slice(-KEPT));
-  }
-}
-
 export function Gate({ adapter }: { adapter: Adapter }): JSX.Element {
   const gate = adapter.gate;
-  const [, redraw] = useState(0);
-  useEffect(() => redraw((n) => n + 1), [gate]);
   if (!gate) return <p class="soft small">The gate has not looked at it.</p>;
-  const history = readings.get(adapter.name) ?? [];
   return (
     <>
       <p class="small">
@@ -53,22 +27,50 @@ export function Gate({ adapter }: { adapter: Adapter }): JSX.Element {
         {percent(gate.control_share)} of new episodes go to the control
         {gate.episodes_left === null ? "" : `; about ${plural(gate.episodes_left, "more episode")} until a verdict`}
       </p>
-      {history.length > 1 ? (
-        <Chart
-          label="The gate's difference since this page was opened"
-          time
-          xs={history.map((r) => r.at)}
-          height={150}
-          include={[0]}
-          series={[
-            { name: "difference", colour: "live", ys: history.map((r) => r.difference) },
-            { name: "lower bound", colour: "control", dashed: true, ys: history.map((r) => r.lower) },
-            { name: "upper bound", colour: "control", dashed: true, ys: history.map((r) => r.upper) },
-          ]}
-        />
-      ) : null}
+      <Moved name={adapter.name} />
     </>
   );
+}
+
+/** How the evidence came about, from the first finished episode on trial; it grows while somebody looks. */
+function Moved({ name }: { name: string }): JSX.Element | null {
+  const { data } = useAsk<GateEvidence>(`/adapters/${encodeURIComponent(name)}/evidence`, ["adapter", "reward"]);
+  const readings = data?.adapter === name ? data.readings : [];
+  if (readings.length < 2 || !data) return null;
+  const xs = readings.map((r) => r.at);
+  const slide = readings.some((r) => r.drift_difference !== null);
+  return (
+    <>
+      <h3>How the difference moved</h3>
+      <Chart
+        label={`The gate's difference in mean reward for ${name}, over time`}
+        time
+        xs={xs}
+        height={150}
+        include={[0]}
+        series={[
+          { name: "difference", colour: "live", ys: readings.map((r) => r.difference) },
+          { name: "lower bound", colour: "control", dashed: true, ys: readings.map((r) => r.lower) },
+          { name: "upper bound", colour: "control", dashed: true, ys: readings.map((r) => r.upper) },
+          ...(slide ? [{ name: "against the best", colour: "heldout", ys: readings.map((r) => r.drift_difference) }] : []),
+        ]}
+      />
+      <h3>How close it was to being taken back</h3>
+      <Chart
+        label={`Evidence that ${name} is worse, of what takes it back, over time`}
+        time
+        xs={xs}
+        height={120}
+        include={[0, 1]}
+        series={[{ name: "of the evidence that takes it back", colour: "refused", ys: readings.map((r) => wayTo(r.evidence, data.threshold)) }]}
+      />
+    </>
+  );
+}
+
+/** Of the way to the threshold, 0 to 1: evidence multiplies, so the way is logarithmic. */
+export function wayTo(evidence: number, threshold: number): number {
+  return threshold > 1 ? clamp(Math.log(Math.max(1, evidence)) / Math.log(threshold), 0, 1) : 0;
 }
 
 /** The difference in mean reward with its interval, around no difference. */
@@ -97,7 +99,7 @@ function Interval({ gate }: { gate: GateReport }): JSX.Element {
 
 /** On a logarithmic scale from none (1) to the threshold, where it is taken back. */
 function Evidence({ gate }: { gate: GateReport }): JSX.Element {
-  const share = gate.threshold > 1 ? clamp(Math.log(Math.max(1, gate.evidence)) / Math.log(gate.threshold), 0, 1) : 0;
+  const share = wayTo(gate.evidence, gate.threshold);
   return (
     <p class="small">
       <meter aria-label="Evidence that it is worse" min={0} max={1} value={share} style={{ width: "12rem" }} /> evidence that it is worse:{" "}

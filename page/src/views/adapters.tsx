@@ -1,7 +1,7 @@
 // Adapters: their lineage over time, what the gate saw of each, and the two things that a person can do.
 
 import type { JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { ApiError, post } from "../api";
 import { useAsk } from "../data";
 import { number, plural, words } from "../format";
@@ -9,7 +9,7 @@ import { step, useKeys } from "../keyboard";
 import { versionOf } from "../learning";
 import { actions } from "../lineage";
 import { tell } from "../live";
-import { Gate, note } from "../parts/gate";
+import { Gate } from "../parts/gate";
 import { LineageChart } from "../parts/lineage";
 import { type Column, VirtualTable } from "../parts/table";
 import { Facts, Field, Mark, Num, Refused, Time } from "../parts/ui";
@@ -19,9 +19,6 @@ import type { Adapter, AdapterList, GroupPage, LearningAnswer } from "../types";
 export function Adapters({ place }: { place: Place }): JSX.Element {
   const { data, error, loading } = useAsk<AdapterList>("/adapters", ["adapter", "reward", "step"]);
   const learning = useAsk<LearningAnswer>("/learning?by=adapter&split=train", ["reward"]);
-  useEffect(() => {
-    if (data) note(data.adapters, Date.now() / 1000);
-  }, [data]);
   const means = new Map((learning.data?.points ?? []).map((p) => [p.adapter, p]));
   const rows = data?.adapters ?? [];
   const chosen = rows.find((a) => a.name === place.query.adapter) ?? null;

@@ -44,7 +44,7 @@ class OutcomeLog:
 
     def since(self, model: str, after: int, limit: int = 2000) -> list[Outcome]:
         """A trained model's, in order, those whose number is above ``after``."""
-        sql = """SELECT seq, adapter, arm, chances, task, reward FROM t_outcomes WHERE seq > ? AND model = ?
+        sql = """SELECT seq, adapter, arm, chances, task, reward, ts FROM t_outcomes WHERE seq > ? AND model = ?
             ORDER BY seq LIMIT ?"""
         with self.db.read() as tx:
             return [Outcome(*row) for row in tx.all(sql, (after, model, limit))]

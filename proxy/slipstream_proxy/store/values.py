@@ -111,6 +111,8 @@ class Outcome(NamedTuple):
     chances: str
     task: str
     reward: float
+    at: float = 0.0
+    """When it became final, seconds since the epoch."""
 
 
 @dataclass(slots=True)

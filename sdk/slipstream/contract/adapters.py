@@ -82,6 +82,31 @@ class GateReport(Model):
     """Newer versions that wait for the verdict (``gate.pace``)."""
 
 
+class GateReading(Model):
+    """A moment of a trial: the figures of ``GateReport`` as they were after an episode."""
+
+    outcome: int
+    """The number of the finished episode after which it was read."""
+    at: float
+    trial_episodes: int = 0
+    control_episodes: int = 0
+    difference: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    evidence: float = 0.0
+    drift_difference: float | None = None
+    drift_evidence: float = 0.0
+
+
+class GateEvidence(Model):
+    """How the gate's evidence of a version moved, oldest first: a bounded number of readings, evenly chosen."""
+
+    adapter: str
+    threshold: float
+    """Of ``evidence``: there it is taken back."""
+    readings: list[GateReading]
+
+
 class Adapter(Model):
     name: str
     """``<model>@<n>``; immutable, never used again."""

@@ -124,6 +124,50 @@ async def test_the_evidence_outlives_a_restart(make_plane):
     assert (await state(plane, 1))["gate"] == before
 
 
+async def evidence(plane, n: int) -> list[dict]:
+    status, body = await plane.ask("GET", f"/adapters/tiny@{n}/evidence")
+    assert status == 200 and (body["adapter"], body["threshold"]) == (f"tiny@{n}", 100.0)
+    return body["readings"]
+
+
+async def test_how_the_evidence_moved_outlives_a_restart_and_a_crash(make_plane, monkeypatch):
+    plane = await make_plane(gate={"holdout": 0.3})
+    await play(plane, "before", 4, lambda _: 1.0)
+    await register(plane, 1)
+    await play(plane, "a", 1, lambda adapter: float(adapter == "tiny"))
+    first = await evidence(plane, 1)
+    assert [r["trial_episodes"] + r["control_episodes"] for r in first] == [1, 2, 3, 4]
+    assert all(a["at"] <= b["at"] for a, b in zip(first, first[1:], strict=False)) and first[0]["at"] > 1e9
+    await plane.again()
+    assert await evidence(plane, 1) == first
+    await play(plane, "b", 1, lambda adapter: float(adapter == "tiny"))
+    second = await evidence(plane, 1)
+    assert second[:4] == first and len(second) == 8
+
+    async def crash(*_):
+        raise OSError("killed before it kept anything")
+
+    monkeypatch.setattr(plane.deps.gatekeeper, "_keep", crash)
+    await plane.again()
+    await plane.deps.gatekeeper.decide()
+    assert await evidence(plane, 1) == second, "it is read again, and counts once"
+    report = (await state(plane, 1))["gate"]
+    assert {k: second[-1][k] for k in ("difference", "lower", "upper", "evidence")} == {
+        k: report[k] for k in ("difference", "lower", "upper", "evidence")
+    }
+    assert (await plane.ask("GET", "/adapters/tiny@9/evidence"))[0] == 404
+
+
+async def test_the_evidence_of_a_version_that_was_taken_back_stays_to_be_seen(make_plane):
+    plane = await make_plane(gate={"holdout": 0.3})
+    await play(plane, "before", 4, lambda _: 1.0)
+    await register(plane, 1)
+    await play(plane, "a", 12, lambda adapter: float(adapter == "tiny"))
+    assert (await state(plane, 1))["state"] == "rolled_back"
+    found = await evidence(plane, 1)
+    assert found[0]["evidence"] < 2 and found[-1]["evidence"] >= 100 and found[-1]["upper"] <= 0
+
+
 async def test_outcomes_that_were_read_are_dropped(make_plane, monkeypatch):
     for module, name, value in (
         (outcomes, "LOOK_BACK", 8),

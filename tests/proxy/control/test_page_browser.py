@@ -336,6 +336,28 @@ async def test_an_adapter_is_promoted_and_taken_back_by_hand(make_plane, tmp_pat
         assert page.errors == []
 
 
+async def test_how_the_gate_s_evidence_moved_is_drawn_and_goes_on(make_plane, tmp_path):
+    plane = await make_plane(**PLANE)
+    await make_demo(plane, batches=1)
+    await plane.again()
+
+    async def read():
+        return len((await plane.ask("GET", "/adapters/tiny@1/evidence"))[1]["readings"]) == 24
+
+    await until(read)
+    points = "document.querySelector('[aria-label^=\"The gate\\'s difference\"]')?.ariaLabel.match(/difference: (\\d+)/)?.[1]"
+    async with opened(plane, tmp_path, "#/adapters?adapter=tiny%401") as (page, _):
+        await page.holds("How close it was to being taken back")
+        before = int(await page.js(points))
+        assert before >= 15
+        runs = Runs(plane)
+        await runs.talk("one-more", 0, adapter="tiny@1", chances="live=0.7 control=0.3", done=True)
+        await runs.reward("one-more", 0.9)
+        await page.until(f"Number({points}) === {before + 1}")
+        assert await page.accessibility() == []
+        assert page.errors == []
+
+
 async def test_a_person_labels_pauses_and_notes(make_plane, tmp_path):
     plane = await make_plane(groups={"size": 4})
     runs = Runs(plane)

@@ -52,6 +52,7 @@ class Gatekeeper:
         self.publisher, self.stores = publisher, stores
         self.config = registry.config
         self._rewards_changed = asyncio.Event()
+        self._deciding = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._unkept: dict[str, int] = {}
         """Model → outcomes read since its trial was kept."""
@@ -87,10 +88,12 @@ class Gatekeeper:
             await asyncio.sleep(min(max(PAUSE, (time.monotonic() - began) / PART), MOST_PAUSE))
 
     async def decide(self) -> None:
-        """Read what is new, of every model."""
-        store = self.stores.current
-        if store is None:
-            return
+        """Read what is new, of every model. Each outcome counts once, whoever asks."""
+        async with self._deciding:
+            if (store := self.stores.current) is not None:
+                await self._decide(store)
+
+    async def _decide(self, store: Store) -> None:
         await self.fleet.follow()
         for model in self.registry.models:
             if model not in self.trials.cursors:
@@ -118,7 +121,10 @@ class Gatekeeper:
     def _observe(self, model: str, trial: GateTrial, outcome: Outcome) -> Decision:
         self.trials.cursors[model] = outcome.seq
         version = self.trials.version(outcome.adapter)
-        return trial.observe(outcome_of(version, outcome.arm, outcome.chances, outcome.task, outcome.reward))
+        seen = outcome_of(version, outcome.arm, outcome.chances, outcome.task, outcome.reward)
+        decision = trial.observe(seen)
+        self.trials.note(model, outcome.seq, outcome.at)
+        return decision
 
     async def _act(self, model: str, decision: Decision) -> None:
         trial, lifecycle = self.trials.of(model), self.lifecycle
@@ -139,6 +145,9 @@ class Gatekeeper:
             return
         kept = self.trials.kept(model)
         self._unkept[model] = 0
+        if (history := self.trials.histories.get(model)) is not None and (taken := history.take()):
+            await in_thread(self.trials.write_history, store, model, taken, time.time())
+            history.stored(taken)
         await in_thread(self.trials.write, store, model, kept, time.time())
         self._keeps[model] = keeps = self._keeps.get(model, 0) + 1
         if keeps % PRUNE_EVERY == 0:

@@ -5,11 +5,13 @@ may too.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from slipstream.contract import AdapterState, GateReport
+from slipstream.contract import AdapterState, GateReading, GateReport
 from slipstream_proxy.control.adapters.registry import AdapterRegistry, Arm
+from slipstream_proxy.control.gate.history import GateHistory, dump_readings, joined, load_readings
 from slipstream_proxy.control.gate.report import report_of
 from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings
 from slipstream_proxy.store.protocol import Store
@@ -17,11 +19,13 @@ from slipstream_proxy.store.protocol import Store
 log = logging.getLogger(__name__)
 WARM = 2000
 """Outcomes that a gate without a memory reads first: they give it the rewards' scale."""
+VERSIONS = 100
+"""Newest versions of a model whose evidence is kept."""
 S = AdapterState
 
 
 class GateTrials:
-    """Only the event loop calls this, apart from ``read`` and ``write``."""
+    """Only the event loop calls this, apart from the static methods and ``read``, which block."""
 
     def __init__(self, registry: AdapterRegistry) -> None:
         self.registry = registry
@@ -29,6 +33,7 @@ class GateTrials:
         self.trials: dict[str, GateTrial] = {}
         self.cursors: dict[str, int] = {}
         """Model → the outcome up to which its trial has read."""
+        self.histories: dict[str, GateHistory] = {}
 
     def make(self) -> GateTrial:
         gate = self.config.gate
@@ -108,6 +113,14 @@ class GateTrials:
         manual = self.config.gate.mode == "manual"
         return report_of(trial, self.names(model), decision, manual=manual, waiting=waiting)
 
+    def note(self, model: str, outcome: int, at: float) -> None:
+        """Remember what the gate sees after this outcome, for the chart."""
+        self.histories.setdefault(model, GateHistory()).note(self.trials[model], outcome, at)
+
+    def unkept(self, model: str, version: int) -> list[GateReading]:
+        """A version's readings that the store does not have yet."""
+        return self.histories[model].take().get(version, []) if model in self.histories else []
+
     # kept over a restart
 
     def read(self, store: Store, model: str) -> tuple[int, GateTrial]:
@@ -129,6 +142,25 @@ class GateTrials:
     def write(store: Store, model: str, kept: dict[str, JsonValue], now: float) -> None:
         store.cache.put(_key(model), kept, now)
 
+    @staticmethod
+    def readings(store: Store, model: str, version: int) -> list[GateReading]:
+        """How the evidence of a version moved, as far as it is kept, oldest first."""
+        return load_readings(store.cache.get(_history_key(model, version)))
+
+    @staticmethod
+    def write_history(store: Store, model: str, taken: Mapping[int, Sequence[GateReading]], now: float) -> None:
+        """Before ``write``: what is read again after a crash takes the place of what stands here."""
+        for version, readings in taken.items():
+            name = _history_key(model, version)
+            before = store.cache.get(name)
+            store.cache.put(name, dump_readings(joined(load_readings(before), readings)), now)
+            if before is None:
+                store.cache.trim(_history_key(model, ""), VERSIONS)
+
 
 def _key(model: str) -> str:
     return f"gate/{model}"
+
+
+def _history_key(model: str, version: int | str) -> str:
+    return f"gate evidence/{model}@{version}"

@@ -38,14 +38,14 @@ def report_of(
         decision="rollback" if rolled else "accept" if decision is Decision.ACCEPT else "undecided",
         control=names.get(trial.best if by_best else trial.control, ""),
         best=names.get(trial.best, ""),
-        difference=_scaled(difference, span),
-        lower=_scaled(lower, span) if difference is not None else None,
-        upper=_scaled(upper, span) if difference is not None else None,
+        difference=scaled(difference, span),
+        lower=scaled(lower, span) if difference is not None else None,
+        upper=scaled(upper, span) if difference is not None else None,
         trial_episodes=shown.n_tested,
         control_episodes=shown.n_reference,
         evidence=round(min(worse.wealth + best.wealth, 1e9), 4),
         threshold=1.0 / trial.settings.alpha,
-        drift_difference=_scaled(best.difference(), span) if trial.tried != trial.best else None,
+        drift_difference=scaled(best.difference(), span) if trial.tried != trial.best else None,
         drift_evidence=round(min(best.wealth, 1e9), 4),
         control_share=round(control_share, 4),
         best_share=round(best_share, 4),
@@ -128,5 +128,5 @@ def _until_rollback(trial: GateTrial, detector: BettingDetector) -> int | None:
     return max(math.ceil(missing / growth * detector.n_tested), 1)
 
 
-def _scaled(value: float | None, span: float) -> float | None:
+def scaled(value: float | None, span: float) -> float | None:
     return None if value is None else float(f"{value * span:.6g}")

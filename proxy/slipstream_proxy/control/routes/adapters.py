@@ -13,6 +13,7 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from slipstream import contract as c
 from slipstream_proxy.control.adapters.validation import CONFIG, WEIGHTS
+from slipstream_proxy.control.gate.history import joined, last_reading
 from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, TRAINER, Ctx, Query, Route, explain, reply
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.problem import Problem
@@ -50,6 +51,18 @@ async def post_adapter(ctx: Ctx) -> web.StreamResponse:
     ):
         await asyncio.sleep(POLL)
     return reply(_shown(ctx, deps.registry.items[adapter.name]), 201)
+
+
+async def get_evidence(ctx: Ctx) -> web.StreamResponse:
+    deps = ctx.deps
+    adapter = deps.registry.find(ctx.path("adapter"))
+    which = adapter.model, adapter.version
+    unkept = deps.trials.unkept(*which)  # first: they may be written meanwhile
+    readings = joined(await deps.ask(deps.trials.readings, deps.store, *which), unkept)
+    if adapter.gate is not None and (last := last_reading(adapter.gate, readings, adapter.decided or deps.now())):
+        readings = [*readings, last]
+    threshold = 1.0 / deps.config.gate.alpha
+    return reply(c.GateEvidence(adapter=adapter.name, threshold=threshold, readings=readings))
 
 
 def _shown(ctx: Ctx, adapter: c.Adapter) -> c.Adapter:
@@ -161,6 +174,16 @@ ROUTES = [
         responses={201: c.Adapter},
         errors=(404, 409),
         multipart=True,
+    ),
+    Route(
+        "GET",
+        ADAPTER + "/evidence",
+        get_evidence,
+        "How the gate's evidence of a version moved: the difference with its interval, and how close it was to being "
+        "taken back",
+        EVERY_SCOPE,
+        responses={200: c.GateEvidence},
+        errors=(404, 409),
     ),
     Route(
         "POST",
