@@ -209,6 +209,9 @@ class Cache(Protocol):
     def get(self, key: str) -> JsonObject | None: ...
     def put(self, key: str, value: JsonObject, now: float) -> None: ...
 
+    def trim(self, prefix: str, keep: int) -> int:
+        """Drop all entries whose name begins so, but the ``keep`` newest. → How many they were."""
+
 
 class Archive(Protocol):
     def days(self) -> list[str]:

@@ -41,3 +41,20 @@ async def test_a_store_that_others_use_too_is_told_of_as_a_whole(plane, monkeypa
     await watch.look()
     assert [e.name for e in plane.deps.feed._ring if e.number > before] == ["status"]
     plane.deps.feed.readers -= 1
+
+
+async def test_what_the_gate_has_read_is_told_once(plane):
+    plane.deps.feed.readers += 1
+    watch, feed = FeedWatch(plane.deps), plane.deps.feed
+
+    async def told() -> list[str]:
+        before = feed.last
+        await watch.look()
+        return [e.name for e in feed._ring if e.number > before]
+
+    await plane.deps.gatekeeper.decide()
+    assert await told() == [], "what stood before anybody looked is not news"
+    plane.deps.trials.cursors["tiny"] += 1
+    assert await told() == ["adapter"]
+    assert await told() == []
+    plane.deps.feed.readers -= 1
