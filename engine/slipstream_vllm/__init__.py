@@ -7,6 +7,7 @@ does four things:
 - ``core_outputs``: the engine core sends those log-probabilities as plain floats.
 - ``token_logprobs``: on a GPU, they are computed by kernels that use all of it.
 - ``adapters``: several API-server processes share the adapters that are loaded at run time.
+- ``cpu_lora``: on a CPU, calls to the base model get no adapter's weights.
 
 With a vLLM that it does not know it changes nothing and logs so once.
 """
@@ -24,10 +25,10 @@ _installed: set[str] = set()
 def parts_of(process: str) -> list[str]:
     """What is changed in a process of vLLM, by its name. The main process can be an API server and an engine core."""
     if process == "MainProcess":
-        return ["core", "api"]
+        return ["core", "lora", "api"]
     if process.startswith("ApiServer"):
         return ["api"]
-    return ["core", "worker"] if process.startswith("EngineCore") else ["worker"]
+    return ["core", "lora", "worker"] if process.startswith("EngineCore") else ["lora", "worker"]
 
 
 def register() -> None:
@@ -35,7 +36,7 @@ def register() -> None:
     for part in parts_of(multiprocessing.current_process().name):
         if part not in _installed:
             _installed.add(part)
-            {"core": _change_core, "api": _change_api_server, "worker": _change_worker}[part]()
+            _CHANGES[part]()
 
 
 def _change_core() -> None:
@@ -61,6 +62,16 @@ def _change_worker() -> None:
         log.debug("slipstream plugin leaves the sampler as it is: %s", e)
 
 
+def _change_lora() -> None:
+    try:
+        from slipstream_vllm import cpu_lora
+
+        if cpu_lora.install():
+            log.info("slipstream plugin keeps adapters out of the base model's calls")
+    except (ImportError, AttributeError, TypeError) as e:
+        log.warning("slipstream plugin knows no CPU adapters of this vLLM; base calls may get an adapter: %s", e)
+
+
 def _change_api_server() -> None:
     from slipstream_vllm import versions
 
@@ -74,3 +85,6 @@ def _change_api_server() -> None:
     capture.install()
     adapters.install()
     log.info("slipstream plugin %s is on", packing.VERSION)
+
+
+_CHANGES = {"core": _change_core, "lora": _change_lora, "worker": _change_worker, "api": _change_api_server}

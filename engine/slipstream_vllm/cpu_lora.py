@@ -1,0 +1,76 @@
+"""On a CPU: a call to the base model gets no adapter's weights.
+
+In a batch that mixes adapters, vLLM marks the base model's tokens with the index -1. Its GPU kernels skip them. Its CPU
+functions look up row -1, which is the last adapter slot, so that base calls are answered with that adapter
+(vllm-project/vllm#48421). The gate compares versions with the base model, so it would compare an adapter with itself.
+Here the tokens marked -1 go through these functions as zeros: the adapter adds nothing to them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger("vllm.slipstream")
+
+FUNCTIONS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
+"""What all of vLLM's CPU paths for adapters end in."""
+Operation = Callable[..., None]
+
+
+def without_base_rows(operation: Operation) -> Operation:
+    """``operation(inputs_NI, weights, output, indices_N, …)`` with zeros for the rows whose index is negative."""
+    takes = inspect.signature(operation)
+
+    @functools.wraps(operation)
+    def masked(*args: object, **named: object) -> None:
+        import torch
+
+        given = takes.bind(*args, **named)
+        inputs_NI, indices_N = given.arguments["inputs"], given.arguments["lora_indices_tensor"]
+        base_N: torch.Tensor = indices_N < 0
+        if base_N.any():
+            zero = torch.zeros((), dtype=inputs_NI.dtype, device=inputs_NI.device)
+            given.arguments["inputs"] = torch.where(base_N.unsqueeze(1), zero, inputs_NI)
+        operation(*given.args, **given.kwargs)
+
+    masked.masks_base_rows = True  # type: ignore[attr-defined]
+    return masked
+
+
+def install() -> bool:
+    """Replace the functions wherever vLLM's CPU path has them. Returns whether this is a CPU platform.
+
+    Raises ``ImportError``, ``AttributeError`` or ``TypeError`` if this vLLM has others.
+    """
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return False
+    from vllm.lora.ops import torch_ops
+    from vllm.lora.ops.torch_ops import lora_ops
+    from vllm.lora.punica_wrapper import punica_cpu
+
+    change((lora_ops, torch_ops, punica_cpu), lora_ops)
+    return True
+
+
+def change(users: tuple[ModuleType, ...], source: ModuleType) -> None:
+    """Put the masked functions of ``source`` into each module that has them."""
+    for name in FUNCTIONS:
+        known = getattr(source, name)
+        if not getattr(known, "masks_base_rows", False):
+            parameters = inspect.signature(known).parameters
+            if not {"inputs", "lora_indices_tensor"} <= parameters.keys():
+                raise TypeError(f"{name} takes {tuple(parameters)}")
+            known = without_base_rows(known)
+        for module in users:
+            if hasattr(module, name):
+                setattr(module, name, known)
