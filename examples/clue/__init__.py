@@ -1,0 +1,1 @@
+"""Temporal Clue: who did it, where, when and with what."""

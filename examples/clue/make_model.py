@@ -1,0 +1,121 @@
+"""Make the small model: a Qwen3-shaped one that has read the cases of mostly careless detectives, and some reading exercises.
+
+    python examples/clue/make_model.py examples/clue/model --device cuda
+
+Cases, weights and their order come from the seed. The last line of output is JSON: what the model scores on held-out cases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from common.hermes import END, encode, render
+from common.pretrain import Row, gather, make_network, pack, save, train
+from common.sampling import measure
+from transformers import PreTrainedTokenizerFast
+
+from clue.detectives import TOOLS, Reply, expert_reward, transcripts
+from clue.mystery import SYSTEM, Case, cases, score
+from clue.vocabulary import THOUGHT, build_tokenizer, words
+
+tokenizer_once = cache(build_tokenizer)
+
+
+def row(tokenizer: PreTrainedTokenizerFast, messages: list[dict[str, Any]], reply: Reply) -> Row:
+    """One call: what the model is asked with, and what the detective said, his reasoning too."""
+    prompt = render(tokenizer, messages, TOOLS, ask=True)
+    said = [encode(tokenizer, text) for text in [*reply.tokens, END]]
+    if any(len(ids) != 1 for ids in said):
+        raise ValueError(f"not one token each: {reply.tokens}")
+    soft = [
+        (len(prompt) + place, {encode(tokenizer, text)[0]: 1 / len(could) for text in could})
+        for place, could in reply.could.items()
+    ]
+    return Row(prompt + [ids[0] for ids in said], [False] * len(prompt) + [True] * len(said), soft)
+
+
+def some_rows(seed: int, count: int) -> list[Row]:
+    """Calls of the detectives, three an episode, and a reading exercise for each episode."""
+    tokenizer = tokenizer_once()
+    calls = itertools.islice(transcripts(seed, -(-count // 4)), count)
+    return [row(tokenizer, messages, reply) for messages, reply in calls]
+
+
+class Played:
+    """A case as the agent works on it, without a server."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.messages: list[dict[str, Any]] = [
+            {"role": "system", "content": SYSTEM},
+            {"role": "user", "content": case.opening},
+        ]
+        self.tools = TOOLS
+        self.done, self.heard, self.reward = False, False, 0.0
+        self.answers: list[str] = []
+
+    def act(self, message: dict[str, Any]) -> None:
+        """Hear the witness once, ask the second question, or end."""
+        self.messages.append(message)
+        calls = message.get("tool_calls") or []
+        if calls and not self.heard and not self.answers:
+            about = json.loads(calls[0]["function"]["arguments"]).get("about", "")
+            self.messages.append({"role": "tool", "content": self.case.testimony(str(about))})
+            self.heard = True
+            return
+        said = str(message.get("content") or "").split(THOUGHT)[-1].split()
+        first = not self.answers
+        self.answers += ([*said, "", ""])[: 1 if first else 2]
+        self.reward = score(self.case, self.answers)
+        self.done = bool(calls) or not first
+        if not self.done:
+            self.messages.append({"role": "user", "content": self.case.closing})
+
+
+def main() -> None:
+    """Command line: train, then write the model in bf16 with its tokenizer to OUT."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--seconds", type=float, default=70.0, help="most seconds of training")
+    parser.add_argument("--rows", type=int, default=320_000, help="calls to read")
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--intermediate", type=int, default=512)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--processes", type=int, help="that make the rows; default: the cores")
+    parser.add_argument("--measure", type=int, default=1000, help="held-out cases to measure with")
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    tokenizer = tokenizer_once()
+    model = make_network(tokenizer, words(), layers=args.layers, intermediate=args.intermediate)
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens", flush=True)
+    began = time.time()
+    rows = gather(some_rows, count=args.rows, seed=args.seed, processes=args.processes)
+    data = pack(rows, args.device)
+    print(f"{len(rows)} calls of up to {data.ids.shape[1]} tokens in {time.time() - began:.0f} s", flush=True)
+    curve = train(model, data, steps=args.steps, batch=args.batch, lr=args.lr, seed=args.seed, seconds=args.seconds)
+    held_out = list(itertools.islice(cases("eval"), args.measure))
+    model.to(dtype=torch.bfloat16)
+    figures = measure(
+        model, tokenizer, lambda i, _: Played(held_out[i]), items=args.measure, k_items=min(100, args.measure)
+    )
+    save(model, tokenizer, args.out)
+    size = sum(p.numel() for p in model.parameters())
+    print(json.dumps({"parameters": size, "loss": curve[-1], **figures, "expert": expert_reward(held_out)}))
+
+
+if __name__ == "__main__":
+    main()
