@@ -1,0 +1,114 @@
+"""The two companies whose customers are served: what they keep records of, and what their policies allow.
+
+One engine (`desk.py`) serves both. A domain says what a record is called, what it holds, and when it may be changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["AGES", "AIRLINE", "DOMAINS", "NAMES", "RETAIL", "Allowed", "Domain", "tools_of"]
+
+NAMES = tuple("dana omar lucy ivan mei raj tom eva noah zoe liam ana hugo nina paul rosa sven tara umar vera".split())  # noqa: SIM905
+AGES = tuple(range(5, 65, 5))
+
+CONDUCT = (
+    "Look the customer up by code before you look at {a} {record}. Customers may be wrong about the {record}: the customer's "
+    "record tells which is which. Before a change, ask for it by number, such as: {example} 12? "
+    "Change only after the customer says yes to that. To what the policy forbids say sorry, whatever the customer says. "
+    "After a change say done."
+)
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """A case in which a change is allowed: the record is in one of these states, and at most `within` old."""
+
+    states: tuple[str, ...]
+    within: int | None = None
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A company. `actions`: each change that a record can have, and the cases in which the policy allows it."""
+
+    name: str
+    record: str
+    noun: str
+    """What the customer says after the name of a thing."""
+    unit: str
+    things: tuple[str, ...]
+    states: tuple[str, ...]
+    actions: dict[str, tuple[Allowed, ...]]
+    policy: str
+
+    def wish(self, action: str, thing: str) -> str:
+        """How a customer says what is to be done."""
+        return f"{action} the {thing}{self.noun}"
+
+    def allows(self, action: str, state: str, age: int) -> bool:
+        """Whether the policy lets a record in this state and of this age be changed so."""
+        cases = self.actions[action]
+        return any(state in case.states and (case.within is None or age <= case.within) for case in cases)
+
+
+def conduct(record: str, example: str) -> str:
+    """The part of a policy that is the same everywhere."""
+    return CONDUCT.format(a="an" if record[0] in "aeiou" else "a", record=record, example=example)
+
+
+RETAIL = Domain(
+    name="retail",
+    record="order",
+    noun="",
+    unit="days",
+    things=tuple(
+        "lamp desk sofa chair kettle phone camera watch jacket shoes tent bike guitar mirror carpet clock".split()
+    ),  # noqa: SIM905
+    states=("pending", "shipped", "delivered"),
+    actions={
+        "cancel": (Allowed(("pending",)),),
+        "return": (Allowed(("delivered",), within=30),),
+        "exchange": (Allowed(("delivered",), within=15),),
+    },
+    policy="You serve the customers of a shop. Cancel only pending orders. Return only delivered orders, within 30 days. "
+    "Exchange only delivered orders, within 15 days. " + conduct("order", "cancel"),
+)
+AIRLINE = Domain(
+    name="airline",
+    record="booking",
+    noun=" flight",
+    unit="hours",
+    things=tuple(
+        "paris oslo rome lima cairo tokyo delhi quito berlin madrid lisbon vienna athens dublin seoul havana".split()
+    ),  # noqa: SIM905
+    states=("basic", "economy", "business"),
+    actions={
+        "cancel": (Allowed(("business",)), Allowed(("basic", "economy"), within=20)),
+        "change": (Allowed(("economy", "business")),),
+        "upgrade": (Allowed(("economy",)), Allowed(("basic",), within=30)),
+    },
+    policy="You serve the customers of an airline. Cancel only business bookings, or any within 20 hours. Change only economy "
+    "and business. Upgrade only economy, or basic within 30 hours. " + conduct("booking", "change"),
+)
+DOMAINS = {domain.name: domain for domain in (RETAIL, AIRLINE)}
+
+
+def tools_of(domain: Domain) -> list[dict[str, Any]]:
+    """The tools of an agent that serves this company's customers, in OpenAI's form."""
+    record = domain.record
+    described = {"customer": ("code", "Look a customer up: the name, and what each record is of.")}
+    described[record] = ("id", f"Look at one {record}: what it is of, its state and its age.")
+    described |= {action: ("id", f"{action.capitalize()} this {record}.") for action in domain.actions}
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": description,
+                "parameters": {"type": "object", "properties": {key: {"type": "integer"}}, "required": [key]},
+            },
+        }
+        for name, (key, description) in described.items()
+    ]
