@@ -88,11 +88,8 @@ class Case:
 
 def right_end(case: Case) -> dict[int, str]:
     """Which changes the database should hold at the end: record → action."""
-    if case.mind == "change":
-        wanted = case.wishes[-1:]
-    else:
-        wanted = tuple(w for w in case.wishes if case.allowed(w))
-    return {case.record(w).id: w.action for w in wanted if case.allowed(w)}
+    counted = case.wishes[-1:] if case.mind == "change" else case.wishes
+    return {case.record(w).id: w.action for w in counted if case.allowed(w)}
 
 
 def make_case(seed: int) -> Case:

@@ -10,14 +10,18 @@ from typing import Any
 
 __all__ = ["AGES", "AIRLINE", "DOMAINS", "NAMES", "RETAIL", "Allowed", "Domain", "tools_of"]
 
-NAMES = tuple("dana omar lucy ivan mei raj tom eva noah zoe liam ana hugo nina paul rosa sven tara umar vera".split())  # noqa: SIM905
+
+def listed(words: str) -> tuple[str, ...]:
+    """The words of a text."""
+    return tuple(words.split())
+
+
+NAMES = listed("dana omar lucy ivan mei raj tom eva noah zoe liam ana hugo nina paul rosa sven tara umar vera")
 AGES = tuple(range(5, 65, 5))
 
 CONDUCT = (
-    "Look the customer up by code before you look at {a} {record}. Customers may be wrong about the {record}: the customer's "
-    "record tells which is which. Before a change, ask for it by number, such as: {example} 12? "
-    "Change only after the customer says yes to that. To what the policy forbids say sorry, whatever the customer says. "
-    "After a change say done."
+    "Look the customer up by code before all else: the lookup tells which {record} is which. Before a change ask for a yes "
+    "by number, such as: {example} 12? Say sorry to what is forbidden, and done after a change"
 )
 
 
@@ -55,7 +59,7 @@ class Domain:
 
 def conduct(record: str, example: str) -> str:
     """The part of a policy that is the same everywhere."""
-    return CONDUCT.format(a="an" if record[0] in "aeiou" else "a", record=record, example=example)
+    return CONDUCT.format(record=record, example=example)
 
 
 RETAIL = Domain(
@@ -63,9 +67,7 @@ RETAIL = Domain(
     record="order",
     noun="",
     unit="days",
-    things=tuple(
-        "lamp desk sofa chair kettle phone camera watch jacket shoes tent bike guitar mirror carpet clock".split()
-    ),  # noqa: SIM905
+    things=listed("lamp desk sofa chair kettle phone camera watch jacket shoes tent bike guitar mirror carpet clock"),
     states=("pending", "shipped", "delivered"),
     actions={
         "cancel": (Allowed(("pending",)),),
@@ -80,9 +82,9 @@ AIRLINE = Domain(
     record="booking",
     noun=" flight",
     unit="hours",
-    things=tuple(
-        "paris oslo rome lima cairo tokyo delhi quito berlin madrid lisbon vienna athens dublin seoul havana".split()
-    ),  # noqa: SIM905
+    things=listed(
+        "paris oslo rome lima cairo tokyo delhi quito berlin madrid lisbon vienna athens dublin seoul havana"
+    ),
     states=("basic", "economy", "business"),
     actions={
         "cancel": (Allowed(("business",)), Allowed(("basic", "economy"), within=20)),

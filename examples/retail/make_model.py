@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from common.pretrain import Row, gather, make_network, of_messages, pack, save, train
 from common.sampling import measure
+
 from retail.desk import MAX_CALLS, Case, Desk, cases
 from retail.domains import tools_of
 from retail.players import expert_reward, transcripts
@@ -68,11 +69,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--intermediate", type=int, default=512)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of training, at most")
+    parser.add_argument("--seconds", type=float, default=65.0, help="of training, at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--processes", type=int, help="that make the rows; default: as many as cores")
@@ -92,7 +93,7 @@ def main() -> None:
     curve = train(model, data, steps=args.steps, batch=args.batch, seed=args.seed, seconds=args.seconds)
     held_out = list(islice(cases("eval", args.seed), args.measure))
     figures = measure(
-        model, tokenizer, lambda i, run: Served(held_out[i]), items=len(held_out), k_items=min(50, len(held_out))
+        model, tokenizer, lambda i, _: Served(held_out[i]), items=len(held_out), k_items=min(50, len(held_out))
     )
     save(model, tokenizer, args.out)
     print(json.dumps({"parameters": size, "loss": curve[-1], **figures, "expert": expert_reward(held_out)}))

@@ -6,9 +6,10 @@ import re
 from typing import Any
 
 from common.hermes import CLOSE_NUMBER, build_tokenizer, opening
+from transformers import PreTrainedTokenizerFast
+
 from retail.desk import BYE, OPENINGS, PLEAD, THANKS, WHAT, YES
 from retail.domains import DOMAINS, NAMES, tools_of
-from transformers import PreTrainedTokenizerFast
 
 __all__ = ["desk_tokenizer", "pieces", "words"]
 

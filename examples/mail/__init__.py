@@ -1,0 +1,1 @@
+"""Mail research in a thousand mails: a task for an agent built with Anthropic's SDK."""
