@@ -30,9 +30,10 @@ TICTACTOE = EXAMPLES / "tictactoe"
 sys.path[:0] = [str(ROOT), str(EXAMPLES), str(Path(__file__).parent)]
 
 from fresh import Up, fresh_environment
-from tests.support.ruled_judge import RuledJudge, tictactoe_rule
+from tests.support.ruled_judge import RuledJudge, each
 from tests.support.served import Served
 from tictactoe.graph_agent import Played, TicTacToeAgent, play_all, repeated
+from tictactoe.task import TASKS
 from tictactoe.tictactoe import Task, best_value, make_tasks, tasks_of
 from watching import Watch
 
@@ -173,7 +174,7 @@ def one(slipstream: Path, folder: Path, args: argparse.Namespace, *, tagged: boo
     folder.mkdir(parents=True)
     shutil.copytree(TICTACTOE / "model", folder / "tictactoe")
     command = [str(slipstream), "up", "--model", "tictactoe", *(["--port", str(args.port)] if args.port else [])]
-    judge = RuledJudge(tictactoe_rule, latency=JUDGE_SECONDS)
+    judge = RuledJudge(each(TASKS["tictactoe"].rule), latency=JUDGE_SECONDS)
     with Served(judge.app()) as judge_url:
         if not tagged:
             (folder / "slipstream.toml").write_text(TOML.format(url=judge_url))

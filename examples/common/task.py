@@ -8,10 +8,11 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
-__all__ = ["EXAMPLES", "Agent", "Item", "Missing", "Played", "Task", "load_task", "task_names"]
+__all__ = ["EXAMPLES", "Agent", "Item", "Missing", "Played", "Task", "load_task", "needs", "task_names"]
 
 EXAMPLES = Path(__file__).resolve().parents[1]
 
@@ -52,6 +53,7 @@ class Task(Protocol):
     """A world, an agent in it, and a small model that plays it badly."""
 
     name: str
+    """Also the name under which the model is served: what the agent asks for."""
     model: Path
     """Folder of the small model."""
     rubric: str
@@ -70,12 +72,24 @@ class Task(Protocol):
         ...
 
     async def open(self, base_url: str) -> Agent:
-        """Connect an agent to an endpoint (with /v1). Raises ``Missing`` where its framework is not installed."""
+        """Connect an agent to an endpoint (with /v1). Raises ``Missing`` where its framework is not installed.
+
+        It is called once before anything runs, too, to find that out: it asks nothing of the endpoint.
+        """
         ...
 
 
 class Missing(Exception):
     """Something that the task's agent needs is not installed. The message says which line installs it."""
+
+
+@contextmanager
+def needs(install: str) -> Iterator[None]:
+    """Imports that may fail: `with needs("pip install openai"): import openai`. Raises ``Missing`` with that line."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise Missing(f"the package {error.name} is not installed: {install}") from error
 
 
 def task_names() -> dict[str, Path]:

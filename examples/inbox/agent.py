@@ -97,9 +97,12 @@ async def run_episode(
     max_calls: int = MAX_CALLS,
     extra_body: dict[str, Any] | None = None,
     keep_replies: bool = False,
+    tagged: bool = True,
     post_reward: bool = True,
 ) -> Result:
     """Answer one task with at most `max_calls` model calls, and post the reward (or only that it is done).
+
+    Without `tagged` no header says which episode it is, and nothing is posted.
 
     The episode ends with the tool `answer`, with a reply without a tool call, or with the last call. Errors of the API
     are raised, and no reward is posted then.
@@ -116,7 +119,7 @@ async def run_episode(
                 tools=TOOLS,  # type: ignore[arg-type]
                 temperature=temperature,
                 max_tokens=MAX_TOKENS,
-                extra_headers=headers,
+                extra_headers=headers if tagged else None,
                 extra_body=extra_body,
             )
             result.calls += 1
@@ -135,7 +138,8 @@ async def run_episode(
     finally:
         box.close()
     result.reward = reward(task, result.answer)
-    result.reward_posted = await finish(client, episode_id, result.reward if post_reward else None)
+    if tagged:
+        result.reward_posted = await finish(client, episode_id, result.reward if post_reward else None)
     return result
 
 

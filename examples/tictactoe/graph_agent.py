@@ -3,7 +3,8 @@
     OPENAI_BASE_URL=http://127.0.0.1:8100/v1 python examples/tictactoe/graph_agent.py --games 64 --concurrency 8
 
 It knows nothing of Slipstream but what its README says: three headers, and a reward that is posted over HTTP. `--untagged`
-leaves both out. Elsewhere the headers mean nothing, and nobody wants the reward.
+leaves both out. Elsewhere the headers mean nothing, and nobody wants the reward. With `--opponent self` it sits on both sides,
+and each side is an episode of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypedDict
+from typing import Annotated, NamedTuple, Protocol, TypedDict
 
 import httpx
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
@@ -31,7 +32,8 @@ from langgraph.prebuilt import ToolNode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # its folder is a package there
 
-from tictactoe.tictactoe import Game, Task, make_tasks
+from tictactoe.match import Match, Side
+from tictactoe.tictactoe import OPPONENTS, Game, Task, make_tasks, task_id, tasks_of
 
 __all__ = ["Played", "TicTacToeAgent", "play_all", "repeated"]
 
@@ -52,18 +54,71 @@ class Played(NamedTuple):
     seconds: float
 
 
+class Seat(Protocol):
+    """Where a player sits: at a game, or at a side of a match."""
+
+    @property
+    def reward(self) -> float | None: ...
+
+    async def move(self, square: int) -> str: ...
+
+
 class TicTacToeAgent:
     """Plays games with the model behind an OpenAI-compatible endpoint."""
 
-    def __init__(self, base_url: str | None = None, *, model: str = "model", tagged: bool = True) -> None:
+    def __init__(
+        self, base_url: str | None = None, *, model: str = "model", tagged: bool = True, opponent: str = "random"
+    ) -> None:
         self.base_url = base_url or os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8100/v1")
         self.model = model
         self.tagged = tagged
+        self.opponent = opponent
         self.http = httpx.AsyncClient(timeout=60)
 
-    async def play(self, task: Task, rng: random.Random, *, split: str = "train", tagged: bool | None = None) -> Played:
-        """One game of a task. Where the agent tags, headers name the run, and the reward is posted at its end."""
+    async def play(
+        self,
+        task: Task,
+        rng: random.Random,
+        *,
+        split: str = "train",
+        tagged: bool | None = None,
+        post_reward: bool = True,
+    ) -> Played:
+        """One game of a task. Where the agent tags, headers name the run, and the reward is posted at its end.
+
+        Against itself: the game of the side that begins, with the calls of both.
+        """
         tagged = self.tagged if tagged is None else tagged
+        if self.opponent != "self":
+            game = Game(task.board, rng, opponent=self.opponent)
+            return await self.sit(game, task, split, tagged, post_reward)
+        match = Match(task.board)
+        try:
+            async with asyncio.TaskGroup() as group:
+                both = [group.create_task(self.take(side, split, tagged, post_reward)) for side in match.sides]
+        except ExceptionGroup as errors:  # a call failed: the match is void, neither side has a reward
+            raise errors.exceptions[0] from errors
+        first, second = (side.result() for side in both)
+        assert first is not None
+        return first._replace(calls=first.calls + (second.calls if second else 0))
+
+    async def take(self, side: Side, split: str, tagged: bool, post_reward: bool) -> Played | None:
+        """Play one side of a match. None where the match ended before this side could move."""
+        await side.turn.wait()
+        if side.reward is not None:
+            return None
+        # what is held out stays held out, whoever's turn it is
+        board = side.board
+        held_out = any(board == task.board for task in tasks_of("eval"))
+        try:
+            return await self.sit(
+                side, Task(task_id(board), board, split), "eval" if held_out else split, tagged, post_reward
+            )
+        finally:
+            side.leave()
+
+    async def sit(self, seat: Seat, task: Task, split: str, tagged: bool, post_reward: bool) -> Played:
+        """One episode: play at a seat from its first board to the end."""
         episode = uuid.uuid4().hex
         tags = {"x-slipstream-episode": episode, "x-slipstream-task": task.id, "x-slipstream-split": split}
         llm = ChatOpenAI(
@@ -73,11 +128,10 @@ class TicTacToeAgent:
             default_headers=tags if tagged else None,
         )
         began = time.monotonic()
-        game = Game(task.board, rng)
-        state = await graph(llm, game).ainvoke({"messages": [HumanMessage(task.question)]})
+        state = await graph(llm, seat).ainvoke({"messages": [HumanMessage(task.question)]})
         calls = sum(isinstance(message, AIMessage) for message in state["messages"])
-        reward = -1.0 if game.reward is None else game.reward
-        if tagged:
+        reward = -1.0 if seat.reward is None else seat.reward
+        if tagged and post_reward:
             await self.post_reward(episode, reward)
         return Played(episode, task, reward, calls, time.monotonic() - began)
 
@@ -89,13 +143,13 @@ class TicTacToeAgent:
             reply.raise_for_status()
 
 
-def graph(llm: ChatOpenAI, game: Game):  # noqa: ANN201
+def graph(llm: ChatOpenAI, seat: Seat):  # noqa: ANN201
     """The graph of one game: the model moves, the tool answers, until the game has ended."""
 
     @tool
-    def play(square: int) -> str:
+    async def play(square: int) -> str:
         """Put an X on a free square, 1 to 9. Returns the board after the opponent's answer, or how the game ended."""
-        return game.play(square)
+        return await seat.move(square)
 
     moving = llm.bind_tools([play])
 
@@ -111,7 +165,7 @@ def graph(llm: ChatOpenAI, game: Game):  # noqa: ANN201
     builder.add_node("tools", ToolNode([play]))
     builder.add_edge(START, "think")
     builder.add_conditional_edges("think", after_thinking)
-    builder.add_conditional_edges("tools", lambda _: "think" if game.reward is None else END)
+    builder.add_conditional_edges("tools", lambda _: "think" if seat.reward is None else END)
     return builder.compile()
 
 
@@ -156,7 +210,7 @@ async def play_all(
 
 async def run(args: argparse.Namespace) -> int:
     """Play what the command line asks for. Returns the exit code: 1 when a game failed."""
-    agent = TicTacToeAgent(args.base_url, model=args.model, tagged=not args.untagged)
+    agent = TicTacToeAgent(args.base_url, model=args.model, tagged=not args.untagged, opponent=args.opponent)
     tasks = repeated(args.split, args.games, args.runs, args.seed)
     played: list[Played] = []
     failed = 0
@@ -191,6 +245,7 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--split", choices=("train", "eval"), default="train")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--opponent", choices=(*OPPONENTS, "self"), default="random")
     parser.add_argument("--untagged", action="store_true", help="send no header and post no reward")
     try:
         return asyncio.run(run(parser.parse_args()))

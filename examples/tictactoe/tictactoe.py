@@ -1,4 +1,4 @@
-"""Tic-tac-toe against an opponent that plays at random: the world of the tic-tac-toe agent.
+"""Tic-tac-toe against an opponent that plays at random, or perfectly: the world of the tic-tac-toe agent.
 
 The agent is always X and always to move. Each task is an opening: a board on which at most two stones stand already. A
 quarter of the openings are held out, so what the agent learns has to hold on boards that it never met.
@@ -11,11 +11,12 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Game", "Task", "best_value", "expert_move", "make_tasks", "show", "winner"]
+__all__ = ["OPPONENTS", "Game", "Task", "best_value", "expert_move", "make_tasks", "perfect_value", "show", "winner"]
 
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 EMPTY = "." * 9
 WON, DRAWN, LOST = "X has won", "a draw", "O has won"
+OVER = "the game is over"
 TAKEN = "that square is not free, X has lost"
 INSTRUCTIONS = "You play X. Take three in a row. A number is a free square."
 
@@ -66,6 +67,47 @@ def expert_move(board: str) -> int:
     return max(free(board), key=lambda square: value_of(board, square))
 
 
+@functools.cache
+def perfect_value(board: str) -> float:
+    """The reward from here, X to move, where both play as well as possible."""
+    values = []
+    for square in free(board):
+        after = put(board, square, "X")
+        if (end := winner(after)) is not None:
+            values.append(1.0 if end == "X" else 0.0)
+        else:
+            values.append(min(reply_value(after, reply) for reply in free(after)))
+    return max(values)
+
+
+def reply_value(board: str, square: int) -> float:
+    """The reward when O takes this free square and both play on as well as possible."""
+    after = put(board, square, "O")
+    if (end := winner(after)) is not None:
+        return -1.0 if end == "O" else 0.0
+    return perfect_value(after)
+
+
+def random_reply(board: str, rng: random.Random) -> int:
+    """Any free square."""
+    return rng.choice(free(board))
+
+
+def perfect_reply(board: str, rng: random.Random) -> int:
+    """One of the squares (0 to 8) that are best for O."""
+    values = {square: reply_value(board, square) for square in free(board)}
+    least = min(values.values())
+    return rng.choice([square for square, value in values.items() if value == least])
+
+
+OPPONENTS = {"random": random_reply, "perfect": perfect_reply}
+
+
+def task_id(board: str) -> str:
+    """The name of an opening, the same wherever it comes from."""
+    return "tictactoe-" + board.replace(".", "_")
+
+
 class Task(NamedTuple):
     """An opening. `split` is "train" or "eval"."""
 
@@ -94,7 +136,7 @@ def tasks_of(split: str) -> tuple[Task, ...]:
     random.Random(0).shuffle(boards)
     cut = len(boards) // 4
     chosen = {"eval": boards[:cut], "train": boards[cut:]}[split]
-    return tuple(Task("tictactoe-" + board.replace(".", "_"), board, split) for board in chosen)
+    return tuple(Task(task_id(board), board, split) for board in chosen)
 
 
 def make_tasks(split: str, count: int, seed: int = 0) -> list[Task]:
@@ -111,19 +153,25 @@ class Game:
     board: str
     rng: random.Random
     reward: float | None = None
+    opponent: str = "random"
+    """A name of ``OPPONENTS``."""
 
     def play(self, square: int) -> str:
-        """X takes a square (1 to 9), O answers at random. Returns what the agent sees: a board or how it ended."""
+        """X takes a square (1 to 9), O answers. Returns what the agent sees: a board or how it ended."""
         if self.reward is not None:
-            return "the game is over"
+            return OVER
         if not 1 <= square <= 9 or self.board[square - 1] != ".":
             self.reward = -1.0
             return TAKEN
         self.board = put(self.board, square - 1, "X")
         if winner(self.board) is None:
-            self.board = put(self.board, self.rng.choice(free(self.board)), "O")
+            self.board = put(self.board, OPPONENTS[self.opponent](self.board, self.rng), "O")
         end = winner(self.board)
         if end is None:
             return show(self.board)
         self.reward, says = {"X": (1.0, WON), "O": (-1.0, LOST), "-": (0.0, DRAWN)}[end]
         return f"{show(self.board)}\n{says}"
+
+    async def move(self, square: int) -> str:
+        """As ``play``: what an agent's tool awaits."""
+        return self.play(square)

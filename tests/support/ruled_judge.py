@@ -56,42 +56,12 @@ def quality_rule(runs: dict[str, str], shared: str) -> dict[str, float]:
     }
 
 
-LINES = ("123", "456", "789", "147", "258", "369", "159", "357")
-BOARD = re.compile(r"^\| ([1-9XO]) ([1-9XO]) ([1-9XO])\s*$", re.MULTILINE)
-MOVE = re.compile(r"^\| play #\d+ (\{.*\})\s*$", re.MULTILINE)
+def each(rule: Callable[[str], float]) -> Rule:
+    """A rule that looks at one run at a time, as the tasks in examples/ have one."""
+    return lambda runs, shared: {run: rule(f"{shared}\n{text}") for run, text in runs.items()}
 
 
-def tictactoe_rule(runs: dict[str, str], shared: str) -> dict[str, float]:
-    """1 where X's last move takes three in a row, 0.5 for a draw, else 0: a lost game, one that broke off, a taken square.
-
-    The board that the last move ends on is never shown to the model, so its outcome is worked out from the board before.
-    """
-    return {run: _tictactoe(f"{shared}\n{text}") for run, text in runs.items()}
-
-
-def _tictactoe(text: str) -> float:
-    cells = [cell for row in BOARD.findall(text) for cell in row][-9:]
-    moves = MOVE.findall(text)
-    try:
-        square = int(json.loads(moves[-1])["square"]) - 1
-    except (IndexError, ValueError, KeyError, TypeError):
-        return 0.0
-    if len(cells) < 9 or not 0 <= square <= 8 or cells[square] in "XO":
-        return 0.0
-    cells[square] = "X"
-    if _has_row(cells, "X"):
-        return 1.0
-    free = [i for i, cell in enumerate(cells) if cell not in "XO"]
-    if len(free) == 1:
-        cells[free[0]] = "O"
-    return 0.5 if len(free) < 2 and not _has_row(cells, "O") else 0.0
-
-
-def _has_row(cells: list[str], stone: str) -> bool:
-    return any(all(cells[int(i) - 1] == stone for i in line) for line in LINES)
-
-
-RULES: dict[str, Rule] = {"inbox": inbox_rule, "quality": quality_rule, "tictactoe": tictactoe_rule}
+RULES: dict[str, Rule] = {"inbox": inbox_rule, "quality": quality_rule}
 
 
 @dataclass

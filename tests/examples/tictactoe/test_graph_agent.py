@@ -115,3 +115,50 @@ def test_each_opening_is_played_several_times_in_a_row() -> None:
     ids = [task.id for task in repeated("train", 24, 8, seed=1)]
     assert [len(set(ids[i : i + 8])) for i in (0, 8, 16)] == [1, 1, 1]
     assert len(set(ids)) == 3
+
+
+def play_itself(url: str) -> Played:
+    empty = next(task for split in ("train", "eval") for task in tictactoe.tasks_of(split) if task.board == "." * 9)
+    agent = TicTacToeAgent(url, model="tiny", opponent="self")
+    return asyncio.run(agent.play(empty, random.Random(0)))
+
+
+def test_against_itself_each_side_is_an_episode_of_its_own(endpoint: Endpoint, url: str) -> None:
+    played = play_itself(url)
+    sides: dict[str, list[tuple[dict[str, str], dict[str, Any]]]] = {}
+    for headers, body in endpoint.calls:
+        sides.setdefault(headers["x-slipstream-episode"], []).append((headers, body))
+    assert len(sides) == 2
+    assert played.calls == len(endpoint.calls) == 7, "who takes the first free square wins with the fourth"
+    (first, calls), (second, answers) = sides.items()
+    assert first == played.episode
+    assert dict(endpoint.posts) == {first: {"value": 1.0}, second: {"value": -1.0}}
+    # the second side sees its opponent's stone as O, and its own runs are those of that board
+    assert answers[0][1]["messages"][0]["content"].endswith("O 2 3\n4 5 6\n7 8 9")
+    assert answers[0][0]["x-slipstream-task"] == "tictactoe-O________"
+    assert calls[1][1]["messages"][-1]["content"] == "X O 3\n4 5 6\n7 8 9"
+
+
+@pytest.mark.parametrize("reply", ["talk", "taken"])
+def test_who_leaves_a_match_loses_it(endpoint: Endpoint, url: str, reply: str) -> None:
+    endpoint.reply = reply
+    played = play_itself(url)
+    assert played.reward == -1.0
+    assert [body for _, body in endpoint.posts] == [{"value": -1.0}], "the other side never moved"
+
+
+def test_a_match_in_which_a_call_fails_has_no_reward(endpoint: Endpoint, url: str) -> None:
+    endpoint.reply = "down"
+    with pytest.raises(Exception, match="no engine"):
+        play_itself(url)
+    assert not endpoint.posts
+
+
+def test_a_held_out_board_stays_held_out_when_a_match_meets_it(
+    endpoint: Endpoint, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = tictactoe.Task(tictactoe.task_id("O" + "." * 8), "O" + "." * 8, "eval")
+    monkeypatch.setattr("tictactoe.graph_agent.tasks_of", lambda split: (board,))
+    play_itself(url)
+    splits = {headers["x-slipstream-task"]: headers["x-slipstream-split"] for headers, _ in endpoint.calls}
+    assert splits == {"tictactoe-_________": "train", "tictactoe-O________": "eval"}

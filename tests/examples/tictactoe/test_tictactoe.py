@@ -7,9 +7,9 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.ruled_judge import tictactoe_rule
 from tictactoe import players
 from tictactoe import tictactoe as game
+from tictactoe.task import TASKS
 
 
 def play(task: game.Task, move, rng: random.Random) -> float:
@@ -98,11 +98,11 @@ def test_make_tasks_begins_again_after_the_last() -> None:
     assert all(t.split == "eval" for t in tasks)
 
 
-@given(st.integers(0, 2**32))
-def test_a_judge_can_tell_from_the_calls_how_a_game_ended(seed: int) -> None:
+@given(st.integers(0, 2**32), st.sampled_from(["random", "perfect"]))
+def test_a_judge_can_tell_from_the_calls_how_a_game_ended(seed: int, opponent: str) -> None:
     """The agent makes no call after its last move, so no call shows the board that the move led to."""
     rng = random.Random(seed)
-    board = game.Game(rng.choice(game.openings()), rng)
+    board = game.Game(rng.choice(game.openings()), rng, opponent=opponent)
     shown = game.show(board.board)
     lines = [f"{game.INSTRUCTIONS}", *shown.splitlines()]
     number = 0
@@ -113,4 +113,34 @@ def test_a_judge_can_tell_from_the_calls_how_a_game_ended(seed: int) -> None:
         shown = board.play(square)
         lines += shown.splitlines() if board.reward is None else []
     text = "\n".join(f"| {line}" for line in lines)
-    assert tictactoe_rule({"a": text}, "")["a"] == (board.reward + 1) / 2
+    assert TASKS["tictactoe"].rule(text) == (board.reward + 1) / 2
+
+
+def test_nobody_beats_the_perfect_opponent_from_the_empty_board() -> None:
+    assert game.perfect_value(game.EMPTY) == 0
+    rng = random.Random(0)
+    for _ in range(100):
+        board = game.Game(game.EMPTY, rng, opponent="perfect")
+        while board.reward is None:
+            board.play(rng.choice(game.free(board.board)) + 1)
+        assert board.reward <= 0
+
+
+def test_the_perfect_value_is_what_two_perfect_players_get() -> None:
+    """A player who looks one move ahead with ``perfect_value`` gets it from every opening."""
+    rng = random.Random(0)
+
+    def best(board: str) -> int:
+        def value(square: int) -> float:
+            after = game.put(board, square, "X")
+            if (end := game.winner(after)) is not None:
+                return float(end == "X")
+            return min(game.reply_value(after, reply) for reply in game.free(after))
+
+        return max(game.free(board), key=value)
+
+    for opening in game.openings():
+        board = game.Game(opening, rng, opponent="perfect")
+        while board.reward is None:
+            board.play(best(board.board) + 1)
+        assert board.reward == game.perfect_value(opening)
