@@ -22,7 +22,8 @@ from typing import TypedDict
 from slipstream.client import AsyncClient
 from slipstream.contract import Event
 from slipstream.errors import ApiError
-from slipstream.operate.demo import HELD_OUT, InboxDriver, demo_config
+from slipstream.operate.demo_driver import HELD_OUT, TaskDriver
+from slipstream.operate.demo_task import demo_config, load_task, open_agent
 from slipstream.operate.progress import Progress
 from slipstream.operate.stack import CONFIG_ENV, start_stack
 from slipstream.operate.supervisor import Child, Supervisor
@@ -90,7 +91,7 @@ def _trainer(config_json: str, folder: Path, url: str) -> Child:
     return child
 
 
-async def train(driver: InboxDriver, url: str, folder: Path, args: argparse.Namespace, spoil: bool, seen: Seen) -> None:
+async def train(driver: TaskDriver, url: str, folder: Path, args: argparse.Namespace, spoil: bool, seen: Seen) -> None:
     """The agent works until the time is over. The clock starts with the first step."""
     stop, began, first = asyncio.Event(), time.monotonic(), None
     working = asyncio.create_task(driver.work(stop))
@@ -126,7 +127,8 @@ async def run(name: str, spoil: bool, args: argparse.Namespace) -> Seen:
     folder = args.data_dir.resolve() / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    config = demo_config(args.seed, folder / "data", args.set)
+    task = load_task("inbox")
+    config = demo_config(task, args.seed, folder / "data", args.set)
     seen, progress = Seen(), Progress()
     with (folder / "log").open("w", buffering=1) as log:
         supervisor = Supervisor(lambda who, line: print(f"{who:8} | {line}", file=log))
@@ -134,16 +136,17 @@ async def run(name: str, spoil: bool, args: argparse.Namespace) -> Seen:
             parts = config.model_copy(update={"trainer": config.trainer.model_copy(update={"enabled": False})})
             stack = await start_stack(parts, supervisor, progress.say)
             config = stack.config.model_copy(update={"trainer": config.trainer})
-            driver = InboxDriver(stack.url, args.seed)
-            seen.base = await driver.held_out("base", progress)
+            agent = await open_agent(task, f"{stack.url}/v1")
+            driver = TaskDriver(task, agent, args.seed)
+            seen.base = (await driver.held_out("base", progress)).mean
             child = supervisor.start(_trainer(config.model_dump_json(), folder, stack.url))
             await train(driver, stack.url, folder, args, spoil, seen)
             child.restart = False
             await supervisor.end(child)
             await _collect(stack.url, folder, seen)
-            seen.last = await driver.held_out("last", progress)
+            seen.last = (await driver.held_out("last", progress)).mean
             seen.failed = driver.tally.failed
-            await driver.client.close()
+            await agent.close()
         finally:
             await supervisor.stop()
     progress.say(

@@ -9,6 +9,9 @@ from slipstream.log import setup_logging
 
 
 def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--task", default="inbox", metavar="NAME", help="a folder of examples/ in a checkout; default: inbox"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", action="store_true", help="leave it running to play with")
     parser.add_argument("--data-dir", type=Path, default=Path("slipstream-data/demo"))
@@ -17,6 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-reward", action="store_true", help="the agent posts no reward: a judge (judge.model) has to score"
     )
+    parser.add_argument("--axis", choices=("version", "time"), default="version", help="what the plot is drawn over")
     parser.add_argument("--verbose", action="store_true", help="the parts' logs on the terminal too")
 
 
@@ -33,5 +37,7 @@ def run(args: argparse.Namespace) -> int:
         time_limit=args.time_limit or TIME_LIMIT,
         post_reward=not args.no_reward,
         verbose=args.verbose,
+        task=args.task,
+        axis=args.axis,
     )
     return asyncio.run(demo(options))

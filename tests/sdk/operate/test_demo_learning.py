@@ -1,0 +1,39 @@
+"""What the demo watches while the agent learns."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from tests.support import free_port
+from tests.support.server import Server
+
+from slipstream.client import AsyncClient
+from slipstream.operate.demo_learning import engine_tokens, goal, newest_reward, recorded
+
+
+async def test_tokens_by_the_engines_own_count(server: Server) -> None:
+    server.on(
+        "GET",
+        "/metrics",
+        'vllm:x 1\nvllm:generation_tokens_total{engine="0"} 1.5e2\nvllm:generation_tokens_total{engine="1"} 50\n',
+    )
+    async with httpx.AsyncClient(trust_env=False) as http:
+        assert await engine_tokens(server.url, http) == 200
+        assert await engine_tokens(f"http://127.0.0.1:{free_port()}", http) is None
+
+
+async def test_calls_in_the_store_once_it_has_caught_up(server: Server) -> None:
+    server.on("POST", "/sql", {"columns": ["n"], "rows": [[12]]})
+    assert await recorded(server.url, 12) == 12
+
+
+@pytest.mark.parametrize(("row", "seen"), [([0.25, 256], (0.25, 256)), ([None, 0], (0.0, 0))])
+async def test_the_reward_of_the_newest_episodes(server: Server, row: list, seen: tuple[float, int]) -> None:
+    server.on("POST", "/sql", {"columns": ["a", "n"], "rows": [row]})
+    async with AsyncClient(server.url) as client:
+        assert await newest_reward(client) == seen
+
+
+@pytest.mark.parametrize(("expert", "reached"), [(1.0, 0.99), (0.0, 0.0), (-0.5, -0.505)])
+def test_the_goal_is_a_hundredth_below_the_expert(expert: float, reached: float) -> None:
+    assert goal(expert) == pytest.approx(reached)
