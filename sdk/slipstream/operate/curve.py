@@ -99,7 +99,7 @@ def steps_of(events: Sequence[Event], began: float) -> list[StepPoint]:
 
 
 def plot(curve: LearningCurve, path: Path, *, axis: str = "version", dpi: int = 90) -> None:
-    """Draw reward with standard errors and counts, and entropy and KL below, over versions ("version") or over "time"."""
+    """Draw reward with standard errors and counts, entropy and KL below. ``axis``: "version" or "time"."""
     import matplotlib as mpl
 
     mpl.use("Agg")
