@@ -168,7 +168,8 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
     served = sorted({c.adapter for c in load.calls})
     with ThreadPoolExecutor(ALONE) as pool:
         reference = dict(zip(served, pool.map(lambda name: alone(engine, kept, name), served), strict=True))
-    wrong = sum(a != b for c in load.calls for a, b in zip(c.ids, reference[c.adapter], strict=True))
+    marks = {token for name, ids in reference.items() if name != model for token in ids}
+    wrong, wrong_base = wrong_tokens(load.calls, reference, marks, model)
     distinct = len({tuple(ids) for ids in reference.values()})
     before = [g for c in load.calls if c.began < quiet_until - 4 for g in c.gaps]
     during = [g for c in load.calls if quiet_until <= c.began < swapped_until for g in c.gaps]
@@ -181,6 +182,8 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
         "swap_adapters_served": len(reference),
         "swap_distinct_answers": distinct,
         "swap_wrong_tokens": wrong,
+        "swap_adapter_tokens_in_base_calls": wrong_base,
+        "swap_base_calls": sum(c.adapter == model for c in load.calls),
         "swap_live_p50_ms": round(1000 * statistics.median(seconds), 1),
         "swap_live_p99_ms": round(1000 * sorted(seconds)[min(len(seconds) - 1, int(0.99 * len(seconds)))], 1),
         "token_gap_p99_ms_before": round(1000 * quantile(before, 0.99), 1),
@@ -188,6 +191,18 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
         "token_gap_p999_ms_before": round(1000 * quantile(before, 0.999), 1),
         "token_gap_p999_ms_during": round(1000 * quantile(during, 0.999), 1),
     }
+
+
+def wrong_tokens(calls: list[Call], reference: dict[str, list[int]], marks: set[int], model: str) -> tuple[int, int]:
+    """(tokens of adapters' calls that are not their adapter's, tokens of the base model's calls that are an adapter's).
+
+    The base model has random weights, so its greedy answer depends on rounding and has no reference. ``marks``: all tokens
+    that the adapters say; the base model says none of them.
+    """
+    adapters = (c for c in calls if c.adapter != model)
+    wrong = sum(a != b for c in adapters for a, b in zip(c.ids, reference[c.adapter], strict=True))
+    marks = marks - set(reference.get(model, []))
+    return wrong, sum(t in marks for c in calls if c.adapter == model for t in c.ids)
 
 
 def alone(engine: str, folder: Path, name: str) -> list[int]:
