@@ -7,6 +7,7 @@
 # make docs    build the documentation site into site/, with every link checked
 # make fuzz    coverage-guided, ARGS="chunked -max_total_time=600" (needs atheris)
 # make bench   the benchmarks that need no GPU
+# make curves  every task of examples/ learns, by its reward and by a judge alone (ARGS="--only NAME --seed N"; hours)
 # make first-hour   a foreign agent at the default settings, with rewards and then with a judge (25 minutes)
 
 PYTHON ?= python3
@@ -18,7 +19,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-growth bench-gate bench-spoiled bench-operate first-hour first-hour-ci clean
+.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-growth bench-gate bench-spoiled bench-operate curves curves-ci first-hour first-hour-ci clean
 
 setup: $(VENV)/.ready
 
@@ -100,6 +101,13 @@ first-hour: setup
 # what CI runs of it: less time, and limits that a slow machine still meets
 first-hour-ci: setup
 	$(BIN)/python benchmarks/first_hour/first_hour.py --only tagged --minutes 3.5 --games 120 --least-gain 0.1 $(ARGS)
+
+curves: setup
+	$(BIN)/python benchmarks/curves/curves.py $(ARGS)
+
+# what CI runs of it: one task, and a gain that a slow machine still reaches
+curves-ci: setup
+	$(BIN)/python benchmarks/curves/curves.py --only inbox --by reward --seed 0 --minutes 0.8 --least-gain 0.1 --into $${TMPDIR:-/tmp}/slipstream-curves-ci $(ARGS)
 
 chaos: setup
 	$(BIN)/python tests/chaos/chaos.py --rounds 200 $(ARGS)
