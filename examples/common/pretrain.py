@@ -8,15 +8,18 @@ save(model, tokenizer, out)
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from common.hermes import END, encode, render, spelling_pairs
@@ -88,26 +91,40 @@ def gather(make: Callable[[int, int], list[Row]], *, count: int, seed: int, proc
     return [row for part in parts for row in part]
 
 
+def counts(parts: Iterable[Sized]) -> NDArray[np.int64]:
+    """The length of each."""
+    return np.fromiter(map(len, parts), np.int64)
+
+
+def within(lengths: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+    """For the parts of these lengths, one after another: which part each element is in (int64), and where in it."""
+    part = np.repeat(np.arange(len(lengths)), lengths)
+    place = np.arange(len(part)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return torch.from_numpy(part), torch.from_numpy(place)
+
+
 def pack(rows: Sequence[Row], device: str | torch.device = "cpu") -> Packed:
     """Rows as tensors on a device."""
-    lengths = torch.tensor([len(row.ids) for row in rows])
-    longest = int(lengths.max())
-    most = max(1, *(len(row.soft) for row in rows))
-    widest = max(1, *(len(chances) for row in rows for _, chances in row.soft), 1)
-    ids = torch.zeros(len(rows), longest, dtype=torch.int32)
-    own = torch.zeros(len(rows), longest, dtype=torch.bool)
-    places = torch.zeros(len(rows), most, dtype=torch.int64)
-    tokens = torch.zeros(len(rows), most, widest, dtype=torch.int64)
-    chances = torch.zeros(len(rows), most, widest)
-    for index, row in enumerate(rows):
-        ids[index, : len(row.ids)] = torch.tensor(row.ids, dtype=torch.int32)
-        own[index, : len(row.own)] = torch.tensor(row.own)
-        for turn, (place, choice) in enumerate(row.soft):
-            places[index, turn] = place
-            tokens[index, turn, : len(choice)] = torch.tensor(list(choice))
-            chances[index, turn, : len(choice)] = torch.tensor(list(choice.values()), dtype=torch.float32)
+    # Flat arrays, scattered at once: a tensor for each row or target would take minutes.
+    lengths, turns = counts(row.ids for row in rows), counts(row.soft for row in rows)
+    soft = [choice for row in rows for _, choice in row.soft]
+    widths = counts(soft)
+    ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.int32)
+    own = torch.zeros(ids.shape, dtype=torch.bool)
+    places = torch.zeros(len(rows), max(1, int(turns.max())), dtype=torch.int64)
+    tokens = torch.zeros(*places.shape, max(1, *widths.tolist(), 1), dtype=torch.int64)
+    chances = torch.zeros(tokens.shape)
+    token = within(lengths)
+    ids[token] = torch.from_numpy(np.fromiter(itertools.chain.from_iterable(row.ids for row in rows), np.int32))
+    own[token] = torch.from_numpy(np.fromiter(itertools.chain.from_iterable(row.own for row in rows), np.bool_))
+    row_, turn = within(turns)
+    places[row_, turn] = torch.tensor([place for row in rows for place, _ in row.soft], dtype=torch.int64)
+    target, slot = within(widths)
+    at = (row_[target], turn[target], slot)
+    tokens[at] = torch.from_numpy(np.fromiter(itertools.chain.from_iterable(soft), np.int64))
+    chances[at] = torch.from_numpy(np.fromiter((x for choice in soft for x in choice.values()), np.float32))
     moved = (x.to(device) for x in (ids, own))
-    return Packed(*moved, lengths, *(x.to(device) for x in (places, tokens, chances)))
+    return Packed(*moved, torch.from_numpy(lengths), *(x.to(device) for x in (places, tokens, chances)))
 
 
 def make_network(

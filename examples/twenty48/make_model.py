@@ -39,6 +39,8 @@ class Spelling:
     def __init__(self) -> None:
         self.tokenizer = make_tokenizer()
         self.encode = functools.cache(lambda text: tuple(encode(self.tokenizer, text)))
+        # One object for each set of directions: it travels between processes once for many rows.
+        self.chances = functools.cache(lambda ways: {self.ways[way]: 1 / len(ways) for way in ways})
         self.ways = {way: self.encode(way)[0] for way in DIRECTIONS}
 
     def seen(self, board: Board) -> Iterator[int]:
@@ -57,13 +59,17 @@ class Spelling:
         row.own += [False] * len(row.ids)
         while game.end is None:
             choices = player.choices(game.board, rng)
-            row.soft.append((len(row.ids), {self.ways[way]: 1 / len(choices) for way in choices}))
+            row.soft.append((len(row.ids), self.chances(tuple(choices))))
             way = rng.choice(choices)
             row.ids += (self.ways[way], *self.encode(END))
             row.own += [True, True]
             game.play(way)
             if game.end is None:
-                after = (*self.encode("<|im_start|>user\n"), *self.seen(game.board), *self.encode(END + "<|im_start|>assistant\n"))
+                after = (
+                    *self.encode("<|im_start|>user\n"),
+                    *self.seen(game.board),
+                    *self.encode(END + "<|im_start|>assistant\n"),
+                )
                 row.ids += after
                 row.own += [False] * len(after)
         return row
@@ -116,10 +122,10 @@ def main() -> None:
     model = make_network(tokenizer, WORDS, layers=LAYERS, intermediate=INTERMEDIATE)
     size = sum(p.numel() for p in model.parameters())
     data = pack(rows, args.device)
-    print(f"{size:,} parameters, {len(rows)} games of up to {data.ids.shape[1]} tokens, {time.monotonic() - began:.0f} s")
-    curve = train(
-        model, data, steps=args.steps, batch=args.batch, lr=args.lr, seed=args.seed, seconds=args.seconds
+    print(
+        f"{size:,} parameters, {len(rows)} games of up to {data.ids.shape[1]} tokens, {time.monotonic() - began:.0f} s"
     )
+    curve = train(model, data, steps=args.steps, batch=args.batch, lr=args.lr, seed=args.seed, seconds=args.seconds)
     model.to(dtype=torch.bfloat16)
     figures = measure(model, tokenizer, Played, items=args.measure, k_items=args.measure // 10, tokens=4)
     save(model, tokenizer, args.out)

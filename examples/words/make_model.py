@@ -1,0 +1,136 @@
+"""Make the small model of the guessing games: it has read the games of players most of whom heed nothing.
+
+    python examples/words/make_model.py OUT --device cuda
+
+Games, weights and their order come from the seed. Where a player finds several guesses equally good, the model learns all of
+them at once. The last line of output is JSON: what the model scores on held-out games.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common.hermes import CLOSE_NUMBER, CLOSE_TEXT, END, encode, render
+from common.pretrain import Row, gather, make_network, pack, save, train
+from common.sampling import measure
+
+from words.game import KINDS, Game, Item, make_items, pairs
+from words.players import choices, draw_habit, play_expert
+from words.vocabulary import DONE, VOCABULARY, make_tokenizer, opening_of, tools_of
+
+LAYERS, INTERMEDIATE = 4, 384
+
+
+class Spelling:
+    """Token ids of a game's texts, as the chat template writes them."""
+
+    def __init__(self) -> None:
+        self.tokenizer = make_tokenizer()
+        self.encode = functools.cache(lambda text: tuple(encode(self.tokenizer, text)))
+        # One object for each set of guesses: it travels between processes once for many rows.
+        self.chances = functools.cache(lambda found: {self.encode(guess)[0]: 1 / len(found) for guess in found})
+
+    def row(self, item: Item, rng: random.Random) -> Row:
+        """A whole game of one of the players, up to where it says that it is done."""
+        game, habit = Game(item), draw_habit(item.kind, rng)
+        question = [{"role": "user", "content": item.question}]
+        row = Row(render(self.tokenizer, question, tools_of(item.kind), ask=True), [])
+        row.own += [False] * len(row.ids)
+        close = self.encode((CLOSE_TEXT if item.kind == "word" else CLOSE_NUMBER) + END)
+        while game.left:
+            found = choices(habit, item.kind, game.told)
+            row.soft.append((len(row.ids) + 1, self.chances(tuple(found))))
+            guess = rng.choice(found)
+            said = (*self.encode(opening_of(item.kind)), *self.encode(guess), *close)
+            told = self.encode(f"<|im_start|>tool\n{game.guess(guess)}{END}<|im_start|>assistant\n")
+            row.ids += (*said, *told)
+            row.own += [True] * len(said) + [False] * len(told)
+        row.ids += self.encode(DONE + END)
+        row.own += [True, True]
+        return row
+
+
+spelling = functools.cache(Spelling)
+
+
+def make_rows(seed: int, count: int) -> list[Row]:
+    """`count` games, held-out ones too: reading about a game is not training on its reward."""
+    rng = random.Random(seed)
+    items = {kind: (*pairs(kind, "train"), *pairs(kind, "eval")) for kind in KINDS}
+    return [spelling().row(rng.choice(items[KINDS[index % 3 // 2]]), rng) for index in range(count)]
+
+
+@functools.cache
+def held_out(count: int) -> list[Item]:
+    """The first held-out games."""
+    return list(itertools.islice(make_items("eval"), count))
+
+
+class Played:
+    """One game as `common.sampling` plays it: call by call, as the agent does."""
+
+    def __init__(self, index: int, run: int) -> None:
+        self.game = Game(held_out(5000)[index])
+        self.messages: list[dict[str, Any]] = [{"role": "user", "content": self.game.item.question}]
+        self.tools = tools_of(self.game.item.kind)
+        self.done = False
+        self.reward = 0.0
+
+    def act(self, message: dict[str, Any]) -> None:
+        """Make the guesses that the message asks for."""
+        self.messages.append(message)
+        for call in message.get("tool_calls") or []:
+            try:
+                guess = str(json.loads(call["function"]["arguments"])[self.game.item.kind])
+            except (TypeError, KeyError):
+                guess = ""
+            self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": self.game.guess(guess)})
+        self.done = not message.get("tool_calls") or len(self.messages) > 20
+        self.reward = self.game.reward
+
+
+def main() -> None:
+    """Command line: train, then write the model in bf16 with its tokenizer to OUT."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--games", type=int, default=120_000)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--seconds", type=float, default=45, help="training ends in time")
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--measure", type=int, default=1000, help="held-out games to measure with")
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    began = time.monotonic()
+    rows = gather(make_rows, count=args.games, seed=args.seed)
+    tokenizer = make_tokenizer()
+    model = make_network(tokenizer, VOCABULARY, layers=LAYERS, intermediate=INTERMEDIATE, positions=512)
+    size = sum(p.numel() for p in model.parameters())
+    data = pack(rows, args.device)
+    print(
+        f"{size:,} parameters, {len(rows)} games of up to {data.ids.shape[1]} tokens, {time.monotonic() - began:.0f} s"
+    )
+    curve = train(model, data, steps=args.steps, batch=args.batch, lr=args.lr, seed=args.seed, seconds=args.seconds)
+    model.to(dtype=torch.bfloat16)
+    figures = measure(model, tokenizer, Played, items=args.measure, k_items=args.measure // 10, tokens=8)
+    save(model, tokenizer, args.out)
+    expert = sum(map(play_expert, held_out(args.measure))) / args.measure
+    print(json.dumps({"parameters": size, "loss": curve[-1], **figures, "expert": expert}))
+
+
+if __name__ == "__main__":
+    main()
