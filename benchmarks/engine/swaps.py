@@ -29,6 +29,8 @@ from streams import PROCESSES
 
 PROMPT = [{"role": "user", "content": "say it"}]
 TOKENS = 96
+PAUSE = 1.0
+"""Seconds from one swap to the next. A call of 96 tokens lasts about as long, so two or three adapters are at work at once."""
 ALONE = 4
 """Reference calls at once: as many as the engine holds adapters. One answer outweighs the rest in each of them."""
 
@@ -162,7 +164,7 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
         quiet_until = time.monotonic()
         for number in range(1, count + 1):
             seconds.append(go_live(proxy, model, number))
-            time.sleep(0.2)
+            time.sleep(PAUSE)
         swapped_until = time.monotonic()
         time.sleep(2)
     served = sorted({c.adapter for c in load.calls})
