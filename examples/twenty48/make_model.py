@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--measure", type=int, default=500, help="held-out games to measure with")
+    parser.add_argument("--measure", type=int, default=240, help="held-out games to measure with")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     began = time.monotonic()
