@@ -13,7 +13,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["DIRECTIONS", "Game", "Item", "legal", "make_item", "make_items", "read_board", "show", "slide"]
+__all__ = [
+    "DIRECTIONS",
+    "Game",
+    "Item",
+    "first_message",
+    "legal",
+    "make_item",
+    "make_items",
+    "next_message",
+    "show",
+    "slide",
+]
 
 Board = tuple[int, ...]
 """Rows from the top, one after another: 0 for a free square, else the tile's value."""
@@ -83,11 +94,6 @@ def show(board: Board) -> str:
     return "\n".join(" ".join(map(str, board[row : row + size])) for row in range(0, len(board), size))
 
 
-def read_board(text: str) -> Board:
-    """The board that a text shows, the other way round than `show`."""
-    return tuple(map(int, text.split()))
-
-
 class Item(NamedTuple):
     """One game to play. `seed` decides every tile that appears."""
 
@@ -100,6 +106,16 @@ class Item(NamedTuple):
     def question(self) -> str:
         """What the agent is told before it sees the board."""
         return RULES.format(target=self.target)
+
+
+def first_message(item: Item, board: Board) -> dict[str, str]:
+    """The user's first message: the rules and the board."""
+    return {"role": "user", "content": f"{item.question}\n{show(board)}"}
+
+
+def next_message(board: Board) -> dict[str, str]:
+    """The user's message after a move: the board."""
+    return {"role": "user", "content": show(board)}
 
 
 def make_item(split: str, index: int, seed: int = 0, *, size: int = SIZE, target: int = TARGET) -> Item:

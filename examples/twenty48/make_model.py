@@ -26,9 +26,9 @@ from common.hermes import END, encode, render
 from common.pretrain import Row, gather, make_network, pack, save, train
 from common.sampling import measure
 
-from twenty48.board import DIRECTIONS, Board, Game, make_item, show
+from twenty48.board import DIRECTIONS, Board, Game, first_message, make_item, next_message, show
 from twenty48.players import draw_player, play_expert
-from twenty48.vocabulary import WORDS, first_message, make_tokenizer, next_message
+from twenty48.vocabulary import WORDS, make_tokenizer
 
 LAYERS, INTERMEDIATE = 4, 384
 
