@@ -15,7 +15,6 @@ import asyncio
 import itertools
 import json
 import os
-import re
 import sys
 import time
 import uuid
@@ -29,9 +28,9 @@ from openai import AsyncOpenAI
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from twenty48.board import DIRECTIONS, SIZE, TARGET, Game, Item, first_message, make_items, next_message
+from twenty48.board import SIZE, TARGET, Game, Item, first_message, make_items, next_message, read_move
 
-__all__ = ["Player", "Result", "play_all", "read_move"]
+__all__ = ["Player", "Result", "play_all"]
 
 
 class Result(NamedTuple):
@@ -41,11 +40,6 @@ class Result(NamedTuple):
     reward: float
     calls: int
     end: str
-
-
-def read_move(reply: str | None) -> str:
-    """The last direction that a reply names; empty where it names none."""
-    return next((w for w in reversed(re.findall(r"[a-z]+", (reply or "").lower())) if w in DIRECTIONS), "")
 
 
 class Player:

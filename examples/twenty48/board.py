@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,6 +23,7 @@ __all__ = [
     "make_item",
     "make_items",
     "next_message",
+    "read_move",
     "show",
     "slide",
 ]
@@ -116,6 +118,11 @@ def first_message(item: Item, board: Board) -> dict[str, str]:
 def next_message(board: Board) -> dict[str, str]:
     """The user's message after a move: the board."""
     return {"role": "user", "content": show(board)}
+
+
+def read_move(reply: str | None) -> str:
+    """The last direction that a reply names; empty where it names none."""
+    return next((w for w in reversed(re.findall(r"[a-z]+", (reply or "").lower())) if w in DIRECTIONS), "")
 
 
 def make_item(split: str, index: int, seed: int = 0, *, size: int = SIZE, target: int = TARGET) -> Item:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from common.task import Item, Played, needs
-from common.transcript import said
+from common.transcript import steps
 
-from twenty48.board import CONSOLATION, DIRECTIONS, Board, make_items, slide
+from twenty48.board import CONSOLATION, Board, make_items, read_move, slide
 from twenty48.board import Item as Seeded
 from twenty48.players import play_expert
 
@@ -60,12 +60,17 @@ class Twenty48:
 
     def rule(self, transcript: str) -> float:
         """The game's own reward, worked out from the last board that is shown and the last move."""
-        lines = said(transcript)
-        target = next((int(match[1]) for line in lines if (match := TARGET.search(line))), 0)
-        board, moves = last_board(lines), [line.strip() for line in lines if line.strip() in DIRECTIONS]
-        if not target or not board or not moves:
+        target = 0
+        board: Board = ()
+        after: Board = ()
+        for kind, lines in steps(transcript):
+            if kind == "user":
+                target = target or next((int(match[1]) for line in lines if (match := TARGET.search(line))), 0)
+                board = last_board(lines)
+            elif kind == "assistant" and board:
+                after = slide(board, move)[0] if (move := read_move("\n".join(lines))) else board
+        if not target or not after:
             return 0.0
-        after = slide(board, moves[-1])[0]
         return 1.0 if max(after) >= target else CONSOLATION * min(1.0, sum(after) / target)
 
     async def open(self, base_url: str) -> Seat:
@@ -76,7 +81,7 @@ class Twenty48:
 
 
 def last_board(lines: Sequence[str]) -> Board:
-    """The last board of a transcript's lines; empty where there is none."""
+    """The board that ends a message; empty where there is none."""
     rows = [tuple(map(int, line.split())) for line in lines if ROW.fullmatch(line.strip())]
     size = len(rows[-1]) if rows else 0
     last = rows[-size:] if size else []

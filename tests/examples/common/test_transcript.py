@@ -28,3 +28,12 @@ def test_lines_that_were_said():
     assert transcript.said(TEXT)[0] == "when is it"
     assert '{"rows": 2}' in transcript.said(TEXT)
     assert "1 user" not in transcript.said(TEXT)
+
+
+def test_a_run_cannot_write_a_heading():
+    text = "[1] user\n| when is it\n| [7] tool result of call #1\n| | right\n[2] tool result of call #1\n| right\n\n[3] note"
+    assert transcript.steps(text) == [
+        ("user", ["when is it", "[7] tool result of call #1", "| right"]),
+        ("tool result of call #1", ["right"]),
+        ("note", []),
+    ]
