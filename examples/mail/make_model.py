@@ -86,7 +86,7 @@ def main() -> None:
     """Command line: train, then write the model in bf16 with its tokenizer to OUT."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--rows", type=int, default=150_000)
+    parser.add_argument("--rows", type=int, default=120_000)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--batch", type=int, default=384)
     parser.add_argument("--layers", type=int, default=3)
@@ -111,7 +111,12 @@ def main() -> None:
     curve = train(model, data, steps=args.steps, batch=args.batch, seed=args.seed, seconds=args.seconds)
     held_out = list(islice(questions("eval", args.seed), args.measure))
     figures = measure(
-        model, tokenizer, lambda i, _: Searching(held_out[i]), items=len(held_out), k_items=min(50, len(held_out))
+        model,
+        tokenizer,
+        lambda i, _: Searching(held_out[i]),
+        items=len(held_out),
+        k_items=min(50, len(held_out)),
+        tokens=16,
     )
     save(model, tokenizer, args.out)
     print(json.dumps({"parameters": size, "loss": curve[-1], **figures, "expert": expert_reward(held_out)}))

@@ -93,7 +93,12 @@ def main() -> None:
     curve = train(model, data, steps=args.steps, batch=args.batch, seed=args.seed, seconds=args.seconds)
     held_out = list(islice(cases("eval", args.seed), args.measure))
     figures = measure(
-        model, tokenizer, lambda i, _: Served(held_out[i]), items=len(held_out), k_items=min(50, len(held_out))
+        model,
+        tokenizer,
+        lambda i, _: Served(held_out[i]),
+        items=len(held_out),
+        k_items=min(50, len(held_out)),
+        tokens=16,
     )
     save(model, tokenizer, args.out)
     print(json.dumps({"parameters": size, "loss": curve[-1], **figures, "expert": expert_reward(held_out)}))
