@@ -65,7 +65,7 @@ class ClueTask:
             from clue.agent import ClueAgent
         except ModuleNotFoundError as error:
             raise Missing('pip install "pydantic-ai-slim[openai]"') from error
-        return ClueAgent(base_url)
+        return ClueAgent(base_url, model=self.name)
 
 
 TASK = ClueTask()

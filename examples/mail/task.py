@@ -56,7 +56,7 @@ class MailTask:
             from mail.agent import ResearchAgent
         except ModuleNotFoundError as error:
             raise Missing("pip install anthropic") from error
-        return ResearchAgent(base_url)
+        return ResearchAgent(base_url, model=self.name)
 
 
 TASK = MailTask()

@@ -56,7 +56,7 @@ class RetailTask:
             from retail.agent import ServiceAgent
         except ModuleNotFoundError as error:
             raise Missing("pip install openai-agents") from error
-        return ServiceAgent(base_url)
+        return ServiceAgent(base_url, model=self.name)
 
 
 class Read:
