@@ -136,10 +136,14 @@ def make_network(
     intermediate: int = 1024,
     heads: int = 4,
     positions: int = 1024,
+    vocabulary: int = 0,
 ) -> Qwen3ForCausalLM:
-    """The untrained network: about 2 million parameters as it stands. `words` are the tokenizer's."""
+    """The untrained network: about 2 million parameters as it stands. `words` are the tokenizer's.
+
+    `vocabulary`: at least so many tokens, the last of them unused.
+    """
     config = Qwen3Config(
-        vocab_size=len(tokenizer),
+        vocab_size=max(len(tokenizer), vocabulary),
         hidden_size=hidden,
         intermediate_size=intermediate,
         num_hidden_layers=layers,
