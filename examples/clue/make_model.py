@@ -107,12 +107,12 @@ def main() -> None:
     data = pack(rows, args.device)
     print(f"{len(rows)} calls of up to {data.ids.shape[1]} tokens in {time.time() - began:.0f} s", flush=True)
     curve = train(model, data, steps=args.steps, batch=args.batch, lr=args.lr, seed=args.seed, seconds=args.seconds)
+    save(model, tokenizer, args.out)
     held_out = list(itertools.islice(cases("eval"), args.measure))
     model.to(dtype=torch.bfloat16)
     figures = measure(
         model, tokenizer, lambda i, _: Played(held_out[i]), items=args.measure, k_items=min(100, args.measure)
     )
-    save(model, tokenizer, args.out)
     size = sum(p.numel() for p in model.parameters())
     print(json.dumps({"parameters": size, "loss": curve[-1], **figures, "expert": expert_reward(held_out)}))
 

@@ -8,6 +8,7 @@ save(model, tokenizer, out)
 
 from __future__ import annotations
 
+import copy
 import itertools
 import multiprocessing
 import os
@@ -233,6 +234,6 @@ def train(
 
 
 def save(model: Any, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write weights in bf16, the configuration and the tokenizer into a folder."""
-    model.to("cpu", torch.bfloat16).save_pretrained(out)
+    """Write weights in bf16, the configuration and the tokenizer into a folder. The model stays as and where it is."""
+    copy.deepcopy(model).to("cpu", torch.bfloat16).save_pretrained(out)
     tokenizer.save_pretrained(out)

@@ -109,6 +109,7 @@ def main() -> None:
     data = pack(rows, args.device)
     print(f"{len(rows)} rows of up to {data.ids.shape[1]} tokens in {time.monotonic() - began:.0f} s", flush=True)
     curve = train(model, data, steps=args.steps, batch=args.batch, seed=args.seed, seconds=args.seconds)
+    save(model, tokenizer, args.out)
     held_out = list(islice(questions("eval", args.seed), args.measure))
     figures = measure(
         model,
@@ -118,7 +119,6 @@ def main() -> None:
         k_items=min(50, len(held_out)),
         tokens=16,
     )
-    save(model, tokenizer, args.out)
     print(json.dumps({"parameters": size, "loss": curve[-1], **figures, "expert": expert_reward(held_out)}))
 
 

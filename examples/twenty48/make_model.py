@@ -126,9 +126,9 @@ def main() -> None:
         f"{size:,} parameters, {len(rows)} games of up to {data.ids.shape[1]} tokens, {time.monotonic() - began:.0f} s"
     )
     curve = train(model, data, steps=args.steps, batch=args.batch, lr=args.lr, seed=args.seed, seconds=args.seconds)
+    save(model, tokenizer, args.out)
     model.to(dtype=torch.bfloat16)
     figures = measure(model, tokenizer, Played, items=args.measure, k_items=args.measure // 10, tokens=4)
-    save(model, tokenizer, args.out)
     expert = sum(play_expert(make_item("eval", i)) for i in range(args.measure)) / args.measure
     print(json.dumps({"parameters": size, "loss": curve[-1], **figures, "expert": expert}))
 

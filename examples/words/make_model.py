@@ -125,9 +125,9 @@ def main() -> None:
         f"{size:,} parameters, {len(rows)} games of up to {data.ids.shape[1]} tokens, {time.monotonic() - began:.0f} s"
     )
     curve = train(model, data, steps=args.steps, batch=args.batch, lr=args.lr, seed=args.seed, seconds=args.seconds)
+    save(model, tokenizer, args.out)
     model.to(dtype=torch.bfloat16)
     figures = measure(model, tokenizer, Played, items=args.measure, k_items=args.measure // 10, tokens=8)
-    save(model, tokenizer, args.out)
     expert = sum(map(play_expert, held_out(args.measure))) / args.measure
     print(json.dumps({"parameters": size, "loss": curve[-1], **figures, "expert": expert}))
 
