@@ -57,13 +57,13 @@ class Endpoint:
         rest = question["content"].partition("The first guess was ")[2]
         told = [(rest.split(" ")[0], rest.partition(" ")[2])]
         for said, heard in zip(turns[::2], turns[1::2], strict=True):
-            guess = json.loads(said["tool_calls"][0]["function"]["arguments"])
-            told.append((str(guess.get(kind)), heard["content"]))
+            arguments = json.loads(said["tool_calls"][0]["function"]["arguments"])
+            told.append((str(arguments.get(kind)), heard["content"]))
         over = told[-1][1] == "right" or told[-1][1].startswith("no guesses left")
         if over or self.acts == "talk":
             return {"role": "assistant", "content": "done"}
-        guess: Any = expert_guess(kind, told) if self.acts == "expert" else rest.split(" ")[0]
-        arguments = {kind: int(guess) if kind == "number" else guess}
+        mine = expert_guess(kind, told) if self.acts == "expert" else rest.split(" ")[0]
+        arguments = {kind: int(mine) if kind == "number" else mine}
         if self.acts == "broken":
             arguments = {"letter": "x"}
         call = {
@@ -91,8 +91,8 @@ def url(endpoint: Endpoint) -> Iterator[str]:
         yield f"{served}/v1"
 
 
-def play(url: str, items: list[Item], **how: Any) -> list[Played | BaseException]:
-    async def all_of_them() -> list[Played | BaseException]:
+def play(url: str, items: list[Item], **how: Any) -> list[Any]:
+    async def all_of_them() -> list[Any]:
         agent = await TASK.open(url)
         try:
             return await asyncio.gather(*(agent.episode(item, **how) for item in items), return_exceptions=True)
@@ -174,7 +174,7 @@ def test_an_endpoint_that_knows_no_rewards_is_no_failure(endpoint: Endpoint, url
 
 @needs_node
 def test_games_of_a_process_that_dies_fail_at_once(url: str) -> None:
-    async def some() -> list[Played | BaseException]:
+    async def some() -> list[Any]:
         agent = await TASK.open(url)
         items = itertools.islice(make_items("train", 0), 4)
         games = [asyncio.create_task(agent.episode(item)) for item in items]
