@@ -47,3 +47,6 @@ def test_two_builds_are_the_same_bytes(tmp_path):
     # what mypyc makes is made where it runs (`python -m slipstream_proxy.compiled`), and is no part of the wheel
     assert not [n for n in names if n.endswith((".so", ".c", ".pyc"))]
     assert "slipstream_proxy/data/call/call.py" in names
+    # `slipstream demo` runs from the wheel
+    for part in ("common/task.py", "common/transcript.py", "inbox/task.py", "inbox/agent.py", "inbox/model/model.safetensors"):
+        assert f"slipstream/examples/{part}" in names

@@ -63,7 +63,7 @@ class LearningCurve:
 async def read_curve(url: str, title: str) -> LearningCurve:
     """The run that a proxy's store has."""
     query = (
-        "select adapter, avg(reward), stddev_samp(reward), count(*), avg(ended) from episodes "
+        "select adapter, avg(reward), stddev_samp(reward), count(*), avg(coalesce(ended, started)) from episodes "
         "where split = 'train' and reward is not null and adapter is not null group by adapter"
     )
     async with AsyncClient(url) as client:
