@@ -48,5 +48,11 @@ def test_two_builds_are_the_same_bytes(tmp_path):
     assert not [n for n in names if n.endswith((".so", ".c", ".pyc"))]
     assert "slipstream_proxy/data/call/call.py" in names
     # `slipstream demo` runs from the wheel
-    for part in ("common/task.py", "common/transcript.py", "inbox/task.py", "inbox/agent.py", "inbox/model/model.safetensors"):
+    for part in (
+        "common/task.py",
+        "common/transcript.py",
+        "inbox/task.py",
+        "inbox/agent.py",
+        "inbox/model/model.safetensors",
+    ):
         assert f"slipstream/examples/{part}" in names
