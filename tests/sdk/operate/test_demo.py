@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.support.fake_engine import FakeEngine
+
 from slipstream.operate.curve import LearningCurve, VersionPoint
-from slipstream.operate.demo import Options, _keep, _told
+from slipstream.operate.demo import Options, _keep, _told, demo
 from slipstream.operate.demo_driver import RewardSample
 
 
@@ -29,3 +31,33 @@ def test_the_figures_are_kept_beside_the_picture(tmp_path: Path) -> None:
     assert kept["task"] == "inbox"
     assert kept["curve"]["versions"] == [{"version": 0, "mean": 0.25, "error": 0.1, "count": 30, "at": 12.0}]
     assert kept["curve"]["held_out"] == [[0.2, 0.01, 256]]
+
+
+async def test_a_whole_run_without_a_trainer(tmp_path: Path, monkeypatch, capsys) -> None:
+    """On the fake engine, whose words are no answers: base, work, the reason why nothing was learned, last, and what is kept."""
+    monkeypatch.setattr("slipstream.operate.demo_driver.HELD_OUT", 12)
+    monkeypatch.setattr("slipstream.operate.demo_learning.FIRST_STEP_LIMIT", 3.0)
+    engine = await FakeEngine().start()
+    engine.models = {"inbox"}
+    flags = [f'engine.urls=["{engine.url}"]', "trainer.enabled=false", "engine.name=inbox"]
+    options = Options(seed=1, data_dir=tmp_path, flags=flags)
+    try:
+        assert await demo(options) == 0
+    finally:
+        await engine.stop()
+    told = capsys.readouterr()
+    summary = json.loads(told.out.splitlines()[-1])
+    assert summary["task"] == "inbox"
+    assert (summary["success_base"], summary["success_last"], summary["steps"]) == (0, 0, 0)
+    assert summary["failed_calls"] == 0
+    assert summary["episodes"] >= 8
+    assert summary["recorded"] >= summary["calls"] == summary["episodes"] + 24
+    assert "no step in 3 s" in told.err
+    assert "held-out reward of the base model: 0.000 ± 0.000 (12 episodes); a scripted expert has 1.000" in told.err
+    kept = json.loads((options.folder / "curve.json").read_text())["curve"]
+    (version,) = kept["versions"]
+    assert version["version"] == 0
+    assert 0 < version["count"] <= summary["episodes"]
+    assert 0 <= version["at"] < 60
+    assert kept["held_out"] == [[0, 0, 12], [0, 0, 12]]
+    assert (options.folder / "success.png").stat().st_size > 5000
