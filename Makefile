@@ -60,7 +60,7 @@ test-deploy: setup services .venv-sky/.ready
 bench: bench-store bench-judge bench-proxy bench-trainer
 
 bench-proxy: setup
-	-$(BIN)/python -m slipstream_proxy.compiled
+	-sh scripts/services.sh nginx
 	$(BIN)/python benchmarks/proxy/bench.py $(ARGS)
 
 bench-soak: setup

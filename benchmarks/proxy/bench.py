@@ -19,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from interpreter import Interpreter, fastest
 from targets import (
     OTHER_CORE,
     Target,
@@ -93,7 +94,10 @@ def main() -> None:
         wait_port(mock_port)
         nginx = start_nginx(stack, folder, mock_port)
         litellm = start_litellm(stack, folder, mock_port) if options.litellm else None
-        ours = [start_slipstream(stack, folder, f"http://127.0.0.1:{mock_port}", d) for d in ("process", "power")]
+        python = fastest()
+        compile_proxy(python)
+        upstream = f"http://127.0.0.1:{mock_port}"
+        ours = [start_slipstream(stack, folder, upstream, d, interpreter=python) for d in ("process", "power")]
         targets = [Target("direct", mock_port, mock.pid), *([nginx] if nginx else []), *ours]
         targets += [litellm] if litellm else []
         body = bodies(folder)
@@ -107,10 +111,16 @@ def main() -> None:
                         found = run(load, target, case[1], options.seconds, body[case[0]])
                         results.setdefault((target.name, *case), []).append(found)
             print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
-        report(targets, results, fdatasyncs(folder))
+        report(targets, results, fdatasyncs(folder), python)
 
 
-def report(targets: list[Target], results: Results, syncs: float) -> None:
+def compile_proxy(python: Interpreter) -> None:
+    """Unless it is already; without a compiler the sources are measured."""
+    command = [python.path, "-m", "slipstream_proxy.compiled"]
+    subprocess.run(command, env={**os.environ, **python.env}, check=False, stdout=sys.stderr)
+
+
+def report(targets: list[Target], results: Results, syncs: float, python: Interpreter) -> None:
     columns = {"rps": 10, "p50_us": 10, "p99_us": 11, "cpu_us": 9, "cpu_us_per_event": 14}
     print(f"{'':22}{'body':8}{'conns':>6}{'req/s':>10}{'p50 us':>10}{'p99 us':>11}{'CPU us':>9}{'CPU us/event':>14}")
     for body, connections in CASES:
@@ -141,6 +151,7 @@ def report(targets: list[Target], results: Results, syncs: float) -> None:
         "fdatasync_per_s": round(syncs, 1),
         "recorded": sum(t.recorded() for t in recording),
         "answered": sum(t.answered for t in recording),
+        "interpreter": f"{python.version} at {python.path}",
     }
     print(json.dumps(line))
 

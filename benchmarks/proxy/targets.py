@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from interpreter import Interpreter
+
 from slipstream.config import Config
 from slipstream_proxy.keys import Keys
 from slipstream_proxy.segments import list_segments, read_segment
@@ -115,9 +117,16 @@ def cpu_seconds(pid: int) -> float:
 
 
 def start_slipstream(
-    stack: contextlib.ExitStack, folder: Path, engine: str, durability: str, *, model: str = "m"
+    stack: contextlib.ExitStack,
+    folder: Path,
+    engine: str,
+    durability: str,
+    *,
+    model: str = "m",
+    interpreter: Interpreter | None = None,
 ) -> Target:
     """One worker with keys, tags, a model map and metrics; every call is recorded."""
+    python = interpreter or Interpreter(sys.executable, "", 0.0)
     data = folder / durability
     _, secret = Keys(data / "keys.json").add("bench", ["inference"])
     config = Config.model_validate(
@@ -130,8 +139,13 @@ def start_slipstream(
     )
     sock = socket.create_server(("127.0.0.1", 0), backlog=4096)
     stack.enter_context(contextlib.closing(sock))
-    env = {**os.environ, "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(), "SLIPSTREAM_LOG_LEVEL": "warning"}
-    command = [sys.executable, "-m", "slipstream_proxy.data.worker", "0", sock.fileno()]
+    env = {
+        **os.environ,
+        **python.env,
+        "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(),
+        "SLIPSTREAM_LOG_LEVEL": "warning",
+    }
+    command = [python.path, "-m", "slipstream_proxy.data.worker", "0", sock.fileno()]
     process = start(stack, command, PROXY_CORE, env=env, pass_fds=(sock.fileno(),))
     port = sock.getsockname()[1]
     wait_port(port)
