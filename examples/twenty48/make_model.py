@@ -106,9 +106,9 @@ def main() -> None:
     """Command line: train, then write the model in bf16 with its tokenizer to OUT."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--games", type=int, default=60_000)
+    parser.add_argument("--games", type=int, default=25_000)
     parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--seconds", type=float, default=45, help="training ends in time")
+    parser.add_argument("--seconds", type=float, default=120, help="training ends in time")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)

@@ -105,9 +105,9 @@ def main() -> None:
     """Command line: train, then write the model in bf16 with its tokenizer to OUT."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--games", type=int, default=120_000)
+    parser.add_argument("--games", type=int, default=60_000)
     parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--seconds", type=float, default=45, help="training ends in time")
+    parser.add_argument("--seconds", type=float, default=90, help="training ends in time")
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from common.hermes import encode, not_rerendered, render
 from common.pretrain import pack
+from common.sampling import play_out
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from twenty48 import make_model
 from twenty48.board import DIRECTIONS, Game, first_message, make_item, next_message
 from twenty48.players import play_expert
 from twenty48.vocabulary import WORDS, make_tokenizer
+
+MODEL = Path(make_model.__file__).parent / "model"
 
 
 def test_a_row_is_what_the_template_writes_of_the_same_game() -> None:
@@ -58,3 +64,17 @@ def test_a_game_in_process_is_the_agents() -> None:
         played.act({"role": "assistant", "content": f"{move}"})
     assert played.reward == game.reward == 1.0
     assert len(played.messages) == 2 * game.turns
+
+
+def test_the_committed_model_starts_where_the_readme_says() -> None:
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32),
+        AutoTokenizer.from_pretrained(MODEL),
+    )
+    assert tokenizer.backend_tokenizer.to_str() == make_tokenizer().backend_tokenizer.to_str()
+    assert tokenizer.chat_template == make_tokenizer().chat_template
+    torch.manual_seed(0)
+    figures = play_out(model, tokenizer, [make_model.Played(i, 0) for i in range(40)], tokens=4)
+    assert 0.2 < figures["reward"] < 0.55
+    assert figures["exact"] > 0.98
+    assert 8 < figures["calls"] < 25

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
+import torch
 from common.hermes import encode, not_rerendered, render
 from common.pretrain import pack
+from common.sampling import play_out
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from words import make_model
 from words.game import KINDS, NUMBERS, WORDS, Game, answer, pairs
 from words.players import expert_guess
 from words.vocabulary import DONE, VOCABULARY, guess_message, make_tokenizer, tools_of
+
+MODEL = Path(make_model.__file__).parent / "model"
 
 
 def test_a_row_is_what_the_template_writes_of_the_same_game() -> None:
@@ -68,3 +74,17 @@ def test_a_broken_call_costs_a_guess() -> None:
     call = {"id": "a", "type": "function", "function": {"name": "guess", "arguments": '{"letter": "x"}'}}
     played.act({"role": "assistant", "content": None, "tool_calls": [call]})
     assert played.messages[-1]["content"] == "no such guess"
+
+
+def test_the_committed_model_starts_where_the_readme_says() -> None:
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32),
+        AutoTokenizer.from_pretrained(MODEL),
+    )
+    assert tokenizer.backend_tokenizer.to_str() == make_tokenizer().backend_tokenizer.to_str()
+    assert tokenizer.chat_template == make_tokenizer().chat_template
+    torch.manual_seed(0)
+    figures = play_out(model, tokenizer, [make_model.Played(i, 0) for i in range(120)], tokens=8)
+    assert 0.12 < figures["reward"] < 0.45
+    assert figures["exact"] > 0.98
+    assert 3 < figures["calls"] < 6
