@@ -14,6 +14,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 0
+NODE_AGENT := examples/words/node_modules/.package-lock.json
 ARGS ?=
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
@@ -37,9 +38,13 @@ demo: setup
 services:
 	sh scripts/services.sh
 
+# Without npm, or where it reaches no registry, the tests of this agent are left out.
+$(NODE_AGENT): examples/words/package-lock.json
+	@npm ci --prefix examples/words --silent --no-audit --no-fund || echo "npm ci --prefix examples/words failed: the Node agent is not tested"
+
 test: test-fast test-engine
 
-test-fast: setup services
+test-fast: setup services | $(NODE_AGENT)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not engine and not learning and not chaos" $(ARGS)
 
 test-engine: setup services
@@ -102,7 +107,7 @@ first-hour: setup
 first-hour-ci: setup
 	$(BIN)/python benchmarks/first_hour/first_hour.py --only tagged --minutes 3.5 --games 120 --least-gain 0.1 $(ARGS)
 
-curves: setup
+curves: setup | $(NODE_AGENT)
 	$(BIN)/python benchmarks/curves/curves.py $(ARGS)
 
 # what CI runs of it: one task, and a gain that a slow machine still reaches
