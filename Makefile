@@ -76,6 +76,7 @@ bench-store: setup
 	$(BIN)/python benchmarks/store/bench_batches.py $(ARGS)
 
 bench-growth: setup
+	-$(BIN)/python -m slipstream_proxy.compiled
 	$(BIN)/python benchmarks/store/bench_growth.py $(ARGS)
 
 bench-judge: setup

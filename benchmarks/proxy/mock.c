@@ -1,7 +1,7 @@
 /* A mock of vLLM's chat route: one thread, epoll. Usage: mock PORT TOKENS GAP_MS
  *
  * A bare request gets a bare reply, an injected one ids and log-probabilities, as vLLM writes them. A stream sends an event a token, GAP_MS
- * apart. GET anything answers 200, so that health checks pass. */
+ * apart. Adapters can be loaded and are listed. GET anything else answers 200, so that health checks pass. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_FD = 65536, HEAD = 1024 };
+enum { MAX_FD = 65536, HEAD = 1024, MAX_ADAPTERS = 64, NAME = 1024 };
 
 typedef struct {
     char *in;
@@ -31,6 +31,8 @@ static char *whole[2];
 static size_t whole_size[2];
 static int tokens;
 static double gap;
+static char adapters[MAX_ADAPTERS][NAME], roots[MAX_ADAPTERS][NAME];
+static int adapter_count;
 
 static double now(void) {
     struct timespec t;
@@ -117,10 +119,49 @@ static void event(int fd, Conn *c) {
     c->due += gap;
 }
 
+/* The string behind a key of a flat JSON object. */
+static void member(const char *body, const char *key, char *out) {
+    const char *at = strstr(body, key), *end;
+    *out = 0;
+    if (!at || !(at = strchr(at + strlen(key), ':')) || !(at = strchr(at, '"')) || !(end = strchr(at + 1, '"'))) return;
+    if (end - at <= NAME) memcpy(out, at + 1, (size_t)(end - at - 1)), out[end - at - 1] = 0;
+}
+
+static void change_adapters(const char *path, const char *body) {
+    char name[NAME], root[NAME];
+    member(body, "\"lora_name\"", name);
+    member(body, "\"lora_path\"", root);
+    int i = 0;
+    while (i < adapter_count && strcmp(adapters[i], name)) i++;
+    if (!strncmp(path, "/v1/load", 8) && i < MAX_ADAPTERS) {
+        strcpy(adapters[i], name);
+        strcpy(roots[i], root);
+        adapter_count += i == adapter_count;
+    } else if (i < adapter_count) {
+        adapter_count--;
+        memmove(adapters[i], adapters[adapter_count], NAME);
+        memmove(roots[i], roots[adapter_count], NAME);
+    }
+}
+
+static void list_models(int fd) {
+    static char data[MAX_ADAPTERS * (2 * NAME + 64)], out[sizeof data + HEAD];
+    int n = sprintf(data, "{\"object\":\"list\",\"data\":[{\"id\":\"m\",\"root\":\"m\"}");
+    for (int i = 0; i < adapter_count; i++) n += sprintf(data + n, ",{\"id\":\"%s\",\"root\":\"%s\"}", adapters[i], roots[i]);
+    n += sprintf(data + n, "]}");
+    int size = sprintf(out, "HTTP/1.1 200 OK\r\nserver: mock\r\ncontent-length: %d\r\ncontent-type: application/json\r\n\r\n%s", n, data);
+    put(fd, out, (size_t)size);
+}
+
 static void answer(int fd, Conn *c, size_t head, size_t length) {
-    char *body = c->in + head;
+    char *body = c->in + head, *path = strchr(c->in, ' ');
     char keep = body[length];
+    if (path && !strncmp(c->in, "GET /v1/models ", 15)) {
+        list_models(fd);
+        return;
+    }
     body[length] = 0;
+    if (path && (!strncmp(path + 1, "/v1/load_lora", 13) || !strncmp(path + 1, "/v1/unload_lora", 15))) change_adapters(path + 1, body);
     c->injected = strstr(body, "\"return_token_ids\":true") != NULL;
     int stream = strstr(body, "\"stream\":true") != NULL || strstr(body, "\"stream\": true") != NULL;
     body[length] = keep;

@@ -173,7 +173,7 @@ class Soak:
     def fill(self) -> None:
         """A store that has grown for long, before the proxy starts."""
         sys.path.insert(0, str(HERE.parent / "store"))
-        from bench_growth import fill
+        from filling import fill
 
         from slipstream_proxy.store import open_store
         from slipstream_proxy.store.values import Rules

@@ -1,12 +1,11 @@
-"""What long runs, many conversations and big exports cost: the part of ``bench_growth`` that fills stores by itself.
+"""What long runs and many conversations cost: the part of ``bench_growth`` that fills stores by itself.
 
-``python benchmarks/store/long_runs.py [--calls 2000] [--turns 150] [--small 10000] [--large 100000]``. The last line is one
+``python benchmarks/store/long_runs.py [--calls 2000] [--turns 150]``. The last line is one
 JSON object:
 
 - ``long_run_mb``: the most megabytes that a run of so many calls is as its page, its batch, its group or its export;
   ``long_run_rss_mb``: the most memory that reading it took.
 - ``ingest_growth``: what a call of one of 128 conversations costs at that turn, against one of 8.
-- ``export_growth``: what an episode's export costs in the large store, against the small one.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+from filling import started_of
 
 from slipstream.contract import BatchLeaseIn, GroupLeaseIn, RewardIn
 from slipstream_proxy.control.export import pieces
@@ -32,6 +32,8 @@ from slipstream_proxy.store.values import EpisodeFilter, RecordedCall, Rules
 
 NOW = 1_800_000_000.0
 MB = 2**20
+WINDOW = 5_000
+"""Episodes of an export that are timed together."""
 READS = ("page", "batch", "group", "export")
 
 
@@ -110,7 +112,7 @@ def read_run(folder: str, what: str, answer: multiprocessing.Queue[tuple[float, 
             writer.write_table(batch.table)
         size = sink.tell()
     else:
-        size = sum(len(part) for part in pieces(store, EpisodeFilter(), "jsonl", "auto", lambda _: None))
+        size = sum(len(part) for part in pieces(store, EpisodeFilter(), "jsonl", lambda _: None))
     answer.put((size / MB, peak() - before))
 
 
@@ -152,41 +154,35 @@ def ingest(turns: int) -> dict[str, float]:
     return {"ingest_8_ms": round(few, 2), "ingest_128_ms": round(many, 2), "ingest_growth": round(many / few, 2)}
 
 
-def exported(store: Store) -> Iterator[bytes]:
-    return pieces(store, EpisodeFilter(), "jsonl", "auto", lambda _: None)
+def exported(store: Store, until: float | None = None) -> Iterator[bytes]:
+    return pieces(store, EpisodeFilter(until=until), "jsonl", lambda _: None)
 
 
-def exports(sizes: tuple[int, int]) -> dict[str, float]:
-    from bench_growth import fill
-
-    rates = []
-    for size in sizes:
-        with tempfile.TemporaryDirectory() as folder:
-            store = opened(folder)
-            fill(store, size)
-            begun = time.perf_counter()
-            lines = sum(part.count(b"\n") for part in exported(store))
-            rates.append(lines / (time.perf_counter() - begun))
-            assert lines == size
-            store.close()
-    return {"export_per_s": round(rates[1]), "export_growth": round(rates[0] / rates[1], 2)}
+def export_us(store: Store, episodes: int) -> float:
+    """Microseconds of an episode's export, at the newest, in the middle and at the oldest of a filled store."""
+    window = min(WINDOW, episodes // 3)
+    spent, lines = 0.0, 0
+    for last in (episodes, episodes // 2, window):
+        most, began = lines + window, time.perf_counter()
+        for part in exported(store, until=started_of(last, episodes)):
+            lines += part.count(b"\n")
+            if lines >= most:
+                break
+        spent += time.perf_counter() - began
+    return round(1e6 * spent / lines, 1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=2_000)
     parser.add_argument("--turns", type=int, default=150)
-    parser.add_argument("--small", type=int, default=10_000)
-    parser.add_argument("--large", type=int, default=100_000)
-    parser.add_argument("--only", choices=("run", "ingest", "export"))
+    parser.add_argument("--only", choices=("run", "ingest"))
     args = parser.parse_args()
     found: dict[str, float] = {}
     if args.only in (None, "run"):
         found |= long_run(args.calls)
     if args.only in (None, "ingest"):
         found |= ingest(args.turns)
-    if args.only in (None, "export"):
-        found |= exports((args.small, args.large))
     print(json.dumps(found))
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
 from tests.support.dataplane import eventually
 
 from slipstream.config import Config
-from slipstream_proxy.data.engines.control_link import ControlLink
+from slipstream_proxy.data.engines.control_link import MOST_PINS, ControlLink
 from slipstream_proxy.data.engines.live import LiveView
 
 STATE = {"models": {"tiny": {"base": "tiny", "live": "tiny@1"}}, "engines": [{"url": "http://a", "ok": True}]}
+
+
+Pins = Callable[[list[dict[str, str]]], Awaitable[web.Response]]
 
 
 @pytest.fixture
@@ -21,7 +25,7 @@ async def speak(tmp_path):
     """``await speak(live, pin)``: a control plane that writes these pieces, then holds the line; a link to it."""
     runners, links, tasks = [], [], []
 
-    async def make(pieces: list[bytes], pin: web.Response | None = None, *, hold: bool = True) -> ControlLink:
+    async def make(pieces: list[bytes], pin: Pins | web.Response | None = None, *, hold: bool = True) -> ControlLink:
         async def live(request: web.Request) -> web.StreamResponse:
             response = web.StreamResponse()
             await response.prepare(request)
@@ -33,13 +37,14 @@ async def speak(tmp_path):
             return response
 
         async def answer(request: web.Request) -> web.Response:
-            assert set(await request.json()) == {"key", "episode", "model", "task", "split"}
+            asked = await request.json()
+            assert all(set(one) == {"key", "episode", "model", "task", "split"} for one in asked)
             assert pin is not None
-            return pin
+            return await pin(asked) if callable(pin) else pin
 
         app = web.Application()
         app.router.add_get("/internal/live", live)
-        app.router.add_post("/internal/pin", answer)
+        app.router.add_post("/internal/pins", answer)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         path = tmp_path / "s"
@@ -86,9 +91,11 @@ async def test_a_line_that_ends_is_said_and_begun_again(speak):
 @pytest.mark.parametrize(
     ("status", "text", "answer"),
     [
-        (200, '{"adapter": "tiny@1", "arm": "live"}', {"adapter": "tiny@1", "arm": "live"}),
-        (200, '{"arm": "live"}', None),
+        (200, '[{"adapter": "tiny@1", "arm": "live"}]', {"adapter": "tiny@1", "arm": "live"}),
+        (200, '[{"arm": "live"}]', None),
+        (200, "[null]", None),
         (200, "[]", None),
+        (200, '{"adapter": "tiny@1"}', None),
         (200, "rubbish", None),
         (500, "{}", None),
     ],
@@ -98,6 +105,44 @@ async def test_pins(speak, status, text, answer):
     assert await link.pin("-", "e", "tiny", None, "train") is None, "nobody is asked before the line is up"
     await eventually(lambda: link.live.connected)
     assert await link.pin("-", "e", "tiny", None, "train") == answer
+
+
+async def test_pins_of_runs_that_begin_together_are_asked_for_in_few_requests(speak):
+    sizes = []
+
+    async def pins(asked: list[dict[str, str]]) -> web.Response:
+        sizes.append(len(asked))
+        await asyncio.sleep(0.01)
+        return web.json_response([{"adapter": one["episode"], "arm": "live"} for one in asked])
+
+    link = await speak([json.dumps(STATE).encode() + b"\n"], pins)
+    await eventually(lambda: link.live.connected)
+    first = asyncio.create_task(link.pin("-", "first", "tiny", None, "train"))
+    await asyncio.sleep(0.005)
+    names = [f"e{n}" for n in range(2 * MOST_PINS)]
+    found = await asyncio.gather(*(link.pin("-", name, "tiny", None, "train") for name in names))
+    assert [one["adapter"] for one in found] == names
+    assert (await first)["adapter"] == "first"
+    assert sizes == [1, MOST_PINS, MOST_PINS]
+
+
+async def test_no_run_waits_behind_others_for_a_control_plane_that_hangs(speak, monkeypatch):
+    monkeypatch.setattr("slipstream_proxy.data.engines.control_link.PIN_LIMIT", 0.2)
+    asked = []
+
+    async def hang(some: list[dict[str, str]]) -> web.Response:
+        asked.append(len(some))
+        await asyncio.sleep(60)
+        return web.json_response([])
+
+    link = await speak([json.dumps(STATE).encode() + b"\n"], hang)
+    await eventually(lambda: link.live.connected)
+    began = asyncio.get_running_loop().time()
+    first = asyncio.create_task(link.pin("-", "first", "tiny", None, "train"))
+    await asyncio.sleep(0.05)
+    assert await asyncio.gather(*(link.pin("-", f"e{n}", "tiny", None, "train") for n in range(20))) == [None] * 20
+    assert await first is None
+    assert asked == [1] and asyncio.get_running_loop().time() - began < 3.0
 
 
 async def test_nobody_there(tmp_path):

@@ -135,7 +135,7 @@ class FakeControlSocket:
     async def start(self):
         app = web.Application(client_max_size=2**30)
         app.router.add_get("/internal/live", self.live)
-        app.router.add_post("/internal/pin", self.pin)
+        app.router.add_post("/internal/pins", self.pin)
         app.router.add_get("/internal/metrics", self.metrics)
         app.router.add_route("*", "/{path:.*}", self.any)
         self.runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
@@ -152,8 +152,9 @@ class FakeControlSocket:
             await self.changed.wait()
 
     async def pin(self, request):
-        self.pins.append(await request.json())
-        return web.json_response({"adapter": "tiny@1", "arm": "control"})
+        asked = await request.json()
+        self.pins += asked
+        return web.json_response([{"adapter": "tiny@1", "arm": "control"}] * len(asked))
 
     async def metrics(self, request):
         return web.Response(

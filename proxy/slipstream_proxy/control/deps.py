@@ -56,7 +56,8 @@ def away() -> Problem:
     )
 
 
-def _ignore(task: asyncio.Future[Any]) -> None:
+def ignore(task: asyncio.Future[Any]) -> None:
+    """As a task's last callback: nobody waits for what it comes to."""
     if not task.cancelled():
         task.exception()
 
@@ -123,7 +124,7 @@ class Deps:
         running = asyncio.ensure_future(asked)
         while not (await asyncio.wait({running}, timeout=PATIENCE))[0]:
             if not await self.health.check():
-                running.add_done_callback(_ignore)  # its thread ends with the driver's own time-out
+                running.add_done_callback(ignore)  # its thread ends with the driver's own time-out
                 raise away()
         try:
             return running.result()

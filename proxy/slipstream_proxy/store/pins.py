@@ -8,6 +8,9 @@ from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.rows import PinRow, eid_of
 from slipstream_proxy.store.values import Pin, PinAsk
 
+ROWS = 1_000
+"""Of one statement."""
+
 
 class PinTable:
     def __init__(self, db: Driver) -> None:
@@ -41,8 +44,11 @@ class PinTable:
         if not self.db.shared:
             tx.insert("t_pins", rows)
             return
-        for row in sorted(rows):
-            tx.run(f"INSERT INTO t_pins VALUES (?, ?, ?, ?, ?, ?, ?){self.db.on_conflict}", row)
+        rows.sort()  # two proxies that insert the same ones wait for each other in one order
+        for begin in range(0, len(rows), ROWS):
+            some = rows[begin : begin + ROWS]
+            values = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * len(some))
+            tx.run(f"INSERT INTO t_pins VALUES {values}{self.db.on_conflict}", [v for row in some for v in row])
 
     def open(self) -> dict[str, int]:
         """Adapter → open episodes."""

@@ -70,8 +70,8 @@ async def test_without_a_store_it_stays_up_and_keeps_rewards(make_plane, tmp_pat
     status, body = await plane.ask("GET", "/episodes")
     assert (status, body["error"]["type"]) == (503, "unavailable")
     assert (await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0}))[1]["known"] is False
-    r = await plane.client.post("/internal/pin", json={"key": "-", "episode": "e", "model": "tiny"})
-    assert await r.json() == {"adapter": "tiny", "arm": "live", "chances": ""}
+    r = await plane.client.post("/internal/pins", json=[{"key": "-", "episode": "e", "model": "tiny"}])
+    assert await r.json() == [{"adapter": "tiny", "arm": "live", "chances": ""}]
 
 
 async def test_a_body_that_reads_as_json_is_taken_whatever_its_type_says(plane):

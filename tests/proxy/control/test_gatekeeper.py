@@ -14,9 +14,9 @@ from slipstream_proxy.store import outcomes
 
 async def pin(plane, episode: str, task: str = "t1") -> dict[str, str]:
     asked = {"key": "-", "episode": episode, "model": "tiny", "task": task, "split": "train"}
-    reply = await plane.client.post("/internal/pin", json=asked)
+    reply = await plane.client.post("/internal/pins", json=[asked])
     assert reply.status == 200
-    return await reply.json()
+    return (await reply.json())[0]
 
 
 async def play(plane, name: str, tasks: int, reward: Callable[[str], float], size: int = 4) -> int:

@@ -8,7 +8,7 @@ from slipstream_proxy.control.pin_queue import PinQueue
 from slipstream_proxy.control.store_handle import StoreHandle
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.driver import StoreError
-from slipstream_proxy.store.values import PinAsk, Rules
+from slipstream_proxy.store.values import Pin, PinAsk, Rules
 
 
 @pytest.fixture
@@ -28,16 +28,22 @@ async def test_many_at_once_are_few_transactions(stores, monkeypatch):
     many = store.pins.pin_many
     monkeypatch.setattr(store.pins, "pin_many", lambda asks: (sizes.append(len(asks)), many(asks))[1])
     queue = PinQueue(stores)
-    first = asyncio.create_task(queue.pin(ask("e0")))
+
+    async def pin(*asks: PinAsk) -> Pin:
+        return (await queue.pin(asks))[0]
+
+    first = asyncio.create_task(pin(ask("e0")))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    found = await asyncio.gather(first, *(queue.pin(ask(f"e{n}", f"m@{n}")) for n in range(1, 200)))
+    found = await asyncio.gather(first, *(pin(ask(f"e{n}", f"m@{n}")) for n in range(1, 200)))
     assert [p.adapter for p in found[1:]] == [f"m@{n}" for n in range(1, 200)]
     assert sum(sizes) == 200 and len(sizes) <= 3
-    again = await asyncio.gather(*(queue.pin(ask("e7", f"other{n}")) for n in range(5)))
+    again = await asyncio.gather(*(pin(ask("e7", f"other{n}")) for n in range(5)))
     assert {p.adapter for p in again} == {"m@7"}, "the first to ask is the one that counts"
-    both = await asyncio.gather(queue.pin(ask("new", "a")), queue.pin(ask("new", "b")))
+    both = await asyncio.gather(pin(ask("new", "a")), pin(ask("new", "b")))
     assert {p.adapter for p in both} == {"a"}, "in one transaction, too"
+    one, two = await asyncio.gather(queue.pin([ask("f1", "a"), ask("f2", "b")]), queue.pin([ask("f3", "c")]))
+    assert [p.adapter for p in (*one, *two)] == ["a", "b", "c"], "each worker gets its own"
 
 
 async def test_a_store_that_fails_fails_those_that_asked_and_no_others(stores, monkeypatch):
@@ -51,13 +57,13 @@ async def test_a_store_that_fails_fails_those_that_asked_and_no_others(stores, m
     monkeypatch.setattr(store.pins, "pin_many", fail)
     queue = PinQueue(stores)
     with pytest.raises(StoreError):
-        await queue.pin(ask("a"))
-    assert (await queue.pin(ask("a"))).adapter == "m@1"
+        await queue.pin([ask("a")])
+    assert (await queue.pin([ask("a")]))[0].adapter == "m@1"
 
 
 async def test_who_goes_away_stops_nobody(stores):
     queue = PinQueue(stores)
-    tasks = [asyncio.create_task(queue.pin(ask(f"e{n}"))) for n in range(3)]
+    tasks = [asyncio.create_task(queue.pin([ask(f"e{n}")])) for n in range(3)]
     await asyncio.sleep(0)
     tasks[0].cancel()
-    assert [p.adapter for p in await asyncio.gather(*tasks[1:])] == ["m@1", "m@1"]
+    assert [p.adapter for (p,) in await asyncio.gather(*tasks[1:])] == ["m@1", "m@1"]

@@ -8,9 +8,9 @@ from tests.support.plane import register, state, until
 
 async def pin(plane, episode: str, *, key: str = "-", task: str = "t", split: str = "train") -> dict:
     r = await plane.client.post(
-        "/internal/pin", json={"key": key, "episode": episode, "model": "tiny", "task": task, "split": split}
+        "/internal/pins", json=[{"key": key, "episode": episode, "model": "tiny", "task": task, "split": split}]
     )
-    return await r.json()
+    return (await r.json())[0]
 
 
 async def test_a_new_adapter_is_loaded_warmed_and_live(plane):

@@ -53,7 +53,7 @@ async def register(plane: Plane, n: int, *, wait: float = 60, **more):
 
 async def pin(plane: Plane, episode: str) -> str:
     body = {"key": "-", "episode": episode, "model": "tiny", "task": "t"}
-    return (await (await plane.client.post("/internal/pin", json=body)).json())["adapter"]
+    return (await (await plane.client.post("/internal/pins", json=[body])).json())[0]["adapter"]
 
 
 def live(plane: Plane) -> str:

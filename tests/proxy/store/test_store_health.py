@@ -60,9 +60,9 @@ async def test_a_database_that_hangs(plane, postgres):
             assert (status, time.monotonic() - began < 1.0) == (503, True), (path, answer, time.monotonic() - began)
             assert answer["error"]["fix"]
         began = time.monotonic()
-        pinned = await plane.client.post("/internal/pin", json={"key": "-", "episode": "new", "model": "tiny"})
+        pinned = await plane.client.post("/internal/pins", json=[{"key": "-", "episode": "new", "model": "tiny"}])
         assert (await pinned.json(), time.monotonic() - began < 0.5) == (
-            {"adapter": "tiny", "arm": "live", "chances": ""},
+            [{"adapter": "tiny", "arm": "live", "chances": ""}],
             True,
         )
         began = time.monotonic()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+from collections.abc import Sequence
+from typing import TypedDict
 
 from aiohttp import web
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from slipstream_proxy.assignment import assign
-from slipstream_proxy.control.deps import Deps
+from slipstream_proxy.control.deps import Deps, ignore
 from slipstream_proxy.control.http import explain
 from slipstream_proxy.control.metrics_scrape import MetricsScrape
 from slipstream_proxy.control.problem import Problem
-from slipstream_proxy.store.values import PinAsk
+from slipstream_proxy.store.values import Pin, PinAsk
+
+ENOUGH = 1.0
+"""Seconds that new runs wait for the store to keep their pins. It keeps them later, too."""
 
 
 class PinIn(BaseModel):
@@ -22,6 +28,15 @@ class PinIn(BaseModel):
     model: str
     task: str | None = None
     split: str = "train"
+
+
+ASKED = TypeAdapter(list[PinIn])
+
+
+class PinOut(TypedDict):
+    adapter: str
+    arm: str
+    chances: str
 
 
 def add(app: web.Application, deps: Deps) -> None:
@@ -35,12 +50,12 @@ def add(app: web.Application, deps: Deps) -> None:
                 await response.write(line)
         return response
 
-    async def pin(request: web.Request) -> web.StreamResponse:
+    async def pins(request: web.Request) -> web.StreamResponse:
         try:
-            asked = PinIn.model_validate_json(await request.read())
+            asked = ASKED.validate_json(await request.read())
         except ValidationError as e:
             raise explain(e, "body", PinIn) from e
-        return web.json_response(await pin_of(deps, asked))
+        return web.json_response(await pins_of(deps, asked))
 
     async def metrics(_: web.Request) -> web.StreamResponse:
         return web.Response(
@@ -51,31 +66,54 @@ def add(app: web.Application, deps: Deps) -> None:
         return web.json_response({"ok": True, "store": deps.store_answers, "pid": os.getpid()})
 
     app.router.add_route("GET", "/internal/live", live)
-    app.router.add_route("POST", "/internal/pin", pin)
+    app.router.add_route("POST", "/internal/pins", pins)
     app.router.add_route("GET", "/internal/metrics", metrics)
     app.router.add_route("GET", "/internal/healthz", healthz)
 
 
-async def pin_of(deps: Deps, asked: PinIn) -> dict[str, str]:
-    """The episode's adapter and arm: the stored one while it is still served, else by share."""
-    registry = deps.registry
-    if asked.model not in registry.models:
-        raise Problem(404, f"no trained model {asked.model}", field="body.model")
-    live = registry.live(asked.model)
-    got = assign(live, deps.trials.arms(asked.model), asked.key, asked.task, asked.episode, asked.split)
-    unkept = {"adapter": got.adapter, "arm": got.arm, "chances": got.chances}
-    if not deps.store_answers:
-        return unkept
-    ask = PinAsk(asked.key, asked.episode, asked.model, got.adapter, got.arm, deps.now(), got.chances)
+async def pins_of(deps: Deps, asked: Sequence[PinIn]) -> list[PinOut | None]:
+    """Each episode's adapter and arm: the stored one while it is still served, else by share. None: it is no trained
+    model.
+    """
+    decided = [_decide(deps, ask) if ask.model in deps.registry.models else None for ask in asked]
+    wanted = [ask for ask in decided if ask is not None]
+    kept = await _keep(deps, wanted) if wanted and deps.store_answers else None
+    if kept is None:
+        return [ask and _answer(ask.adapter, ask.arm, ask.chances) for ask in decided]
+    for adapter in {pin.adapter for pin in kept}:
+        await deps.fleet.bring(adapter)
+    pins = iter(kept)
+    return [ask and _served(deps, ask.model, next(pins)) for ask in decided]
+
+
+def _decide(deps: Deps, asked: PinIn) -> PinAsk:
+    live, arms = deps.registry.live(asked.model), deps.trials.arms(asked.model)
+    got = assign(live, arms, asked.key, asked.task, asked.episode, asked.split)
+    return PinAsk(asked.key, asked.episode, asked.model, got.adapter, got.arm, deps.now(), got.chances)
+
+
+async def _keep(deps: Deps, asks: Sequence[PinAsk]) -> list[Pin] | None:
+    """The pins that count. None: the store is away or slow, and the agents do not wait for it."""
+    keeping = asyncio.ensure_future(deps.wait_for(deps.pins.pin(asks)))
+    if not (await asyncio.wait({keeping}, timeout=ENOUGH))[0]:
+        keeping.add_done_callback(ignore)
+        return None
     try:
-        kept = await deps.wait_for(deps.pins.pin(ask))
+        return keeping.result()
     except Problem as p:
         if p.status != 503:
             raise
-        return unkept  # the agent does not wait for the database
-    await deps.fleet.bring(kept.adapter)
-    if kept.adapter != registry.base and not registry.servable(kept.adapter):
+        return None
+
+
+def _served(deps: Deps, model: str, pin: Pin) -> PinOut:
+    registry = deps.registry
+    if pin.adapter != registry.base and not registry.servable(pin.adapter):
         # its version was given up or is refused: the episode goes on with the live one
-        return {"adapter": live, "arm": "live", "chances": ""}
-    registry.pin(kept.adapter)
-    return {"adapter": kept.adapter, "arm": kept.arm, "chances": kept.chances}
+        return _answer(registry.live(model), "live", "")
+    registry.pin(pin.adapter)
+    return _answer(pin.adapter, pin.arm, pin.chances)
+
+
+def _answer(adapter: str, arm: str, chances: str) -> PinOut:
+    return {"adapter": adapter, "arm": arm, "chances": chances}

@@ -27,6 +27,11 @@ WRITE_PATIENCE = 10.0
 """Seconds without an answered ping after which a write is given up. On a machine that is overloaded the control plane
 misses a ping now and then, and a reward that is refused is lost: hardly any agent sends one twice.
 """
+PIN_PATIENCE, PIN_LIMIT = 1.4, 3.0
+"""The same for new runs' pins, of which a worker can decide alone; and the seconds after which it does in any case."""
+PINS = URL("http://control/internal/pins")
+MOST_PINS = 512
+"""Pins in one request."""
 HEARTBEAT = 15.0
 """Seconds without a line after which the stream counts as dead (the control plane sends one each 5 s)."""
 
@@ -36,6 +41,9 @@ class ControlLink:
         self.socket = socket
         self.live = live
         self._session: aiohttp.ClientSession | None = None
+        self._asked: list[tuple[JsonObject, asyncio.Future[JsonObject | None]]] = []
+        """Pins that wait for the next request."""
+        self._asking: asyncio.Task[None] | None = None
 
     @property
     def session(self) -> aiohttp.ClientSession:
@@ -49,12 +57,16 @@ class ControlLink:
             )
         return self._session
 
-    async def request(self, method: str, url: URL, **options: Any) -> aiohttp.ClientResponse:
+    async def request(
+        self, method: str, url: URL, *, patience: float | None = None, **options: Any
+    ) -> aiohttp.ClientResponse:
         """``ClientSession.request``, for routes that may take long. Raises ``TimeoutError`` if the control plane does
-        not answer a ping meanwhile: within a second for a read, after ``WRITE_PATIENCE`` for a write.
+        not answer a ping meanwhile: for ``patience`` seconds, else within a second for a read and after
+        ``WRITE_PATIENCE`` for a write.
         """
         running = asyncio.ensure_future(self.session.request(method, url, **options))
-        patience = 0.0 if method in ("GET", "HEAD") else WRITE_PATIENCE
+        if patience is None:
+            patience = 0.0 if method in ("GET", "HEAD") else WRITE_PATIENCE
         clock = asyncio.get_running_loop().time
         answered = clock()
         try:
@@ -77,6 +89,8 @@ class ControlLink:
             return False
 
     async def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
         if self._session is not None:
             await self._session.close()
 
@@ -105,21 +119,43 @@ class ControlLink:
             await backoff.sleep()
 
     async def pin(self, key: str, episode: str, model: str, task: str | None, split: str) -> JsonObject | None:
-        """{"adapter", "arm"} of a new episode; None: nobody answered in time, decide alone."""
+        """{"adapter", "arm", "chances"} of a new episode; None: nobody answered in time, decide alone.
+
+        All episodes that wait are asked for in one request. While it is under way, the next ones gather.
+        """
         if not self.live.connected:
             return None
+        answer: asyncio.Future[JsonObject | None] = asyncio.get_running_loop().create_future()
+        ask = {"key": key, "episode": episode, "model": model, "task": task, "split": split}
+        self._asked.append((ask, answer))
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(), name="pins")
+        return await answer
+
+    async def _ask(self) -> None:
+        while self._asked:
+            some, self._asked = self._asked[:MOST_PINS], self._asked[MOST_PINS:]
+            answers = await self._pins([ask for ask, _ in some])
+            if answers is None:  # nobody waits for a control plane that has just kept others waiting
+                some, self._asked = [*some, *self._asked], []
+                answers = [None] * len(some)
+            for (_, waiting), answer in zip(some, answers, strict=True):
+                if not waiting.done():
+                    waiting.set_result(answer)
+
+    async def _pins(self, asked: list[JsonObject]) -> list[JsonObject | None] | None:
         try:
-            ask = {"key": key, "episode": episode, "model": model, "task": task, "split": split}
-            async with self.session.post(
-                "http://control/internal/pin", json=ask, timeout=aiohttp.ClientTimeout(total=2.0)
-            ) as reply:
-                if reply.status != 200:
-                    return None
-                answer = json.loads(await reply.read())
-                return answer if isinstance(answer.get("adapter"), str) else None
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, AttributeError) as e:
-            log.debug("pin: %s", e)
+            async with (
+                asyncio.timeout(PIN_LIMIT),
+                await self.request("POST", PINS, patience=PIN_PATIENCE, json=asked) as reply,
+            ):
+                found = json.loads(await reply.read()) if reply.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as e:
+            log.debug("pins: %s", e)
             return None
+        if not isinstance(found, list) or len(found) != len(asked):
+            return None
+        return [one if isinstance(one, dict) and isinstance(one.get("adapter"), str) else None for one in found]
 
 
 async def _lines(content: aiohttp.StreamReader) -> Json:

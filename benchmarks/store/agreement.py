@@ -1,0 +1,99 @@
+"""Does a worker that decides alone say what the control plane says? Each case is asked of both.
+
+``python benchmarks/store/agreement.py [--cases 100000]``. The last line is one JSON object: ``pins_agree`` of ``pins_asked``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.support.fake_engine import LoraEngine
+from tests.support.plane import Plane, make_config, register, until
+
+from slipstream_proxy.data.engines.control_link import ControlLink
+from slipstream_proxy.data.engines.live import LiveView
+
+AT_ONCE = 500
+LETTERS = "ab-_/. \u00e9\u4e2d\U0001f600\x00\u2028"
+Case = tuple[str, str, str | None, str]
+"""Key, episode, task, split."""
+
+
+def cases(rng: random.Random, first: int, count: int) -> list[Case]:
+    """New runs with names of every kind; of four, one is for evaluation and one without a task."""
+
+    def text() -> str:
+        return "".join(rng.choice(LETTERS) for _ in range(rng.randrange(1, 9)))
+
+    return [
+        (rng.choice(["-", "k1", text()]), f"{text()}{n}", text() if n % 4 else None, "eval" if n % 4 == 1 else "train")
+        for n in range(first, first + count)
+    ]
+
+
+async def agreed(plane: Plane, link: ControlLink, some: list[Case]) -> int:
+    central = await asyncio.gather(*(link.pin(key, ep, "tiny", task, split) for key, ep, task, split in some))
+    found = 0
+    for (key, episode, task, split), answer in zip(some, central, strict=True):
+        alone = link.live.decide("tiny", key, task, episode, split)
+        found += answer == {"adapter": alone.adapter, "arm": alone.arm, "chances": alone.chances}
+    return found
+
+
+async def compare(folder: Path, count: int, mode: str) -> int:
+    """With no adapter, with one and with two, in this mode of the gate."""
+    engine = await LoraEngine().start()
+    plane = await Plane(make_config(folder, engine, gate={"holdout": 0.1, "mode": mode, "share": 0.2}), engine).start()
+    await plane.control.serve()
+    link = ControlLink(plane.config.socket, LiveView(plane.config))
+    following = asyncio.create_task(link.follow())
+    rng, asked, found = random.Random(mode), 0, 0
+    try:
+        await until(lambda: link.live.connected)
+        for version in range(3):
+            if version:
+                await register(plane, version)
+                await until(lambda: link.live.models["tiny"].arms)
+            await until(
+                lambda: (
+                    [list(arm) for arm in link.live.models["tiny"].arms]
+                    == plane.deps.live.value["models"]["tiny"]["arms"]
+                )
+            )
+            until_now = count * (version + 1) // 3
+            while asked < until_now:
+                some = cases(rng, asked, min(AT_ONCE, until_now - asked))
+                found += await agreed(plane, link, some)
+                asked += len(some)
+    finally:
+        following.cancel()
+        await link.close()
+        await plane.stop()
+        await engine.stop()
+    return found
+
+
+def agreement(count: int) -> dict[str, int]:
+    found = 0
+    for part, mode in enumerate(("guard", "canary")):
+        with tempfile.TemporaryDirectory() as folder:
+            found += asyncio.run(compare(Path(folder), (count + part) // 2, mode))
+    return {"pins_agree": found, "pins_asked": count}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=100_000)
+    print(json.dumps(agreement(parser.parse_args().cases)))
+
+
+if __name__ == "__main__":
+    main()
