@@ -1,15 +1,12 @@
 """Coverage-guided fuzzing of everything that reads strangers' bytes: ``make fuzz`` (ARGS="chunked -max_total_time=600"). Needs atheris.
 
-Targets: requests (the whole way in, from a connection's bytes to the row that is stored, the fast way against aiohttp's), chunked, events, fields, head, messages, responses, record. A target may raise
+Targets: requests (the whole way in, from a connection's bytes to the row that is stored, the fast way against aiohttp's: ``whole_way.py``), chunked, events, fields, head, messages, responses, record. A target may raise
 nothing but what it promises.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,23 +17,15 @@ import atheris
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 with atheris.instrument_imports(include=["slipstream_proxy"]):
-    from slipstream.config import Config
-    from slipstream_proxy.control.reading import gather, parse
+    from tests.fuzz.whole_way import WholeWay
+
     from slipstream_proxy.data.episode.identity import Prefix, read_tags
-    from slipstream_proxy.data.wire import connection
     from slipstream_proxy.data.wire.errors import RequestRefused
     from slipstream_proxy.data.wire.http1 import ChunkedBody, RemoteProtocolError, ResponseHead
     from slipstream_proxy.data.wire.request import parse_fields
     from slipstream_proxy.dialects import BY_NAME
     from slipstream_proxy.dialects.base import EventCutter, Hide, event_data, stream_objects
     from slipstream_proxy.records import CallHead
-    from slipstream_proxy.segments import list_segments
-    from slipstream_proxy.store.call_rows import call_row, pack
-    from slipstream_proxy.store.delta import cut
-    from slipstream_proxy.store.values import Position, RecordedCall
-
-from tests.support.dataplane import LAST, NEVER, Proxy, forget_replays, sent  # noqa: E402 - behind what is instrumented
-from tests.support.fake_engine import FakeEngine  # noqa: E402
 
 Provider = atheris.FuzzedDataProvider
 ALL = Hide(ids=True, logprobs=True, reasoning=True)
@@ -79,94 +68,14 @@ def events(data: Provider) -> None:
     list(stream_objects(b"".join(parts)))
 
 
-class WayIn:
-    """A data plane in front of a fake engine, to which bytes are sent twice: as they are read, and past the fast way."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.folder = tempfile.mkdtemp(prefix="fuzz-proxy-")
-        self.loop.run_until_complete(self.start())
-
-    async def start(self) -> None:
-        self.engine = await FakeEngine().start()
-        proxy = {"durability": "none", "body_limit": 4096, "header_limit": 4096, "segment_bytes": 2**20}
-        engine = {"urls": [self.engine.url], "name": "tiny"}
-        self.config = Config(data_dir=self.folder, engine=engine, proxy=proxy)
-        self.positions: dict[str, Position] = {}
-        self.proxy = await Proxy(self.config).start()
-
-    async def talk(self, parts: list[bytes], patience: float) -> tuple[list[bytes], list[bytes], list[dict[str, str]]]:
-        """Statuses of the replies, and what the engine got, once nothing more comes."""
-        self.engine.seen.clear()
-        self.engine.raw.clear()
-        forget_replays(self.proxy.plane)
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy.port)
-        got = b""
-        with contextlib.suppress(ConnectionError, TimeoutError):
-            for part in parts:
-                writer.write(part)
-                await asyncio.sleep(0)
-            while True:
-                more = await asyncio.wait_for(reader.read(65536), patience)
-                if not more:
-                    break
-                got += more
-        writer.close()
-        assert b"the proxy failed" not in got and b"500 Internal" not in got, got
-        heads = [sent(headers) for _, headers in self.engine.seen]
-        assert not [name for head in heads for name in head if name.startswith("x-slipstream-")], heads
-        return re.findall(rb"HTTP/\d\.\d (\d+) ", got), self.engine.raw[:], heads
-
-    async def both(self, parts: list[bytes], patience: float) -> bool:
-        line = connection._LINE
-        fast = await self.talk(parts, patience)
-        connection._LINE = NEVER
-        connection._lines.clear()  # request lines that were read before
-        try:
-            slow = await self.talk(parts, patience)
-        finally:
-            connection._LINE = line
-        self.read_records(len(fast[1]) + len(slow[1]))
-        if b"400" in (
-            *fast[0][-1:],
-            *slow[0][-1:],
-        ):  # aiohttp forgets what it read before a malformed request in the same read
-            return all(a == b for fasts, slows in zip(fast[1:], slow[1:]) for a, b in zip(fasts, slows))
-        return fast == slow
-
-    def read_records(self, most: int) -> None:
-        """What was recorded meanwhile can be read as calls, and is no more than the engine was asked."""
-        reads = gather(self.config.spool_dir, self.positions, 512, 2**24, lambda *torn: None)
-        for read in reads:
-            self.positions[read.writer] = read.position
-            item, whole = parse(read)
-            assert isinstance(item, RecordedCall) and (whole or item.parsed.untrainable), item
-            row = call_row(item, "-/e", 0, packed := pack(item), cut(packed.prompt, ()))
-            assert (
-                row.id == read.frame.head["id"] and "\0" not in f"{item.head.episode}{item.head.task}{item.head.tags}"
-            )
-        assert len(reads) <= most, (len(reads), most)
-        for segments in list_segments(self.config.spool_dir).values():
-            for number, path in segments[:-1]:
-                if number < max(p.segment for p in self.positions.values()):
-                    path.unlink()
-
-
-_way: list[WayIn] = []
+_way: list[WholeWay] = []
 
 
 def requests(data: Provider) -> None:
     """A request is the same on both ways, or none on both."""
     if not _way:
-        _way.append(WayIn())
-    way = _way[0]
-    parts = pieces(data)
-    if not parts or b"pgrade" in b"".join(parts):  # aiohttp drops what is sent behind it
-        return
-    parts += [LAST.replace(b"close", b"keep-alive"), LAST]  # so that each head and most bodies end
-    assert way.loop.run_until_complete(way.both(parts, 0.02)) or way.loop.run_until_complete(way.both(parts, 1.0)), (
-        parts
-    )
+        _way.append(WholeWay())
+    _way[0].send(pieces(data))
 
 
 def fields(data: Provider) -> None:

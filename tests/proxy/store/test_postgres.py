@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import psycopg
 import pytest
@@ -96,3 +97,19 @@ def test_another_kind_of_url():
 
 def test_translate():
     assert translate("SELECT '%' WHERE a = ?") == b"SELECT '%%' WHERE a = %s"
+
+
+def test_writing_anew_keeps_nobody_waiting_behind_a_long_reader(two, postgres):
+    a, b = two
+    a.ingest([call("e", done=True), reward("e")], at(0, 1))
+    a.forget([("-", "e")], NOW)
+    with psycopg.connect(postgres) as reader:
+        reader.execute("SELECT count(*) FROM fleet.t_rewards")  # its transaction stays open
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="in use"):
+            a.rewrite()
+        assert time.monotonic() - began < 5.0
+    assert [e.episode for e in a.erasing()] == ["e"], "nothing counts as done"
+    assert [e.episode for e in a.rewrite()] == ["e"]
+    with a.db.read() as tx:
+        assert tx.all("SHOW lock_timeout") == [("0",)], "others wait as long as they like"
