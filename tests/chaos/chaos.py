@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,13 +124,15 @@ class Chaos(Hurts):
                 raise aiohttp.ClientError(str(body))
             return body["rows"]
 
-    async def check(self, begin: str, before: int | None, *, patience: float = PATIENCE) -> None:
-        """All that was acknowledged in episodes whose names begin so. What the proxy said that it lost is no loss that nobody was told of."""
+    async def check(
+        self, begin: str, before: int | None, *, patience: float = PATIENCE, but: Collection[str] = ()
+    ) -> None:
+        """All that was acknowledged in episodes whose names begin so, ``but`` those of some rounds. What the proxy said that it lost is no loss that nobody was told of."""
         end, allowed = time.monotonic() + patience, 0
         while True:
             try:
                 calls, rewards = await self.there(begin)
-                missing = self.missing(begin, calls, rewards)
+                missing = self.missing(begin, calls, rewards, but)
                 if before is not None:  # the workers write their numbers down once a second
                     allowed = max(allowed, await self.said_lost() - before)
                 if missing <= allowed or time.monotonic() > end:
@@ -146,6 +149,8 @@ class Chaos(Hurts):
         for rows, told in ((calls, self.told.calls), (rewards, self.told.rewards)):
             self.found.returned += sum(e in self.told.gone for e in rows)
             for episode, ids in rows.items():
+                if episode[:6] in but:
+                    continue
                 self.found.doubled += len(ids) - len(set(ids))
                 mine = [i for i in told.get(episode, []) if i in set(ids)]
                 if not in_order(mine, ids):
@@ -153,27 +158,27 @@ class Chaos(Hurts):
                     self.said(f"out of order: {episode} {mine} {ids}")
 
     async def there(self, begin: str) -> tuple[dict[str, list[str]], dict[str, list[float]]]:
-        calls, rewards = {}, {}
+        """Calls and rewards by episode, in order. In one query: each has a process of its own."""
+        found: dict[str, dict[str, list]] = {"call": {}, "reward": {}}
         like = f"episode like '{begin}%'"
-        for episode, call in await self.sql(f"select episode, id from calls where {like} order by episode, number"):
-            calls.setdefault(episode, []).append(call)
-        for episode, value in await self.sql(f"select episode, value from rewards where name = 'score' and {like} order by episode, seq"):  # fmt: skip
-            rewards.setdefault(episode, []).append(value)
-        return calls, rewards
+        query = f"""select 'call' as kind, episode, number as place, id, 0.0 as value from calls where {like} union all
+            select 'reward', episode, seq, '', value from rewards where name = 'score' and {like} order by kind, episode, place"""
+        for kind, episode, _, call, value in await self.sql(query):
+            found[kind].setdefault(episode, []).append(call if kind == "call" else value)
+        return found["call"], found["reward"]
 
-    def missing(self, begin: str, calls, rewards) -> int:
+    def missing(self, begin: str, calls, rewards, but: Collection[str] = ()) -> int:
         count = 0
         for rows, told in ((calls, self.told.calls), (rewards, self.told.rewards)):
-            count += sum(len(set(t) - set(rows.get(e, ()))) for e, t in told.items() if e.startswith(begin))
+            mine = {e: t for e, t in told.items() if e.startswith(begin) and e[:6] not in but}
+            count += sum(len(set(t) - set(rows.get(e, ()))) for e, t in mine.items())
         return count
 
     async def check_again(self, rounds: int) -> None:
         """All rounds once more at the end: what was there then is there still."""
         before, self.found = self.found, Found()
-        for n in range(rounds):
-            if f"r{n:05d}" in self.excused:
-                continue
-            await self.check(f"r{n:05d}", None, patience=10.0)
+        for hundred in range(0, rounds, 100):
+            await self.check(f"r{hundred // 100:03d}", None, patience=20.0, but=self.excused)
         self.found.lost = max(before.lost, self.found.lost)
         self.found.out_of_order = max(before.out_of_order, self.found.out_of_order)
         self.found.doubled = max(before.doubled, self.found.doubled)

@@ -3,17 +3,52 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+from functools import cache
+from typing import TYPE_CHECKING
 
 from slipstream_proxy.store.driver import QueryError
 from slipstream_proxy.store.schema import VIEW_NAMES
+
+if TYPE_CHECKING:
+    import duckdb
 
 SCHEMAS = frozenset({"", "main", "public"})
 TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree"})
 DENIED_FUNCTIONS = frozenset(
     {"getenv", "current_setting", "getvariable", "query", "query_table", "read_text", "read_blob"}
 )
+WINDOW_FUNCTIONS = frozenset(
+    {"row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile", "lag", "lead"}
+    | {"first_value", "last_value", "nth_value", "fill"}
+)
+POSTGRES_FUNCTIONS = re.compile(
+    r"(?:jsonb?|array|regexp|to|make|percentile|justify|date|octet|char|bit|bool|regr|width)_\w+|age|btrim|cardinality|"
+    r"clock_timestamp|decode|encode|every|initcap|isfinite|jsonb?|now|num_nonnulls|num_nulls|overlay|quote_\w+|scale|"
+    r"statement_timestamp|timeofday|timezone"
+)
+"""What PostgreSQL has and DuckDB has not. Some of its other functions run a text as SQL (``ts_stat``)."""
 _LOCAL = threading.local()
+
+
+def _connection() -> duckdb.DuckDBPyConnection:
+    import duckdb
+
+    if not hasattr(_LOCAL, "connection"):
+        _LOCAL.connection = duckdb.connect(":memory:", config={"threads": "1", "memory_limit": "64MB"})
+    connection: duckdb.DuckDBPyConnection = _LOCAL.connection
+    return connection
+
+
+@cache
+def _functions() -> frozenset[str]:
+    """All that answer with a value, in DuckDB."""
+    sql = (
+        "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type IN ('scalar', 'aggregate', 'macro')"
+    )
+    found = {str(name).lower() for (name,) in _connection().execute(sql).fetchall()}
+    return frozenset((found | WINDOW_FUNCTIONS | TABLE_FUNCTIONS) - DENIED_FUNCTIONS)
 
 
 def parse(query: str) -> list[dict[str, object]]:
@@ -23,10 +58,8 @@ def parse(query: str) -> list[dict[str, object]]:
     """
     import duckdb
 
-    if not hasattr(_LOCAL, "connection"):
-        _LOCAL.connection = duckdb.connect(":memory:", config={"threads": "1", "memory_limit": "64MB"})
     try:
-        ((text,),) = _LOCAL.connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+        ((text,),) = _connection().execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
     except duckdb.Error as e:
         raise QueryError(str(e).splitlines()[0]) from e
     tree = json.loads(text)
@@ -54,9 +87,12 @@ def _walk(node: object, visible: frozenset[str]) -> None:
     if not isinstance(node, dict):
         return
     ctes = node.get("cte_map")
-    if isinstance(ctes, dict):
-        visible |= {str(entry["key"]).lower() for entry in ctes.get("map", [])}
-    if isinstance(node.get("cte_name"), str):
+    for entry in ctes.get("map", []) if isinstance(ctes, dict) else ():
+        # a name stands for a table of the database in its own definition, and before it
+        _walk(entry["value"], visible)
+        visible |= {str(entry["key"]).lower()}
+    if node.get("type") == "RECURSIVE_CTE_NODE":
+        _walk(node["left"], visible)
         visible |= {str(node["cte_name"]).lower()}
     match node.get("type"):
         case "BASE_TABLE":
@@ -68,10 +104,19 @@ def _walk(node: object, visible: frozenset[str]) -> None:
             name = str(function.get("function_name", "") if isinstance(function, dict) else "").lower()
             if name not in TABLE_FUNCTIONS:
                 raise QueryError(f"{name}: not in a query here; there are the views {', '.join(VIEW_NAMES)}")
-    if node.get("class") == "FUNCTION" and str(node.get("function_name", "")).lower() in DENIED_FUNCTIONS:
-        raise QueryError(f"{node['function_name']}: not in a query here")
-    for part in node.values():
-        _walk(part, visible)
+    if node.get("class") in ("FUNCTION", "WINDOW"):
+        _check_function(str(node.get("function_name", "")).lower())
+    for name, part in node.items():
+        if name != "cte_map":
+            _walk(part, visible)
+
+
+def _check_function(name: str) -> None:
+    is_operator = not re.search(r"\w", name)
+    if not (
+        is_operator or name in _functions() or (POSTGRES_FUNCTIONS.fullmatch(name) and name not in DENIED_FUNCTIONS)
+    ):
+        raise QueryError(f"{name}: not in a query here")
 
 
 def _check_table(node: dict[str, object], visible: frozenset[str]) -> None:

@@ -11,6 +11,11 @@ FINE = (
     "select * from episodes", "select e.id from EPISODES e join rewards r on r.episode = e.id", "table episodes", "from calls", "values (1)",
     "with a as (select * from calls) select * from a, range(3) r", "with recursive t(n) as (select 1 union all select n + 1 from t where n < 5) select * from t",
     "select * from main.episodes", "select unnest([1, 2])", "select count(*) filter (where reward > 0) from episodes group by all",
+    "with a as materialized (select * from calls), b as (select * from a) select * from b join a using (id)", "select percentile_cont(0.5) within group (order by reward) from episodes",
+    "select rank() over (order by reward), lag(reward, 1) over (partition by task order by started), sum(calls) over () from episodes",
+    "select to_char(now(), 'YYYY'), date_trunc('day', to_timestamp(ts)), jsonb_array_length(cast(messages as jsonb)), coalesce(nullif(task, ''), 'x') || 'y' from calls",
+    "select cast(reward as int), task ilike '%a%', extract(hour from to_timestamp(started)), case when calls > 1 then 1 end from episodes where task not like 'b%' and id in ('a', 'b')",
+    "select trim(task), substring(task from 1 for 2), position('a' in task), round(reward, 2), reward::text, split_part(id, '-', 1), string_agg(id, ',') from episodes group by all",
     "select (select max(ts) from calls) where exists (select 1 from adapters)", "summarize episodes", "select 'query(x)' as text",
 )  # fmt: skip
 REFUSED = (
@@ -19,6 +24,11 @@ REFUSED = (
     "select * from sqlite_master", "show tables", "describe", "select 1; select 2", "drop view episodes", "select * from 'x.csv'", "select * from read_csv('x')",
     "select getenv('HOME')", "select * from other.episodes", "select * from (with t_x as (select 1) select * from t_x) a, t_x",
     "select (select count(*) from query('select 1'))", "select 1 union select * from query('select 1')", "with a as (select * from query('x')) select 1",
+    "with sqlite_master as (select * from sqlite_master) select * from sqlite_master", "with duckdb_tables as materialized (from duckdb_tables) from duckdb_tables",
+    "with a as (select * from pg_user), pg_user as (select 1) select * from a", "with recursive pg_roles as (select * from pg_roles) select * from pg_roles",
+    "with recursive pg_user as (select usename from pg_user union all select usename from pg_user) select * from pg_user",
+    "select ts_stat('select to_tsvector(value) from t_meta')", "select ts_rewrite('a'::tsquery, 'select 1')", "select query_to_xml('select 1', true, true, '')", "select lo_import('x')",
+    "select \"pg_read_file\"('x')", "select 'x'.pg_ls_dir()", "select sum(pg_advisory_lock(1)) over ()", "select count(*) filter (where pg_reload_conf()) from calls", "select to_json(ts_stat('select 1'))",
     "pivot episodes on task", "select * from json_execute_serialized_sql('x')", "selec", "select * from repeat_row(1, num_rows := 10)",
 )  # fmt: skip
 

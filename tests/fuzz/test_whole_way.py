@@ -1,0 +1,49 @@
+"""The fuzzer's whole way, with inputs of a fixed seed: that it runs at all, and that what it checks can fail."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from tests.fuzz.whole_way import WholeWay
+
+GOOD = b'{"model":"tiny","messages":[{"role":"user","content":"a"}],"stream":%s}'
+
+
+def request(body: bytes) -> bytes:
+    return b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+@pytest.fixture(scope="module")
+def way() -> Iterator[WholeWay]:
+    made = WholeWay()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("stream", [b"true", b"false"])
+def test_what_is_sent_is_answered_and_recorded(way, stream):
+    asked, recorded = way.asked, way.recorded
+    data = request(GOOD % stream)
+    way.send([data[:50], data[50:]])
+    way.read_records()
+    assert way.asked - asked == way.recorded - recorded == 6, "three calls, on two ways"
+    assert way.engine.raw, "the engine was asked"
+
+
+def test_spoiled_requests_say_the_same_on_both_ways(way):
+    rng = random.Random(1)
+    for _ in range(60):
+        data = bytearray(request(GOOD % rng.choice([b"true", b"false"])) * rng.randrange(1, 3))
+        for _ in range(rng.randrange(4)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        cut = rng.randrange(len(data))
+        way.send([bytes(data[:cut]), bytes(data[cut:])])
+    way.read_records()
+
+
+def test_a_difference_is_found(way, monkeypatch):
+    monkeypatch.setattr(way, "talk", lambda parts, patience, said=iter(range(99)): ([b"200"], [b"%d" % next(said)], []))
+    with pytest.raises(AssertionError):
+        way.send([request(GOOD % b"false")])
