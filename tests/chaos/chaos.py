@@ -164,7 +164,7 @@ class Chaos(Hurts):
         query = f"""select 'call' as kind, episode, number as place, id, 0.0 as value from calls where {like} union all
             select 'reward', episode, seq, '', value from rewards where name = 'score' and {like} order by kind, episode, place"""
         for kind, episode, _, call, value in await self.sql(query):
-            found[kind].setdefault(episode, []).append(call if kind == "call" else value)
+            found[str(kind)].setdefault(str(episode), []).append(call if kind == "call" else value)
         return found["call"], found["reward"]
 
     def missing(self, begin: str, calls, rewards, but: Collection[str] = ()) -> int:

@@ -75,7 +75,10 @@ class WholeWay:
             connection._LINE = line
         if b"400" in (*fast[0][-1:], *slow[0][-1:]):
             # aiohttp forgets what it read before a malformed request in the same read
-            return all(a == b for fasts, slows in zip(fast[1:], slow[1:]) for a, b in zip(fasts, slows))
+            (_, fast_raw, fast_heads), (_, slow_raw, slow_heads) = fast, slow
+            return all(a == b for a, b in zip(fast_raw, slow_raw)) and all(
+                a == b for a, b in zip(fast_heads, slow_heads)
+            )
         return fast == slow
 
     def talk(self, parts: list[bytes], patience: float) -> Said:

@@ -97,10 +97,10 @@ class MemoryLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self.at: dict[str, Factory] = {}
 
-    async def create_unix_connection(self, factory: Factory, path: Any = None, **_: Any) -> Any:
+    async def create_unix_connection(self, factory: Factory, path: Any = None, **_: Any) -> Any:  # type: ignore[override]
         return self._connect(factory, str(path))
 
-    async def create_connection(self, factory: Factory, host: Any = None, port: Any = None, **_: Any) -> Any:
+    async def create_connection(self, factory: Factory, host: Any = None, port: Any = None, **_: Any) -> Any:  # type: ignore[override]
         return self._connect(factory, f"{host}:{port}")
 
     def _connect(self, factory: Factory, name: str) -> tuple[MemoryTransport, Any]:
