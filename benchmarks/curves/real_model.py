@@ -9,9 +9,14 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import os
 import random
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +34,8 @@ SIZES = {
 LEARNING_RATES = {"tiny": 2e-3, "0.1b": 6e-4, "0.3b": 4e-4, "0.5b": 3e-4}
 WARMUP = 80
 LONGEST = 2048
+PATIENCE = 15.0
+"""Seconds after the pre-training that the compiler may still take."""
 
 
 def batches(rows: Sequence[Row], tokens: int, seed: int) -> list[list[Row]]:
@@ -77,6 +84,28 @@ def train(model: Any, data: Sequence[Packed], *, lr: float, seconds: float, devi
     return {"steps": steps, "tokens": tokens, "loss": loss, "tokens_per_second": tokens / share / seconds}
 
 
+@contextmanager
+def warming(model: Any, tokenizer: Any, folder: Path, device: str) -> Iterator[None]:
+    """Meanwhile another process compiles the trainer's layers for this shape, on a GPU."""
+    if device == "cpu":
+        yield
+        return
+    model.to(torch.bfloat16).save_pretrained(folder)
+    model.to(torch.float32)
+    tokenizer.save_pretrained(folder)
+    here = Path(__file__).parent
+    path = [str(here.parents[1] / part) for part in ("sdk", "trainer")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)}
+    process = subprocess.Popen([sys.executable, str(here / "real_warm.py"), str(folder)], env=env)
+    try:
+        yield
+    finally:
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
 def make(
     out: Path,
     names: tuple[str, ...],
@@ -95,15 +124,20 @@ def make(
     tokenizer = worlds.tokenizer_of(names)
     shape = SIZES[size]
     vocabulary = -(-max(len(tokenizer), shape["hidden"] + 1) // 256) * 256  # vLLM takes no LoRA on a smaller one
-    made = gather(functools.partial(worlds.rows_of, names), count=rows, seed=seed, processes=processes)
+    with ThreadPoolExecutor(1) as beside:
+        making = beside.submit(
+            make_network, tokenizer, worlds.words_of(names), **shape, positions=LONGEST, vocabulary=vocabulary
+        )
+        made = gather(functools.partial(worlds.rows_of, names), count=rows, seed=seed, processes=processes)
+        model = making.result()
     print(f"{len(made)} conversations in {time.monotonic() - began:.0f} s", flush=True)
     data = [pack(batch) for batch in batches(made, tokens, seed)]
-    model = make_network(tokenizer, worlds.words_of(names), **shape, positions=LONGEST, vocabulary=vocabulary)
     parameters = sum(p.numel() for p in model.parameters())
     ready = time.monotonic() - began
     print(f"{parameters:,} parameters, {len(data)} batches, ready after {ready:.0f} s", flush=True)
-    figures = train(model, data, lr=LEARNING_RATES[size], seconds=seconds, device=device)
-    save(model, tokenizer, out)
+    with warming(model, tokenizer, out.with_name(f"{out.name}-untrained"), device):
+        figures = train(model, data, lr=LEARNING_RATES[size], seconds=seconds, device=device)
+        save(model, tokenizer, out)
     return {"parameters": parameters, "data_seconds": ready, **figures, "seconds": time.monotonic() - began}
 
 
@@ -113,8 +147,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--worlds", default="inbox,retail,mail")
     parser.add_argument("--size", choices=SIZES, default="0.3b")
-    parser.add_argument("--seconds", type=float, default=100.0, help="of training")
-    parser.add_argument("--rows", type=int, default=120_000)
+    parser.add_argument("--seconds", type=float, default=90.0, help="of training")
+    parser.add_argument("--rows", type=int, default=80_000)
     parser.add_argument("--tokens", type=int, default=8192, help="of a batch")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, help="that make the rows; default: as many as cores")
