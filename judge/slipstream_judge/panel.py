@@ -9,6 +9,7 @@ from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.contract import Group, Score
 from slipstream.errors import ConfigError
+from slipstream.settings.judge import FUNCTION
 from slipstream_judge.budget import Budget
 from slipstream_judge.cache import VoteCache
 from slipstream_judge.function import FunctionJudge
@@ -17,9 +18,6 @@ from slipstream_judge.llm import Llm
 from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.rubric import Rubrics
 from slipstream_judge.ruler import Ruler
-
-FUNCTION = "function"
-"""Reward name of the function's scores where a model judges too."""
 
 
 @dataclass(slots=True)

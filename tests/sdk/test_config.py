@@ -142,3 +142,20 @@ def test_it_travels_as_json_and_as_toml(tmp_path: Path) -> None:
     assert load_config(env={}, base=json.loads(config.model_dump_json())) == config
     tree = config.model_dump(exclude_none=True)
     assert load_config(write(tmp_path, tomli_w.dumps(tree)), env={}) == config
+
+
+@pytest.mark.parametrize(
+    ("flags", "weights"),
+    [
+        ([], {"reward": 1.0}),
+        (["judge.model=openai/x"], {"judge": 1.0}),
+        (["judge.function=a:b"], {"judge": 1.0}),
+        (["judge.model=openai/x", "judge.function=a:b"], {"judge": 1.0}),
+        (["judge.model=openai/x", "judge.name=quality"], {"quality": 1.0}),
+        (["judge.model=openai/x", "reward.credit=call"], {"judge": 1.0}),
+        (["judge.model=openai/x", "reward.weights.reward=1"], {"reward": 1.0}),
+        (["judge.model=openai/x", "reward.weights={ reward = 1, judge = 0.5 }"], {"reward": 1.0, "judge": 0.5}),
+    ],
+)
+def test_a_judges_score_trains_where_no_weights_are_set(flags: list[str], weights: dict[str, float]) -> None:
+    assert load_config(env={}, flags=flags).reward.weights == weights

@@ -13,11 +13,9 @@ from typing import Literal
 from slipstream.config import Config
 from slipstream.contract import Adapter, Funnel, FunnelLine, GateReport
 from slipstream_proxy.control.funnel_fixes import LOST, fix_untrainable
+from slipstream_proxy.control.funnel_rewards import reward_lines, unweighted_lines
 from slipstream_proxy.store.counts import plural
 from slipstream_proxy.store.funnel import RATE_SECONDS, FunnelCounts
-
-LEARNED_GROUPS = 4
-"""Recent groups, all equal at the top, after which there is nothing left to learn."""
 
 
 @dataclass(slots=True)
@@ -56,7 +54,19 @@ def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:
     """``counts`` None: the store does not answer."""
     lines = [*_engine(around), *_store(counts, around)]
     if counts is not None:
-        for stage in (_calls, _episodes, _groups, _judge, _reward, _untrainable, _lost, _ready, _trainer, _steps):
+        for stage in (
+            _calls,
+            _episodes,
+            _groups,
+            _judge,
+            unweighted_lines,
+            reward_lines,
+            _untrainable,
+            _lost,
+            _ready,
+            _trainer,
+            _steps,
+        ):
             lines += stage(counts, around)
     lines += _gate(around)
     return Funnel(lines=lines)
@@ -181,35 +191,6 @@ def _judge(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         text = f"{plural(counts.parked, 'group is', 'groups are')} parked: the judge failed too often"
         fix = "GET /slipstream/v1/groups/parked says which; mend the judge, then POST groups/{id}/retry"
         yield FunnelLine(stage="judge", cause="parked", count=counts.parked, text=text, fix=fix)
-
-
-def _reward(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
-    for name, count in counts.missing.items():
-        text = (
-            f"{plural(count, 'episode of complete groups has', 'episodes of complete groups have')} no reward '{name}'"
-        )
-        if name == around.config.judge.name:
-            fix = "the judge writes it" if around.judge_expected else "set judge.model, or post it with a judge's key"
-        else:
-            fix = f"post it to /slipstream/v1/episodes/<id>/rewards as {name!r}, or change reward.weights"
-        line = FunnelLine(stage="reward", cause=f"missing_{name}"[:80], count=count, text=text, fix=fix)
-        yield line.model_copy(update={"blocks": not counts.ready and not counts.leased})
-    equal = [o for o in counts.outcomes if o.low == o.high]
-    if not equal:
-        return
-    recent = len(counts.outcomes)
-    if len(equal) == recent >= LEARNED_GROUPS and all(o.high == counts.best for o in equal):
-        text = (
-            f"training has nothing left to learn: every run of the last {recent} groups has the best reward, "
-            f"{counts.best:g}"
-        )
-        fix = "give the agent harder tasks, or stop the trainer: this adapter is done"
-        yield FunnelLine(stage="reward", cause="learned", count=recent, text=text, fix=fix, blocks=True)
-        return
-    text = f"{len(equal)} of the last {plural(recent, 'group', 'groups')} teach nothing: their rewards are all equal"
-    fix = "give partial credit in the reward, mix easier and harder tasks, or sample at temperature 1.0"
-    line = FunnelLine(stage="reward", cause="equal", count=len(equal), text=text, fix=fix)
-    yield line.model_copy(update={"blocks": len(equal) == recent})
 
 
 def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:

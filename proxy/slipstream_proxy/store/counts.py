@@ -79,3 +79,13 @@ def missing_rewards(tx: Tx, rules: Rules) -> dict[str, int]:
         if count := tx.all(sql, (groups, name))[0][0]:
             found[name] = count
     return found
+
+
+def unweighted_rewards(tx: Tx, rules: Rules) -> dict[str, int]:
+    """Name without a weight → episodes of complete groups that have such a reward and wait for another name."""
+    groups = [group for (group,) in tx.all("SELECT id FROM t_groups WHERE state = 'waiting_reward'")]
+    if not groups:
+        return {}
+    sql = f"""SELECT r.name, count(DISTINCT r.eid) FROM t_rewards r JOIN t_episodes e ON e.eid = r.eid
+        WHERE e.reward IS NULL AND e.grp {IN} GROUP BY 1 ORDER BY 2 DESC, 1"""
+    return {name: int(count) for name, count in tx.all(sql, (groups,)) if name not in rules.weights}

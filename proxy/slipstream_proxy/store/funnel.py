@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from slipstream_proxy.store.codec import load
-from slipstream_proxy.store.counts import missing_rewards, untrainable_calls
+from slipstream_proxy.store.counts import missing_rewards, untrainable_calls, unweighted_rewards
 from slipstream_proxy.store.driver import IN, Tx
 from slipstream_proxy.store.pace import Agent, Pace
 from slipstream_proxy.store.tallies import Tallied
@@ -39,6 +39,7 @@ class DearFigures(NamedTuple):
     """Figures that cost a look at every group that waits, or at every episode."""
 
     missing: dict[str, int]
+    unweighted: dict[str, int]
     to_judge: int
     oldest_to_judge: float | None
     best: float | None
@@ -47,7 +48,7 @@ class DearFigures(NamedTuple):
 def dear_figures(tx: Tx, rules: Rules, judge_name: str) -> DearFigures:
     """``judge_name``: the reward name that the judge writes."""
     sql = "SELECT max(reward) FROM t_episodes WHERE split = 'train' AND state <> 'deleted'"
-    return DearFigures(missing_rewards(tx, rules), *to_judge(tx, judge_name), tx.all(sql)[0][0])
+    return DearFigures(missing_rewards(tx, rules), unweighted_rewards(tx, rules), *to_judge(tx, judge_name), tx.all(sql)[0][0])
 
 
 class FunnelCounts(NamedTuple):
@@ -66,6 +67,8 @@ class FunnelCounts(NamedTuple):
     evaluating: Forming
     missing: dict[str, int]
     """Reward name → episodes of complete groups without it."""
+    unweighted: dict[str, int]
+    """Reward name without a weight → episodes of those groups that have it."""
     to_judge: int
     """Complete groups with an episode that the judge has not scored."""
     oldest_to_judge: float | None
@@ -173,6 +176,7 @@ def funnel_counts(
         forming=_forming(tx, "train"),
         evaluating=_forming(tx, "eval"),
         missing=dear.missing,
+        unweighted=dear.unweighted,
         to_judge=dear.to_judge,
         oldest_to_judge=dear.oldest_to_judge,
         judged=_judged(tx, now),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import tomli_w
 
 from slipstream.config import Config
 from slipstream.errors import StartError
@@ -118,8 +119,13 @@ def _duckdb(path: Path) -> Finding:
 
 
 def check_judge(config: Config) -> Iterator[Finding]:
-    """A key is there, and an OpenAI-compatible API takes it."""
+    """Its scores count, a key is there, and an OpenAI-compatible API takes it."""
     judge = config.judge
+    for unweighted in (name for name in judge.names if name not in config.reward.weights):
+        yield warn(
+            f"the judge's scores named {unweighted!r} train nothing: reward.weights has no entry for them",
+            f"add {tomli_w.dumps({unweighted: 1.0}).strip()} to reward.weights, or leave reward.weights out",
+        )
     if judge.model is None:
         yield ok("no LLM judge is configured" + (f" (judge.function = {judge.function})" if judge.function else ""))
         return

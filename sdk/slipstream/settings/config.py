@@ -43,6 +43,13 @@ class Config(Section):
             raise ValueError("trainer.min_groups is above trainer.max_groups")
         return self
 
+    @model_validator(mode="after")
+    def _a_judge_counts(self) -> Self:
+        """Its scores train if nothing else is said."""
+        if self.judge.names and "weights" not in self.reward.model_fields_set:
+            self.reward = self.reward.model_copy(update={"weights": {self.judge.names[0]: 1.0}})
+        return self
+
     @property
     def root(self) -> Path:
         return Path(self.data_dir).expanduser().resolve()

@@ -25,6 +25,10 @@ OWN_PARAMS = {
 """Parameters of ``completion()`` that the judge sets itself → the setting for it, if there is one."""
 
 
+FUNCTION = "function"
+"""Reward name of ``judge.function``'s scores beside a model's."""
+
+
 class JudgeConfig(Section):
     model: str | None = Field(None, description="LiteLLM model; None: no judge.")
     api_base: str | None = Field(None, description="Base URL of the judge's API.")
@@ -53,6 +57,12 @@ class JudgeConfig(Section):
     audit_model: str | None = Field(None, description="The second judge.")
     metrics_port: int | None = Field(None, ge=0, le=65535, description="Prometheus port of the judge; None: off.")
     metrics_host: str = Field("127.0.0.1", description="Address that the judge's Prometheus port is bound to.")
+
+    @property
+    def names(self) -> list[str]:
+        """Reward names that the judge writes; none without a judge."""
+        own = [self.name] if self.model or self.function else []
+        return [*own, FUNCTION] if self.model and self.function else own
 
     @field_validator("params")
     @classmethod

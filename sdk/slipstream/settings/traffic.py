@@ -34,7 +34,8 @@ class GroupsConfig(Section):
 
 class RewardConfig(Section):
     weights: dict[str, Annotated[float, Field(ge=-1e6, le=1e6)]] = Field(
-        default_factory=lambda: {"reward": 1.0}, description="What trains: reward name → weight."
+        default_factory=lambda: {"reward": 1.0},
+        description="What trains: reward name → weight. With a judge, the default is its score alone: { judge = 1.0 }.",
     )
     credit: Literal["episode", "call"] = Field(
         "episode", description="call: a call's own reward counts for that call alone."

@@ -77,6 +77,14 @@ def test_judge(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     assert levels(list(check_judge(config("judge.model=ollama/x")))) == ["ok"]
 
 
+def test_a_judge_whose_scores_have_no_weight() -> None:
+    found, fine = check_judge(config("judge.model=ollama/x", "reward.weights={ reward = 1 }"))
+    assert (found.level, fine.level) == ("warn", "ok")
+    assert "'judge' train nothing" in found.what and "add judge = 1.0 to reward.weights" in found.fix
+    both = ("judge.model=ollama/x", "judge.function=a:b", "reward.weights={ judge = 1 }")
+    assert [f.what.split(" train")[0] for f in check_judge(config(*both))][0] == "the judge's scores named 'function'"
+
+
 def test_the_judges_key_is_tried(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_KEY", "sk-of-a-judge")
     base = config("judge.model=openai/x", "judge.api_key_env=JUDGE_KEY", f"judge.api_base={server.url}/v1")

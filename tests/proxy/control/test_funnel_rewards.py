@@ -1,0 +1,79 @@
+"""Rewards and scores that count for nothing: the line names the weight and the fix."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.plane import until
+
+from slipstream.contract import FunnelLine
+
+SMALL = {"groups": {"size": 2}, "trainer": {"min_groups": 2}}
+
+
+async def line(plane, cause: str) -> FunnelLine:
+    async def look():
+        body = (await plane.ask("GET", "/status"))[1]
+        return next((x for x in body["funnel"]["lines"] if (x["stage"], x["cause"]) == ("reward", cause)), None)
+
+    return FunnelLine.model_validate(await until(look))
+
+
+async def causes(plane) -> list[str]:
+    return [x["cause"] for x in (await plane.ask("GET", "/status"))[1]["funnel"]["lines"]]
+
+
+async def run(plane, name: str, reward: dict[str, object] | None = None) -> None:
+    await plane.call(name, task="t", done=True)
+    await plane.seen(name)
+    if reward:
+        assert (await plane.ask("POST", f"/episodes/{name}/rewards", reward))[0] == 200
+
+
+async def test_a_judge_without_a_weight_trains_nothing_and_is_told(make_plane):
+    plane = await make_plane(**SMALL, judge={"model": "m"}, reward={"weights": {"reward": 1.0}})
+    found = await line(plane, "unweighted_judge")
+    assert not found.blocks  # rewards may still be posted
+    assert "'judge' has no weight in reward.weights" in found.text
+    assert "weights = { judge = 1.0 }" in found.fix
+    for n in range(2):
+        await run(plane, f"e{n}")
+    await line(plane, "missing_reward")
+    assert (await line(plane, "unweighted_judge")).blocks
+
+
+async def test_a_judge_of_another_name_and_a_function(make_plane):
+    judge = {"model": "m", "name": "my score", "function": "a:b"}
+    plane = await make_plane(**SMALL, judge=judge, reward={"weights": {"judge": 1.0}})
+    assert 'weights = { "my score" = 1.0 }' in (await line(plane, "unweighted_my score")).fix
+    assert "add `function = 1.0`" in (await line(plane, "unweighted_function")).fix
+
+
+@pytest.mark.parametrize("weights", [None, {"judge": 1.0}, {"judge": 0.5, "reward": 1.0}])
+async def test_a_judge_that_counts_needs_no_line(make_plane, weights):
+    plane = await make_plane(**SMALL, judge={"model": "m"}, **({"reward": {"weights": weights}} if weights else {}))
+    for n in range(2):
+        await run(plane, f"e{n}")
+    await line(plane, "missing_judge")
+    assert not [c for c in await causes(plane) if c.startswith("unweighted")]
+
+
+async def test_rewards_posted_under_a_name_that_has_no_weight(make_plane):
+    plane = await make_plane(**SMALL)
+    for n in range(2):
+        await run(plane, f"e{n}", {"name": "score", "value": float(n)})
+    found = await line(plane, "unweighted_score")
+    assert (found.count, found.blocks) == (2, True)
+    assert "score = 1.0" in found.fix and "post it as 'reward'" in found.fix
+    for n in range(2):
+        assert (await plane.ask("POST", f"/episodes/e{n}/rewards", {"value": float(n)}))[0] == 200
+    assert not [c for c in await causes(plane) if c.startswith("unweighted")]  # now it is one figure more
+
+
+async def test_posted_rewards_beside_a_judge(make_plane):
+    """With a judge its score is what trains by default: a reward that is posted too is named."""
+    plane = await make_plane(**SMALL, judge={"model": "m"})
+    for n in range(2):
+        await run(plane, f"e{n}", {"value": float(n)})
+    found = await line(plane, "unweighted_reward")
+    assert (found.count, found.blocks) == (2, False)  # the judge's scores are on their way
+    assert "post it as 'judge'" not in found.fix
