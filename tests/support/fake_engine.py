@@ -33,6 +33,8 @@ class FakeEngine:
         self.fail_with: int | None = None
         self.hold: asyncio.Event | None = None
         self.sleeping = Sleeping()
+        self.parser = False
+        """A reasoning or tool parser: it hides ids and log-probabilities from calls with ``include_reasoning: false``."""
         self.up = True
         """False: /health answers 503."""
         self.url = ""
@@ -124,7 +126,8 @@ class FakeEngine:
         body = await self._body(request)
         if isinstance(body, web.Response):
             return body
-        ids, lps = bool(body.get("return_token_ids")), bool(body.get("logprobs"))
+        hidden = self.parser and body.get("include_reasoning") is False
+        ids, lps = bool(body.get("return_token_ids")) and not hidden, bool(body.get("logprobs")) and not hidden
         words = [*WORDS, " " + str(len(body.get("messages", [])))]
         prompt = list(range(10, 14))
         if not body.get("stream"):

@@ -43,6 +43,8 @@ class EngineReplica:
     loaded: set[str] = field(default_factory=set)
     packed: bool = False
     """It has Slipstream's plugin, which packs ids and log-probabilities."""
+    parses: bool = True
+    """It has a reasoning or a tool parser, as far as is known. Without one it hides no reasoning, and no ids with it."""
     error: str | None = None
     replaced: set[str] = field(default_factory=set)
     """Names that another proxy's adapter had here, until ours took its place."""
@@ -50,7 +52,8 @@ class EngineReplica:
     """One load at a time: the health loop and a swap may want the same adapter."""
 
     def public(self) -> JsonObject:
-        return {"url": self.url, "ok": self.ok, "loaded": sorted(self.loaded), "packed": self.packed}
+        known = {"packed": self.packed, "parses": self.parses}
+        return {"url": self.url, "ok": self.ok, "loaded": sorted(self.loaded), **known}
 
 
 def same(root: str | None, *paths: str) -> bool:
@@ -134,6 +137,17 @@ class EnginePool:
         """Whether the engine packs ids and log-probabilities in the form that this version reads."""
         status, read, _ = await self.ask("GET", f"{engine.url}{PLUGIN_PATH}")
         return status == 200 and isinstance(read, dict) and read.get("packed") == PACKED_VERSION
+
+    async def _parses(self, engine: EngineReplica) -> bool:
+        """False only if it gives ids to a call that hides reasoning: it has no parser then. One token is sampled."""
+        hidden = {"include_reasoning": False, "return_token_ids": True, "max_tokens": 1}
+        body: JsonObject = {"messages": [{"role": "user", "content": "a"}], **hidden}
+        try:
+            status, read, _ = await self.ask("POST", f"{engine.url}/v1/chat/completions", body)
+        except EngineAway:
+            return True  # it is slow to sample: that is for its health check to say
+        choices = read.get("choices") if status == 200 and isinstance(read, dict) else None
+        return not (choices and choices[0].get("token_ids"))
 
     async def load(self, engine: EngineReplica, name: str, path: str) -> None:
         """Load and warm up. Raises ``Refused``, ``Failed`` or ``Away``."""
@@ -222,6 +236,7 @@ class EnginePool:
             there = await self.models(engine)
             if not engine.healthy:
                 engine.packed = await self._has_plugin(engine)
+                engine.parses = engine.packed or await self._parses(engine)
         except (EngineAway, EngineFailed) as e:
             if engine.healthy or engine.error is None:
                 log.warning("engine %s is down: %s", engine.url, e)

@@ -48,7 +48,9 @@ class DearFigures(NamedTuple):
 def dear_figures(tx: Tx, rules: Rules, judge_name: str) -> DearFigures:
     """``judge_name``: the reward name that the judge writes."""
     sql = "SELECT max(reward) FROM t_episodes WHERE split = 'train' AND state <> 'deleted'"
-    return DearFigures(missing_rewards(tx, rules), unweighted_rewards(tx, rules), *to_judge(tx, judge_name), tx.all(sql)[0][0])
+    return DearFigures(
+        missing_rewards(tx, rules), unweighted_rewards(tx, rules), *to_judge(tx, judge_name), tx.all(sql)[0][0]
+    )
 
 
 class FunnelCounts(NamedTuple):

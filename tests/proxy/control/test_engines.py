@@ -110,3 +110,18 @@ def test_paths():
     assert same(None, "/a")  # an engine that does not tell
     assert not same("/a/b", "/a/c")
     assert same("/a/b", "/a/c", "/a/b")
+
+
+@pytest.mark.parametrize("parser", [False, True])
+async def test_whether_an_engine_has_a_parser_is_asked_once(engines, engine, parser):
+    engine.parser = parser
+    for _ in range(3):
+        await engines.check(at(engines))
+    assert at(engines).ok and at(engines).public()["parses"] is parser
+    assert [body["max_tokens"] for body, _ in engine.seen] == [1]
+
+
+async def test_an_engine_that_cannot_chat_may_have_a_parser(engines, engine):
+    engine.fail_with = 400
+    await engines.check(at(engines))
+    assert at(engines).ok and at(engines).parses

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.call.call import ActiveCall
     from slipstream_proxy.data.engines.live import LiveView
     from slipstream_proxy.data.engines.models import ModelMap
+    from slipstream_proxy.dialects.base import Injected
+    from slipstream_proxy.json_types import JsonObject
 
 
 class Capture(CallStep):
@@ -29,12 +31,21 @@ class Capture(CallStep):
         if payload is None or (asked is not None and not isinstance(asked, str)):
             call.note, call.payload = "unreadable request", None
         elif call.target.kind != "upstream":
-            injected = call.dialect.inject(payload, packed=self._live.packed)
+            injected = self._inject(call, payload)
             if injected.back is not None:
                 call.back, call.plain = injected.back, payload
             call.payload, call.note = injected.body, injected.note
             call.hide = injected.hide or None
         return False
+
+    def _inject(self, call: ActiveCall, payload: JsonObject) -> Injected:
+        hides = call.dialect.name == "chat" and payload.get("include_reasoning") is False
+        if not hides or self._live.parses:
+            return call.dialect.inject(payload, packed=self._live.packed)
+        del payload["include_reasoning"]  # without a parser the engine hides nothing, and gives ids all the same
+        injected = call.dialect.inject(payload, packed=self._live.packed)
+        injected.body["include_reasoning"] = False
+        return injected
 
     def event(self, call: ActiveCall, event: bytes) -> bytes | None:
         hide = call.hide

@@ -26,6 +26,13 @@ class EngineView:
     loaded: frozenset[str] = frozenset()
     packed: bool = False
     """It has Slipstream's plugin."""
+    parses: bool = True
+    """It has a reasoning or a tool parser."""
+
+    @classmethod
+    def of(cls, told: JsonObject) -> EngineView:
+        url, loaded = str(told["url"]).rstrip("/"), frozenset(told.get("loaded", ()))
+        return cls(url, bool(told["ok"]), loaded, bool(told.get("packed")), bool(told.get("parses", True)))
 
 
 class Trouble:
@@ -77,6 +84,8 @@ class LiveView:
         self.version = 0
         self.packed = False
         """Every engine has Slipstream's plugin. (A call is asked for before its engine is chosen.)"""
+        self.parses = True
+        """Some engine has a reasoning or a tool parser."""
         self.trouble: dict[str, Trouble] = {}
         """Engines that did not answer as they should: this worker, or any where they hung."""
         self._window = config.episodes.idle_timeout
@@ -96,10 +105,7 @@ class LiveView:
 
     def update(self, state: JsonObject) -> None:
         """Take over a state as INTERNAL routes send it; raises at a malformed one and then changes nothing."""
-        engines = [
-            EngineView(str(e["url"]).rstrip("/"), bool(e["ok"]), frozenset(e.get("loaded", ())), bool(e.get("packed")))
-            for e in state.get("engines", ())
-        ]
+        engines = [EngineView.of(e) for e in state.get("engines", ())]
         models = {
             str(name): ModelView(
                 str(m["base"]), str(m["live"]), [(str(a), str(b), float(c)) for a, b, c in m.get("arms", ())]
@@ -117,6 +123,7 @@ class LiveView:
         if engines:
             self.engines = engines
             self.packed = all(e.packed for e in engines)
+            self.parses = any(e.parses for e in engines)
         if models:
             self.models = models
         self.held_until = until
