@@ -74,6 +74,7 @@ bench-soak: setup
 bench-store: setup
 	$(BIN)/python benchmarks/store/bench_store.py $(ARGS)
 	$(BIN)/python benchmarks/store/bench_batches.py $(ARGS)
+	$(BIN)/python benchmarks/store/bench_files.py
 
 bench-growth: setup
 	-$(BIN)/python -m slipstream_proxy.compiled

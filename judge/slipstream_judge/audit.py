@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from slipstream.config import JudgeConfig
 from slipstream.contract import Group, Score
+from slipstream.settings import JudgeConfig
 from slipstream_judge.group import GroupJudge
 from slipstream_judge.metrics import JudgeMetrics
 from slipstream_judge.stats import pearson, spearman

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from slipstream.client import AsyncClient
-from slipstream.config import JudgeConfig
 from slipstream.errors import ApiError
+from slipstream.settings import JudgeConfig
 from slipstream_judge.metrics import JudgeMetrics
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ def cache_key(**inputs: object) -> str:
 
 
 class VoteCache:
-    """``client`` None: no cache. ``read`` False: answers are kept but not used (a re-judging that must be anew)."""
+    """``client`` None: no cache. ``read`` False: answers are kept but not used (a re-judging that must ask again)."""
 
     def __init__(self, client: AsyncClient | None, metrics: JudgeMetrics, *, read: bool = True) -> None:
         self.client, self.metrics, self.read = client, metrics, read

@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from slipstream.config import JudgeConfig
 from slipstream.contract import Group, GroupKind, Score
+from slipstream.settings import JudgeConfig
 from slipstream_judge.budget import OverBudget
 from slipstream_judge.cache import VoteCache, cache_key
 from slipstream_judge.excerpts import RESULT_LEVELS, fit, force

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pydantic import JsonValue
 
 from slipstream.client import AsyncClient
-from slipstream.config import JudgeConfig
 from slipstream.contract import ID_PATTERN, EpisodeDetail, Reward
 from slipstream.errors import ConfigError
+from slipstream.settings import JudgeConfig
 from slipstream_judge.excerpts import force
 from slipstream_judge.prompt import Mode, build
 from slipstream_judge.rubric import Rubrics, rubric_hash

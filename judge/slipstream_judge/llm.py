@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slipstream.config import JudgeConfig
+from slipstream.settings import JudgeConfig
 from slipstream_judge.budget import Budget
 from slipstream_judge.excerpts import estimate
 from slipstream_judge.metrics import JudgeMetrics

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from statistics import fmean
 
-from slipstream.config import JudgeConfig
 from slipstream.contract import JudgeAgreement, JudgeReport, JudgeSpent
+from slipstream.settings import JudgeConfig
 from slipstream_judge.budget import DAY, Budget
 from slipstream_judge.group import Judged
 

@@ -6,8 +6,8 @@ import fnmatch
 import hashlib
 from pathlib import Path
 
-from slipstream.config import JudgeConfig
 from slipstream.errors import ConfigError
+from slipstream.settings import JudgeConfig
 
 DEFAULT = """\
 1. Did it reach the goal that its task states? A run that does scores significantly higher than every run that does

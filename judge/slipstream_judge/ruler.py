@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from slipstream.config import JudgeConfig
+from slipstream.settings import JudgeConfig
 from slipstream_judge.excerpts import RESULT_LEVELS, Shown, estimate, fit, force, show
 from slipstream_judge.llm import JudgeFailed, Llm, TooLong, Usage
 from slipstream_judge.metrics import JudgeMetrics

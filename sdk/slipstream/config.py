@@ -16,40 +16,9 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from slipstream.errors import ConfigError
-from slipstream.settings import (
-    AdaptersConfig,
-    Config,
-    EngineConfig,
-    EpisodesConfig,
-    GateConfig,
-    GroupsConfig,
-    IdentityConfig,
-    JudgeConfig,
-    ModelRoute,
-    ProxyConfig,
-    RewardConfig,
-    Section,
-    StoreConfig,
-    TrainerConfig,
-)
+from slipstream.settings import Config
 
-__all__ = [
-    "AdaptersConfig",
-    "Config",
-    "EngineConfig",
-    "EpisodesConfig",
-    "GateConfig",
-    "GroupsConfig",
-    "IdentityConfig",
-    "JudgeConfig",
-    "ModelRoute",
-    "ProxyConfig",
-    "RewardConfig",
-    "Section",
-    "StoreConfig",
-    "TrainerConfig",
-    "load_config",
-]
+__all__ = ["Config", "load_config"]
 
 ENV_PREFIX = "SLIPSTREAM_"
 

@@ -5,8 +5,8 @@ import time
 import pytest
 from tests.support.groups import episode, group, quality_group, run
 
-from slipstream.config import JudgeConfig
 from slipstream.contract import Score
+from slipstream.settings import JudgeConfig
 from slipstream_judge.audit import Auditor, agreement, chosen
 from slipstream_judge.budget import Budget
 from slipstream_judge.cache import VoteCache

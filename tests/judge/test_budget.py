@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from slipstream.client import AsyncClient
-from slipstream.config import JudgeConfig
+from slipstream.settings import JudgeConfig
 from slipstream_judge.budget import DAY, Budget, OverBudget
 from slipstream_judge.metrics import JudgeMetrics
 

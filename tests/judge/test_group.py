@@ -6,8 +6,8 @@ import pytest
 from tests.support.groups import calls_tool, episode, group, quality_group, result, run, said
 
 from slipstream.client import AsyncClient
-from slipstream.config import JudgeConfig
 from slipstream.contract import GroupKind, Reward
+from slipstream.settings import JudgeConfig
 from slipstream_judge.budget import Budget
 from slipstream_judge.cache import VoteCache
 from slipstream_judge.group import GroupJudge

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.groups import group, run
 
-from slipstream.config import JudgeConfig
 from slipstream.contract import CallRecord, Episode, EpisodeState, Group, GroupEpisode, Reward, Split
+from slipstream.settings import JudgeConfig
 from slipstream_judge.cases import make_episode
 from slipstream_judge.excerpts import LEVELS, force, show
 from slipstream_judge.prompt import TASKS, build

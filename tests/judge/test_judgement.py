@@ -5,9 +5,9 @@ import json
 import pytest
 from tests.support.groups import episode, run
 
-from slipstream.config import JudgeConfig
 from slipstream.contract import EpisodeDetail, Reward
 from slipstream.errors import ConfigError
+from slipstream.settings import JudgeConfig
 from slipstream_judge.judgement import main
 from slipstream_judge.rubric import DEFAULT, rubric_hash
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 from tests.support.served import Served
 
-from slipstream.config import JudgeConfig
+from slipstream.settings import JudgeConfig
 from slipstream_judge.budget import Budget, OverBudget
 from slipstream_judge.excerpts import Shortening, Shown
 from slipstream_judge.llm import JudgeFailed, Llm, PromptRefused, TooLong, Usage, retry_after

@@ -5,8 +5,8 @@ from collections import deque
 import pytest
 from tests.support.groups import quality_group
 
-from slipstream.config import JudgeConfig
 from slipstream.contract import Score
+from slipstream.settings import JudgeConfig
 from slipstream_judge.budget import Budget
 from slipstream_judge.group import Judged
 from slipstream_judge.llm import Usage

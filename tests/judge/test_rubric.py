@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.config import JudgeConfig
 from slipstream.errors import ConfigError
+from slipstream.settings import JudgeConfig
 from slipstream_judge.rubric import DEFAULT, Rubrics, rubric_hash, text_of
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.support.groups import calls_tool, episode, group, result, said
 from tests.support.ruled_judge import inbox_rule
 
-from slipstream.config import JudgeConfig
+from slipstream.settings import JudgeConfig
 from slipstream_judge.budget import Budget
 from slipstream_judge.cache import VoteCache
 from slipstream_judge.group import GroupJudge

@@ -6,7 +6,7 @@ import time
 import pytest
 from tests.support.groups import calls_tool, result, run, said
 
-from slipstream.config import JudgeConfig
+from slipstream.settings import JudgeConfig
 from slipstream_judge.budget import Budget
 from slipstream_judge.cases import make_episode
 from slipstream_judge.llm import JudgeFailed, Llm

@@ -11,7 +11,8 @@ from tests.support.groups import said
 from tests.support.plane import Plane, make_config
 
 from slipstream.client import AsyncClient
-from slipstream.config import Config, JudgeConfig
+from slipstream.config import Config
+from slipstream.settings import JudgeConfig
 from slipstream_judge.judgement import fetch
 from slipstream_judge.rerun import rerun
 from slipstream_judge.worker import JudgeWorker

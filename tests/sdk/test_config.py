@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from slipstream.config import Config, ModelRoute, load_config
+from slipstream.config import Config, load_config
 from slipstream.errors import ConfigError
+from slipstream.settings import ModelRoute
 
 
 def write(tmp_path: Path, text: str) -> Path:

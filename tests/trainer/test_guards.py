@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from slipstream.config import TrainerConfig
+from slipstream.settings import TrainerConfig
 from slipstream_trainer.guards import Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
 
 T = TrainerConfig()

@@ -173,7 +173,7 @@ def test_against_stock_trl(trainer, stock, loss: str, beta: float) -> None:
 
 
 def test_settings_that_have_traps() -> None:
-    from slipstream.config import TrainerConfig
+    from slipstream.settings import TrainerConfig
 
     assert trl_settings(TrainerConfig())["epsilon_high"] == 5.0
     assert trl_settings(TrainerConfig(loss="dapo"))["epsilon_high"] == 0.2

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from slipstream.config import TrainerConfig
+from slipstream.settings import TrainerConfig
 
 EXTREME = 100.0
 """Cap of one token's ratio in the mean, so that a single token does not decide."""

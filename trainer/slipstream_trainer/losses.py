@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.config import TrainerConfig
+from slipstream.settings import TrainerConfig
 
 SEQUENCE = ("grpo", "gspo", "sapo")
 """Losses that need an episode's tokens together."""

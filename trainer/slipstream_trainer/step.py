@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from pydantic import JsonValue
 
-from slipstream.config import TrainerConfig
+from slipstream.settings import TrainerConfig
 from slipstream_trainer.advantage import Advantages, assign
 from slipstream_trainer.dataset import choose
 from slipstream_trainer.effects import without_effect

@@ -21,7 +21,7 @@ from slipstream_proxy.store.protocol import Store
 
 STAGE = ".backup-"
 _OF_A_RUN = ("lock", "proxy.json", "live.json", "metrics", "limits", "hangs", "conversations", "spool", "hf")
-"""What a proxy makes anew, and what stands in the stage already."""
+"""What a proxy makes again, and what stands in the stage already."""
 
 
 @contextlib.contextmanager

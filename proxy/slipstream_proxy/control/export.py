@@ -185,26 +185,19 @@ def batched(items: Iterator[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
+LISTS = ("prompt_ids", "completion_ids", "logprobs")
+"""Columns with one list for each call: the prompt's ids, and each choice's ids and log-probabilities."""
+PLAIN = {
+    "TEXT": ["id", "key", "task", "model", "adapter", "arm", "group"],
+    "BIGINT": ["calls", "prompt_tokens", "completion_tokens"],
+    "FLOAT8": ["started", "ended", "reward", "advantage"],
+}
+"""Type → columns that an episode has under the same name."""
+JSON_TEXT = ["split", "state", "tags", "messages", "rewards", "call_list", "lineage", "batches", "trained_adapters"]
+
+
 def parquet_row(e: EpisodeDetail) -> JsonObject:
-    row = e.model_dump(
-        mode="python",
-        include={
-            "id",
-            "key",
-            "task",
-            "model",
-            "adapter",
-            "arm",
-            "started",
-            "ended",
-            "calls",
-            "prompt_tokens",
-            "completion_tokens",
-            "reward",
-            "group",
-            "advantage",
-        },
-    )
+    row = e.model_dump(mode="python", include={name for names in PLAIN.values() for name in names})
     row |= {
         "split": e.split.value,
         "state": e.state.value,
@@ -216,10 +209,6 @@ def parquet_row(e: EpisodeDetail) -> JsonObject:
     row["call_list"] = json.dumps([c.model_dump(exclude=set(LISTS)) for c in e.call_list], default=str)
     row |= {name: [getattr(c, name) for c in e.call_list] for name in LISTS}
     return row
-
-
-LISTS = ("prompt_ids", "completion_ids", "logprobs")
-"""Columns with one list for each call: the prompt's ids, and each choice's ids and log-probabilities."""
 
 
 def _dumped(models: Sequence[BaseModel]) -> str:
@@ -247,36 +236,12 @@ def parquet(batches: Iterator[list[EpisodeDetail]]) -> Iterator[bytes]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    text = (
-        "id",
-        "key",
-        "task",
-        "model",
-        "adapter",
-        "arm",
-        "group",
-        "split",
-        "state",
-        "tags",
-        "messages",
-        "rewards",
-        "call_list",
-        "lineage",
-        "batches",
-        "trained_adapters",
-    )
-    numbers = ("calls", "prompt_tokens", "completion_tokens")
+    from slipstream_proxy.store.ducktx import ARROW
+
     ids = pa.list_(pa.int32())
-    schema = pa.schema(
-        [
-            *((n, pa.string()) for n in text),
-            *((n, pa.int64()) for n in numbers),
-            *((n, pa.float64()) for n in ("started", "ended", "reward", "advantage")),
-            ("prompt_ids", pa.list_(ids)),
-            ("completion_ids", pa.list_(pa.list_(ids))),
-            ("logprobs", pa.list_(pa.list_(pa.list_(pa.float32())))),
-        ]
-    )
+    lists = {"prompt_ids": ids, "completion_ids": pa.list_(ids), "logprobs": pa.list_(pa.list_(pa.float32()))}
+    plain = [(name, ARROW[kind]) for kind, names in (*PLAIN.items(), ("TEXT", JSON_TEXT)) for name in names]
+    schema = pa.schema([*plain, *((name, pa.list_(kind)) for name, kind in lists.items())])
     with tempfile.TemporaryDirectory(prefix="slipstream-export-") as folder:
         path = Path(folder) / "episodes.parquet"
         with pq.ParquetWriter(path, schema, compression="zstd") as writer:

@@ -35,7 +35,7 @@ class FeedEvent(NamedTuple):
 
 
 class Feed:
-    """Lives in the control plane's event loop. Numbers begin anew with each start: ``epoch`` tells starts apart."""
+    """Lives in the control plane's event loop. Numbers start again with each start: ``epoch`` tells starts apart."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self.epoch = secrets.token_hex(4)

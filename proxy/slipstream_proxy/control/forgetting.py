@@ -26,7 +26,7 @@ LOOK_EVERY = 0.5
 ASK_EVERY = 60.0
 """Seconds after which the store is asked for what waits although nobody told of anything: what the spool brought."""
 QUIET = 2.0
-"""Seconds without another deletion after which the files are written anew."""
+"""Seconds without another deletion after which the files are rewritten."""
 PATIENCE = 30.0
 """Seconds after which they are, although more keeps coming."""
 AGAIN = 15.0
@@ -38,7 +38,7 @@ class Forgetter:
         self.stores = stores
         self.folder = Path(archive).expanduser() if archive else None
         self.shrink = False
-        """The file is to be written anew although nobody was forgotten: days were dropped."""
+        """The file is to be rewritten although nobody was forgotten: days were dropped."""
         self._waiting: list[Erasing] = []
         self._step: c.ForgettingStep = "idle"
         self._last = self._first = time.monotonic()
@@ -96,7 +96,7 @@ class Forgetter:
             await self.erase()
 
     async def erase(self) -> None:
-        """Write the files anew without what is forgotten. Raises what keeps it from that."""
+        """Rewrite the files without what is forgotten. Raises what keeps it from that."""
         store, ingester = self.stores.require(), self.stores.ingester
         self._step, self.shrink = "database", False
         done = self._written if self._written is not None else await in_thread(store.rewrite)

@@ -189,7 +189,7 @@ def _judge(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
             yield line.model_copy(update={"blocks": wanted})
     if counts.parked:
         text = f"{plural(counts.parked, 'group is', 'groups are')} parked: the judge failed too often"
-        fix = "GET /slipstream/v1/groups/parked says which; mend the judge, then POST groups/{id}/retry"
+        fix = "GET /slipstream/v1/groups/parked says which; fix the judge, then POST groups/{id}/retry"
         yield FunnelLine(stage="judge", cause="parked", count=counts.parked, text=text, fix=fix)
 
 

@@ -45,7 +45,6 @@ CONTROL = "control"
 @dataclass(slots=True)
 class Stats:
     records: int = 0
-    commits: int = 0
     commit_seconds: float = 0.0
     unreadable: int = 0
     """Records of which only the head could be stored."""
@@ -178,7 +177,6 @@ class Ingester:
             self._positions = positions
             self._batch = min(2 * self._batch, MOST_BATCH) if len(reads) >= self._batch else BATCH
             self._small = len(reads) < FEW
-            self.stats.commits += 1
             self.stats.records += len(reads)
             self.stats.commit_seconds = time.monotonic() - started
             self.stats.lag_seconds = max(0.0, time.time() - reads[-1].at)

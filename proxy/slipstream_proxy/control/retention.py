@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 SWEEP_EVERY = 1.0
 RETENTION_EVERY = 600.0
 EMPTY = 0.2
-"""Share of the database's file that is free, from which it is written anew after days were dropped."""
+"""Share of the database's file that is free, from which it is rewritten after days were dropped."""
 
 
 class Sweeper:

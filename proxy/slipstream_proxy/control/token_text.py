@@ -72,7 +72,7 @@ def tokenizer_file(model: str | None) -> Path | None:
 
 @lru_cache(maxsize=4)
 def _decoder(path: Path, changed: float) -> Decoder | None:
-    """``changed``: the file's time, so that another file is read anew."""
+    """``changed``: the file's time, so that another file is read again."""
     try:
         decoder: Decoder = importlib.import_module("tokenizers").Tokenizer.from_file(str(path))
     except Exception:  # not installed, or a file that it cannot read: the engine is asked

@@ -41,7 +41,7 @@ def cut_event(event: bytes) -> bytes | None:
 
 
 def null_members(text: bytes) -> bytes:
-    """A reply or a recorded stream, perhaps written anew by somebody else, with null for each member's value."""
+    """A reply or a recorded stream, perhaps rewritten by somebody else, with null for each member's value."""
     return _ANY.sub(rb"\1null", text)
 
 

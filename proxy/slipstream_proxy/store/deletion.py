@@ -1,11 +1,12 @@
 """An episode is forgotten: its rows are deleted at once. What freed blocks, the spool and archives still hold of it
-waits in ``t_erasing`` until all of them are written anew, once for many.
+waits in ``t_erasing`` until all of them are rewritten, once for many.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from slipstream_proxy.store.calls import CallTable
 from slipstream_proxy.store.codec import dump, load
@@ -28,24 +29,15 @@ def name_of(eid: str) -> Name:
     return key, episode
 
 
+@dataclass(eq=False)
 class Deletion:
-    def __init__(
-        self,
-        db: Driver,
-        memory: Memory,
-        calls: CallTable,
-        episodes: EpisodeTable,
-        groups: GroupTable,
-        tallies: TallyTable,
-        instance: str,
-    ) -> None:
-        self.db = db
-        self.memory = memory
-        self.calls = calls
-        self.episodes = episodes
-        self.groups = groups
-        self.tallies = tallies
-        self.instance = instance
+    db: Driver
+    memory: Memory
+    calls: CallTable
+    episodes: EpisodeTable
+    groups: GroupTable
+    tallies: TallyTable
+    instance: str
 
     def delete(self, names: Collection[Name], now: float) -> Forgotten:
         """Forget these episodes: nothing reads them from here on, and what files still hold waits in ``erasing``."""
@@ -78,7 +70,7 @@ class Deletion:
             tx.run(f"DELETE FROM t_exported WHERE eid {IN}", (eids,))
 
     def rewrite(self, done: Collection[Erasing]) -> None:
-        """Write anew what had rows of these: freed blocks keep their bytes. Beside reads and writes."""
+        """Rewrite what had rows of these: freed blocks keep their bytes. Beside reads and writes."""
         self.db.rewrite(sorted({t for e in done for t in e.tables} | {"t_rewards", "t_episodes"}))
 
     def eids(self, tx: Tx, key: str | None, episode: str) -> list[str]:

@@ -90,13 +90,13 @@ class Driver(Protocol):
         """Write a copy of the database, as it is at one moment, into the folder. Raises ``StoreError``, ``OSError``."""
 
     def rewrite(self, tables: Sequence[str]) -> None:
-        """Write tables anew, so that rows deleted from them are nowhere in the database's files.
+        """Rewrite tables, so that rows deleted from them are nowhere in the database's files.
 
         Others read and write meanwhile. Raises ``StoreError`` when it can't be done now.
         """
 
     def free_share(self) -> float:
-        """Of the database's file, how much is empty; 0 where that is the server's affair."""
+        """The share of the database's file that is empty; 0 where a server manages its files."""
 
     def sql(self, query: str, limit: int, timeout: float) -> SqlResult:
         """A user's query, locked down. Raises ``QueryError``."""

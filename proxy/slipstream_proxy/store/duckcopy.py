@@ -1,4 +1,4 @@
-"""A DuckDB file written anew beside reads and writes: freed blocks of a DuckDB file keep their bytes.
+"""A DuckDB file rewritten beside reads and writes: freed blocks of a DuckDB file keep their bytes.
 
 A reading transaction copies what is there, table by table, into a new file. What is written meanwhile is noted and
 done again in the new file, until little is left; then nobody writes for a moment, the rest is done, and the new file
@@ -34,7 +34,7 @@ ROWS = 20_000
 REST = 1.0
 """Seconds of rest for each second of copying, so that one core is never the copy's alone."""
 MOST_ROWS = 500_000
-"""Rows written meanwhile that are noted at most: a store that is that busy is written anew another time."""
+"""Rows written meanwhile that are noted at most: a store that is that busy is rewritten another time."""
 LITTLE = 64
 """Transactions left to be done again, with which the last step begins."""
 ROUNDS = 10
@@ -136,7 +136,7 @@ class OpenFile(Protocol):
 
 
 def copy_anew(source: OpenFile, config: dict[str, str]) -> None:
-    """Write the file anew. Raises ``StoreError`` when that can't be done now; then nothing has changed."""
+    """Rewrite the file. Raises ``StoreError`` when that can't be done now; then nothing has changed."""
     new = Path(f"{source.path}.rewrite")
     for left in (new, Path(f"{new}.wal")):
         left.unlink(missing_ok=True)
@@ -200,7 +200,7 @@ def _copy_tables(cursor: duckdb.DuckDBPyConnection, to: duckdb.DuckDBPyConnectio
 
 def _go_on(written: WriteLog) -> None:
     if written.over:
-        raise StoreError("the store was too busy, or was closed, while it was written anew")
+        raise StoreError("the store was too busy, or was closed, while it was rewritten")
 
 
 def _catch_up(to: duckdb.DuckDBPyConnection, written: WriteLog) -> None:

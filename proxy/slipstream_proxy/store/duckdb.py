@@ -59,7 +59,7 @@ class DuckDriver:
         self._local = threading.local()
         self._seq: int | None = None
         self._log: WriteLog | None = None
-        """Of what is written while the file is copied."""
+        """Notes what is written while the file is copied; None: it is not being copied."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._con: duckdb.DuckDBPyConnection | None
         self._con, self.rebuilt = open_or_set_aside(self.path, self._config)
@@ -247,7 +247,7 @@ class DuckDriver:
         copy_anew(self, self._config)
 
     def free_share(self) -> float:
-        """Of the file's blocks, how many are free."""
+        """The share of the file's blocks that are free."""
         with self.read() as tx:
             ((total, free),) = tx.all("SELECT total_blocks, free_blocks FROM pragma_database_size()")
         return float(free / total) if total else 0.0

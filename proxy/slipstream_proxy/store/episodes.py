@@ -22,7 +22,7 @@ from slipstream_proxy.store.values import EpisodeFilter, Name
 CHUNK = 2_000
 """Episodes whose order is looked up together: each look passes over all that is later."""
 PART_CALLS, PART_TOKENS = 2_000, 1_000_000
-"""Of the episodes that are put together in one go."""
+"""Calls and tokens of the episodes that are put together at once."""
 
 
 class _RankedRow(NamedTuple):
@@ -195,9 +195,7 @@ class EpisodeTable:
         return [EpisodeRow(*row) for row in tx.all(sql, params)]
 
     def ranked(self, wanted: EpisodeFilter, most: int = 4) -> Iterator[tuple[list[Name], list[Name]]]:
-        """Of each (key, model, task) with rewards that differ: its best runs, and its worst, at most ``most`` of
-        each.
-        """
+        """The best and the worst runs of each (key, model, task) whose rewards differ, at most ``most`` of each."""
         where, params = where_of(replace(self._settled(wanted), cursor=None))
         sql = f"""SELECT key, model, task, id, best, worst FROM (SELECT key, model, task, id, reward,
             row_number() OVER (PARTITION BY key, model, task ORDER BY reward DESC, eid) AS best,

@@ -143,9 +143,7 @@ class GroupTable:
         return [group for (group,) in tx.all(sql, (now - self.rules.group_max_age,))]
 
     def mark_ready(self, tx: Tx, groups: Collection[str], now: float) -> None:
-        """Of these groups the complete ones whose every episode is done and has its reward are ready for the
-        trainer.
-        """
+        """Mark those of these groups as ready that are complete, with every episode done and rewarded."""
         self.changed(groups)
         waiting = f"SELECT 1 FROM t_groups WHERE state = 'waiting_reward' AND id {IN} LIMIT 1"
         if groups and tx.all(waiting, (list(groups),)):

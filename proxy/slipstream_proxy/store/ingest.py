@@ -7,7 +7,8 @@ back with one statement.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from slipstream_proxy.records import Mutation
@@ -36,6 +37,20 @@ CHANGING = tuple(f for f in EPISODE_FIELDS if f not in ("eid", "grp"))
 """Columns of an episode that its calls and rewards change."""
 UNTAGGED = ("new", "continued")
 """Origins of a call whose episode the data plane named."""
+
+
+def _once(
+    items: Sequence[RecordedCall | Mutation], calls: dict[str, RecordedCall], mutations: dict[str, Mutation]
+) -> Iterator[RecordedCall | Mutation]:
+    """Those of ``calls`` and ``mutations``, in the order of ``items``."""
+    for item in items:
+        one = calls.pop(item.head.id, None) if isinstance(item, RecordedCall) else mutations.pop(item.id, None)
+        if one is not None:
+            yield item
+
+
+def _kind_of(item: RecordedCall | Mutation) -> str:
+    return "call" if isinstance(item, RecordedCall) else item.op
 
 
 @dataclass(slots=True)
@@ -78,12 +93,16 @@ class Ingest:
         touched |= {eid_of(m.data["key"], m.data["episode"]) for m in mutations.values() if m.op in NAMED}
         changes.eps = self.recall.known(tx, touched)
         self.mutations.prepare(tx, changes, mutations.values())
-        for item in items:
-            if isinstance(item, RecordedCall) and calls.pop(item.head.id, None) is not None:
-                self._call(tx, changes, item)
-            elif isinstance(item, Mutation) and mutations.pop(item.id, None) is not None:
-                changes.now = max(changes.now, item.at)
-                self.mutations.apply(tx, changes, item)
+        for kind, same in itertools.groupby(_once(items, calls, mutations), _kind_of):
+            if kind == "episode":
+                self.mutations.restore.apply(tx, changes, [item for item in same if isinstance(item, Mutation)])
+                continue
+            for item in same:
+                if isinstance(item, RecordedCall):
+                    self._call(tx, changes, item)
+                else:
+                    changes.now = max(changes.now, item.at)
+                    self.mutations.apply(tx, changes, item)
         self._write(tx, changes)
 
     # calls

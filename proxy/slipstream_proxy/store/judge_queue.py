@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import NamedTuple
 from uuid import uuid4
@@ -63,29 +64,22 @@ class JudgeLease(NamedTuple):
     attempts: int
 
 
+@dataclass(eq=False)
 class JudgeQueue:
-    def __init__(
-        self,
-        db: Driver,
-        rules: Rules,
-        memory: Memory,
-        episodes: EpisodeTable,
-        groups: GroupTable,
-        rewards: RewardTable,
-        outcomes: OutcomeLog,
-        tallies: TallyTable,
-    ) -> None:
-        self.db = db
-        self.rules = rules
-        self.memory = memory
-        self.episodes = episodes
-        self.groups = groups
-        self.rewards = rewards
-        self.candidates = JudgeCandidates(db, rules, groups)
-        self.outcomes = outcomes
-        self.tallies = tallies
-        self._backlogs: PacedFigure[Backlog] = PacedFigure()
-        self._agreements: PacedFigure[dict[str, JudgeAgreement]] = PacedFigure()
+    db: Driver
+    rules: Rules
+    memory: Memory
+    episodes: EpisodeTable
+    groups: GroupTable
+    rewards: RewardTable
+    outcomes: OutcomeLog
+    tallies: TallyTable
+    candidates: JudgeCandidates = field(init=False)
+    _backlogs: PacedFigure[Backlog] = field(default_factory=PacedFigure, init=False)
+    _agreements: PacedFigure[dict[str, JudgeAgreement]] = field(default_factory=PacedFigure, init=False)
+
+    def __post_init__(self) -> None:
+        self.candidates = JudgeCandidates(self.db, self.rules, self.groups)
 
     # leases
 

@@ -17,7 +17,7 @@ from slipstream_proxy.store.tree import ConversationTree
 MEMORY = 64 * 2**20
 """Bytes that are remembered, about."""
 DISK = 4 * 2**30
-"""Bytes beyond which the file begins anew."""
+"""Bytes beyond which the file starts again."""
 
 
 @dataclass(slots=True)

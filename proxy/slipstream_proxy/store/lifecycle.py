@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from slipstream_proxy.store.batches import BatchQueue
@@ -31,37 +32,25 @@ class _OpenRow(NamedTuple):
     last_end: float
 
 
+@dataclass(eq=False)
 class Lifecycle:
-    def __init__(
-        self,
-        db: Driver,
-        rules: Rules,
-        memory: Memory,
-        pace: Pace,
-        days: DayTables,
-        episodes: EpisodeTable,
-        groups: GroupTable,
-        rewards: RewardTable,
-        pins: PinTable,
-        batches: BatchQueue,
-        outcomes: OutcomeLog,
-        tallies: TallyTable,
-    ) -> None:
-        self.db = db
-        self.rules = rules
-        self.memory = memory
-        self.pace = pace
-        self.days = days
-        self.episodes = episodes
-        self.groups = groups
-        self.rewards = rewards
-        self.pins = pins
-        self.batches = batches
-        self.outcomes = outcomes
-        self.tallies = tallies
-        self._swept = self._searched = self._looked = -SELDOM
-        self._due = 0.0
-        """When the first open episode may be over."""
+    db: Driver
+    rules: Rules
+    memory: Memory
+    pace: Pace
+    days: DayTables
+    episodes: EpisodeTable
+    groups: GroupTable
+    rewards: RewardTable
+    pins: PinTable
+    batches: BatchQueue
+    outcomes: OutcomeLog
+    tallies: TallyTable
+    _swept: float = -SELDOM
+    _searched: float = -SELDOM
+    _looked: float = -SELDOM
+    _due: float = 0.0
+    """When the first open episode may be over."""
 
     def sweep(self, now: float) -> None:
         with self.db.write() as tx:

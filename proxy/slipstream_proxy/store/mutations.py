@@ -51,8 +51,6 @@ class MutationReplay:
                 self._reward(changes, item, eid_of(data["key"], data["episode"]), reward)
             case "done":
                 self._done(changes, item, eid_of(data["key"], data["episode"]))
-            case "episode":
-                self.restore.apply(tx, changes, item)
             case "delete":
                 if "episodes" in data:
                     changes.gone.update(dict.fromkeys(eid_of(*name) for name in data["episodes"]))

@@ -44,8 +44,9 @@ class StoreClock:
         self._until = float("-inf")
 
     def stamp(self, tx: Tx, head: CallHead) -> Stamp:
-        """Of a call on its way into the store. A record of an earlier start of the machine has its wall clock's time
-        only.
+        """The stamp of a call that is about to be stored.
+
+        If the machine was restarted since, only the call's wall-clock time counts.
         """
         if head.boot != BOOT or not head.tick:
             return Stamp(head.id, head.boot, head.tick, head.at + head.seconds)

@@ -13,7 +13,7 @@ CHEAP = 0.05
 WAIT = 0.5
 """Seconds that another process (a database, a busy machine) may add before they count as well."""
 SHARE = 0.04
-"""Of the time, at most, goes into one figure that costs more."""
+"""Share of the time that one costly figure may take."""
 
 
 class Clocks(NamedTuple):

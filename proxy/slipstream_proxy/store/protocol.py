@@ -104,9 +104,7 @@ class Episodes(Protocol):
         """
 
     def ranked(self, wanted: EpisodeFilter, most: int = 4) -> Iterator[tuple[list[Name], list[Name]]]:
-        """Of each (key, model, task) with rewards that differ: its best runs, and its worst, at most ``most`` of
-        each.
-        """
+        """The best and the worst runs of each (key, model, task) whose rewards differ, at most ``most`` of each."""
 
 
 class Rewards(Protocol):
@@ -307,7 +305,7 @@ class Store(Protocol):
         """Forgotten episodes that files of this proxy's may still hold."""
 
     def rewrite(self) -> list[Erasing]:
-        """Write the files anew, beside reads and writes. → Whom they hold nothing of any more.
+        """Rewrite the files, beside reads and writes. → Whom they hold nothing of any more.
 
         Raises ``StoreError`` when that can't be done now.
         """
@@ -322,7 +320,7 @@ class Store(Protocol):
         """
 
     def free_share(self) -> float:
-        """Of the database's file, how much is empty: what a rewriting would give back."""
+        """The share of the database's file that is empty, and that rewriting it would free."""
 
     def sweep(self, now: float) -> None:
         """Idle episodes become done, groups complete by age, leases run out, orphans expire."""

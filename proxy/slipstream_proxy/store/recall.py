@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.store import schema
@@ -16,15 +17,13 @@ from slipstream_proxy.store.rows import EpisodeRow
 from slipstream_proxy.store.values import RecordedCall
 
 
+@dataclass(eq=False)
 class Recall:
-    def __init__(
-        self, db: Driver, memory: Memory, calls: CallTable, episodes: EpisodeTable, rewards: RewardTable
-    ) -> None:
-        self.db = db
-        self.memory = memory
-        self.calls = calls
-        self.episodes = episodes
-        self.rewards = rewards
+    db: Driver
+    memory: Memory
+    calls: CallTable
+    episodes: EpisodeTable
+    rewards: RewardTable
 
     def fresh(
         self, tx: Tx, items: Sequence[RecordedCall | Mutation]

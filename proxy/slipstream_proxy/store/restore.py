@@ -5,6 +5,8 @@ what was trained on it.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 from slipstream.contract import CallRecord, EpisodeDetail
 from slipstream.prefixes import Conversations
@@ -13,14 +15,16 @@ from slipstream_proxy.store import schema
 from slipstream_proxy.store.calls import CallTable
 from slipstream_proxy.store.changes import Changes
 from slipstream_proxy.store.codec import clean, dump
-from slipstream_proxy.store.driver import Tx
+from slipstream_proxy.store.driver import IN, Tx
 from slipstream_proxy.store.groups import GroupTable, group_of, line_of
 from slipstream_proxy.store.likeness import alike_of
 from slipstream_proxy.store.memory import Memory
-from slipstream_proxy.store.rows import BatchRow, EpisodeRow, MemberRow, PinRow, RewardRow, eid_of
+from slipstream_proxy.store.rows import BatchRow, EpisodeRow, GroupRow, MemberRow, PinRow, RewardRow, eid_of
 from slipstream_proxy.store.values import RecordedCall, Rules
 
 UPSTREAM = "import"
+AT_ONCE = 64
+"""Episodes whose calls and groups are looked up together."""
 
 
 def record_of(call: CallRecord, ep: EpisodeDetail) -> RecordedCall:
@@ -102,6 +106,46 @@ def episode_row(detail: EpisodeDetail, first: RecordedCall | None) -> EpisodeRow
     )
 
 
+class _Lineage:
+    """Groups and batches that some episodes come back into: read once, changed in memory, written once."""
+
+    def __init__(self, tx: Tx, details: Sequence[EpisodeDetail]) -> None:
+        groups = list({d.group for d in details if d.group})
+        sql = f"SELECT {', '.join(GroupRow._fields)} FROM t_groups WHERE id {IN}"
+        found = map(GroupRow._make, tx.all(sql, (groups,)) if groups else ())
+        self.groups = {row.id: row for row in found}
+        self._new: set[str] = set()
+        self._changed: set[str] = set()
+        batches = list({lineage.batch for d in details for lineage in d.lineage})
+        self._batches = (
+            {i for (i,) in tx.all(f"SELECT id FROM t_batches WHERE id {IN}", (batches,))} if batches else set()
+        )
+        self._batch_rows: list[BatchRow] = []
+        self._members: list[MemberRow] = []
+
+    def join(self, row: GroupRow) -> None:
+        """One more member."""
+        known = row.id in self.groups
+        (self._changed if known else self._new).add(row.id)
+        self.groups[row.id] = row
+
+    def trained(self, ep: EpisodeRow, detail: EpisodeDetail, group: str, now: float) -> None:
+        for lineage in detail.lineage:
+            if lineage.batch not in self._batches:
+                self._batches.add(lineage.batch)
+                batch = BatchRow(lineage.batch, "", UPSTREAM, ep.model, lineage.outcome, now, now, lineage.adapter)
+                self._batch_rows.append(batch)
+            self._members.append(MemberRow(lineage.batch, group, ep.eid, ep.reward, lineage.advantage))
+
+    def write(self, tx: Tx) -> None:
+        old = [self.groups[i] for i in self._changed - self._new]
+        rows = [(g.id, g.n, g.state, g.completed) for g in old]
+        tx.update("t_groups", ("id",), ("n", "state", "completed"), rows)
+        tx.insert("t_groups", [self.groups[i] for i in self._new])
+        tx.insert("t_batches", self._batch_rows)
+        tx.insert("t_members", self._members)
+
+
 class EpisodeRestore:
     def __init__(self, rules: Rules, memory: Memory, calls: CallTable, groups: GroupTable) -> None:
         self.rules = rules
@@ -109,16 +153,34 @@ class EpisodeRestore:
         self.memory = memory
         self.calls = calls
 
-    def apply(self, tx: Tx, changes: Changes, item: Mutation) -> None:
-        """One that is here already, or was forgotten here, is left as it is."""
-        detail = EpisodeDetail.model_validate(json.loads(item.data["text"]))
+    def apply(self, tx: Tx, changes: Changes, items: Sequence[Mutation]) -> None:
+        """Those that are here already, or were forgotten here, are left as they are."""
+        for start in range(0, len(items), AT_ONCE):
+            some = items[start : start + AT_ONCE]
+            details = [EpisodeDetail.model_validate(json.loads(item.data["text"])) for item in some]
+            stored, lineage = set(self._stored(tx, details)), _Lineage(tx, details)
+            for item, detail in zip(some, details, strict=True):
+                self._apply(tx, changes, lineage, stored, item, detail)
+            self.groups.changed(lineage.groups)
+            lineage.write(tx)
+
+    def _stored(self, tx: Tx, details: Sequence[EpisodeDetail]) -> Iterator[str]:
+        """Ids of their calls that are here."""
+        days: dict[str, list[str]] = defaultdict(list)
+        for detail in details:
+            for call in detail.call_list:
+                days[schema.day_of(call.at)].append(call.id)
+        for day, ids in days.items():
+            yield from self.calls.stored(tx, schema.table_of(day), ids)
+
+    def _apply(
+        self, tx: Tx, changes: Changes, lineage: _Lineage, stored: set[str], item: Mutation, detail: EpisodeDetail
+    ) -> None:
         eid = eid_of(detail.key, detail.id)
-        days = {schema.day_of(c.at) for c in detail.call_list}
         run = Conversations(detail.call_list)
-        ids = [c.id for c in detail.call_list]
-        stored = {i for day in days for i in self.calls.stored(tx, schema.table_of(day), ids)}
+        here = any(c.id in stored for c in detail.call_list)
         detail.call_list = [c for c in detail.call_list if c.id not in stored]
-        if eid in changes.eps or eid in changes.gone or (stored and not detail.call_list):
+        if eid in changes.eps or eid in changes.gone or (here and not detail.call_list):
             return
         ep = episode_row(detail, record_of(run.whole(detail.call_list[0]), detail) if detail.call_list else None)
         changes.eps[eid] = ep
@@ -145,7 +207,7 @@ class EpisodeRestore:
             changes.rewarded.add(eid)
         if ep.state == "open" and ep.adapter:
             changes.pins[eid] = PinRow(eid, ep.model, ep.adapter, ep.arm, ep.last_at)
-        self._regroup(tx, changes, ep, detail, item.at)
+        self._regroup(changes, lineage, ep, detail, item.at)
         changes.now = max(changes.now, item.at)
 
     def _call(self, tx: Tx, changes: Changes, ep: EpisodeRow, record: RecordedCall, call: CallRecord) -> None:
@@ -160,7 +222,7 @@ class EpisodeRestore:
             )
         )
 
-    def _regroup(self, tx: Tx, changes: Changes, ep: EpisodeRow, detail: EpisodeDetail, now: float) -> None:
+    def _regroup(self, changes: Changes, lineage: _Lineage, ep: EpisodeRow, detail: EpisodeDetail, now: float) -> None:
         """Back into the group that it was in, which forms again as its episodes come; one that has trained never
         trains again.
         """
@@ -173,26 +235,19 @@ class EpisodeRestore:
                 changes.done[ep.eid] = None
             return
         ep.grp = group
-        found = tx.all("SELECT n, state FROM t_groups WHERE id = ?", (group,))
-        n, state = found[0] if found else (0, "forming")
+        row = lineage.groups.get(group)
+        state = row.state if row else "forming"
+        n = row.n + 1 if row else 1
         outcomes = {b.outcome for b in detail.lineage}
         if "trained" in outcomes:
             state = "trained"
         elif "skipped" in outcomes and state != "trained":
             state = "skipped"
-        elif state == "forming" and n + 1 >= self.rules.group_size:
+        elif state == "forming" and n >= self.rules.group_size:
             state = "waiting_reward" if ep.split == "train" else "eval"
-        self.groups.changed([group])
-        if found:
-            tx.run(
-                "UPDATE t_groups SET n = ?, state = ?, completed = coalesce(completed, ?) WHERE id = ?",
-                (n + 1, state, now, group),
-            )
+        if row is None:
+            lineage.join(group_of(ep, line, int(ordinal), state, now)._replace(id=group, n=1))
         else:
-            row = group_of(ep, line, int(ordinal), state, now)
-            tx.insert("t_groups", [row._replace(id=group, n=1)])
-        for lineage in detail.lineage:
-            if not tx.all("SELECT 1 FROM t_batches WHERE id = ?", (lineage.batch,)):
-                batch = BatchRow(lineage.batch, "", UPSTREAM, ep.model, lineage.outcome, now, now, lineage.adapter)
-                tx.insert("t_batches", [batch])
-            tx.insert("t_members", [MemberRow(lineage.batch, group, ep.eid, ep.reward, lineage.advantage)])
+            completed = now if row.completed is None else row.completed
+            lineage.join(row._replace(n=n, state=state, completed=completed))
+        lineage.trained(ep, detail, group, now)

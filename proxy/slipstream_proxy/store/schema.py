@@ -222,7 +222,7 @@ def _tree(tx: Tx) -> None:
 
 def _tallies(_: Tx) -> None:
     """Version 4: counters are kept (``t_tallies``), and an older program would not keep them; what is forgotten waits
-    in ``t_erasing`` for the file to be written anew (``t_rewrite`` is of before).
+    in ``t_erasing`` for the file to be rewritten (``t_rewrite`` is of before).
     """
 
 

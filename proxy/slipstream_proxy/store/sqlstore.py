@@ -148,7 +148,7 @@ class SqlStore:
         return self._deletion.waiting()
 
     def rewrite(self) -> list[Erasing]:
-        """Write the files anew, beside reads and writes. → Whom they hold nothing of any more.
+        """Rewrite the files, beside reads and writes. → Whom they hold nothing of any more.
 
         Raises ``StoreError`` when that can't be done now.
         """
@@ -166,7 +166,7 @@ class SqlStore:
         return Pruning(self.db, self.rules).prune(now, keep)
 
     def free_share(self) -> float:
-        """Of the database's file, how much is empty: what a rewriting would give back."""
+        """The share of the database's file that is empty, and that rewriting it would free."""
         return self.db.free_share()
 
     def sweep(self, now: float) -> None:

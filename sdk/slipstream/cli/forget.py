@@ -12,8 +12,8 @@ from slipstream.errors import ConfigError
 POLL = 0.5
 STEPS = {
     "waiting": "waits for more of them",
-    "database": "the database is written anew",
-    "archives": "archives are written anew",
+    "database": "the database is rewritten",
+    "archives": "archives are rewritten",
     "spool": "the spool is written over",
     "idle": "done",
 }

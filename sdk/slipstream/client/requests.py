@@ -35,7 +35,7 @@ class LeasedBatch:
 
     @property
     def table(self) -> pa.Table:
-        """With every prompt whole, put together anew each time."""
+        """With every prompt whole, put together again each time."""
         from slipstream.tables import whole_prompts
 
         return whole_prompts(self.packed)

@@ -183,11 +183,11 @@ class DoneIn(Model):
 
 
 class ForgetIn(Model):
-    """``POST forget``: which episodes. What is named together must all hold; of the ids each one counts."""
+    """``POST forget``: which episodes. An episode must match every filter that is given, and be one of the ids."""
 
     episodes: list[Id] = Field(default_factory=list, max_length=FORGET_MOST)
     key: str | None = Field(None, max_length=64, pattern="^[A-Za-z0-9_-]+$")
-    """Of this API key (an admin's alone, where it is not one's own)."""
+    """Episodes of this API key. Only an admin may name another's key."""
     tags: dict[Tag, Tag] = Field(default_factory=dict)
     """With all of these tags (``x-slipstream-tag-<name>``)."""
     user: Tag | None = None
@@ -212,5 +212,5 @@ class Deleted(Model):
     """Adapters that were trained on it."""
     exports: list[str] = Field(default_factory=list)
     """Datasets that it stands in (an export's ``x-slipstream-export``), which are where they were taken to; archives of
-    days are written anew without it.
+    days are rewritten without it.
     """

@@ -39,14 +39,14 @@ ForgettingStep = Literal["idle", "waiting", "database", "archives", "spool"]
 
 
 class Forgetting(Model):
-    """Forgotten episodes: nothing reads them any more, and files are written anew without them, once for many."""
+    """Forgotten episodes: nothing reads them any more, and files are rewritten without them, once for many."""
 
     episodes: int = 0
     """That some file may still hold."""
     since: float | None = None
     """When the first of these was forgotten."""
     step: ForgettingStep = "idle"
-    """``waiting`` for more of them, else what is written anew now."""
+    """``waiting`` for more of them, else what is rewritten now."""
     error: str | None = None
     """Why the last try failed; it is tried again."""
 

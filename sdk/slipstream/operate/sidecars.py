@@ -45,7 +45,7 @@ def sentence(sidecar: Sidecar) -> str | None:
         return (
             f"the {sidecar.name} is down after {sidecar.starts} starts, the last with exit code "
             f"{sidecar.exit_code}: {sidecar.reason}. "
-            "Agents are served; mend it and start `slipstream up` again"
+            "Agents are served; fix it and start `slipstream up` again"
         )
     return None
 

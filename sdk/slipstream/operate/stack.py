@@ -50,7 +50,7 @@ async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[st
         say(line)
     # kept for ever, whatever its exit code: vLLM's server ends with 0 when its engine core is killed
     child = Child("engine", command.argv, command.env, max_failures=None, hopeless=())
-    child.restart = False  # until it has answered once: a second start does not mend a wrong flag or model
+    child.restart = False  # until it has answered once: a second start does not fix a wrong flag or model
     supervisor.start(child)
     if not await supervisor.until(child, lambda: answers(command.url + "/health"), config.engine.start_timeout):
         if supervisor.stopping.is_set():

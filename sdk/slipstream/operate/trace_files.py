@@ -40,7 +40,7 @@ def _rows(path: Path) -> Iterator[Mapping[str, Value]]:
 
 
 def _of_json(path: Path) -> Iterator[Mapping[str, Value]]:
-    """Of one JSON value; of JSON lines where it is none."""
+    """The rows of a file that is one JSON value, or JSON lines."""
     try:
         told = json.loads(path.read_bytes())
     except ValueError:

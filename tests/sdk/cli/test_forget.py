@@ -60,6 +60,6 @@ def test_waiting_shows_each_step(
     assert main(["forget", "e1", "e2", "--wait", "--url", server.url]) == 0
     assert capsys.readouterr().err.splitlines() == [
         "2 in files: waits for more of them",
-        "2 in files: the database is written anew (no room; tried again)",
+        "2 in files: the database is rewritten (no room; tried again)",
         "1 in files: the spool is written over",
     ]

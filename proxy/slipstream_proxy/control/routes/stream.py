@@ -19,7 +19,7 @@ PATIENCE = 10.0
 
 async def get_stream(ctx: Ctx) -> web.StreamResponse:
     """A reader that names the last event it has seen (``Last-Event-ID``) goes on after it, or gets ``reset``: then it
-    reads anew what it shows.
+    reads again what it shows.
     """
     feed = ctx.deps.feed
     if feed.readers >= MOST_READERS:
@@ -54,7 +54,7 @@ ROUTES = [
         c.API + "/events/stream",
         get_stream,
         "Server-sent events, endless: call, episode, reward, group, adapter, step, status; their data are ids. "
-        "`Last-Event-ID` goes on after that event; `reset` says that this is not possible, and to read all anew",
+        "`Last-Event-ID` goes on after that event; `reset` says that this is not possible, and to read everything again",
         query=Query,
         responses={200: EVENT_STREAM},
         endless=True,

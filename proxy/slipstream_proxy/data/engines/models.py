@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from slipstream.config import Config, ModelRoute
+from slipstream.config import Config
+from slipstream.settings import ModelRoute
 
 
 @dataclass(slots=True, frozen=True)

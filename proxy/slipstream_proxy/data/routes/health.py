@@ -75,7 +75,7 @@ class HealthRoutes:
         return None
 
     async def _control_metrics(self) -> str:
-        """Of a control plane that is slow, the series as they were: a gap would look as if it were down."""
+        """The control plane's series. If it is slow, its latest ones: a gap would look as if it were down."""
         now = time.monotonic()
         try:
             async with asyncio.timeout(SCRAPE_PATIENCE):
