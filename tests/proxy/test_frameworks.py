@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.dataplane import ASK, post
+from tests.support.dataplane import ASK, parsed, post
 
 PAGE = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
 FUNCTION = {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
@@ -31,17 +31,33 @@ SENT: dict[str, dict[str, Any]] = {
     "smolagents 1.26, `ToolCallingAgent`": {"stop": STOPS, "tools": TOOLS, "tool_choice": "required"},
     "instructor 1.17": {"tools": TOOLS, "tool_choice": ONE},
     "instructor 1.17, `Mode.MD_JSON`": {},
+    "DSPy 3.4, ReAct too": {},
+    "DSPy 3.4, asking again after a reply that it couldn't read": {"response_format": {"type": "json_object"}},
     "Vercel AI SDK 6.0": {"tools": TOOLS, "tool_choice": "auto"},
     "Vercel AI SDK, `generateObject`": {"response_format": {"type": "json_object"}},
     "LiteLLM 1.106 (`openai/…`, `hosted_vllm/…`)": {},
     "`llm` 0.36": {"stream": True, "stream_options": {"include_usage": True}},
 }
 """Row of the page's table → the fields that the framework sent beside model and messages."""
+RESPONSES = "OpenAI Agents 0.20, responses (its default)"
+IN_TABLE = "## What can be trained on"
+NAMED = (
+    "pydantic-ai", "LangGraph", "OpenAI Agents", "CrewAI", "AutoGen", "AG2", "Agno", "smolagents", "instructor", "DSPy",
+    "Vercel AI SDK", "LiteLLM", "`llm`",
+)  # fmt: skip
 
 
 def row(name: str) -> list[str]:
     (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {name} |")]
     return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_every_row_was_tried_and_every_framework_has_a_section():
+    table = PAGE.split(IN_TABLE)[1].split("\n\n")[1].splitlines()[2:]
+    assert {line.split("|")[1].strip() for line in table} == {*SENT, RESPONSES}
+    sections = [line for line in PAGE.splitlines() if line.startswith("## ")]
+    for name in NAMED:
+        assert any(name in line for line in table) and any(name in line for line in sections), name
 
 
 @pytest.mark.parametrize("name", SENT)
@@ -75,6 +91,26 @@ async def test_langgraph_sends_what_the_page_says(start, fake):
     assert (frame.head["episode"], frame.head["task"]) == ("e1", "book-a-flight")
     sent = set(fake.seen[0][0]) - {"return_token_ids", "logprobs"}
     assert sent == {"model", "messages", *SENT["LangGraph 1.2, langchain-openai 1.7"]}
+
+
+async def test_openai_agents_send_what_the_page_says(start, fake):
+    """Its default, the responses format: the proxy asks the engine for a chat completion."""
+    from agents import Agent, ModelSettings, OpenAIResponsesModel, RunConfig, Runner, function_tool
+    from openai import AsyncOpenAI
+
+    @function_tool
+    def add(a: int) -> int:
+        return a
+
+    proxy = await start()
+    tags = {"x-slipstream-episode": "e3", "x-slipstream-task": "t"}
+    model = OpenAIResponsesModel(ASK["model"], AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none"))
+    config = RunConfig(model_settings=ModelSettings(extra_headers=tags), tracing_disabled=True)
+    result = await Runner.run(Agent(name="a", tools=[add], model=model), "hi", run_config=config)
+    assert result.final_output
+    (frame,) = await proxy.record(1)
+    assert (frame.head["episode"], frame.head["dialect"]) == ("e3", "responses")
+    assert row(RESPONSES)[2] == "yes" and parsed(frame)[1].untrainable is None
 
 
 async def test_litellm_sends_what_the_page_says(start, fake):

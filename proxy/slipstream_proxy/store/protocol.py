@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from slipstream.contract import (
     Adapter,
@@ -112,6 +112,9 @@ class Rewards(Protocol):
         """What a post would answer; None: its episode is unknown and ``orphan_ttl`` is over for earlier rewards of
         it (404).
         """
+
+    def standing(self, names: Collection[Name], now: float) -> dict[Name, Literal["new", "known", "gone"]]:
+        """What a post of each episode would find; ``gone``: 404."""
 
 
 class Pins(Protocol):

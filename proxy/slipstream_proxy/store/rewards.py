@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from typing import Literal
 
 from slipstream.contract import Reward, RewardAck
 from slipstream_proxy.store.driver import IN, Driver, Row, Tx
@@ -12,7 +13,7 @@ from slipstream_proxy.store.meta import get_meta, set_meta
 from slipstream_proxy.store.rows import REWARD_COLUMNS, EpisodeRow, RewardRow, eid_of
 from slipstream_proxy.store.scoring import LatestReward, combine
 from slipstream_proxy.store.tallies import TallyTable
-from slipstream_proxy.store.values import Rules
+from slipstream_proxy.store.values import Name, Rules
 
 
 class RewardTable:
@@ -38,6 +39,18 @@ class RewardTable:
                 if gone or (count and first < now - self.rules.orphan_ttl):
                     return None
         return RewardAck(stored=not (idempotency and same), known=bool(state))
+
+    def standing(self, names: Collection[Name], now: float) -> dict[Name, Literal["new", "known", "gone"]]:
+        """``gone``: forgotten, or unknown with earlier rewards that have waited longer than ``orphan_ttl``."""
+        eids = {eid_of(*name): name for name in names}
+        with self.db.read() as tx:
+            states = dict(tx.all(f"SELECT eid, state FROM t_episodes WHERE eid {IN}", (list(eids),)))
+            rest = [eid for eid in eids if eid not in states] or [""]
+            old = f"SELECT eid FROM t_rewards WHERE eid {IN} GROUP BY eid HAVING min(ts) < ?"
+            gone = {eid for (eid,) in tx.all(old, (rest, now - self.rules.orphan_ttl))}
+            gone |= {eid for (eid,) in tx.all(f"SELECT eid FROM t_expired WHERE eid {IN}", (rest,))}
+        gone |= {eid for eid, state in states.items() if state == "deleted"}
+        return {name: "gone" if eid in gone else "known" if eid in states else "new" for eid, name in eids.items()}
 
     def insert(self, tx: Tx, rows: Sequence[RewardRow]) -> None:
         """Append rows; one whose id is there already is left out."""

@@ -3,14 +3,16 @@ from __future__ import annotations
 import argparse
 import json
 
-from slipstream.cli.common import add_client, connect, read_config, table, when
+from slipstream.cli.common import add_client, add_since, connect, read_config, since, table, when
 from slipstream.contract import Adapter
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
+    add_since(parser)
     sub = parser.add_subparsers(dest="action")
-    sub.add_parser("list", help="all versions (what `slipstream adapters` alone does)")
+    listing = sub.add_parser("list", help="all versions (what `slipstream adapters` alone does)")
+    add_since(listing, argparse.SUPPRESS)  # else its default would undo what stands before `list`
     for action, text in (("promote", "make it live"), ("rollback", "take it back")):
         p = sub.add_parser(action, help=text)
         p.add_argument("version")
@@ -45,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
             print(adapter.model_dump_json(indent=2) if args.json else f"{adapter.name}: {adapter.state}")
             return 0
         found = client.adapters()
+    if (begin := since(args)) is not None:
+        found.adapters = [a for a in found.adapters if a.created >= begin]
     if args.json:
         print(found.model_dump_json(indent=2))
         return 0

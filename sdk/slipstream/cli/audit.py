@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import argparse
 
-from slipstream.cli.common import add_client, connect, table, when
+from slipstream.cli.common import add_client, add_since, connect, since, table, when
 from slipstream.contract import AuditEntry
 
 
@@ -10,6 +10,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
     parser.add_argument("--action", help="promote, rollback, label, delete, key_add, key_revoke, pause, …")
     parser.add_argument("--target", help="of one adapter, episode or key")
+    add_since(parser)
     parser.add_argument("--limit", type=int, default=50, help="the newest so many (50)")
 
 
@@ -21,7 +22,7 @@ def line(entry: AuditEntry) -> tuple[object, ...]:
 
 def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
-        page = client.audit(action=args.action, target=args.target, limit=args.limit)
+        page = client.audit(action=args.action, target=args.target, since=since(args), limit=args.limit)
     if args.json:
         print(page.model_dump_json(indent=2))
         return 0

@@ -15,12 +15,14 @@ from typing import Any
 from slipstream.client import Client
 from slipstream.config import Config, load_config
 from slipstream.errors import ConfigError, StartError
+from slipstream.moments import parse_moment
 from slipstream.operate.profiles import PROFILES, profile_settings
 from slipstream.operate.running import running_proxy
 from slipstream.operate.stack import CONFIG_ENV
 
 FILE = "slipstream.toml"
 WITH_VALUE = ("--config", "--set", "--url", "--key")
+MOMENT = "an age (2h, 7d), a date or seconds since the epoch"
 HOISTED = (*WITH_VALUE, "--json")
 """They count for every command that has them, wherever they stand."""
 
@@ -76,6 +78,15 @@ def child_env(config: Config) -> dict[str, str]:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_since(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    parser.add_argument("--since", default=default, help=MOMENT)
+
+
+def since(args: argparse.Namespace) -> float | None:
+    """``--since`` in seconds since the epoch. Raises ``ConfigError``."""
+    return parse_moment(args.since) if args.since else None
 
 
 def add_url(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from slipstream.cli.common import add_client, connect, number, table, when
+from slipstream.cli.common import MOMENT, add_client, connect, number, table, when
 from slipstream.contract import EpisodeDetail
 from slipstream.errors import ConfigError
 from slipstream.moments import parse_moment
@@ -16,7 +16,7 @@ MOMENTS = ("since", "until")
 def add_filters(parser: argparse.ArgumentParser) -> None:
     for name in FILTERS:
         kind = float if name in {"reward_min", "reward_max"} else str
-        text = "an age (2h, 7d), a date or seconds since the epoch" if name in MOMENTS else None
+        text = MOMENT if name in MOMENTS else None
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text)
     parser.add_argument("--tag", metavar="KEY=VALUE", action="append", default=[])
 

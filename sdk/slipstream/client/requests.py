@@ -221,6 +221,11 @@ def restore_episodes(episodes: list[dict[str, Any]]) -> Ask[None]:
     return Ask("POST", "/import/episodes", nothing, {"episodes": episodes})
 
 
+def import_episodes(conversations: list[dict[str, Any]]) -> Ask[None]:
+    """``import_episode`` of up to 256 at once: all of them or none."""
+    return Ask("POST", "/import/conversations", nothing, {"conversations": conversations})
+
+
 def restore_adapters(adapters: dict[str, Any]) -> Ask[None]:
     """Puts back adapters and their states, as ``adapters()`` returned them. Needs an admin key."""
     return Ask("POST", "/import/adapters", nothing, adapters)

@@ -136,6 +136,7 @@ class Methods:
     status = Method(requests.status)
     sql = Method(requests.sql)
     import_episode = Method(requests.import_episode)
+    import_episodes = Method(requests.import_episodes)
     restore_episode = Method(requests.restore_episode)
     restore_episodes = Method(requests.restore_episodes)
     restore_adapters = Method(requests.restore_adapters)

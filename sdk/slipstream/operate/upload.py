@@ -22,7 +22,7 @@ AT_ONCE = 16
 """Requests under way. The store commits what has arrived together."""
 BATCH, BATCH_BYTES = 64, 4 * 2**20
 """Episodes of one request, and their JSON."""
-IN_BATCH = re.compile(r"body\.episodes\.(\d+)(?:\.|$)")
+IN_BATCH = re.compile(r"body\.(?:episodes|conversations)\.(\d+)(?:\.|$)")
 
 
 async def patiently(send: Callable[[], Awaitable[None]]) -> None:
@@ -41,12 +41,12 @@ async def patiently(send: Callable[[], Awaitable[None]]) -> None:
 
 
 def together(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
-    """Exported episodes in batches for one request; conversations of elsewhere one by one."""
+    """Episodes in batches for one request each; one with several histories by itself."""
     batch: list[Entry] = []
     weight = 0
     for entry in entries:
-        size = len(json.dumps(entry.bodies[0])) if entry.whole else BATCH_BYTES
-        if batch and (weight + size > BATCH_BYTES or len(batch) >= BATCH):
+        size = len(json.dumps(entry.bodies[0])) if entry.whole or len(entry.bodies) == 1 else BATCH_BYTES
+        if batch and (weight + size > BATCH_BYTES or len(batch) >= BATCH or entry.whole != batch[0].whole):
             yield batch
             batch, weight = [], 0
         batch.append(entry)
@@ -65,8 +65,9 @@ async def send(client: AsyncClient, batch: list[Entry]) -> None:
     """Raises ``ApiError`` with the place in the file."""
     first = batch[0]
     try:
-        if first.whole and len(batch) > 1:
-            await patiently(partial(client.restore_episodes, [entry.bodies[0] for entry in batch]))
+        if len(batch) > 1:
+            many = client.restore_episodes if first.whole else client.import_episodes
+            await patiently(partial(many, [entry.bodies[0] for entry in batch]))
             return
         for body in first.bodies:
             await patiently(partial(client.restore_episode if first.whole else client.import_episode, body))

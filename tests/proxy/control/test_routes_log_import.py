@@ -196,3 +196,48 @@ def test_ids_say_what_is_in_them():
     ids = [[head.id for head, _, _ in m] for m in made]
     assert ids[0] == ids[1] and not set(ids[0]) & set(ids[2])
     assert all(len(i) == 26 and i.startswith(PREFIX) for i in ids[0])
+
+
+async def test_many_at_once_are_as_each_alone(make_plane):
+    plane = await make_plane()
+    many = [body(id=f"log-{n}", reward=n / 4, metrics={"steps": n}) for n in range(4)]
+    status, told = await plane.ask("POST", "/import/conversations", {"conversations": many})
+    assert (status, told["episodes"]) == (200, [{"episode": f"log-{n}", "calls": 2} for n in range(4)])
+    for n in range(4):
+        e = await plane.seen(f"log-{n}")
+        assert (e["state"], e["reward"], e["call_list"][1]["extends"]) == ("done", n / 4, e["call_list"][0]["id"])
+    before = await counts(plane)
+    assert before == [8, 8, 8]
+    status, told = await plane.ask("POST", "/import/conversations", {"conversations": many})
+    assert [e["calls"] for e in told["episodes"]] == [0, 0, 0, 0]
+    corrected = [*many[:3], body(id="log-3", reward=0.125)]
+    assert (await plane.ask("POST", "/import/conversations", {"conversations": corrected}))[0] == 200
+    assert (await plane.ask("GET", "/episodes/log-3"))[1]["reward"] == 0.125
+    assert await counts(plane) == [8, 8, 9]
+
+
+async def test_rows_of_one_episode_may_come_together(plane):
+    rows = [body(messages=WHOLE[:3], reward=None), body(), body()]
+    assert (await plane.ask("POST", "/import/conversations", {"conversations": rows}))[0] == 200
+    e = await plane.seen("log-1")
+    assert (len(e["call_list"]), e["reward"]) == (2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("bad", "field"),
+    [
+        ({"messages": [USER]}, "body.conversations.1.messages"),
+        ({"id": "own"}, "body.conversations.1.id"),
+        ({"id": "gone"}, "body.conversations.1.id"),
+    ],
+)
+async def test_of_many_all_are_kept_or_none(plane, bad, field):
+    await plane.call("own", done=True)
+    await plane.call("gone", done=True)
+    await plane.seen("own")
+    await plane.seen("gone")
+    assert (await plane.ask("DELETE", "/episodes/gone"))[0] == 200
+    many = {"conversations": [body(id="good"), body(**{"id": "bad", **bad})]}
+    status, told = await plane.ask("POST", "/import/conversations", many)
+    assert (status, told["error"]["field"]) == (409, field)
+    assert (await plane.ask("GET", "/episodes/good"))[0] == 404

@@ -62,3 +62,19 @@ def test_a_deleted_episode_takes_no_reward(store):
     store.ingest([call("a")], {})
     store.forget([("-", "a")], NOW)
     assert store.rewards.acknowledge("-", "a", None, NOW) is None
+
+
+def test_where_many_episodes_stand(opened):
+    """The same answer as a post of each alone, with one look."""
+    store = opened(orphan_ttl=60.0)
+    store.ingest([call("there"), call("forgotten"), reward("early", at=NOW), reward("late", at=NOW - 61)], {})
+    store.forget([("-", "forgotten")], NOW)
+    names = [("-", i) for i in ("there", "forgotten", "early", "late", "nobody")] + [("other", "there")]
+    found = store.rewards.standing(names, NOW)
+    assert list(found.values()) == ["known", "gone", "new", "gone", "new", "new"]
+    for name, standing in found.items():
+        ack = store.rewards.acknowledge(*name, None, NOW)
+        assert standing == ("gone" if ack is None else "known" if ack.known else "new")
+    store.sweep(NOW)
+    assert store.rewards.standing([("-", "late")], NOW) == {("-", "late"): "gone"}
+    assert store.rewards.standing([], NOW) == {}

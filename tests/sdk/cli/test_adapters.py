@@ -35,6 +35,14 @@ def test_a_list(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["live"] == {"inbox": "inbox@1"}
 
 
+def test_those_since(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("GET", "/adapters", {"adapters": [ADAPTER, REFUSED | {"created": 2e9}], "live": {}})
+    assert main(["adapters", "list", "--since", "2026-05-01", "--json", "--url", server.url]) == 0
+    assert [a["name"] for a in json.loads(capsys.readouterr().out)["adapters"]] == ["inbox@2"]
+    assert main(["adapters", "--since", "lately", "--url", server.url]) == 2
+    assert "--since lately: write an age" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("action", ["promote", "rollback"])
 def test_the_gate_by_hand(server: Server, capsys: pytest.CaptureFixture[str], action: str) -> None:
     server.on("POST", f"/adapters/inbox@1/{action}", ADAPTER)

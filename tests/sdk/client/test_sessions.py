@@ -54,7 +54,7 @@ ASKS: dict[str, tuple[Any, ...]] = {
     "ack_batch": ("b1", c.BatchAck(lease="l1", outcome="trained")), "release": ("w",), "hold_engine": (c.HoldIn(worker="w"),), "release_engine": ("w",),
     "add_adapter": (c.AdapterIn(path="inbox@1"),), "adapters": (),
     "promote": ("inbox@1", "why"), "rollback": ("inbox@1",), "post_event": (c.Event(kind="step"),), "events": (3,), "status": (),
-    "sql": ("select 1", 5), "import_episode": ({"messages": []},), "restore_episode": ({"id": "e1"},), "restore_episodes": ([{"id": "e1"}],), "restore_adapters": ({"adapters": []},), "export": ("sft",), "backup": (),
+    "sql": ("select 1", 5), "import_episode": ({"messages": []},), "import_episodes": ([{"messages": []}],), "restore_episode": ({"id": "e1"},), "restore_episodes": ([{"id": "e1"}],), "restore_adapters": ({"adapters": []},), "export": ("sft",), "backup": (),
     "audit": (), "pause_training": ("why",), "resume_training": (), "annotate": ("new prompt", 5.0),
 }  # fmt: skip
 

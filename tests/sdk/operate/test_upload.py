@@ -71,3 +71,24 @@ async def test_a_refusal_names_the_line_of_its_episode(server: Server) -> None:
     async with AsyncClient(server.url) as client:
         with pytest.raises(ApiError, match="f:3: forgotten"):
             await upload(client, iter(entries(5, whole=True)))
+
+
+async def test_conversations_go_in_batches_too(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has several histories goes by itself, each after the other."""
+    monkeypatch.setattr(module, "BATCH", 4)
+    server.on("POST", "/import/conversations", {})
+    server.on("POST", "/import", {})
+    plain = [Entry(f"f:{i}", i / 9, [{"id": f"p{i}"}]) for i in range(6)]
+    async with AsyncClient(server.url) as client:
+        assert await upload(client, iter([*plain, *entries(1)])) == 7
+    sent = sorted(len(s.json["conversations"]) for s in server.asked("POST", "/slipstream/v1/import/conversations"))
+    assert sent == [2, 4]
+    assert [s.json["id"] for s in server.asked("POST", "/slipstream/v1/import")] == ["e0", "e0"]
+
+
+async def test_a_refused_conversation_names_its_line(server: Server) -> None:
+    refusal = {"error": {"type": "conflict", "message": "no", "field": "body.conversations.2.messages"}}
+    server.on("POST", "/import/conversations", refusal, 409)
+    async with AsyncClient(server.url) as client:
+        with pytest.raises(ApiError, match="f:2: no"):
+            await upload(client, iter([Entry(f"f:{i}", 0.5, [{"id": f"p{i}"}]) for i in range(3)]))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -18,7 +21,12 @@ from slipstream_proxy.control.routes.episodes import KeyQuery
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.records import CallHead, Kind
 
+if TYPE_CHECKING:
+    from slipstream_proxy.control.deps import Deps
+
 UPSTREAM = "import"
+MOST = 256
+"""Conversations or episodes of one request."""
 PREFIX = "0" * 10
 """Where other ids have their time: imported ones sort before all of them, so that what the store knows of new ids stays
 true.
@@ -54,11 +62,25 @@ class ImportIn(c.Model):
     at: float | None = Field(default=None, ge=0, le=YEAR_2100)
     """When it began, seconds since the epoch; None: now."""
 
+    @property
+    def said(self) -> JsonObject:
+        """What names it where it has no id."""
+        return self.model_dump(mode="python", exclude={"id", "at", "reward", "metrics"})
+
+
+class ConversationsIn(c.Model):
+    conversations: list[ImportIn] = Field(min_length=1, max_length=MOST)
+
 
 class Imported(c.Model):
     episode: c.Id
     calls: int
     """New ones: 0 when all of it was there already."""
+
+
+class ImportedMany(c.Model):
+    episodes: list[Imported]
+    """As they were sent."""
 
 
 def digest(*parts: Any) -> bytes:
@@ -120,20 +142,53 @@ def calls_of(body: ImportIn, key: str, episode: str, at: float) -> list[tuple[Ca
     return found
 
 
-async def _known(ctx: Ctx, key: str, episode: str) -> set[str] | None:
-    """Ids of its imported calls; None: it is new. An episode that is no imported one is left alone."""
-    deps = ctx.deps
-    ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, None, deps.now())
-    if ack is None:
-        raise Problem(409, f"episode {episode} is forgotten", field="body.id", fix="import it under another id")
-    if not ack.known:
-        return None
-    known = await deps.ask(deps.store.episodes.call_ids, key, episode)
-    if any(not i.startswith(PREFIX) for i in known):
-        raise Problem(
-            409, f"episode {episode} is one of the agent's own", field="body.id", fix="import it under another id"
-        )
-    return known
+@dataclass(slots=True)
+class _Conversation:
+    """What is new of a conversation."""
+
+    key: str
+    episode: str
+    calls: list[tuple[CallHead, bytes, bytes]]
+    rewards: list[c.RewardIn]
+
+
+async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) -> list[_Conversation]:
+    """``fields``: where each body stands in the request. Raises ``Problem`` for one that cannot be read in."""
+    deps, now = ctx.deps, ctx.deps.now()
+    key = ctx.owner(ctx.query.key)
+    names = [(key, body.id or f"import-{digest(key, body.said).hex()}") for body in bodies]
+    standing = await deps.ask(deps.store.rewards.standing, names, now)
+    found = []
+    for body, name, field in zip(bodies, names, fields, strict=True):
+        episode = name[1]
+        if standing[name] == "gone":
+            fix = "import it under another id"
+            raise Problem(409, f"episode {episode} is forgotten", field=f"{field}.id", fix=fix)
+        known: set[str] | None = None
+        if standing[name] == "known":
+            known = await deps.ask(deps.store.episodes.call_ids, key, episode)
+            if any(not i.startswith(PREFIX) for i in known):
+                fix = "import it under another id"
+                raise Problem(409, f"episode {episode} is one of the agent's own", field=f"{field}.id", fix=fix)
+        calls = calls_of(body, key, episode, now if body.at is None else min(body.at, now))
+        if not calls:
+            fix = "import whole conversations"
+            raise Problem(409, "no message of it is an assistant's", field=f"{field}.messages", fix=fix)
+        new = {call[0].id: call for call in calls if call[0].id not in (known or ())}
+        rewards = [r for r in _rewards(ctx, body) if known is None or await _is_new(ctx, key, episode, r.key)]
+        found.append(_Conversation(key, episode, list(new.values()), rewards))
+    return found
+
+
+def _rewards(ctx: Ctx, body: ImportIn) -> list[c.RewardIn]:
+    values = {**body.metrics, **({} if body.reward is None else {"reward": body.reward})}
+    for name in values:
+        check_reward(ctx.caller, name, UPSTREAM, ctx.deps.config.judge.name)
+    # the key: importing it again changes nothing, importing it with another value corrects it
+    return [
+        c.RewardIn(name=name, value=value, source=UPSTREAM, key=f"import-{name}-{value!r}")
+        for name, value in values.items()
+    ]
 
 
 async def _is_new(ctx: Ctx, key: str, episode: str, idempotency: str | None) -> bool:
@@ -141,40 +196,41 @@ async def _is_new(ctx: Ctx, key: str, episode: str, idempotency: str | None) -> 
     return ack is None or ack.stored
 
 
-async def post_import(ctx: Ctx) -> web.StreamResponse:
-    deps = ctx.deps
-    body: ImportIn = ctx.body
-    key = ctx.owner(ctx.query.key)
-    said = body.model_dump(mode="python", exclude={"id", "at", "reward", "metrics"})
-    episode = body.id or f"import-{digest(key, said).hex()}"
-    rewards = {**body.metrics, **({} if body.reward is None else {"reward": body.reward})}
-    for name in rewards:
-        check_reward(ctx.caller, name, UPSTREAM, deps.config.judge.name)
-    known = await _known(ctx, key, episode)
-    calls = calls_of(body, key, episode, deps.now() if body.at is None else min(body.at, deps.now()))
-    if not calls:
+async def _keep(deps: Deps, conversations: Sequence[_Conversation]) -> None:
+    """Into the spool together, in this order; the last one's commit is waited for, which comes after the others'."""
+    puts = [deps.mutations.writer.put(Kind.CALL, *call) for one in conversations for call in one.calls]
+    changes = []
+    ending = [one for one in conversations if one.calls]
+    for one in conversations:
+        name = {"key": one.key, "episode": one.episode}
+        changes += [
+            deps.mutate("reward", {**name, "reward": given.model_dump(mode="json")}, wait=0) for given in one.rewards
+        ]
+        if one.calls:
+            changes.append(deps.mutate("done", name, wait=10.0 if one is ending[-1] else 0))
+    kept, *_ = await asyncio.gather(asyncio.gather(*puts), *changes)
+    if not all(kept):
         raise Problem(
-            409, "no message of it is an assistant's", field="body.messages", fix="import whole conversations"
+            503,
+            "this cannot be kept just now: the spool cannot be written",
+            fix="free the disk and send it again",
+            headers={"retry-after": "5"},
         )
-    new = {call[0].id: call for call in calls if call[0].id not in (known or ())}
-    for head, request, answer in new.values():
-        if not await deps.mutations.writer.put(Kind.CALL, head, request, answer):
-            raise Problem(
-                503,
-                "this cannot be kept just now: the spool cannot be written",
-                fix="free the disk and send it again",
-                headers={"retry-after": "5"},
-            )
-    for name, value in rewards.items():
-        # the key: importing it again changes nothing, importing it with another value corrects it
-        given = c.RewardIn(name=name, value=value, source=UPSTREAM, key=f"import-{name}-{value!r}")
-        if known is None or await _is_new(ctx, key, episode, given.key):
-            await deps.mutate(
-                "reward", {"key": key, "episode": episode, "reward": given.model_dump(mode="json")}, wait=0
-            )
-    if new:
-        await deps.mutate("done", {"key": key, "episode": episode})
-    return reply(Imported(episode=episode, calls=len(new)))
+
+
+async def post_import(ctx: Ctx) -> web.StreamResponse:
+    body: ImportIn = ctx.body
+    found = await _prepare(ctx, [body], ["body"])
+    await _keep(ctx.deps, found)
+    return reply(Imported(episode=found[0].episode, calls=len(found[0].calls)))
+
+
+async def post_conversations(ctx: Ctx) -> web.StreamResponse:
+    """All of them are checked before the first is kept."""
+    bodies = ctx.body.conversations
+    found = await _prepare(ctx, bodies, [f"body.conversations.{n}" for n in range(len(bodies))])
+    await _keep(ctx.deps, found)
+    return reply(ImportedMany(episodes=[Imported(episode=one.episode, calls=len(one.calls)) for one in found]))
 
 
 ROUTES = [
@@ -187,6 +243,17 @@ ROUTES = [
         KeyQuery,
         ImportIn,
         responses={200: Imported},
+        errors=(409,),
+    ),
+    Route(
+        "POST",
+        c.API + "/import/conversations",
+        post_conversations,
+        f"Read up to {MOST} conversations of elsewhere in at once; again changes nothing",
+        (REWARD,),
+        KeyQuery,
+        ConversationsIn,
+        responses={200: ImportedMany},
         errors=(409,),
     ),
 ]

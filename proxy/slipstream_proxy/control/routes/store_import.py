@@ -6,6 +6,8 @@ This is how a store moves (DuckDB → PostgreSQL): export there, import here.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from aiohttp import web
@@ -14,12 +16,10 @@ from pydantic import Field, StringConstraints
 from slipstream import contract as c
 from slipstream_proxy.control.http import ADMIN, Ctx, Route, json_of, reply
 from slipstream_proxy.control.problem import Problem
-from slipstream_proxy.control.routes.log_import import Imported
+from slipstream_proxy.control.routes.log_import import MOST, Imported, ImportedMany
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store import schema
 
-MOST = 256
-"""Episodes of one request."""
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 Time = Annotated[float, Field(ge=0, le=253_402_300_799.0)]
 Key = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -68,41 +68,36 @@ class EpisodesIn(c.Model):
     episodes: list[EpisodeIn] = Field(min_length=1, max_length=MOST)
 
 
-class ImportedMany(c.Model):
-    episodes: list[Imported]
-    """As they were sent."""
-
-
 class BroughtIn(c.Model):
     adapters: int
     """New ones."""
 
 
-async def check(ctx: Ctx, body: EpisodeIn, field: str) -> bool:
-    """Whether the episode is new here. Raises ``Problem`` for one that cannot be put back."""
+async def check(ctx: Ctx, bodies: Sequence[EpisodeIn], fields: Sequence[str]) -> list[EpisodeIn]:
+    """Those that are new here. ``fields``: where each stands in the request. Raises ``Problem`` for one that cannot be
+    put back.
+    """
     deps = ctx.deps
-    if len({call.id for call in body.call_list if call.episode == body.id}) != len(body.call_list):
-        raise Problem(
-            409, "calls of another episode, or one twice", field=f"{field}.call_list", fix="send it as exported"
-        )
-    known = {call.id for call in body.call_list}
-    if strange := next((c.prefix.call for c in body.call_list if c.prefix and c.prefix.call not in known), None):
-        raise Problem(
-            409,
-            f"a call begins with call {strange}, which is not here",
-            field=f"{field}.call_list",
-            fix="send all calls of the episode, as exported",
-        )
-    ack = await deps.ask(deps.store.rewards.acknowledge, body.key, body.id, None, deps.now())
-    if ack is None:
-        raise Problem(409, f"episode {body.id} is forgotten", field=f"{field}.id")
-    if not ack.known:
-        return True
-    if known - await deps.ask(deps.store.episodes.call_ids, body.key, body.id):
-        raise Problem(
-            409, f"episode {body.id} is there with other calls", field=f"{field}.id", fix="import into a fresh store"
-        )
-    return False
+    standing = await deps.ask(deps.store.rewards.standing, [(e.key, e.id) for e in bodies], deps.now())
+    for body, field in zip(bodies, fields, strict=True):
+        known = {call.id for call in body.call_list}
+        if len({call.id for call in body.call_list if call.episode == body.id}) != len(body.call_list):
+            text = "calls of another episode, or one twice"
+            raise Problem(409, text, field=f"{field}.call_list", fix="send it as exported")
+        if strange := next((c.prefix.call for c in body.call_list if c.prefix and c.prefix.call not in known), None):
+            text, fix = (
+                f"a call begins with call {strange}, which is not here",
+                "send all calls of the episode, as exported",
+            )
+            raise Problem(409, text, field=f"{field}.call_list", fix=fix)
+        if standing[body.key, body.id] == "gone":
+            raise Problem(409, f"episode {body.id} is forgotten", field=f"{field}.id")
+        if standing[body.key, body.id] == "known" and known - await deps.ask(
+            deps.store.episodes.call_ids, body.key, body.id
+        ):
+            text = f"episode {body.id} is there with other calls"
+            raise Problem(409, text, field=f"{field}.id", fix="import into a fresh store")
+    return [body for body in bodies if standing[body.key, body.id] == "new"]
 
 
 def change_of(body: EpisodeIn) -> JsonObject:
@@ -114,7 +109,7 @@ def change_of(body: EpisodeIn) -> JsonObject:
 
 async def post_episode(ctx: Ctx) -> web.StreamResponse:
     body: EpisodeIn = ctx.body
-    if not await check(ctx, body, "body"):
+    if not await check(ctx, [body], ["body"]):
         return reply(Imported(episode=body.id, calls=0))
     await ctx.deps.mutate("episode", change_of(body))
     return reply(Imported(episode=body.id, calls=len(body.call_list)))
@@ -127,9 +122,9 @@ async def post_episodes(ctx: Ctx) -> web.StreamResponse:
     body: EpisodesIn = ctx.body
     if len({(e.key, e.id) for e in body.episodes}) != len(body.episodes):
         raise Problem(409, "an episode stands there twice", field="body.episodes", fix="send each once")
-    new = [e for n, e in enumerate(body.episodes) if await check(ctx, e, f"body.episodes.{n}")]
-    for episode in new:
-        await ctx.deps.mutate("episode", change_of(episode), wait=10.0 if episode is new[-1] else 0)
+    new = await check(ctx, body.episodes, [f"body.episodes.{n}" for n in range(len(body.episodes))])
+    mutate = ctx.deps.mutate
+    await asyncio.gather(*(mutate("episode", change_of(e), wait=10.0 if e is new[-1] else 0) for e in new))
     fresh = {(e.key, e.id) for e in new}
     found = [Imported(episode=e.id, calls=len(e.call_list) if (e.key, e.id) in fresh else 0) for e in body.episodes]
     return reply(ImportedMany(episodes=found))
