@@ -74,5 +74,6 @@ def fill(server: Server) -> None:
     server.on("POST", "/import", {})
     server.on("POST", "/import/episodes", {})
     server.on("POST", "/import/episode", {})
+    server.on("POST", "/import/conversations", {})
     server.on("POST", "/import/adapters", {})
     server.on("GET", "/export", b"one\ntwo\n")

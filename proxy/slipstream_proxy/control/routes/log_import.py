@@ -199,16 +199,15 @@ async def _is_new(ctx: Ctx, key: str, episode: str, idempotency: str | None) -> 
 async def _keep(deps: Deps, conversations: Sequence[_Conversation]) -> None:
     """Into the spool together, in this order; the last one's commit is waited for, which comes after the others'."""
     puts = [deps.mutations.writer.put(Kind.CALL, *call) for one in conversations for call in one.calls]
-    changes = []
-    ending = [one for one in conversations if one.calls]
+    changes: list[tuple[str, JsonObject]] = []
     for one in conversations:
         name = {"key": one.key, "episode": one.episode}
-        changes += [
-            deps.mutate("reward", {**name, "reward": given.model_dump(mode="json")}, wait=0) for given in one.rewards
-        ]
+        changes += [("reward", {**name, "reward": given.model_dump(mode="json")}) for given in one.rewards]
         if one.calls:
-            changes.append(deps.mutate("done", name, wait=10.0 if one is ending[-1] else 0))
-    kept, *_ = await asyncio.gather(asyncio.gather(*puts), *changes)
+            changes.append(("done", name))
+    last = len(changes) - 1
+    mutations = [deps.mutate(op, data, wait=10.0 if n == last else 0) for n, (op, data) in enumerate(changes)]
+    kept, *_ = await asyncio.gather(asyncio.gather(*puts), *mutations)
     if not all(kept):
         raise Problem(
             503,
