@@ -104,7 +104,7 @@ async def test_openai_agents_send_what_the_page_says(start, fake):
 
     proxy = await start()
     tags = {"x-slipstream-episode": "e3", "x-slipstream-task": "t"}
-    model = OpenAIResponsesModel(ASK["model"], AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none"))
+    model = OpenAIResponsesModel("tiny", AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none"))
     config = RunConfig(model_settings=ModelSettings(extra_headers=tags), tracing_disabled=True)
     result = await Runner.run(Agent(name="a", tools=[add], model=model), "hi", run_config=config)
     assert result.final_output

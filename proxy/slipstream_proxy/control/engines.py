@@ -44,7 +44,7 @@ class EngineReplica:
     packed: bool = False
     """It has Slipstream's plugin, which packs ids and log-probabilities."""
     parses: bool = True
-    """It has a reasoning or a tool parser, as far as is known. Without one it hides no reasoning, and no ids with it."""
+    """It has a reasoning or a tool parser, as far as is known. Without one it hides neither reasoning nor ids."""
     error: str | None = None
     replaced: set[str] = field(default_factory=set)
     """Names that another proxy's adapter had here, until ours took its place."""

@@ -1,10 +1,8 @@
 """The store: one protocol, two databases (DuckDB, PostgreSQL), one conformance suite.
 
 A store is made of components: ``store.episodes``, ``store.batches`` and so on, each with the methods that one would
-look for there.
-All methods block and may be called from any thread. Times are seconds since the epoch and always come from the caller,
-so that tests
-can move the clock.
+look for there. All methods block and may be called from any thread. Times are seconds since the epoch and always come
+from the caller, so that tests can move the clock.
 
 ``Mutation.data`` by ``op`` (key: the API key's id, episode: the client's id). All are idempotent, by mutation id and by
 what they hold:
@@ -113,8 +111,7 @@ class Rewards(Protocol):
         it (404).
         """
 
-    def standing(self, names: Collection[Name], now: float) -> dict[Name, Literal["new", "known", "gone"]]:
-        """What a post of each episode would find; ``gone``: 404."""
+    def standing(self, names: Collection[Name], now: float) -> dict[Name, Literal["new", "known", "gone"]]: ...
 
 
 class Pins(Protocol):

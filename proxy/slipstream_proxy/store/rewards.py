@@ -44,7 +44,7 @@ class RewardTable:
         """``gone``: forgotten, or unknown with earlier rewards that have waited longer than ``orphan_ttl``."""
         eids = {eid_of(*name): name for name in names}
         with self.db.read() as tx:
-            states = dict(tx.all(f"SELECT eid, state FROM t_episodes WHERE eid {IN}", (list(eids),)))
+            states: dict[str, str] = dict(tx.all(f"SELECT eid, state FROM t_episodes WHERE eid {IN}", (list(eids),)))
             rest = [eid for eid in eids if eid not in states] or [""]
             old = f"SELECT eid FROM t_rewards WHERE eid {IN} GROUP BY eid HAVING min(ts) < ?"
             gone = {eid for (eid,) in tx.all(old, (rest, now - self.rules.orphan_ttl))}

@@ -207,8 +207,9 @@ async def _keep(deps: Deps, conversations: Sequence[_Conversation]) -> None:
             changes.append(("done", name))
     last = len(changes) - 1
     mutations = [deps.mutate(op, data, wait=10.0 if n == last else 0) for n, (op, data) in enumerate(changes)]
-    kept, *_ = await asyncio.gather(asyncio.gather(*puts), *mutations)
-    if not all(kept):
+    kept = asyncio.gather(*puts)
+    await asyncio.gather(*mutations)
+    if not all(await kept):
         raise Problem(
             503,
             "this cannot be kept just now: the spool cannot be written",

@@ -54,7 +54,7 @@ ROUTES = [
         c.API + "/events/stream",
         get_stream,
         "Server-sent events, endless: call, episode, reward, group, adapter, step, status; their data are ids. "
-        "`Last-Event-ID` goes on after that event; `reset` says that this is not possible, and to read everything again",
+        "`Last-Event-ID` goes on after that event; `reset` says that this is not possible: read all again",
         query=Query,
         responses={200: EVENT_STREAM},
         endless=True,
