@@ -41,9 +41,9 @@ PATIENCE = 15.0
 def batches(rows: Sequence[Row], tokens: int, seed: int) -> list[list[Row]]:
     """Rows of like length together, at most `tokens` padded tokens a batch, the batches shuffled."""
     rng = random.Random(seed)
-    ordered = sorted(rows, key=lambda row: (len(row.ids) // 8, rng.random()))
+    ordered = sorted(rows, key=lambda row: (len(row.ids), rng.random()), reverse=True)
     found: list[list[Row]] = []
-    for row in reversed(ordered):
+    for row in ordered:
         if found and len(found[-1][0].ids) * (len(found[-1]) + 1) <= tokens:
             found[-1].append(row)
         else:
