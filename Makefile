@@ -20,7 +20,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-store bench-growth bench-gate bench-spoiled bench-operate curves curves-ci first-hour first-hour-ci clean
+.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-real bench-store bench-growth bench-gate bench-spoiled bench-operate curves curves-ci first-hour first-hour-ci clean
 
 setup: $(VENV)/.ready
 
@@ -88,6 +88,9 @@ bench-ruler: setup
 
 bench-trainer: setup
 	$(BIN)/python benchmarks/trainer/bench_trainer.py $(ARGS)
+
+bench-real: setup
+	$(BIN)/python benchmarks/curves/real_size.py $(ARGS)
 
 bench-page: setup
 	$(BIN)/python benchmarks/page/bench_page.py $(ARGS)
