@@ -22,7 +22,7 @@ from slipstream_proxy.data.engines.control_link import ControlLink
 from slipstream_proxy.data.engines.live import LiveView
 
 AT_ONCE = 500
-LETTERS = "ab-_/. \u00e9\u4e2d\U0001f600\x00\u2028"
+LETTERS = "ab-_/. \u00e9\u4e2d\U0001f600\u2028"
 Case = tuple[str, str, str | None, str]
 """Key, episode, task, split."""
 

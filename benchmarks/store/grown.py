@@ -118,7 +118,7 @@ class Grown:
             "seconds": round(seconds, 1),
         }
 
-    async def idle(self, seconds: float = 20.0) -> float:
+    async def idle(self, seconds: float = 10.0) -> float:
         """Share of a core that the control plane takes while nobody asks it anything."""
         await asyncio.sleep(2.0)
         before = time.process_time()

@@ -34,6 +34,8 @@ NOW = 1_800_000_000.0
 MB = 2**20
 WINDOW = 5_000
 """Episodes of an export that are timed together."""
+LAST = 5
+"""Turns whose ingest is timed."""
 READS = ("page", "batch", "group", "export")
 
 
@@ -133,20 +135,21 @@ def long_run(calls: int) -> dict[str, float]:
 
 
 def per_call(conversations: int, turns: int) -> float:
-    """Milliseconds of ingest for a call of the last three turns, in batches of eight."""
+    """Milliseconds of ingest for a call of the last turns, in batches of eight. The turns before come in larger ones."""
     with tempfile.TemporaryDirectory() as folder:
         store = opened(folder)
         agents = [Agent(f"a{n:04d}") for n in range(conversations)]
         spent = 0.0
-        for turn in range(turns):
+        for _ in range(turns - LAST):
+            store.ingest([agent.call() for agent in agents], {})
+        for _ in range(LAST):
             for first in range(0, conversations, 8):
                 calls = [agent.call() for agent in agents[first : first + 8]]
                 begun = time.perf_counter()
                 store.ingest(calls, {})
-                if turn >= turns - 3:
-                    spent += time.perf_counter() - begun
+                spent += time.perf_counter() - begun
         store.close()
-    return 1000 * spent / (3 * conversations)
+    return 1000 * spent / (LAST * conversations)
 
 
 def ingest(turns: int) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """A data plane in front of the fake engine, without a socket between them: bytes of a connection in, a stored row out.
 
-What is sent goes two ways, as it is read and past the fast way. Both must say the same.
+What is sent goes as it is read. Each eighth input also goes past the fast way, and both ways must say the same.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import aiohttp
 from tests.support.dataplane import LAST, NEVER, forget_replays, sent
 from tests.support.fake_engine import FakeEngine
 from tests.support.memory import MemoryLoop, MemoryTransport
+from tests.support.memory_engine import MemoryEngine
 
 from slipstream.config import Config
 from slipstream_proxy.control.reading import gather, parse
@@ -24,7 +25,9 @@ from slipstream_proxy.store.call_rows import call_row, pack
 from slipstream_proxy.store.delta import cut
 from slipstream_proxy.store.values import Position, RecordedCall
 
-ENGINE = "engine:80"
+ENGINE, ITSELF = "engine:80", "engine itself"
+COMPARE_EVERY = 8
+"""Inputs of which one goes both ways: aiohttp's takes several times as long."""
 READ_EVERY = 64
 """Inputs after which the records are read."""
 Said = tuple[list[bytes], list[bytes], list[dict[str, str]]]
@@ -48,7 +51,9 @@ class WholeWay:
         assert self.engine._runner is not None
         server = self.engine._runner.server
         assert server is not None
-        self.loop.at[ENGINE] = server
+        kept: dict[bytes, bytes] = {}
+        self.loop.at[ITSELF] = server
+        self.loop.at[ENGINE] = lambda: MemoryEngine(self.engine, self.loop, ITSELF, kept)
         self.plane = Plane(self.config)
         self.server = self.plane.make_server()
         # what is relayed and not captured goes to the engine with aiohttp's client, which dials by itself
@@ -58,9 +63,12 @@ class WholeWay:
         """Raises ``AssertionError`` where the two ways differ, or a record cannot be read."""
         if not parts or b"pgrade" in b"".join(parts):  # aiohttp drops what is sent behind it
             return
-        parts = [*parts, LAST.replace(b"close", b"keep-alive"), LAST]  # so that each head and most bodies end
-        assert self.same(parts, 0.0) or self.same(parts, 0.05) or self.same(parts, 1.0), parts
         self.inputs += 1
+        if self.inputs % COMPARE_EVERY == 1:
+            parts = [*parts, LAST.replace(b"close", b"keep-alive"), LAST]  # so that each head and most bodies end
+            assert self.same(parts, 0.0) or self.same(parts, 0.05) or self.same(parts, 1.0), parts
+        else:
+            self.talk([*parts, LAST], 0.0)
         if self.inputs % READ_EVERY == 0:
             self.read_records()
 

@@ -98,12 +98,13 @@ class MemoryLoop(asyncio.SelectorEventLoop):
         self.at: dict[str, Factory] = {}
 
     async def create_unix_connection(self, factory: Factory, path: Any = None, **_: Any) -> Any:  # type: ignore[override]
-        return self._connect(factory, str(path))
+        return self.connect(factory, str(path))
 
     async def create_connection(self, factory: Factory, host: Any = None, port: Any = None, **_: Any) -> Any:  # type: ignore[override]
-        return self._connect(factory, f"{host}:{port}")
+        return self.connect(factory, f"{host}:{port}")
 
-    def _connect(self, factory: Factory, name: str) -> tuple[MemoryTransport, Any]:
+    def connect(self, factory: Factory, name: str) -> tuple[MemoryTransport, Any]:
+        """Raises ``ConnectionRefusedError``."""
         server = self.at.get(name)
         if server is None:
             raise ConnectionRefusedError(name)
