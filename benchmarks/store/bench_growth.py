@@ -60,6 +60,7 @@ def compared(small: dict[str, object], large: dict[str, object], parts: Collecti
         found |= {"route_growth_worst": growth[worst], "worst": worst, "route_growth": growth}
     if "pins" in parts:
         ms = float(str(large["pin_p99_ms"]))
+        found["pins_unanswered"] = large["pins_unanswered"]
         found |= {"pin_p99_ms": ms, "pin_growth": round(ms / float(str(small["pin_p99_ms"])), 2)}
     if "forget" in parts:
         forget = large["forget"]
