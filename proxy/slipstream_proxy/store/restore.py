@@ -8,6 +8,8 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from pydantic import ValidationError
+
 from slipstream.contract import CallRecord, EpisodeDetail
 from slipstream.prefixes import Conversations
 from slipstream_proxy.records import CallHead, Choice, Mutation, Parsed
@@ -106,6 +108,13 @@ def episode_row(detail: EpisodeDetail, first: RecordedCall | None) -> EpisodeRow
     )
 
 
+def detail_of(text: str) -> EpisodeDetail:
+    try:
+        return EpisodeDetail.model_validate_json(text)
+    except ValidationError:  # a transcript may hold lone surrogates, which only Python's own reader takes
+        return EpisodeDetail.model_validate(json.loads(text))
+
+
 class _Lineage:
     """Groups and batches that some episodes come back into: read once, changed in memory, written once."""
 
@@ -157,7 +166,7 @@ class EpisodeRestore:
         """Those that are here already, or were forgotten here, are left as they are."""
         for start in range(0, len(items), AT_ONCE):
             some = items[start : start + AT_ONCE]
-            details = [EpisodeDetail.model_validate(json.loads(item.data["text"])) for item in some]
+            details = [detail_of(item.data["text"]) for item in some]
             stored, lineage = set(self._stored(tx, details)), _Lineage(tx, details)
             for item, detail in zip(some, details, strict=True):
                 self._apply(tx, changes, lineage, stored, item, detail)

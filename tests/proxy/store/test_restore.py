@@ -13,6 +13,8 @@ from tests.support.records import NOW, call, done, group, mutation, reward, rule
 
 from slipstream.contract import BatchAck
 from slipstream_proxy.store import open_store
+from slipstream_proxy.store.ducktx import DuckTx
+from slipstream_proxy.store.postgres import PostgresTx
 from slipstream_proxy.store.schema import day_of
 from slipstream_proxy.store.values import EpisodeFilter, RecordedCall
 
@@ -139,3 +141,27 @@ def test_an_episode_that_is_here_or_forgotten_stays_so(source, store):
     restore(store, before)
     assert store.episodes.get("-", "a-0").call_list[0].messages[0]["content"] == "mine"
     assert store.episodes.get("-", "b-0") is None
+
+
+def test_many_come_back_together_with_few_statements(source, store, monkeypatch):
+    """All or one after the other: the store is the same, and what is looked up grows with groups of 64 alone."""
+    source.ingest([r for t in range(16) for r in group(f"t{t}")], {})
+    leased = source.batches.lease(want(max_groups=3), {}, 0, NOW + 9)
+    assert source.batches.ack(
+        leased.id, BatchAck(lease=leased.lease, outcome="trained", adapter="m@1", step=1), NOW + 9
+    )
+    before = exported(source)
+    count = 0
+    for tx in {DuckTx, PostgresTx}:
+        run = tx.all
+
+        def counted(self, *args, run=run):
+            nonlocal count
+            count += 1
+            return run(self, *args)
+
+        monkeypatch.setattr(tx, "all", counted)
+    data = [{"key": e["key"], "episode": e["id"], "days": sorted({day_of(c["at"]) for c in e["call_list"]}), "text": json.dumps(e)} for e in before]  # fmt: skip
+    store.ingest([mutation("episode", d, at=NOW + 100) for d in data], {})
+    assert len(before) == 32 and count < len(before)
+    assert exported(store) == before
