@@ -152,15 +152,17 @@ def test_many_come_back_together_with_few_statements(source, store, monkeypatch)
     )
     before = exported(source)
     count = 0
-    for tx in {DuckTx, PostgresTx}:
-        run = tx.all
 
-        def counted(self, *args, run=run):
+    def counting(run):
+        def counted(*args):
             nonlocal count
             count += 1
-            return run(self, *args)
+            return run(*args)
 
-        monkeypatch.setattr(tx, "all", counted)
+        return counted
+
+    monkeypatch.setattr(DuckTx, "all", counting(DuckTx.all))
+    monkeypatch.setattr(PostgresTx, "all", counting(PostgresTx.all))
     data = [{"key": e["key"], "episode": e["id"], "days": sorted({day_of(c["at"]) for c in e["call_list"]}), "text": json.dumps(e)} for e in before]  # fmt: skip
     store.ingest([mutation("episode", d, at=NOW + 100) for d in data], {})
     assert len(before) == 32 and count < len(before)
