@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from slipstream_proxy.assignment import assign
+from slipstream_proxy.assignment import assign, tried
 from slipstream_proxy.control.gate.outcome import ArmOutcome, outcome_of
 from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings
 
@@ -132,7 +132,7 @@ class Simulation:
             wait = world.delay
             if world.late:
                 wait = coin.randrange(1, 30) + (0 if reward > 0.5 else coin.randrange(50, 200))
-            self.due[i + wait].append(outcome_of(version, arm, chances, f"t{task}", reward))
+            self.due[i + wait].append(outcome_of(version, arm, chances, f"t{task}", reward, tried_of(chances)))
             return
         self.group.append((version, arm, chances, task))
         if len(self.group) < GROUP:
@@ -141,7 +141,7 @@ class Simulation:
         same = all(good) or not any(good)
         for (v, a, c, t), ok in zip(self.group, good, strict=True):
             score = (0.5 if same else 0.9 if ok else 0.2) + coin.gauss(0.0, 0.1)
-            self.due[i].append(outcome_of(v, a, c, f"t{t}", min(max(score, 0.0), 1.0)))
+            self.due[i].append(outcome_of(v, a, c, f"t{t}", min(max(score, 0.0), 1.0), tried_of(c)))
         self.group = []
 
     def decide(self, decision: Decision) -> bool:
@@ -153,3 +153,9 @@ class Simulation:
         self.run.rollbacks += 1
         self.trial.roll_back(decision is Decision.ROLLBACK_BEST, self.made)
         return True
+
+
+def tried_of(chances: str) -> int | None:
+    """The version that was on trial at an assignment."""
+    name = tried(chances)
+    return int(name.removeprefix("m@")) if name is not None else None

@@ -207,7 +207,7 @@ def summary(plain: Seen | None, spoiled: Seen) -> dict[str, object]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=170.0, help="of training after the first step")
+    parser.add_argument("--seconds", type=float, default=330.0, help="of training after the first step")
     parser.add_argument("--data-dir", type=Path, default=Path("slipstream-data/spoiled"))
     parser.add_argument("--only-spoiled", action="store_true", help="leave the run without an accident out")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.FIELD=VALUE")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 LIVE = "live"
 """The arm of the adapter that new episodes get unless another arm has them."""
@@ -25,14 +26,18 @@ CANDIDATE = "candidate"
 """The adapter on trial, in canary mode."""
 
 
+TRIED = "tried"
+"""In ``chances``: the adapter that the other arms are compared with."""
+
+
 class Assignment(NamedTuple):
     adapter: str
     arm: str
     propensity: float
     """Probability of this arm, in (0, 1]."""
     chances: str
-    """Probability of each arm: ``live=0.9 control=0.1``. Empty: there was nothing to choose, so the episode is no
-    evidence about arms.
+    """Probability of each arm, and what was on trial: ``live=0.9 control=0.1 tried=agent@7``. Empty: there was nothing
+    to choose, so the episode is no evidence about arms.
     """
 
 
@@ -54,7 +59,8 @@ def assign(
     if split == "eval" or not arms:
         return Assignment(live, LIVE, 1.0, "")
     at = place(live, key, task, episode)
-    text = chances_of(arms)
+    on_trial = next((adapter for adapter, arm, _ in arms if arm == CANDIDATE), live)
+    text = f"{chances_of(arms)} {TRIED}={quote(on_trial, safe='/@', errors='replace')}"
     for adapter, arm, share in arms:
         if at < share:
             return Assignment(adapter, arm, share, text)
@@ -81,3 +87,12 @@ def chance(chances: str, arm: str) -> float:
                 return 0.0
             return found if 0.0 <= found <= 1.0 else 0.0
     return 0.0
+
+
+def tried(chances: str) -> str | None:
+    """The adapter that was on trial when ``Assignment.chances`` was written. None: it does not say."""
+    for part in chances.split():
+        name, _, adapter = part.partition("=")
+        if name == TRIED:
+            return unquote(adapter)
+    return None

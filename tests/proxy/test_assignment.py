@@ -6,7 +6,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream_proxy.assignment import BEST, CONTROL, LIVE, Assignment, assign, chance, chances_of, place
+from slipstream_proxy.assignment import BEST, CONTROL, LIVE, Assignment, assign, chance, chances_of, place, tried
 
 ARMS = [("m@3", CONTROL, 0.1), ("m", BEST, 0.05)]
 NAMES = st.text(max_size=12)
@@ -59,7 +59,7 @@ def test_a_larger_control_share_keeps_those_who_were_in_it():
 def test_keys_tasks_and_broken_text_have_places_of_their_own():
     assert place("m", "a", "t", "e") != place("m", "b", "t", "e") != place("m", "b", "u", "e")
     assert 0 <= place("\ud800", "k", None, "\ud800") < 1
-    assert assign("m", [("old", CONTROL, 1.0)], "k", "t", "e") == ("old", CONTROL, 1.0, "live=0 control=1")
+    assert assign("m", [("old", CONTROL, 1.0)], "k", "t", "e") == ("old", CONTROL, 1.0, "live=0 control=1 tried=m")
 
 
 def test_without_arms_there_is_nothing_to_choose():
@@ -71,3 +71,12 @@ def test_probabilities_are_read_back_and_foreign_text_is_none():
     assert chance("live=0.85 control=0.1", CONTROL) == 0.1
     for text in ("", "control", "control=x", "control=nan", "control=2", "control=-1"):
         assert chance(text, CONTROL) == 0.0
+
+
+def test_what_is_on_trial_is_read_back():
+    """The live adapter, or in canary mode the candidate; whatever stands in its name."""
+    for name in ("m@7", "org/m", "a name = b", "\u00e9"):
+        assert tried(assign(name, ARMS, "k", None, "e").chances) == name
+        assert tried(assign("m", [(name, "candidate", 0.2)], "k", None, "e").chances) == name
+    assert chance(assign("control=1 best=1", [("m", BEST, 0.2)], "k", None, "e").chances, CONTROL) == 0.0
+    assert tried("live=0.9 control=0.1") is None

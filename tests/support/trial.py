@@ -27,7 +27,8 @@ def play(trial: GateTrial, n: int, reward: Reward, seed: int = 0) -> tuple[Decis
         got = assign(str(trial.live), arms, "k", None, f"{seed}-{i}-{trial.seen}")
         version = int(got.adapter)
         live += got.arm == "live"
-        decision = trial.observe(outcome_of(version, got.arm, got.chances, "", reward(coin, version)))
+        now = trial.tried
+        decision = trial.observe(outcome_of(version, got.arm, got.chances, "", reward(coin, version), now))
         if decision is not Decision.UNDECIDED:
             return decision, live
     return Decision.UNDECIDED, live

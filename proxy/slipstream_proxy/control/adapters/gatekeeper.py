@@ -8,6 +8,7 @@ import logging
 import time
 
 from slipstream.contract import Adapter, AdapterState
+from slipstream_proxy.assignment import tried
 from slipstream_proxy.control.adapters.fleet import Fleet
 from slipstream_proxy.control.adapters.journal import ConcurrentChange
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
@@ -121,7 +122,9 @@ class Gatekeeper:
     def _observe(self, model: str, trial: GateTrial, outcome: Outcome) -> Decision:
         self.trials.cursors[model] = outcome.seq
         version = self.trials.version(outcome.adapter)
-        seen = outcome_of(version, outcome.arm, outcome.chances, outcome.task, outcome.reward)
+        name = tried(outcome.chances)
+        before = self.trials.version(name) if name is not None else None
+        seen = outcome_of(version, outcome.arm, outcome.chances, outcome.task, outcome.reward, before)
         decision = trial.observe(seen)
         self.trials.note(model, outcome.seq, outcome.at)
         return decision

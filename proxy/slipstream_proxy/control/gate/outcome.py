@@ -7,7 +7,7 @@ from slipstream_proxy.assignment import BEST, CANDIDATE, CONTROL, LIVE, chance
 
 class ArmOutcome:
     """One finished training episode. ``version``: of the adapter that it is pinned to; probabilities: of the arms at
-    its assignment.
+    its assignment; ``tried``: the version that was on trial then, None where that was not written down.
     """
 
     def __init__(
@@ -20,12 +20,14 @@ class ArmOutcome:
         candidate: float,
         task: str,
         reward: float,
+        tried: int | None = None,
     ) -> None:
-        self.version, self.arm, self.task, self.reward = version, arm, task, reward
+        self.version, self.arm, self.task, self.reward, self.tried = version, arm, task, reward, tried
         self.live, self.control, self.best, self.candidate = live, control, best, candidate
 
 
-def outcome_of(version: int, arm: str, chances: str, task: str, reward: float) -> ArmOutcome:
+def outcome_of(version: int, arm: str, chances: str, task: str, reward: float, tried: int | None = None) -> ArmOutcome:
     """From what an episode and its pin keep (``assignment.Assignment``)."""
     live, control = chance(chances, LIVE), chance(chances, CONTROL)
-    return ArmOutcome(version, arm, live, control, chance(chances, BEST), chance(chances, CANDIDATE), task, reward)
+    best, candidate = chance(chances, BEST), chance(chances, CANDIDATE)
+    return ArmOutcome(version, arm, live, control, best, candidate, task, reward, tried)

@@ -238,7 +238,7 @@ class GateTrial:
         canary = self.settings.canary
         tested = outcome.candidate if canary else outcome.live
         reference = outcome.live if canary else outcome.control
-        if tested <= 0.0 or reference <= 0.0:
+        if tested <= 0.0 or reference <= 0.0 or _is_over(outcome, self.floor):
             return False
         share = tested / (tested + reference)
         on_trial = outcome.arm == (CANDIDATE if canary else LIVE) and outcome.version > self.floor
@@ -257,7 +257,7 @@ class GateTrial:
 
     def _against_best(self, outcome: ArmOutcome, x: float, expected: float) -> None:
         reference = outcome.best if outcome.best > 0.0 else outcome.control
-        if outcome.live <= 0.0 or reference <= 0.0:
+        if outcome.live <= 0.0 or reference <= 0.0 or _is_over(outcome, self.best_floor):
             return
         tested = outcome.arm == LIVE and outcome.version > self.best_floor
         if not tested and (outcome.arm == LIVE or outcome.version != self.best):
@@ -315,6 +315,15 @@ class GateTrial:
         self.own, self.since, self.seen, self.undecided = counts
         values = [float(x) for x in marked if isinstance(x, int | float)]
         self.kept_put, self.kept = values[0], values[1:]
+
+
+def _is_over(outcome: ArmOutcome, floor: int) -> bool:
+    """Whether the version that it was compared with at its assignment is no longer evidence.
+
+    After a rollback, episodes of both arms are still running. The tested ones are no evidence any more. The control's
+    must not be either: successes of one arm alone look as if that arm were the better one.
+    """
+    return outcome.tried is not None and outcome.tried <= floor
 
 
 def _suspicion(detector: BettingDetector) -> float:

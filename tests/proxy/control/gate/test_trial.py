@@ -6,7 +6,7 @@ import random
 import pytest
 from tests.support.trial import play, success, warm
 
-from slipstream_proxy.assignment import assign
+from slipstream_proxy.assignment import assign, tried
 from slipstream_proxy.control.gate.outcome import outcome_of
 from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings
 
@@ -185,3 +185,43 @@ def test_rewards_that_come_later_than_versions_do_not_keep_all_from_being_accept
                 found.append(trial.tried)
                 trial.accept()
         assert bool(found) is accepted
+
+
+@pytest.mark.parametrize("canary", [False, True])
+def test_what_still_runs_after_a_rollback_is_no_evidence(canary: bool):
+    """Forty episodes run at once. The first version always fails; the second is as good as the control, and stays."""
+    wrong = 0
+    for seed in range(100):
+        settings = TrialSettings(canary=canary, share=0.3)
+        trial, coin, running = warm(settings, reward=1.0), random.Random(seed), []
+        trial.serve(1)
+        back = 0
+        for i in range(600):
+            arms = [(str(v), arm, share) for v, arm, share in trial.arms()]
+            got = assign(str(trial.live), arms, f"{seed}", None, f"{i}")
+            now = tried(got.chances)
+            reward = float(got.adapter != "1" and coin.random() < 0.9)
+            before = int(now) if now is not None else None
+            running.append(outcome_of(int(got.adapter), got.arm, got.chances, "", reward, before))
+            if i < 40:
+                continue
+            decision = trial.observe(running[i - 40])
+            if decision in (Decision.ROLLBACK, Decision.ROLLBACK_BEST):
+                trial.roll_back(decision is Decision.ROLLBACK_BEST, trial.tried)
+                back += 1
+                trial.serve(back + 1)
+        assert back >= 1
+        wrong += back > 1
+    assert wrong <= 2
+
+
+def test_the_controls_successes_alone_are_no_evidence_after_a_rollback():
+    trial = warm()
+    trial.serve(1)
+    trial.roll_back(False, 1)
+    trial.serve(2)
+    before = (trial.worse.wealth, trial.worse_best.wealth)
+    for _ in range(30):
+        trial.observe(outcome_of(0, "control", "live=0.5 control=0.5", "", 1.0, 1))
+    assert (trial.worse.wealth, trial.worse_best.wealth) == before
+    assert trial.worse.n_reference == trial.worse_best.n_reference == 0
