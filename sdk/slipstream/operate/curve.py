@@ -61,10 +61,10 @@ class LearningCurve:
 
 
 async def read_curve(url: str, title: str) -> LearningCurve:
-    """The run that a proxy's store has."""
+    """The run that a proxy's store has. The gate's control arm is left out: it is the version before, at a later time."""
     query = (
         "select adapter, avg(reward), stddev_samp(reward), count(*), avg(coalesce(ended, started)) from episodes "
-        "where split = 'train' and reward is not null and adapter is not null group by adapter"
+        "where split = 'train' and arm <> 'control' and reward is not null and adapter is not null group by adapter"
     )
     async with AsyncClient(url) as client:
         rows = (await client.sql(query)).rows
@@ -135,7 +135,8 @@ def _draw_reward(axes: Axes, curve: LearningCurve, axis: str) -> None:
     )
     # a version with few episodes is a small point
     axes.scatter(x, [p.mean for p in points], [2 + 0.4 * min(p.count, 100) for p in points], color="#2563eb", zorder=3)
-    ends = [min(x, default=0.0), max(x, default=1.0)]
+    reached = [*x, *(_x(step, axis) for step in curve.steps)]
+    ends = [min(reached, default=0.0), max(reached, default=1.0)]
     for place, (mean, error, count) in zip(ends, curve.held_out, strict=False):
         axes.errorbar(
             [place], [mean], [error], fmt="D", color="#dc2626", markersize=7, capsize=3, zorder=4,
