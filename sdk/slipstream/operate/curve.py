@@ -61,7 +61,7 @@ class LearningCurve:
 
 
 async def read_curve(url: str, title: str) -> LearningCurve:
-    """The run that a proxy's store has. The gate's control arm is left out: it is the version before, at a later time."""
+    """The run that a proxy has stored. The gate's control arm is left out: the version before, at a later time."""
     query = (
         "select adapter, avg(reward), stddev_samp(reward), count(*), avg(coalesce(ended, started)) from episodes "
         "where split = 'train' and arm <> 'control' and reward is not null and adapter is not null group by adapter"
