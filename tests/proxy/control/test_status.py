@@ -25,7 +25,11 @@ async def test_it_names_the_first_thing_that_is_missing(plane):
 async def test_it_counts_what_came(plane):
     await plane.call("e1")
     await plane.call("e1", done=True)
-    await plane.seen("e1")
+
+    async def done():  # the second call may be stored after the first
+        return (await plane.seen("e1"))["state"] == "done"
+
+    await until(done)
     status = await status_of(plane.deps)
     assert (status.calls, sum(status.episodes.values())) == (2, 1)
     assert status.models == {"tiny": "tiny"}
