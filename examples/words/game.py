@@ -83,7 +83,7 @@ class Item(NamedTuple):
 
     @property
     def split(self) -> str:
-        """ "train" or "eval". Every word and number is sought in both, after other first guesses."""
+        """ "train" or "eval". Whatever is sought in "eval" is sought in "train" too, after other first guesses."""
         among = guessable(self.kind)
         secret, first = among.index(self.secret), among.index(self.first)
         return "train" if (37 * secret + 61 * first + 11 * secret * first) % 97 % 4 else "eval"

@@ -57,14 +57,14 @@ def test_a_game_ends_when_it_is_found_or_no_guess_is_left() -> None:
     assert (playing.left, playing.reward) == (0, 0.0)
 
 
-def test_a_quarter_is_held_out_and_everything_is_sought_in_both_splits() -> None:
+def test_a_quarter_is_held_out_and_everything_is_sought_in_training() -> None:
     for kind in KINDS:
         train, held_out = pairs(kind, "train"), pairs(kind, "eval")
         count = len(guessable(kind))
         assert len(train) + len(held_out) == count * (count - 1)
         assert 0.2 < len(held_out) / (count * (count - 1)) < 0.3
-        for split in (train, held_out):
-            assert {item.secret for item in split} == {item.first for item in split} == set(guessable(kind))
+        assert {item.secret for item in train} == {item.first for item in train} == set(guessable(kind))
+        assert len({item.secret for item in held_out}) >= count - 1, "and nearly everything in the held-out games"
 
 
 def test_items_come_by_turns_and_without_end() -> None:

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from words import make_model
 from words.game import KINDS, NUMBERS, WORDS, Game, answer, pairs
 from words.players import expert_guess
-from words.vocabulary import DONE, VOCABULARY, guess_message, make_tokenizer, tools_of
+from words.vocabulary import DONE, VOCABULARY, guess_message, make_tokenizer, opening_of, tools_of
 
 MODEL = Path(make_model.__file__).parent / "model"
 
@@ -53,7 +53,8 @@ def test_a_third_of_the_games_is_about_numbers_and_they_fit_a_network() -> None:
     data = pack(rows)
     assert data.ids.shape[1] < 512
     assert data.tokens.shape[2] == len(WORDS)
-    assert sum(len(row.ids) < 70 for row in rows) >= 20
+    numbers = encode(make_tokenizer(), opening_of("number"))[0]
+    assert sum(numbers in row.ids for row in rows) == 20
 
 
 def test_a_game_in_process_is_the_agents() -> None:
