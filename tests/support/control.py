@@ -67,6 +67,7 @@ class FakeControl:
     leased: dict[str, tuple[str, str]] = field(default_factory=dict)
     all: dict[str, pa.Table] = field(default_factory=dict)
     acks: list[tuple[str, Json]] = field(default_factory=list)
+    gaps: dict[str, Json] = field(default_factory=dict)
     done: dict[str, str] = field(default_factory=dict)
     adapters: dict[str, Json] = field(default_factory=dict)
     live: str = ""
@@ -124,6 +125,7 @@ class FakeControl:
                 web.post(API + "/episodes/{id}/rewards", self.reward),
                 web.post(f"{API}/batches/lease", self.lease_batch),
                 web.post(API + "/batches/{id}/ack", self.ack),
+                web.post(API + "/batches/{id}/gaps", self.take_gaps),
                 web.post(f"{API}/engine/hold", self.hold),
                 web.post(f"{API}/engine/release", self.give_back),
                 web.get(f"{API}/adapters", self.list_adapters),
@@ -235,6 +237,10 @@ class FakeControl:
         self.batches.pop(batch, None)
         self.leased.pop(batch, None)
         return web.json_response({})
+
+    async def take_gaps(self, request: web.Request) -> web.Response:
+        self.gaps[request.match_info["id"]] = await request.json()
+        return web.json_response({"kept": 0})
 
     async def hold(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from tests.support.adapters import write_adapter
@@ -203,12 +204,24 @@ async def train_batch(plane: Plane, episodes: dict[str, float], number: int) -> 
         "advantages": episodes,
     }
     assert (await plane.ask("POST", f"/batches/{batch}/ack", ack))[0] == 200
+    await tell_gaps(plane, batch, ack["lease"], episodes)
     await step_event(plane, number, batch)
     write_adapter(plane.config.adapters_dir / f"tiny@{number}", fill=number)
     parent = {"parent": f"tiny@{number - 1}"} if number > 1 else {}
     made = {"path": f"tiny@{number}", "step": number, "batches": [batch], **parent}
     assert (await plane.ask("POST", "/adapters?wait=60", made))[0] in (200, 201)
     return str(batch)
+
+
+async def tell_gaps(plane: Plane, batch: str, lease: str, episodes: Iterable[str]) -> None:
+    """What a trainer says of the tokens that it trained on."""
+    calls = []
+    for name in episodes:
+        for call in (await plane.ask("GET", f"/episodes/{name}", params={"tokens": "true"}))[1]["call_list"]:
+            gaps = [round(0.25 * math.sin(3 * n) ** 5, 4) for n in range(len(call["completion_ids"][0]))]
+            calls.append({"key": "-", "episode": name, "call": call["id"], "gaps": gaps})
+    status, kept = await plane.ask("POST", f"/batches/{batch}/gaps", {"lease": lease, "calls": calls})
+    assert (status, kept) == (200, {"kept": len(calls)}), kept
 
 
 PLANE = {"groups": {"size": 4}, "trainer": {"min_groups": 1, "max_groups": 4}, "gate": {"mode": "manual"}}

@@ -37,6 +37,9 @@ def test_batches_become_adapters_events_and_acks_in_order(tiny, tmp_path) -> Non
         assert (found / "adapter_model.safetensors").is_file()
         assert set(control.acks[0][1]["advantages"]) == {"g0e0", "g0e1", "g0e2", "g1e0", "g1e1", "g1e2"}
         assert not list((tmp_path / "adapters").glob(".tmp*"))
+        assert set(control.gaps) == {"b0", "b1", "b2"}
+        told = {(c["episode"], c["call"], c["choice"]): len(c["gaps"]) for c in control.gaps["b1"]["calls"]}
+        assert told == {(s.episode, s.call, s.choice): len(s.completion_C) for s in conversation(1)}
 
 
 def test_a_proxy_that_is_away_is_waited_for(tiny, tmp_path) -> None:
@@ -45,6 +48,14 @@ def test_a_proxy_that_is_away_is_waited_for(tiny, tmp_path) -> None:
         control.broken = 3
         assert make_worker(tiny, tmp_path, control, max_steps=1).run() == 0
         assert control.done == {"b0": "trained"}
+
+
+def test_a_proxy_that_knows_no_gaps_costs_the_trainer_nothing(tiny, tmp_path) -> None:
+    with serve(FakeControl()) as control:
+        control.add("b0", table(conversation(0)))
+        control.broken, control.broken_path = 1, "/gaps"
+        assert make_worker(tiny, tmp_path, control, max_steps=1).run() == 0
+        assert control.done == {"b0": "trained"} and control.gaps == {}
 
 
 def test_a_batch_without_differences_is_skipped_and_said(tiny, tmp_path) -> None:

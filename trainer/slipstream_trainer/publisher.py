@@ -21,7 +21,7 @@ from typing import TypeVar
 from slipstream.backoff import Backoff
 from slipstream.client import Client
 from slipstream.config import Config
-from slipstream.contract import AdapterIn, AdapterList, BatchAck
+from slipstream.contract import AdapterIn, AdapterList, BatchAck, BatchGaps
 from slipstream.errors import ApiError, SlipstreamError, Unavailable
 from slipstream_trainer.adapter_folder import next_version, rename_whole
 from slipstream_trainer.checkpoint import Checkpoints, CheckpointState
@@ -120,6 +120,14 @@ class Publisher:
             self.patiently(lambda: self.client.ack_batch(batch, ack))
         except ApiError as e:
             log.warning("batch %s: the ack was refused: %s", batch, e)
+
+    def gaps_once(self, batch: str, gaps: BatchGaps) -> None:
+        """For people who look at tokens; lost when the proxy does not take it at once."""
+        try:
+            if gaps.calls:
+                self.client.tell_gaps(batch, gaps)
+        except ApiError as e:
+            log.info("batch %s: its tokens' gaps were not taken: %s", batch, e)
 
     def post(self, kind: str, **data: object) -> None:
         """An event that may be lost or posted twice."""

@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from pydantic import JsonValue
 
+from slipstream.contract import ChoiceGaps
 from slipstream.settings import TrainerConfig
 from slipstream_trainer.advantage import Advantages, assign
 from slipstream_trainer.dataset import choose
 from slipstream_trainer.effects import without_effect
+from slipstream_trainer.gaps import gaps_of
 from slipstream_trainer.guards import Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
 from slipstream_trainer.layout import Costs, Layout
 from slipstream_trainer.learning_rate import Reach, StepPace
@@ -40,6 +42,7 @@ class Result:
     reason: str | None = None
     figures: dict[str, JsonValue] = field(default_factory=dict)
     advantages: dict[str, float] = field(default_factory=dict)
+    gaps: list[ChoiceGaps] = field(default_factory=list)
 
 
 def costs_of(trainer: CapturedGRPOTrainer) -> Costs:
@@ -104,7 +107,10 @@ def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: StepPac
     else:
         figures |= _layout(plan, samples)
         figures["layers_recomputed"] = trainer.checkpointing.choose(plan)
-        _steps(trainer, plan, pace, applied, result)
+        work = _steps(trainer, plan, pace, applied, result)
+        if not trainer.sft:  # what is imitated may have no log-probabilities of an engine
+            gap_T = (work.trainer_logprobs_T - work.behavior_logprobs_T).cpu().numpy()
+            result.gaps = gaps_of(samples, plan.scored, gap_T)
         if trainer.sharded:
             reshard(trainer.model)
     seconds = time.perf_counter() - began
@@ -116,7 +122,7 @@ def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: StepPac
     return result
 
 
-def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: StepPace, applied: int, result: Result) -> None:
+def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: StepPace, applied: int, result: Result) -> Work:
     t = trainer.config.trainer
     before = Snapshot.take(trainer.model, trainer.optimizer)
     work = trainer.start(plan)
@@ -148,6 +154,7 @@ def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: StepPace, applied: in
         pace.note(t, reach, kl, undone=result.outcome == "undone")
         result.figures |= _pace(trainer, pace, reach, kl)
     result.figures = {k: v for k, v in result.figures.items() if not (isinstance(v, float) and not np.isfinite(v))}
+    return work
 
 
 def _bounded(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from slipstream.backoff import Backoff
 from slipstream.client import Client, LeasedBatch
 from slipstream.config import Config
-from slipstream.contract import BatchAck, BatchLeaseIn
+from slipstream.contract import BatchAck, BatchGaps, BatchLeaseIn
 from slipstream.errors import ApiError
 from slipstream_trainer.adapter_folder import sweep
 from slipstream_trainer.cadence import Cadence
@@ -228,6 +228,7 @@ class Worker:
             advantages=clean(result.advantages),
         )
         self.current.advance(state)
+        self.publisher.gaps_once(leased.id, BatchGaps(lease=leased.lease, calls=result.gaps))
         self._report(result.outcome, state.step, data)
 
     def _skip(self, leased: LeasedBatch, reason: str, result: Result | None = None) -> None:
@@ -243,6 +244,8 @@ class Worker:
         self.publisher.ack(
             leased.id, BatchAck(lease=leased.lease, outcome="skipped", reason=reason, advantages=advantages)
         )
+        if result is not None:
+            self.publisher.gaps_once(leased.id, BatchGaps(lease=leased.lease, calls=result.gaps))
         self._report("skipped", self.current.state.step, data)
 
     def _report(self, outcome: str, step: int, data: Mapping[str, object]) -> None:

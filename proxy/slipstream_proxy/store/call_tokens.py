@@ -11,18 +11,22 @@ from slipstream_proxy.store.calls import TOKEN_COLUMNS, CallTable
 from slipstream_proxy.store.codec import Floats, Ids, ids_of
 from slipstream_proxy.store.delta import NO_IDS
 from slipstream_proxy.store.driver import Driver, Tx
+from slipstream_proxy.store.gaps import gaps_of
 from slipstream_proxy.store.lineage import LineageRow, lineage_of
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, CallRow, EpisodeRow
 
 
 @dataclass(slots=True)
 class StoredTokens:
-    """``choices``: completion ids and log-probabilities of each. ``trained``: the last batch that trained on it."""
+    """``choices``: completion ids and log-probabilities of each. ``gaps``: choice → trainer's minus engine's, each token.
+    ``trained``: the last batch that trained on it.
+    """
 
     ep: EpisodeRow
     call: CallRow
     prompt: Ids
     choices: list[tuple[Ids, Floats]]
+    gaps: dict[int, Floats]
     trained: LineageRow | None
     step: int | None
     group_state: str | None
@@ -62,9 +66,10 @@ class CallTokenTable:
             steps = tx.all("SELECT step FROM t_batches WHERE id = ?", (last.batch,)) if last else []
             groups = tx.all("SELECT state, cause FROM t_groups WHERE id = ?", (ep.grp,)) if ep.grp else []
             state, cause = groups[0] if groups else (None, None)
+            gaps = gaps_of(tx, ep.eid, call)
         row = rows[call]
         step = steps[0][0] if steps else None
-        return StoredTokens(ep, row, prompt_of(row, rows), choices_of(row), last, step, state, cause)
+        return StoredTokens(ep, row, prompt_of(row, rows), choices_of(row), gaps, last, step, state, cause)
 
     def _episode(self, tx: Tx, call: str) -> EpisodeRow | None:
         for table in reversed(self.calls.days.tables(tx)):

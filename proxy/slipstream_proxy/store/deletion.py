@@ -101,7 +101,7 @@ class Deletion:
             archives[eid].append(archive)
         waiting = [(eid, now, self.instance, dump(held), dump(archives.get(eid, []))) for eid in eids]
         tx.insert("t_erasing", waiting)
-        for table in ("t_rewards", "t_early", "t_episodes", "t_pins", "t_outcomes"):
+        for table in ("t_rewards", "t_early", "t_episodes", "t_pins", "t_outcomes", "t_gaps"):
             tx.run(f"DELETE FROM {table} WHERE eid {IN}", (eids,))
         tombs = []
         for eid in eids:

@@ -88,6 +88,9 @@ TABLES: dict[str, dict[str, str]] = {
         "task": "TEXT",
         "reward": "FLOAT8", "ts": "FLOAT8",
     },
+    "t_gaps": {
+        "call": "TEXT", "choice": "INTEGER", "eid": "TEXT", "batch": "TEXT", "gaps": "BYTEA", "ts": "FLOAT8",
+    },
     "t_rewrite": {"tab": "TEXT"},
     "t_erasing": {"eid": "TEXT", "ts": "FLOAT8", "instance": "TEXT", "tables": "TEXT", "archives": "TEXT"},
     "t_tallies": {
@@ -102,7 +105,7 @@ PRIMARY: dict[str, str] = {
     "t_rewards": "id", "t_expired": "eid", "t_pins": "eid", "t_groups": "id", "t_batches": "id",
     "t_members": "batch, eid",
     "t_adapters": "name", "t_events": "id", "t_audit": "id", "t_cache": "id", "t_rewrite": "tab", "t_outcomes": "seq",
-    "t_exports": "id", "t_exported": "eid, export",
+    "t_exports": "id", "t_exported": "eid, export", "t_gaps": "call, choice",
 }  # fmt: skip
 """Keys where the database wants indexes (PostgreSQL)."""
 

@@ -152,6 +152,10 @@ def ack_batch(batch: str, ack: c.BatchAck) -> Ask[None]:
     return Ask("POST", f"/batches/{part(batch)}/ack", nothing, ack)
 
 
+def tell_gaps(batch: str, gaps: c.BatchGaps) -> Ask[None]:
+    return Ask("POST", f"/batches/{part(batch)}/gaps", nothing, gaps)
+
+
 def release(worker: str) -> Ask[None]:
     """Gives back every lease of ``worker``."""
     return Ask("POST", "/leases/release", nothing, {"worker": worker})

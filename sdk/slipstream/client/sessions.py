@@ -124,6 +124,7 @@ class Methods:
     cache_put = Method(requests.cache_put)
     lease_batch = Method(requests.lease_batch)
     ack_batch = Method(requests.ack_batch)
+    tell_gaps = Method(requests.tell_gaps)
     release = Method(requests.release)
     hold_engine = Method(requests.hold_engine)
     release_engine = Method(requests.release_engine)

@@ -29,7 +29,7 @@ from slipstream.contract.audit import (
     PauseIn,
 )
 from slipstream.contract.base import API, ID_PATTERN, TAG, TAG_PATTERN, Error, Finite, Headers, Id, Model, Split, Tag
-from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchLeaseIn
+from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchGaps, BatchLeaseIn, ChoiceGaps
 from slipstream.contract.episodes import (
     FORGET_MOST,
     WHOLE_CALLS,
@@ -105,12 +105,14 @@ __all__ = [
     "BatchAck",
     "BatchDetail",
     "BatchEpisodeLink",
+    "BatchGaps",
     "BatchLeaseIn",
     "BatchPage",
     "BatchSummary",
     "CacheEntry",
     "CallRecord",
     "CallTokens",
+    "ChoiceGaps",
     "Deleted",
     "DoneIn",
     "EngineReleaseIn",

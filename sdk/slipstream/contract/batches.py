@@ -62,3 +62,20 @@ class BatchAck(Model):
     reason: str | None = None
     advantages: dict[str, Finite] = Field(default_factory=dict)
     """``<key>/<episode>`` → its advantage, for the page. An episode's id alone is taken too."""
+
+
+class ChoiceGaps(Model):
+    """The trainer's log-probability minus the engine's, of each sampled token of a choice."""
+
+    key: str
+    episode: Id
+    call: Id
+    choice: int = Field(0, ge=0, le=100_000)
+    gaps: list[Finite] = Field(max_length=1_000_000)
+
+
+class BatchGaps(Model):
+    """``POST batches/{id}/gaps``: for people who look at tokens. The trainer tells of a bounded number of them."""
+
+    lease: Id
+    calls: list[ChoiceGaps] = Field(max_length=100_000)

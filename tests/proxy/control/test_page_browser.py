@@ -150,6 +150,34 @@ async def test_the_tree_shows_what_each_call_was(make_plane, tmp_path):
         assert shown.count("ask_helper") <= 1, "a tool call stands once"
 
 
+async def test_tokens_are_coloured_by_each_figure(make_plane, tmp_path):
+    plane = await make_plane(**PLANE)
+    await make_demo(plane, batches=1)
+    async with opened(plane, tmp_path, "#/episode/run-1-1") as (page, home):
+        shades = (
+            "[...document.querySelectorAll('.tokens button')].map(b => (b.className.match(/(up|down)-\\d/) ?? [''])[0])"
+        )
+        seen = set()
+        for name in ("log-probability", "advantage", "trainer–engine gap"):
+            await click(page, name)
+            await page.until(
+                f"[...document.querySelectorAll('button[aria-pressed=true]')].some(b => b.textContent === {name!r})"
+            )
+            found = tuple(await page.js(shades))
+            assert any(found), name
+            seen.add(found)
+            assert await page.accessibility() == []
+        assert len(seen) == 3, "each figure has its own picture"
+        await page.js("document.querySelector('.tokens button.up-5, .tokens button.up-4, .tokens button.up-3').click()")
+        await page.holds("from the engine")
+        await page.go(home + "#/episode/tangle")
+        await page.holds("Sort the mail of today.")
+        await page.until(
+            "[...document.querySelectorAll('button')].find(b => b.textContent === 'trainer–engine gap')?.disabled"
+        )
+        assert page.errors == []
+
+
 async def test_a_bad_filter_is_told_where_it_stands(make_plane, tmp_path):
     plane = await make_plane()
     for n in range(3):

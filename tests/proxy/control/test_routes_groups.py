@@ -89,6 +89,31 @@ async def test_tokens_say_what_was_trained_and_why_not(trained):
     assert (await plane.ask("GET", f"/calls/{call}/tokens", key="x", scopes=["inference"]))[0] == 404
 
 
+async def test_the_trainer_tells_how_far_it_was_from_the_engine_at_each_token(trained):
+    plane, batch = trained
+    (called,) = (await plane.seen("t-1"))["call_list"]
+    with plane.deps.store.db.read() as tx:
+        ((lease,),) = tx.all("SELECT lease FROM t_batches WHERE id = ?", (batch,))
+    one = {"key": "-", "episode": "t-1", "call": called["id"], "choice": 0, "gaps": [0.25, -0.0123]}
+    status, kept = await plane.ask("POST", f"/batches/{batch}/gaps", {"lease": lease, "calls": [one]})
+    assert (status, kept) == (200, {"kept": 1})
+    path = f"/calls/{called['id']}/tokens"
+    _, found = await plane.ask("GET", path, params={"text": "false"})
+    assert [t["gap"] for t in found["choices"][0]] == [0.25, -0.0123]
+    assert {t["gap"] for t in found["prompt"]} == {None}
+    # of another length than what was sampled: no token is coloured by a neighbour's figure
+    await plane.ask("POST", f"/batches/{batch}/gaps", {"lease": lease, "calls": [one | {"gaps": [0.1]}]})
+    _, found = await plane.ask("GET", path, params={"text": "false"})
+    assert [t["gap"] for t in found["choices"][0]] == [None, None]
+    for body, status in (
+        ({"lease": "another", "calls": [one]}, 409),
+        ({"lease": lease, "calls": [one | {"gaps": ["much"]}]}, 422),
+        ({"lease": lease, "calls": [one | {"choice": -1}]}, 422),
+    ):
+        assert (await plane.ask("POST", f"/batches/{batch}/gaps", body))[0] == status
+    assert (await plane.ask("POST", f"/batches/{batch}/gaps", {}, scopes=["viewer"]))[0] == 403
+
+
 async def test_texts_of_tokens_are_the_models(make_plane):
     plane = await make_plane(engine={"model": "examples/inbox/model"})
     call = await plane.call("e1")

@@ -108,8 +108,15 @@ def why_masked(stored: StoredTokens) -> str | None:
 
 
 def _sampled(
-    ids: Ids, logprobs: Floats, texts: list[str] | None, masked: str | None, advantage: float | None
+    ids: Ids,
+    logprobs: Floats,
+    gaps: Floats | None,
+    texts: list[str] | None,
+    masked: str | None,
+    advantage: float | None,
 ) -> list[c.Token]:
+    if gaps is not None and len(gaps) != len(ids):
+        gaps = None
     return [
         c.Token(
             id=token,
@@ -118,6 +125,7 @@ def _sampled(
             trained=masked is None,
             masked=masked,
             advantage=advantage,
+            gap=float(f"{gaps[i]:.4g}") if gaps is not None else None,
         )
         for i, token in enumerate(ids.tolist())
     ]
@@ -152,8 +160,8 @@ async def get_tokens(ctx: Ctx) -> web.StreamResponse:
         prompt=_prompt(lists[0], texts[0]),
         prompt_left_out=len(stored.prompt) - len(prompt),
         choices=[
-            _sampled(ids, logprobs, text, masked, advantage)
-            for (ids, logprobs), text in zip(stored.choices, texts[1:], strict=True)
+            _sampled(ids, logprobs, stored.gaps.get(n), text, masked, advantage)
+            for n, ((ids, logprobs), text) in enumerate(zip(stored.choices, texts[1:], strict=True))
         ],
         tokenizer=said.source,
         no_text=said.why if said.texts is None else None,

@@ -32,6 +32,11 @@ class ReleaseIn(c.Model):
     worker: c.Tag
 
 
+class Kept(c.Model):
+    kept: int
+    """Choices whose tokens can be looked at now."""
+
+
 class Released(c.Model):
     released: int
 
@@ -138,6 +143,14 @@ async def ack_batch(ctx: Ctx) -> web.StreamResponse:
     return reply(Stored())
 
 
+async def take_gaps(ctx: Ctx) -> web.StreamResponse:
+    deps = ctx.deps
+    kept = await deps.ask(deps.store.reports.gaps.put, ctx.path("batch"), ctx.body, deps.now())
+    if kept is None:
+        raise Problem(409, LOST, field="body.lease", fix="send them with the lease that the batch was trained under")
+    return reply(Kept(kept=kept))
+
+
 async def release(ctx: Ctx) -> web.StreamResponse:
     body: ReleaseIn = ctx.body
     return reply(Released(released=await ctx.deps.ask(ctx.deps.store.release_leases, body.worker)))
@@ -225,6 +238,16 @@ ROUTES = [
         (TRAINER,),
         body=c.BatchAck,
         responses={200: Stored},
+        errors=(409,),
+    ),
+    Route(
+        "POST",
+        c.API + "/batches/{batch:" + ID + "}/gaps",
+        take_gaps,
+        "How far trainer and engine were apart at each token; only the newest are kept",
+        (TRAINER,),
+        body=c.BatchGaps,
+        responses={200: Kept},
         errors=(409,),
     ),
     Route(

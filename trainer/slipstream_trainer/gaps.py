@@ -1,0 +1,33 @@
+"""How far the trainer's log-probabilities are from the engine's at each trained token, for people who look at a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slipstream.contract import ChoiceGaps
+from slipstream_trainer.plan import Scored
+from slipstream_trainer.rows import Floats, Sample
+
+MOST = 100_000
+"""Tokens told of a batch, those of its last groups: the page shows newest runs first, and a batch can have millions."""
+FAR = 1000.0
+"""What is not finite, or further, is told as this far."""
+
+
+def gaps_of(samples: Sequence[Sample], scored: Scored, gap_T: Floats, most: int = MOST) -> list[ChoiceGaps]:
+    """``gap_T``: the trainer's minus the engine's, of each of ``scored``'s tokens, which stand sample by sample."""
+    told_T = np.nan_to_num(np.clip(gap_T, -FAR, FAR), nan=FAR).astype(np.float64).round(4)
+    found: list[ChoiceGaps] = []
+    for i in reversed(range(len(samples))):
+        s = samples[i]
+        begin, end = np.searchsorted(scored.sample_T, (i, i + 1))
+        if begin == end or not s.call:
+            continue
+        most -= int(end - begin)
+        if most < 0:
+            break
+        gaps = told_T[begin:end].tolist()
+        found.append(ChoiceGaps(key=s.key, episode=s.episode, call=s.call, choice=s.choice, gaps=gaps))
+    return found
