@@ -4,6 +4,7 @@
 # make structure   the figures of the source tree, and which are over their limit
 # make page    build the web page from page/ into the package (needs npm)
 # make pictures   take the pictures of docs/page.md (needs Chromium)
+# make lighthouse   Lighthouse's scores of each view of the page (needs Chromium and npm)
 # make docs    build the documentation site into site/, with every link checked
 # make fuzz    coverage-guided, ARGS="chunked -max_total_time=600" (needs atheris)
 # make bench   the benchmarks that need no GPU
@@ -20,7 +21,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-real bench-store bench-growth bench-gate bench-spoiled bench-operate curves curves-ci first-hour first-hour-ci clean
+.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-real bench-store bench-growth bench-gate bench-spoiled bench-operate lighthouse curves curves-ci first-hour first-hour-ci clean
 
 setup: $(VENV)/.ready
 
@@ -94,6 +95,9 @@ bench-real: setup
 
 bench-page: setup
 	$(BIN)/python benchmarks/page/bench_page.py $(ARGS)
+
+lighthouse: setup
+	$(BIN)/python benchmarks/page/lighthouse.py $(ARGS)
 
 bench-gate: setup
 	$(BIN)/python benchmarks/gate/bench_gate.py $(ARGS)

@@ -39,6 +39,12 @@ export function exact(at: number): string {
   });
 }
 
+/** For machines; empty where a clock was so wrong that no date is at that time. */
+export function iso(at: number): string {
+  const date = new Date(at * 1000);
+  return Number.isNaN(date.getTime()) ? "" : date.toISOString();
+}
+
 /** Seconds as people say them: `420 ms`, `3.2 s`, `5 min`. */
 export function duration(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { diff } from "./diff";
 import { fieldOf, mistakes, parseTime, toQuery } from "./filters";
-import { ago, duration, number, signed } from "./format";
+import { ago, duration, exact, iso, number, signed } from "./format";
 import { funnelOf } from "./funnel";
 import { step } from "./keyboard";
 import { curveOf, pool } from "./learning";
@@ -9,6 +9,7 @@ import { EventParser } from "./live";
 import { read } from "./messages";
 import { link, parsePlace } from "./route";
 import { ordinal, rangeOf, shade, shadeLogprob } from "./scales";
+import { wayTo } from "./parts/gate";
 import { visible } from "./parts/table";
 import type { Status } from "./types";
 
@@ -19,6 +20,19 @@ test("one outlier does not set the scale, and is counted", () => {
   expect(rangeOf([0, 0, 0, 0, 0, 0, 0, 0, 5]).high).toBeGreaterThan(0);
   expect(rangeOf([]).low).toBe(0);
   expect(rangeOf([2, 2]).high).toBeGreaterThan(2);
+});
+
+test("a clock that is out of all range breaks nothing", () => {
+  expect(iso(0)).toBe("1970-01-01T00:00:00.000Z");
+  expect(iso(1e15)).toBe("");
+  expect(exact(1e15)).toBe("Invalid Date");
+  expect(ago(1e15, 0)).not.toBe("");
+});
+
+test("the way to being taken back is logarithmic", () => {
+  expect(wayTo(1, 100)).toBe(0);
+  expect(wayTo(10, 100)).toBeCloseTo(0.5);
+  expect([wayTo(0.2, 100), wayTo(1e9, 100), wayTo(5, 1)]).toEqual([0, 1, 0]);
 });
 
 test("a version numbered 90 takes one step of the axis", () => {

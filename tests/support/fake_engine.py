@@ -37,6 +37,8 @@ class FakeEngine:
         """A reasoning or tool parser: it hides ids and log-probabilities from calls with ``include_reasoning: false``."""
         self.up = True
         """False: /health answers 503."""
+        self.texts: dict[int, str] = {}
+        """Token → its text, for /detokenize. None is known where this is empty, as of an engine without the route."""
         self.url = ""
         self._runner: web.AppRunner | None = None
         self._port = 0
@@ -52,6 +54,7 @@ class FakeEngine:
         app.router.add_get("/v1/models", self.list_models)
         app.router.add_post("/v1/load_lora_adapter", self.admin)
         app.router.add_post("/v1/unload_lora_adapter", self.admin)
+        app.router.add_post("/detokenize", self.detokenize)
         app.router.add_get("/health", self.health)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -230,6 +233,12 @@ class FakeEngine:
             self.aborted += 1
             raise
         return response
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        ids = (await request.json())["tokens"]
+        if not self.texts:
+            raise web.HTTPNotFound
+        return web.json_response({"prompt": "".join(self.texts.get(i, "\ufffd") for i in ids)})
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body = await self._body(request)

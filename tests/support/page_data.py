@@ -30,12 +30,17 @@ Message = dict[str, Any]
 class Words:
     """A tokenizer of words: the same text has the same ids, so that a longer conversation begins with the shorter one's."""
 
-    def __init__(self) -> None:
+    def __init__(self, texts: dict[int, str]) -> None:
+        """``texts`` is filled: id → text."""
         self.known: dict[str, int] = {}
+        self.texts = texts
+        texts[1] = "<end>"
 
     def ids(self, text: str) -> list[tuple[int, str]]:
         pieces = re.findall(r"\s*\S+|\s+", text)
-        return [(self.known.setdefault(piece, len(self.known) + 10), piece) for piece in pieces]
+        found = [(self.known.setdefault(piece, len(self.known) + 10), piece) for piece in pieces]
+        self.texts |= dict(found)
+        return found
 
     def prompt(self, messages: list[Message]) -> list[int]:
         found: list[int] = []
@@ -70,7 +75,7 @@ class Runs:
 
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
-        self.words = Words()
+        self.words = Words(plane.engine.texts)
         self.clock = plane.deps.now() - 6 * 3600
 
     async def call(

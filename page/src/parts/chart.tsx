@@ -95,7 +95,15 @@ function drawMarks(u: uPlot, marks: { x: number; name: string }[]): void {
   ctx.restore();
 }
 
-function options(props: ChartProps, hidden: ReadonlySet<string>, width: number, tip: (text: string) => void): uPlot.Options {
+type Zoom = { min: number; max: number } | null;
+
+function options(
+  props: ChartProps,
+  hidden: ReadonlySet<string>,
+  width: number,
+  tip: (text: string) => void,
+  zoom: { current: Zoom },
+): uPlot.Options {
   const { series, unit } = props;
   const shown = series.filter((s) => !hidden.has(s.name));
   const range = extent(shown, props.include);
@@ -138,6 +146,9 @@ function options(props: ChartProps, hidden: ReadonlySet<string>, width: number, 
       })),
     ],
     hooks: {
+      // what somebody looks at closely stays, while the chart is drawn anew with each new value
+      setSelect: [(u) => (zoom.current = u.select.width > 0 ? { min: u.posToVal(u.select.left, "x"), max: u.posToVal(u.select.left + u.select.width, "x") } : zoom.current)],
+      ready: [(u) => u.over.addEventListener("dblclick", () => (zoom.current = null))],
       draw: [(u) => drawErrors(u, series, hidden), (u) => drawMarks(u, props.marks ?? [])],
       setCursor: [
         (u) => {
@@ -166,6 +177,7 @@ export function Chart(props: ChartProps): JSX.Element {
   const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
   const [tip, setTip] = useState("");
   const [theme, setTheme] = useState(0);
+  const zoom = useRef<Zoom>(null);
   const shown = props.series.filter((s) => !hidden.has(s.name));
   const range = extent(shown, props.include);
   const outside = shown.flatMap((s) => s.ys).filter((y) => y !== null && (y < range.low || y > range.high)).length;
@@ -182,7 +194,8 @@ export function Chart(props: ChartProps): JSX.Element {
       props.xs,
       ...props.series.map((s) => s.ys.map((y) => (y === null ? null : clamp(y, range.low, range.high)))),
     ];
-    const plot = new uPlot(options(props, hidden, Math.max(200, element.clientWidth), setTip), data, element);
+    const plot = new uPlot(options(props, hidden, Math.max(200, element.clientWidth), setTip, zoom), data, element);
+    if (zoom.current) plot.setScale("x", zoom.current);
     const observer = new ResizeObserver(() => {
       const width = Math.max(200, element.clientWidth);
       if (width !== plot.width) plot.setSize({ width, height: props.height ?? 220 });

@@ -6,7 +6,7 @@ import { number, percent, plural, signed } from "../format";
 import { clamp } from "../scales";
 import type { Adapter, GateEvidence, GateReport } from "../types";
 import { Chart } from "./chart";
-import { Mark } from "./ui";
+import { Mark, Said } from "./ui";
 
 export function Gate({ adapter }: { adapter: Adapter }): JSX.Element {
   const gate = adapter.gate;
@@ -17,8 +17,8 @@ export function Gate({ adapter }: { adapter: Adapter }): JSX.Element {
         <Mark kind={gate.decision === "accept" ? "good" : gate.decision === "rollback" ? "bad" : "candidate"}>
           {gate.decision === "undecided" ? "no verdict yet" : gate.decision === "accept" ? "accepted" : "taken back"}
         </Mark>{" "}
-        {gate.reason}
-        {gate.fix ? <span class="soft"> → {gate.fix}</span> : null}
+        <Said text={gate.reason} />
+        {gate.fix ? <span class="soft"> → <Said text={gate.fix} /></span> : null}
       </p>
       {gate.difference === null ? null : <Interval gate={gate} />}
       <Evidence gate={gate} />

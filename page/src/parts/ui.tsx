@@ -2,14 +2,14 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError } from "../api";
 import { useNow } from "../data";
-import { ago, exact, number, signed } from "../format";
+import { ago, exact, iso, number, signed } from "../format";
 
 /** A time: relative, the exact one on hover. `at`: seconds since the epoch. */
 export function Time({ at }: { at: number | null | undefined }): JSX.Element {
   const now = useNow();
   if (at === null || at === undefined) return <span class="soft">–</span>;
   return (
-    <time dateTime={new Date(at * 1000).toISOString()} title={exact(at)}>
+    <time dateTime={iso(at)} title={exact(at)}>
       {ago(at, now)}
     </time>
   );
@@ -48,10 +48,15 @@ export function Refused({ error }: { error: ApiError | null }): JSX.Element | nu
   if (!error) return null;
   return (
     <p class="problem" role="alert">
-      {error.message}
-      {error.fix ? ` – ${error.fix}` : ""}
+      <Said text={error.message} />
+      {error.fix ? <> – <Said text={error.fix} /></> : null}
     </p>
   );
+}
+
+/** A sentence of the proxy's. What stands in backticks is a command or a name to type. */
+export function Said({ text }: { text: string }): JSX.Element {
+  return <>{text.split("`").map((part, n) => (n % 2 ? <code key={n}>{part}</code> : part))}</>;
 }
 
 export function Facts({ facts }: { facts: [string, ComponentChildren][] }): JSX.Element {

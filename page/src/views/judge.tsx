@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import { duration, number, percent, plural } from "../format";
-import { Card, Facts, Mark, Time } from "../parts/ui";
+import { Card, Facts, Mark, Said, Time } from "../parts/ui";
 import { link } from "../route";
 import type { Agreement, JudgeCopy, Status } from "../types";
 
@@ -38,8 +38,8 @@ export function Judge({ status }: { status: Status | null }): JSX.Element {
       <ul class="small">
         {lines.map((l) => (
           <li key={l.stage + l.cause}>
-            {l.blocks ? <strong>{l.text}</strong> : l.text}
-            {l.fix ? <span class="soft"> → {l.fix}</span> : null}
+            {l.blocks ? <strong><Said text={l.text} /></strong> : <Said text={l.text} />}
+            {l.fix ? <span class="soft"> → <Said text={l.fix} /></span> : null}
           </li>
         ))}
       </ul>

@@ -21,11 +21,18 @@ export function Label({ place }: { place: Place }): JSX.Element {
   const [done, setDone] = useState<ReadonlySet<string>>(new Set());
   const cases = (data?.cases ?? []).filter((c) => !done.has(idOf(c.episode)));
   const queue = cases.map((c) => c.episode);
-  const wanted = place.id ? { id: place.id, key: place.query.key ?? "-" } : queue[0];
+  const wanted = place.id ? { id: place.id, key: place.query.key ?? "-" } : null;
   const at = queue.findIndex((e) => e.id === wanted?.id && e.key === wanted.key);
   const go = (e: Episode | undefined): void => {
     if (e) location.hash = link("label", e.id, { key: e.key });
   };
+  // what a person has before them stays, however the queue moves meanwhile
+  const first = queue[0];
+  useEffect(() => {
+    if (place.id || !first) return;
+    history.replaceState(null, "", link("label", first.id, { key: first.key }));
+    dispatchEvent(new HashChangeEvent("hashchange"));
+  }, [place.id, first?.id, first?.key]);
   useKeys({ j: () => go(queue[at + 1]), k: () => go(queue[Math.max(0, at - 1)]) });
   const next = (): void => {
     if (wanted) setDone(new Set([...done, `${wanted.key}/${wanted.id}`]));

@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useAsk } from "../data";
 import { duration, number, plural, words } from "../format";
 import { funnelOf } from "../funnel";
-import { Card, Copy, Facts, Mark, Time } from "../parts/ui";
+import { Card, Copy, Mark, Said, Time } from "../parts/ui";
 import { LearningCurve } from "../parts/curve";
 import { link } from "../route";
 import type { AdapterList, EpisodePage, Status } from "../types";
@@ -53,8 +53,8 @@ function FirstCall({ status }: { status: Status }): JSX.Element {
       </p>
       {blocking.map((l) => (
         <p key={l.cause} class="problem">
-          {l.text}
-          {l.fix ? ` → ${l.fix}` : ""}
+          <Said text={l.text} />
+          {l.fix ? <> → <Said text={l.fix} /></> : null}
         </p>
       ))}
     </div>
@@ -126,8 +126,8 @@ function Funnel({ status }: { status: Status }): JSX.Element {
               {stage.losses.map((loss) => (
                 <li key={loss.cause + loss.text} class={loss.blocks ? "blocks" : ""}>
                   {loss.blocks ? <span class="visually-hidden">Nothing goes on before this: </span> : null}
-                  {loss.text}
-                  {loss.fix ? <span class="fix"> → {loss.fix}</span> : null}
+                  <Said text={loss.text} />
+                  {loss.fix ? <span class="fix"> → <Said text={loss.fix} /></span> : null}
                 </li>
               ))}
             </ul>
@@ -142,22 +142,23 @@ function Next({ status }: { status: Status }): JSX.Element {
   const { data } = useAsk<AdapterList>("/adapters", ["adapter", "reward"]);
   const blocking = status.funnel.lines.filter((l) => l.blocks);
   const other = status.funnel.lines.filter((l) => !l.blocks && ["ready", "trainer", "step", "gate"].includes(l.stage));
-  const trial = data?.adapters.find((a) => a.gate && a.gate.decision === "undecided" && a.gate.trial_episodes > 0);
+  // where the funnel speaks of the gate, it has said so already
+  const trial = other.some((l) => l.stage === "gate") ? undefined : data?.adapters.find((a) => a.state === "candidate");
   const behind = status.judging.seconds_behind;
   return (
     <>
       {blocking.length ? (
         <p>
-          <Mark kind="bad">{blocking[0]?.text}</Mark>
-          {blocking[0]?.fix ? <span class="soft"> → {blocking[0].fix}</span> : null}
+          <Mark kind="bad"><Said text={blocking[0]?.text ?? ""} /></Mark>
+          {blocking[0]?.fix ? <span class="soft"> → <Said text={blocking[0].fix} /></span> : null}
         </p>
       ) : null}
       {other.length || blocking.length ? null : <p>Nothing is in the way: steps come as groups fill.</p>}
       <ul class="small">
         {other.map((l) => (
           <li key={l.stage + l.cause}>
-            {l.text}
-            {l.fix ? <span class="soft"> → {l.fix}</span> : null}
+            <Said text={l.text} />
+            {l.fix ? <span class="soft"> → <Said text={l.fix} /></span> : null}
           </li>
         ))}
         {behind !== null && behind > 0 ? <li>The judge has caught up in about {duration(behind)}.</li> : null}
@@ -179,16 +180,15 @@ function Latest(): JSX.Element {
     <section class="panel" aria-labelledby="h-latest">
       <h2 id="h-latest">Latest episodes</h2>
       {first ? (
-        <Facts
-          facts={(data?.episodes ?? []).map((e) => [
-            e.id,
-            <>
-              <a href={link("episode", e.id, { key: e.key })}>open</a> <Time at={e.started} /> {e.task ? <span class="tag">{e.task}</span> : null}{" "}
+        <ul class="plain">
+          {(data?.episodes ?? []).map((e) => (
+            <li key={`${e.key}/${e.id}`}>
+              <a href={link("episode", e.id, { key: e.key })}>{e.id}</a> <Time at={e.started} /> {e.task ? <span class="tag">{e.task}</span> : null}{" "}
               {plural(e.calls, "call")}, {words(e.state)}
               {e.reward === null ? "" : `, reward ${number(e.reward)}`}
-            </>,
-          ])}
-        />
+            </li>
+          ))}
+        </ul>
       ) : null}
     </section>
   );

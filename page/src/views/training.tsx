@@ -21,9 +21,12 @@ function useEvents(): TrainingEvent[] | null {
   useEffect(() => {
     const stop = new AbortController();
     let busy = false;
+    let wanted = false;
     const load = async (): Promise<void> => {
+      wanted = true;
       if (busy) return;
       busy = true;
+      wanted = false;
       try {
         known.current = merge(known.current, await readEvents(known.current.at(-1)?.id ?? 0, stop.signal));
         setEvents(known.current);
@@ -31,6 +34,7 @@ function useEvents(): TrainingEvent[] | null {
         // the banner says that the proxy does not answer; the next event asks again
       } finally {
         busy = false;
+        if (wanted && !stop.signal.aborted) void load();
       }
     };
     void load();

@@ -426,6 +426,24 @@ async def test_a_person_labels_pauses_and_notes(make_plane, tmp_path):
         assert page.errors == []
 
 
+async def test_a_label_half_written_stays_while_the_queue_moves(make_plane, tmp_path):
+    plane = await make_plane(groups={"size": 4})
+    runs = Runs(plane)
+    await runs.talk("mine", 0, done=True)
+    await runs.reward("mine", 1.0)
+    async with opened(plane, tmp_path, "#/label") as (page, _):
+        await page.until("location.hash.startsWith('#/label/mine')")
+        await page.until("!!document.querySelector('[name=note]')")
+        await fill(page, "note", "half a sentence")
+        for n in range(2):
+            await runs.talk(f"other{n}", 0, done=True)
+        await page.until("document.querySelectorAll('nav[aria-label=Queue] li').length === 3")
+        assert await page.js("document.querySelector('nav[aria-label=Queue] li').innerText.startsWith('other')")
+        assert await page.js("document.querySelector('[name=note]').value") == "half a sentence"
+        assert await page.js("document.querySelector('nav [aria-current=true]').innerText") == "mine"
+        assert page.errors == []
+
+
 async def test_a_viewer_sees_all_and_is_told_what_it_may_not(make_plane, tmp_path):
     plane = await make_plane(**PLANE)
     await make_demo(plane, batches=1)
