@@ -1,4 +1,4 @@
-"""How far the trainer's log-probabilities are from the engine's at each trained token, for people who look at a call."""
+"""How far the trainer's log-probabilities are from the engine's at each trained token, for people to look at."""
 
 from __future__ import annotations
 

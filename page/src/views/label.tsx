@@ -68,7 +68,7 @@ export function Label({ place }: { place: Place }): JSX.Element {
             </ol>
           </nav>
         </div>
-      ) : data ? (
+      ) : data && !queue.length ? (
         <div class="empty">
           <p>
             <Mark kind="good">There is nothing to label.</Mark> Episodes come here when they are done.

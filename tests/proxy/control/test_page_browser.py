@@ -150,34 +150,6 @@ async def test_the_tree_shows_what_each_call_was(make_plane, tmp_path):
         assert shown.count("ask_helper") <= 1, "a tool call stands once"
 
 
-async def test_tokens_are_coloured_by_each_figure(make_plane, tmp_path):
-    plane = await make_plane(**PLANE)
-    await make_demo(plane, batches=1)
-    async with opened(plane, tmp_path, "#/episode/run-1-1") as (page, home):
-        shades = (
-            "[...document.querySelectorAll('.tokens button')].map(b => (b.className.match(/(up|down)-\\d/) ?? [''])[0])"
-        )
-        seen = set()
-        for name in ("log-probability", "advantage", "trainer–engine gap"):
-            await click(page, name)
-            await page.until(
-                f"[...document.querySelectorAll('button[aria-pressed=true]')].some(b => b.textContent === {name!r})"
-            )
-            found = tuple(await page.js(shades))
-            assert any(found), name
-            seen.add(found)
-            assert await page.accessibility() == []
-        assert len(seen) == 3, "each figure has its own picture"
-        await page.js("document.querySelector('.tokens button.up-5, .tokens button.up-4, .tokens button.up-3').click()")
-        await page.holds("from the engine")
-        await page.go(home + "#/episode/tangle")
-        await page.holds("Sort the mail of today.")
-        await page.until(
-            "[...document.querySelectorAll('button')].find(b => b.textContent === 'trainer–engine gap')?.disabled"
-        )
-        assert page.errors == []
-
-
 async def test_a_bad_filter_is_told_where_it_stands(make_plane, tmp_path):
     plane = await make_plane()
     for n in range(3):
@@ -423,24 +395,6 @@ async def test_a_person_labels_pauses_and_notes(make_plane, tmp_path):
         await click(page, "Resume training")
         await page.until("!document.body?.innerText.includes('training is paused')")
         assert not (await plane.ask("GET", "/training/paused"))[1]["paused"]
-        assert page.errors == []
-
-
-async def test_a_label_half_written_stays_while_the_queue_moves(make_plane, tmp_path):
-    plane = await make_plane(groups={"size": 4})
-    runs = Runs(plane)
-    await runs.talk("mine", 0, done=True)
-    await runs.reward("mine", 1.0)
-    async with opened(plane, tmp_path, "#/label") as (page, _):
-        await page.until("location.hash.startsWith('#/label/mine')")
-        await page.until("!!document.querySelector('[name=note]')")
-        await fill(page, "note", "half a sentence")
-        for n in range(2):
-            await runs.talk(f"other{n}", 0, done=True)
-        await page.until("document.querySelectorAll('nav[aria-label=Queue] li').length === 3")
-        assert await page.js("document.querySelector('nav[aria-label=Queue] li').innerText.startsWith('other')")
-        assert await page.js("document.querySelector('[name=note]').value") == "half a sentence"
-        assert await page.js("document.querySelector('nav [aria-current=true]').innerText") == "mine"
         assert page.errors == []
 
 
