@@ -13,7 +13,7 @@ from itertools import chain, islice, repeat
 
 from common.task import Item, Played, Task
 
-__all__ = ["main", "repeated"]
+__all__ = ["arguments", "main", "repeated", "run"]
 
 
 def repeated(items: Iterator[Item], runs: int, count: int | None) -> Iterator[Item]:
@@ -56,18 +56,24 @@ async def run(task: Task, args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def main(task: Task, about: str | None) -> int:
-    """Read the command line and run. `about`: what the command is for."""
+def arguments(about: str | None) -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    url = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8100/v1")
-    parser.add_argument("--base-url", default=url, help="of the endpoint, with /v1")
+    parser.add_argument("--base-url", help="of the endpoint, with /v1; default: what the framework's own variable says")
     parser.add_argument("--episodes", type=int, help="default: until stopped")
     parser.add_argument("--runs", type=int, default=8, help="episodes of one item in a row")
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--split", choices=("train", "eval"), default="train")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--untagged", action="store_true", help="send no header and post no reward")
+    return parser.parse_args()
+
+
+def main(task: Task, about: str | None, *, variable: str = "OPENAI_BASE_URL") -> int:
+    """Read the command line and run. `about`: what the command is for. `variable`: of the environment, the base URL."""
+    args = arguments(about)
+    args.base_url = args.base_url or os.environ.get(variable, "http://127.0.0.1:8100/v1")
     try:
-        return asyncio.run(run(task, parser.parse_args()))
+        return asyncio.run(run(task, args))
     except KeyboardInterrupt:
         return 130

@@ -153,4 +153,4 @@ if __name__ == "__main__":
 
     from mail.task import TASK
 
-    sys.exit(main(TASK, __doc__))
+    sys.exit(main(TASK, __doc__, variable="ANTHROPIC_BASE_URL"))
