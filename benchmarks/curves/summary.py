@@ -116,7 +116,8 @@ def table(summary: Summary) -> str:
 
 
 def fill_table(page: str, summary: Summary) -> str:
-    """The page with the table between its two marks. Raises ``ValueError`` where it has no marks."""
+    """The page with the table and the tasks' pictures between its two marks. Raises ``ValueError`` where it has no marks."""
     if not TABLE.search(page):
         raise ValueError("the page has no <!-- curves --> and <!-- /curves -->")
-    return TABLE.sub(lambda _: table(summary), page, count=1)
+    pictures = "".join(f"\n![The curve of {name}](images/curves/{name}.png)\n" for name in summary["tasks"])
+    return TABLE.sub(lambda _: table(summary) + pictures, page, count=1)

@@ -45,6 +45,7 @@ def test_what_was_not_run_is_said() -> None:
     filled = fill_table(page, found)
     assert "| words | 0.20 | 0.52 | 1.00 | not run | 0.40 | 40 | 360 | 1 |" in filled
     assert filled.startswith("before\n") and filled.endswith("after\n")
+    assert "(images/curves/words.png)" in filled
     assert "old" not in filled
     assert fill_table(filled, found) == filled
     with pytest.raises(ValueError, match="no <!-- curves -->"):
