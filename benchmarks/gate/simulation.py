@@ -10,7 +10,8 @@ from itertools import count
 
 from slipstream_proxy.assignment import assign, tried
 from slipstream_proxy.control.gate.outcome import ArmOutcome, outcome_of
-from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings
+from slipstream_proxy.control.gate.rules import Decision, TrialSettings
+from slipstream_proxy.control.gate.trial import GateTrial
 
 Reward = Callable[[random.Random, int, float], float]
 """(coin, task, quality of the adapter) → reward."""

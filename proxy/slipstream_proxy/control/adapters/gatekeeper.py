@@ -17,7 +17,8 @@ from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.gate.outcome import outcome_of
 from slipstream_proxy.control.gate.report import verdict_reason
-from slipstream_proxy.control.gate.trial import Decision, GateTrial
+from slipstream_proxy.control.gate.rules import Decision
+from slipstream_proxy.control.gate.trial import GateTrial
 from slipstream_proxy.control.store_handle import StoreHandle
 from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.store.protocol import Store

@@ -13,7 +13,8 @@ from slipstream.contract import AdapterState, GateReading, GateReport
 from slipstream_proxy.control.adapters.registry import AdapterRegistry, Arm
 from slipstream_proxy.control.gate.history import GateHistory, dump_readings, joined, load_readings
 from slipstream_proxy.control.gate.report import report_of
-from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings
+from slipstream_proxy.control.gate.rules import Decision, TrialSettings
+from slipstream_proxy.control.gate.trial import GateTrial
 from slipstream_proxy.store.protocol import Store
 
 log = logging.getLogger(__name__)

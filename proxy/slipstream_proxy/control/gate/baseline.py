@@ -40,9 +40,16 @@ class Baseline:
 
     def of(self, task: str) -> float:
         """Expected reward of the control on this task (``""``: not known), from 0 to 1."""
+        return min(max(self.control.value + self._offset(task), 0.0), 1.0)
+
+    def of_tested(self, task: str) -> float:
+        """The same of the versions on trial; of the control where none has a reward yet."""
+        arm = self.tested if self.tested.n else self.control
+        return min(max(arm.value + self._offset(task), 0.0), 1.0)
+
+    def _offset(self, task: str) -> float:
         known = self.tasks.get(task)
-        offset = known.value * known.n / (known.n + SHRINK) if known is not None else 0.0
-        return min(max(self.control.value + offset, 0.0), 1.0)
+        return known.value * known.n / (known.n + SHRINK) if known is not None else 0.0
 
     def see(self, x: float, task: str, *, tested: bool) -> None:
         arm = self.tested if tested else self.control

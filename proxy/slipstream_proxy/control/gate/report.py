@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from slipstream.contract import GateReport
 from slipstream_proxy.control.gate.detector import BettingDetector
-from slipstream_proxy.control.gate.trial import OWN, Decision, GateTrial
+from slipstream_proxy.control.gate.rules import Decision
+from slipstream_proxy.control.gate.trial import OWN, GateTrial
 
 SOON = 8
 """Finished episodes before the pace of the evidence says how long it will take."""
@@ -29,11 +30,11 @@ def report_of(
     control_share, best_share = trial.shares()
     if trial.settings.canary:
         control_share = 1.0 - control_share if trial.on_trial else 0.0
-    by_best = decision is Decision.ROLLBACK_BEST
+    rolled = decision in (Decision.ROLLBACK, Decision.ROLLBACK_BEST)
+    by_best = decision is Decision.ROLLBACK_BEST or (rolled and trial.shown_by_best)
     difference, lower, upper = interval(trial, of_best=by_best)
     shown = best if by_best else worse
     left, reason, fix = outlook(trial, names, manual=manual)
-    rolled = decision in (Decision.ROLLBACK, Decision.ROLLBACK_BEST)
     return GateReport(
         decision="rollback" if rolled else "accept" if decision is Decision.ACCEPT else "undecided",
         control=names.get(trial.best if by_best else trial.control, ""),
@@ -73,7 +74,8 @@ def interval(trial: GateTrial, *, of_best: bool) -> tuple[float | None, float, f
 def verdict_reason(trial: GateTrial, names: Mapping[int, str], decision: Decision) -> str:
     """Why the gate decided so, in a sentence for the adapter's state."""
     if decision is Decision.ROLLBACK:
-        return f"worse than {names.get(trial.control, '')}"
+        least = trial.best if trial.shown_by_best else trial.control
+        return f"worse than {names.get(least, '')}"
     if decision is Decision.ROLLBACK_BEST:
         return f"worse than {names.get(trial.best, '')}: small losses have added up"
     if trial.better.wealth >= 1.0 / trial.settings.alpha:

@@ -6,13 +6,13 @@ beat (``best``). Evidence of the trial against either lasts over versions. It en
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from slipstream_proxy.assignment import BEST, CANDIDATE, CONTROL, LIVE
 from slipstream_proxy.control.gate.baseline import Baseline
 from slipstream_proxy.control.gate.detector import BettingDetector
 from slipstream_proxy.control.gate.outcome import ArmOutcome
+from slipstream_proxy.control.gate.rules import Decision, TrialSettings
 from slipstream_proxy.control.gate.scale import RewardScale
 
 if TYPE_CHECKING:
@@ -34,32 +34,13 @@ OWN = 16
 """Finished episodes of a version itself before it may be accepted."""
 TRUSTED_Z = -1.5
 HOLD = 2.0
-"""Growth of the evidence above which a newer version waits (``gate.pace = "careful"``)."""
-
-
-class Decision(StrEnum):
-    UNDECIDED = "undecided"
-    ACCEPT = "accept"
-    ROLLBACK = "rollback"
-    """To the last accepted version."""
-    ROLLBACK_BEST = "rollback_best"
-    """To the best version: small losses have added up."""
-
-
-class TrialSettings:
-    def __init__(
-        self,
-        *,
-        canary: bool = False,
-        holdout: float = 0.1,
-        share: float = 0.1,
-        alpha: float = 0.01,
-        settle: int = 500,
-        reward_range: tuple[float, float] | None = None,
-        shifts: bool = True,
-    ) -> None:
-        self.canary, self.holdout, self.share, self.alpha, self.settle = canary, holdout, share, alpha, settle
-        self.reward_range, self.shifts = reward_range, shifts
+"""Growth of the evidence above which a newer version waits (``gate.pace = "careful"``), and above which the control,
+not the best version, is what a rollback goes back to.
+"""
+OWN_Z = -2.0
+"""A version whose own rewards lie further below those of both the control and the versions before it, in standard
+errors, is not accepted yet.
+"""
 
 
 class GateTrial:
@@ -79,6 +60,8 @@ class GateTrial:
         self.newest = 0
         """The newest version on trial that has a finished episode."""
         self.own = 0
+        self.own_sum = 0.0
+        """Of the rewards of the version that is served, each minus what the control or the versions before it get."""
         self.since = 0
         """Finished episodes on trial since the control moved."""
         self.undecided = 0
@@ -158,7 +141,7 @@ class GateTrial:
     def serve(self, version: int) -> None:
         """A new version is on trial. The evidence goes on; its first finished episode is a new start."""
         self.tried = version
-        self.own = 0
+        self.own, self.own_sum = 0, 0.0
         self.asked = None
         self.undecided += 1
 
@@ -187,6 +170,7 @@ class GateTrial:
         """
         self.floor = self.best_floor = max(made, self.tried, self.newest, self.floor)
         self.since = self.own = self.undecided = 0
+        self.own_sum = 0.0
         if to_best or self.control == self.best:
             self.move_best(self.best, fresh=True)
             self.control = self.best
@@ -203,6 +187,7 @@ class GateTrial:
         self.floor = self.best_floor = max(self.tried, self.newest, self.floor, control)
         self.control = self.tried = control
         self.since = self.own = self.undecided = 0
+        self.own_sum = 0.0
         self.move_best(control, fresh=True)
         self.worse.reset(fresh=True)
         self.better.reset(fresh=True)
@@ -226,7 +211,8 @@ class GateTrial:
         expected = self.baseline.of(outcome.task)
         tested = self._against_control(outcome, x, expected)
         self._against_best(outcome, x, expected)
-        if outcome.arm != BEST:
+        gone = not tested and outcome.version <= self.floor and outcome.version != self.control
+        if outcome.arm != BEST and not gone:
             self.baseline.see(x, outcome.task, tested=tested or outcome.version > self.floor)
         low, high = self.scale.low, self.scale.high
         if self.scale.see(outcome.reward):
@@ -248,7 +234,9 @@ class GateTrial:
                 self.newest = outcome.version
                 for detector in (self.worse, self.better, self.worse_best, self.better_best):
                     detector.start()
-            self.own += outcome.version == self.tried
+            if outcome.version == self.tried:
+                self.own += 1
+                self.own_sum += x - min(expected, self.baseline.of_tested(outcome.task))
         elif outcome.arm != (LIVE if canary else CONTROL) or outcome.version != self.control:
             return False
         self.worse.see(x, expected, on_trial, share)
@@ -272,18 +260,25 @@ class GateTrial:
         if not self.on_trial and not apart:
             return Decision.UNDECIDED
         if self.worse.wealth + self.worse_best.wealth >= limit:
-            worst = self.control != self.best and self.worse_best.wealth > self.worse.wealth
-            return Decision.ROLLBACK_BEST if worst or not self.on_trial else Decision.ROLLBACK
+            # What fails altogether is worse than both: that says nothing against the control.
+            slides = self.shown_by_best and self.worse.growth() < HOLD
+            return Decision.ROLLBACK_BEST if slides or not self.on_trial else Decision.ROLLBACK
         if not self.on_trial or self.own < OWN:
             return Decision.UNDECIDED
         if self.better.wealth >= limit or (self.since >= self.settings.settle and self.trusted()):
             return Decision.ACCEPT
         return Decision.UNDECIDED
 
+    @property
+    def shown_by_best(self) -> bool:
+        """Whether most of the evidence against what is served comes from the comparison with the best version."""
+        return self.control != self.best and self.worse_best.wealth > self.worse.wealth
+
     def trusted(self) -> bool:
         """Nothing speaks against the version on trial."""
         calm = self.worse.growth() < 1.5 and self.worse_best.growth() < 2.0
-        return calm and self.worse.z() > TRUSTED_Z
+        fair = self.own_sum >= OWN_Z * 0.5 * self.own**0.5  # a reward spreads by at most one half
+        return calm and fair and self.worse.z() > TRUSTED_Z
 
     # kept over a restart
 
@@ -291,6 +286,7 @@ class GateTrial:
         return {
             "versions": [self.control, self.best, self.tried, self.floor, self.best_floor, self.newest],
             "counts": [self.own, self.since, self.seen, self.undecided],
+            "own_sum": self.own_sum,
             "scale": self.scale.dump(),
             "baseline": self.baseline.dump(),
             "evidence": [d.dump() for d in (self.worse, self.better, self.worse_best, self.better_best)],
@@ -313,6 +309,8 @@ class GateTrial:
         self.baseline.load(baseline)
         self.control, self.best, self.tried, self.floor, self.best_floor, self.newest = numbers
         self.own, self.since, self.seen, self.undecided = counts
+        own_sum = kept.get("own_sum", 0.0)
+        self.own_sum = float(own_sum) if isinstance(own_sum, int | float) else 0.0
         values = [float(x) for x in marked if isinstance(x, int | float)]
         self.kept_put, self.kept = values[0], values[1:]
 

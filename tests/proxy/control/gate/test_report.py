@@ -5,7 +5,8 @@ from tests.support.trial import play, success, warm
 
 from slipstream_proxy.control.gate.outcome import outcome_of
 from slipstream_proxy.control.gate.report import report_of
-from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings
+from slipstream_proxy.control.gate.rules import Decision, TrialSettings
+from slipstream_proxy.control.gate.trial import GateTrial
 
 NAMES = {0: "tiny", 1: "tiny@1", 2: "tiny@2"}
 

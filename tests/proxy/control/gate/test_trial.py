@@ -8,7 +8,8 @@ from tests.support.trial import play, success, warm
 
 from slipstream_proxy.assignment import assign, tried
 from slipstream_proxy.control.gate.outcome import outcome_of
-from slipstream_proxy.control.gate.trial import Decision, GateTrial, TrialSettings
+from slipstream_proxy.control.gate.rules import Decision, TrialSettings
+from slipstream_proxy.control.gate.trial import GateTrial
 
 
 def test_one_that_always_fails_goes_at_once():
@@ -225,3 +226,53 @@ def test_the_controls_successes_alone_are_no_evidence_after_a_rollback():
         trial.observe(outcome_of(0, "control", "live=0.5 control=0.5", "", 1.0, 1))
     assert (trial.worse.wealth, trial.worse_best.wealth) == before
     assert trial.worse.n_reference == trial.worse_best.n_reference == 0
+
+
+def apart(accepted: float, best: float = 0.4) -> GateTrial:
+    """Version 1 was accepted without being shown to be better than the base model, which is still the best one."""
+    trial = warm(TrialSettings(settle=60), reward=best)
+    trial.serve(1)
+    for i in range(200):
+        trial.observe(outcome_of(1, "live", "live=0.9 control=0.1", "", float(i % 10 < 10 * accepted), 1))
+    trial.accept()
+    trial.best = 0
+    return trial
+
+
+def test_one_that_fails_altogether_goes_back_to_the_control_and_not_to_the_best():
+    for seed in range(30):
+        trial = apart(0.9)
+        trial.serve(2)
+        decision, _ = play(trial, 300, success({0: 0.4, 1: 0.9, 2: 0.0}), seed)
+        assert decision is Decision.ROLLBACK
+        trial.roll_back(False, 2)
+        assert (trial.control, trial.best) == (1, 0)
+
+
+def test_a_version_that_only_fails_is_not_accepted_on_what_earlier_ones_did():
+    trial = warm(TrialSettings(settle=60))
+    for i in range(100):
+        trial.observe(outcome_of(0, "live", "", "", float(i % 10 < 9)))
+    trial.serve(1)
+    decision, _ = play(trial, 400, success({0: 0.9, 1: 0.9}), 3)
+    assert decision is Decision.ACCEPT
+    trial.serve(2)
+    for _ in range(20):
+        assert trial.observe(outcome_of(2, "live", "live=0.99 control=0.01", "", 0.0, 2)) is not Decision.ACCEPT
+    kept = json.loads(json.dumps(trial.dump()))
+    again = GateTrial(trial.settings)
+    again.load(kept)
+    assert again.own_sum == pytest.approx(trial.own_sum)
+    assert not again.trusted()
+
+
+def test_late_rewards_of_what_was_taken_back_teach_the_control_nothing():
+    trial = warm()
+    for i in range(40):
+        trial.observe(outcome_of(0, "live", "", "", float(i % 2)))
+    trial.serve(1)
+    trial.roll_back(False, 1)
+    before = trial.baseline.control.value
+    for _ in range(32):
+        trial.observe(outcome_of(1, "live", "live=0.5 control=0.5", "", 0.0, 1))
+    assert trial.baseline.control.value == before
