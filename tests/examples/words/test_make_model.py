@@ -85,7 +85,7 @@ def test_the_committed_model_starts_where_the_readme_says() -> None:
     assert tokenizer.backend_tokenizer.to_str() == make_tokenizer().backend_tokenizer.to_str()
     assert tokenizer.chat_template == make_tokenizer().chat_template
     torch.manual_seed(0)
-    figures = play_out(model, tokenizer, [make_model.Played(i, 0) for i in range(120)], tokens=8)
+    figures = play_out(model, tokenizer, [make_model.Played(i, 0) for i in range(60)], tokens=8)
     assert 0.12 < figures["reward"] < 0.45
     assert figures["exact"] > 0.98
     assert 3 < figures["calls"] < 6
