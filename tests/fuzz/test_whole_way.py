@@ -16,10 +16,19 @@ def request(body: bytes) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def way() -> Iterator[WholeWay]:
+def made() -> Iterator[WholeWay]:
     made = WholeWay()
+    made.loop.leave()
     yield made
     made.close()
+
+
+@pytest.fixture
+def way(made: WholeWay) -> Iterator[WholeWay]:
+    """Its loop runs in this thread during the test, and not beside the loops of other tests."""
+    made.loop.enter()
+    yield made
+    made.loop.leave()
 
 
 @pytest.mark.parametrize("stream", [b"true", b"false"])

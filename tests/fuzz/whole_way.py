@@ -130,6 +130,7 @@ class WholeWay:
                     path.unlink()
 
     def close(self) -> None:
+        self.loop.leave()
         with contextlib.suppress(Exception):
             self.loop.run_until_complete(self.plane.close())
             self.loop.run_until_complete(self.engine.stop())

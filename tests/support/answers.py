@@ -46,6 +46,7 @@ def fill(server: Server) -> None:
         "POST", "/batches/lease", arrow(), x_slipstream_batch="b1", x_slipstream_lease="l1", x_slipstream_until="9.5"
     )
     server.on("POST", "/batches/b1/ack", {})
+    server.on("POST", "/batches/b1/gaps", {})
     server.on("POST", "/leases/release", {})
     server.on("POST", "/engine/hold", {"worker": "w", "until": 9.0, "ready": True})
     server.on("POST", "/engine/release", {"held": True, "wake_seconds": 0.5})

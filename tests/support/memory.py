@@ -118,6 +118,11 @@ class MemoryLoop(asyncio.SelectorEventLoop):
         asyncio.events._set_running_loop(self)
         self._thread_id = threading.get_ident()
 
+    def leave(self) -> None:
+        """Other loops may run in this thread again."""
+        asyncio.events._set_running_loop(None)
+        self._thread_id = None
+
     def settle(self, turns: int = 10_000) -> None:
         """Until nothing is left to do but to wait for time to pass."""
         self.call_soon(int)  # timers that are due are looked at, too

@@ -111,7 +111,8 @@ class Rewards(Protocol):
         it (404).
         """
 
-    def standing(self, names: Collection[Name], now: float) -> dict[Name, Literal["new", "known", "gone"]]: ...
+    def standing(self, names: Collection[Name], now: float) -> dict[Name, Literal["new", "known", "gone"]]:
+        """What the store knows of these episodes. ``gone``: forgotten, or never seen within ``orphan_ttl``."""
 
 
 class Pins(Protocol):

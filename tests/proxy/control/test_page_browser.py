@@ -62,7 +62,7 @@ async def test_each_view_of_a_day_s_work(make_plane, tmp_path):
     group, batch = found["id"], found["batch"]
     pictures = Path(os.environ.get("PAGE_PICTURES", tmp_path / "pictures"))
     views = {
-        "now": ("#/now", "inbox-3"),
+        "now": ("#/now", "trial-23"),
         "episodes": ("#/episodes", "run-3-0"),
         "episode": ("#/episode/tangle", "Sort the mail of today."),
         "groups": ("#/groups", "inbox-2"),

@@ -16,6 +16,11 @@ from slipstream.operate.logs import episode_of
 USER, REPLY = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}
 
 
+def conversations(server: Server) -> list[Any]:
+    """All that were sent, however many in a request."""
+    return [one for seen in server.seen for one in seen.json.get("conversations", [seen.json])]
+
+
 def jsonl(*rows: Any) -> Path:
     path = Path("log.jsonl")
     path.write_text("\n\n".join(json.dumps(r) for r in rows))
@@ -23,7 +28,7 @@ def jsonl(*rows: Any) -> Path:
 
 
 def test_conversations(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    server.on("POST", "/import", {})
+    server.on("POST", "/import/conversations", {})
     path = jsonl(
         {
             "messages": [USER, REPLY],
@@ -38,7 +43,7 @@ def test_conversations(server: Server, capsys: pytest.CaptureFixture[str]) -> No
     )
     assert main(["import", str(path), "--task", "other", "--url", server.url]) == 0
     assert capsys.readouterr().out == "2 episodes\n"
-    first, second = (s.json for s in server.seen)
+    first, second = conversations(server)
     assert first == {
         "id": "e1", "task": "t", "split": "eval", "model": "gpt", "messages": [USER, REPLY], "tools": None, "reward": 1.0, "tags": {"a": "b"},
     }  # fmt: skip
@@ -46,7 +51,7 @@ def test_conversations(server: Server, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_request_and_response(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    server.on("POST", "/import", {})
+    server.on("POST", "/import/conversations", {})
     tools = [{"type": "function", "function": {"name": "f"}}]
     row = {
         "request": {"messages": [USER], "model": "gpt", "tools": tools},
@@ -55,13 +60,13 @@ def test_request_and_response(server: Server, capsys: pytest.CaptureFixture[str]
     texts = {k: json.dumps(v) for k, v in row.items()}
     assert main(["import", str(jsonl(row, texts)), "--json", "--url", server.url]) == 0
     assert json.loads(capsys.readouterr().out) == {"episodes": 2}
-    for seen in server.seen:
-        assert seen.json["messages"] == [USER, REPLY]
-        assert (seen.json["model"], seen.json["tools"]) == ("gpt", tools)
+    for sent in conversations(server):
+        assert sent["messages"] == [USER, REPLY]
+        assert (sent["model"], sent["tools"]) == ("gpt", tools)
 
 
 def test_trajectory_parquet(server: Server) -> None:
-    server.on("POST", "/import", {})
+    server.on("POST", "/import/conversations", {})
     rows = [
         {
             "messages": json.dumps([USER, REPLY]),
@@ -73,10 +78,11 @@ def test_trajectory_parquet(server: Server) -> None:
     ]
     pq.write_table(pa.Table.from_pylist(rows), "log.parquet")
     assert main(["import", "log.parquet", "--url", server.url]) == 0
-    assert len(server.seen) == 300
-    assert {s.json["task"] for s in server.seen} == {f"s{i}" for i in range(300)}
-    assert server.seen[-1].json["messages"] == [USER, REPLY]
-    assert server.seen[-1].json["tools"] == [{"type": "function"}]
+    sent = conversations(server)
+    assert len(sent) == 300
+    assert {one["task"] for one in sent} == {f"s{i}" for i in range(300)}
+    assert sent[-1]["messages"] == [USER, REPLY]
+    assert sent[-1]["tools"] == [{"type": "function"}]
 
 
 def test_choices_among_messages() -> None:
@@ -99,7 +105,7 @@ def test_choices_among_messages() -> None:
     ],
 )
 def test_a_bad_line_is_named(server: Server, capsys: pytest.CaptureFixture[str], line: bytes, message: str) -> None:
-    server.on("POST", "/import", {})
+    server.on("POST", "/import/conversations", {})
     Path("log.jsonl").write_bytes(json.dumps({"messages": [USER]}).encode() + b"\n" + line + b"\n")
     assert main(["import", "log.jsonl", "--url", server.url]) == 1
     err = capsys.readouterr().err
@@ -165,10 +171,11 @@ ART = {
 
 def test_arts_own_trajectory_files(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.on("POST", "/import", {})
+    server.on("POST", "/import/conversations", {})
     path = jsonl(ART, {"trajectories": [{"messages_and_choices": [USER, REPLY], "reward": 0.0}] * 2})
     assert main(["import", str(path), "--url", server.url]) == 0
     assert capsys.readouterr().out == "4 episodes\n"
-    bodies = [s.json for s in server.asked("POST", "/slipstream/v1/import")]
+    bodies = conversations(server)
     by_id: dict[str, list[dict[str, Any]]] = {}
     for body in bodies:
         by_id.setdefault(body["id"], []).append(body)
@@ -181,7 +188,7 @@ def test_arts_own_trajectory_files(server: Server, capsys: pytest.CaptureFixture
     assert len(by_id) == 4
     server.seen.clear()
     assert main(["import", str(path), "--url", server.url]) == 0  # again: the same ids
-    assert {s.json["id"] for s in server.asked("POST", "/slipstream/v1/import")} == set(by_id)
+    assert {one["id"] for one in conversations(server)} == set(by_id)
 
 
 def test_trajectories_that_are_none(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,7 @@ ASKS: dict[str, tuple[Any, ...]] = {
     "lease_groups": (c.GroupLeaseIn(worker="w"),), "report_judge": (c.JudgeReport(worker="w"),),
     "post_scores": ("g1", c.ScoresIn(lease="l1", scores=[c.Score(episode="e1", value=1)])),
     "parked": (), "retry_group": ("g1",), "cache_get": ("k1",), "cache_put": ("k1", {"a": 1}), "lease_batch": (c.BatchLeaseIn(worker="w"),),
+    "tell_gaps": ("b1", c.BatchGaps(lease="l1", calls=[])),
     "ack_batch": ("b1", c.BatchAck(lease="l1", outcome="trained")), "release": ("w",), "hold_engine": (c.HoldIn(worker="w"),), "release_engine": ("w",),
     "add_adapter": (c.AdapterIn(path="inbox@1"),), "adapters": (),
     "promote": ("inbox@1", "why"), "rollback": ("inbox@1",), "post_event": (c.Event(kind="step"),), "events": (3,), "status": (),
