@@ -216,7 +216,13 @@ def demo(engine: Any, start_proxy: Any, tmp_path: Path) -> Iterator[tuple[str, l
             "threads": 1,
         }
         proxy = start_proxy(
-            engine.url, gate={"holdout": 0.4}, groups={"size": 4}, judge=judge, trainer=trainer, proxy={"workers": 2}
+            engine.url,
+            gate={"holdout": 0.4},
+            groups={"size": 4},
+            judge=judge,
+            reward={"weights": {"reward": 1.0}},
+            trainer=trainer,
+            proxy={"workers": 2},
         )
         # what `slipstream up` writes: here judge and trainer are started one by one
         SidecarFile(tmp_path / "proxy0" / "data")([Child(n, [], essential=False) for n in ("judge", "trainer")])
