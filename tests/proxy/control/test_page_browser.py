@@ -63,7 +63,7 @@ async def test_each_view_of_a_day_s_work(make_plane, tmp_path):
     pictures = Path(os.environ.get("PAGE_PICTURES", tmp_path / "pictures"))
     views = {
         "now": ("#/now", "trial-23"),
-        "episodes": ("#/episodes", "run-3-0"),
+        "episodes": ("#/episodes", "trial-23"),
         "episode": ("#/episode/tangle", "Sort the mail of today."),
         "groups": ("#/groups", "inbox-2"),
         "group": (f"#/group/{group}", "equal lines"),
