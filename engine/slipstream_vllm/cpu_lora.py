@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
-
-log = logging.getLogger("vllm.slipstream")
 
 FUNCTIONS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
 """What all of vLLM's CPU paths for adapters end in."""

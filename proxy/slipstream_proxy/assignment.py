@@ -78,21 +78,23 @@ def chance(chances: str, arm: str) -> float:
     """Probability of an arm in ``Assignment.chances``; 0.0 for one that was not in play, or for text that is
     not ours.
     """
-    for part in chances.split():
-        name, _, share = part.partition("=")
-        if name == arm:
-            try:
-                found = float(share)
-            except ValueError:
-                return 0.0
-            return found if 0.0 <= found <= 1.0 else 0.0
-    return 0.0
+    try:
+        found = float(_part(chances, arm) or 0.0)
+    except ValueError:
+        return 0.0
+    return found if 0.0 <= found <= 1.0 else 0.0
 
 
 def tried(chances: str) -> str | None:
     """The adapter that was on trial when ``Assignment.chances`` was written. None: it does not say."""
+    adapter = _part(chances, TRIED)
+    return unquote(adapter) if adapter is not None else None
+
+
+def _part(chances: str, name: str) -> str | None:
+    """What stands for a name; None: it is not there."""
     for part in chances.split():
-        name, _, adapter = part.partition("=")
-        if name == TRIED:
-            return unquote(adapter)
+        known, _, value = part.partition("=")
+        if known == name:
+            return value
     return None
