@@ -2,8 +2,10 @@
 
     python benchmarks/curves/curves.py [--seeds 3] [--minutes 6] [--only NAME ...] [--seed N] [--by reward|ruler] [--axis time]
 
-Each run is `slipstream demo --task NAME`, which ends by the clock, or where the agent is as good as the expert. A judge that takes a second sees transcripts and
-nothing else: tests/support/ruled_judge.py with the task's own rule, through LiteLLM and HTTP like any model.
+Each run is `slipstream demo --task NAME`, which ends by the clock, or where the agent is as good as the expert; with
+`--steps 256` it goes on, and shows whether what was learned stays (`slide`). A judge that takes a second sees
+transcripts and nothing else: tests/support/ruled_judge.py with the task's own rule, through LiteLLM and HTTP like any
+model.
 
 Runs are kept one by one in benchmarks/results/curves/, so they can be made one by one; what is not run again stays.
 benchmarks/results/curves.json sums them up, docs/images/curves/ has a picture of each task, and docs/tasks.md the table. The last
@@ -86,7 +88,7 @@ def by_ruler(name: str, seed: int, folder: Path, args: argparse.Namespace) -> Ru
         }
         config = folder / "judge.toml"
         config.write_text("".join(f"{key} = {toml(key, value)}\n" for key, value in settings.items()))
-        run = demo(name, seed, folder, args.minutes, "--no-reward", "--config", str(config), *sets(args))
+        run = demo(name, seed, folder, args.minutes, "--no-reward", "--config", str(config), *more(args))
     return run.model_copy(update={"judge_calls": len(judge.requests)})
 
 
@@ -95,8 +97,10 @@ def toml(key: str, value: str) -> str:
     return value if key == "reward.weights" else json.dumps(value, ensure_ascii=False)
 
 
-def sets(args: argparse.Namespace) -> list[str]:
-    return [part for setting in args.set for part in ("--set", setting)]
+def more(args: argparse.Namespace) -> list[str]:
+    """What the demo is told beside the task, the seed and the time."""
+    steps = ["--steps", str(args.steps)] if args.steps else []
+    return [*steps, *(part for setting in args.set for part in ("--set", setting))]
 
 
 def make_run(name: str, by: str, seed: int, places: Places, args: argparse.Namespace) -> Run | None:
@@ -109,7 +113,7 @@ def make_run(name: str, by: str, seed: int, places: Places, args: argparse.Names
         folder = Path(temporary)
         say(f"{name} by {by}, seed {seed}")
         run = (
-            by_ruler(name, seed, folder, args) if by == "ruler" else demo(name, seed, folder, args.minutes, *sets(args))
+            by_ruler(name, seed, folder, args) if by == "ruler" else demo(name, seed, folder, args.minutes, *more(args))
         )
     places.runs.mkdir(parents=True, exist_ok=True)
     places.run(name, by, seed).write_text(run.rounded().model_dump_json(exclude_none=True) + "\n")
@@ -160,6 +164,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, action="append", help="these seeds instead")
     parser.add_argument("--by", choices=BY, help="default: both")
     parser.add_argument("--minutes", type=float, default=6.0, help="of training after the first step")
+    parser.add_argument("--steps", type=int, help="end after so many, however good the agent is by then")
     parser.add_argument("--axis", choices=("version", "time"), default="version")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE", help="as of the demo")
     parser.add_argument("--summary", action="store_true", help="run nothing, sum up what is kept")

@@ -310,13 +310,26 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pretrain", type=float, default=90.0, help="seconds of pre-training")
     parser.add_argument("--rows", type=int, default=80_000, help="conversations to read")
     parser.add_argument("--limit", type=float, default=530.0, help="seconds after which all has ended")
+    parser.add_argument("--merge", type=Path, nargs="+", default=[], help="run nothing, put these results into --out")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
     return parser.parse_args()
+
+
+def merged(files: list[Path], out: Path) -> int:
+    """Results whose phases ran apart, each on a GPU of its own, in one file."""
+    found: dict[str, Any] = {}
+    for file in files:
+        found |= json.loads(file.read_text())
+    out.write_text(json.dumps(found, indent=1) + "\n")
+    plot(found, out.with_suffix(".png"))
+    return 0
 
 
 def main() -> int:
     """All phases, as far as the time allows. Returns the exit code: 1 where a phase has no last figure."""
     began, args = time.monotonic(), arguments()
+    if args.merge:
+        return merged(args.merge, args.out)
     end = began + args.limit
     args.out.parent.mkdir(parents=True, exist_ok=True)
     names, phases = tuple(args.worlds.split(",")), args.phases.split(",")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from pydantic import BaseModel
 
 TABLE = re.compile(r"(?<=<!-- curves -->\n).*?(?=<!-- /curves -->)", re.DOTALL)
 DIGITS = 4
+LONG = 256
+"""Steps of a run that shows whether what was learned stays."""
 
 
 class Run(BaseModel):
@@ -35,6 +37,20 @@ class Run(BaseModel):
         """How much of the way from the base model to the expert."""
         way = self.expert - self.success_base
         return (self.success_last - self.success_base) / way if way > 0 else 0.0
+
+    @property
+    def slide(self) -> float | None:
+        """How far the mean reward of the last quarter of the versions lies below that of the best quarter in a row.
+
+        None: the run was too short to tell.
+        """
+        points = [(float(v["mean"]), int(v["count"])) for v in self.curve["versions"]]
+        quarter = len(points) // 4
+        if self.steps < LONG or not quarter:
+            return None
+        windows = [points[at : at + quarter] for at in range(len(points) - quarter + 1)]
+        means = [sum(m * n for m, n in window) / max(1, sum(n for _, n in window)) for window in windows]
+        return max(means) - means[-1]
 
     def told(self) -> str:
         """One line of it."""
@@ -69,6 +85,8 @@ class TaskFigures(TypedDict):
     steps: int
     seconds: float
     seeds: int
+    slide: NotRequired[float]
+    """Of runs of 256 steps: the worst seed's `Run.slide`."""
 
 
 class Summary(TypedDict):
@@ -99,19 +117,22 @@ def summarise(runs: Mapping[tuple[str, str], Sequence[Run]]) -> Summary:
             "seconds": round(mean([run.train_seconds for run in shown])),
             "seeds": len(shown),
         }
+        if slides := [run.slide for run in shown if run.slide is not None]:
+            tasks[name]["slide"] = round(max(slides), 3)
     return {"tasks": tasks}
 
 
 def table(summary: Summary) -> str:
     """The summary as a table in Markdown."""
     rows = [
-        "| task | base | last | expert | gain | gain by RULER | steps | seconds | seeds |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| task | base | last | expert | gain | gain by RULER | steps | seconds | seeds | slide |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, f in summary["tasks"].items():
         gains = ["not run" if gain is None else f"{gain:.2f}" for gain in (f["gain"], f["gain_ruler"])]
         figures = [f"{f['base']:.2f}", f"{f['last']:.2f}", f"{f['expert']:.2f}", *gains]
-        rows.append(f"| {name} | {' | '.join(figures)} | {f['steps']} | {f['seconds']:.0f} | {f['seeds']} |")
+        counts = [f"{f['steps']}", f"{f['seconds']:.0f}", f"{f['seeds']}", f"{f['slide']:.3f}" if "slide" in f else ""]
+        rows.append(f"| {name} | {' | '.join(figures + counts)} |")
     return "\n".join(rows) + "\n"
 
 

@@ -38,12 +38,37 @@ def test_the_gain_of_a_task_is_its_worst_seeds() -> None:
     }
 
 
+def versions(means: list[float], count: int = 10) -> dict:
+    return {"versions": [{"version": i, "mean": m, "count": count} for i, m in enumerate(means)], "steps": []}
+
+
+@pytest.mark.parametrize(
+    ("steps", "means", "slide"),
+    [
+        (256, [0.2] * 4 + [0.9] * 4 + [0.8] * 4 + [0.6] * 4, 0.3),
+        (256, [0.2] * 8 + [0.9] * 8, 0.0),
+        (255, [0.2] * 8 + [0.9] * 8, None),
+    ],
+)
+def test_a_long_run_says_how_far_it_slid_from_its_best(steps: int, means: list[float], slide: float | None) -> None:
+    found = run(0, 0.2, 0.9, steps=steps, curve=versions(means))
+    assert found.slide == (None if slide is None else pytest.approx(slide))
+    tasks = summarise({("words", "reward"): [found, run(1, 0.2, 0.8)]})["tasks"]
+    assert tasks["words"].get("slide") == (None if slide is None else pytest.approx(slide))
+
+
+def test_a_version_with_few_episodes_weighs_little_in_the_slide() -> None:
+    curve = versions([0.5] * 8)
+    curve["versions"][0] |= {"mean": 1.0, "count": 1}
+    assert run(0, 0.2, 0.9, steps=256, curve=curve).slide == pytest.approx((1.0 + 5.0) / 11 - 0.5)
+
+
 def test_what_was_not_run_is_said() -> None:
     found = summarise({("words", "ruler"): [run(0, 0.2, 0.52)]})
     assert found["tasks"]["words"]["gain"] is None
     page = "before\n<!-- curves -->\nold\nlines\n<!-- /curves -->\nafter\n"
     filled = fill_table(page, found)
-    assert "| words | 0.20 | 0.52 | 1.00 | not run | 0.40 | 40 | 360 | 1 |" in filled
+    assert "| words | 0.20 | 0.52 | 1.00 | not run | 0.40 | 40 | 360 | 1 |  |" in filled
     assert filled.startswith("before\n") and filled.endswith("after\n")
     assert "(images/curves/words.png)" in filled
     assert "old" not in filled

@@ -18,6 +18,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--time-limit", type=float, help="seconds of training after the first step")
     parser.add_argument(
+        "--steps", type=int, help="end after so many steps, or by --time-limit, however good the agent is by then"
+    )
+    parser.add_argument(
         "--no-reward", action="store_true", help="the agent posts no reward: a judge (judge.model) has to score"
     )
     parser.add_argument("--axis", choices=("version", "time"), default="version", help="what the plot is drawn over")
@@ -35,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
         flags=args.set,
         config=args.config,
         time_limit=args.time_limit or TIME_LIMIT,
+        steps=args.steps,
         post_reward=not args.no_reward,
         verbose=args.verbose,
         task=args.task,

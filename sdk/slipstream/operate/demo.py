@@ -14,7 +14,7 @@ from pathlib import Path
 from slipstream.client import AsyncClient
 from slipstream.operate.curve import LearningCurve, plot, read_curve
 from slipstream.operate.demo_driver import RewardSample, TaskDriver
-from slipstream.operate.demo_learning import goal, learn, recorded, settle
+from slipstream.operate.demo_learning import DemoEnd, goal, learn, recorded, settle
 from slipstream.operate.demo_task import DemoTask, demo_config, load_task, open_agent
 from slipstream.operate.progress import Progress
 from slipstream.operate.stack import Stack, start_stack
@@ -34,6 +34,8 @@ class Options:
     config: str | None = None
     """A TOML file whose settings count above the demo's own."""
     time_limit: float = TIME_LIMIT
+    steps: int | None = None
+    """End after so many, not where the agent is as good as the expert."""
     post_reward: bool = True
     verbose: bool = False
     task: str = TASK
@@ -93,7 +95,8 @@ async def _run(
         progress.say(f"held-out reward of the base model: {_told(base)}; a scripted expert has {expert:.3f}")
         # without posted rewards the store has the judge's, from 0 to 1
         reach = goal(expert if options.post_reward else 1.0)
-        learned = await learn(driver, stack, supervisor, progress, time_limit=options.time_limit, goal=reach)
+        end = DemoEnd(options.time_limit, reach, options.steps)
+        learned = await learn(driver, stack, supervisor, progress, end)
         progress.say(f"{learned.steps} steps in {learned.train_seconds:.0f} s; {learned.stopped or 'stopped'}")
         live = await settle(stack)
         async with AsyncClient(stack.url) as client:  # the last step may have ended while the agent was stopping

@@ -24,6 +24,26 @@ FIRST_STEP_LIMIT = 300.0
 """Seconds of work after which the first step should have been taken; later the demo ends and says what it waits for."""
 
 
+@dataclass(slots=True, frozen=True)
+class DemoEnd:
+    """When the agent has worked enough."""
+
+    seconds: float
+    """After the first step."""
+    goal: float
+    """Mean reward of the newest adapters."""
+    steps: int | None = None
+    """So many steps, in place of the goal."""
+
+    def reason(self, seen: Learned, reward: float, watched: int) -> str:
+        """Why it ends now; empty while it goes on."""
+        if self.steps is not None and seen.steps >= self.steps:
+            return f"{seen.steps} steps were taken"
+        if self.steps is None and watched == WINDOW and reward >= self.goal and seen.steps >= 3:
+            return f"the mean reward of the last {WINDOW} episodes reached {self.goal:.3f}"
+        return "the time was over" if seen.train_seconds >= self.seconds else ""
+
+
 @dataclass(slots=True)
 class Learned:
     steps: int = 0
@@ -61,9 +81,9 @@ async def newest_reward(client: AsyncClient) -> tuple[float, int]:
 class Watcher:
     """Looks at the stack once a second while the agent works."""
 
-    def __init__(self, driver: TaskDriver, stack: Stack, progress: Progress, time_limit: float, goal: float) -> None:
+    def __init__(self, driver: TaskDriver, stack: Stack, progress: Progress, end: DemoEnd) -> None:
         self.driver, self.stack, self.progress = driver, stack, progress
-        self.time_limit, self.goal = time_limit, goal
+        self.end = end
         self.seen = Learned()
         self.began = time.monotonic()
         self.first_step: float | None = None
@@ -95,31 +115,26 @@ class Watcher:
         self.seen.train_seconds = now - self.first_step if self.first_step else 0.0
         self.progress.update(
             "training" if self.first_step else "gathering episodes for the first step",
-            min(self.seen.train_seconds, self.time_limit),
-            self.time_limit,
+            min(self.seen.train_seconds, self.end.seconds),
+            self.end.seconds,
             episodes=self.driver.tally.episodes,
             reward=round(reward, 3),
             adapter=live,
             steps=self.seen.steps,
             tokens_per_s=round(rate),
         )
-        if watched == WINDOW and reward >= self.goal and self.seen.steps >= 3:
-            self.seen.stopped = f"the mean reward of the last {WINDOW} episodes reached {self.goal:.3f}"
-        elif self.seen.train_seconds >= self.time_limit:
-            self.seen.stopped = "the time was over"
-        elif self.first_step is None and now - self.began > FIRST_STEP_LIMIT:
+        self.seen.stopped = self.end.reason(self.seen, reward, watched)
+        if not self.seen.stopped and self.first_step is None and now - self.began > FIRST_STEP_LIMIT:
             waiting = "; ".join((await client.status()).waiting)
             self.seen.stopped = f"no step in {FIRST_STEP_LIMIT:.0f} s: {waiting}"
         return bool(self.seen.stopped)
 
 
-async def learn(
-    driver: TaskDriver, stack: Stack, supervisor: Supervisor, progress: Progress, *, time_limit: float, goal: float
-) -> Learned:
-    """Let the agent work until the newest adapters' mean reward is at the goal, or the time is over."""
+async def learn(driver: TaskDriver, stack: Stack, supervisor: Supervisor, progress: Progress, end: DemoEnd) -> Learned:
+    """Let the agent work until ``end`` says that it is enough."""
     stop = asyncio.Event()
     working = asyncio.create_task(driver.work(stop))
-    watcher = Watcher(driver, stack, progress, time_limit, goal)
+    watcher = Watcher(driver, stack, progress, end)
     try:
         async with AsyncClient(stack.url) as client, httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
             while not supervisor.stopping.is_set() and not working.done():

@@ -8,7 +8,7 @@ from tests.support import free_port
 from tests.support.server import Server
 
 from slipstream.client import AsyncClient
-from slipstream.operate.demo_learning import engine_tokens, goal, newest_reward, recorded
+from slipstream.operate.demo_learning import DemoEnd, Learned, engine_tokens, goal, newest_reward, recorded
 
 
 async def test_tokens_by_the_engines_own_count(server: Server) -> None:
@@ -37,3 +37,23 @@ async def test_the_reward_of_the_newest_episodes(server: Server, row: list, seen
 @pytest.mark.parametrize(("expert", "reached"), [(1.0, 0.99), (0.0, 0.0), (-0.5, -0.505)])
 def test_the_goal_is_a_hundredth_below_the_expert(expert: float, reached: float) -> None:
     assert goal(expert) == pytest.approx(reached)
+
+
+@pytest.mark.parametrize(
+    ("steps", "taken", "seconds", "reward", "why"),
+    [
+        (None, 9, 10.0, 0.98, ""),
+        (None, 9, 10.0, 0.99, "the mean reward of the last 256 episodes reached 0.990"),
+        (None, 2, 10.0, 0.99, ""),
+        (None, 9, 60.0, 0.5, "the time was over"),
+        (20, 19, 10.0, 1.0, ""),
+        (20, 20, 10.0, 0.1, "20 steps were taken"),
+        (20, 9, 60.0, 1.0, "the time was over"),
+    ],
+)
+def test_it_ends_by_the_goal_by_the_clock_or_after_so_many_steps(
+    steps: int | None, taken: int, seconds: float, reward: float, why: str
+) -> None:
+    end = DemoEnd(seconds=60.0, goal=0.99, steps=steps)
+    assert end.reason(Learned(steps=taken, train_seconds=seconds), reward, 256) == why
+    assert DemoEnd(60.0, 0.99).reason(Learned(steps=9, train_seconds=1.0), 1.0, 255) == ""
