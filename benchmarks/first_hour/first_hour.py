@@ -29,12 +29,13 @@ EXAMPLES = ROOT / "examples"
 TICTACTOE = EXAMPLES / "tictactoe"
 sys.path[:0] = [str(ROOT), str(EXAMPLES), str(Path(__file__).parent)]
 
+from common.command import play_all, repeated
+from common.task import Agent, Item
 from fresh import Up, fresh_environment
 from tests.support.ruled_judge import RuledJudge, each
 from tests.support.served import Served
-from tictactoe.graph_agent import Played, TicTacToeAgent, play_all, repeated
 from tictactoe.task import TASKS
-from tictactoe.tictactoe import Task, best_value, make_tasks, tasks_of
+from tictactoe.tictactoe import best_value, make_tasks, tasks_of
 from watching import Watch
 
 CONCURRENCY = 8
@@ -73,36 +74,36 @@ def mean(values: list[float]) -> float:
     return sum(values) / max(1, len(values))
 
 
-async def held_out(agent: TicTacToeAgent, games: int, seed: int, tally: Tally) -> float:
+async def held_out(agent: Agent, games: int, seed: int, tally: Tally) -> float:
     """Mean reward of held-out games, tagged as such."""
     tasks = iter(make_tasks("eval", games, seed))
     rewards: list[float] = []
-    async for outcome in play_all(agent, tasks, concurrency=CONCURRENCY, seed=seed, split="eval", tagged=True):
-        if isinstance(outcome, Played):
-            rewards.append(outcome.reward)
-        else:
+    async for outcome in play_all(agent, tasks, concurrency=CONCURRENCY, split="eval"):
+        if isinstance(outcome, Exception):
             tally.failed.append(repr(outcome))
+        else:
+            rewards.append(outcome.reward)
     return mean(rewards)
 
 
-async def work(agent: TicTacToeAgent, watch: Watch, tally: Tally, seed: int, until: float) -> None:
+async def work(agent: Agent, watch: Watch, tally: Tally, seed: int, until: float, *, tagged: bool) -> None:
     """Train on the training openings until the clock, one player in nine on held-out ones beside it."""
 
-    def before_the_end(tasks: Iterator[Task]) -> Iterator[Task]:
+    def before_the_end(tasks: Iterator[Item]) -> Iterator[Item]:
         for task in tasks:
             if watch.now() >= until:
                 return
             yield task
 
     async def play(split: str, into: list[tuple[float, float]], concurrency: int, runs: int) -> None:
-        tasks = before_the_end(repeated(split, None, runs, seed))
-        tagged = None if split == "train" else True
-        async for outcome in play_all(agent, tasks, concurrency=concurrency, seed=seed + 1, split=split, tagged=tagged):
-            if isinstance(outcome, Played):
+        tasks = before_the_end(repeated(TASKS["tictactoe"].items(split, seed), runs, None))
+        tags = tagged or split == "eval"
+        async for outcome in play_all(agent, tasks, concurrency=concurrency, split=split, tagged=tags):
+            if isinstance(outcome, Exception):
+                tally.failed.append(repr(outcome))
+            else:
                 into.append((watch.now(), outcome.reward))
                 tally.calls += outcome.calls
-            else:
-                tally.failed.append(repr(outcome))
 
     await asyncio.gather(
         play("train", tally.rewards, CONCURRENCY, RUNS), play("eval", tally.held_out, 1, 1), report(watch, tally, until)
@@ -124,12 +125,12 @@ async def report(watch: Watch, tally: Tally, until: float) -> None:
 async def measure(url: str, args: argparse.Namespace, *, tagged: bool, folder: Path) -> dict[str, Any]:
     """Play for the minutes given, and say what came of it."""
     tally, watch = Tally(), Watch(url, time.monotonic())
-    agent = TicTacToeAgent(f"{url}/v1", model="tictactoe", tagged=tagged)
+    agent = await TASKS["tictactoe"].open(f"{url}/v1")
     watching = asyncio.create_task(watch.run())
     try:
         base = await held_out(agent, args.games, args.seed, tally)
         say(f"{watch.now():5.0f} s  held-out reward of the model as it is: {base:+.3f}")
-        await work(agent, watch, tally, args.seed, args.minutes * 60)
+        await work(agent, watch, tally, args.seed, args.minutes * 60, tagged=tagged)
         last = await held_out(agent, 2 * args.games, args.seed + 1, tally)
         await watch.read_events()
     finally:

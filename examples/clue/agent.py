@@ -8,16 +8,10 @@ knows nothing of Slipstream but what its README says: three headers, and a rewar
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import itertools
-import json
 import os
 import re
 import sys
-import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +26,7 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import RunUsage, UsageLimits
 
-from clue.mystery import NOBODY, SYSTEM, Case, cases, score
+from clue.mystery import NOBODY, SYSTEM, Case, score
 
 __all__ = ["ClueAgent"]
 
@@ -130,58 +124,9 @@ def first_words(text: str, count: int) -> list[str]:
     return [*re.findall(r"\w+", text), *[""] * count][:count]
 
 
-async def run(args: argparse.Namespace) -> int:
-    """Work on what the command line asks for. Returns the exit code: 1 when an episode failed."""
-    agent = ClueAgent(args.base_url, model=args.model)
-    endless: Iterator[Case] = (case for case in cases(args.split, args.seed) for _ in range(args.runs))
-    todo = endless if args.episodes is None else itertools.islice(endless, args.episodes)
-    played: list[Played] = []
-    failed = 0
-    began = time.monotonic()
-
-    async def work() -> None:
-        nonlocal failed
-        for case in todo:
-            try:
-                played.append(await agent.episode(case, split=args.split, tagged=not args.untagged))
-            except Exception as error:
-                failed += 1
-                print(f"an episode failed: {error!r}", file=sys.stderr, flush=True)
-                await asyncio.sleep(0.2)  # an endpoint that is down is not hammered
-                continue
-            if len(played) % 64 == 0:
-                last = [p.reward for p in played[-256:]]
-                print(f"{len(played)} episodes, mean reward of the last {len(last)}: {sum(last) / len(last):.2f}")
-
-    await asyncio.gather(*(work() for _ in range(args.concurrency)))
-    await agent.close()
-    figures = {
-        "episodes": len(played),
-        "failed": failed,
-        "reward": round(sum(p.reward for p in played) / max(1, len(played)), 4),
-        "calls": sum(p.calls for p in played),
-        "seconds": round(time.monotonic() - began, 1),
-    }
-    print(json.dumps(figures))
-    return 1 if failed else 0
-
-
-def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base-url", help="of the endpoint, with /v1; default: OPENAI_BASE_URL")
-    parser.add_argument("--model", default="model", help="the name that the endpoint serves")
-    parser.add_argument("--episodes", type=int, help="default: until stopped")
-    parser.add_argument("--runs", type=int, default=8, help="episodes of one case in a row")
-    parser.add_argument("--concurrency", type=int, default=16)
-    parser.add_argument("--split", choices=("train", "eval"), default="train")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--untagged", action="store_true", help="send no header and post no reward")
-    try:
-        return asyncio.run(run(parser.parse_args()))
-    except KeyboardInterrupt:
-        return 130
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from common.command import arguments, main
+
+    from clue.task import TASK
+
+    sys.exit(main(TASK, arguments(__doc__)))

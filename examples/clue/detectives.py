@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from common.hermes import CLOSE_TEXT, tool_call
+from common.worlds import SPAN, first_seed
 
 from clue.mystery import (
     KINDS,
     PEOPLE,
-    SPAN,
-    SPLITS,
     SYSTEM,
     VICTIM,
     Case,
@@ -193,7 +192,7 @@ def transcripts(seed: int, count: int) -> Iterator[tuple[list[dict[str, Any]], R
     """Calls of `count` episodes of the detectives, as `play` gives them, and a reading exercise for each."""
     rng = random.Random(seed)
     for _ in range(count):
-        case = make_case(SPLITS["pretrain"] * SPAN + rng.randrange(SPAN))
+        case = make_case(first_seed("pretrain") + rng.randrange(SPAN))
         yield exercise(case, rng)
         yield from play(case, draw_detective(rng), rng)
 

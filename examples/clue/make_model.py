@@ -7,20 +7,18 @@ Cases, weights and their order come from the seed. The last line of output is JS
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import sys
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import torch
 from common.hermes import END, encode, render
-from common.pretrain import Row, gather, make_network, pack, save, train
+from common.making import Recipe, main
+from common.pretrain import Row
 from common.sampling import measure
 from transformers import PreTrainedTokenizerFast
 
@@ -82,40 +80,14 @@ class Played:
             self.messages.append({"role": "user", "content": self.case.closing})
 
 
-def main() -> None:
-    """Command line: train, then write the model in bf16 with its tokenizer to OUT."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--seconds", type=float, default=70.0, help="most seconds of training")
-    parser.add_argument("--rows", type=int, default=320_000, help="calls to read")
-    parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--intermediate", type=int, default=512)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--processes", type=int, help="that make the rows; default: the cores")
-    parser.add_argument("--measure", type=int, default=1000, help="held-out cases to measure with")
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    tokenizer = tokenizer_once()
-    model = make_network(tokenizer, words(), layers=args.layers, intermediate=args.intermediate)
-    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens", flush=True)
-    began = time.time()
-    rows = gather(some_rows, count=args.rows, seed=args.seed, processes=args.processes)
-    data = pack(rows, args.device)
-    print(f"{len(rows)} calls of up to {data.ids.shape[1]} tokens in {time.time() - began:.0f} s", flush=True)
-    curve = train(model, data, steps=args.steps, batch=args.batch, lr=args.lr, seed=args.seed, seconds=args.seconds)
-    save(model, tokenizer, args.out)
-    held_out = list(itertools.islice(cases("eval"), args.measure))
-    model.to(dtype=torch.bfloat16)
-    figures = measure(
-        model, tokenizer, lambda i, _: Played(held_out[i]), items=args.measure, k_items=min(100, args.measure)
-    )
-    size = sum(p.numel() for p in model.parameters())
-    print(json.dumps({"parameters": size, "loss": curve[-1], **figures, "expert": expert_reward(held_out)}))
+def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int, count: int) -> dict[str, float]:
+    """What the model does with held-out cases, in process."""
+    held_out = list(itertools.islice(cases("eval"), count))
+    figures = measure(model, tokenizer, lambda i, _: Played(held_out[i]), items=count, k_items=min(100, count))
+    return {**figures, "expert": expert_reward(held_out)}
 
+
+RECIPE = Recipe(tokenizer_once, words, some_rows, figures_of, rows=320_000, steps=6000, seconds=70.0)
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, RECIPE)

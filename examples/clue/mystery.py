@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from common.worlds import first_seed
+
 __all__ = [
     "KINDS", "NOBODY", "PEOPLE", "ROOMS", "SYSTEM", "TIMES", "VICTIM", "WEAPONS",
     "Case", "Crime", "Note", "cases", "deduce", "make_case", "read_notes", "score", "subject_of_use", "words_of",
@@ -32,9 +34,6 @@ GIVEN = {"where": "died in the", "when": "died at", "with what": "died by the"}
 USED = 5
 """Rooms, times, weapons and people of one case."""
 
-# Seeds of the splits are disjoint ranges, so a held-out case is never a training case.
-SPAN = 1_000_000_000
-SPLITS = {"train": 0, "eval": 1, "pretrain": 2}
 NOTE = re.compile(rf"\b({'|'.join((*PEOPLE, *WEAPONS, VICTIM))}) in ({'|'.join(ROOMS)})(?: at ({'|'.join(TIMES)}))?\.")
 
 
@@ -129,7 +128,7 @@ def make_case(seed: int) -> Case:
 
 def cases(split: str, seed: int = 0) -> Iterator[Case]:
     """Cases of a split without end: "train", "eval" (held out) or "pretrain" (what the small model was made from)."""
-    first = SPLITS[split] * SPAN + (seed % 1000) * 1_000_000
+    first = first_seed(split, seed, 1_000_000)
     for index in range(1_000_000):
         yield make_case(first + index)
 

@@ -12,13 +12,9 @@ import random
 import re
 import sqlite3
 from dataclasses import dataclass
-from typing import Any
 
-NAMES = tuple("dana omar lucy ivan mei raj tom eva noah zoe liam ana hugo nina paul rosa sven tara umar vera".split())  # noqa: SIM905
-THINGS = tuple(
-    "dentist flight invoice meeting parcel rent concert lease exam dinner course repair visa ticket order loan".split()  # noqa: SIM905
-)
-DAYS = tuple("monday tuesday wednesday thursday friday saturday sunday".split())  # noqa: SIM905
+from common.worlds import DAYS, NAMES, THINGS, first_seed, function_tool
+
 QUESTIONS = (
     "what day is the {thing} for {name}",
     "tell me when the {thing} for {name} is",
@@ -30,24 +26,10 @@ LISTED = 2
 NOTHING = "no mail"
 SYSTEM = "find the mail"
 
-# Seeds of the splits are disjoint ranges, so a held-out task is never a training task, whatever the run's seed is.
-SPAN = 1_000_000_000
-SPLITS = {"train": 0, "eval": 1, "pretrain": 2}
-
-TOOLS: list[dict[str, Any]] = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": description,
-            "parameters": {"type": "object", "properties": {key: {"type": kind}}, "required": [key]},
-        },
-    }
-    for name, key, kind, description in (
-        ("search", "keywords", "string", "List the first mails that contain all of the keywords."),
-        ("read", "id", "integer", "Read one mail."),
-        ("answer", "text", "string", "Give the final answer."),
-    )
+TOOLS = [
+    function_tool("search", "keywords", "string", "List the first mails that contain all of the keywords."),
+    function_tool("read", "id", "integer", "Read one mail."),
+    function_tool("answer", "text", "string", "Give the final answer."),
 ]
 
 
@@ -93,7 +75,7 @@ def task_seed(split: str, index: int, seed: int = 0) -> int:
     """The seed of the index-th task of a split in the run with this seed (100,000 tasks a run, 10,000 runs)."""
     if not 0 <= index < 100_000:
         raise ValueError(f"index {index} is not in 0..99999")
-    return SPLITS[split] * SPAN + (seed % 10_000) * 100_000 + index
+    return first_seed(split, seed) + index
 
 
 def make_tasks(split: str, count: int, seed: int = 0) -> list[Task]:

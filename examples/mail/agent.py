@@ -149,8 +149,8 @@ def text_of(reply: Message) -> str:
 
 
 if __name__ == "__main__":
-    from common.command import main
+    from common.command import arguments, main
 
     from mail.task import TASK
 
-    sys.exit(main(TASK, __doc__, variable="ANTHROPIC_BASE_URL"))
+    sys.exit(main(TASK, arguments(__doc__), variable="ANTHROPIC_BASE_URL"))

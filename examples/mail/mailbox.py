@@ -14,28 +14,21 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+
+from common.worlds import DAYS, first_seed, function_tool, listed
+from common.worlds import NAMES as BASIC_NAMES
+from common.worlds import THINGS as BASIC_THINGS
 
 __all__ = ["TOOLS", "Mail", "Mailbox", "Question", "Research", "compacted", "mailbox_of", "make_question", "questions"]
 
 
-def listed(words: str) -> tuple[str, ...]:
-    """The words of a text."""
-    return tuple(words.split())
-
-
-NAMES = listed(
-    "dana omar lucy ivan mei raj tom eva noah zoe liam ana hugo nina paul rosa sven tara umar "
-    "vera abel bela cora dirk elsa finn gina hans iris jana karl lena max nora otto pia ruth "
-    "saul toni willa"
+NAMES = BASIC_NAMES + listed(
+    "abel bela cora dirk elsa finn gina hans iris jana karl lena max nora otto pia ruth saul toni willa"
 )
-THINGS = listed(
-    "dentist flight invoice meeting parcel rent concert lease exam dinner course repair visa "
-    "ticket order loan wedding audit haircut interview match party review seminar tour vote "
-    "yoga recital picnic checkup move delivery inspection hearing launch lunch training survey "
-    "museum camp"
+THINGS = BASIC_THINGS + listed(
+    "wedding audit haircut interview match party review seminar tour vote yoga recital picnic checkup move delivery "
+    "inspection hearing launch lunch training survey museum camp"
 )
-DAYS = listed("monday tuesday wednesday thursday friday saturday sunday")
 ASKED = (
     "what day is the {thing} for {name}",
     "when is the {thing} for {name}",
@@ -64,23 +57,10 @@ ALWAYS = frozenset(listed("wrote on the for is"))
 TOLD = ALWAYS | {"same", "day", "as"}
 """Words of mails besides names, things and days: the first ones stand in every mail."""
 
-SPAN = 1_000_000_000
-SPLITS = {"train": 0, "eval": 1, "pretrain": 2}
-
-TOOLS: list[dict[str, Any]] = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": description,
-            "parameters": {"type": "object", "properties": {key: {"type": kind}}, "required": [key]},
-        },
-    }
-    for name, key, kind, description in (
-        ("search", "keywords", "string", "List the first mails in which all of the keywords stand."),
-        ("read", "hit", "integer", "Have one of the mails listed last read."),
-        ("answer", "text", "string", "Give the final answer."),
-    )
+TOOLS = [
+    function_tool("search", "keywords", "string", "List the first mails in which all of the keywords stand."),
+    function_tool("read", "hit", "integer", "Have one of the mails listed last read."),
+    function_tool("answer", "text", "string", "Give the final answer."),
 ]
 
 
@@ -131,7 +111,7 @@ def make_question(seed: int) -> Question:
 
 def questions(split: str, seed: int = 0) -> Iterator[Question]:
     """Questions of a split without end: "train", "eval" (held out) or "pretrain" (what the small model has read)."""
-    start = SPLITS[split] * SPAN + (seed % 10_000) * 100_000
+    start = first_seed(split, seed)
     return (make_question(start + index % 100_000) for index in itertools.count())
 
 

@@ -8,20 +8,19 @@ held-out questions, in process.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import sys
-import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import torch
-from common.pretrain import Row, gather, make_network, of_messages, pack, save, train
+from common.making import Recipe, main
+from common.pretrain import Row, of_messages
 from common.sampling import measure
+from transformers import PreTrainedTokenizerFast
 
 from mail.mailbox import COMPACT_AFTER, MAX_CALLS, NOTES, SYSTEM, TOOLS, Question, Research, compacted, questions
 from mail.players import expert_reward, reader_asked, transcripts
@@ -82,45 +81,18 @@ class Searching:
             self.main.append({"role": "user", "content": NOTES})
 
 
-def main() -> None:
-    """Command line: train, then write the model in bf16 with its tokenizer to OUT."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--rows", type=int, default=120_000)
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--batch", type=int, default=384)
-    parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--intermediate", type=int, default=512)
-    parser.add_argument("--seconds", type=float, default=55.0, help="of training, at most")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--processes", type=int, help="that make the rows; default: as many as cores")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--measure", type=int, default=300, help="held-out questions to measure with")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
-    tokenizer = mail_tokenizer()
-    model = make_network(tokenizer, words(), layers=args.layers, intermediate=args.intermediate)
-    size = sum(p.numel() for p in model.parameters())
-    print(f"{size:,} parameters, {len(tokenizer)} tokens", flush=True)
-    began = time.monotonic()
-    rows = gather(make_rows, count=args.rows, seed=args.seed, processes=args.processes)
-    data = pack(rows, args.device)
-    print(f"{len(rows)} rows of up to {data.ids.shape[1]} tokens in {time.monotonic() - began:.0f} s", flush=True)
-    curve = train(model, data, steps=args.steps, batch=args.batch, seed=args.seed, seconds=args.seconds)
-    save(model, tokenizer, args.out)
-    held_out = list(islice(questions("eval", args.seed), args.measure))
+def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int, count: int) -> dict[str, float]:
+    """What the model does with held-out questions, in process."""
+    held_out = list(islice(questions("eval", seed), count))
     figures = measure(
-        model,
-        tokenizer,
-        lambda i, _: Searching(held_out[i]),
-        items=len(held_out),
-        k_items=min(50, len(held_out)),
-        tokens=16,
+        model, tokenizer, lambda i, _: Searching(held_out[i]), items=count, k_items=min(50, count), tokens=16
     )
-    print(json.dumps({"parameters": size, "loss": curve[-1], **figures, "expert": expert_reward(held_out)}))
+    return {**figures, "expert": expert_reward(held_out)}
 
+
+RECIPE = Recipe(
+    mail_tokenizer, words, make_rows, figures_of, rows=120_000, steps=3000, batch=384, seconds=55.0, measure=300
+)
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, RECIPE)

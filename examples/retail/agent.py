@@ -140,8 +140,8 @@ def tool_of(function: dict[str, Any]) -> FunctionTool:
 
 
 if __name__ == "__main__":
-    from common.command import main
+    from common.command import arguments, main
 
     from retail.task import TASK
 
-    sys.exit(main(TASK, __doc__))
+    sys.exit(main(TASK, arguments(__doc__)))

@@ -13,13 +13,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from common.worlds import first_seed
+
 from retail.domains import AGES, DOMAINS, NAMES, Domain
 
 __all__ = ["Case", "Desk", "Record", "Wish", "cases", "make_case", "right_end"]
 
 MAX_CALLS = 16
-SPAN = 1_000_000_000
-SPLITS = {"train": 0, "eval": 1, "pretrain": 2}
 WORDS = ("done", "has been", "completed")
 REFUSALS = ("sorry", "cannot", "can't", "unable", "not allowed", "not possible")
 
@@ -141,7 +141,7 @@ def _draw(rng: random.Random, seed: int) -> Case | None:
 
 def cases(split: str, seed: int = 0) -> Iterator[Case]:
     """Cases of a split without end: "train", "eval" (held out) or "pretrain" (what the small model has read)."""
-    start = SPLITS[split] * SPAN + (seed % 10_000) * 100_000
+    start = first_seed(split, seed)
     return (make_case(start + index % 100_000) for index in itertools.count())
 
 

@@ -8,15 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from common.worlds import NAMES, function_tool, listed
+
 __all__ = ["AGES", "AIRLINE", "DOMAINS", "NAMES", "RETAIL", "Allowed", "Domain", "tools_of"]
 
 
-def listed(words: str) -> tuple[str, ...]:
-    """The words of a text."""
-    return tuple(words.split())
-
-
-NAMES = listed("dana omar lucy ivan mei raj tom eva noah zoe liam ana hugo nina paul rosa sven tara umar vera")
 AGES = tuple(range(5, 65, 5))
 
 CONDUCT = (
@@ -103,14 +99,4 @@ def tools_of(domain: Domain) -> list[dict[str, Any]]:
     described = {"customer": ("code", "Look a customer up: the name, and what each record is of.")}
     described[record] = ("id", f"Look at one {record}: what it is of, its state and its age.")
     described |= {action: ("id", f"{action.capitalize()} this {record}.") for action in domain.actions}
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                "description": description,
-                "parameters": {"type": "object", "properties": {key: {"type": "integer"}}, "required": [key]},
-            },
-        }
-        for name, (key, description) in described.items()
-    ]
+    return [function_tool(name, key, "integer", description) for name, (key, description) in described.items()]

@@ -8,20 +8,18 @@ of them at once. The last line of output is JSON: what the model scores on held-
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import random
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import torch
 from common.hermes import END, encode, render
-from common.pretrain import Row, gather, make_network, pack, save, train
+from common.making import Recipe, main
+from common.pretrain import Row
 from common.sampling import measure
 from transformers import PreTrainedTokenizerFast
 
@@ -127,36 +125,17 @@ def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, *, games: int, k:
     return {**figures, "expert": sum(best_value(t.board) for t in tasks) / len(tasks)}
 
 
-def main() -> None:
-    """Command line: train, then write the model in bf16 with its tokenizer to OUT."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=1200)
-    parser.add_argument("--games", type=int, default=120_000)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--intermediate", type=int, default=1024)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--measure", type=int, default=2000, help="held-out games to measure with")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
-    tokenizer = build_tokenizer()
-    model = make_network(tokenizer, words(), layers=args.layers, intermediate=args.intermediate)
-    size = sum(p.numel() for p in model.parameters())
-    print(f"{size:,} parameters, {len(tokenizer)} tokens", flush=True)
-    began = time.time()
-    data = pack(gather(make_games, count=args.games, seed=args.seed), args.device)
-    print(f"{len(data.ids)} games of up to {data.ids.shape[1]} tokens in {time.time() - began:.0f} s", flush=True)
-    curve = train(model, data, steps=args.steps, batch=args.batch, lr=args.lr, seed=args.seed)
-    model.to(dtype=torch.bfloat16)
-    figures = figures_of(model, tokenizer, games=args.measure, k=64, seed=args.seed)
-    save(model, tokenizer, args.out)
-    print(json.dumps({"parameters": size, "loss": curve[-1], **figures}))
-
+RECIPE = Recipe(
+    build_tokenizer,
+    words,
+    make_games,
+    lambda model, tokenizer, seed, count: figures_of(model, tokenizer, games=count, k=64, seed=seed),
+    rows=120_000,
+    steps=1200,
+    layers=2,
+    intermediate=1024,
+    measure=2000,
+)
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, RECIPE)

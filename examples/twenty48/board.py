@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from common.worlds import first_seed
+
 __all__ = [
     "DIRECTIONS",
     "Game",
@@ -38,10 +40,6 @@ RULES = (
     "A move that changes nothing loses. Say left right up or down."
 )
 CONSOLATION = 0.25  # the most that a lost game is worth
-
-# Seeds of the splits are disjoint ranges, so a held-out item is never a training item, whatever the run's seed is.
-SPAN = 1_000_000_000
-SPLITS = {"train": 0, "eval": 1, "pretrain": 2}
 
 
 @functools.cache
@@ -129,7 +127,7 @@ def make_item(split: str, index: int, seed: int = 0, *, size: int = SIZE, target
     """The index-th item of a split in the run with this seed (100,000 items a run, 10,000 runs)."""
     if not 0 <= index < 100_000:
         raise ValueError(f"index {index} is not in 0..99999")
-    number = SPLITS[split] * SPAN + (seed % 10_000) * 100_000 + index
+    number = first_seed(split, seed) + index
     return Item(f"2048-{size}x{size}-{target}-{number}", number, size, target)
 
 

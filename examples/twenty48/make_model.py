@@ -8,29 +8,25 @@ of them at once. The last line of output is JSON: what the model scores on held-
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 import random
 import sys
-import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common.hermes import END, encode, render
-from common.pretrain import Row, gather, make_network, pack, save, train
+from common.making import Recipe, main
+from common.pretrain import Row
 from common.sampling import measure
+from transformers import PreTrainedTokenizerFast
 
-from twenty48.board import DIRECTIONS, Board, Game, first_message, make_item, next_message, show
+from twenty48.board import DIRECTIONS, Board, Game, first_message, make_item, make_items, next_message, show
 from twenty48.players import draw_player, play_expert
 from twenty48.vocabulary import WORDS, make_tokenizer
-
-LAYERS, INTERMEDIATE = 4, 384
 
 
 class Spelling:
@@ -102,36 +98,26 @@ class Played:
             self.messages.append(next_message(self.game.board))
 
 
-def main() -> None:
-    """Command line: train, then write the model in bf16 with its tokenizer to OUT."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--games", type=int, default=25_000)
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--seconds", type=float, default=120, help="training ends in time")
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--measure", type=int, default=240, help="held-out games to measure with")
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    began = time.monotonic()
-    rows = gather(make_rows, count=args.games, seed=args.seed)
-    tokenizer = make_tokenizer()
-    model = make_network(tokenizer, WORDS, layers=LAYERS, intermediate=INTERMEDIATE)
-    size = sum(p.numel() for p in model.parameters())
-    data = pack(rows, args.device)
-    print(
-        f"{size:,} parameters, {len(rows)} games of up to {data.ids.shape[1]} tokens, {time.monotonic() - began:.0f} s"
-    )
-    curve = train(model, data, steps=args.steps, batch=args.batch, lr=args.lr, seed=args.seed, seconds=args.seconds)
-    save(model, tokenizer, args.out)
-    model.to(dtype=torch.bfloat16)
-    figures = measure(model, tokenizer, Played, items=args.measure, k_items=args.measure // 10, tokens=4)
-    expert = sum(play_expert(make_item("eval", i)) for i in range(args.measure)) / args.measure
-    print(json.dumps({"parameters": size, "loss": curve[-1], **figures, "expert": expert}))
+def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int, count: int) -> dict[str, float]:
+    """What the model does with held-out games, in process."""
+    held_out = list(islice(make_items("eval"), count))
+    figures = measure(model, tokenizer, Played, items=count, k_items=count // 10, tokens=4)
+    return {**figures, "expert": sum(map(play_expert, held_out)) / count}
 
+
+RECIPE = Recipe(
+    make_tokenizer,
+    lambda: WORDS,
+    make_rows,
+    figures_of,
+    rows=25_000,
+    steps=1500,
+    batch=256,
+    seconds=120.0,
+    layers=4,
+    intermediate=384,
+    measure=240,
+)
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, RECIPE)

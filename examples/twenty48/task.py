@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from common.task import Item, Played, needs
+from common.task import Item, needs
 from common.transcript import steps
 
-from twenty48.board import CONSOLATION, Board, make_items, read_move, slide
+from twenty48.board import CONSOLATION, SIZE, TARGET, Board, make_items, read_move, slide
 from twenty48.board import Item as Seeded
 from twenty48.players import play_expert
 
@@ -20,29 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["TASK", "Twenty48"]
 
 ROW = re.compile(r"\d+( \d+)+")
-TARGET = re.compile(r"\bMake (\d+)\.")
-
-
-class Seat:
-    """The agent of `agent.py` at its games."""
-
-    def __init__(self, player: Player) -> None:
-        self.player = player
-
-    async def episode(
-        self, item: Item, *, split: str = "train", tagged: bool = True, post_reward: bool = True
-    ) -> Played:
-        """One game."""
-        result = await self.player.play(cast("Seeded", item), split=split, tagged=tagged, post_reward=post_reward)
-        return Played(result.reward, result.calls)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self.player.close()
+ASKED = re.compile(r"\bMake (\d+)\.")
 
 
 class Twenty48:
-    """2048 on three rows of three, to 32: about twenty calls a game."""
+    """2048; as it stands on three rows of three, to 32: about twenty calls a game."""
 
     name = "2048"
     model = Path(__file__).with_name("model")
@@ -50,9 +32,12 @@ class Twenty48:
         "1 where a tile reaches the target, else at most a quarter: by the sum of the tiles as a share of the target."
     )
 
+    def __init__(self, size: int = SIZE, target: int = TARGET) -> None:
+        self.size, self.target = size, target
+
     def items(self, split: str, seed: int) -> Iterator[Seeded]:
         """Games; the same item has the same tiles as long as the moves are the same."""
-        return make_items(split, seed)
+        return make_items(split, seed, size=self.size, target=self.target)
 
     def expert(self, items: Sequence[Item]) -> float:
         """A rule of thumb: keep the tiles sorted in a snake that begins in a corner."""
@@ -65,7 +50,7 @@ class Twenty48:
         after: Board = ()
         for kind, lines in steps(transcript):
             if kind == "user":
-                target = target or next((int(match[1]) for line in lines if (match := TARGET.search(line))), 0)
+                target = target or next((int(match[1]) for line in lines if (match := ASKED.search(line))), 0)
                 board = last_board(lines)
             elif kind == "assistant" and board:
                 after = slide(board, move)[0] if (move := read_move("\n".join(lines))) else board
@@ -73,11 +58,11 @@ class Twenty48:
             return 0.0
         return 1.0 if max(after) >= target else CONSOLATION * min(1.0, sum(after) / target)
 
-    async def open(self, base_url: str) -> Seat:
+    async def open(self, base_url: str) -> Player:
         """The agent, which asks for the model by the task's name."""
         with needs("pip install openai"):
             from twenty48.agent import Player
-        return Seat(Player(base_url, model=self.name))
+        return Player(base_url, model=self.name)
 
 
 def last_board(lines: Sequence[str]) -> Board:

@@ -8,29 +8,25 @@ them at once. The last line of output is JSON: what the model scores on held-out
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import json
 import random
 import sys
-import time
 from pathlib import Path
 from typing import Any
-
-import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common.hermes import CLOSE_NUMBER, CLOSE_TEXT, END, encode, render
-from common.pretrain import Row, gather, make_network, pack, save, train
+from common.making import Recipe, main
+from common.pretrain import Row
 from common.sampling import measure
+from transformers import PreTrainedTokenizerFast
 
 from words.game import KINDS, Game, Item, make_items, pairs
 from words.players import choices, draw_habit, play_expert
 from words.vocabulary import DONE, VOCABULARY, make_tokenizer, opening_of, tools_of
-
-LAYERS, INTERMEDIATE = 4, 384
 
 
 class Spelling:
@@ -101,36 +97,24 @@ class Played:
         self.reward = self.game.reward
 
 
-def main() -> None:
-    """Command line: train, then write the model in bf16 with its tokenizer to OUT."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--games", type=int, default=60_000)
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--seconds", type=float, default=90, help="training ends in time")
-    parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--measure", type=int, default=1000, help="held-out games to measure with")
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    began = time.monotonic()
-    rows = gather(make_rows, count=args.games, seed=args.seed)
-    tokenizer = make_tokenizer()
-    model = make_network(tokenizer, VOCABULARY, layers=LAYERS, intermediate=INTERMEDIATE, positions=512)
-    size = sum(p.numel() for p in model.parameters())
-    data = pack(rows, args.device)
-    print(
-        f"{size:,} parameters, {len(rows)} games of up to {data.ids.shape[1]} tokens, {time.monotonic() - began:.0f} s"
-    )
-    curve = train(model, data, steps=args.steps, batch=args.batch, lr=args.lr, seed=args.seed, seconds=args.seconds)
-    save(model, tokenizer, args.out)
-    model.to(dtype=torch.bfloat16)
-    figures = measure(model, tokenizer, Played, items=args.measure, k_items=args.measure // 10, tokens=8)
-    expert = sum(map(play_expert, held_out(args.measure))) / args.measure
-    print(json.dumps({"parameters": size, "loss": curve[-1], **figures, "expert": expert}))
+def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int, count: int) -> dict[str, float]:
+    """What the model does with held-out games, in process."""
+    figures = measure(model, tokenizer, Played, items=count, k_items=count // 10, tokens=8)
+    return {**figures, "expert": sum(map(play_expert, held_out(count))) / count}
 
+
+RECIPE = Recipe(
+    make_tokenizer,
+    lambda: VOCABULARY,
+    make_rows,
+    figures_of,
+    rows=60_000,
+    steps=3000,
+    seconds=90.0,
+    layers=4,
+    intermediate=384,
+    positions=512,
+)
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, RECIPE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from common.worlds import SPLITS
 from inbox import inbox
 
 
@@ -30,7 +31,7 @@ def test_all_four_wordings_are_asked() -> None:
 def test_splits_and_runs_share_no_seed() -> None:
     ranges = [
         (inbox.task_seed(split, 0, seed), inbox.task_seed(split, 99_999, seed))
-        for split in inbox.SPLITS
+        for split in SPLITS
         for seed in (0, 1, 2, 9_999)
     ]
     for (_, last), (first, _) in zip(sorted(ranges), sorted(ranges)[1:], strict=False):

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from tests.support.served import Served
 from tictactoe import tictactoe
-from tictactoe.graph_agent import Played, TicTacToeAgent, play_all, repeated
+from tictactoe.graph_agent import Played, TicTacToeAgent
 
 
 class Endpoint:
@@ -67,7 +67,7 @@ def url(endpoint: Endpoint) -> Iterator[str]:
 
 def play(url: str, *, tagged: bool = True, split: str = "train") -> Played:
     task = tictactoe.tasks_of(split)[0]
-    return asyncio.run(TicTacToeAgent(url, model="tiny", tagged=tagged).play(task, random.Random(0), split=split))
+    return asyncio.run(TicTacToeAgent(url, model="tiny").play(task, random.Random(0), split=split, tagged=tagged))
 
 
 def test_a_tagged_game_names_its_run_and_posts_its_reward(endpoint: Endpoint, url: str) -> None:
@@ -97,24 +97,6 @@ def test_a_reply_that_is_no_move_loses(endpoint: Endpoint, url: str, reply: str)
 def test_an_endpoint_that_knows_no_rewards_is_no_failure(endpoint: Endpoint, url: str) -> None:
     endpoint.knows_rewards = False
     assert play(url).calls
-
-
-def test_a_game_that_fails_is_handed_over_as_its_error(endpoint: Endpoint, url: str) -> None:
-    async def all_of_them() -> list[Played | Exception]:
-        endpoint.reply = "down"
-        tasks = repeated("train", 3, 2, seed=0)
-        return [outcome async for outcome in play_all(TicTacToeAgent(url), tasks, concurrency=2)]
-
-    outcomes = asyncio.run(all_of_them())
-    assert len(outcomes) == 3
-    assert all(isinstance(outcome, Exception) for outcome in outcomes)
-    assert not endpoint.posts
-
-
-def test_each_opening_is_played_several_times_in_a_row() -> None:
-    ids = [task.id for task in repeated("train", 24, 8, seed=1)]
-    assert [len(set(ids[i : i + 8])) for i in (0, 8, 16)] == [1, 1, 1]
-    assert len(set(ids)) == 3
 
 
 def play_itself(url: str) -> Played:

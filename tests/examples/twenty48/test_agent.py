@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 from aiohttp import web
 from common.task import load_task
 from tests.support.served import Served
-from twenty48.agent import Player, Result, play_all
-from twenty48.board import first_message, make_item, make_items, show
+from twenty48.agent import Player, Result
+from twenty48.board import first_message, make_item, show
 from twenty48.players import expert_move, play_expert
 
 
@@ -110,19 +109,10 @@ def test_a_reply_without_a_move_loses(endpoint: Endpoint, url: str) -> None:
     assert (played.end, played.calls) == ("wasted", 1)
 
 
-def test_games_that_fail_are_counted(endpoint: Endpoint, url: str) -> None:
+def test_an_error_of_the_endpoint_is_raised(endpoint: Endpoint, url: str) -> None:
     endpoint.down = True
-
-    async def some() -> tuple[list[Result], list[Exception]]:
-        player = Player(url)
-        try:
-            return await play_all(player, itertools.islice(make_items("train"), 3), concurrency=2)
-        finally:
-            await player.close()
-
-    played, failed = asyncio.run(some())
-    assert not played
-    assert [type(error) for error in failed] == [openai.BadRequestError] * 3
+    with pytest.raises(openai.BadRequestError):
+        play(url)
     assert not endpoint.posts
 
 
