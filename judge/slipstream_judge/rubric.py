@@ -28,7 +28,7 @@ def text_of(value: str) -> str:
     path = Path(value).expanduser()
     if one_line and value.strip():
         try:
-            if path.is_file():
+            if _is_file(path):
                 value = path.read_text()
             elif path.suffix in {".txt", ".md"} and " " not in value.strip():
                 raise ConfigError(f"judge.rubric: no file {value}")
@@ -37,6 +37,14 @@ def text_of(value: str) -> str:
     if not value.strip():
         raise ConfigError("judge.rubric is empty")
     return value.strip()
+
+
+def _is_file(path: Path) -> bool:
+    """False too for a text that no file can be called: a sentence of 256 characters is too long for a name."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def rubric_hash(text: str) -> str:

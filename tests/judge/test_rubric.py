@@ -37,7 +37,9 @@ def test_bad_rubrics_are_told_at_the_start(tmp_path):
         with pytest.raises(ConfigError):
             Rubrics(JudgeConfig(rubric=value))
     assert text_of("Look at README.md") == "Look at README.md"
-    assert text_of("x" * 5000) == "x" * 5000
+    for length in (255, 256, 300, 1023, 1024, 5000):
+        sentence = "Be kind. " * length
+        assert text_of(sentence[:length]) == sentence[:length].strip()
 
 
 def test_hash_is_of_the_text():
