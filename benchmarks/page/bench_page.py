@@ -52,14 +52,6 @@ def views(episodes: int) -> dict[str, tuple[str, str]]:
     }
 
 
-def fill(folder: Path, episodes: int) -> None:
-    """A store of so many episodes. What SQL puts into it is counted too: the page shows the counters first."""
-    store = filled(folder, episodes)
-    with store.db.write() as tx:  # type: ignore[attr-defined]
-        store.tallies.recount(tx)  # type: ignore[attr-defined]
-    store.close()
-
-
 async def at_the_server(plane: Plane) -> dict[str, float]:
     """Path → milliseconds, the median."""
     found = {}
@@ -106,7 +98,7 @@ async def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         engine = await LoraEngine().start()
-        fill(Path(folder), args.episodes)
+        filled(Path(folder), args.episodes).close()
         plane = Plane(settings(Path(folder), engine), engine)
         await plane.start()
         try:

@@ -2,19 +2,21 @@
 
     python benchmarks/store/bench_growth.py [--small 10000] [--large 1000000] [--only PART …]
 
-Parts: ``routes``, ``pins``, ``idle`` and ``forget`` (a control plane over a store that was filled with SQL), ``export``, ``runs`` and ``ingest``
-(``long_runs.py``), ``streams`` (``../proxy/burst.py``) and ``agree`` (``agreement.py``). The last line is one JSON object.
+Parts: ``routes``, ``pins``, ``idle`` and ``forget`` (control planes over two stores that were filled with SQL, asked by turns), ``export``,
+``runs`` and ``ingest`` (``long_runs.py``), ``streams`` (``../proxy/burst.py``) and ``agree`` (``agreement.py``). The last line is one JSON object;
+``load`` has the machine's load average before and after each part: with no other work on two cores it is below 2.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
+import os
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import agreement
@@ -28,53 +30,82 @@ import burst
 PARTS = (*grown.PARTS, "export", "runs", "ingest", "streams", "agree")
 CALLS, TURNS = 2_000, 150
 CASES = 100_000
+ROUTE_ROUNDS, PIN_ROUNDS = 9, 25
+LEAST_MS = 0.5
+"""A route is not called slower for less."""
+
+Found = dict[str, object]
 
 
-def of_size(episodes: int, parts: Collection[str]) -> dict[str, object]:
-    """What a store of so many episodes costs."""
-    found: dict[str, object] = {}
-    with tempfile.TemporaryDirectory() as name:
-        began = time.perf_counter()
-        store = grown.filled(Path(name), episodes)
-        say(f"{episodes} episodes", began)
-        if "export" in parts:
-            began = time.perf_counter()
-            found["export_us"] = long_runs.export_us(store, episodes)
-            say(f"export of {episodes}", began)
-        store.close()
-        if any(part in parts for part in grown.PARTS):
-            began = time.perf_counter()
-            found |= asyncio.run(grown.measure(Path(name), episodes, parts))
-            say(f"a control plane over {episodes}", began)
-    return found
+class Steps:
+    """Says on the standard error how each part ends."""
+
+    def __init__(self) -> None:
+        self.load: dict[str, list[float]] = {}
+
+    def run(self, part: str, made: Callable[[], Found]) -> Found:
+        began, before = time.perf_counter(), os.getloadavg()[0]
+        found = made()
+        self.load[part] = [round(before, 1), round(os.getloadavg()[0], 1)]
+        print(f"{part}: {time.perf_counter() - began:.1f} s {json.dumps(found)}", file=sys.stderr, flush=True)
+        return found
 
 
-def compared(small: dict[str, object], large: dict[str, object], parts: Collection[str]) -> dict[str, object]:
-    found: dict[str, object] = {"small": small, "large": large}
-    if "routes" in parts:
-        few, many = small["routes"], large["routes"]
-        assert isinstance(few, dict)
-        assert isinstance(many, dict)
-        growth = {route: round(many[route] / max(ms, 0.5), 2) for route, ms in few.items()}
-        worst = max(growth, key=lambda route: growth[route])
-        found |= {"route_growth_worst": growth[worst], "worst": worst, "route_growth": growth}
-    if "pins" in parts:
-        ms = float(str(large["pin_p99_ms"]))
-        found["pins_unanswered"] = large["pins_unanswered"]
-        found |= {"pin_p99_ms": ms, "pin_growth": round(ms / float(str(small["pin_p99_ms"])), 2)}
-    if "forget" in parts:
-        forget = large["forget"]
-        assert isinstance(forget, dict)
-        found |= {f"forget_{what}": figure for what, figure in forget.items()}
-    if "idle" in parts:
-        found["idle_cpu"] = large["idle_cpu"]
+def fill(folder: Path, episodes: int, parts: Collection[str]) -> Found:
+    """Makes a store, and exports it."""
+    store = grown.filled(folder, episodes)
+    found: Found = {}
     if "export" in parts:
-        found["export_growth"] = round(float(str(large["export_us"])) / float(str(small["export_us"])), 2)
+        found[f"export_us_{episodes}"] = long_runs.export_us(store, episodes)
+    store.close()
     return found
 
 
-def say(what: str, began: float) -> None:
-    print(f"{what}: {time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
+def routes(small: grown.GrownProcess, large: grown.GrownProcess) -> Found:
+    """Medians of each route, at rest, and how they have grown."""
+    asked = [(small.ask("routes"), large.ask("routes")) for _ in range(ROUTE_ROUNDS + 1)][1:]
+    few = {route: statistics.median(one[route] for one, _ in asked) for route in asked[0][0]}
+    many = {route: statistics.median(one[route] for _, one in asked) for route in few}
+    growth = {route: round(many[route] / max(ms, LEAST_MS), 2) for route, ms in few.items()}
+    worst = max(growth, key=lambda route: growth[route])
+    ms = {route: [round(few[route], 2), round(many[route], 2)] for route in few}
+    return {"route_growth_worst": growth[worst], "worst": worst, "route_growth": growth, "route_ms": ms}
+
+
+def pins(small: grown.GrownProcess, large: grown.GrownProcess) -> Found:
+    asked = [(small.ask("pins"), large.ask("pins")) for _ in range(PIN_ROUNDS + 1)][1:]
+    few, many = (statistics.median(column) for column in zip(*asked, strict=True))
+    found = {"pin_p99_ms": round(many, 1), "pin_p99_ms_small": round(few, 1), "pin_growth": round(many / few, 2)}
+    return {**found, "pin_worst_ms": round(max(many for _, many in asked), 1), "pins_unanswered": large.ask("refused")}
+
+
+def forget(large: grown.GrownProcess) -> Found:
+    return {f"forget_{what}": figure for what, figure in large.ask("forget").items()}
+
+
+def of_stores(small: int, large: int, parts: Collection[str], steps: Steps) -> Found:
+    """What two stores of so many episodes cost."""
+    found: Found = {}
+    with tempfile.TemporaryDirectory() as name:
+        folders = {episodes: Path(name) / str(episodes) for episodes in (small, large)}
+        for episodes, folder in folders.items():
+            found |= steps.run(f"fill {episodes}", lambda: fill(folder, episodes, parts))
+        if "export" in parts:
+            us = [float(str(found[f"export_us_{episodes}"])) for episodes in folders]
+            found["export_growth"] = round(us[1] / us[0], 2)
+        if any(part in parts for part in grown.PARTS):
+            few, many = (grown.GrownProcess(folder, episodes) for episodes, folder in folders.items())
+            made: dict[str, Callable[[], Found]] = {
+                "routes": lambda: routes(few, many),
+                "pins": lambda: pins(few, many),
+                "idle": lambda: {"idle_cpu_small": few.ask("idle"), "idle_cpu": many.ask("idle")},
+                "forget": lambda: forget(many),
+            }
+            for part in (part for part in made if part in parts):
+                found |= steps.run(part, made[part])
+            few.close()
+            many.close()
+    return found
 
 
 def main() -> None:
@@ -84,20 +115,19 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=10_000)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     args = parser.parse_args()
-    found: dict[str, object] = {"episodes": [args.small, args.large]}
+    steps = Steps()
+    found: Found = {"episodes": [args.small, args.large]}
     if any(part in args.only for part in (*grown.PARTS, "export")):
-        found |= compared(of_size(args.small, args.only), of_size(args.large, args.only), args.only)
-    for part, made in (
-        ("runs", lambda: long_runs.long_run(CALLS)),
-        ("ingest", lambda: long_runs.ingest(TURNS)),
-        ("streams", lambda: burst.burst(args.streams)),
-        ("agree", lambda: agreement.agreement(CASES)),
-    ):
-        if part in args.only:
-            began = time.perf_counter()
-            found |= made()
-            say(part, began)
-    print(json.dumps(found))
+        found |= of_stores(args.small, args.large, args.only, steps)
+    made: dict[str, Callable[[], Found]] = {
+        "runs": lambda: {**long_runs.long_run(CALLS)},
+        "ingest": lambda: {**long_runs.ingest(TURNS)},
+        "streams": lambda: burst.burst(args.streams),
+        "agree": lambda: {**agreement.agreement(CASES)},
+    }
+    for part in (part for part in made if part in args.only):
+        found |= steps.run(part, made[part])
+    print(json.dumps({**found, "load": steps.load}))
 
 
 if __name__ == "__main__":

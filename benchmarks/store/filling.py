@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from hashlib import md5
 
 from slipstream_proxy.store import schema
+from slipstream_proxy.store.driver import Tx
 from slipstream_proxy.store.protocol import Store
-from slipstream_proxy.store.rows import CallRow, EpisodeRow, GroupRow, RewardRow
+from slipstream_proxy.store.rows import BatchRow, CallRow, EpisodeRow, GroupRow, MemberRow, RewardRow
 
 NOW = float(int(time.time()))
 SPAN = 864_000.0
 """Seconds over which the episodes begin."""
 CALLS = 6
-GROUP = 8
+GROUP, BATCH = 8, 512
+"""Episodes of a group, and of a batch."""
+OPEN = 1000
+"""One episode of so many goes on for as long as it is looked at."""
+MODEL = "tiny"
 ID = "'e' || md5(i::VARCHAR)"
 EID = f"'-/' || {ID}"
+IS_OPEN = f"i % {OPEN} = {OPEN - 1}"
+HAS_OPEN = f"(i + 1) % {OPEN // GROUP} = 0"
+"""Of a group: the same, so that it still forms."""
 BLOB = "'abcdefgh'::BLOB"
 
 
@@ -34,42 +43,76 @@ def started_of(number: int, episodes: int) -> float:
 
 
 def fill(store: Store, episodes: int) -> None:
-    """Episodes of ``CALLS`` calls over ten days, done, rewarded and trained on; one in a thousand is open."""
+    """Episodes of ``CALLS`` calls over ten days, done, rewarded and trained on; one in ``OPEN`` goes on."""
     db = store.db  # type: ignore[attr-defined]
-    days = [schema.day_of(NOW - 86_400 * n) for n in range(10)]
+    days = [schema.day_of(NOW - 86_400 * n) for n in range(int(SPAN // 86_400) + 2)]
     store.calls.days.ensure(days)  # type: ignore[attr-defined]
-    started = f"{NOW} - {SPAN} * ({episodes} - i) / {episodes}"
     with db.write() as tx:
+        started = f"{NOW} - {SPAN} * ({episodes} - i) / {episodes}"
         tx.run(f"CREATE TEMP TABLE n AS SELECT i, {started} AS began FROM range({episodes}) r(i)")
-        ep = {
-            "eid": EID, "key": "'-'", "id": ID, "task": f"'t' || (i // {GROUP})", "split": "'train'", "tags": "'{}'", "model": "'m'",
-            "adapter": "'m'", "arm": "'live'", "state": "CASE WHEN i % 1000 = 999 THEN 'open' ELSE 'done' END", "started": "began",
-            "last_at": "began + 10", "ended": "began + 10", "calls": str(CALLS), "trained_calls": str(CALLS), "prompt_tokens": "600",
-            "completion_tokens": "120", "reward": "(i % 10) / 10.0", "grp": f"'g' || (i // {GROUP})", "grouped": "TRUE", "alike": "'a'",
-            "adapters": "'[\"m\"]'", "retried": "FALSE", "untagged": "FALSE", "last_end": f"CASE WHEN i % 1000 = 999 THEN {NOW} ELSE began + 10 END", "idle": "FALSE",
-        }  # fmt: skip
-        fields = tuple(EpisodeRow.__dataclass_fields__)
-        tx.run(f"INSERT INTO t_episodes SELECT {_columns(fields, ep)} FROM n")
-        reward = {"id": "'m' || i", "seq": "i", "eid": EID, "name": "'reward'", "source": "'agent'", "value": "(i % 10) / 10.0", "meta": "'{}'", "ts": "began + 10"}  # fmt: skip
-        tx.run(f"INSERT INTO t_rewards SELECT {_columns(RewardRow._fields, reward)} FROM n")
-        tx.run(f"INSERT INTO t_pins SELECT {EID}, 'm', 'm', 'live', began, i % 1000 = 999, '' FROM n")
-        group = {
-            "id": "'g' || i", "bucket": "'b' || i", "ordinal": "0", "kind": "'task'", "key": "'-'", "task": "'t' || i", "model": "'m'",
-            "split": "'train'", "state": "'trained'", "n": str(GROUP), "created": "0", "completed": "i", "ready_at": "i", "attempts": "0", "parked": "FALSE", "retry_at": "0",
-        }  # fmt: skip
-        tx.run(f"INSERT INTO t_groups SELECT {_columns(GroupRow._fields, group)} FROM n WHERE i < {episodes // GROUP}")
-        for d, day in enumerate(days):
-            call = {
-                "id": "'c' || lpad(i::VARCHAR, 12, '0') || k", "eid": EID, "number": "k", "ts": "began + k", "seconds": "0.5", "dialect": "'chat'",
-                "model": "'m'", "trained": "'m'", "adapter": "'m'", "status": "200", "outcome": "'ok'", "trainable": "TRUE", "sampling": "'{}'",
-                "temperature": "1.0", "keep_messages": "0", "keep_tokens": "0", "messages": "'[\"hello\"]'", "reply": "'[\"yes\"]'",
-                "finish": "'[\"stop\"]'", "prompt_tokens": "2", "completion_tokens": "2", "prompt_ids": BLOB, "completion_ids": BLOB,
-                "lengths": "'\\x02\\x00\\x00\\x00\\x02\\x00\\x00\\x00'::BLOB", "logprobs": BLOB, "body_hash": "''", "attempt": "0", "extra": "'{}'",
-            }  # fmt: skip
-            begin = NOW - 86_400 * d - (NOW % 86_400)
-            tx.run(
-                f"""INSERT INTO {schema.table_of(day)} SELECT {_columns(CallRow._fields, call)} FROM n, range({CALLS}) c(k)
-                WHERE began + k >= {begin} AND began + k < {begin + 86_400}"""
-            )
+        _episodes(tx)
+        _groups(tx, episodes)
+        for day in days:
+            _calls(tx, day)
         tx.run("DROP TABLE n")
+        store.tallies.recount(tx)  # type: ignore[attr-defined]
     db.settle()
+
+
+def _episodes(tx: Tx) -> None:
+    """Episodes, their rewards and pins, and the ids of what the spool brought in the last week."""
+    ep = {
+        "eid": EID, "key": "'-'", "id": ID, "task": f"'t' || (i // {GROUP})", "split": "'train'", "tags": "'{}'", "model": f"'{MODEL}'",
+        "adapter": f"'{MODEL}'", "arm": "'live'", "state": f"CASE WHEN {IS_OPEN} THEN 'open' ELSE 'done' END", "started": "began",
+        "last_at": "began + 10", "ended": f"CASE WHEN NOT {IS_OPEN} THEN began + 10 END", "calls": str(CALLS),
+        "trained_calls": str(CALLS), "prompt_tokens": "600", "completion_tokens": "120", "reward": "(i % 10) / 10.0",
+        "grp": f"CASE WHEN NOT {IS_OPEN} THEN 'g' || (i // {GROUP}) END", "grouped": "TRUE", "alike": "'a'", "adapters": f"'[\"{MODEL}\"]'",
+        "retried": "FALSE", "untagged": "FALSE", "last_end": f"CASE WHEN {IS_OPEN} THEN {NOW + 3600} ELSE began + 10 END", "idle": "FALSE",
+    }  # fmt: skip
+    tx.run(f"INSERT INTO t_episodes SELECT {_columns(tuple(EpisodeRow.__dataclass_fields__), ep)} FROM n")
+    reward = {"id": "'m' || i", "seq": "i", "eid": EID, "name": "'reward'", "source": "'agent'", "value": "(i % 10) / 10.0", "meta": "'{}'", "ts": "began + 10"}  # fmt: skip
+    tx.run(f"INSERT INTO t_rewards SELECT {_columns(RewardRow._fields, reward)} FROM n")
+    tx.run(f"INSERT INTO t_pins SELECT {EID}, '{MODEL}', '{MODEL}', 'live', began, {IS_OPEN}, '' FROM n")
+    tx.run(f"INSERT INTO t_seen SELECT 'm' || i, began + 10 FROM n WHERE began > {NOW - 7 * 86_400}")
+
+
+def _groups(tx: Tx, episodes: int) -> None:
+    """All are trained on, but those with an episode that goes on."""
+    group = {
+        "id": "'g' || i", "bucket": "'b' || i", "ordinal": "0", "kind": "'task'", "key": "'-'", "task": "'t' || i", "model": f"'{MODEL}'",
+        "split": "'train'", "state": f"CASE WHEN {HAS_OPEN} THEN 'forming' ELSE 'trained' END",
+        "n": f"CASE WHEN {HAS_OPEN} THEN {GROUP - 1} ELSE {GROUP} END", "created": f"CASE WHEN {HAS_OPEN} THEN {NOW} ELSE 0 END",
+        "completed": f"CASE WHEN NOT {HAS_OPEN} THEN i END", "ready_at": f"CASE WHEN NOT {HAS_OPEN} THEN i END",
+        "batch": f"'k' || (i * {GROUP} // {BATCH})", "attempts": "0", "parked": "FALSE", "retry_at": "0",
+    }  # fmt: skip
+    tx.run(f"INSERT INTO t_groups SELECT {_columns(GroupRow._fields, group)} FROM n WHERE i < {episodes // GROUP}")
+    batch = {
+        "id": "'k' || i", "lease": "'l' || i", "worker": "'t'", "model": f"'{MODEL}'", "state": "'trained'", "until": "0", "created": "i",
+        "step": "i",
+    }  # fmt: skip
+    tx.run(f"INSERT INTO t_batches SELECT {_columns(BatchRow._fields, batch)} FROM n WHERE i <= {episodes // BATCH}")
+    member = {
+        "batch": f"'k' || (i // {BATCH})",
+        "grp": f"'g' || (i // {GROUP})",
+        "eid": EID,
+        "reward": "(i % 10) / 10.0",
+        "advantage": "0.5",
+    }
+    which = f"NOT ((i // {GROUP}) + 1) % {OPEN // GROUP} = 0"
+    tx.run(f"INSERT INTO t_members SELECT {_columns(MemberRow._fields, member)} FROM n WHERE {which}")
+
+
+def _calls(tx: Tx, day: str) -> None:
+    call = {
+        "id": "'c' || lpad(i::VARCHAR, 12, '0') || k", "eid": EID, "number": "k", "ts": "began + k", "seconds": "0.5", "dialect": "'chat'",
+        "model": f"'{MODEL}'", "trained": f"'{MODEL}'", "adapter": f"'{MODEL}'", "status": "200", "outcome": "'ok'", "trainable": "TRUE",
+        "sampling": "'{}'", "temperature": "1.0", "keep_messages": "0", "keep_tokens": "0", "messages": "'[\"hello\"]'",
+        "reply": "'[\"yes\"]'", "finish": "'[\"stop\"]'", "prompt_tokens": "2", "completion_tokens": "2", "prompt_ids": BLOB,
+        "completion_ids": BLOB, "lengths": "'\\x02\\x00\\x00\\x00\\x02\\x00\\x00\\x00'::BLOB", "logprobs": BLOB, "body_hash": "''",
+        "attempt": "0", "extra": "'{}'",
+    }  # fmt: skip
+    begin = datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
+    tx.run(
+        f"""INSERT INTO {schema.table_of(day)} SELECT {_columns(CallRow._fields, call)} FROM n, range({CALLS}) c(k)
+        WHERE began + k >= {begin} AND began + k < {begin + 86_400}"""
+    )

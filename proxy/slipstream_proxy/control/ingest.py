@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.backoff import Backoff, rest
 from slipstream_proxy.control.erasure import blank
-from slipstream_proxy.control.reading import Item, Read, backlog, gather, parse, textless
+from slipstream_proxy.control.reading import Item, Read, backlog, gather, parse, stand_of, textless
 from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.segments import list_segments
@@ -88,6 +88,8 @@ class Ingester:
         self._batch = BATCH
         self._small = False
         self._seen = Seen()
+        self._stand: frozenset[tuple[str, int, int]] = frozenset()
+        """The spool's files (``stand_of``) before nothing new was found in them."""
         self._wake = asyncio.Event()
         self._snapshot_now = asyncio.Event()
         self._tidying = threading.Lock()
@@ -158,15 +160,26 @@ class Ingester:
                 if self._small and not self._waiting:
                     await asyncio.sleep(min(POLL, self.stats.commit_seconds))
                 continue
+            await self._rest(backoff)
+
+    async def _rest(self, backoff: Backoff) -> None:
+        """Until something is written, or for a while if the store takes nothing. A look at files that are as they were
+        costs no thread.
+        """
+        while True:
             self._wake.clear()
             await rest(backoff.pause, self._wake)
+            if self.stats.broken is not None or stand_of(self.dir) != self._stand:
+                return
 
     async def round(self) -> bool:
         """Ingest one batch. False: there was nothing."""
         async with self._lock:
             started = time.monotonic()
+            stand = stand_of(self.dir)
             reads, items, positions = await in_thread(self._read)
             if not reads:
+                self._stand = stand
                 self.stats.lag_seconds = 0.0
                 return False
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
@@ -87,6 +88,17 @@ def read_writer(
             if last:
                 return  # being written just now, or its writer died: the next one of its name says which
             on_torn(writer, number, path, segment.torn, segment.offset)
+
+
+def stand_of(folder: Path) -> frozenset[tuple[str, int, int]]:
+    """Name, size and time of each of the spool's files: while it is the same, nothing has been written. Cheap."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                stat = entry.stat()
+                found.append((entry.name, stat.st_size, stat.st_mtime_ns))
+    return frozenset(found)
 
 
 def ends(found: dict[str, list[tuple[int, Path]]]) -> dict[str, Position]:

@@ -68,6 +68,8 @@ class Lifecycle:
 
     def _expire_orphans(self, tx: Tx, now: float) -> None:
         """What is known to have no orphans is not searched for them."""
+        if self.memory.orphans is None and not self.db.shared:
+            self.memory.orphans = self.rewards.orphans(tx)
         orphans = self.memory.orphans
         if orphans is not None:
             orphans -= self.rewards.expire_orphans(tx, now, list(orphans)) if orphans else set()

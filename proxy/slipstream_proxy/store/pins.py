@@ -10,6 +10,8 @@ from slipstream_proxy.store.values import Pin, PinAsk
 
 ROWS = 1_000
 """Of one statement."""
+FEW = 512
+"""Pins whose episodes are looked up together: an index finds these."""
 
 
 class PinTable:
@@ -89,5 +91,8 @@ class PinTable:
 
     def expire(self, tx: Tx, before: float) -> None:
         """A pin of before then whose episode never had a call is let go."""
-        sql = "UPDATE t_pins SET active = FALSE WHERE active AND ts < ? AND eid NOT IN (SELECT eid FROM t_episodes)"
-        tx.run(sql, (before,))
+        old = [eid for (eid,) in tx.all("SELECT eid FROM t_pins WHERE active AND ts < ?", (before,))]
+        for begin in range(0, len(old), FEW):
+            some = old[begin : begin + FEW]
+            there = {eid for (eid,) in tx.all(f"SELECT eid FROM t_episodes WHERE eid {IN}", (some,))}
+            self.release(tx, [eid for eid in some if eid not in there])

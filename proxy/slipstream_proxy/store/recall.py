@@ -58,7 +58,8 @@ class Recall:
         highest = [r[0] for table in tables for r in tx.all(f"SELECT max(id) FROM {table}") if r[0]]
         memory.calls.begin(max(highest, default=None))
         memory.mutations.begin(tx.all("SELECT max(id) FROM t_seen")[0][0])
-        memory.orphans = self.rewards.orphans(tx)
+        if memory.orphans is None:
+            memory.orphans = self.rewards.orphans(tx)
 
     def known(self, tx: Tx, eids: Collection[str]) -> dict[str, EpisodeRow]:
         """The episodes that there are of these."""

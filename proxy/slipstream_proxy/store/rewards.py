@@ -15,6 +15,9 @@ from slipstream_proxy.store.scoring import LatestReward, combine
 from slipstream_proxy.store.tallies import TallyTable
 from slipstream_proxy.store.values import Name, Rules
 
+ORPHAN = "NOT EXISTS (SELECT 1 FROM t_episodes e WHERE e.eid = r.eid)"
+"""Of a reward ``r``. PostgreSQL compares NOT IN row by row where what is in does not fit its memory."""
+
 
 class RewardTable:
     def __init__(self, db: Driver, rules: Rules, memory: Memory, tallies: TallyTable) -> None:
@@ -96,8 +99,7 @@ class RewardTable:
 
     def orphans(self, tx: Tx) -> set[str]:
         """Episodes with rewards and no calls."""
-        sql = "SELECT DISTINCT eid FROM t_rewards WHERE eid NOT IN (SELECT eid FROM t_episodes)"
-        return {eid for (eid,) in tx.all(sql)}
+        return {eid for (eid,) in tx.all(f"SELECT DISTINCT eid FROM t_rewards r WHERE {ORPHAN}")}
 
     def count_orphans(self, tx: Tx) -> int:
         """Episodes with rewards and no calls. Where nobody else writes they are known by now."""
@@ -112,8 +114,7 @@ class RewardTable:
         if orphans is not None:
             found = tx.all(f"SELECT DISTINCT eid FROM t_rewards WHERE ts < ? AND eid {IN}", (old, orphans))
         else:
-            sql = "SELECT DISTINCT eid FROM t_rewards WHERE ts < ? AND eid NOT IN (SELECT eid FROM t_episodes)"
-            found = tx.all(sql, (old,))
+            found = tx.all(f"SELECT DISTINCT eid FROM t_rewards r WHERE ts < ? AND {ORPHAN}", (old,))
         eids = [eid for (eid,) in found]
         if eids:
             known = {e for (e,) in tx.all(f"SELECT eid FROM t_expired WHERE eid {IN}", (eids,))}

@@ -115,6 +115,7 @@ INDEXES = (
     "CREATE INDEX IF NOT EXISTS i_episodes_running ON t_episodes (last_end) WHERE state = 'open'",
     "CREATE INDEX IF NOT EXISTS i_episodes_started ON t_episodes (started, eid)",
     "CREATE INDEX IF NOT EXISTS i_episodes_id ON t_episodes (id)",
+    "CREATE INDEX IF NOT EXISTS i_pins_active ON t_pins (adapter) WHERE active",
     "CREATE INDEX IF NOT EXISTS i_groups_state ON t_groups (state, ready_at)",
     "CREATE INDEX IF NOT EXISTS i_groups_bucket ON t_groups (bucket)",
     "CREATE INDEX IF NOT EXISTS i_members_eid ON t_members (eid)",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 
 import duckdb
@@ -9,7 +10,7 @@ from tests.support.plane import until
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.ingest import of_a_record
 from slipstream_proxy.records import Kind
-from slipstream_proxy.segments import list_segments
+from slipstream_proxy.segments import encode, list_segments
 from slipstream_proxy.spool import SpoolWriter
 from slipstream_proxy.store.driver import StoreError
 
@@ -139,3 +140,38 @@ async def test_a_full_disk_skips_no_record(plane, monkeypatch):
     for episode in ("e1", "e2"):
         assert (await plane.seen(episode))["call_list"][0]["messages"]
     assert (plane.deps.ingester.stats.skipped, plane.deps.ingester.stats.unreadable) == (0, 0)
+
+
+async def test_at_rest_the_files_are_looked_at_and_not_read(plane, monkeypatch):
+    await plane.call("e1")
+    await plane.seen("e1")
+    ingester, reads = plane.deps.ingester, []
+    read = ingester._read
+    monkeypatch.setattr(ingester, "_read", lambda: reads.append(1) or read())
+    await asyncio.sleep(0.3)  # the round that finds nothing
+    reads.clear()
+    await asyncio.sleep(1.0)
+    assert reads == []
+    await plane.call("e2")  # of another process, which wakes nobody here
+    await plane.seen("e2")
+    assert reads
+
+
+async def test_a_record_whose_end_comes_later_is_read_when_it_is_there(plane):
+    await plane.call("e1")
+    await plane.seen("e1")
+    data = encode(Kind.MUTATION, {"id": new_id(), "op": "reward", "at": 1.0, "data": {
+        "key": "-", "episode": "e1", "reward": {"value": 0.25}}})  # fmt: skip
+    path = plane.config.spool_dir / "data7-00000001.seg"
+    for part in (data[:9], data[9:-3]):
+        with path.open("ab") as file:
+            file.write(part)
+        await asyncio.sleep(0.3)
+        assert (await plane.ask("GET", "/episodes/e1"))[1]["rewards"] == []
+    with path.open("ab") as file:
+        file.write(data[-3:])
+    await until(lambda: _rewarded(plane))
+
+
+async def _rewarded(plane) -> bool:
+    return bool((await plane.ask("GET", "/episodes/e1"))[1]["rewards"])

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from slipstream_proxy.control import reading
-from slipstream_proxy.control.reading import gather, parse, read_writer
+from slipstream_proxy.control.reading import gather, parse, read_writer, stand_of
 from slipstream_proxy.records import Kind
 from slipstream_proxy.segments import encode, list_segments
 from slipstream_proxy.store.values import Position
@@ -78,3 +78,18 @@ def test_batches_end_where_they_are_told_to(tmp_path):
         positions |= {r.writer: r.position for r in found}
     assert seen == [float(i) for i in range(40)]
     assert gather(tmp_path / "nowhere", {}, 7, 2**20, lambda *_: None) == []
+
+
+def test_what_stands_in_the_spool_is_another_after_each_write(tmp_path):
+    assert stand_of(tmp_path / "none") == stand_of(tmp_path) == frozenset()
+    seen = [stand_of(tmp_path)]
+    path = tmp_path / "data0-00000001.seg"
+    for part in (b"", b"abc", b"d"):
+        with path.open("ab") as file:
+            file.write(part)
+        seen.append(stand_of(tmp_path))
+    assert stand_of(tmp_path) == seen[-1]
+    (tmp_path / "data0-00000002.seg").touch()
+    path.unlink()
+    seen.append(stand_of(tmp_path))
+    assert len(set(seen)) == len(seen)

@@ -96,3 +96,21 @@ def test_an_episode_that_was_ended_is_not_opened_again(store):
     store.sweep(NOW + 1000)
     store.ingest([done("b", at=NOW + 1001), call("b", at=NOW + 1002)], {})
     assert states(store)["b"] == "done"
+
+
+def test_where_nobody_else_writes_orphans_are_searched_for_once(opened, url, monkeypatch):
+    first = opened(orphan_ttl=100)
+    first.ingest([call("a"), reward("a"), reward("nobody")], {})
+    first.close()
+    store = opened(orphan_ttl=100)
+    searched = []
+    look = store.rewards.orphans
+    monkeypatch.setattr(store.rewards, "orphans", lambda tx: searched.append(1) or look(tx))
+    for second in range(0, 200, 20):
+        store.sweep(NOW + second)
+    assert store.statistics.counts(NOW)["orphans"] == 0
+    if url.startswith("duckdb"):
+        assert len(searched) == 1
+        store.ingest([reward("late", at=NOW + 200)], {})
+        assert len(searched) == 1
+    assert store.rewards.acknowledge("-", "nobody", None, NOW) is None, "it has expired"

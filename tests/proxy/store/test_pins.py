@@ -6,7 +6,8 @@ import threading
 
 from tests.support.records import NOW, call, mutation
 
-from slipstream_proxy.store.values import Pin
+from slipstream_proxy.store.pins import FEW
+from slipstream_proxy.store.values import Pin, PinAsk
 
 
 def test_the_first_pin_stays(store):
@@ -40,6 +41,16 @@ def test_a_pin_without_calls_is_let_go(opened):
     assert store.pins.open() == {"m@1": 1}
     store.sweep(NOW + 200)
     assert store.pins.open() == {}
+
+
+def test_of_many_old_pins_those_with_calls_stay(opened):
+    store = opened(idle_timeout=100)
+    count = FEW + 10
+    store.pins.pin_many([PinAsk("-", f"e{n}", "m", "m@1", "live", NOW) for n in range(count)])
+    there = [call(f"e{n}", adapter="m@1", at=NOW + 150) for n in (0, FEW, count - 1)]
+    store.ingest(there, {})
+    store.sweep(NOW + 200)
+    assert store.pins.open() == {"m@1": len(there)}
 
 
 def test_many_ask_for_one_pin(store):

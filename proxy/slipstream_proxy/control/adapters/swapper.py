@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 GRACE = 3.0
 """Seconds between the moment an adapter is no longer served and its unloading: a worker may still hold a pin to it."""
 TICK = 0.5
+PINS_SHARE, PINS_CHEAP, PINS_REST = 0.005, 0.003, 2.0
+"""Counting the open episodes' pins takes at most this share of the time, unless a count takes fewer seconds than
+``PINS_CHEAP``; the rest after one is at most ``PINS_REST`` seconds, fewer than ``GRACE``."""
 FIRST_CHECK = 5.0
 S = AdapterState
 
@@ -56,6 +59,8 @@ class Swapper:
         """Adapter → since when the engine answers 5xx for it (monotonic)."""
         self._tidied: tuple[int, frozenset[str]] | None = None
         """What the last look for files to delete saw: nothing can have come since if this is the same."""
+        self._count_after = 0.0
+        """Monotonic: before, the pins are not counted again."""
         self._gone: set[str] = set()
         """Finished adapters that have no files any more."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -120,11 +125,16 @@ class Swapper:
         await in_thread(self._forget_files)
 
     async def _pins(self) -> None:
-        if (store := self.stores.current) is not None:
-            try:
-                self.registry.pins = await in_thread(store.pins.open)
-            except Exception as e:
-                log.warning("pins cannot be read, keeping the known ones: %s", e)
+        """How many open episodes each adapter has. In a large store that is counted less often."""
+        if (store := self.stores.current) is None or (began := time.monotonic()) < self._count_after:
+            return
+        try:
+            self.registry.pins = await in_thread(store.pins.open)
+        except Exception as e:
+            log.warning("pins cannot be read, keeping the known ones: %s", e)
+        now = time.monotonic()
+        if now - began > PINS_CHEAP:
+            self._count_after = now + min((now - began) / PINS_SHARE, PINS_REST)
 
     async def _waits(self, adapter: Adapter) -> bool:
         """The gate has it wait for the verdict on what is served (``gate.pace``); of those that wait the
