@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import fcntl
 import ipaddress
 import logging
@@ -21,6 +23,8 @@ from slipstream.operate.supervisor import Child, Supervisor
 log = logging.getLogger(__name__)
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
 START_SECONDS = 60.0
+ANNOUNCE_EVERY = 1.0
+"""Seconds between tries to write down where the proxy is."""
 
 
 def is_loopback(host: str) -> bool:
@@ -148,7 +152,8 @@ class Parent:
     async def _wait_up(self) -> None:
         """Until the data plane answers."""
         if await self.supervisor.until(self.workers[0], self._answers, START_SECONDS):
-            self._announce()
+            print(f"slipstream proxy on {self.url}", flush=True)
+            await self._announce()
         elif not self.supervisor.stopping.is_set():
             raise StartError("the data plane did not start")
 
@@ -158,6 +163,20 @@ class Parent:
             raise StartError(f"the data plane did not start ({dead.name} ended)")
         return await answers(f"{self.url}/healthz")
 
-    def _announce(self) -> None:
-        announce_proxy(self.config.root, self.url)
-        print(f"slipstream proxy on {self.url}", flush=True)
+    async def _announce(self) -> None:
+        """Write down where it is. Agents are served meanwhile, should the disk be full."""
+        told = False
+        while not self.supervisor.stopping.is_set():
+            try:
+                announce_proxy(self.config.root, self.url)
+                return
+            except OSError as e:
+                if not told:
+                    log.warning(
+                        "%s cannot be written, so commands find this proxy by --url only: %s",
+                        self.config.root / FILE,
+                        e,
+                    )
+                told = True
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.supervisor.stopping.wait(), ANNOUNCE_EVERY)

@@ -17,7 +17,7 @@ import httpx
 import pytest
 import tomli_w
 from tests.support import process, slipstream, wait_for
-from tests.support.dataplane import ASK, eventually, post
+from tests.support.dataplane import ASK, eventually, post, read_request
 from tests.support.fake_engine import FakeEngine
 
 from slipstream.config import Config
@@ -28,6 +28,7 @@ from slipstream_proxy.data.wire.errors import RequestRefused
 
 URLS = ["http://a/", "http://b"]
 A, B = "http://a", "http://b"
+STREAM = {**ASK, "stream": True}
 
 
 def tables(tmp_path: Path, count: int = 2) -> list[HangTable]:
@@ -235,3 +236,80 @@ async def test_two_workers_and_an_engine_that_hangs(tmp_path):
     finally:
         await engine.stop()
     assert os.path.exists(data / "hangs")
+
+
+def test_neither_a_head_nor_an_error_clears_a_hang(views):
+    one, _ = views
+    one.mark_down(A, hung=True)
+    one.found(A)
+    assert not refused(one, A, "c1")
+    one.mark_reached(A)
+    one.finished(A, "c1", well=False)
+    assert one.trouble[A].hung and not refused(one, A, "c2"), "the next call tries it out"
+    one.finished(A, "c2", well=True)
+    assert not one.trouble and not one.trying
+    one.mark_doubtful(B)
+    one.mark_reached(B)
+    assert not one.trouble
+
+
+class HalfAlive:
+    """An engine whose server lives and whose model hangs: streams get a head and ``first``, bad requests an error."""
+
+    def __init__(self, first: bytes) -> None:
+        self.first, self.asked, self.well = first, 0, False
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                asked = await read_request(reader)
+                if b"GET /health" in asked:
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                elif b"bad" in asked:
+                    writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\n{}")
+                else:
+                    self.asked += 1
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + self.first)
+                    await writer.drain()
+                    if not self.well:
+                        await asyncio.sleep(60)
+                    writer.write(b"data: [DONE]\n\n")
+                    writer.close()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+
+
+@pytest.mark.parametrize("first", [b"", b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'])
+async def test_an_engine_that_begins_each_stream_and_ends_none(start, serve, first):
+    """A call that begins every tenth of a second keeps nothing alive, nor does what a server says by itself."""
+    engine = HalfAlive(first)
+    proxy = await start(engine={"urls": [await serve(engine)]}, proxy={"upstream_timeout": 3.0})
+    if first:  # its first tokens are heard for as long as calls may begin
+        await asyncio.gather(*(post(proxy.url, STREAM) for _ in range(3)), return_exceptions=True)
+    calls: list[asyncio.Task[tuple[int, object, bytes]]] = []
+
+    def refusals() -> int:
+        return sum(c.done() and not c.exception() and c.result()[0] == 503 for c in calls)
+
+    async with asyncio.timeout(60.0):
+        while refusals() < 20:
+            calls.append(asyncio.create_task(post(proxy.url, STREAM)))
+            calls.append(asyncio.create_task(post(proxy.url, {**ASK, "user": "bad"})))
+            await asyncio.sleep(0.1)
+    began = engine.asked
+    more = await asyncio.gather(*(post(proxy.url, STREAM) for _ in range(30)), return_exceptions=True)
+    assert engine.asked - began <= 2, "one call at a time"
+    assert sum(isinstance(r, tuple) and r[0] == 503 for r in more) >= 28
+    engine.well = True
+
+    async def answered() -> bool:
+        status, _, body = await post(proxy.url, STREAM)
+        return status == 200 and b"[DONE]" in body
+
+    async with asyncio.timeout(30.0):
+        while not await answered():
+            await asyncio.sleep(0.1)
+    assert not proxy.plane.live.trouble and not proxy.plane.live.trying
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import socket
 
@@ -10,6 +12,8 @@ import pytest
 
 from slipstream.config import Config
 from slipstream.errors import StartError
+from slipstream.operate.running import running_proxy
+from slipstream_proxy import parent as module
 from slipstream_proxy.parent import CONFIG_ENV, Parent, bind, check_bind, is_loopback, lock
 
 
@@ -71,3 +75,23 @@ def test_each_child_gets_the_configuration_and_the_workers_the_socket(tmp_path):
         assert child.env["SLIPSTREAM_KEYED"] == "1"
         assert child.max_failures is None  # it is started again for ever
     sock.close()
+
+
+async def test_a_disk_that_takes_no_file_ends_no_proxy(tmp_path, monkeypatch, caplog):
+    """It says where it is as soon as it can, and warns once."""
+    monkeypatch.setattr(module, "ANNOUNCE_EVERY", 0.02)
+    (tmp_path / "proxy.json.tmp").mkdir()  # no file can be written there
+    with bind("127.0.0.1", 0) as sock:
+        parent = Parent(Config(data_dir=str(tmp_path)), sock)
+        with caplog.at_level(logging.WARNING):
+            telling = asyncio.create_task(parent._announce())
+            await asyncio.sleep(0.2)
+        assert not telling.done() and len(caplog.records) == 1 and "--url" in caplog.text
+        (tmp_path / "proxy.json.tmp").rmdir()
+        await asyncio.wait_for(telling, 10.0)
+        assert running_proxy(tmp_path) == parent.url
+        (tmp_path / "proxy.json.tmp").mkdir()
+        telling = asyncio.create_task(parent._announce())
+        await asyncio.sleep(0.1)
+        parent.supervisor.stopping.set()
+        await asyncio.wait_for(telling, 10.0)

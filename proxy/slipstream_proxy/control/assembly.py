@@ -61,7 +61,7 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         swapper=Swapper(registry, trials, journal, lifecycle, fleet, engines, lease, publisher, stores),
         metrics=metrics,
         health=StoreHealth(probe_of(config.store_url)),
-        judges=JudgeBoard(config.judge.name),
+        judges=JudgeBoard(config.judge.name, config.judge.names),
         texter=TokenTexter(config),
         forgetter=Forgetter(stores, config.store.archive),
         pins=PinQueue(stores),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from slipstream import contract as c
 from slipstream_proxy.store.protocol import Judging
 
@@ -12,14 +14,17 @@ AGREEMENT_EVERY = 60.0
 
 
 class JudgeBoard:
-    def __init__(self, name: str) -> None:
-        """``name``: ``judge.name``, for as long as no copy has reported."""
+    def __init__(self, name: str, names: Collection[str] = ()) -> None:
+        """``name``: ``judge.name``, for as long as no copy has reported. ``names``: what else the judge writes."""
         self.name = name
+        self.written = {name, *names}
+        """Reward names that the judge writes here, or has written since the start: no agent may use them."""
         self._reports: dict[str, c.JudgeStatus] = {}
         self._agreements: dict[str, c.JudgeAgreement] = {}
         self._looked = float("-inf")
 
     def report(self, report: c.JudgeReport, now: float) -> None:
+        self.written.update(report.names)
         self._reports[report.worker] = c.JudgeStatus(**report.model_dump(), at=now)
 
     def judges(self, now: float) -> list[c.JudgeStatus]:

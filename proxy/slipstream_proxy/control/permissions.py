@@ -3,15 +3,17 @@
 ======== ============== =========================================================
 source   scopes         who that is
 ======== ============== =========================================================
-judge    judge          the judge; only such a key may use the judge's reward name
-human    grade          people: they may correct the judge, so they may use its name
+judge    judge          the judge; only such a key may use the judge's reward names
+human    grade          people: they may correct the judge, so they may use its names
 others   the route's    agents and services, under names of their own
 ======== ============== =========================================================
 
-``admin`` may write all of them. ``grade``, ``judge`` and ``admin`` may score episodes of other keys.
+``admin`` may write all of them. ``Judge`` is the source ``judge`` too: people would read it so. ``grade``, ``judge`` and ``admin`` may score episodes of other keys.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from slipstream_proxy.control.http import ADMIN, GRADE, JUDGE, Caller
 from slipstream_proxy.control.problem import Problem
@@ -24,7 +26,7 @@ OF_OTHERS = (GRADE, JUDGE, ADMIN)
 
 def check_source(caller: Caller, source: str, field: str) -> None:
     """Raises ``Problem`` 403: the source belongs to another scope."""
-    needed = SOURCES.get(source)
+    needed = SOURCES.get(source.lower())
     if needed is not None and not caller.may((needed,)):
         raise Problem(
             403,
@@ -41,13 +43,16 @@ def check_source(caller: Caller, source: str, field: str) -> None:
         )
 
 
-def check_reward(caller: Caller, name: str, source: str, judge_name: str, *, field: str = "body") -> None:
-    """Raises ``Problem`` 403: the key may not use this source, or not the judge's reward name under it."""
+def check_reward(caller: Caller, name: str, source: str, judge_names: Collection[str], *, field: str = "body") -> None:
+    """Raises ``Problem`` 403: the key may not use this source, or not a name of the judge's under it.
+
+    ``judge_names``: reward names that the judge writes.
+    """
     check_source(caller, source, f"{field}.source")
-    if name == judge_name and source not in SOURCES and not caller.admin:
+    if name.lower() in {n.lower() for n in judge_names} and source.lower() not in SOURCES and not caller.admin:
         raise Problem(
             403,
-            f"{name!r} is the judge's reward name (judge.name)",
+            f"{name!r} is a reward name of the judge's",
             field=f"{field}.name",
             fix="choose a name of your own and give it a weight in reward.weights",
         )

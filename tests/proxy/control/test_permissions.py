@@ -48,7 +48,7 @@ def test_two_scopes_may_do_what_either_may():
         for source, name in itertools.product(SOURCES, NAMES):
             allowed = any((source, name) in MAY[s] for s in pair)
             try:
-                check_reward(Caller("k", frozenset(pair)), name, source, "judge")
+                check_reward(Caller("k", frozenset(pair)), name, source, {"judge"})
             except Problem as p:
                 assert not allowed and p.status == 403, (pair, source, name)
             else:
@@ -102,3 +102,29 @@ async def test_an_inference_key_cannot_stand_in_for_the_judge(filled):
     assert status == 200
     r = await filled.client.get(API + "/episodes/e0?key=k", headers=filled.as_())
     assert (await r.json())["rewards"] == []
+
+
+async def test_no_agent_writes_a_name_of_a_judge(make_plane):
+    """Neither the function's beside a model's, nor one that a judge with a configuration of its own reports."""
+    plane = await make_plane(judge={"model": "openai/m", "function": "scores:length", "name": "quality"})
+    await plane.call("e0", key="k")
+    await plane.seen("e0", key="k")
+
+    async def status(name: str, source: str = "agent", scope: str = "inference") -> int:
+        body = {"name": name, "source": source, "value": 1.0}
+        return (await plane.ask("POST", "/episodes/e0/rewards", body, key="k", scopes=[scope]))[0]
+
+    report = {"worker": "j", "names": ["elsewhere"]}
+    assert (await plane.ask("POST", "/judge/report", report, scopes=["judge"]))[0] == 200
+    for name in ("quality", "function", "Function", "elsewhere"):
+        assert await status(name) == 403, name
+        assert await status(name, "human", "grade") == 200, name
+        assert await status(name, "judge", "judge") == 200, name
+    assert await status("judge") == 200, "not a judge's name here"
+
+
+async def test_no_other_spelling_of_a_source_stands_for_a_judge_or_a_person(filled):
+    for source in ("Judge", "JUDGE", "Human", "humaN"):
+        body = {"name": "reward", "source": source, "value": 1.0}
+        status, answer = await filled.ask("POST", "/episodes/e0/rewards", body, key="k", scopes=["inference", "reward"])
+        assert (status, answer["error"]["field"]) == (403, "body.source"), source

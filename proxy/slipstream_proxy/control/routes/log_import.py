@@ -183,7 +183,7 @@ async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) 
 def _rewards(ctx: Ctx, body: ImportIn) -> list[c.RewardIn]:
     values = {**body.metrics, **({} if body.reward is None else {"reward": body.reward})}
     for name in values:
-        check_reward(ctx.caller, name, UPSTREAM, ctx.deps.config.judge.name)
+        check_reward(ctx.caller, name, UPSTREAM, ctx.deps.judges.written)
     # the key: importing it again changes nothing, importing it with another value corrects it
     return [
         c.RewardIn(name=name, value=value, source=UPSTREAM, key=f"import-{name}-{value!r}")

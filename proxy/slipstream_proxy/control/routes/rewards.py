@@ -21,7 +21,7 @@ CALL_PATIENCE = 2.0
 async def post_reward(ctx: Ctx) -> web.StreamResponse:
     deps = ctx.deps
     body: c.RewardIn = ctx.body
-    check_reward(ctx.caller, body.name, body.source, deps.config.judge.name)
+    check_reward(ctx.caller, body.name, body.source, deps.judges.written)
     episode = ctx.path("episode")
     key = await _owner(ctx, episode)
     ack: c.RewardAck | None = c.RewardAck(stored=True, known=False)

@@ -1,7 +1,6 @@
 """One captured call, from its request's bytes to its record.
 
-The methods stand in the order of a call's way: ``begin``, ``_choose``, ``_send``, the engine's reply
-(``on_headers_complete`` to ``on_message_complete``), ``_record``, ``_deliver``, ``end``, and then what can go wrong.
+The methods stand in the order of a call's way, from ``begin`` to ``end``. Then comes what can go wrong.
 All of it runs in callbacks of the client's and the engine's connections. Nothing may raise into a transport: the
 client gets an error of its own format instead.
 """
@@ -76,9 +75,7 @@ class ActiveCall(Receiver):
         self.hide: Hide | None = None
         self.names: Names | None = None
         self.back: ReplyTranslator | None = None
-        """Asked as a chat completion: this makes the client's format of the reply, and ``plain`` is what the client
-        asked.
-        """
+        """Asked as a chat completion: this makes the client's format of the reply. ``plain``: what the client asked."""
         self.plain: Payload | None = None
         self.path = request.path
         self.servers: list[str] = []
@@ -163,8 +160,8 @@ class ActiveCall(Receiver):
     def on_headers_complete(self, head: ResponseHead) -> None:
         live = self.services.live
         self.reply.begin(head, time.time())
-        if (live.trouble or live.trying) and self.target.kind != "upstream":
-            live.mark_up(self.upstream, self.id)
+        if live.trouble:
+            live.mark_reached(self.upstream)
         if self.reply.stream:
             self.relayed = True
             self.sink.send_head(head.status, self.response_fields())
@@ -174,6 +171,8 @@ class ActiveCall(Receiver):
         events = self.reply.events
         if events is None:
             return
+        if self.services.live.trying and self.reply.lasts(time.time()):
+            self.services.live.mark_up(self.upstream, self.id)
         part: bytes | None
         try:
             if events.single(data):
@@ -206,10 +205,12 @@ class ActiveCall(Receiver):
     def on_message_complete(self) -> None:
         self.sent = None
         self.reply.replied = time.time()
+        head, live = self.reply.head, self.services.live
+        assert head is not None
+        if live.trouble or live.trying:
+            live.finished(self.upstream, self.id, well=head.status < 400 and not self.reply.failed)
         if self.ended:
             return
-        head = self.reply.head
-        assert head is not None
         if head.status >= 400 and not self.relayed:
             for step in self.services.steps.rejected:
                 if step.rejected(self, head.status):

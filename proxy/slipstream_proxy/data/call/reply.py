@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.dialects.base import EventCutter
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.wire.http1 import ResponseHead
+
+LASTS: Final = 1.0
+"""Seconds after its head at which a stream that goes on shows that the model computes. A server sends the head by
+itself, and may have had the first token.
+"""
 
 
 class EngineReply:
@@ -38,6 +43,10 @@ class EngineReply:
         self.stream = head.status == 200 and head.content_type.startswith(b"text/event-stream")
         if self.stream:
             self.events = EventCutter()
+
+    def lasts(self, now: float) -> bool:
+        """Whether a part that comes now shows that the model computes."""
+        return self.first is not None and now - self.first >= LASTS
 
     def body(self) -> bytes:
         return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)

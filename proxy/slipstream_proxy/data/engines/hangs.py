@@ -1,8 +1,9 @@
 """Which engines hang, as the workers of one proxy tell each other: a table in memory that they share, a row for each
 engine.
 
-A row holds since when calls hang there (monotonic seconds, 0: they do not), when a call brought a byte last, and which
-worker's call tries the engine out, since when. Health checks write nothing here: an engine may answer them and hang.
+A row holds since when calls hang there (monotonic seconds, 0: they do not), when a reply's body brought a byte last,
+and which worker's call tries the engine out, since when. Health checks write nothing here: an engine may answer them
+and hang.
 """
 
 from __future__ import annotations
@@ -76,13 +77,13 @@ class HangTable:
         return since
 
     def hear(self, url: str, when: float) -> None:
-        """A call brought a byte then."""
+        """A reply's body brought a byte then."""
         at = self._rows.get(url)
         if at is not None and when > _TIME.unpack_from(self._table, at + _HEARD)[0]:
             _TIME.pack_into(self._table, at + _HEARD, when)
 
     def silent(self, url: str) -> bool:
-        """Whether no call of any worker has brought a byte for as long as a call waits."""
+        """Whether no reply of any worker has brought a byte for as long as a call waits."""
         at = self._rows.get(url)
         heard = 0.0 if at is None else float(_TIME.unpack_from(self._table, at + _HEARD)[0])
         return not heard or time.monotonic() - heard > self._timeout

@@ -199,8 +199,21 @@ class LiveView:
             self.mark_down(url, hung=True)
         self.release(url, call)
 
+    def mark_reached(self, url: str) -> None:
+        """The head of a reply came. Of an engine that hung this says nothing: its server answers, not its model."""
+        trouble = self.trouble.get(url)
+        if trouble is not None and not trouble.hung:
+            del self.trouble[url]
+
+    def finished(self, url: str, call: str, *, well: bool) -> None:
+        """A reply came to its end. ``well``: it was no error."""
+        if well:
+            self.mark_up(url, call)
+        else:
+            self.release(url, call)
+
     def mark_up(self, url: str, call: str = "") -> None:
-        """It answered a call."""
+        """It answered a call: its model computes."""
         trouble = self.trouble.pop(url, None)
         if trouble is not None and trouble.hung:
             self._hung[url] = 0.0

@@ -247,7 +247,8 @@ async def _relay(request: web.BaseRequest, reply: aiohttp.ClientResponse, names:
         try:
             body = await _whole(reply)
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
-            raise RequestRefused(502, f"the model's server broke off: {type(e).__name__}", retry_after=1.0) from e
+            status = 504 if isinstance(e, TimeoutError) else 502
+            raise RequestRefused(status, f"the model's server broke off: {type(e).__name__}", retry_after=1.0) from e
         if names is not None:
             body = _renamed(body, *names, everywhere=reply.status >= 400)
         return WholeReply(status=reply.status, headers=headers, body=body)

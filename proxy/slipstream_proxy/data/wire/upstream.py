@@ -74,7 +74,7 @@ class UpstreamConnection:
         if self.receiver is None:  # bytes that nobody asked for
             self.drop()
             return
-        self.last = self.pool.heard = self.pool.now
+        self.last = self.pool.now
         self._received += len(data)
         try:
             if self._received > MAX_REPLY:
@@ -130,8 +130,11 @@ class UpstreamConnection:
                 raise RemoteProtocolError("too many heads with a status of 1xx")
 
     def _take_body(self, data: bytes) -> None:
-        receiver = self.receiver
+        receiver, head = self.receiver, self._head
         assert receiver is not None
+        assert head is not None
+        if head.status < 400:  # heads and errors also come from a server whose model hangs
+            self.pool.heard = self.pool.now
         if self._body is not None:
             pieces = self._body.feed(data)
             if pieces:
@@ -233,7 +236,7 @@ class Pool:
         self.now = self.loop.time()
         """As of the last ``sweep``: time-outs are of seconds."""
         self.heard = self.now
-        """When the latest byte came on any connection."""
+        """When the latest byte of a reply's body came on any connection."""
         self.idle: list[UpstreamConnection] = []
         self.all: set[UpstreamConnection] = set()
         self.closed = False
@@ -300,7 +303,7 @@ class Pool:
             pass
 
     def silent(self) -> bool:
-        """Whether no connection has brought a byte for as long as a request waits."""
+        """Whether no connection has brought a reply's byte for as long as a request waits."""
         return self.now - self.heard > self.timeout
 
     def sweep(self, now: float) -> None:
