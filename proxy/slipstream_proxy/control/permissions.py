@@ -8,7 +8,8 @@ human    grade          people: they may correct the judge, so they may use its 
 others   the route's    agents and services, under names of their own
 ======== ============== =========================================================
 
-``admin`` may write all of them. ``Judge`` is the source ``judge`` too: people would read it so. ``grade``, ``judge`` and ``admin`` may score episodes of other keys.
+``admin`` may write all of them. ``Judge`` is the source ``judge`` too: people would read it so. ``grade``, ``judge``
+and ``admin`` may score episodes of other keys.
 """
 
 from __future__ import annotations
