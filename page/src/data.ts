@@ -75,6 +75,8 @@ export interface Paged<T> {
   stalled: boolean;
   /** How far back it has looked, seconds since the epoch. */
   reached: number | null;
+  /** Why the next page did not come; `loadMore` asks for it again. */
+  stopped: string | null;
   loadMore: () => void;
   reload: () => void;
 }
@@ -91,6 +93,7 @@ export function usePages<T>(
     { path, rows: [], next: undefined, reached: null, stalled: false },
   );
   const busy = useRef(false);
+  const [stopped, setStopped] = useState<{ path: string; why: string } | null>(null);
   const mine = older.path === path ? older : { path, rows: [] as T[], next: undefined, reached: null, stalled: false };
   const head: ReturnType<typeof read> = first.data === null ? { rows: [], next: null } : read(first.data);
   const seen = new Set(head.rows.map(idOf));
@@ -106,9 +109,10 @@ export function usePages<T>(
         // rows that new ones push out of the first page are kept: the page after them began there
         const kept = mine.rows.length ? mine.rows : head.rows;
         const known = new Set(kept.map(idOf));
+        setStopped(null);
         setOlder({ path, rows: [...kept, ...page.rows.filter((row) => !known.has(idOf(row)))], next: page.next, reached: page.reached ?? null, stalled: !page.rows.length });
       })
-      .catch(() => undefined)
+      .catch((e: unknown) => setStopped({ path, why: (e as Error).message }))
       .finally(() => {
         busy.current = false;
       });
@@ -121,6 +125,7 @@ export function usePages<T>(
     more: next !== null,
     stalled: unread ? !head.rows.length : mine.stalled,
     reached: unread ? (head.reached ?? null) : mine.reached,
+    stopped: stopped?.path === path ? stopped.why : null,
     loadMore,
     reload: first.reload,
   };

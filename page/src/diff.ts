@@ -31,6 +31,27 @@ function apart(a: string[], b: string[]): Pair[] {
   return [...a.map((line) => ({ left: line, right: null })), ...b.map((line) => ({ left: null, right: line }))];
 }
 
+/** Lines that stand in each other's place face each other; where one side has more, the rest stands alone. */
+export function facing(pairs: Pair[]): Pair[] {
+  const found: Pair[] = [];
+  let [less, more]: [string[], string[]] = [[], []];
+  const flush = (): void => {
+    for (let n = 0; n < Math.max(less.length, more.length); n += 1) found.push({ left: less[n] ?? null, right: more[n] ?? null });
+    [less, more] = [[], []];
+  };
+  for (const pair of pairs) {
+    if (pair.left !== null && pair.left === pair.right) {
+      flush();
+      found.push(pair);
+      continue;
+    }
+    if (pair.left !== null) less.push(pair.left);
+    if (pair.right !== null) more.push(pair.right);
+  }
+  flush();
+  return found;
+}
+
 /** By the longest common subsequence. */
 function middle(a: string[], b: string[]): Pair[] {
   const width = b.length + 1;

@@ -65,6 +65,14 @@ export function number(value: number | null | undefined, digits = 3): string {
   return value.toLocaleString("en", { maximumSignificantDigits: Math.max(digits, Math.floor(size).toString().length) });
 }
 
+/** With so many decimals, so that the numbers of a column stand below each other. */
+export function fixed(value: number | null | undefined, decimals = 3): string {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  const size = Math.abs(value);
+  if (size >= 1e6 || (size !== 0 && size < 10 ** -decimals)) return number(value);
+  return value.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+}
+
 export function signed(value: number | null | undefined, digits = 3): string {
   const text = number(value, digits);
   return value !== null && value !== undefined && value > 0 ? `+${text}` : text.replace("-", "−");

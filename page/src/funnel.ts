@@ -57,6 +57,11 @@ export function funnelOf(status: Status): FunnelStage[] {
     href,
     losses: status.funnel.lines.filter((line) => (OF_STAGE[line.stage] ?? "trained") === name),
   }));
+  const held = groups.eval ?? 0;
+  if (held) {
+    const text = `${held} held-out ${held === 1 ? "group measures" : "groups measure"} (split = eval): such runs never train`;
+    stages[2]?.losses.push({ stage: "groups", cause: "eval", count: held, text, fix: null, blocks: false });
+  }
   // what the gate says stands with the steps' adapters
   const gate = stages.pop();
   stages.at(-1)?.losses.push(...(gate?.losses ?? []));

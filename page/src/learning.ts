@@ -69,9 +69,11 @@ export function linesOf(answer: LearningAnswer, by: "adapter" | "time", what: "m
   const places = [...new Set(answer.points.map(place))].sort((a, b) =>
     time ? Number(a) - Number(b) : versionOf(String(a)) - versionOf(String(b)) || String(a).localeCompare(String(b)),
   );
-  const names = [...new Set(answer.points.map((p) => p.series ?? "all"))];
+  // by task, tag, …: the rest has none
+  const unnamed = answer.points.some((p) => p.series !== null) ? "none" : "all";
+  const names = [...new Set(answer.points.map((p) => p.series ?? unnamed))];
   const series = names.slice(0, COLOURS.length * 2).map((name, n) => {
-    const mine = new Map(answer.points.filter((p) => (p.series ?? "all") === name).map((p) => [place(p), p]));
+    const mine = new Map(answer.points.filter((p) => (p.series ?? unnamed) === name).map((p) => [place(p), p]));
     const cells = places.map((at) => mine.get(at));
     return {
       name,

@@ -20,7 +20,7 @@ export function axis(times: number[]): Map<number, number> {
     if (n) at += Math.min(gaps[n - 1] as number, 8 * (usual || 1));
     return [t, at] as const;
   });
-  return new Map(places.map(([t, x]) => [t, at ? x / at : 0.5]));
+  return new Map(places.map(([t, x]) => [t, at ? x / at : 0]));
 }
 
 export function place(adapters: Adapter[]): Placed[] {

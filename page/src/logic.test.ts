@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
-import { diff } from "./diff";
+import { diff, facing } from "./diff";
 import { fieldOf, mistakes, parseTime, toQuery } from "./filters";
-import { ago, duration, exact, iso, number, signed } from "./format";
+import { ago, duration, exact, fixed, iso, number, signed } from "./format";
 import { funnelOf } from "./funnel";
 import { step } from "./keyboard";
 import { curveOf, pool } from "./learning";
@@ -65,6 +65,20 @@ test("a diff keeps every line of both sides, in order", () => {
   expect(pairs.filter((p) => p.left === p.right)).toHaveLength(4);
   const long = Array.from({ length: 5000 }, (_, n) => String(n));
   expect(diff(long, long.map((l) => `${l}!`))).toHaveLength(10_000);
+});
+
+test("lines in each other's place face each other", () => {
+  expect(facing(diff(["a", "x", "y", "b"], ["a", "z", "b", "c"]))).toEqual([
+    { left: "a", right: "a" },
+    { left: "x", right: "z" },
+    { left: "y", right: null },
+    { left: "b", right: "b" },
+    { left: null, right: "c" },
+  ]);
+});
+
+test("numbers of a column have the same decimals", () => {
+  expect([fixed(0.5), fixed(12), fixed(-0.25), fixed(0), fixed(0.00004), fixed(2e7), fixed(null)]).toEqual(["0.500", "12.000", "-0.250", "0.000", "4.00e-5", "20M", "–"]);
 });
 
 test("filters: times, mistakes, and what is asked", () => {
@@ -132,5 +146,6 @@ test("the funnel counts training groups alone, and keeps every line", () => {
   } as unknown as Status;
   const found = funnelOf(status);
   expect(Object.fromEntries(found.map((s) => [s.name, s.count]))).toEqual({ calls: 50, episodes: 22, groups: 6, scored: 5, leased: 4, trained: 3, steps: 3 });
-  expect(found.flatMap((s) => s.losses.map((l) => l.stage)).sort()).toEqual([...stages].sort());
+  expect(found.flatMap((s) => s.losses.map((l) => l.stage)).sort()).toEqual([...stages, "groups"].sort());
+  expect(found[2]?.losses.at(-1)?.text).toBe("7 held-out groups measure (split = eval): such runs never train");
 });

@@ -229,8 +229,12 @@ async def tell_gaps(plane: Plane, batch: str, lease: str, episodes: Iterable[str
     assert status == 200 and 0 < kept["kept"] <= len(calls), kept  # of the batch's own runs
 
 
-PLANE = {"groups": {"size": 4}, "trainer": {"min_groups": 1, "max_groups": 4}, "gate": {"mode": "manual"}}
-"""Settings of a plane that the demo's data suit."""
+PLANE = {
+    "groups": {"size": 4, "max_age": 86_400},
+    "trainer": {"min_groups": 1, "max_groups": 4},
+    "gate": {"mode": "manual"},
+}
+"""Settings of a plane that the demo's data suit. The calls are some hours old; no group ends before it is full."""
 
 
 async def make_demo(plane: Plane, batches: int = 3) -> dict[str, str]:
@@ -245,6 +249,7 @@ async def make_demo(plane: Plane, batches: int = 3) -> dict[str, str]:
         for m, name in enumerate(names):
             value = round(min(1.0, 0.2 * n + 0.25 * m), 2)
             await runs.reward(name, value, reason=f"{m + 1} of 4 mails stand where they belong")
+            await judge(runs, name, min(1.0, value + 0.1 * (m == 1)), m)
         for m in range(2):
             name = f"check-{n}-{m}"
             await runs.talk(name, 1, task=f"inbox-{n}", adapter=adapter, split="eval")
@@ -254,7 +259,30 @@ async def make_demo(plane: Plane, batches: int = 3) -> dict[str, str]:
         if n < batches:
             assert (await plane.ask("POST", f"/adapters/tiny@{n}/promote", {"reason": "it is better"}))[0] == 200
     await make_trial(runs, f"tiny@{batches}", f"tiny@{batches - 1}" if batches > 1 else "tiny")
+    await runs.reward("run-1-3", 1.0, source="human", name="person", reason="as I would have done it")
+    await report(plane)
     return await make_tangle(runs)
+
+
+async def judge(runs: Runs, name: str, value: float, number: int) -> None:
+    """What a judge says of a run: the median of three votes, and why."""
+    votes = [round(max(0.0, value + by), 2) for by in (-0.05 * number, 0.0, 0.1)]
+    reason = (
+        "It asked before it moved a mail, and moved the right one."
+        if value > 0.5
+        else "It moved a mail that was not asked for."
+    )
+    await runs.reward(name, value, name="judge", source="judge", reason=reason, meta={"values": votes})
+
+
+async def report(plane: Plane) -> None:
+    """A judge that is at work now. It is forgotten after a minute."""
+    spent = {"calls": 36, "tokens": 48_200, "dollars": 0.31, "tokens_limit": 2_000_000, "dollars_limit": 5.0}
+    body = {
+        "worker": "judge-1", "names": ["judge"], "model": "openai/gpt-4o-mini", "concurrency": 4, "working": 1, "groups_per_minute": 6.5, "seconds_per_group": 8.2,
+        "cost_per_group": 0.026, "spread": 0.06, "scored": 12, "postponed": 1, "spent": spent, "audit": {"value": 0.83, "pairs": 8},
+    }  # fmt: skip
+    assert (await plane.ask("POST", "/judge/report", body))[0] == 200
 
 
 async def make_trial(runs: Runs, tested: str, control: str) -> None:

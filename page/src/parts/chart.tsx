@@ -40,6 +40,18 @@ function extent(shown: Series[], include: number[] | undefined): Range {
   return rangeOf([...shown.flatMap((s) => s.ys), ...ends], include);
 }
 
+const DAY = "\n{D} {MMM}";
+const SECONDS = ["\n{D} {MMM} {HH}:{mm}", null, "\n{D} {MMM} {HH}:{mm}", null, "\n{HH}:{mm}", null, 1];
+/** How uPlot writes times: for ticks so many seconds apart, and what is added where year, month, day, hour … begin. */
+const TIMES: uPlot.Axis.Values = [
+  [86_400 * 365, "{YYYY}", null, null, null, null, null, null, 1],
+  [86_400 * 28, "{MMM}", "\n{YYYY}", null, null, null, null, null, 1],
+  [86_400, "{D} {MMM}", "\n{YYYY}", null, null, null, null, null, 1],
+  [60, "{HH}:{mm}", DAY, null, "\n{D} {MMM}", null, null, null, 1],
+  [1, ":{ss}", ...SECONDS],
+  [0.001, ":{ss}.{fff}", ...SECONDS],
+];
+
 function css(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
@@ -79,6 +91,7 @@ function drawMarks(u: uPlot, marks: { x: number; name: string }[]): void {
   ctx.strokeStyle = css("line-strong");
   ctx.fillStyle = css("ink-soft");
   ctx.font = `${10 * devicePixelRatio}px sans-serif`;
+  ctx.textBaseline = "alphabetic";
   ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
   let labelled = -Infinity;
   for (const { x, name } of marks) {
@@ -89,7 +102,10 @@ function drawMarks(u: uPlot, marks: { x: number; name: string }[]): void {
     ctx.lineTo(at, u.bbox.top + u.bbox.height);
     ctx.stroke();
     if (at - labelled < 60 * devicePixelRatio) continue;
-    ctx.fillText(name.slice(0, 18), at + 3, u.bbox.top + 10 * devicePixelRatio);
+    // uPlot leaves its axes' alignment behind; near the right edge the word stands before its line
+    const ends = at + 100 * devicePixelRatio > u.bbox.left + u.bbox.width;
+    ctx.textAlign = ends ? "right" : "left";
+    ctx.fillText(name.slice(0, 18), at + (ends ? -3 : 3) * devicePixelRatio, u.bbox.top + 10 * devicePixelRatio);
     labelled = at;
   }
   ctx.restore();
@@ -129,9 +145,9 @@ function options(
     axes: [
       {
         ...axis,
-        ...(props.time ? {} : { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000], values: (_: uPlot, ticks: number[]) => ticks.map((t) => (Number.isInteger(t) ? name(t) : "")) }),
+        ...(props.time ? { values: TIMES } : { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000], values: (_: uPlot, ticks: number[]) => ticks.map((t) => (Number.isInteger(t) ? name(t) : "")) }),
       },
-      { ...axis, size: 58, values: (_, ticks) => ticks.map((t) => number(t)) },
+      { ...axis, size: 58, space: 22, values: (_, ticks) => ticks.map((t) => number(t)) },
     ],
     series: [
       {},

@@ -16,9 +16,9 @@ export function Gate({ adapter }: { adapter: Adapter }): JSX.Element {
       <p class="small">
         <Mark kind={gate.decision === "accept" ? "good" : gate.decision === "rollback" ? "bad" : "candidate"}>
           {gate.decision === "undecided" ? "no verdict yet" : gate.decision === "accept" ? "accepted" : "taken back"}
-        </Mark>{" "}
-        <Said text={gate.reason} />
-        {gate.fix ? <span class="soft"> → <Said text={gate.fix} /></span> : null}
+        </Mark>
+        : <Said text={gate.reason} />
+        {gate.fix ? <span class="soft"> → <Said text={gate.fix.replace("VERSION", adapter.name)} /></span> : null}
       </p>
       {gate.difference === null ? null : <Interval gate={gate} />}
       <Evidence gate={gate} />
@@ -38,7 +38,8 @@ function Moved({ name }: { name: string }): JSX.Element | null {
   const readings = data?.adapter === name ? data.readings : [];
   if (readings.length < 2 || !data) return null;
   const xs = readings.map((r) => r.at);
-  const slide = readings.some((r) => r.drift_difference !== null);
+  // where the control is the best there has been, both are the same line
+  const slide = readings.some((r) => r.drift_difference !== null && r.drift_difference !== r.difference);
   return (
     <>
       <h3>How the difference moved</h3>

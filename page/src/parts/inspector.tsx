@@ -49,6 +49,8 @@ export function Inspector(props: {
           ["tools", call.tools.length ? call.tools.map(toolName).join(", ") : "none offered"],
         ]}
       />
+      <h3>Tokens</h3>
+      <CallTokens {...props} />
       <h3>Parameters</h3>
       {Object.keys(call.sampling).length ? (
         <Facts facts={Object.entries(call.sampling).map(([name, value]) => [name, textOf(value)])} />
@@ -61,8 +63,6 @@ export function Inspector(props: {
           <Facts facts={rewards.map((r) => [r.name, <>{number(r.value)} by {r.source} {r.reason}</>])} />
         </>
       ) : null}
-      <h3>Tokens</h3>
-      <CallTokens {...props} />
     </>
   );
 }

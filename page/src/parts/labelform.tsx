@@ -13,6 +13,15 @@ interface Ack {
   stored: boolean;
 }
 
+/** Drawn, for not every machine has a font with thumbs. */
+function Thumb({ up }: { up?: boolean }): JSX.Element {
+  return (
+    <svg class="thumb" viewBox="0 0 16 16" aria-hidden="true" {...(up ? {} : { transform: "rotate(180)" })}>
+      <path d="M2 7h2.5v7H2zM6 14V7l2.6-5.2c.9 0 1.6.7 1.6 1.6V6.4h3.1c.8 0 1.4.7 1.2 1.5l-1.1 5c-.1.6-.7 1.1-1.3 1.1z" fill="currentColor" />
+    </svg>
+  );
+}
+
 export function LabelForm(props: {
   episode: string;
   owner: string;
@@ -60,10 +69,10 @@ export function LabelForm(props: {
     <form class="panel" onSubmit={(e) => void send(e)} aria-label="Your label">
       <div class="row" role="group" aria-label="Thumbs">
         <button type="button" aria-pressed={value === "1"} onClick={() => setValue("1")}>
-          👍 good
+          <Thumb up /> good
         </button>
         <button type="button" aria-pressed={value === "0"} onClick={() => setValue("0")}>
-          👎 bad
+          <Thumb /> bad
         </button>
         <Field label="or a score" kind="narrow" error={value && !ok ? "a number, as 0.5" : null}>
           <input name="score" inputMode="decimal" value={value} aria-invalid={value && !ok ? "true" : undefined} onInput={(e) => setValue(e.currentTarget.value)} />

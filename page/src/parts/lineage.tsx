@@ -1,4 +1,5 @@
 import type { JSX } from "preact";
+import { useEffect, useRef } from "preact/hooks";
 import { exact, words } from "../format";
 import { place } from "../lineage";
 import type { Adapter } from "../types";
@@ -27,8 +28,15 @@ export function LineageChart(props: {
   const first = placed[0]?.adapter;
   const last = placed.at(-1)?.adapter;
   const every = Math.ceil(placed.length / 24);
+  const box = useRef<HTMLDivElement>(null);
+  const seen = placed.find((p) => p.adapter.name === props.chosen) ?? placed.at(-1);
+  // on a phone the axis is wider than the screen
+  useEffect(() => {
+    const element = box.current;
+    if (element && seen) element.scrollLeft = (x(seen.x) / WIDTH) * element.scrollWidth - element.clientWidth / 2;
+  }, [seen?.adapter.name, seen?.x]);
   return (
-    <div class="lineage">
+    <div class="lineage time" ref={box} tabIndex={0} role="region" aria-label="Lineage">
       <svg viewBox={`0 0 ${WIDTH} ${lanes * LANE + 34}`} role="group" aria-label="Lineage of the adapters over time">
         <line class="axis" x1={20} x2={WIDTH - 20} y1={lanes * LANE + 12} y2={lanes * LANE + 12} />
         {placed.map((p) =>

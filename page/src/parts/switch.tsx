@@ -34,7 +34,7 @@ export function Switch(): JSX.Element {
         {data?.paused ? (
           <>
             <Mark kind="bad">
-              training is paused{data.by ? ` by ${data.by}` : ""} <Time at={data.since} />
+              training is paused{data.by && data.by !== "-" ? ` by ${data.by}` : ""} <Time at={data.since} />
               {data.reason ? `: ${data.reason}` : ""}
             </Mark>
             <button type="button" onClick={() => void act("/training/resume", {})}>

@@ -13,6 +13,8 @@ export interface Column<T> {
 
 const ROW = 32;
 const SPARE = 12;
+/** Between the table's end and the window's, in pixels. */
+const MARGIN = 24;
 
 export function visible(top: number, height: number, count: number, row = ROW, spare = SPARE): [number, number] {
   const first = Math.max(0, Math.floor(top / row) - spare);
@@ -37,9 +39,13 @@ export function VirtualTable<T>(props: {
     const element = box.current;
     if (!element) return;
     const look = (): void => setSight([element.scrollTop, element.clientHeight]);
-    look();
+    const measure = (): void => {
+      element.style.setProperty("--above", `${element.getBoundingClientRect().top + scrollY + MARGIN}px`);
+      look();
+    };
+    measure();
     element.addEventListener("scroll", look, { passive: true });
-    const observer = new ResizeObserver(look);
+    const observer = new ResizeObserver(measure);
     observer.observe(element);
     return () => {
       element.removeEventListener("scroll", look);

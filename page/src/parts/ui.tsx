@@ -2,7 +2,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError } from "../api";
 import { useNow } from "../data";
-import { ago, exact, iso, number, signed } from "../format";
+import { ago, exact, fixed, iso, number, signed } from "../format";
 
 /** A time: relative, the exact one on hover. `at`: seconds since the epoch. */
 export function Time({ at }: { at: number | null | undefined }): JSX.Element {
@@ -15,10 +15,16 @@ export function Time({ at }: { at: number | null | undefined }): JSX.Element {
   );
 }
 
-export function Num({ value, unit, sign }: { value: number | null | undefined; unit?: string; sign?: boolean }): JSX.Element {
+export function Num({ value, unit, sign, column }: {
+  value: number | null | undefined;
+  unit?: string;
+  sign?: boolean;
+  /** It stands in a column of such numbers: they all have the same decimals. */
+  column?: boolean;
+}): JSX.Element {
   return (
     <span class="num" title={value === null || value === undefined ? undefined : String(value)}>
-      {sign ? signed(value) : number(value)}
+      {column ? `${sign && (value ?? 0) > 0 ? "+" : ""}${fixed(value).replace("-", "−")}` : sign ? signed(value) : number(value)}
       {unit && value !== null && value !== undefined ? <span class="unit"> {unit}</span> : null}
     </span>
   );
@@ -50,6 +56,19 @@ export function Refused({ error }: { error: ApiError | null }): JSX.Element | nu
     <p class="problem" role="alert">
       <Said text={error.message} />
       {error.fix ? <> – <Said text={error.fix} /></> : null}
+    </p>
+  );
+}
+
+/** Why a list goes no further, with the way on. */
+export function Stopped({ why, again }: { why: string | null; again: () => void }): JSX.Element | null {
+  if (!why) return null;
+  return (
+    <p class="problem" role="alert">
+      The next rows did not come: {why}{" "}
+      <button type="button" onClick={again}>
+        Ask again
+      </button>
     </p>
   );
 }

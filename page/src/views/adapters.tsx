@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { ApiError, post } from "../api";
 import { useAsk } from "../data";
-import { number, plural, words } from "../format";
+import { fixed, number, plural, words } from "../format";
 import { step, useKeys } from "../keyboard";
 import { versionOf } from "../learning";
 import { actions } from "../lineage";
@@ -36,7 +36,7 @@ export function Adapters({ place }: { place: Place }): JSX.Element {
     { name: "mean", title: "mean reward ± SE", num: true, cell: (a) => mean(means.get(a.name)) },
     { name: "n", title: "rewarded", num: true, cell: (a) => number(means.get(a.name)?.n ?? 0) },
     { name: "running", title: "open now", num: true, cell: (a) => number(a.episodes) },
-    { name: "difference", num: true, cell: (a) => <Num value={a.gate?.difference} sign /> },
+    { name: "difference", num: true, cell: (a) => <Num value={a.gate?.difference} sign column /> },
     { name: "why", cell: (a) => <span title={a.reason ?? a.gate?.reason}>{a.reason ?? a.gate?.reason ?? ""}</span> },
     { name: "made", num: true, cell: (a) => <Time at={a.created} /> },
   ];
@@ -76,7 +76,7 @@ export function Adapters({ place }: { place: Place }): JSX.Element {
 
 function mean(point: LearningAnswer["points"][number] | undefined): string {
   if (!point) return "–";
-  return `${number(point.mean)}${point.se === null ? "" : ` ± ${number(point.se, 2)}`}`;
+  return `${fixed(point.mean)}${point.se === null ? "" : ` ± ${fixed(point.se)}`}`;
 }
 
 function Detail({ adapter: a, point }: { adapter: Adapter; point: LearningAnswer["points"][number] | undefined }): JSX.Element {
@@ -84,7 +84,7 @@ function Detail({ adapter: a, point }: { adapter: Adapter; point: LearningAnswer
   return (
     <section class="panel" aria-label={`Adapter ${a.name}`}>
       <div class="row">
-        <h2 style={{ margin: 0 }}>{a.name}</h2>
+        <h2>{a.name}</h2>
         <Mark kind={a.state}>{words(a.state)}</Mark>
         <Actions adapter={a} />
       </div>

@@ -6,7 +6,7 @@ import { usePages } from "../data";
 import { words } from "../format";
 import { textOf } from "../messages";
 import { type Column, VirtualTable } from "../parts/table";
-import { Field, Refused, Time } from "../parts/ui";
+import { Field, Refused, Stopped, Time } from "../parts/ui";
 import { change, link, type Place } from "../route";
 import type { AuditEntry, AuditPage } from "../types";
 
@@ -17,11 +17,17 @@ function target(e: AuditEntry): JSX.Element {
   return <>{e.target}</>;
 }
 
+/** `-` is the key of a proxy that asks for none. */
+function who(e: AuditEntry): string {
+  if (e.name) return e.name === "-" ? "somebody without a key" : e.name;
+  return e.key === "-" ? "somebody without a key" : (e.key ?? "this machine");
+}
+
 const COLUMNS: Column<AuditEntry>[] = [
   { name: "action", cell: (e) => words(e.action) },
   { name: "target", title: "what", cell: target },
-  { name: "who", cell: (e) => e.name ?? e.key ?? "this machine" },
-  { name: "key", cell: (e) => e.key ?? "" },
+  { name: "who", cell: who },
+  { name: "key", cell: (e) => (e.key === "-" ? "" : (e.key ?? "")) },
   { name: "detail", cell: (e) => Object.entries(e.detail).map(([k, v]) => `${k}: ${textOf(v)}`).join(", ") },
   { name: "at", title: "when", num: true, cell: (e) => <Time at={e.at} /> },
 ];
@@ -50,13 +56,14 @@ export function Audit({ place }: { place: Place }): JSX.Element {
           </select>
         </Field>
       </div>
+      <Stopped why={pages.stopped} again={pages.loadMore} />
       {pages.rows.length || pages.loading ? (
         <VirtualTable
           label="Changes by hand"
           columns={COLUMNS}
           rows={pages.rows}
           idOf={(e) => e.id}
-          onEnd={pages.more ? pages.loadMore : undefined}
+          onEnd={pages.more && !pages.stopped ? pages.loadMore : undefined}
           busy={pages.loading}
         />
       ) : pages.error ? null : (

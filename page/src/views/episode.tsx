@@ -118,7 +118,7 @@ function Head({ detail: d }: { detail: EpisodeDetail }): JSX.Element {
   return (
     <>
       <h1>Episode {d.id}</h1>
-      <div class="row small" style={{ gap: "0.25rem 1rem" }}>
+      <div class="row about">
         {d.task ? item(<>task <a href={link("episodes", "", { task: d.task })}>{d.task}</a></>) : null}
         {item(<Mark kind={arm(d)}>{d.split === "eval" ? "held-out" : d.arm}</Mark>)}
         {d.adapter ? item(<>adapter <a href={link("adapters", "", { adapter: d.adapter })}>{d.adapter}</a></>) : null}

@@ -10,7 +10,7 @@ import { duration, number, plural, words } from "../format";
 import { step, useKeys } from "../keyboard";
 import { headline } from "../messages";
 import { type Column, VirtualTable } from "../parts/table";
-import { Facts, Field, Mark, Num, Refused, Time } from "../parts/ui";
+import { Facts, Field, Mark, Num, Refused, Stopped, Time } from "../parts/ui";
 import { change, link, parsePlace, type Place } from "../route";
 import type { Episode, EpisodeDetail, EpisodePage, Status } from "../types";
 
@@ -28,7 +28,7 @@ const COLUMNS: Column<Episode>[] = [
   { name: "adapter", cell: (e) => e.adapter ?? "" },
   { name: "arm", cell: (e) => <Mark kind={arm(e)}>{e.split === "eval" ? "held-out" : e.arm}</Mark> },
   { name: "state", cell: (e) => words(e.state) },
-  { name: "reward", num: true, cell: (e) => <Num value={e.reward} /> },
+  { name: "reward", num: true, cell: (e) => <Num value={e.reward} column /> },
   { name: "calls", num: true, cell: (e) => number(e.calls) },
   { name: "tokens", num: true, cell: (e) => number(e.prompt_tokens + e.completion_tokens) },
   { name: "took", num: true, cell: (e) => (e.ended === null ? "" : duration(e.ended - e.started)) },
@@ -89,7 +89,9 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
         ) : null}
         <Export query={query} disabled={!ok || !rows.length} />
       </div>
-      <div class="split preview">
+      <Stopped why={pages.stopped} again={pages.loadMore} />
+      {rows.length || pages.loading ? null : <Nothing filtered={filtered} ok={ok && !pages.error} />}
+      <div class="split preview" hidden={!rows.length}>
         <VirtualTable
           label="Episodes"
           columns={COLUMNS}
@@ -97,7 +99,7 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
           idOf={idOf}
           chosen={chosen}
           onChoose={(e) => setChosen(idOf(e))}
-          onEnd={pages.more && !pages.stalled ? pages.loadMore : undefined}
+          onEnd={pages.more && !pages.stalled && !pages.stopped ? pages.loadMore : undefined}
           busy={pages.loading}
           total={filtered ? undefined : total}
         />
@@ -106,6 +108,15 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
         </aside>
       </div>
     </>
+  );
+}
+
+function Nothing({ filtered, ok }: { filtered: boolean; ok: boolean }): JSX.Element | null {
+  if (!ok) return null;
+  return (
+    <div class="empty">
+      <p>{filtered ? "No episode fits these filters." : <>No episode yet. <a href={link("now")}>Now</a> shows the line to paste into your agent.</>}</p>
+    </div>
   );
 }
 

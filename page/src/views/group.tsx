@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { type Pair, diff } from "../diff";
+import { type Pair, diff, facing } from "../diff";
 import { useAsk } from "../data";
 import { readEpisode } from "../episode";
 import { duration, number, plural, signed } from "../format";
@@ -45,7 +45,7 @@ export function Group({ place }: { place: Place }): JSX.Element {
   return (
     <>
       <h1>Group {data.id}</h1>
-      <div class="row small" style={{ gap: "0.25rem 1rem" }}>
+      <div class="row about">
         {data.task ? <span>task <a href={link("groups", "", { task: data.task })}>{data.task}</a></span> : null}
         <GroupState group={data} />
         <span>{plural(data.runs.length, "run")}</span>
@@ -179,7 +179,7 @@ function Difference({ place, runs }: { place: Place; runs: GroupRun[] }): JSX.El
   const left = find(place.query.left) ?? (sorted.at(-1) as GroupRun);
   const right = find(place.query.right) ?? (sorted[0] as GroupRun);
   const [a, b] = [useLines(left), useLines(right)];
-  const pairs = useMemo(() => (a && b ? fold(diff(a, b)).slice(0, 3000) : null), [a, b]);
+  const pairs = useMemo(() => (a && b ? fold(facing(diff(a, b))).slice(0, 3000) : null), [a, b]);
   const choice = (name: string, run: GroupRun): JSX.Element => (
     <select aria-label={`${name} run`} value={idOf(run)} onChange={(e) => change(place, { [name]: e.currentTarget.value }, true)}>
       {runs.map((r) => (
@@ -217,7 +217,7 @@ function Difference({ place, runs }: { place: Place; runs: GroupRun[] }): JSX.El
                     </td>
                   </tr>
                 ) : (
-                  <tr key={n} class={p.right === null ? "less" : p.left === null ? "more" : ""}>
+                  <tr key={n} class={`${p.left !== null && p.left !== p.right ? "less" : ""} ${p.right !== null && p.left !== p.right ? "more" : ""}`}>
                     <td>{p.left}</td>
                     <td>{p.right}</td>
                   </tr>

@@ -7,7 +7,7 @@ import { usePages } from "../data";
 import { number, words } from "../format";
 import { step, useKeys } from "../keyboard";
 import { type Column, VirtualTable } from "../parts/table";
-import { Field, Mark, Num, Refused, Time } from "../parts/ui";
+import { Field, Mark, Num, Refused, Stopped, Time } from "../parts/ui";
 import { change, link, type Place } from "../route";
 import type { GroupPage, GroupSummary } from "../types";
 
@@ -32,9 +32,9 @@ const COLUMNS: Column<GroupSummary>[] = [
   { name: "state", cell: (g) => <GroupState group={g} /> },
   { name: "runs", num: true, cell: (g) => number(g.episodes) },
   { name: "rewarded", num: true, cell: (g) => number(g.rewarded) },
-  { name: "mean", title: "mean reward", num: true, cell: (g) => <Num value={g.mean} /> },
-  { name: "low", title: "lowest", num: true, cell: (g) => <Num value={g.low} /> },
-  { name: "high", title: "highest", num: true, cell: (g) => <Num value={g.high} /> },
+  { name: "mean", title: "mean reward", num: true, cell: (g) => <Num value={g.mean} column /> },
+  { name: "low", title: "lowest", num: true, cell: (g) => <Num value={g.low} column /> },
+  { name: "high", title: "highest", num: true, cell: (g) => <Num value={g.high} column /> },
   { name: "step", num: true, cell: (g) => (g.step === null ? "" : <a href={link("training", "", { batch: g.batch })} tabIndex={-1}>{g.step}</a>) },
   { name: "made", title: "adapter made", cell: (g) => (g.adapter ? <a href={link("adapters", "", { adapter: g.adapter })} tabIndex={-1}>{g.adapter}</a> : "") },
   { name: "began", num: true, cell: (g) => <Time at={g.created} /> },
@@ -86,6 +86,7 @@ export function Groups({ place }: { place: Place }): JSX.Element {
         </Field>
       </div>
       {pages.error && !problem("task") && !problem("adapter") && !problem("batch") ? <Refused error={pages.error} /> : null}
+      <Stopped why={pages.stopped} again={pages.loadMore} />
       {pages.rows.length || pages.loading || pages.error ? (
         <VirtualTable
           label="Groups"
@@ -94,7 +95,7 @@ export function Groups({ place }: { place: Place }): JSX.Element {
           idOf={(g) => g.id}
           chosen={chosen}
           onChoose={(g) => setChosen(g.id)}
-          onEnd={pages.more ? pages.loadMore : undefined}
+          onEnd={pages.more && !pages.stopped ? pages.loadMore : undefined}
           busy={pages.loading}
         />
       ) : (

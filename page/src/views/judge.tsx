@@ -29,11 +29,11 @@ export function Judge({ status }: { status: Status | null }): JSX.Element {
       )}
       <h2>Queue</h2>
       <div class="cards">
-        <Card name="groups that wait" value={number(judging.backlog.groups)} note={<a href={link("groups", "", { state: "waiting_reward" })}>show them</a>} />
+        <Card name="groups to judge" value={number(judging.backlog.groups)} note={<>others' rewards or none: <a href={link("groups", "", { state: "waiting_reward" })}>those without</a></>} />
         <Card name="the oldest waits for" value={duration(judging.backlog.oldest_seconds)} />
         <Card name="behind by" value={duration(judging.seconds_behind)} note="queue over the judges' rate" />
         <Card name="parked" value={number(judging.backlog.parked)} note="it failed too often on these" kind={judging.backlog.parked ? "bad" : undefined} />
-        <Card name="rate" value={<>{number(judging.judges.reduce((n, j) => n + j.groups_per_minute, 0))} <span class="unit">groups/min</span></>} />
+        <Card name="rate" value={number(judging.judges.reduce((n, j) => n + j.groups_per_minute, 0))} note="groups a minute" />
       </div>
       <ul class="small">
         {lines.map((l) => (

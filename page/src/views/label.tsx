@@ -45,7 +45,10 @@ export function Label({ place }: { place: Place }): JSX.Element {
       <h1>Cases to label</h1>
       <Refused error={error} />
       <p class="small soft">
-        {plural(queue.length, "episode")} in the queue, those first of which a label tells most; {number(data?.labelled ?? 0)} are labelled{done.size ? `, ${number(done.size)} labelled since you came` : ""}. j and k go through them.
+        {data && data.looked_at > data.cases.length
+          ? `The first ${number(queue.length)} of the newest ${number(data.looked_at)} episodes without a label`
+          : `${plural(queue.length, "episode")} in the queue`}
+        , those first of which a label tells most; {number(data?.labelled ?? 0)} are labelled{done.size ? `, ${number(done.size)} labelled since you came` : ""}. j and k go through them.
       </p>
       {wanted ? (
         <div class="split preview">

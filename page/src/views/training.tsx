@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { withQuery } from "../api";
 import { useAsk } from "../data";
-import { number, plural, signed, words } from "../format";
+import { fixed, number, plural, signed, words } from "../format";
 import { subscribe } from "../live";
 import { Chart } from "../parts/chart";
 import { Lines } from "../parts/curve";
@@ -146,7 +146,7 @@ function Learned({ place, lines }: { place: Place; lines: { x: number; name: str
         <Field label="task" kind="narrow">
           <input value={task} onChange={set("task")} />
         </Field>
-        <Field label="tag" kind="narrow">
+        <Field label="tag">
           <input value={tag} placeholder="name:value" onChange={set("tag")} />
         </Field>
         <Field label="split">
@@ -168,7 +168,7 @@ function Batch({ id, place }: { id: string; place: Place }): JSX.Element {
   return (
     <section class="panel" aria-label={`Batch ${id}`}>
       <div class="row">
-        <h2 style={{ margin: 0 }}>Batch {id}</h2>
+        <h2>Batch {id}</h2>
         <button type="button" onClick={() => change(place, { batch: null }, true)}>
           Close
         </button>
@@ -199,7 +199,7 @@ function Batch({ id, place }: { id: string; place: Place }): JSX.Element {
                 {b.episodes.map((e) => (
                   <tr key={`${e.key}/${e.episode}`}>
                     <td><a href={link("episode", e.episode, { key: e.key, colour: "advantage" })}>{e.episode}</a></td>
-                    <td class="num">{number(e.reward)}</td>
+                    <td class="num">{fixed(e.reward)}</td>
                     <td><Advantage value={e.advantage} most={most} /></td>
                   </tr>
                 ))}

@@ -66,7 +66,7 @@ class EpisodeRow:
             arm=self.arm if self.arm in ("control", "candidate", "best") else "live",
             state=EpisodeState(self.state),
             started=self.started,
-            ended=self.ended,
+            ended=None if self.ended is None else max(self.ended, self.last_end),
             calls=self.calls,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,

@@ -135,9 +135,9 @@ DUCKDB_INDEXES = {
 """On DuckDB. A table that has one cannot be altered: migrations find them dropped."""
 
 VIEWS: dict[str, str] = {
-    "episodes": """SELECT id, key, task, split, tags, model, adapter, arm, state, started, ended, calls, prompt_tokens,
-        completion_tokens,
-        reward, grp AS group_id FROM t_episodes WHERE state <> 'deleted'""",
+    "episodes": """SELECT id, key, task, split, tags, model, adapter, arm, state, started,
+        CASE WHEN ended IS NULL THEN NULL ELSE greatest(ended, last_end) END AS ended, calls, prompt_tokens,
+        completion_tokens, reward, grp AS group_id FROM t_episodes WHERE state <> 'deleted'""",
     "rewards": """SELECT r.id, split_part(r.eid, '/', 2) AS episode, split_part(r.eid, '/', 1) AS key, r.call, r.name,
         r.source, r.value,
         r.reason, r.ts, e.adapter, r.seq FROM t_rewards r LEFT JOIN t_episodes e ON e.eid = r.eid""",

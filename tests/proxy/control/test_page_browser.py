@@ -3,55 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.browser import CHROMIUM, Page, browser
-from tests.support.page_data import EVIL, PLANE, Runs, make_demo, make_tangle, step_event
+from tests.support.browser import CHROMIUM
+from tests.support.page_data import EVIL, PLANE, Runs, make_demo, make_tangle, report, step_event
+from tests.support.page_views import ROWS, SIDEWAYS, click, fill, opened, text
 from tests.support.plane import until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt install chromium)")
 PICTURES = {("episode", "dark"), ("now", "phone")}
 """Pictures that the documentation shows beside those of the light page."""
-ROWS = "document.querySelectorAll('tbody tr[data-id]').length"
-
-
-SIDEWAYS = """(() => { const edge = document.documentElement.clientWidth;
-    return document.documentElement.scrollWidth <= edge ? [] : [...document.querySelectorAll('main *')]
-        .filter(e => e.getBoundingClientRect().right > edge + 1 && !e.closest('.scroll, .runs, nav, .tree'))
-        .map(e => e.outerHTML.slice(0, 120)).slice(0, 5).concat(['page']) })()"""
-"""What stands beyond the right edge of the page."""
-
-
-@contextlib.asynccontextmanager
-async def opened(plane, tmp_path: Path, where: str = ""):
-    """The page of this plane, asked as a data plane would forward it. ``where``: the fragment of the first view."""
-    home = str(plane.client.make_url("/"))
-    async with browser(tmp_path, "about:blank") as page:
-        await page.ask("Network.enable")
-        await page.ask("Network.setExtraHTTPHeaders", headers=plane.as_())
-        await page.screen(1440)
-        await page.go(home + where)
-        yield page, home
-
-
-async def text(page: Page) -> str:
-    return str(await page.js("document.body.innerText"))
-
-
-async def click(page: Page, label: str, within: str = "document") -> None:
-    found = f"[...{within}.querySelectorAll('button, a')].find(b => b.textContent.trim() === {label!r})"
-    await page.until(f"!!({found})")
-    await page.js(f"({found}).click()")
-
-
-async def fill(page: Page, name: str, value: str) -> None:
-    """Types into a filter."""
-    await page.js(f"""(() => {{ const i = document.querySelector('[name={name}]'); i.value = {value!r};
-        i.dispatchEvent(new Event(i.tagName === 'SELECT' ? 'change' : 'input', {{bubbles: true}})) }})()""")
 
 
 async def test_each_view_of_a_day_s_work(make_plane, tmp_path):
@@ -70,7 +34,7 @@ async def test_each_view_of_a_day_s_work(make_plane, tmp_path):
         "adapters": ("#/adapters?adapter=tiny%402", "tiny@3"),
         "training": ("#/training", "Trainer–engine gap"),
         "batch": (f"#/training?batch={batch}", "run-2-3"),
-        "judge": ("#/judge", "Agreement"),
+        "judge": ("#/judge", "judge-1"),
         "label": ("#/label/run-1-0", "Sort mail number run-1-0."),
         "audit": ("#/audit", "it is better"),
     }
@@ -78,6 +42,7 @@ async def test_each_view_of_a_day_s_work(make_plane, tmp_path):
         wrong: list[str] = []
         for name, (where, holds) in views.items():
             for width, dark in ((1440, False), (1440, True), (390, False)):
+                await report(plane)
                 await page.screen(width, dark=dark)
                 await page.go(home + where)
                 await page.holds(holds)
@@ -366,7 +331,7 @@ async def test_a_person_labels_pauses_and_notes(make_plane, tmp_path):
     await plane.seen("e2")
     async with opened(plane, tmp_path, "#/label/e1?key=-") as (page, home):
         await page.holds("Sort mail number e1.")
-        await click(page, "👎 bad")
+        await click(page, "bad")
         await fill(page, "note", "it moved the wrong mail")
         await click(page, "Write a better last answer")
         await fill(page, "edited", "I moved nothing.")

@@ -1,0 +1,169 @@
+"""The page in a real browser: what is easily lost and seldom looked at."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.support.browser import CHROMIUM
+from tests.support.page_data import EVIL, PLANE, Runs, make_demo, says, step_event
+from tests.support.page_views import ROWS, SIDEWAYS, click, fill, opened
+from tests.support.plane import until
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt install chromium)")
+COLOURS = "[...document.querySelectorAll('.tokens button')].map(b => getComputedStyle(b).backgroundColor)"
+CLEAR = "rgba(0, 0, 0, 0)"
+PRESSED = "[...document.querySelectorAll('button[aria-pressed=true]')].map(b => b.textContent)"
+FIGURES = ("log-probability", "advantage", "trainer–engine gap")
+SCROLLS = "document.scrollingElement.scrollHeight > innerHeight"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+async def test_tokens_are_coloured_by_each_figure(make_plane, tmp_path, dark):
+    """What is looked at is the colour on the screen: a class that no rule paints would not do."""
+    plane = await make_plane(**PLANE)
+    await make_demo(plane, batches=1)
+    async with opened(plane, tmp_path) as (page, home):
+        await page.screen(1440, dark=dark)
+        await page.go(home + "#/episode/run-1-1")
+        seen = set()
+        for name in FIGURES:
+            await click(page, name)
+            await page.until(f"{PRESSED}.includes({name!r}) && {COLOURS}.some(c => c !== {CLEAR!r})")
+            seen.add(tuple(await page.js(COLOURS)))
+            assert await page.accessibility() == []
+        assert len(seen) == len(FIGURES), "each figure has its own picture"
+        strongest = "document.querySelector('.tokens button[class*=up-], .tokens button[class*=down-]')"
+        await page.js(f"{strongest}.click()")
+        await page.holds("from the engine")
+        await page.go(home + "#/episode/tangle")
+        gap = f"[...document.querySelectorAll('button')].find(b => b.textContent === {FIGURES[2]!r})"
+        await page.until(f"!!({gap}) && ({gap}).disabled")
+        assert page.errors == []
+
+
+async def test_each_filter_finds_what_it_says(make_plane, tmp_path):
+    plane = await make_plane(groups={"size": 4})
+    now = plane.deps.now()
+    old = {"task": "ta", "tags": {"lang": "en"}, "text": "the blue mail", "at": now - 7200, "done": True}
+    new = {"task": "tb", "tags": {"lang": "de"}, "text": "the red mail", "adapter": "tiny@1", "split": "eval"}
+    called = await plane.call("old", **old)
+    await plane.call("new", **new)
+    await plane.call("gone", task="tc", outcome="aborted", key="k2")
+    for name, value in (("old", 0.2), ("new", 0.9)):
+        await plane.seen(name)
+        await plane.ask("POST", f"/episodes/{name}/rewards", {"value": value})
+    await plane.seen("gone", key="k2")
+    finds = {
+        "q=blue": ["old"], f"q={called}": ["old"], "q=%22red%20mail%22": ["new"], "task=tb": ["new"], "tag=lang:en": ["old"],
+        "tag=lang": ["new", "old"], "adapter=tiny%401": ["new"], "split=eval": ["new"], "state=done": ["new", "old"], "outcome=aborted": ["gone"],
+        "trainable=false": ["gone"], "trainable=true": ["new", "old"], "reward_min=0.5": ["new"], "reward_max=0.5": ["old"], "since=1h": ["gone", "new"],
+        "until=1h": ["old"], "key=k2": ["gone"], "q=mail&tag=lang:de&since=1h": ["new"], "task=nobody": [],
+    }  # fmt: skip
+    shown = "[...document.querySelectorAll('tbody tr[data-id]')].map(r => r.dataset.id.split('/')[1]).sort()"
+    async with opened(plane, tmp_path, "#/episodes") as (page, home):
+        await page.until(f"{ROWS} === 3")
+        for query, ids in finds.items():
+            await page.go(f"{home}#/episodes?{query}")
+            name = query.split("=")[0]
+            wanted = json.dumps(ids, separators=(",", ":"))
+            await page.until(f"!!document.querySelector('[name={name}]')?.value")
+            await page.until(f"JSON.stringify({shown}) === {wanted!r}")
+        await page.holds("No episode fits these filters.")
+        assert page.errors == []
+
+
+async def test_a_label_half_written_stays_while_the_queue_moves(make_plane, tmp_path):
+    plane = await make_plane(groups={"size": 4})
+    runs = Runs(plane)
+    await runs.talk("mine", 0, done=True)
+    await runs.reward("mine", 1.0)
+    async with opened(plane, tmp_path, "#/label") as (page, _):
+        await page.until("location.hash.startsWith('#/label/mine') && !!document.querySelector('[name=note]')")
+        await fill(page, "note", "half a sentence")
+        for n in range(2):
+            await runs.talk(f"other{n}", 0, done=True)
+        await page.until("document.querySelectorAll('nav[aria-label=Queue] li').length === 3")
+        await page.until("document.querySelector('nav[aria-label=Queue] li').innerText.startsWith('other')")
+        assert await page.js("document.querySelector('[name=note]').value") == "half a sentence"
+        assert await page.js("document.querySelector('nav [aria-current=true]').innerText") == "mine"
+        assert page.errors == []
+
+
+async def make_hostile(plane) -> dict[str, str]:
+    """Whatever an agent may send. View → a text that it shows."""
+    runs = Runs(plane)
+    await make_demo(plane, batches=1)
+    for n in range(4):
+        tags = {"lang": "<b>" * 40, "a" * 60: "b" * 60}
+        await runs.talk(f"evil{n}", 2, evil=EVIL, task="t" * 120, tags=tags, adapter="tiny@1")
+        await runs.reward(f"evil{n}", n / 3, reason=EVIL)
+    await runs.talk("x" * 150, 1, evil="y" * 5000)
+    await runs.call("broken", [says("hi")], outcome="error", status=500)
+    await runs.call("samples", [says("hi")], *[says(f"{n} {EVIL}") for n in range(8)])
+    for n in range(60):
+        await step_event(plane, 2 + n, f"b{n}", loss=1e9 if n == 40 else 0.01 * (n % 7), reason=EVIL, adapter=EVIL)
+    await plane.ask("POST", "/annotations", {"text": EVIL * 3})
+    await plane.ask("POST", "/training/pause", {"reason": EVIL})
+
+    async def group():
+        return (await plane.ask("GET", f"/groups?task={'t' * 120}"))[1]["groups"]
+
+    (found,) = await until(group)
+    return {
+        "now": "What happens next", "episodes": "trial-16", "episode/evil1": "planted", "episode/samples": "sample 8 of 8", "episode/broken": "out of memory",
+        f"episode/{'x' * 150}": "yyyy", "groups": found["id"], f"group/{found['id']}": "planted", "adapters?adapter=tiny%401": "trained on",
+        "training?over=time&by=time&each=tag.lang": "1 outlying value", "judge": "Agreement", "label/evil2": "planted", "audit": "pause",
+    }  # fmt: skip
+
+
+async def test_nothing_that_an_agent_sends_breaks_a_view(make_plane, tmp_path):
+    """Long words, markup, failures, a loss of a billion: on a phone and in the dark, nothing runs, nothing sticks out."""
+    plane = await make_plane(**PLANE)
+    views = await make_hostile(plane)
+    async with opened(plane, tmp_path) as (page, home):
+        wrong: list[str] = []
+        for where, holds in views.items():
+            for width, dark in ((390, False), (1440, True)):
+                await page.screen(width, dark=dark)
+                await page.go(f"{home}#/{where}")
+                await page.holds(holds)
+                wrong += [f"{where} at {width} px: {v}" for v in await page.accessibility()]
+                wrong += [f"{where} scrolls sideways at {width} px: {v}" for v in await page.js(SIDEWAYS)]
+                assert await page.js("document.getElementById('planted')") is None
+                assert await page.js("window.pwned") is None
+        assert wrong == []
+        assert page.errors == []
+
+
+async def test_a_long_table_ends_with_the_window(make_plane, tmp_path):
+    plane = await make_plane(groups={"size": 2})
+    for n in range(120):
+        await plane.call(f"e{n:03}", task=f"t{n // 2}", done=True)
+    await plane.seen("e119")
+    async with opened(plane, tmp_path) as (page, home):
+        for view in ("episodes", "groups"):
+            await page.go(f"{home}#/{view}")
+            await page.until(f"{ROWS} > 20")
+            await page.until(f"!({SCROLLS})")
+        await page.go(home + "#/audit")
+        await page.holds("Nothing was changed by hand")
+
+
+async def test_rows_that_do_not_come_are_told_and_asked_for_again(make_plane, tmp_path):
+    plane = await make_plane()
+    for n in range(150):
+        await plane.call(f"e{n:03}", done=True)
+    await plane.seen("e149")
+    async with opened(plane, tmp_path) as (page, home):
+        await page.ask("Network.setBlockedURLs", urls=["*cursor=*"])
+        await page.go(home + "#/episodes")
+        await page.until(f"{ROWS} > 20")
+        box = "document.querySelector('.scroll')"
+        await page.js(f"{box}.scrollTop = {box}.scrollHeight")
+        await page.holds("The next rows did not come")
+        assert await page.accessibility() == []
+        await page.ask("Network.setBlockedURLs", urls=[])
+        await click(page, "Ask again")
+        await page.until("document.querySelector('main [role=status]').innerText.startsWith('150')")
+        assert "The next rows" not in await page.js("document.body.innerText")
