@@ -68,7 +68,9 @@ async def read_funnel(deps: Deps, sidecars: Sequence[c.Sidecar] | None = None) -
         counts = await deps.ask(deps.store.statistics.funnel, deps.config.judge.name, around.now)
         paused = await deps.switch.state(deps)
         if paused.paused:
-            around.paused = ("somebody" if paused.by in (None, "-") else paused.by) + (f": {paused.reason}" if paused.reason else "")
+            around.paused = ("somebody" if paused.by in (None, "-") else paused.by) + (
+                f": {paused.reason}" if paused.reason else ""
+            )
     except Problem as p:
         around.store_error = around.store_error or p.message
     except Exception as e:

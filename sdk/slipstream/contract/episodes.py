@@ -140,6 +140,7 @@ class Episode(Model):
     state: EpisodeState
     started: float
     ended: float | None
+    """When the reply of its last call ended; None while it is open."""
     calls: int
     prompt_tokens: int = 0
     completion_tokens: int = 0

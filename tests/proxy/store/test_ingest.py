@@ -114,8 +114,9 @@ def test_done_by_header_by_word_and_before_its_calls(store):
     store.ingest([call("a", done=True), call("b"), done("b"), done("c")], {})
     store.ingest([call("c")], {})
     store.ingest([call("d"), done("d"), call("d", at=NOW + 5)], {})
+    # it ends with the reply of its last call: a run of one call took as long as the call
     assert {e.id: (e.state, e.ended) for e in store.episodes.page(EpisodeFilter()).episodes} == {
-        "a": ("done", NOW), "b": ("done", NOW), "c": ("done", NOW), "d": ("done", NOW + 5),
+        "a": ("done", NOW + 0.5), "b": ("done", NOW + 0.5), "c": ("done", NOW + 0.5), "d": ("done", NOW + 5.5),
     }  # fmt: skip
 
 
@@ -154,7 +155,7 @@ def test_a_call_in_flight_when_the_reward_comes_belongs_to_the_run(store):
     store.ingest([call("a"), reward("a", done=True, at=NOW + 2)], {})
     store.ingest([call("a", at=NOW + 1, seconds=5.0)], {})
     found = store.episodes.get("-", "a")
-    assert (found.state, found.calls, found.ended) == ("done", 2, NOW + 1)
+    assert (found.state, found.calls, found.ended) == ("done", 2, NOW + 6)
 
 
 def test_a_spool_of_schema_2_replays_as_before(store):
