@@ -16,7 +16,7 @@ from typing import Any
 from slipstream.contract import BatchLeaseIn, RewardIn
 from slipstream_proxy.records import CallHead, Choice, Mutation, Parsed
 from slipstream_proxy.store import calls, delta, open_store
-from slipstream_proxy.store.protocol import Store
+from slipstream_proxy.store.sqlstore import Store
 from slipstream_proxy.store.values import Position, RecordedCall, Rules
 
 NOW = 1_800_000_000.0

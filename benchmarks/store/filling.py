@@ -8,8 +8,8 @@ from hashlib import md5
 
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.driver import Tx
-from slipstream_proxy.store.protocol import Store
 from slipstream_proxy.store.rows import BatchRow, CallRow, EpisodeRow, GroupRow, MemberRow, RewardRow
+from slipstream_proxy.store.sqlstore import Store
 
 NOW = float(int(time.time()))
 SPAN = 864_000.0

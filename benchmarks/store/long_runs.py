@@ -27,7 +27,7 @@ from slipstream.contract import BatchLeaseIn, GroupLeaseIn, RewardIn
 from slipstream_proxy.control.export import pieces
 from slipstream_proxy.records import CallHead, Choice, Mutation, Parsed
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.protocol import Store
+from slipstream_proxy.store.sqlstore import Store
 from slipstream_proxy.store.values import EpisodeFilter, RecordedCall, Rules
 
 NOW = 1_800_000_000.0

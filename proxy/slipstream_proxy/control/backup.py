@@ -17,7 +17,7 @@ from typing import IO
 
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.ingest import Ingester
-from slipstream_proxy.store.protocol import Store
+from slipstream_proxy.store.sqlstore import Store
 
 STAGE = ".backup-"
 _OF_A_RUN = ("lock", "proxy.json", "live.json", "metrics", "limits", "hangs", "conversations", "spool", "hf")

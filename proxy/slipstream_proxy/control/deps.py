@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.control.mutations import Mutations
     from slipstream_proxy.control.pin_queue import PinQueue
     from slipstream_proxy.control.token_text import TokenTexter
-    from slipstream_proxy.store.protocol import Store
+    from slipstream_proxy.store.sqlstore import Store
 
 T = TypeVar("T")
 PATIENCE = 0.3

@@ -25,7 +25,7 @@ from slipstream_proxy.json_types import JsonObject
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.http import Ctx
-    from slipstream_proxy.store.protocol import Store
+    from slipstream_proxy.store.sqlstore import Store
     from slipstream_proxy.store.values import EpisodeFilter
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from slipstream.contract import Error
+from slipstream.contract import API, Error
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.json_types import JsonObject
 
@@ -118,6 +118,31 @@ class Route:
     the path names (``training``)."""
     endless: bool = False
     """The reply goes on until the client leaves: said in the OpenAPI document as ``x-endless``."""
+
+
+class Routes(list[Route]):
+    """A module's routes: a decorator above each handler. The first part of the handler's docstring is the summary."""
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        scopes: tuple[str, ...] = EVERY_SCOPE,
+        query: type[Query] | None = None,
+        body: type[BaseModel] | None = None,
+        *,
+        result: type[BaseModel] | str | None = None,
+        **more: Any,
+    ) -> Callable[[Handler], Handler]:
+        """``path``: below ``API``. ``result``: what a reply 200 is. ``more``: other fields of ``Route``."""
+        more.setdefault("responses", {200: result})
+
+        def keep(handler: Handler) -> Handler:
+            summary = " ".join((handler.__doc__ or "").partition("\n\n")[0].split()).removesuffix(".")
+            self.append(Route(method, API + path, handler, summary, scopes, query, body, **more))
+            return handler
+
+        return keep
 
 
 def json_of(model: BaseModel) -> bytes:

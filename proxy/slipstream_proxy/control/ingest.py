@@ -24,7 +24,7 @@ from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.segments import list_segments
 from slipstream_proxy.store.driver import is_store_fault
-from slipstream_proxy.store.protocol import Store
+from slipstream_proxy.store.sqlstore import Store
 from slipstream_proxy.store.values import Position, RecordedCall
 
 if TYPE_CHECKING:

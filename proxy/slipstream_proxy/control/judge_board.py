@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from slipstream import contract as c
-from slipstream_proxy.store.protocol import Judging
+from slipstream_proxy.store.judge_queue import JudgeQueue
 
 SILENT = 60.0
 """Seconds after which a copy that reports no more is taken for gone."""
@@ -40,12 +40,12 @@ class JudgeBoard:
         spent = [(setting, until - now) for setting, until in waits if setting and until is not None and until > now]
         return min(spent, key=lambda s: s[1]) if spent and len(spent) == len(waits) else None
 
-    def backlog(self, store: Judging, now: float) -> c.JudgeBacklog:
+    def backlog(self, store: JudgeQueue, now: float) -> c.JudgeBacklog:
         judges = self.judges(now)
         names = judges[-1].names if judges else [self.name]
         return store.backlog(names, singles=any(j.singles for j in judges) or not judges, now=now)
 
-    def standing(self, store: Judging, now: float) -> c.JudgingStatus:
+    def standing(self, store: JudgeQueue, now: float) -> c.JudgingStatus:
         """For ``GET status``. Reads the store."""
         judges = self.judges(now)
         backlog = self.backlog(store, now)

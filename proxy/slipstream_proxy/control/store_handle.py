@@ -8,7 +8,7 @@ from slipstream_proxy.control.problem import Problem
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.ingest import Ingester
-    from slipstream_proxy.store.protocol import Store
+    from slipstream_proxy.store.sqlstore import Store
 
 RETRY = {"retry-after": "5"}
 

@@ -21,7 +21,7 @@ from slipstream_proxy.control.threads import end, in_thread, settle
 from slipstream_proxy.records import Kind
 from slipstream_proxy.segments import list_segments, read_segment
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.protocol import Store
+from slipstream_proxy.store.sqlstore import Store
 from slipstream_proxy.store.values import Position, Rules
 
 log = logging.getLogger(__name__)

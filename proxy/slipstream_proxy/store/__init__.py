@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
-    from slipstream_proxy.store.protocol import Store
+    from slipstream_proxy.store.sqlstore import Store
     from slipstream_proxy.store.values import Rules
 
 

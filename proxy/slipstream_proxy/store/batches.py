@@ -134,7 +134,10 @@ class BatchQueue:
             set_meta(tx, STALE_RUNS, str(int(get_meta(tx, STALE_RUNS) or 0) + stale))
 
     def members(self, batch: str) -> JsonObject:
-        """``{"groups": [id], "episodes": [[key, episode, group]]}`` of a leased batch, for its ``ack`` mutation."""
+        """``{"groups": [id], "episodes": [[key, episode, group]]}`` of a leased batch, for its ``ack`` mutation.
+
+        With it a rebuilt store knows what was trained on.
+        """
         with self.db.read() as tx:
             rows = tx.all("SELECT grp, eid FROM t_members WHERE batch = ? ORDER BY grp, eid", (batch,))
         return {

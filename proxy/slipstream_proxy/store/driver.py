@@ -1,4 +1,4 @@
-"""What the shared SQL of ``SqlStore`` needs from a database: transactions, bulk writes, and the few things that differ.
+"""What the shared SQL of ``Store`` needs from a database: transactions, bulk writes, and the few things that differ.
 
 SQL is written once, with ``?`` for parameters and lists as ``IN (SELECT unnest(?::VARCHAR[]))``, in the part of the
 language that DuckDB and PostgreSQL share.

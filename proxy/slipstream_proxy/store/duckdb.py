@@ -20,7 +20,7 @@ from slipstream_proxy.store.duckcopy import Busy, NotingTx, WriteLog, copy_anew
 from slipstream_proxy.store.duckfile import copy_file, open_file, open_or_set_aside, restore_deleted
 from slipstream_proxy.store.ducktx import DuckTx
 from slipstream_proxy.store.queries import check
-from slipstream_proxy.store.sqlstore import SqlStore
+from slipstream_proxy.store.sqlstore import Store
 from slipstream_proxy.store.values import Rules
 
 log = logging.getLogger("slipstream.store")
@@ -333,7 +333,7 @@ class DuckDriver:
             self._close()
 
 
-class DuckStore(SqlStore):
+class DuckStore(Store):
     def __init__(
         self,
         path: str | Path,

@@ -1,4 +1,20 @@
-"""Mutations out of the spool: what the control API accepted, applied in order."""
+"""Mutations out of the spool: what the control API accepted, applied in order.
+
+``Mutation.data`` by ``op`` (key: the API key's id, episode: the client's id). All are idempotent, by mutation id and by
+what they hold:
+
+- ``reward``  ``{"key", "episode", "reward": RewardIn}``
+- ``done``    ``{"key", "episode"}``
+- ``delete``  ``{"key": id | None, "episode"}``, or of many ``{"episodes": [[key, episode]]}``
+- ``scores``  ``{"group", "scores": ScoresIn, "key": optional}``: like ``judging.score``, which may have run before
+  (then it changes nothing)
+- ``ack``     ``{"batch", "ack": BatchAck, "members": batches.members(batch)}``: like ``batches.ack``, which may have
+  run before
+- ``adapter`` ``Adapter``;  ``event`` ``Event``;  ``audit`` ``AuditEntry``;  ``cache`` ``CacheEntry``
+- ``pin``     ``{"key", "episode", "model", "adapter", "arm", "chances": optional}``
+- ``episode`` ``{"key", "episode", "days", "text"}``: an exported episode as JSON text, and the days of its calls
+- ``blank``   ``{}``: stands where a record was that is forgotten
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class OutcomeLog:
         tx.insert("t_outcomes", rows)
 
     def since(self, model: str, after: int, limit: int = 2000) -> list[Outcome]:
-        """A trained model's, in order, those whose number is above ``after``."""
+        """A trained model's final rewards in the order in which they became final: those numbered above ``after``."""
         sql = """SELECT seq, adapter, arm, chances, task, reward, ts FROM t_outcomes WHERE seq > ? AND model = ?
             ORDER BY seq LIMIT ?"""
         with self.db.read() as tx:

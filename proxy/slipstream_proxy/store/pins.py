@@ -19,7 +19,7 @@ class PinTable:
         self.db = db
 
     def pin(self, key: str, episode: str, model: str, adapter: str, arm: str, now: float, chances: str = "") -> Pin:
-        """The episode's pin: the one stored, else this one."""
+        """The episode's pin: the one stored, else this one. Proxies agree by the first to ask."""
         return self.pin_many([PinAsk(key, episode, model, adapter, arm, now, chances)])[0]
 
     def pin_many(self, asks: Sequence[PinAsk]) -> list[Pin]:

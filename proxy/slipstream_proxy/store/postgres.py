@@ -21,7 +21,7 @@ from slipstream_proxy.store import schema
 from slipstream_proxy.store.bounded import BoundedQuery, QueryRequest
 from slipstream_proxy.store.driver import QueryError, Row, StoreError
 from slipstream_proxy.store.queries import bare, check
-from slipstream_proxy.store.sqlstore import SqlStore
+from slipstream_proxy.store.sqlstore import Store
 from slipstream_proxy.store.values import Rules
 
 log = logging.getLogger("slipstream.store")
@@ -205,7 +205,7 @@ class PostgresDriver:
         self._pool.close()
 
 
-class PostgresStore(SqlStore):
+class PostgresStore(Store):
     def __init__(self, url: str, rules: Rules | None = None, *, instance: str = "local") -> None:
         driver = PostgresDriver(url)
         super().__init__(driver, rules or Rules(), instance=instance)

@@ -44,7 +44,7 @@ class RewardTable:
         return RewardAck(stored=not (idempotency and same), known=bool(state))
 
     def standing(self, names: Collection[Name], now: float) -> dict[Name, Literal["new", "known", "gone"]]:
-        """``gone``: forgotten, or unknown with earlier rewards that have waited longer than ``orphan_ttl``."""
+        """What the store knows of these episodes. ``gone``: forgotten, or never seen within ``orphan_ttl``."""
         eids = {eid_of(*name): name for name in names}
         with self.db.read() as tx:
             states: dict[str, str] = dict(tx.all(f"SELECT eid, state FROM t_episodes WHERE eid {IN}", (list(eids),)))

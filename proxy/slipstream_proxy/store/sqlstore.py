@@ -1,11 +1,15 @@
-"""The store over any driver: its components, wired."""
+"""The store over any driver (DuckDB, PostgreSQL): its components, wired.
+
+``store.episodes``, ``store.batches`` and so on have the methods that one would look for there. All methods block and
+may be called from any thread. Times are seconds since the epoch and always come from the caller, so that tests can move
+the clock.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from slipstream.contract import SqlResult
 from slipstream_proxy.records import Mutation
@@ -31,7 +35,6 @@ from slipstream_proxy.store.outcomes import OutcomeLog
 from slipstream_proxy.store.pace import Pace
 from slipstream_proxy.store.pins import PinTable
 from slipstream_proxy.store.positions import SpoolPositions
-from slipstream_proxy.store.protocol import Store
 from slipstream_proxy.store.pruning import Pruning
 from slipstream_proxy.store.recall import Recall
 from slipstream_proxy.store.reports import Reports
@@ -43,7 +46,7 @@ from slipstream_proxy.store.tallies import TallyTable
 from slipstream_proxy.store.values import Erasing, Forgotten, Name, Position, RecordedCall, Rules
 
 
-class SqlStore:
+class Store:
     """``instance``: which proxy this is, where several share one database; spool positions are its own."""
 
     def __init__(self, db: Driver, rules: Rules, *, instance: str = "local") -> None:
@@ -124,14 +127,18 @@ class SqlStore:
 
     @property
     def rebuilt(self) -> bool:
+        """The file could not be opened and was set aside. This one is new: replay the spool from its first segment."""
         return self.db.rebuilt
 
     @property
     def shared(self) -> bool:
+        """Other proxies use it too: what they decide is to be read here, not remembered."""
         return self.db.shared
 
     def ingest(self, items: Sequence[RecordedCall | Mutation], positions: dict[str, Position]) -> None:
-        """Apply in order, exactly once: an item whose id is stored already changes nothing."""
+        """Apply in order, exactly once: an item whose id is stored already changes nothing. The ingester alone calls
+        this. Items and positions are one transaction.
+        """
         self._ingest.ingest(items, positions)
 
     def positions(self) -> dict[str, Position]:
@@ -158,11 +165,14 @@ class SqlStore:
         return waiting
 
     def erased(self, done: Collection[Erasing]) -> None:
-        """Nor does anything else hold these."""
+        """Nor does anything else (the spool, archives) hold these."""
         self._deletion.erased(done)
 
     def prune(self, now: float, keep: float | None) -> int:
-        """Drop small rows that only the recent past needs. → Rows that are gone."""
+        """Drop small rows that only the recent past needs. → Rows that are gone.
+
+        ``keep``: seconds for the lists of exported episodes.
+        """
         return Pruning(self.db, self.rules).prune(now, keep)
 
     def free_share(self) -> float:
@@ -179,7 +189,7 @@ class SqlStore:
             return self.batches.release(tx, worker) + self.judging.release(tx, worker)
 
     def sql(self, query: str, limit: int, timeout: float) -> SqlResult:
-        """One SELECT over the views episodes, calls, rewards, adapters. Raises ``QueryError`` with one line."""
+        """One SELECT over the views. Raises ``QueryError`` with one line."""
         return self.db.sql(query, limit, timeout)
 
     def snapshot(self) -> None:
@@ -206,9 +216,3 @@ class SqlStore:
     def close(self) -> None:
         self.db.close()
         self.calls.known.clear()
-
-
-if TYPE_CHECKING:
-
-    def _is_store(store: SqlStore) -> Store:
-        return store

@@ -12,7 +12,7 @@ from tests.support.postgres import postgres  # noqa: F401 - a fixture
 from tests.support.records import rules
 
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.protocol import Store
+from slipstream_proxy.store.sqlstore import Store
 
 _numbers = itertools.count()
 

@@ -20,7 +20,7 @@ from tests.support.records import NOW, at, call, done, group, mutation, reward, 
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.driver import StoreError
 from slipstream_proxy.store.duckdb import DuckStore
-from slipstream_proxy.store.protocol import Store
+from slipstream_proxy.store.sqlstore import Store
 from slipstream_proxy.store.values import EpisodeFilter, Position
 
 

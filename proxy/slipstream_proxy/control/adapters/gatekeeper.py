@@ -21,7 +21,7 @@ from slipstream_proxy.control.gate.rules import Decision
 from slipstream_proxy.control.gate.trial import GateTrial
 from slipstream_proxy.control.store_handle import StoreHandle
 from slipstream_proxy.control.threads import end, in_thread
-from slipstream_proxy.store.protocol import Store
+from slipstream_proxy.store.sqlstore import Store
 from slipstream_proxy.store.values import Outcome
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from slipstream_proxy.control.gate.history import GateHistory, dump_readings, jo
 from slipstream_proxy.control.gate.report import report_of
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings
 from slipstream_proxy.control.gate.trial import GateTrial
-from slipstream_proxy.store.protocol import Store
+from slipstream_proxy.store.sqlstore import Store
 
 log = logging.getLogger(__name__)
 WARM = 2000

@@ -14,12 +14,12 @@ from pydantic import Field, StringConstraints, ValidationError
 from slipstream import contract as c
 from slipstream_proxy.control.adapters.validation import CONFIG, WEIGHTS
 from slipstream_proxy.control.gate.history import joined, last_reading
-from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, TRAINER, Ctx, Query, Route, explain, reply
+from slipstream_proxy.control.http import ADMIN, TRAINER, Ctx, Query, Routes, explain, reply
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import in_thread
 
-ADAPTER = c.API + "/adapters/{adapter:[A-Za-z0-9._~@-]{1,160}}"
+ADAPTER = "/adapters/{adapter:[A-Za-z0-9._~@-]{1,160}}"
 UPLOAD_LIMIT = 16 * 2**30
 POLL = 0.05
 
@@ -35,13 +35,31 @@ class WaitQuery(Query):
     )
 
 
+ROUTES = Routes()
+
+
+@ROUTES.add("GET", "/adapters", result=c.AdapterList)
 async def list_adapters(ctx: Ctx) -> web.StreamResponse:
+    """Versions and where they stand."""
     registry = ctx.deps.registry
     live = {m: registry.live(m) for m in registry.models}
     return reply(c.AdapterList(adapters=registry.public(ctx.deps.engines.loaded()), live=live))
 
 
+@ROUTES.add(
+    "POST",
+    "/adapters",
+    (TRAINER,),
+    WaitQuery,
+    AdapterPost,
+    responses={201: c.Adapter},
+    errors=(404, 409),
+    multipart=True,
+)
 async def post_adapter(ctx: Ctx) -> web.StreamResponse:
+    """Register a folder under adapters.dir, or upload one as multipart/form-data (parts: adapter = this body as
+    JSON, adapter_config.json, adapter_model.safetensors).
+    """
     deps = ctx.deps
     body: c.AdapterIn = ctx.body if ctx.body is not None else await upload(ctx)
     adapter = await deps.registrar.register(body)
@@ -53,7 +71,11 @@ async def post_adapter(ctx: Ctx) -> web.StreamResponse:
     return reply(_shown(ctx, deps.registry.items[adapter.name]), 201)
 
 
+@ROUTES.add("GET", ADAPTER + "/evidence", result=c.GateEvidence, errors=(404, 409))
 async def get_evidence(ctx: Ctx) -> web.StreamResponse:
+    """How the gate's evidence of a version moved: the difference with its interval, and how close it was to being
+    taken back.
+    """
     deps = ctx.deps
     adapter = deps.registry.find(ctx.path("adapter"))
     which = adapter.model, adapter.version
@@ -140,73 +162,35 @@ def _publish(temp: Path, folder: Path) -> None:
         os.close(fd)
 
 
+@ROUTES.add(
+    "POST",
+    ADAPTER + "/promote",
+    (ADMIN,),
+    body=c.GateIn,
+    body_required=False,
+    result=c.Adapter,
+    errors=(404, 409),
+    audit="promote",
+)
 async def promote(ctx: Ctx) -> web.StreamResponse:
+    """Make it the live one."""
     adapter = await ctx.deps.lifecycle.promote(ctx.path("adapter"), ctx.body.reason)
     ctx.deps.publisher.publish()
     return reply(_shown(ctx, adapter))
 
 
+@ROUTES.add(
+    "POST",
+    ADAPTER + "/rollback",
+    (ADMIN,),
+    body=c.GateIn,
+    body_required=False,
+    result=c.Adapter,
+    errors=(404, 409),
+    audit="rollback",
+)
 async def rollback(ctx: Ctx) -> web.StreamResponse:
+    """Take it back."""
     adapter = await ctx.deps.lifecycle.rollback(ctx.path("adapter"), ctx.body.reason)
     ctx.deps.publisher.publish()
     return reply(_shown(ctx, adapter))
-
-
-ROUTES = [
-    Route(
-        "GET",
-        c.API + "/adapters",
-        list_adapters,
-        "Versions and where they stand",
-        EVERY_SCOPE,
-        responses={200: c.AdapterList},
-    ),
-    Route(
-        "POST",
-        c.API + "/adapters",
-        post_adapter,
-        "Register a folder under adapters.dir, or upload one as multipart/form-data "
-        "(parts: adapter = this body as JSON, adapter_config.json, "
-        "adapter_model.safetensors)",
-        (TRAINER,),
-        WaitQuery,
-        AdapterPost,
-        responses={201: c.Adapter},
-        errors=(404, 409),
-        multipart=True,
-    ),
-    Route(
-        "GET",
-        ADAPTER + "/evidence",
-        get_evidence,
-        "How the gate's evidence of a version moved: the difference with its interval, and how close it was to being "
-        "taken back",
-        EVERY_SCOPE,
-        responses={200: c.GateEvidence},
-        errors=(404, 409),
-    ),
-    Route(
-        "POST",
-        ADAPTER + "/promote",
-        promote,
-        "Make it the live one",
-        (ADMIN,),
-        body=c.GateIn,
-        body_required=False,
-        responses={200: c.Adapter},
-        errors=(404, 409),
-        audit="promote",
-    ),
-    Route(
-        "POST",
-        ADAPTER + "/rollback",
-        rollback,
-        "Take it back",
-        (ADMIN,),
-        body=c.GateIn,
-        body_required=False,
-        responses={200: c.Adapter},
-        errors=(404, 409),
-        audit="rollback",
-    ),
-]

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from slipstream import contract as c
 from slipstream_proxy.control import backup
-from slipstream_proxy.control.http import ADMIN, Ctx, Route
+from slipstream_proxy.control.http import ADMIN, Ctx, Routes
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.store.driver import StoreError
@@ -39,7 +38,12 @@ class _Reply(io.RawIOBase):
         return len(part)
 
 
+ROUTES = Routes()
+
+
+@ROUTES.add("GET", "/backup", (ADMIN,), result=TAR)
 async def get_backup(ctx: Ctx) -> web.StreamResponse:
+    """Store, spool, adapters, keys and checkpoints as a tar file, to be unpacked into an empty data_dir."""
     deps, root = ctx.deps, ctx.deps.config.root
     made = backup.staged(root, deps.store, deps.ingester)
     try:
@@ -55,15 +59,3 @@ async def get_backup(ctx: Ctx) -> web.StreamResponse:
         return response
     finally:
         await in_thread(made.__exit__, None, None, None)
-
-
-ROUTES = [
-    Route(
-        "GET",
-        c.API + "/backup",
-        get_backup,
-        "Store, spool, adapters, keys and checkpoints as a tar file, to be unpacked into an empty data_dir",
-        (ADMIN,),
-        responses={200: TAR},
-    )
-]

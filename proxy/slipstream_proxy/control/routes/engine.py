@@ -5,39 +5,22 @@ from __future__ import annotations
 from aiohttp import web
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import TRAINER, Ctx, Route, reply
+from slipstream_proxy.control.http import TRAINER, Ctx, Routes, reply
 from slipstream_proxy.control.problem import Problem
 
+ROUTES = Routes()
 
+
+@ROUTES.add("POST", "/engine/hold", (TRAINER,), body=c.HoldIn, result=c.Hold, errors=(409,))
 async def hold(ctx: Ctx) -> web.StreamResponse:
+    """Calls wait and the engine sleeps (engine.share), or go on doing so."""
     deps = ctx.deps
     if not deps.config.engine.share:
         raise Problem(409, "engine and trainer do not share a GPU here", fix="set engine.share = true")
     return reply(await deps.lease.hold(ctx.body))
 
 
+@ROUTES.add("POST", "/engine/release", (TRAINER,), body=c.EngineReleaseIn, result=c.EngineReleased)
 async def release(ctx: Ctx) -> web.StreamResponse:
+    """The engine wakes and the calls go on."""
     return reply(await ctx.deps.lease.release(ctx.body.worker))
-
-
-ROUTES = [
-    Route(
-        "POST",
-        c.API + "/engine/hold",
-        hold,
-        "Calls wait and the engine sleeps (engine.share), or go on doing so",
-        (TRAINER,),
-        body=c.HoldIn,
-        responses={200: c.Hold},
-        errors=(409,),
-    ),
-    Route(
-        "POST",
-        c.API + "/engine/release",
-        release,
-        "The engine wakes and the calls go on",
-        (TRAINER,),
-        body=c.EngineReleaseIn,
-        responses={200: c.EngineReleased},
-    ),
-]

@@ -10,13 +10,23 @@ from pydantic import Field, StringConstraints
 
 from slipstream import contract as c
 from slipstream_proxy.control import export
-from slipstream_proxy.control.http import ADMIN, EVERY_SCOPE, INFERENCE, JSON, REWARD, Ctx, Query, Route, json_of, reply
+from slipstream_proxy.control.http import (
+    ADMIN,
+    INFERENCE,
+    JSON,
+    REWARD,
+    Ctx,
+    Query,
+    Routes,
+    json_of,
+    reply,
+)
 from slipstream_proxy.control.problem import Problem, no_such_page
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.store.call_page import PAGE_CALLS, CallPage
 from slipstream_proxy.store.values import EpisodeFilter, Forgotten, Name
 
-EPISODE = c.API + "/episodes/{episode:[A-Za-z0-9._~-]{1,160}}"
+EPISODE = "/episodes/{episode:[A-Za-z0-9._~-]{1,160}}"
 FORM = (
     f"Calls whole, or each without what it shares with an earlier one (`prefix`). "
     f"auto: whole in runs of up to {c.WHOLE_CALLS} calls, deltas in longer ones."
@@ -145,7 +155,12 @@ def wanted(ctx: Ctx, query: FilterQuery, **more: Any) -> EpisodeFilter:
     )
 
 
+ROUTES = Routes()
+
+
+@ROUTES.add("GET", "/episodes", query=EpisodesQuery, tags=True, result=c.EpisodePage, errors=(404,))
 async def list_episodes(ctx: Ctx) -> web.StreamResponse:
+    """List and filter episodes, newest first."""
     q: EpisodesQuery = ctx.query
     try:
         page = await ctx.deps.ask(
@@ -156,7 +171,9 @@ async def list_episodes(ctx: Ctx) -> web.StreamResponse:
     return reply(page)
 
 
+@ROUTES.add("GET", EPISODE, query=EpisodeQuery, result=c.EpisodeDetail, errors=(404,))
 async def get_episode(ctx: Ctx) -> web.StreamResponse:
+    """One episode: calls, rewards, adapter, lineage."""
     q: EpisodeQuery = ctx.query
     key = q.key if ctx.caller.sees_all else ctx.owner(q.key)
     page = CallPage(q.form, q.calls_from, q.calls)
@@ -170,7 +187,9 @@ def _unknown(ctx: Ctx) -> Problem:
     return Problem(404, f"no episode {ctx.path('episode')}", field="path.episode", fix="list them with GET episodes")
 
 
+@ROUTES.add("POST", EPISODE + "/done", (INFERENCE, REWARD), KeyQuery, c.DoneIn, body_required=False, result=Stored)
 async def post_done(ctx: Ctx) -> web.StreamResponse:
+    """Nothing more will come."""
     await ctx.deps.mutate("done", {"key": ctx.owner(ctx.query.key), "episode": ctx.path("episode")})
     return ended_reply(reply(Stored()))
 
@@ -181,7 +200,9 @@ def ended_reply(response: web.Response) -> web.Response:
     return response
 
 
+@ROUTES.add("DELETE", EPISODE, (ADMIN, INFERENCE), KeyQuery, result=c.Deleted, errors=(404,), audit="delete")
 async def delete_episode(ctx: Ctx) -> web.StreamResponse:
+    """Forget an episode; names the adapters trained on it."""
     key, episode = ctx.query.key if ctx.caller.admin else ctx.owner(ctx.query.key), ctx.path("episode")
     names = await _named(ctx, key, [episode])
     if not names:
@@ -190,7 +211,9 @@ async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     return reply(c.Deleted(id=episode, adapters=gone.adapters, exports=gone.exports))
 
 
+@ROUTES.add("POST", "/forget", (ADMIN, INFERENCE), body=c.ForgetIn, result=c.ForgetOut, audit="forget")
 async def forget_episodes(ctx: Ctx) -> web.StreamResponse:
+    """Forget many episodes: by id, key, tags or user."""
     asked: c.ForgetIn = ctx.body
     if asked.key is None and not (asked.episodes or asked.tags or asked.user):
         raise Problem(422, "this names no episode", field="body", fix="give episodes, key, tags or user")
@@ -237,75 +260,8 @@ async def _forget(ctx: Ctx, names: Sequence[Name]) -> Forgotten:
     )
 
 
+@ROUTES.add("GET", "/export", query=ExportQuery, tags=True, result="application/octet-stream")
 async def get_export(ctx: Ctx) -> web.StreamResponse:
+    """Datasets: JSON lines of episodes, SFT or DPO rows, Parquet."""
     q: ExportQuery = ctx.query
     return await export.send(ctx, wanted(ctx, q, limit=1000), q.format, form=q.form, edited=q.edits)
-
-
-LOOK = (INFERENCE, REWARD)
-ROUTES = [
-    Route(
-        "GET",
-        c.API + "/episodes",
-        list_episodes,
-        "List and filter episodes, newest first",
-        EVERY_SCOPE,
-        EpisodesQuery,
-        tags=True,
-        responses={200: c.EpisodePage},
-        errors=(404,),
-    ),
-    Route(
-        "GET",
-        EPISODE,
-        get_episode,
-        "One episode: calls, rewards, adapter, lineage",
-        EVERY_SCOPE,
-        EpisodeQuery,
-        responses={200: c.EpisodeDetail},
-        errors=(404,),
-    ),
-    Route(
-        "POST",
-        EPISODE + "/done",
-        post_done,
-        "Nothing more will come",
-        LOOK,
-        KeyQuery,
-        c.DoneIn,
-        body_required=False,
-        responses={200: Stored},
-    ),
-    Route(
-        "DELETE",
-        EPISODE,
-        delete_episode,
-        "Forget an episode; names the adapters trained on it",
-        (ADMIN, INFERENCE),
-        KeyQuery,
-        responses={200: c.Deleted},
-        errors=(404,),
-        audit="delete",
-    ),
-    Route(
-        "POST",
-        c.API + "/forget",
-        forget_episodes,
-        "Forget many episodes: by id, key, tags or user",
-        (ADMIN, INFERENCE),
-        None,
-        c.ForgetIn,
-        responses={200: c.ForgetOut},
-        audit="forget",
-    ),
-    Route(
-        "GET",
-        c.API + "/export",
-        get_export,
-        "Datasets: JSON lines of episodes, SFT or DPO rows, Parquet",
-        EVERY_SCOPE,
-        ExportQuery,
-        tags=True,
-        responses={200: "application/octet-stream"},
-    ),
-]

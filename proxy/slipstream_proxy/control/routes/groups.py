@@ -8,7 +8,7 @@ from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import Ctx, Query, Route, reply
+from slipstream_proxy.control.http import Ctx, Query, Routes, reply
 from slipstream_proxy.control.problem import Problem, no_such_page
 from slipstream_proxy.control.routes.episodes import CURSOR
 from slipstream_proxy.control.token_text import TokenTexts
@@ -59,7 +59,12 @@ class TokensQuery(Query):
     text: bool = Field(True, description="With texts.")
 
 
+ROUTES = Routes()
+
+
+@ROUTES.add("GET", "/groups", query=GroupsQuery, result=c.GroupPage, errors=(404,))
 async def list_groups(ctx: Ctx) -> web.StreamResponse:
+    """Groups, newest first: runs of a task that are compared."""
     q: GroupsQuery = ctx.query
     key = q.key if ctx.caller.sees_all else ctx.owner(q.key)
     fields = q.model_dump(exclude={"key"})
@@ -69,7 +74,9 @@ async def list_groups(ctx: Ctx) -> web.StreamResponse:
         raise no_such_page(e) from e
 
 
+@ROUTES.add("GET", "/groups/{group:" + NOT_A_VERB + ID + "}", result=c.GroupDetail)
 async def get_group(ctx: Ctx) -> web.StreamResponse:
+    """One group: its runs side by side, rewards, advantages, judgements with votes, and its batches."""
     key = None if ctx.caller.sees_all else ctx.caller.key
     found = await ctx.deps.ask(ctx.deps.store.reports.groups.get, key, ctx.path("group"))
     if found is None:
@@ -77,7 +84,9 @@ async def get_group(ctx: Ctx) -> web.StreamResponse:
     return reply(found)
 
 
+@ROUTES.add("GET", "/batches", query=BatchesQuery, result=c.BatchPage, errors=(404,))
 async def list_batches(ctx: Ctx) -> web.StreamResponse:
+    """Batches, newest first: groups that the trainer leased together, and the step and adapter that came of them."""
     q: BatchesQuery = ctx.query
     try:
         return reply(await ctx.deps.ask(ctx.deps.store.reports.groups.batch_page, BatchFilter(**q.model_dump())))
@@ -85,7 +94,9 @@ async def list_batches(ctx: Ctx) -> web.StreamResponse:
         raise no_such_page(e) from e
 
 
+@ROUTES.add("GET", "/batches/{batch:" + NOT_A_VERB + ID + "}", result=c.BatchDetail)
 async def get_batch(ctx: Ctx) -> web.StreamResponse:
+    """One batch: its groups and episodes, with rewards and advantages."""
     found = await ctx.deps.ask(ctx.deps.store.reports.groups.batch, ctx.path("batch"))
     if found is None:
         raise Problem(404, f"no batch {ctx.path('batch')}", field="path.batch", fix="list them with GET batches")
@@ -131,8 +142,12 @@ def _sampled(
     ]
 
 
+@ROUTES.add("GET", "/calls/{call:" + ID + "}/tokens", query=TokensQuery, result=c.CallTokens)
 async def get_tokens(ctx: Ctx) -> web.StreamResponse:
-    """Prompts are never trained on: the tokens of replies in them count in the calls that sampled them."""
+    """A call token by token: text, log-probability, advantage, and what is masked and why.
+
+    Prompts are never trained on: the tokens of replies in them count in the calls that sampled them.
+    """
     deps, q = ctx.deps, ctx.query
     key = None if ctx.caller.sees_all else ctx.caller.key
     stored = await deps.ask(deps.store.reports.tokens.get, key, ctx.path("call"))
@@ -179,47 +194,3 @@ def _prompt(ids: list[int], texts: list[str] | None) -> list[c.Token]:
         c.Token(id=token, text=texts[i] if texts is not None else None, trained=False, masked="prompt")
         for i, token in enumerate(ids)
     ]
-
-
-ROUTES = [
-    Route(
-        "GET",
-        c.API + "/groups",
-        list_groups,
-        "Groups, newest first: runs of a task that are compared",
-        query=GroupsQuery,
-        responses={200: c.GroupPage},
-        errors=(404,),
-    ),
-    Route(
-        "GET",
-        c.API + "/groups/{group:" + NOT_A_VERB + ID + "}",
-        get_group,
-        "One group: its runs side by side, rewards, advantages, judgements with votes, and its batches",
-        responses={200: c.GroupDetail},
-    ),
-    Route(
-        "GET",
-        c.API + "/batches",
-        list_batches,
-        "Batches, newest first: groups that the trainer leased together, and the step and adapter that came of them",
-        query=BatchesQuery,
-        responses={200: c.BatchPage},
-        errors=(404,),
-    ),
-    Route(
-        "GET",
-        c.API + "/batches/{batch:" + NOT_A_VERB + ID + "}",
-        get_batch,
-        "One batch: its groups and episodes, with rewards and advantages",
-        responses={200: c.BatchDetail},
-    ),
-    Route(
-        "GET",
-        c.API + "/calls/{call:" + ID + "}/tokens",
-        get_tokens,
-        "A call token by token: text, log-probability, advantage, and what is masked and why",
-        query=TokensQuery,
-        responses={200: c.CallTokens},
-    ),
-]

@@ -8,7 +8,7 @@ from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import Ctx, Query, Route, reply
+from slipstream_proxy.control.http import Ctx, Query, Routes, reply
 from slipstream_proxy.control.routes.episodes import Number
 from slipstream_proxy.store.learning import LearningFilter
 
@@ -40,7 +40,12 @@ class LearningQuery(Query):
     success_from: Number = Field(0.5, description="A reward of this or more is a success.")
 
 
+ROUTES = Routes()
+
+
+@ROUTES.add("GET", "/learning", query=LearningQuery, result=c.Learning)
 async def get_learning(ctx: Ctx) -> web.StreamResponse:
+    """Reward and success by adapter or time, with standard errors; a series for each task, split, arm or tag."""
     q: LearningQuery = ctx.query
     name, _, value = (q.tag or "").partition(":")
     wanted = LearningFilter(
@@ -49,15 +54,3 @@ async def get_learning(ctx: Ctx) -> web.StreamResponse:
         tag=(name, value) if name else None,
     )
     return reply(await ctx.deps.ask(ctx.deps.store.reports.learning.read, wanted))
-
-
-ROUTES = [
-    Route(
-        "GET",
-        c.API + "/learning",
-        get_learning,
-        "Reward and success by adapter or time, with standard errors; a series for each task, split, arm or tag",
-        query=LearningQuery,
-        responses={200: c.Learning},
-    ),
-]

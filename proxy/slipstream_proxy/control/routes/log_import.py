@@ -13,7 +13,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import REWARD, Ctx, Route, reply
+from slipstream_proxy.control.http import REWARD, Ctx, Routes, reply
 from slipstream_proxy.control.ids import text_of
 from slipstream_proxy.control.permissions import check_reward
 from slipstream_proxy.control.problem import Problem
@@ -218,42 +218,25 @@ async def _keep(deps: Deps, conversations: Sequence[_Conversation]) -> None:
         )
 
 
+ROUTES = Routes()
+
+
+@ROUTES.add("POST", "/import", (REWARD,), KeyQuery, ImportIn, result=Imported, errors=(409,))
 async def post_import(ctx: Ctx) -> web.StreamResponse:
+    """Read a conversation of elsewhere in; again changes nothing."""
     body: ImportIn = ctx.body
     found = await _prepare(ctx, [body], ["body"])
     await _keep(ctx.deps, found)
     return reply(Imported(episode=found[0].episode, calls=len(found[0].calls)))
 
 
+@ROUTES.add("POST", "/import/conversations", (REWARD,), KeyQuery, ConversationsIn, result=ImportedMany, errors=(409,))
 async def post_conversations(ctx: Ctx) -> web.StreamResponse:
-    """All of them are checked before the first is kept."""
+    """Read up to 256 conversations of elsewhere in at once; again changes nothing.
+
+    All of them are checked before the first is kept.
+    """
     bodies = ctx.body.conversations
     found = await _prepare(ctx, bodies, [f"body.conversations.{n}" for n in range(len(bodies))])
     await _keep(ctx.deps, found)
     return reply(ImportedMany(episodes=[Imported(episode=one.episode, calls=len(one.calls)) for one in found]))
-
-
-ROUTES = [
-    Route(
-        "POST",
-        c.API + "/import",
-        post_import,
-        "Read a conversation of elsewhere in; again changes nothing",
-        (REWARD,),
-        KeyQuery,
-        ImportIn,
-        responses={200: Imported},
-        errors=(409,),
-    ),
-    Route(
-        "POST",
-        c.API + "/import/conversations",
-        post_conversations,
-        f"Read up to {MOST} conversations of elsewhere in at once; again changes nothing",
-        (REWARD,),
-        KeyQuery,
-        ConversationsIn,
-        responses={200: ImportedMany},
-        errors=(409,),
-    ),
-]

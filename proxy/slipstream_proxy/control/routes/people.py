@@ -8,7 +8,7 @@ from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import ADMIN, GRADE, TRAINER, VIEWER, Ctx, Query, Route, reply
+from slipstream_proxy.control.http import ADMIN, GRADE, TRAINER, VIEWER, Ctx, Query, Routes, reply
 from slipstream_proxy.control.problem import no_such_page
 from slipstream_proxy.control.routes.episodes import CURSOR, Number
 from slipstream_proxy.store.audit import AuditFilter
@@ -43,7 +43,12 @@ class AnnotationsQuery(Query):
     limit: int = Field(500, ge=1, le=5000)
 
 
+ROUTES = Routes()
+
+
+@ROUTES.add("GET", "/audit", (VIEWER, ADMIN), AuditQuery, result=c.AuditPage, errors=(404,))
 async def get_audit(ctx: Ctx) -> web.StreamResponse:
+    """Who promoted, rolled back, labelled, deleted, paused or made keys, the newest first."""
     q: AuditQuery = ctx.query
     try:
         return reply(await ctx.deps.ask(ctx.deps.store.audit.page, AuditFilter(**q.model_dump())))
@@ -51,18 +56,28 @@ async def get_audit(ctx: Ctx) -> web.StreamResponse:
         raise no_such_page(e) from e
 
 
+@ROUTES.add("GET", "/labels/queue", query=QueueQuery, result=c.LabelCases)
 async def get_queue(ctx: Ctx) -> web.StreamResponse:
+    """Finished episodes to label, the most uncertain first; label one with a reward of source `human`."""
     q: QueueQuery = ctx.query
     key = q.key if ctx.caller.sees_all else ctx.owner(q.key)
     queue = ctx.deps.store.reports.labels
     return reply(await ctx.deps.ask(queue.read, key, q.task, q.split, q.adapter, q.limit))
 
 
+@ROUTES.add(
+    "POST", "/training/pause", (TRAINER, ADMIN), body=c.PauseIn, body_required=False, result=c.Paused, audit="pause"
+)
 async def pause(ctx: Ctx) -> web.StreamResponse:
+    """Hand out no batches until training is resumed; what is leased goes on."""
     return reply(await _switch(ctx, paused=True))
 
 
+@ROUTES.add(
+    "POST", "/training/resume", (TRAINER, ADMIN), body=c.PauseIn, body_required=False, result=c.Paused, audit="resume"
+)
 async def resume(ctx: Ctx) -> web.StreamResponse:
+    """Hand out batches again."""
     return reply(await _switch(ctx, paused=False))
 
 
@@ -75,11 +90,17 @@ def _who(ctx: Ctx) -> str:
     return ctx.deps.audit.name_of(ctx.caller.key) or ctx.caller.key
 
 
+@ROUTES.add("GET", "/training/paused", result=c.Paused)
 async def get_paused(ctx: Ctx) -> web.StreamResponse:
+    """Whether training is paused."""
     return reply(await ctx.deps.switch.state(ctx.deps))
 
 
+@ROUTES.add(
+    "POST", "/annotations", (TRAINER, GRADE, ADMIN), body=c.AnnotationIn, result=c.Annotations, audit="annotate"
+)
 async def annotate(ctx: Ctx) -> web.StreamResponse:
+    """Write a note on the time axis."""
     deps = ctx.deps
     body: c.AnnotationIn = ctx.body
     at = deps.now() if body.at is None else body.at
@@ -88,7 +109,9 @@ async def annotate(ctx: Ctx) -> web.StreamResponse:
     return await get_annotations_of(ctx, AnnotationsQuery(since=event.at, limit=1))
 
 
+@ROUTES.add("GET", "/annotations", query=AnnotationsQuery, result=c.Annotations)
 async def get_annotations(ctx: Ctx) -> web.StreamResponse:
+    """Notes, pauses and changes of adapters, oldest first: marks for a time axis."""
     return await get_annotations_of(ctx, ctx.query)
 
 
@@ -110,72 +133,3 @@ def _annotation(event: c.Event) -> c.Annotation:
             "by": None if by is None else str(by),
         }
     )
-
-
-ROUTES = [
-    Route(
-        "GET",
-        c.API + "/audit",
-        get_audit,
-        "Who promoted, rolled back, labelled, deleted, paused or made keys, the newest first",
-        (VIEWER, ADMIN),
-        AuditQuery,
-        responses={200: c.AuditPage},
-        errors=(404,),
-    ),
-    Route(
-        "GET",
-        c.API + "/labels/queue",
-        get_queue,
-        "Finished episodes to label, the most uncertain first; label one with a reward of source `human`",
-        query=QueueQuery,
-        responses={200: c.LabelCases},
-    ),
-    Route(
-        "GET",
-        c.API + "/training/paused",
-        get_paused,
-        "Whether training is paused",
-        responses={200: c.Paused},
-    ),
-    Route(
-        "POST",
-        c.API + "/training/pause",
-        pause,
-        "Hand out no batches until training is resumed; what is leased goes on",
-        (TRAINER, ADMIN),
-        body=c.PauseIn,
-        body_required=False,
-        responses={200: c.Paused},
-        audit="pause",
-    ),
-    Route(
-        "POST",
-        c.API + "/training/resume",
-        resume,
-        "Hand out batches again",
-        (TRAINER, ADMIN),
-        body=c.PauseIn,
-        body_required=False,
-        responses={200: c.Paused},
-        audit="resume",
-    ),
-    Route(
-        "GET",
-        c.API + "/annotations",
-        get_annotations,
-        "Notes, pauses and changes of adapters, oldest first: marks for a time axis",
-        query=AnnotationsQuery,
-        responses={200: c.Annotations},
-    ),
-    Route(
-        "POST",
-        c.API + "/annotations",
-        annotate,
-        "Write a note on the time axis",
-        (TRAINER, GRADE, ADMIN),
-        body=c.AnnotationIn,
-        responses={200: c.Annotations},
-        audit="annotate",
-    ),
-]

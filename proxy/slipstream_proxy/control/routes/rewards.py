@@ -8,7 +8,7 @@ import contextlib
 from aiohttp import web
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import GRADE, INFERENCE, JUDGE, REWARD, Ctx, Route, reply
+from slipstream_proxy.control.http import GRADE, INFERENCE, JUDGE, REWARD, Ctx, Routes, reply
 from slipstream_proxy.control.permissions import OF_OTHERS, check_reward
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import EPISODE, KeyQuery, ended_reply
@@ -18,7 +18,20 @@ CALL_PATIENCE = 2.0
 """Seconds that a reward of a call waits for the call to come from the spool into the store."""
 
 
+ROUTES = Routes()
+
+
+@ROUTES.add(
+    "POST",
+    EPISODE + "/rewards",
+    (INFERENCE, REWARD, GRADE, JUDGE),
+    KeyQuery,
+    c.RewardIn,
+    result=c.RewardAck,
+    errors=(404, 409),
+)
 async def post_reward(ctx: Ctx) -> web.StreamResponse:
+    """Add or correct a reward."""
     deps = ctx.deps
     body: c.RewardIn = ctx.body
     check_reward(ctx.caller, body.name, body.source, deps.judges.written)
@@ -117,18 +130,3 @@ async def _call_exists(ctx: Ctx, key: str, episode: str, call: str) -> bool:
             return pending > 0  # the store is behind: take the reward, and join it when the call comes
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(changed.wait(), 0.1)
-
-
-ROUTES = [
-    Route(
-        "POST",
-        EPISODE + "/rewards",
-        post_reward,
-        "Add or correct a reward",
-        (INFERENCE, REWARD, GRADE, JUDGE),
-        KeyQuery,
-        c.RewardIn,
-        responses={200: c.RewardAck},
-        errors=(404, 409),
-    ),
-]

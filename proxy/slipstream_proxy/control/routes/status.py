@@ -9,7 +9,17 @@ from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import ADMIN, ENDLESS, EVERY_SCOPE, JUDGE, TRAINER, Ctx, Query, Route, json_of, reply
+from slipstream_proxy.control.http import (
+    ADMIN,
+    ENDLESS,
+    JUDGE,
+    TRAINER,
+    Ctx,
+    Query,
+    Routes,
+    json_of,
+    reply,
+)
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import Stored
 from slipstream_proxy.control.status import status_of
@@ -45,7 +55,12 @@ class EventsQuery(Query):
     )
 
 
+ROUTES = Routes()
+
+
+@ROUTES.add("GET", "/training/events", query=EventsQuery, result=NDJSON)
 async def get_events(ctx: Ctx) -> web.StreamResponse:
+    """Events as NDJSON, from the start; `follow=true` stays on for new ones."""
     deps, q = ctx.deps, ctx.query
     after = q.after
     first = await deps.ask(deps.store.events.page, after, PAGE)
@@ -73,8 +88,12 @@ async def get_events(ctx: Ctx) -> web.StreamResponse:
     return response
 
 
+@ROUTES.add("POST", "/training/events", (TRAINER, JUDGE), body=c.Event, result=Stored)
 async def post_event(ctx: Ctx) -> web.StreamResponse:
-    """The number is the store's to give: an ``id`` in the body counts for nothing."""
+    """Add an event.
+
+    The number is the store's to give: an ``id`` in the body counts for nothing.
+    """
     deps = ctx.deps
     body: c.Event = ctx.body
     event = body.model_copy(update={"id": 0, "at": body.at or deps.now()})
@@ -83,11 +102,15 @@ async def post_event(ctx: Ctx) -> web.StreamResponse:
     return reply(Stored())
 
 
+@ROUTES.add("GET", "/status", result=c.Status)
 async def get_status(ctx: Ctx) -> web.StreamResponse:
+    """Where things stand, and why there was no step yet."""
     return reply(await status_of(ctx.deps))
 
 
+@ROUTES.add("POST", "/sql", (ADMIN,), body=c.Sql, result=c.SqlResult, errors=(408, 409))
 async def post_sql(ctx: Ctx) -> web.StreamResponse:
+    """One SELECT over the documented views."""
     deps = ctx.deps
     body: c.Sql = ctx.body
     try:
@@ -110,54 +133,8 @@ async def post_sql(ctx: Ctx) -> web.StreamResponse:
     return reply(result)
 
 
+@ROUTES.add("GET", "/success", result=Success)
 async def get_success(ctx: Ctx) -> web.StreamResponse:
+    """Mean reward by adapter, split and arm."""
     rows = await ctx.deps.ask(ctx.deps.store.statistics.success_by_adapter)
     return reply(Success(rows=[Success.ArmReward.model_validate(r) for r in rows]))
-
-
-ROUTES = [
-    Route(
-        "GET",
-        c.API + "/training/events",
-        get_events,
-        "Events as NDJSON, from the start; `follow=true` stays on for new ones",
-        EVERY_SCOPE,
-        EventsQuery,
-        responses={200: NDJSON},
-    ),
-    Route(
-        "POST",
-        c.API + "/training/events",
-        post_event,
-        "Add an event",
-        (TRAINER, JUDGE),
-        body=c.Event,
-        responses={200: Stored},
-    ),
-    Route(
-        "GET",
-        c.API + "/success",
-        get_success,
-        "Mean reward by adapter, split and arm",
-        EVERY_SCOPE,
-        responses={200: Success},
-    ),
-    Route(
-        "GET",
-        c.API + "/status",
-        get_status,
-        "Where things stand, and why there was no step yet",
-        EVERY_SCOPE,
-        responses={200: c.Status},
-    ),
-    Route(
-        "POST",
-        c.API + "/sql",
-        post_sql,
-        "One SELECT over the documented views",
-        (ADMIN,),
-        body=c.Sql,
-        responses={200: c.SqlResult},
-        errors=(408, 409),
-    ),
-]

@@ -14,7 +14,7 @@ from aiohttp import web
 from pydantic import Field, StringConstraints
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import ADMIN, Ctx, Route, json_of, reply
+from slipstream_proxy.control.http import ADMIN, Ctx, Routes, json_of, reply
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.log_import import MOST, Imported, ImportedMany
 from slipstream_proxy.json_types import JsonObject
@@ -107,7 +107,12 @@ def change_of(body: EpisodeIn) -> JsonObject:
     return {"key": body.key, "episode": body.id, "days": days, "text": text}
 
 
+ROUTES = Routes()
+
+
+@ROUTES.add("POST", "/import/episode", (ADMIN,), body=EpisodeIn, result=Imported, errors=(409,))
 async def post_episode(ctx: Ctx) -> web.StreamResponse:
+    """Put an exported episode back whole; again changes nothing."""
     body: EpisodeIn = ctx.body
     if not await check(ctx, [body], ["body"]):
         return reply(Imported(episode=body.id, calls=0))
@@ -115,8 +120,11 @@ async def post_episode(ctx: Ctx) -> web.StreamResponse:
     return reply(Imported(episode=body.id, calls=len(body.call_list)))
 
 
+@ROUTES.add("POST", "/import/episodes", (ADMIN,), body=EpisodesIn, result=ImportedMany, errors=(409,))
 async def post_episodes(ctx: Ctx) -> web.StreamResponse:
-    """All of them are checked before the first is kept; the last one's commit is waited for, which comes after the
+    """Put back up to 256 exported episodes at once: all or none; again changes nothing.
+
+    All of them are checked before the first is kept; the last one's commit is waited for, which comes after the
     others'.
     """
     body: EpisodesIn = ctx.body
@@ -130,8 +138,11 @@ async def post_episodes(ctx: Ctx) -> web.StreamResponse:
     return reply(ImportedMany(episodes=found))
 
 
+@ROUTES.add("POST", "/import/adapters", (ADMIN,), body=c.AdapterList, result=BroughtIn, errors=(409,))
 async def post_adapters(ctx: Ctx) -> web.StreamResponse:
-    """States are taken as they are: the live one is loaded before any call is sent to it. Those that are here already
+    """Adapters of another store, as GET adapters tells them; again changes nothing.
+
+    States are taken as they are: the live one is loaded before any call is sent to it. Those that are here already
     stay as they are.
     """
     models = ctx.deps.registry.models
@@ -143,37 +154,3 @@ async def post_adapters(ctx: Ctx) -> web.StreamResponse:
             409, f"{strange[0]} is no adapter of a trained model", field="body.adapters", fix=f"trained models: {known}"
         )
     return reply(BroughtIn(adapters=await ctx.deps.registrar.bring_in(body.adapters)))
-
-
-ROUTES = [
-    Route(
-        "POST",
-        c.API + "/import/episode",
-        post_episode,
-        "Put an exported episode back whole; again changes nothing",
-        (ADMIN,),
-        body=EpisodeIn,
-        responses={200: Imported},
-        errors=(409,),
-    ),
-    Route(
-        "POST",
-        c.API + "/import/episodes",
-        post_episodes,
-        f"Put back up to {MOST} exported episodes at once: all or none; again changes nothing",
-        (ADMIN,),
-        body=EpisodesIn,
-        responses={200: ImportedMany},
-        errors=(409,),
-    ),
-    Route(
-        "POST",
-        c.API + "/import/adapters",
-        post_adapters,
-        "Adapters of another store, as GET adapters tells them; again changes nothing",
-        (ADMIN,),
-        body=c.AdapterList,
-        responses={200: BroughtIn},
-        errors=(409,),
-    ),
-]

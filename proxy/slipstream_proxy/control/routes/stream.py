@@ -7,8 +7,7 @@ import contextlib
 
 from aiohttp import web
 
-from slipstream import contract as c
-from slipstream_proxy.control.http import Ctx, Query, Route
+from slipstream_proxy.control.http import Ctx, Query, Routes
 from slipstream_proxy.control.problem import Problem
 
 EVENT_STREAM = "text/event-stream"
@@ -17,8 +16,15 @@ PATIENCE = 10.0
 """Seconds that a reader may take nothing before its connection ends."""
 
 
+ROUTES = Routes()
+
+
+@ROUTES.add("GET", "/events/stream", query=Query, result=EVENT_STREAM, endless=True)
 async def get_stream(ctx: Ctx) -> web.StreamResponse:
-    """A reader that names the last event it has seen (``Last-Event-ID``) goes on after it, or gets ``reset``: then it
+    """Server-sent events, endless: call, episode, reward, group, adapter, step, status; their data are ids. `Last-
+    Event-ID` goes on after that event; `reset` says that this is not possible: read all again.
+
+    A reader that names the last event it has seen (``Last-Event-ID``) goes on after it, or gets ``reset``: then it
     reads again what it shows.
     """
     feed = ctx.deps.feed
@@ -46,17 +52,3 @@ async def get_stream(ctx: Ctx) -> web.StreamResponse:
     finally:
         feed.readers -= 1
     return response
-
-
-ROUTES = [
-    Route(
-        "GET",
-        c.API + "/events/stream",
-        get_stream,
-        "Server-sent events, endless: call, episode, reward, group, adapter, step, status; their data are ids. "
-        "`Last-Event-ID` goes on after that event; `reset` says that this is not possible: read all again",
-        query=Query,
-        responses={200: EVENT_STREAM},
-        endless=True,
-    ),
-]

@@ -6,7 +6,7 @@ import pyarrow as pa
 from aiohttp import web
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import JUDGE, TRAINER, VIEWER, Ctx, Route, reply
+from slipstream_proxy.control.http import JUDGE, TRAINER, VIEWER, Ctx, Routes, reply
 from slipstream_proxy.control.permissions import check_source
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import Stored
@@ -16,7 +16,7 @@ from slipstream_proxy.store.values import ArrowBatch
 
 ARROW = "application/vnd.apache.arrow.stream"
 ID = "[A-Za-z0-9._~-]{1,160}"
-GROUP = c.API + "/groups/{group:" + ID + "}"
+GROUP = "/groups/{group:" + ID + "}"
 LOST = "the lease has run out or is another's"
 
 
@@ -41,13 +41,20 @@ class Released(c.Model):
     released: int
 
 
+ROUTES = Routes()
+
+
+@ROUTES.add("POST", "/groups/lease", (JUDGE,), body=c.GroupLeaseIn, responses={200: c.GroupLease, 204: None})
 async def lease_groups(ctx: Ctx) -> web.StreamResponse:
+    """Groups to score; 204: none."""
     ctx.deps.activity.seen("judge")
     lease = await ctx.deps.ask(ctx.deps.store.judging.lease, ctx.body, ctx.deps.now())
     return web.Response(status=204) if lease is None else reply(lease)
 
 
+@ROUTES.add("POST", GROUP + "/scores", (JUDGE,), body=c.ScoresIn, result=Stored, errors=(409,))
 async def post_scores(ctx: Ctx) -> web.StreamResponse:
+    """Scores of a leased group."""
     deps, group = ctx.deps, ctx.path("group")
     body: c.ScoresIn = ctx.body
     deps.activity.seen("judge")
@@ -62,18 +69,24 @@ async def post_scores(ctx: Ctx) -> web.StreamResponse:
     return reply(Stored())
 
 
+@ROUTES.add("POST", "/judge/report", (JUDGE,), body=c.JudgeReport, result=c.JudgeBacklog)
 async def report_judge(ctx: Ctx) -> web.StreamResponse:
+    """How a copy of the judge stands; the reply is the judge's queue."""
     deps = ctx.deps
     deps.activity.seen("judge")
     deps.judges.report(ctx.body, deps.now())
     return reply(await deps.ask(deps.judges.backlog, deps.store.judging, deps.now()))
 
 
+@ROUTES.add("GET", "/groups/parked", (JUDGE, VIEWER), result=Parked)
 async def parked(ctx: Ctx) -> web.StreamResponse:
+    """Groups that the judge has given up."""
     return reply(Parked(groups=await ctx.deps.ask(ctx.deps.store.judging.parked)))
 
 
+@ROUTES.add("POST", GROUP + "/retry", (JUDGE,), result=Retried, errors=(404,))
 async def retry(ctx: Ctx) -> web.StreamResponse:
+    """Hand a parked group out again."""
     count = await ctx.deps.ask(ctx.deps.store.judging.unpark, ctx.path("group"))
     if not count:
         raise Problem(
@@ -82,14 +95,18 @@ async def retry(ctx: Ctx) -> web.StreamResponse:
     return reply(Retried(retried=count))
 
 
+@ROUTES.add("GET", "/judge/cache/{key:" + ID + "}", (JUDGE, VIEWER), result=c.CacheEntry, errors=(404,))
 async def cache_get(ctx: Ctx) -> web.StreamResponse:
+    """The judge's cache."""
     value = await ctx.deps.ask(ctx.deps.store.cache.get, ctx.path("key"))
     if value is None:
         raise Problem(404, "not in the cache", field="path.key")
     return reply(c.CacheEntry(key=ctx.path("key"), value=value))
 
 
+@ROUTES.add("PUT", "/judge/cache/{key:" + ID + "}", (JUDGE,), body=c.CacheEntry, result=c.CacheEntry, errors=(409,))
 async def cache_put(ctx: Ctx) -> web.StreamResponse:
+    """Keep in the judge's cache."""
     body: c.CacheEntry = ctx.body
     if body.key != ctx.path("key"):
         raise Problem(409, "body.key differs from the path's", field="body.key", fix="send the same key in both")
@@ -108,7 +125,9 @@ def arrow_bytes(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
+@ROUTES.add("POST", "/batches/lease", (TRAINER,), body=c.BatchLeaseIn, responses={200: ARROW, 204: None})
 async def lease_batch(ctx: Ctx) -> web.StreamResponse:
+    """A batch to train on, as an Arrow IPC stream; 204: not enough groups, or training is paused."""
     deps = ctx.deps
     body: c.BatchLeaseIn = ctx.body
     deps.activity.seen("trainer")
@@ -130,7 +149,9 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
     return web.Response(body=await in_thread(arrow_bytes, leased.table), content_type=ARROW, headers=headers)
 
 
+@ROUTES.add("POST", "/batches/{batch:" + ID + "}/ack", (TRAINER,), body=c.BatchAck, result=Stored, errors=(409,))
 async def ack_batch(ctx: Ctx) -> web.StreamResponse:
+    """A batch is trained on, or comes back."""
     deps, batch = ctx.deps, ctx.path("batch")
     body: c.BatchAck = ctx.body
     members: JsonObject = await deps.ask(deps.store.batches.members, batch)
@@ -143,7 +164,9 @@ async def ack_batch(ctx: Ctx) -> web.StreamResponse:
     return reply(Stored())
 
 
+@ROUTES.add("POST", "/batches/{batch:" + ID + "}/gaps", (TRAINER,), body=c.BatchGaps, result=Kept, errors=(409,))
 async def take_gaps(ctx: Ctx) -> web.StreamResponse:
+    """How far trainer and engine were apart at each token; only the newest are kept."""
     deps = ctx.deps
     kept = await deps.ask(deps.store.reports.gaps.put, ctx.path("batch"), ctx.body, deps.now())
     if kept is None:
@@ -151,112 +174,8 @@ async def take_gaps(ctx: Ctx) -> web.StreamResponse:
     return reply(Kept(kept=kept))
 
 
+@ROUTES.add("POST", "/leases/release", (JUDGE, TRAINER), body=ReleaseIn, result=Released)
 async def release(ctx: Ctx) -> web.StreamResponse:
+    """Give back all that a worker holds."""
     body: ReleaseIn = ctx.body
     return reply(Released(released=await ctx.deps.ask(ctx.deps.store.release_leases, body.worker)))
-
-
-ROUTES = [
-    Route(
-        "POST",
-        c.API + "/groups/lease",
-        lease_groups,
-        "Groups to score; 204: none",
-        (JUDGE,),
-        body=c.GroupLeaseIn,
-        responses={200: c.GroupLease, 204: None},
-    ),
-    Route(
-        "POST",
-        c.API + "/judge/report",
-        report_judge,
-        "How a copy of the judge stands; the reply is the judge's queue",
-        (JUDGE,),
-        body=c.JudgeReport,
-        responses={200: c.JudgeBacklog},
-    ),
-    Route(
-        "GET",
-        c.API + "/groups/parked",
-        parked,
-        "Groups that the judge has given up",
-        (JUDGE, VIEWER),
-        responses={200: Parked},
-    ),
-    Route(
-        "POST",
-        GROUP + "/scores",
-        post_scores,
-        "Scores of a leased group",
-        (JUDGE,),
-        body=c.ScoresIn,
-        responses={200: Stored},
-        errors=(409,),
-    ),
-    Route(
-        "POST",
-        GROUP + "/retry",
-        retry,
-        "Hand a parked group out again",
-        (JUDGE,),
-        responses={200: Retried},
-        errors=(404,),
-    ),
-    Route(
-        "GET",
-        c.API + "/judge/cache/{key:" + ID + "}",
-        cache_get,
-        "The judge's cache",
-        (JUDGE, VIEWER),
-        responses={200: c.CacheEntry},
-        errors=(404,),
-    ),
-    Route(
-        "PUT",
-        c.API + "/judge/cache/{key:" + ID + "}",
-        cache_put,
-        "Keep in the judge's cache",
-        (JUDGE,),
-        body=c.CacheEntry,
-        responses={200: c.CacheEntry},
-        errors=(409,),
-    ),
-    Route(
-        "POST",
-        c.API + "/batches/lease",
-        lease_batch,
-        "A batch to train on, as an Arrow IPC stream; 204: not enough groups, or training is paused",
-        (TRAINER,),
-        body=c.BatchLeaseIn,
-        responses={200: ARROW, 204: None},
-    ),
-    Route(
-        "POST",
-        c.API + "/batches/{batch:" + ID + "}/ack",
-        ack_batch,
-        "A batch is trained on, or comes back",
-        (TRAINER,),
-        body=c.BatchAck,
-        responses={200: Stored},
-        errors=(409,),
-    ),
-    Route(
-        "POST",
-        c.API + "/batches/{batch:" + ID + "}/gaps",
-        take_gaps,
-        "How far trainer and engine were apart at each token; only the newest are kept",
-        (TRAINER,),
-        body=c.BatchGaps,
-        responses={200: Kept},
-        errors=(409,),
-    ),
-    Route(
-        "POST",
-        c.API + "/leases/release",
-        release,
-        "Give back all that a worker holds",
-        (JUDGE, TRAINER),
-        body=ReleaseIn,
-        responses={200: Released},
-    ),
-]
