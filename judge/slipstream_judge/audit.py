@@ -64,9 +64,7 @@ class Auditor:
         return found
 
     def compare(self, group: Group, scores: Sequence[Score]) -> None:
-        """Keep (judge's score, agent's reward) less their means in the group, and the correlation over the recent
-        ones.
-        """
+        """Keep (judge's score, agent's reward) less their means in the group, and the recent correlation."""
         given = {
             e.episode.id: r.value
             for e in group.episodes

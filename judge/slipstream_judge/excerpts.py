@@ -21,9 +21,7 @@ CHARS_PER_TOKEN = 3.2
 
 @dataclass(frozen=True, slots=True)
 class Shortening:
-    """Longest tool result or definition, longest other step (characters), most steps, tools and branches; None: no
-    limit.
-    """
+    """Most characters of a tool result or definition, and of another step; most steps, tools, branches. None: any."""
 
     results: int | None = None
     steps: int | None = None

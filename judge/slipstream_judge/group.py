@@ -1,6 +1,4 @@
-"""A group → its scores: which runs are distinct, how they are compared, votes, cache, and what is stored with each
-score.
-"""
+"""From a group to its scores: which runs are distinct, how they are compared, votes, cache, and what is stored."""
 
 from __future__ import annotations
 

@@ -33,9 +33,7 @@ NOT_THE_GROUP = 60.0
 
 
 class JudgeFailed(Exception):
-    """``retry_after``: seconds, where the failure is not the group's and does not count towards
-    ``judge.max_attempts``.
-    """
+    """``retry_after``: seconds, if the group did not cause the failure. It then does not count as an attempt."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -87,9 +85,7 @@ def litellm() -> Any:
 
 
 def retry_after(headers: Mapping[str, str] | None) -> float | None:
-    """Seconds that a reply's ``Retry-After`` (or ``retry-after-ms``) asks for; None: it says nothing that can be
-    read.
-    """
+    """Seconds that a reply's ``Retry-After`` (or ``retry-after-ms``) asks for. None: nothing that can be read."""
     if not headers:
         return None
     low = {str(k).lower(): str(v) for k, v in headers.items()}

@@ -1,6 +1,4 @@
-"""The judge's Prometheus metrics, in a registry of their own (``slipstream_judge_…``), served on
-``judge.metrics_port``.
-"""
+"""The judge's Prometheus metrics (``slipstream_judge_…``), served on ``judge.metrics_port``."""
 
 from __future__ import annotations
 

@@ -63,9 +63,7 @@ async def _fetched(client: AsyncClient, episodes: Sequence[Episode], number: int
 
 
 class Rerun:
-    """``id`` makes each row's idempotency key: posting again after a broken connection adds nothing, another run
-    does.
-    """
+    """``id`` makes each row's idempotency key: a repeated post adds nothing, another run does."""
 
     def __init__(self, config: Config, client: AsyncClient, panel: Panel) -> None:
         self.config, self.client, self.panel = config, client, panel

@@ -20,9 +20,7 @@ from slipstream_judge.votes import labels, rng_of
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 HALVINGS = 8
-"""How often the room for transcripts is halved when the model says that its context is smaller than
-``judge.context``.
-"""
+"""How often transcripts get half the room when the model says that its context is smaller than ``judge.context``."""
 
 
 @dataclass(slots=True)

@@ -36,9 +36,7 @@ BLOCKS = {"tool_use", "tool_result", "thinking", "redacted_thinking"}
 
 @dataclass(slots=True)
 class Step:
-    """``kind`` and ``text`` are its identity; ``aside`` (reasoning) is shown with it, and need not be sent again by
-    the client.
-    """
+    """``kind`` and ``text`` are its identity. ``aside`` (reasoning) is shown; a client need not send it again."""
 
     kind: str
     text: str

@@ -25,9 +25,7 @@ class VoteTally:
 
 
 def rng_of(digests: Sequence[str], vote: int) -> random.Random:
-    """The same runs and the same vote are shuffled alike wherever they are judged: else the cache would hide a
-    chance.
-    """
+    """The same runs and vote are shuffled alike wherever they are judged. Else the cache would hide a chance."""
     seed = hashlib.sha256(f"{vote}:{','.join(sorted(digests))}".encode()).digest()
     return random.Random(int.from_bytes(seed[:8], "big"))
 

@@ -75,9 +75,7 @@ def chances_of(arms: Sequence[tuple[str, str, float]]) -> str:
 
 
 def chance(chances: str, arm: str) -> float:
-    """Probability of an arm in ``Assignment.chances``; 0.0 for one that was not in play, or for text that is
-    not ours.
-    """
+    """Probability of an arm in ``Assignment.chances``. 0.0: it was not in play, or the text is not ours."""
     try:
         found = float(_part(chances, arm) or 0.0)
     except ValueError:

@@ -91,9 +91,7 @@ class _Finder(MetaPathFinder):
 
 
 def use(modules: tuple[str, ...] = MODULES) -> bool:
-    """Let the compiled modules be imported in place of their sources. To be called before any of them is. Returns
-    whether they are there.
-    """
+    """Import the compiled modules in place of their sources. Call it before any is imported. → Are they there?"""
     names = {_name(Path("slipstream_proxy") / name) for name in modules}
     if os.environ.get("SLIPSTREAM_COMPILED") == "0" or not sys.modules.keys().isdisjoint(names):
         return False
@@ -111,9 +109,7 @@ def use(modules: tuple[str, ...] = MODULES) -> bool:
 
 
 def build(modules: tuple[str, ...] = MODULES) -> Path:
-    """Compile, unless that is done already. Raises ``subprocess.CalledProcessError`` with the compiler's words in
-    ``output``.
-    """
+    """Compile, unless that is done. Raises ``subprocess.CalledProcessError`` with the compiler's ``output``."""
     home = folder(modules)
     if (home / "ready").exists():
         return home

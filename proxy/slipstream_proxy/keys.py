@@ -1,6 +1,4 @@
-"""API keys: ``keys.json`` in the data folder, secrets as SHA-256 only (they have 192 random bits: nothing to guess,
-nothing to salt).
-"""
+"""API keys: ``keys.json`` in the data folder. Secrets are kept as SHA-256 (192 random bits need no salt)."""
 
 from __future__ import annotations
 
@@ -114,9 +112,7 @@ class Keys:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Nobody else changes the file between our reading and writing of it: their key would be lost, or a revoked
-        one back.
-        """
+        """Nobody else changes the file meanwhile: else their key would be lost, or a revoked one come back."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

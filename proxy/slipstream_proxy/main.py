@@ -16,9 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def run(config: Config, config_path: Path | None = None) -> int:
-    """Serve until SIGTERM or Ctrl-C; returns the exit code. Raises ``StartError`` or ``ConfigError`` before anything
-    runs.
-    """
+    """Serve until SIGTERM or Ctrl-C. → Exit code. Raises ``StartError`` or ``ConfigError`` before anything runs."""
     if config.proxy.redact:
         load_function("proxy.redact", config.proxy.redact)
     keyed = bool(len(Keys(config.keys_file)))

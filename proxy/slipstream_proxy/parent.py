@@ -80,9 +80,7 @@ def lock(root: Path) -> int:
 
 
 class Parent:
-    """Control plane and workers under one supervisor: it starts them again whenever they end, and ends them in
-    order.
-    """
+    """Control plane and workers under one supervisor. It starts again what ends, and ends all of them in order."""
 
     def __init__(self, config: Config, sock: socket.socket, *, keyed: bool = False) -> None:
         """``keyed``: every call needs a key, also of workers that are started when the last one is revoked: the socket

@@ -26,9 +26,7 @@ Done = Callable[[bool], None]
 _monotonic: Final[Callable[[], float]] = time.monotonic
 
 _ENOUGH: Final = 64
-"""Frames that are written without waiting for more of the same tick: later they would have to be fetched into the
-processor's cache again.
-"""
+"""Frames that are written at once. If they waited for more of their tick, they would leave the processor's cache."""
 _AT_ONCE: Final = 1023
 """Pieces of one ``writev``: whole frames, and no more than Linux takes (IOV_MAX)."""
 

@@ -107,9 +107,7 @@ def load_config(
     flags: Iterable[str] = (),
     base: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Read the effective configuration. ``flags`` are ``section.name=value``. Raises ``ConfigError`` with a line per
-    mistake.
-    """
+    """Read the effective configuration. ``flags``: ``section.name=value``. Raises ``ConfigError``, a line a mistake."""
     tree: dict[str, Any] = copy.deepcopy(dict(base or {}))
     sources: dict[tuple[str, ...], str] = {}
     source = "config"

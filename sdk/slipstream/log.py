@@ -66,9 +66,7 @@ def _told(error: BaseException) -> bool:
 
 
 def describe(error: BaseException | None) -> str:
-    """Type and places of an exception and of what caused it, innermost first; its words only where they can be no text
-    of a message.
-    """
+    """Type and places of an exception and its causes, innermost first. Its words only where they quote no message."""
     parts: list[str] = []
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -122,16 +120,12 @@ def _one_line(value: object) -> str:
 
 
 def brief(why: object) -> str:
-    """A failure's reason for a log: what stands before the first colon or quotation mark, for behind it a transcript
-    may be quoted.
-    """
+    """A failure's reason for a log: what stands before the first colon or quote. A transcript may follow it."""
     return re.split(r"[:\n\"'`({\[]", str(why), maxsplit=1)[0].strip()[:200]
 
 
 def setup_logging(level: str | None = None) -> None:
-    """``SLIPSTREAM_LOG_LEVEL`` (info), ``SLIPSTREAM_LOG_FORMAT`` (console or json); to stderr. Raises ``ConfigError``
-    for what there is not.
-    """
+    """``SLIPSTREAM_LOG_LEVEL`` (info), ``SLIPSTREAM_LOG_FORMAT`` (console, json). Raises ``ConfigError``."""
     form = os.environ.get("SLIPSTREAM_LOG_FORMAT") or "console"
     if form not in {"console", "json"}:
         raise ConfigError(f"SLIPSTREAM_LOG_FORMAT={form}: there are console and json")

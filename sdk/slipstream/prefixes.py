@@ -50,9 +50,7 @@ def anchor(
 
 
 class Conversations:
-    """What was said in the calls of one run, whatever form they came in. Names of calls that are not here are passed
-    over.
-    """
+    """What was said in the calls of one run, in whatever form they came. Unknown calls are passed over."""
 
     def __init__(self, calls: Iterable[CallRecord]) -> None:
         self._calls = {c.id: c for c in calls}
@@ -95,9 +93,7 @@ class Conversations:
 
 
 def whole_calls(calls: Sequence[CallRecord]) -> list[CallRecord]:
-    """The calls of one run, in order, each whole. Messages are shared, not copied; ids of tokens are copied for each
-    call.
-    """
+    """The calls of one run, in order, each whole. Calls share messages; each has token ids of its own."""
     made: dict[str, CallRecord] = {}
     for call in calls:
         made[call.id] = _after(made.get(call.prefix.call), call, call.prefix) if call.prefix else call

@@ -61,9 +61,7 @@ def next_version(model: str, folder: Path, known: AdapterList | None) -> int:
 
 
 def write_adapter(model: PeftModel, final: Path, max_rank: int) -> None:
-    """Save the LoRA weights in PEFT's format, in fp32, as the folder ``final``. Raises ``SlipstreamError`` when
-    vLLM would refuse it.
-    """
+    """Save the LoRA weights in PEFT's format, fp32, as ``final``. Raises ``SlipstreamError`` if unusable."""
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary = final.parent / f".tmp-trainer-{os.getpid()}-{final.name}"
     shutil.rmtree(temporary, ignore_errors=True)

@@ -1,6 +1,4 @@
-"""Which weights the trainer has, and how they follow what the proxy says is live: at a start, after a step, after a
-rollback.
-"""
+"""Which weights the trainer has, and how they follow what is live: at a start, after a step, after a rollback."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ class CurrentPolicy:
         self.checkpoints.prune(returnable(self.publisher.adapters(), self.config.model_name))
 
     def recover(self) -> None:
-        """Go on from the newest checkpoint, and finish what it had not published yet; else from what is live; else
-        from the start.
-        """
+        """Go on from the newest checkpoint, and publish what it had not; else from what is live; else anew."""
         found = self.recovery.newest()
         if found and found.state and found.path:
             self.state = found.state

@@ -1,6 +1,4 @@
-"""Stored episodes as samples: what ``slipstream export`` writes, with tokens where they were captured, else by the
-chat template.
-"""
+"""What ``slipstream export`` writes as samples: with captured tokens, else by the chat template."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What is told of a step: an event for everybody, a line for the log, figures for Prometheus and for TRL's
-``report_to``.
-"""
+"""What is told of a step: an event, a line for the log, figures for Prometheus and for TRL's ``report_to``."""
 
 from __future__ import annotations
 

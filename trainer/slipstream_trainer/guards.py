@@ -20,9 +20,7 @@ def mean_ratio(log_ratio_T: torch.Tensor) -> float:
 
 
 def engine_kl(log_ratio_T: torch.Tensor) -> float:
-    """KL(π_engine ‖ π_old) a token, by ``k3`` on tokens that the engine sampled; one token counts ``EXTREME`` at
-    most.
-    """
+    """KL(π_engine ‖ π_old) a token, by ``k3`` on tokens that the engine sampled. One token counts ≤ ``EXTREME``."""
     if not len(log_ratio_T):
         return 0.0
     d = log_ratio_T.double()
@@ -30,9 +28,7 @@ def engine_kl(log_ratio_T: torch.Tensor) -> float:
 
 
 def k3(trainer_logprobs_T: torch.Tensor, new_T: torch.Tensor) -> torch.Tensor:
-    """KL(old ‖ new) a token, from samples of old: exp(d) - d - 1 ≥ 0, d = new - old
-    (http://joschu.net/blog/kl-approx.html).
-    """
+    """KL(old ‖ new) a token, from samples of old: exp(d) - d - 1 ≥ 0, d = new - old (joschu.net, kl-approx)."""
     d = (new_T - trainer_logprobs_T).double()
     return d.exp() - d - 1
 

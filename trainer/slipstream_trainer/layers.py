@@ -1,6 +1,4 @@
-"""Compiled layers: norms, rotary embedding, gated MLP and LoRA's sums become a few kernels, and less is kept for
-the backward pass.
-"""
+"""Compiled layers: norms, rotary embedding, gated MLP and LoRA's sums as a few kernels that keep less for backward."""
 
 from __future__ import annotations
 

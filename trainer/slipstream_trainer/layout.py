@@ -53,9 +53,7 @@ class Row:
 
 
 def cut(chains: Sequence[Ints], layout: Layout, costs: Costs, budget: int) -> list[list[int]]:
-    """Runs of neighbouring chains. Greedy: a chain joins the run before it when that is cheaper than standing
-    alone, within the budget.
-    """
+    """Runs of neighbouring chains. Greedy: a chain joins the run before it if that is cheaper and fits the budget."""
     runs: list[list[int]] = []
     size = pairs = 0
     for i, chain in enumerate(chains):
@@ -77,9 +75,7 @@ def cut(chains: Sequence[Ints], layout: Layout, costs: Costs, budget: int) -> li
 
 
 def side_by_side(rows: list[Row], budget: int) -> list[list[list[Row]]]:
-    """Rows of one kind, longest first, each a lane of its own, into micro-batches of at most ``budget`` padded
-    tokens.
-    """
+    """Rows of one kind, longest first, each a lane of its own, into micro-batches of ≤ ``budget`` padded tokens."""
     out: list[list[list[Row]]] = []
     for row in sorted(rows, key=lambda r: -r.size):
         if out and out[-1][0][0].size * (len(out[-1]) + 1) <= budget:

@@ -92,9 +92,7 @@ class StepPace:
         return Reach(rate, per_token * share)
 
     def cut(self, t: TrainerConfig, reach: Reach, kl: float) -> float:
-        """Share of a step with that KL that may stay: KL grows with the square of a step's length. A rate that was
-        set by hand is not cut.
-        """
+        """Share of a step with that KL that may stay: KL grows with its square. A rate set by hand is not cut."""
         if not steers(t) or not kl > TOO_FAR * reach.target_kl:
             return 1.0
         return max(0.05, math.sqrt(reach.target_kl / kl)) if math.isfinite(kl) else 0.05
@@ -130,7 +128,5 @@ class StepPace:
 
 
 def steers(t: TrainerConfig) -> bool:
-    """By measured KL: not a rate that was set by hand, and not imitation, whose tokens another policy may have
-    sampled.
-    """
+    """By measured KL. A rate set by hand is left alone, and so is imitation: another policy may have sampled those."""
     return t.learning_rate == "auto" and t.algorithm == "grpo"

@@ -1,6 +1,4 @@
-"""Gradient checkpointing of as many layers as the memory asks for: recomputing costs a third of a step, so no layer
-does it without need.
-"""
+"""Gradient checkpointing of as few layers as memory asks for: recomputing all of them costs a third of a step."""
 
 from __future__ import annotations
 
@@ -70,9 +68,7 @@ class Checkpointing:
         self._tight = False
 
     def choose(self, plan: Plan) -> int:
-        """As ``trainer.checkpointing`` says, or by what fits. On a CPU there is none unless asked for. → Layers
-        that are recomputed.
-        """
+        """As ``trainer.checkpointing`` says, or by what fits; on a CPU only if asked for. → Layers recomputed."""
         if not self.layers:
             return 0
         count = len(self.layers)

@@ -22,9 +22,7 @@ from slipstream_trainer.tree import Index, common_prefix, pack_tree
 
 @dataclass(slots=True, eq=False)
 class Slots:
-    """The scored tokens of a micro-batch, flat (S). ``source_S`` indexes its padded rows, flattened; the others the
-    batch's samples.
-    """
+    """The scored tokens of a micro-batch, flat (S). ``source_S`` indexes its rows, the others the samples."""
 
     source_S: Index
     target_S: Index
@@ -171,9 +169,7 @@ def _micro(
 
 
 def refuse_long(samples: Sequence[Sample], budget: int) -> int:
-    """Mark samples that do not fit the budget even alone as untrainable (``too_long``). Returns how many: nothing
-    is cut silently.
-    """
+    """Mark samples that are too long even alone (``too_long``). → How many: nothing is cut silently."""
     long = [s for s in samples if s.trainable and len(s.prompt_P) + len(s.completion_C) - 1 > budget]
     for s in long:
         s.trainable, s.reason = False, "too_long"

@@ -88,9 +88,7 @@ def dtype_of(config: Config) -> torch.dtype:
 
 
 def takes_trees(model_config: PretrainedConfig) -> bool:
-    """Full attention in every layer: with sliding windows or linear attention a branch's distance is not its
-    depth's.
-    """
+    """Full attention in every layer. With sliding windows or linear attention a branch's distance is not its depth."""
     text = model_config.get_text_config()
     kinds = set(getattr(text, "layer_types", None) or [])
     if kinds:
@@ -181,9 +179,7 @@ def is_frugal(base: PreTrainedModel) -> bool:
 
 
 def frugal_is_needed(config: Config, path: str) -> bool:
-    """Would the base and one micro-batch, with every layer recomputed, not fit the GPU's free memory? False where
-    it can't be told.
-    """
+    """Would base and one micro-batch, all layers recomputed, not fit the GPU's free memory? False: not known."""
     from transformers import AutoConfig
 
     weights = sum(f.stat().st_size for f in Path(path).glob("*.safetensors"))

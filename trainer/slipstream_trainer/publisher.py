@@ -50,9 +50,7 @@ class Publisher:
         self.config, self.client, self.checkpoints, self.metrics, self.stop = config, client, checkpoints, metrics, stop
 
     def patiently(self, ask: Callable[[], T]) -> T:
-        """Until it is answered. Raises ``Stop`` when the process is to end meanwhile, and ``ApiError`` for what is
-        refused.
-        """
+        """Until it is answered. Raises ``Stop`` if the process is to end, and ``ApiError`` for what is refused."""
         backoff, said = Backoff(FIRST_PAUSE, LAST_PAUSE), False
         while True:
             try:
@@ -75,9 +73,7 @@ class Publisher:
         return f"{model}@{next_version(model, self.config.adapters_dir, known)}"
 
     def publish(self, path: Path, state: CheckpointState, *, again: bool) -> None:
-        """Everything that follows a checkpoint: adapter, event, ack. ``again``: a part of it may have been done
-        before.
-        """
+        """All that follows a checkpoint: adapter, event, ack. ``again``: a part of it may have been done before."""
         if self.checkpoints.told(path):
             return
         if state.adapter:
@@ -157,9 +153,7 @@ def _ack_of(state: CheckpointState) -> BatchAck:
 
 
 def put_adapter(source: Path, final: Path, max_rank: int) -> None:
-    """Copy an adapter's files so that ``final`` appears whole. Raises ``SlipstreamError`` when vLLM would refuse
-    them.
-    """
+    """Copy an adapter's files so that ``final`` appears whole. Raises ``SlipstreamError`` if vLLM would refuse them."""
     if why := check_adapter(source, max_rank):
         raise SlipstreamError(f"vLLM would refuse it: {why}")
     final.parent.mkdir(parents=True, exist_ok=True)

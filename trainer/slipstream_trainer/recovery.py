@@ -76,9 +76,7 @@ class Restored:
 
 
 class Recovery:
-    """Puts a version's weights and optimiser into a trainer. Made before anything was loaded: the weights of that
-    moment are the start's.
-    """
+    """Puts a version's weights and optimiser into a trainer. Make it before a load: it keeps the start's."""
 
     def __init__(self, config: Config, trainer: CapturedGRPOTrainer, checkpoints: Checkpoints) -> None:
         self.config, self.trainer, self.checkpoints = config, trainer, checkpoints
@@ -100,9 +98,7 @@ class Recovery:
         return Restored("start", problem=problem) if problem else None
 
     def version(self, name: str) -> Restored:
-        """Weights and optimiser of that adapter, or of the base model. Never fails: what is gone is said in
-        ``problem``.
-        """
+        """Weights and optimiser of that adapter, or of the base model. Never fails: ``problem`` names what is gone."""
         problem = "its checkpoint is gone"
         for path in self.checkpoints.of_weights(name):
             try:

@@ -1,6 +1,4 @@
-"""A step's figures to W&B, TensorBoard, MLflow and whatever else transformers has a callback for
-(``trainer.report_to``).
-"""
+"""A step's figures to W&B, TensorBoard, MLflow and transformers' other callbacks (``trainer.report_to``)."""
 
 from __future__ import annotations
 

@@ -71,9 +71,7 @@ class Chain:
 
 
 def fault(s: Sample, vocab: int | None, max_staleness: int | None = None, *, imitate: bool = False) -> str | None:
-    """Why a sample that the proxy calls trainable is not trained on, or None. ``imitate``: only its tokens count,
-    not how they were sampled.
-    """
+    """Why a trainable sample is not trained on, or None. ``imitate``: only its tokens count, not how they came."""
     if not len(s.completion_C):
         return "empty"
     if not len(s.prompt_P):

@@ -56,9 +56,7 @@ def bound(trainer: CapturedGRPOTrainer) -> float:
 
 
 def check_packing(trainer: CapturedGRPOTrainer) -> dict[str, float]:
-    """Switch off what is not computed as it must be, with a warning. → Difference by what was tried (``tree``,
-    ``packed``).
-    """
+    """Switch off, with a warning, what computes wrongly. → Difference by what was tried (``tree``, ``packed``)."""
     alone, most = logprobs(trainer, "per_call", forest=False), bound(trainer)
     found: dict[str, float] = {}
 

@@ -36,9 +36,7 @@ def check_sharding(config: Config, processes: int) -> None:
 
 
 def shard_base(model: PeftModel) -> None:
-    """Shard a PEFT model's frozen weights over all processes, layer by layer, onto their devices. Before the
-    trainer sees it.
-    """
+    """Shard a PEFT model's frozen weights over all processes, layer by layer. Before the trainer sees it."""
     from accelerate import PartialState
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -66,9 +64,7 @@ def _idle(micro: MicroBatch) -> MicroBatch:
 
 
 def looked_at(micro: Sequence[MicroBatch], processes: int, most: int) -> int:
-    """How many of its first micro-batches a process computes for ``most`` computed tokens: as many as the process
-    that needs most.
-    """
+    """How many of its first micro-batches each process computes for ``most`` tokens: as many as the one with most."""
     found = 1
     for rank in range(processes):
         computed = 0
@@ -81,9 +77,7 @@ def looked_at(micro: Sequence[MicroBatch], processes: int, most: int) -> int:
 
 
 def reshard(model: torch.nn.Module) -> None:
-    """Give back what was gathered. Saving does that too, but in the process that saves alone: the next gather would
-    be out of step.
-    """
+    """Give back what was gathered. Saving does so in its own process alone; the next gather would be out of step."""
     from torch.distributed.fsdp import FSDPModule
 
     for module in model.modules():

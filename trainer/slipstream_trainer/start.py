@@ -20,9 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def threads_of(config: Config, *, beside_engine: bool) -> int | None:
-    """Threads for torch; None: torch's choice. An engine on the same cores and a second thread here wait for each
-    other at every barrier.
-    """
+    """Threads for torch; None: torch's choice. With an engine on the same cores two threads wait a lot."""
     import torch
 
     return config.trainer.threads or (1 if beside_engine and not torch.cuda.is_available() else None)

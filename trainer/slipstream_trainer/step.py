@@ -194,9 +194,7 @@ def _pace(trainer: CapturedGRPOTrainer, pace: StepPace, reach: Reach, kl: float)
 
 
 def _look_again(trainer: CapturedGRPOTrainer, work: Work) -> tuple[float, float]:
-    """(KL(before ‖ after) a token, mean entropy after). Imitated tokens are not the policy's own: of these, what
-    each lost on average.
-    """
+    """(KL(before ‖ after) a token, mean entropy after). For imitated tokens: what each lost on average."""
     old, new, entropy = trainer.again(work, CHECK_TOKENS)
     moved = (old - new).double() if trainer.sft else k3(old, new)
     sums = torch.stack(

@@ -13,9 +13,7 @@ from slipstream.errors import ConfigError
 
 
 def linear_layers(path: str) -> list[str]:
-    """Full names, by the model's ``config.json`` alone. Raises what transformers raises for a model that it does
-    not know.
-    """
+    """Full names, by the model's ``config.json`` alone. Raises transformers' error for an unknown model."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):

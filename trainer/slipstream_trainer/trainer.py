@@ -44,9 +44,7 @@ def _no_reward(**_: object) -> list[float | None]:
 
 
 class CapturedGRPOTrainer(GRPOTrainer):
-    """``backward`` a plan, then ``optimize``. On several processes each takes its share of the micro-batches and
-    gradients are summed.
-    """
+    """``backward`` a plan, then ``optimize``. Several processes share the micro-batches and sum their gradients."""
 
     model: PeftModel
     optimizer: torch.optim.Optimizer
@@ -198,9 +196,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
                 torch.distributed.all_reduce(t)
 
     def _loss(self, work: Work, logps: torch.Tensor, entropy: torch.Tensor, token: torch.Tensor | None) -> torch.Tensor:
-        """TRL's loss of some tokens as one row (``token``), or of all in a row for each episode (None; then
-        everything is (T)).
-        """
+        """TRL's loss of some tokens as one row (``token``), or of all, a row an episode (None; all is (T) then)."""
         scored = work.plan.scored
         if self.sft:
             return -logps.sum() / scored.tokens
@@ -241,9 +237,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
             self._given = None
 
     def backward(self, work: Work) -> float:
-        """Gradients of the whole batch, summed over micro-batches and processes, into ``.grad``. → The loss. Does
-        not step.
-        """
+        """Sum gradients of the batch, over micro-batches and processes, into ``.grad``. → The loss. Does not step."""
         parts = self._by_sequence if self.config.trainer.loss in SEQUENCE and not self.sft else self._by_token
         while True:
             self.model.zero_grad(set_to_none=True)
@@ -298,9 +292,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
         self._sum(*more)
 
     def _by_sequence(self, work: Work) -> float:
-        """The loss once, over all tokens; its gradient of each log-probability then goes back through the
-        micro-batches.
-        """
+        """The loss once, over all tokens. Its gradient of each log-probability goes back through the micro-batches."""
         if self.world == 1 and len(work.plan.micro) == 1:
             logps, entropy, token = self.forward(work.plan.micro[0], work)
             self._note(work, logps, entropy, token)
@@ -331,9 +323,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
         self.model.zero_grad(set_to_none=True)
 
     def again(self, work: Work, most: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """After a step: (old, new log-probabilities, entropies) of this process's first micro-batches, up to
-        ``most`` computed tokens.
-        """
+        """After a step: (old, new log-probabilities, entropies) of this process, up to ``most`` tokens."""
         found: list[tuple[torch.Tensor, ...]] = []
         count = looked_at(work.plan.micro, self.world, most)
         with torch.no_grad():

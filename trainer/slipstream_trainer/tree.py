@@ -19,9 +19,7 @@ Index = NDArray[np.int64]
 
 @dataclass(slots=True, eq=False)
 class Tree:
-    """``where[i][d]`` is the node of chain i's token d; ``positions_N`` are depths, as the chain alone would have
-    them.
-    """
+    """``where[i][d]`` is the node of chain i's token d. ``positions_N`` are depths, as in the chain alone."""
 
     ids_N: Ints
     positions_N: Index

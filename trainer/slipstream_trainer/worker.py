@@ -124,9 +124,7 @@ class Worker:
         return False
 
     def _failed(self, error: Exception) -> bool:
-        """A failure costs a pause, never the trainer: weights come back from the checkpoint, the batch is leased
-        again. → Go on?
-        """
+        """A failure costs a pause, never the trainer. Weights come from the checkpoint, the batch again. → Go on?"""
         self.failures += 1
         self.metrics.failures.inc()
         log.error("the trainer failed (%d in a row)", self.failures, exc_info=error)

@@ -1,6 +1,4 @@
-"""When judge and trainer last asked for work. They are processes of their own: only their requests show that
-they run.
-"""
+"""When judge and trainer last asked for work. They are processes of their own: only requests show that they run."""
 
 from __future__ import annotations
 
@@ -9,9 +7,7 @@ from typing import Literal
 
 Role = Literal["judge", "trainer"]
 SILENCE = 45.0
-"""Seconds without a request after which a sidecar counts as away. While idle both ask every few seconds; at work they
-hold a lease.
-"""
+"""Seconds without a request after which a sidecar is away. Idle, it asks every few seconds; at work it has a lease."""
 
 
 class SidecarActivity:

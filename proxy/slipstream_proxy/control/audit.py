@@ -41,9 +41,7 @@ class AuditTrail:
         await end(self._tasks)
 
     async def note(self, key: str, action: str, target: str, detail: JsonObject | None = None) -> None:
-        """Keep an entry. The change is made already. If the entry cannot be kept, the change stands, and the log
-        names it.
-        """
+        """Keep an entry. The change is made already: if the entry is lost, the change stands and the log names it."""
         entry = AuditEntry(
             id=new_id(),
             at=self.deps.now(),

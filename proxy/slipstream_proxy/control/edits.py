@@ -1,6 +1,4 @@
-"""Answers that people wrote in place of the agent's, for datasets: a reward with source ``human`` holds one as
-``meta.edited``.
-"""
+"""Answers that people wrote in place of the agent's: ``meta.edited`` of a reward with source ``human``."""
 
 from __future__ import annotations
 

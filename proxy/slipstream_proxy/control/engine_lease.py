@@ -200,9 +200,7 @@ class EngineLease:
                     await asyncio.sleep(WAKE_PAUSE)
 
     async def rouse(self) -> None:
-        """Now and then: what sleeps though nobody holds it (whoever did is gone, and so is the control plane of then)
-        is woken.
-        """
+        """Now and then: wake what sleeps though nobody holds it, because holder and control plane are gone."""
         if self.shared and self.held is None:
             for engine in self.engines.healthy():
                 async with engine.lock:  # nobody puts it to sleep meanwhile

@@ -87,9 +87,7 @@ class EnginePool:
         self.session: aiohttp.ClientSession | None = None
         self.restarts = 0
         self.awake = asyncio.Event()
-        """Cleared while the engines sleep or fall asleep: nothing is loaded, and nobody is called dead for saying
-        nothing.
-        """
+        """Cleared while the engines sleep or fall asleep. Then nothing is loaded, and silence is no failure."""
         self.awake.set()
 
     async def start(self) -> None:

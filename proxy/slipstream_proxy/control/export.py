@@ -81,9 +81,7 @@ def edits(episode: EpisodeDetail) -> list[Edit]:
 
 
 def without_nulls(value: Any) -> Any:
-    """What trainers read has no null: a field without a value is left out, and a message without content has an empty
-    one.
-    """
+    """Trainers read no null. A field without a value is left out; a message without content has an empty one."""
     if isinstance(value, list):
         return [without_nulls(v) for v in value]
     if not isinstance(value, dict):
@@ -161,9 +159,7 @@ def noted(batches: Iterator[list[EpisodeDetail]], note: Note) -> Iterator[list[E
 
 
 def dpo_rows(store: Store, wanted: EpisodeFilter, note: Note) -> Iterator[JsonObject]:
-    """Best against worst of each task. Of a task's runs only the ids are held, and of ``DPO_TASKS`` tasks two runs
-    each.
-    """
+    """Best against worst of each task. In memory are ids, and two runs each of ``DPO_TASKS`` tasks."""
     for tasks in batched(store.episodes.ranked(wanted), DPO_TASKS):
         runs = store.episodes.many({name for best, worst in tasks for name in (best[0], worst[0])})
 

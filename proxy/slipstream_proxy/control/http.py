@@ -31,9 +31,7 @@ VIEWER = "viewer"
 """Reads everything, whosever it is, and changes nothing."""
 MANY = 2**53
 ENDLESS: JsonObject = {"x-endless": True}
-"""Marks a query parameter that makes the reply endless: said in words in the OpenAPI document, which tools call with
-every parameter.
-"""
+"""Marks a query parameter that makes the reply endless. OpenAPI tools try every parameter: it is told in words."""
 SAID = ("reason", "text")
 """Fields of a body that its audit entry holds."""
 EVERY_SCOPE = (INFERENCE, REWARD, GRADE, JUDGE, TRAINER, VIEWER, ADMIN)

@@ -285,9 +285,7 @@ class Ingester:
                 log.exception("snapshot failed: segments are kept")
 
     def tidy(self) -> int:
-        """Snapshot the store, then delete the segments that it holds wholly, and blank what is forgotten in the
-        others. → Segments gone.
-        """
+        """Snapshot the store, delete segments that it holds, and blank what is forgotten in others. → How many went."""
         with self._tidying:
             return self._tidy()
 

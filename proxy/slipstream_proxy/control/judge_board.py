@@ -33,9 +33,7 @@ class JudgeBoard:
         return sorted(self._reports.values(), key=lambda r: r.worker)
 
     def budget(self, now: float) -> tuple[str, float] | None:
-        """The setting whose budget every copy waits for, and the seconds until it starts again; None: one of them may
-        work.
-        """
+        """The setting whose budget every copy waits for, and the seconds left. None: one of them may work."""
         waits = [(j.waits_for, j.waits_until) for j in self.judges(now)]
         spent = [(setting, until - now) for setting, until in waits if setting and until is not None and until > now]
         return min(spent, key=lambda s: s[1]) if spent and len(spent) == len(waits) else None

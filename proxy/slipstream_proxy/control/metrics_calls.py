@@ -91,9 +91,7 @@ class RewardMetrics:
         )
 
     def look(self, rows: Sequence[JsonObject], versions: dict[str, int]) -> None:
-        """``rows`` as ``Store.rewards_by_source`` gives them. Only the most frequent sources and the newest adapters
-        are told.
-        """
+        """``rows``: of ``statistics.rewards_by_source``. Only the most frequent sources and newest adapters count."""
         for gauge in (self.count, self.mean, self.std):
             gauge.clear()
         by_source: dict[str, int] = {}

@@ -77,9 +77,7 @@ def _defs(models: Iterable[type[BaseModel]]) -> tuple[dict[Any, Any], JsonObject
 
 
 def _named_only(schema: Any) -> Any:
-    """Names of a mapping that has a pattern for them are of that pattern: pydantic leaves it unsaid what other names
-    would be.
-    """
+    """Names of a mapping with a pattern all have that pattern. Pydantic does not say so of other names."""
     if isinstance(schema, dict):
         if "patternProperties" in schema:
             schema.setdefault("additionalProperties", False)

@@ -87,9 +87,7 @@ class StoreKeeper:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """It is open when this returns, and filled from the spool as far as ``CATCH_UP`` seconds go; the rest
-        follows.
-        """
+        """It is open when this returns. It was filled from the spool for ``CATCH_UP`` seconds; the rest follows."""
         store = await in_thread(open_or_none, self.config)
         if store is not None:
             await self._use(store)

@@ -1,6 +1,4 @@
-"""Blocking calls in threads that can be waited for: a cancelled task leaves its thread running, and the store must not
-be closed under it.
-"""
+"""Blocking calls in threads that can be waited for: a thread outlives its cancelled task, and needs the store open."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ async def in_thread(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel until it has worked: Python 3.11's ``wait_for`` loses a cancellation that comes together with its
-    result.
-    """
+    """Cancel until it works. Python 3.11's ``wait_for`` loses a cancellation that comes together with its result."""
     while left := [t for t in tasks if not t.done()]:
         for task in left:
             task.cancel()

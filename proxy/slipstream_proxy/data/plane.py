@@ -56,9 +56,7 @@ class Plane:
     """One worker's parts. Belongs to the running event loop."""
 
     def __init__(self, config: Config, number: int = 0, keyed: bool | None = None) -> None:
-        """``number`` tells the workers of a proxy apart. ``keyed``: whether there were keys at the proxy's start;
-        None: it starts now.
-        """
+        """``number`` tells a proxy's workers apart. ``keyed``: keys were there at its start. None: now."""
         proxy = config.proxy
         several = proxy.workers > 1
         self.config, self.number = config, number

@@ -51,9 +51,7 @@ async def _save_metrics(plane: Plane) -> None:
 
 
 async def drain(plane: Plane) -> None:
-    """Until nothing runs any more, or ``drain_timeout`` is over. New requests are still answered, on connections that
-    close then.
-    """
+    """Until nothing runs, or ``drain_timeout`` is over. New requests are answered, and their connections close."""
     plane.state.draining = True
     loop = asyncio.get_running_loop()
     until = loop.time() + plane.config.proxy.drain_timeout

@@ -30,9 +30,7 @@ class Hide:
 
 
 class AsAsked(Exception):
-    """The request has to go to its own route as it is, for the reason that is the message, and is recorded without
-    ids.
-    """
+    """The request goes unchanged to its own route, and is recorded without ids. The message is the reason."""
 
 
 class ReplyTranslator(Protocol):
@@ -140,9 +138,7 @@ def loads(text: bytes) -> Json:
 
 
 def dumps(value: Json) -> bytes:
-    """Compact JSON; what orjson refuses (lone surrogates, integers beyond 64 bits, ``Odd``) goes out as Python writes
-    it.
-    """
+    """Compact JSON. Python writes what orjson refuses: lone surrogates, integers beyond 64 bits, ``Odd``."""
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -162,9 +158,7 @@ class EventCutter:
         self.tail = b""
 
     def single(self, data: bytes) -> bool:
-        """Whether this is one event as it stands, which most of what a server sends at a time is; then ``feed`` need
-        not be asked.
-        """
+        """Whether this is exactly one event, as most of what a server sends is. Then ``feed`` is not needed."""
         end = data.find(b"\n\n")
         return end >= 0 and end == len(data) - 2 and not self.tail and data.find(b"\r") < 0
 
@@ -264,9 +258,7 @@ def null_logprobs(text: bytes) -> bytes | None:
 
 
 def _next(text: bytes, after: bytes, at: int) -> int:
-    """``text.find(after, at)``. Log-probabilities are long and have hardly an ``f`` in them, and one byte is found
-    many at a time.
-    """
+    """``text.find(after, at)``. Log-probabilities are long and have few ``f``: looking for one byte is fast."""
     letter = len(after) - _FROM_F
     for _ in range(8):
         at = text.find(b"f", at + 1)

@@ -25,9 +25,7 @@ def _usage(usage: Json) -> dict[str, int]:
 
 
 def _stop(finish: str | None, stop: Json, *, tools: bool, whole: bool) -> tuple[str | None, str | None]:
-    """(stop_reason, stop_sequence). ``whole``: the last tool call is complete; one that a stop string cut short must
-    not run.
-    """
+    """(stop_reason, stop_sequence). ``whole``: the last tool call is complete. One that was cut short must not run."""
     if finish == "length":
         return "max_tokens", None
     if finish not in ("stop", "tool_calls"):

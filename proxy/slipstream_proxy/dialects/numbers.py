@@ -28,9 +28,7 @@ def python_loads(text: bytes) -> Json:
 
 
 def has_long_integer(value: Json) -> bool:
-    """Whether what orjson has read may have been an integer beyond 64 bits: it makes a float of one, and writes that
-    with an exponent.
-    """
+    """Whether orjson may have read an integer beyond 64 bits: it makes a float of it, written with an exponent."""
     try:
         text = orjson.dumps(value)
     except TypeError:  # read by ``python_loads``

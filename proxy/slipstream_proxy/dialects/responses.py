@@ -1,6 +1,4 @@
-"""``POST /v1/responses``. A request by an earlier response's id is recorded without that one's items, and continues
-its episode.
-"""
+"""``POST /v1/responses``. A request by an earlier response's id continues its episode; the record lacks its items."""
 
 from __future__ import annotations
 

@@ -114,9 +114,7 @@ def has_media(messages: Json) -> bool:
 
 
 def untrainable(body: JsonObject, *, trust: bool) -> str | None:
-    """The first reason why sampling was not the policy's own; ``trust`` overrides all but media, beam search and
-    echo.
-    """
+    """The first reason why sampling was not the policy's own. ``trust`` overrides all but media, beams and echo."""
     if has_media(body.get("messages")) or body.get("prompt_embeds") is not None:
         return "images or other media"
     forced = forces(body)

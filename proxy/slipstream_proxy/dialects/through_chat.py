@@ -1,6 +1,4 @@
-"""Formats for which the engine gives no token ids: asked as chat completions where that comes out equal, else relayed
-as they are.
-"""
+"""Formats without token ids: asked as chat completions where the reply comes out equal, else relayed unchanged."""
 
 from __future__ import annotations
 

@@ -41,9 +41,7 @@ class ReadyGroup(NamedTuple):
 
 
 def share_out(groups: Sequence[tuple[str, str]], most: int, share: float) -> list[str]:
-    """The oldest ``most`` of (group, key), but no more than ``share`` × ``most`` of one key's where other keys wait
-    too.
-    """
+    """The oldest ``most`` of (group, key). One key gets at most ``share`` × ``most`` where other keys wait too."""
     keys = {key for _, key in groups}
     cap = most if len(keys) < 2 else max(1, int(share * most))
     taken: dict[str, int] = defaultdict(int)
@@ -121,9 +119,7 @@ class BatchQueue:
         return [g for g in ready if g.id not in losses]
 
     def _note(self, tx: Tx, leased: Sequence[tuple[ReadyGroup, EpisodeRow]], fresh: Freshness) -> None:
-        """Count what a batch holds and nothing is learnt from: runs that are too old, groups whose rewards are all
-        equal.
-        """
+        """Count what a batch holds and does not learn from: runs that are too old, groups with equal rewards."""
         members: dict[str, list[EpisodeRow]] = defaultdict(list)
         for group, ep in leased:
             members[group.id].append(ep)

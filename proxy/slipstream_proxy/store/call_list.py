@@ -39,9 +39,7 @@ def weight_of(row: CallRow, *, tokens: bool) -> int:
 
 
 class CallList:
-    """``rows``: of one run, in order of their numbers. A base that is not among them leaves what the call itself
-    stored.
-    """
+    """``rows``: of one run, by number. If a call's base is not among them, the call's own part is what there is."""
 
     def __init__(self, rows: Sequence[CallRow]) -> None:
         self.rows = rows

@@ -51,9 +51,7 @@ def _lost(tx: Tx) -> dict[str, int]:
 
 
 def _judging(tx: Tx, now: float) -> dict[str, float]:
-    """Groups that wait for rewards: how many, seconds that the oldest one has, and ``lag``: seconds that the latest
-    took.
-    """
+    """Groups that wait for rewards: how many, the oldest one's seconds, and the latest one's (``lag``)."""
     sql = "SELECT count(*), min(completed) FROM t_groups WHERE state = 'waiting_reward' AND NOT parked"
     ((waiting, oldest),) = tx.all(sql)
     sql = """SELECT ready_at - completed FROM t_groups WHERE ready_at IS NOT NULL AND completed IS NOT NULL

@@ -74,9 +74,7 @@ class Deletion:
         self.db.rewrite(sorted({t for e in done for t in e.tables} | {"t_rewards", "t_episodes"}))
 
     def eids(self, tx: Tx, key: str | None, episode: str) -> list[str]:
-        """The episode's stored identities: with its key that one, known or not; without (an admin asks) those of all
-        keys.
-        """
+        """The episode's stored identities. With a key: that one, known or not. Without: those of all keys."""
         if key is not None:
             return [eid_of(key, episode)]
         return [eid for (eid,) in tx.all("SELECT eid FROM t_episodes WHERE id = ?", (episode,))]

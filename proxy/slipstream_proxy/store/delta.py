@@ -64,9 +64,7 @@ class Prompt:
 
 
 def cut(prompt: Prompt, known: Sequence[Known]) -> Cut:
-    """Choose the base that shares the longest beginning (messages first, then tokens; the later of equals) and cut
-    it off.
-    """
+    """Cut off the longest beginning that a base shares: messages first, then tokens; the later of equal bases."""
     best: Known | None = None
     kept = (0, 0)
     for candidate in reversed(known):

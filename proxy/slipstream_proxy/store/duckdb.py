@@ -241,9 +241,7 @@ class DuckDriver:
             log.debug("%s is opened again", self.path)
 
     def rewrite(self, tables: Sequence[str]) -> None:
-        """Copy what is there to a new file that takes the old one's place: freed blocks of a DuckDB file keep their
-        bytes.
-        """
+        """Copy everything to a new file that takes this one's place: freed blocks of a file keep their bytes."""
         copy_anew(self, self._config)
 
     def free_share(self) -> float:

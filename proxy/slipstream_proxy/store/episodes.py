@@ -113,9 +113,7 @@ class EpisodeTable:
     def get(
         self, key: str | None, episode: str, *, tokens: bool = False, page: CallPage = EVERY_CALL
     ) -> EpisodeDetail | None:
-        """One episode with all that is known and a page of its calls; None: unknown or deleted. Without a key the
-        newest of that id.
-        """
+        """One episode with a page of its calls. None: unknown or deleted. Without a key: the newest of that id."""
         with self.db.read() as tx:
             # Ordered here: with an order and a limit DuckDB reads the table and not its index.
             where, name = ("id = ?", episode) if key is None else ("eid = ?", f"{key}/{episode}")
@@ -170,9 +168,7 @@ class EpisodeTable:
     def export(
         self, wanted: EpisodeFilter, *, tokens: bool = True, form: Form = "auto"
     ) -> Iterator[list[EpisodeDetail]]:
-        """Every episode that the filter wants (its ``limit`` apart), the newest first, as many at a time as a memory
-        holds easily.
-        """
+        """All episodes that the filter wants (without its ``limit``), newest first, in parts that fit in memory."""
         wanted = replace(self._settled(wanted), limit=CHUNK)
         while True:
             eps, after = self._page(wanted)
@@ -247,9 +243,7 @@ class EpisodeTable:
         form: Form = "auto",
         stays: Callable[[CallRow], bool] | None = None,
     ) -> dict[str, EpisodeDetail]:
-        """Episodes with calls (those that ``stay``), rewards, batches and adapters trained on them, in the order
-        given.
-        """
+        """Episodes with calls (those that ``stay``), rewards, batches and adapters trained on them, in order."""
         rows = self.calls.rows(tx, eps)
         return self._details(
             tx, eps, {e.eid: CallList(rows[e.eid]).records(form, tokens=tokens, stays=stays) for e in eps}

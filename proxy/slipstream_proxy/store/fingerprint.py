@@ -1,6 +1,4 @@
-"""What a call begins with, as hashes: two calls share a beginning where their hashes are equal, and neither has to
-be put together again.
-"""
+"""Hashes of what a call begins with. Where they are equal, two calls share a beginning; no text is needed to know."""
 
 from __future__ import annotations
 

@@ -246,9 +246,7 @@ def _first_row(eid: str, call: RecordedCall) -> EpisodeRow:
 
 
 def _note_adapter(ep: EpisodeRow, call: RecordedCall) -> None:
-    """An episode's adapter is that of its first call of a trained model; ``adapters`` are all that its tokens come
-    from.
-    """
+    """An episode's adapter is that of its first trained call. ``adapters`` are all that its tokens come from."""
     head = call.head
     if head.trained is not None:
         if not ep.trained_calls:

@@ -34,9 +34,7 @@ def batched(items: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 class Backlog(NamedTuple):
-    """Complete groups in which an episode lacks a name, when the oldest and the newest of them was complete, and
-    groups that are parked.
-    """
+    """Complete groups that lack a name, when the oldest and the newest were complete, and how many are parked."""
 
     groups: int
     oldest: float | None

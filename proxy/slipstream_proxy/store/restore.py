@@ -1,6 +1,4 @@
-"""An episode as another store exported it, put back whole: its ids, tokens, log-probabilities, rewards, group and
-what was trained on it.
-"""
+"""Put an exported episode back whole: ids, tokens, log-probabilities, rewards, group, and what was trained on it."""
 
 from __future__ import annotations
 
@@ -232,9 +230,7 @@ class EpisodeRestore:
         )
 
     def _regroup(self, changes: Changes, lineage: _Lineage, ep: EpisodeRow, detail: EpisodeDetail, now: float) -> None:
-        """Back into the group that it was in, which forms again as its episodes come; one that has trained never
-        trains again.
-        """
+        """Back into its group, which forms again as its episodes come. One that has trained never trains again."""
         group = detail.group or ""
         bucket, _, ordinal = group.removeprefix("g").rpartition("-")
         line = next((line for line in (line_of(ep), line_of(ep, recurs=True)) if line.bucket == bucket), None)

@@ -27,9 +27,7 @@ class RewardTable:
         self.tallies = tallies
 
     def acknowledge(self, key: str, episode: str, idempotency: str | None, now: float) -> RewardAck | None:
-        """What a post would answer; None: its episode is unknown and ``orphan_ttl`` is over for earlier rewards of
-        it (404).
-        """
+        """What a post answers. None (404): the episode is unknown, and its rewards have waited ``orphan_ttl``."""
         eid = eid_of(key, episode)
         with self.db.read() as tx:
             state = tx.all("SELECT state FROM t_episodes WHERE eid = ?", (eid,))
@@ -124,9 +122,7 @@ class RewardTable:
         return set(eids)
 
     def apply_rules(self) -> None:
-        """After a change of ``reward.weights`` or ``reward.credit`` the episodes' combined rewards are computed
-        again.
-        """
+        """Compute the episodes' rewards again after a change of ``reward.weights`` or ``reward.credit``."""
         now = f"{sorted(self.rules.weights.items())} {self.rules.credit}"
         with self.db.write() as tx:
             before = get_meta(tx, "reward rules")

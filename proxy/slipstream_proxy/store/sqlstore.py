@@ -193,9 +193,7 @@ class Store:
         return self.db.sql(query, limit, timeout)
 
     def snapshot(self) -> None:
-        """Make what is ingested safe in the database's own file, and read it back; spool segments before
-        ``positions()`` may go after.
-        """
+        """Make the database's own file safe, and read it back. Spool segments before ``positions()`` may go then."""
         with self._upkeep:
             self._snapshots.take()
 

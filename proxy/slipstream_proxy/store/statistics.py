@@ -52,9 +52,7 @@ class StoreStatistics:
         return sorted(found, key=lambda r: (r["model"], r["first"], r["split"], r["arm"]))
 
     def rewards_by_source(self) -> list[JsonObject]:
-        """Source, adapter, split, count, mean, std (of the sample; 0 for one) of the rewards that count: the latest
-        of each name.
-        """
+        """Source, adapter, split, count, mean, std (of the sample; 0 for one) of the latest rewards of each name."""
         with self.db.read() as tx:
             kept = self.tallies.all(tx).sources
         return [

@@ -45,9 +45,7 @@ def module_of(command: str) -> str:
 
 
 def build_parser(*commands: str) -> argparse.ArgumentParser:
-    """With the arguments of ``commands``: a command's module is imported for it alone, so that help never imports
-    torch, litellm or duckdb.
-    """
+    """With the arguments of ``commands``. Other modules are not imported: help needs no torch, litellm or duckdb."""
     parser = argparse.ArgumentParser(prog="slipstream", description="Your agent's own traffic trains its next version.")
     from slipstream import __version__
 

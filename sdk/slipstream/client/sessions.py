@@ -84,9 +84,7 @@ class AsyncSession:
 
 
 class Method(Generic[P, T]):
-    """A function of requests.py as a method: it returns the result on a ``Client``, a coroutine of it on an
-    ``AsyncClient``.
-    """
+    """A function of requests.py as a method. A ``Client`` returns the result, an ``AsyncClient`` a coroutine of it."""
 
     def __init__(self, make: Callable[P, Ask[T]]) -> None:
         self.make = make

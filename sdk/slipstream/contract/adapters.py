@@ -145,9 +145,7 @@ class Adapter(Model):
     @model_validator(mode="before")
     @classmethod
     def _read_older_forms(cls, data: object) -> object:
-        """Stores, spools and exports of version 0.1 keep these in one dict ``numbers``; a gate may have had other
-        fields.
-        """
+        """Version 0.1 kept these in one dict ``numbers``, and its gate had other fields."""
         if not isinstance(data, dict):
             return data
         fields = dict(data)

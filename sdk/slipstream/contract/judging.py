@@ -71,9 +71,7 @@ class Score(Model):
 
 
 class ScoresIn(Model):
-    """``POST groups/{id}/scores``: scores or, when the judge failed, why. Posting twice under one lease changes
-    nothing.
-    """
+    """``POST groups/{id}/scores``: scores, or why the judge failed. Posting twice under one lease changes nothing."""
 
     lease: Id
     scores: list[Score] = Field(default_factory=list)

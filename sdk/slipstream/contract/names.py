@@ -1,6 +1,4 @@
-"""Names from any text: how a tag becomes an id. The proxy, ``slipstream import`` and ``slipstream.episode()`` share the
-rule.
-"""
+"""Names from any text: how a tag becomes an id, for the proxy, ``slipstream import`` and ``slipstream.episode()``."""
 
 from __future__ import annotations
 

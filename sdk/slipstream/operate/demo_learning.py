@@ -67,9 +67,7 @@ async def engine_tokens(engine: str, http: httpx.AsyncClient) -> float | None:
 
 
 async def newest_reward(client: AsyncClient) -> tuple[float, int]:
-    """Mean reward of the newest ``WINDOW`` training episodes, and how many there are; the control arm's are left
-    out.
-    """
+    """Mean reward of the newest ``WINDOW`` training episodes, and their count. The control arm is left out."""
     newest = (
         "SELECT reward FROM episodes WHERE split = 'train' AND arm <> 'control' AND reward IS NOT NULL "
         "ORDER BY ended DESC"

@@ -60,9 +60,7 @@ def _version(http: httpx.Client) -> str:
 
 
 def check_lora(http: httpx.Client) -> Finding:
-    """An adapter that can't exist: a server that could load one says it can't find it, another says that it does
-    not do that.
-    """
+    """An adapter that can't exist. A server that loads adapters says that it can't find it; others refuse the route."""
     r = http.post("/v1/load_lora_adapter", json={"lora_name": PROBE, "lora_path": f"/nonexistent/{PROBE}"})
     text = r.text.lower()
     if r.status_code in ROUTE_OFF and PROBE not in text:

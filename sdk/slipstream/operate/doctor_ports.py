@@ -1,6 +1,4 @@
-"""The doctor's look at what runs here: proxy, engine and sidecars of this configuration, and the ports that they
-bind.
-"""
+"""The doctor's look at what runs here: proxy, engine and sidecars of this configuration, and their ports."""
 
 from __future__ import annotations
 

@@ -88,9 +88,7 @@ BY_NAME = {f.name: f for f in FRAMEWORKS}
 
 
 def detect(folder: Path) -> str:
-    """The first framework that is installed here, or that ``package.json`` in ``folder`` names; ``other`` where
-    there is none.
-    """
+    """The first framework that is installed here, or that ``package.json`` in ``folder`` names; else ``other``."""
     try:
         package = json.loads((folder / "package.json").read_text())
         if "ai" in {**package.get("dependencies", {}), **package.get("devDependencies", {})}:

@@ -157,9 +157,7 @@ class Entry(NamedTuple):
 
 
 def trajectories(row: dict[str, Any], task: str | None, where: str) -> Iterator[list[Body]]:
-    """ART's ``{"trajectories": […]}``: a line is a group of runs of one task, a run is one episode with all its
-    histories.
-    """
+    """ART's ``{"trajectories": […]}``. A line is a group of runs of a task, a run an episode with its histories."""
     runs = row["trajectories"]
     if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
         raise SlipstreamError(f"{where}: trajectories is no list of objects")

@@ -1,6 +1,4 @@
-"""What ``slipstream up`` checks before it starts anything: each mistake that can never work is one line with its
-fix.
-"""
+"""What ``slipstream up`` checks before it starts anything. Each mistake that can never work is a line with its fix."""
 
 from __future__ import annotations
 

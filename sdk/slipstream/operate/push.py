@@ -1,6 +1,4 @@
-"""Adapters leave the house: a copy in a folder, on a hub or in a bucket, with a card that says what it was trained
-on.
-"""
+"""Copy an adapter to a folder, a hub or a bucket, with a card that says what it was trained on."""
 
 from __future__ import annotations
 

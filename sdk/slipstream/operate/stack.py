@@ -62,9 +62,7 @@ async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[st
 
 
 async def _end_when_hung(child: Child, url: str, config: Config, supervisor: Supervisor) -> None:
-    """A server can outlive its engine core, or hang: end it when it does not answer for long, and the supervisor
-    restarts it.
-    """
+    """A server can hang, or outlive its engine core. End it if it is silent for long: the supervisor restarts it."""
     answered, starts, last = True, child.starts, time.monotonic()
     while True:
         await asyncio.sleep(config.engine.health_interval)
@@ -151,9 +149,7 @@ async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str
 
 
 def _sidecar(command: str, config: Config, url: str, key: dict[str, str]) -> Child:
-    """Agents are served without it: whatever its exit code, it is restarted, and after many failures in a row it
-    stays down.
-    """
+    """Agents are served without it. It is restarted; after many failures in a row it stays down."""
     child = _self(command, config, "--url", url)
     child.env |= key
     child.essential, child.may_end = False, True

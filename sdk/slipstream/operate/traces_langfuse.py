@@ -1,6 +1,4 @@
-"""Exports of Langfuse: traces with their observations, or rows of observations (of the API, the UI or
-blob storage).
-"""
+"""Exports of Langfuse: traces with their observations, or rows of observations (from API, UI or blob storage)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""OpenTelemetry spans with GenAI attributes, as OTLP's JSON has them: messages as attributes, events or
-numbered names.
-"""
+"""OpenTelemetry spans with GenAI attributes, as OTLP JSON. Messages are attributes, events or numbered names."""
 
 from __future__ import annotations
 

@@ -28,9 +28,7 @@ class AdapterFiles:
         return self.has_own(adapter) or adapter.engine_path is not None
 
     def path_for_engine(self, adapter: Adapter) -> str:
-        """Where vLLM sees the files. If this proxy does not have them, the proxy that took the adapter in knows the
-        path.
-        """
+        """Where vLLM sees the files. If they are not here, the proxy that took the adapter in knows the path."""
         if adapter.engine_path is not None and not self.has_own(adapter):
             return adapter.engine_path
         return self.own_path(adapter)

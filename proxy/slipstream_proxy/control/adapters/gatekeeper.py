@@ -26,9 +26,7 @@ from slipstream_proxy.store.values import Outcome
 
 log = logging.getLogger(__name__)
 PAUSE, PART, MOST_PAUSE = 0.05, 0.1, 2.0
-"""Seconds between two looks, so that a broken adapter meets few users; more where a look takes more than ``PART`` of
-that.
-"""
+"""Seconds between two looks, so that a broken adapter meets few users. More if a look takes over ``PART`` of that."""
 LONGEST = 10.0
 """Seconds between two looks while nothing is heard of rewards: another proxy may have got some."""
 READ = 500

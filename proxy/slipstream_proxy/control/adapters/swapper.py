@@ -137,9 +137,7 @@ class Swapper:
             self._count_after = now + min((now - began) / PINS_SHARE, PINS_REST)
 
     async def _waits(self, adapter: Adapter) -> bool:
-        """The gate has it wait for the verdict on what is served (``gate.pace``); of those that wait the
-        newest stays.
-        """
+        """It waits for the verdict on what is served (``gate.pace``). Of those that wait the newest stays."""
         if adapter.forced or not self.trials.waits(adapter.model):
             return False
         waiting = [a for a in self.registry.in_state(S.LOADING) if a.model == adapter.model and not a.forced]
@@ -179,9 +177,7 @@ class Swapper:
         return None
 
     async def _refused_again(self) -> None:
-        """A restarted engine refuses an adapter that served before: serve without the adapter, not without the
-        engine.
-        """
+        """A restarted engine refuses an adapter that served before. It then serves without the adapter."""
         while self.engines.refused:
             name, why = self.engines.refused.popitem()
             adapter = self.registry.keep().get(name)

@@ -1,6 +1,4 @@
-"""Every trained model's trial, kept true to what the registry says: the gate decides there, people and other proxies
-may too.
-"""
+"""The trial of each trained model, kept true to the registry: the gate decides there, and so do people and proxies."""
 
 from __future__ import annotations
 

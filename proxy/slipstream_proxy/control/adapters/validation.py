@@ -1,6 +1,4 @@
-"""Is this folder an adapter that vLLM takes? Said before the engine is asked, in words that name the file and the
-field.
-"""
+"""Is this folder an adapter that vLLM takes? The answer comes before the engine is asked. It names file and field."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What reward the control is expected to get on a task: from the past alone, so that it may sharpen the test without
-bending it.
-"""
+"""The reward expected of the control on a task, from the past alone: it sharpens the test and cannot bias it."""
 
 from __future__ import annotations
 

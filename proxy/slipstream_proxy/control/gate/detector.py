@@ -70,9 +70,7 @@ class BettingDetector:
         self.start()
 
     def see(self, x: float, expected: float, tested: bool, share: float) -> None:
-        """``expected``: the baseline for this task. ``share``: probability of the tested arm, given that it is one of
-        the two.
-        """
+        """``expected``: the baseline for this task. ``share``: the tested arm's probability among the two."""
         self.credit = min(self.credit + self.rate, self.lump)
         raw = x - expected
         if tested:
@@ -121,9 +119,7 @@ class BettingDetector:
         return self.score / math.sqrt(self.square) if n >= LEAST_EPISODES and self.square > 0.0 else 0.0
 
     def difference(self) -> float | None:
-        """Mean of tested minus reference, each against the baseline, in the scale's units; None while an arm has no
-        episode.
-        """
+        """Mean of tested minus reference, each against the baseline, in the scale's units. None: an arm is empty."""
         if not self.n_tested or not self.n_reference:
             return None
         return self.sum_tested / self.n_tested - self.sum_reference / self.n_reference

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 LUMP, RATE = 0.25, 0.1 / 2000
 """Evidence against the control: wealth put in at first, and earned with each episode."""
 BEST_LUMP, BEST_RATE = 0.35, 0.3 / 2000
-"""Evidence against the best version. All four together are 1 over the first 2,000 episodes: that is the false-alarm
-guarantee.
-"""
+"""Evidence against the best version. All four sum to 1 over the first 2,000 episodes: the false-alarm guarantee."""
 YOUNG = 12
 """Finished episodes of a version before which the control gets ``YOUNG_SHARE``: a broken adapter shows at once."""
 YOUNG_SHARE = 0.3
@@ -181,9 +179,7 @@ class GateTrial:
         self.tried = self.control
 
     def decide_by_hand(self, control: int) -> None:
-        """A person (or an engine that refuses a version) has chosen: that version is control and best, and all evidence
-        begins again.
-        """
+        """A person, or an engine's refusal, has chosen. That version is control and best; all evidence begins again."""
         self.floor = self.best_floor = max(self.tried, self.newest, self.floor, control)
         self.control = self.tried = control
         self.since = self.own = self.undecided = 0
@@ -203,9 +199,7 @@ class GateTrial:
     # evidence
 
     def observe(self, outcome: ArmOutcome) -> Decision:
-        """The next episode whose reward is final. Its own reward changes scale and baseline only after it was
-        counted.
-        """
+        """The next episode whose reward is final. Its reward changes scale and baseline after it was counted."""
         self.seen += 1
         x = self.scale.unit(outcome.reward)
         expected = self.baseline.of(outcome.task)

@@ -92,9 +92,7 @@ def _shown(ctx: Ctx, adapter: c.Adapter) -> c.Adapter:
 
 
 async def upload(ctx: Ctx) -> c.AdapterIn:
-    """multipart/form-data: a part ``adapter`` (AdapterIn as JSON) and the two files by their names. The folder appears
-    whole, by rename.
-    """
+    """multipart/form-data: a part ``adapter`` (AdapterIn as JSON), and two files. A rename makes the folder appear."""
     root = ctx.deps.config.adapters_dir
     temp = root / f".tmp-{new_id()}"
     wanted: c.AdapterIn | None = None

@@ -28,9 +28,7 @@ UPSTREAM = "import"
 MOST = 256
 """Conversations or episodes of one request."""
 PREFIX = "0" * 10
-"""Where other ids have their time: imported ones sort before all of them, so that what the store knows of new ids stays
-true.
-"""
+"""Where other ids have their time. Imported ones sort first, so that what the store knows of new ids stays true."""
 YEAR_2100 = 4_102_444_800.0
 STEP = 0.001
 """Seconds between an imported episode's calls."""

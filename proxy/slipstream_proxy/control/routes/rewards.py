@@ -114,9 +114,7 @@ async def _owner(ctx: Ctx, episode: str) -> str:
 
 
 async def _call_exists(ctx: Ctx, key: str, episode: str, call: str) -> bool:
-    """A call may have been answered a moment ago: it is waited for while the spool holds something newer than the
-    store.
-    """
+    """A call may have been answered a moment ago. This waits while the spool is ahead of the store."""
     deps = ctx.deps
     until = asyncio.get_running_loop().time() + CALL_PATIENCE
     while True:

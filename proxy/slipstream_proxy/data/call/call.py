@@ -316,9 +316,7 @@ class ActiveCall(Receiver):
         self._record(b"", status, "error", lambda _ok: self.refuse(refused))
 
     def _broken(self, why: str) -> None:
-        """The engine died in mid-stream: an error in the format's shape, then the connection closes without a last
-        event.
-        """
+        """The engine died in mid-stream. Send an error in the format's shape, and close without a last event."""
         message = f"the model's server broke off: {why}"
         self._record(self.reply.body(), 200, "error", None)
         self._tell(502, "error")

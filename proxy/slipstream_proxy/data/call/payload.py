@@ -28,9 +28,7 @@ def read_payload(body: bytes) -> Payload | None:
 
 
 def body_hash(body: bytes) -> str:
-    """Tells the bodies of one client's retries apart. A checksum and the length cost a hundredth of a cryptographic
-    hash.
-    """
+    """Tells the bodies of a client's retries apart. Checksum and length cost a hundredth of a cryptographic hash."""
     check: int = _checksum(body)
     return f"{len(body)}-{check}"
 

@@ -125,9 +125,7 @@ class Recorder:
     def record(
         self, call: CallView, status: int, outcome: str, request: bytes, reply: bytes, done: Done | None
     ) -> None:
-        """``done`` is called when the record is durable, or was given up. A call of ``split: off`` is not stored.
-        Never raises.
-        """
+        """``done`` is called when the record is durable or given up. ``split: off`` is not stored. Never raises."""
         if call.episode is None or call.key is None or call.split == "off":
             if done:
                 done(True)

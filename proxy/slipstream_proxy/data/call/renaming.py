@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.call.call import ActiveCall
 
 Names = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
-"""The engine's and the client's name of a model: as a compact and a spaced JSON member, and as JSON text without its
-quotes.
-"""
+"""The engine's and the client's name of a model: as compact JSON member, as spaced one, and as text without quotes."""
 
 _known: Final[dict[tuple[str, str], Names]] = {}
 

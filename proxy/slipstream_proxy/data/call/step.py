@@ -30,9 +30,7 @@ class CallStep:
         return False
 
     def choose(self, call: ActiveCall) -> bool:
-        """Adapter and engine are chosen. False: not yet, and the step calls ``call.go_on()`` later, which asks all
-        steps again.
-        """
+        """Adapter and engine are chosen. False: not yet. The step calls ``call.go_on()`` later; all steps run again."""
         return True
 
     def forward(self, call: ActiveCall, fields: bytes) -> bytes:
@@ -52,15 +50,11 @@ class CallStep:
         return body
 
     def rejected(self, call: ActiveCall, status: int) -> bool:
-        """The engine answered with an error, and nothing was relayed. True: the step changed the call, and it is sent
-        again.
-        """
+        """The engine answered with an error, and nothing was relayed. True: send the changed call again."""
         return False
 
     def replied(self, call: ActiveCall, outcome: str, body: bytes) -> None:
-        """The whole reply is there (``body``: the engine's), and ``call.shown`` is what the client will get. The
-        record comes next.
-        """
+        """The whole reply is there (``body``: the engine's; ``call.shown``: the client's). The record comes next."""
 
     def recorded(self, call: ActiveCall, status: int, outcome: str) -> None:
         """The record is durable. The end of the reply leaves next."""

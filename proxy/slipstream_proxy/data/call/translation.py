@@ -24,9 +24,7 @@ log = logging.getLogger(__name__)
 CHAT = "/v1/chat/completions"
 _AGAIN = 5.0
 _FRESH = 60.0
-"""Seconds after which an engine is asked again how long its context is: one that did not say, and one that did (it
-may have restarted).
-"""
+"""Seconds after which an engine is asked again how long its context is: it may be another one since a restart."""
 
 _NOT_THE_REQUEST = (408, 429)
 """4xx that say nothing about the request."""

@@ -1,6 +1,4 @@
-"""Calls that come while the trainer has the engine's GPU: they wait here, none is lost, and go on in the order in
-which they came.
-"""
+"""Calls that come while the trainer has the GPU wait here. None is lost, and they go on in order."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ class Holding:
         return until is not None and time.time() < until + GRACE
 
     def wait(self, go: Callable[[], None], give_up: Callable[[RequestRefused], None]) -> None:
-        """``go`` is called when the engine is back, ``give_up`` after the timeout. Raises ``RequestRefused`` when too
-        many wait.
-        """
+        """``go``: the engine is back. ``give_up``: the timeout is over. Raises ``RequestRefused`` if too many wait."""
         if len(self.waiting) >= LIMIT:
             raise RequestRefused(
                 503, "too many calls wait for the engine, which the trainer has just now", retry_after=5.0

@@ -76,9 +76,7 @@ class LiveView:
         self.connected = False
         self.known = False
         self.held_until: float | None = None
-        """The trainer has the engine's GPU until then (seconds since the epoch), or until the control plane says
-        otherwise.
-        """
+        """The trainer has the GPU until then (seconds since the epoch), or until the control plane says otherwise."""
         self.changed: Callable[[], None] = lambda: None
         """Called after each update."""
         self.version = 0
@@ -188,9 +186,7 @@ class LiveView:
             self.trouble[url] = Trouble("doubtful", until=time.monotonic() + seconds)
 
     def failed(self, url: str, kind: str, call: str, *, silent: bool) -> None:
-        """A call got no reply, for a reason as in ``Receiver.on_error``. ``silent``: nor did any other of this worker
-        of late.
-        """
+        """A call got no reply, for a reason as in ``Receiver.on_error``. ``silent``: nor did this worker's others."""
         if kind == "connect":
             self.mark_down(url)
         elif kind == "broken":

@@ -24,9 +24,7 @@ _OURS = b"x-slipstream-"
 _SPLITS = ("train", "eval", "off")
 _LINE_END = re.compile(r"[\t-\r\x85\u2028\u2029]")
 _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What steers a terminal, or is no character. In a stored tag ``\ufffd`` stands for it, and a space for a
-line's end.
-"""
+"""What steers a terminal, or is no character. A stored tag has ``�`` in its place, and a space for a line end."""
 
 MAX_TAGS = 32
 MAX_TEXT = 2048

@@ -174,9 +174,7 @@ class EpisodeMemory:
         return None
 
     def _standing(self, key: str, digest: bytes, now: float) -> Name | None:
-        """An episode that stands there: runs that said the same so far are interchangeable, and each continues one of
-        them.
-        """
+        """An episode that stands there. Runs that said the same are interchangeable: each continues one of them."""
         if self.shared is not None:
             found = self._running(key, self.shared.claim("tip", key, digest))
             return (key, found) if found is not None else None

@@ -18,9 +18,7 @@ SLOTS = 32768
 PROBES = 16
 """Slots in which a digest may stand."""
 SAME = 128
-"""Names that one digest may have: runs that said the same. They stand in shares of ``_SHARE``, each at a place of its
-own.
-"""
+"""Names that one digest may have: runs that said the same. They stand in shares of ``_SHARE``, each at its place."""
 _SHARE = 8
 _SHARES = SAME // _SHARE
 

@@ -127,9 +127,7 @@ def passed_label(path: str, status: int) -> str:
 
 
 def render(parts: list[JsonObject]) -> str:
-    """``parts`` are workers' snapshots: ``{"values": [[name, labels, value]], "histograms": [[name, labels, counts,
-    total]]}``.
-    """
+    """``parts``, of workers: ``{"values": [[name, labels, value]], "histograms": [[name, labels, counts, total]]}``."""
     values: dict[Key, float] = {}
     histograms: dict[Key, tuple[list[int], float]] = {}
     for part in parts:

@@ -37,9 +37,7 @@ PER_FORMAT = (CALL_SECONDS, FIRST_BYTE, CHUNK)
 
 
 class Histogram:
-    """Values wait in a list until somebody asks or ``WAITING`` of them are there: sorted, they are counted at a
-    fraction of the price.
-    """
+    """Values wait until somebody asks, or ``WAITING`` are there. Sorted, they are cheap to count."""
 
     __slots__ = ("_counts", "_total", "_waiting")
 
@@ -149,9 +147,7 @@ class WorkerMetrics(CallStep):
             histogram.fold()
 
     def _label(self, label: tuple[str, str, int, str]) -> tuple[tuple[str, str, int, str], int]:
-        """A label seen for the first time. With too many adapters the oldest one's calls are added up under
-        ``other``.
-        """
+        """A label seen for the first time. With too many adapters ``other`` gets the calls of the oldest."""
         adapter = label[3]
         if adapter not in self._adapters:
             self._adapters[adapter] = None
@@ -224,9 +220,7 @@ class WorkerMetrics(CallStep):
             return
 
     def resume(self, path: Path) -> None:
-        """Count on from what a worker of this number said before it was started again: a sum over workers must not
-        fall.
-        """
+        """Count on from what a worker of this number said before its restart. A sum over workers must not fall."""
         self._before = [{**p, "values": [v for v in p["values"] if v[0].endswith("_total")]} for p in read_parts(path)]
 
     def parts(self) -> list[JsonObject]:
@@ -243,9 +237,7 @@ def read_parts(path: Path) -> list[JsonObject]:
 
 
 def gather(folder: Path, own: WorkerMetrics, own_file: str) -> str:
-    """Prometheus text of all workers. This one's numbers are saved first, so that the next scrape, whoever answers
-    it, sees no less.
-    """
+    """Prometheus text of all workers. This one's numbers are saved first, so that no later scrape sees less."""
     others = [p for p in sorted(folder.glob("data*.json")) if p.name != own_file] if folder.is_dir() else []
     if others:
         own.save(folder / own_file)

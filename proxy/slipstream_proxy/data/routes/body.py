@@ -12,9 +12,7 @@ from slipstream_proxy.data.wire.request import MIN_RATE
 
 
 async def body_parts(request: web.BaseRequest, limit: int, timeout: float) -> AsyncIterator[bytes]:
-    """The body as it arrives, unpacked. Raises ``RequestRefused``: too large, too slow (``timeout`` seconds behind
-    ``MIN_RATE``), malformed.
-    """
+    """The body, unpacked. Raises ``RequestRefused``: too large, slow (``timeout`` s behind) or malformed."""
     size = 0
     loop = asyncio.get_running_loop()
     since = loop.time()

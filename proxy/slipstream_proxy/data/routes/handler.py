@@ -1,6 +1,4 @@
-"""aiohttp's own way through the proxy: unusual requests of captured formats, other routes, the control plane's
-routes.
-"""
+"""aiohttp's way through the proxy: unusual requests of captured formats, other routes, the control plane's routes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""``/healthz`` (the worker lives), ``/readyz`` (it can answer calls) and ``/metrics``; answered here, whatever else
-is down.
-"""
+"""``/healthz`` (the worker lives), ``/readyz`` (it can answer calls), ``/metrics``: they need nothing else to be up."""
 
 from __future__ import annotations
 

@@ -35,9 +35,7 @@ Data = bytes | AsyncIterator[bytes] | None
 """A body, whole or as it comes."""
 
 _IDLE = 3.0
-"""Seconds for which a connection to an engine is kept: less than those after which an engine closes it (5 with
-uvicorn).
-"""
+"""Seconds for which a connection to an engine is kept. An engine closes it later than that (uvicorn: 5)."""
 
 _WHOLE = 16 * 2**20
 """Bytes of a reply that is kept until it is there whole. A larger one goes on as it comes."""
@@ -97,9 +95,7 @@ class Passthrough:
         return self._client
 
     async def _mapped(self, request: web.BaseRequest) -> tuple[Data, Names | None]:
-        """The body with the engine's model name, and (engine's, client's) name as JSON. What has no such name goes on
-        as it comes.
-        """
+        """The body with the engine's model name, and (engine's, client's) name as JSON. Without a name: unchanged."""
         limit, timeout = self._config.proxy.body_limit, self._config.proxy.header_timeout
         if not request.can_read_body:
             return None, None

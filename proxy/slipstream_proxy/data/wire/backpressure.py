@@ -1,6 +1,4 @@
-"""Clients that do not read, or that cannot be heard: what runs for them keeps an engine's slot, so there is an end to
-it.
-"""
+"""A client that does not read, or is out of reach, keeps a slot of the engine. This ends its call in time."""
 
 from __future__ import annotations
 

@@ -37,9 +37,7 @@ KEEPALIVE_TIMEOUT = 300.0
 """Seconds after which a connection without a request is closed."""
 
 LINGER = 2.0
-"""Seconds in which a client that was turned away may go on sending: a connection closed meanwhile is reset before it
-has read why.
-"""
+"""Seconds for which a refused client may go on sending. If it closed earlier, the client could not read why."""
 
 _LARGE: Final = 65536
 """Bytes from which on a body is not copied to stand behind its head."""
@@ -124,9 +122,7 @@ class ClientConnection(Sink):
             self.transport.close()
 
     def check(self, now: float, timeout: float) -> None:
-        """Once a second: a head that does not end, a body that does not go on or only drips, or no request at all
-        costs a connection.
-        """
+        """Once a second: a head that does not end, a body that stops or drips, or no request costs a connection."""
         if self._since and now - self._since > timeout and self._call is None and self.transport is not None:
             self._since = 0.0
             if self._ahead or self._request is not None:

@@ -1,6 +1,4 @@
-"""HTTP/1.1 framing (RFC 9112): the head's fields and the chunked body. Shared by the fast path and the upstream
-connections.
-"""
+"""HTTP/1.1 framing (RFC 9112), for clients and engines: the head's fields and the chunked body."""
 
 from __future__ import annotations
 
@@ -59,9 +57,7 @@ def _one_chunk(data: bytes) -> int:
 
 
 class ChunkedBody:
-    """Walks a chunked body. ``feed`` gives the payload pieces of what arrived; ``done`` and ``rest`` say where the
-    body ended.
-    """
+    """Walks a chunked body. ``feed`` returns payload; ``done`` and ``rest`` say where the body ended."""
 
     __slots__ = ("_buffer", "_bytes_in_chunk", "_state", "done", "rest")
 

@@ -37,9 +37,7 @@ class Receiver(FlowControl):
         raise NotImplementedError
 
     def on_error(self, why: str, *, kind: str) -> None:
-        """``kind``: ``connect`` (no byte was sent), ``stale`` (an idle connection was closed before a byte came),
-        ``broken``, ``timeout``.
-        """
+        """``kind``: ``connect`` (no byte was sent), ``stale`` (an idle connection closed), ``broken``, ``timeout``."""
         raise NotImplementedError
 
 

@@ -43,9 +43,7 @@ def first_fields(request: web.BaseRequest) -> dict[bytes, bytes]:
 
 
 def end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """The fields that go on, each as often as it is there. Aiohttp reads more as a field than may be written as one:
-    that stays behind.
-    """
+    """The fields that go on, each as often as it is there. A field that aiohttp reads but HTTP forbids stays behind."""
     hop = {*_HOP, *(name.strip().lower() for name in headers.get("Connection", "").split(","))}
     return CIMultiDict(
         (name, value)

@@ -22,9 +22,7 @@ _DROPPED: Final = HOP_BY_HOP | {
 """Never sent upstream: fields of this hop, and the client's credentials."""
 
 MIN_RATE: Final = 1024.0
-"""Bytes a second of a body. A client that is slower uses up its ``header_timeout``: it must not hold a connection for
-ever.
-"""
+"""Bytes a second of a body. A slower client uses up its ``header_timeout``, so that it holds no connection."""
 
 Headers = dict[bytes, bytes]
 Fields = tuple[Headers, Headers, list[bytes]]
@@ -51,9 +49,7 @@ class RequestHead:
 
 
 _known: Final[dict[bytes, tuple[bytes, bytes, bytes | None, bool]]] = {}
-"""Header lines seen before → (name, value, line for the upstream, is it a tag?): a client sends nearly the same head
-each time.
-"""
+"""Header line → (name, value, line for the upstream, is it a tag?). A client sends nearly the same head each time."""
 
 
 _LENGTH: Final = b"content-length: "

@@ -14,9 +14,7 @@ END, ABORT = object(), object()
 
 
 class Sink:
-    """Where a reply goes. ``block`` are header lines with their line ends. A class and no protocol: compiled, its
-    calls are C calls.
-    """
+    """Where a reply goes. ``block``: header lines with line ends. A class, so that calls are C calls."""
 
     __slots__ = ()
 

@@ -307,9 +307,7 @@ class Pool:
         return self.now - self.heard > self.timeout
 
     def sweep(self, now: float) -> None:
-        """Once a second: give up requests without a byte for ``timeout`` seconds. A paused one waits for its client
-        and not for the engine.
-        """
+        """Once a second: give up requests silent for ``timeout`` s. A paused one waits for its client."""
         self.now = now
         late = self.timeout + 1.0  # a connection's clock is a second behind at most
         for connection in list(self.all):
