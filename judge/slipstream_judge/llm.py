@@ -155,13 +155,7 @@ class Llm:
     def _arguments(self, messages: list[dict[str, str]], schema: dict[str, Any]) -> dict[str, Any]:
         j = self.judge
         given: dict[str, Any] = {name: value for name, value in j.params.items() if name not in self._dropped}
-        given |= {
-            "model": self.model,
-            "messages": messages,
-            "timeout": j.timeout,
-            "num_retries": 0,
-            "max_retries": 0,
-        }
+        given |= {"model": self.model, "messages": messages, "timeout": j.timeout, "num_retries": 0, "max_retries": 0}
         if j.api_base:
             given["api_base"] = j.api_base
         if self.key:

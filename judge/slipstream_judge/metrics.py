@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -12,49 +13,40 @@ SECONDS = (0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 240)
 class JudgeMetrics:
     def __init__(self) -> None:
         r = self.registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=r), partial(Gauge, registry=r)
+        histogram = partial(Histogram, registry=r)
         p = "slipstream_judge_"
-        self.groups = Counter(p + "groups", "Groups, by how it went", ["outcome"], registry=r)
-        self.episodes = Counter(p + "episodes", "Episodes scored, by mode", ["mode"], registry=r)
-        self.working = Gauge(p + "groups_in_progress", "Groups being judged", registry=r)
-        self.calls = Counter(p + "calls", "Calls of the judge's model, by how they went", ["outcome"], registry=r)
-        self.call_seconds = Histogram(
-            p + "call_seconds", "Seconds of a call that was answered", registry=r, buckets=SECONDS
+        self.groups = counter(p + "groups", "Groups, by how it went", ["outcome"])
+        self.episodes = counter(p + "episodes", "Episodes scored, by mode", ["mode"])
+        self.working = gauge(p + "groups_in_progress", "Groups being judged")
+        self.calls = counter(p + "calls", "Calls of the judge's model, by how they went", ["outcome"])
+        self.call_seconds = histogram(p + "call_seconds", "Seconds of a call that was answered", buckets=SECONDS)
+        self.function_calls = counter(
+            p + "function_calls", "Groups that judge.function was given, by how it went", ["outcome"]
         )
-        self.function_calls = Counter(
-            p + "function_calls", "Groups that judge.function was given, by how it went", ["outcome"], registry=r
+        self.function_seconds = histogram(
+            p + "function_seconds", "Seconds that judge.function took for a group", buckets=SECONDS
         )
-        self.function_seconds = Histogram(
-            p + "function_seconds", "Seconds that judge.function took for a group", registry=r, buckets=SECONDS
-        )
-        self.tokens = Counter(p + "tokens", "Tokens, by kind", ["kind"], registry=r)
-        self.cost = Counter(p + "cost_dollars", "Dollars, as far as LiteLLM knows the price", registry=r)
-        self.repairs = Counter(p + "repairs", "Answers that had to be asked for again", registry=r)
-        self.cache = Counter(p + "cache", "Look-ups in the cache", ["result"], registry=r)
-        self.hit_rate = Gauge(p + "cache_hit_rate", "Hits ÷ look-ups since the start", registry=r)
-        self.waiting = Gauge(p + "budget_waiting", "1 while a budget makes the judge wait", ["budget"], registry=r)
-        self.spread = Histogram(
+        self.tokens = counter(p + "tokens", "Tokens, by kind", ["kind"])
+        self.cost = counter(p + "cost_dollars", "Dollars, as far as LiteLLM knows the price")
+        self.repairs = counter(p + "repairs", "Answers that had to be asked for again")
+        self.cache = counter(p + "cache", "Look-ups in the cache", ["result"])
+        self.hit_rate = gauge(p + "cache_hit_rate", "Hits ÷ look-ups since the start")
+        self.waiting = gauge(p + "budget_waiting", "1 while a budget makes the judge wait", ["budget"])
+        self.spread = histogram(
             p + "vote_spread",
             "Standard deviation of an episode's votes",
-            registry=r,
             buckets=(0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5),
         )
-        self.queue = Gauge(p + "queue_groups", "Complete groups that lack a score", registry=r)
-        self.queue_age = Gauge(
-            p + "queue_age_seconds", "Age of the oldest complete group that lacks a score", registry=r
+        self.queue = gauge(p + "queue_groups", "Complete groups that lack a score")
+        self.queue_age = gauge(p + "queue_age_seconds", "Age of the oldest complete group that lacks a score")
+        self.lag = gauge(p + "lag_seconds", "How long this copy would take for the queue at its rate of late")
+        self.audits = counter(p + "audits", "Groups judged by the second model too", ["outcome"])
+        self.agreement = gauge(p + "audit_agreement", "Mean rank correlation with the second model, last 200 audits")
+        self.agent_correlation = gauge(
+            p + "agent_correlation", "Within-group correlation with the agent's own reward, last 1000 episodes"
         )
-        self.lag = Gauge(
-            p + "lag_seconds", "How long this copy would take for the queue at its rate of late", registry=r
-        )
-        self.audits = Counter(p + "audits", "Groups judged by the second model too", ["outcome"], registry=r)
-        self.agreement = Gauge(
-            p + "audit_agreement", "Mean rank correlation with the second model, last 200 audits", registry=r
-        )
-        self.agent_correlation = Gauge(
-            p + "agent_correlation",
-            "Within-group correlation with the agent's own reward, last 1000 episodes",
-            registry=r,
-        )
-        self.agent_pairs = Gauge(p + "agent_correlation_episodes", "Episodes that the correlation is over", registry=r)
+        self.agent_pairs = gauge(p + "agent_correlation_episodes", "Episodes that the correlation is over")
         for name in ("scored", "failed", "postponed", "lost"):
             self.groups.labels(name)
         for name in ("calls_per_minute", "tokens_per_day", "dollars_per_day"):

@@ -22,12 +22,7 @@ class JudgeReporter:
     """Counts what happens to groups. ``worker`` and ``names``: as in the leases."""
 
     def __init__(
-        self,
-        judge: JudgeConfig,
-        worker: str,
-        names: list[str],
-        budget: Budget,
-        clock: Callable[[], float] = time.time,
+        self, judge: JudgeConfig, worker: str, names: list[str], budget: Budget, clock: Callable[[], float] = time.time
     ) -> None:
         self.judge, self.worker, self.names, self.budget, self.clock = judge, worker, names, budget, clock
         self.started = clock()

@@ -101,14 +101,7 @@ class Ruler:
         places = {r: place for v in reversed(votes) for r, place in v.places.items()}
         return Vote(merge([v.grades for v in votes], anchors), usage, len(votes), places)
 
-    async def part(
-        self,
-        shown: Shown,
-        order: Sequence[str],
-        number: int,
-        ask: Question,
-        deadline: float,
-    ) -> Vote:
+    async def part(self, shown: Shown, order: Sequence[str], number: int, ask: Question, deadline: float) -> Vote:
         """One prompt, and one repair if its answer is no good."""
         known = ask.known
         ids = labels(order, rng_of(order, number))

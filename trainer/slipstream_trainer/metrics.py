@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
@@ -33,32 +34,25 @@ GAUGES = {
 
 class Metrics:
     def __init__(self) -> None:
-        self.registry = r = CollectorRegistry()
-        self.batches = Counter(
-            "slipstream_trainer_batches", "Batches by outcome (step, skipped, undone).", ["outcome"], registry=r
+        r = self.registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=r), partial(Gauge, registry=r)
+        histogram = partial(Histogram, registry=r)
+        self.batches = counter("slipstream_trainer_batches", "Batches by outcome (step, skipped, undone).", ["outcome"])
+        self.tokens = counter("slipstream_trainer_tokens", "Tokens trained on.")
+        self.untrainable = counter(
+            "slipstream_trainer_untrainable", "Sampled choices that were left out, by reason.", ["reason"]
         )
-        self.tokens = Counter("slipstream_trainer_tokens", "Tokens trained on.", registry=r)
-        self.untrainable = Counter(
-            "slipstream_trainer_untrainable", "Sampled choices that were left out, by reason.", ["reason"], registry=r
+        self.seconds = histogram(
+            "slipstream_trainer_step_seconds", "Time of a batch.", buckets=(0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
         )
-        self.seconds = Histogram(
-            "slipstream_trainer_step_seconds",
-            "Time of a batch.",
-            buckets=(0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600),
-            registry=r,
-        )
-        self.step = Gauge("slipstream_trainer_step", "Steps taken and kept.", registry=r)
-        self.unreachable = Counter(
-            "slipstream_trainer_proxy_unavailable", "Requests that the proxy did not answer.", registry=r
-        )
-        self.failures = Counter(
-            "slipstream_trainer_failures", "Failures after which the trainer recovered.", registry=r
-        )
+        self.step = gauge("slipstream_trainer_step", "Steps taken and kept.")
+        self.unreachable = counter("slipstream_trainer_proxy_unavailable", "Requests that the proxy did not answer.")
+        self.failures = counter("slipstream_trainer_failures", "Failures after which the trainer recovered.")
         self._reasons = {"rolled_back"}
         self.untrainable.labels("rolled_back")
         for outcome in ("step", "skipped", "undone"):
             self.batches.labels(outcome)
-        self.gauges = {n: Gauge(f"slipstream_trainer_{n}", text, registry=r) for n, text in GAUGES.items()}
+        self.gauges = {n: gauge(f"slipstream_trainer_{n}", text) for n, text in GAUGES.items()}
 
     def serve(self, host: str, port: int) -> int:
         """→ The port."""

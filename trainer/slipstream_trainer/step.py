@@ -198,11 +198,7 @@ def _look_again(trainer: CapturedGRPOTrainer, work: Work) -> tuple[float, float]
     old, new, entropy = trainer.again(work, CHECK_TOKENS)
     moved = (old - new).double() if trainer.sft else k3(old, new)
     sums = torch.stack(
-        [
-            moved.sum(),
-            entropy.double().sum(),
-            torch.tensor(float(len(old)), dtype=torch.float64, device=old.device),
-        ]
+        [moved.sum(), entropy.double().sum(), torch.tensor(float(len(old)), dtype=torch.float64, device=old.device)]
     )
     trainer._sum(sums)
     return float(sums[0] / sums[2].clamp(min=1)), float(sums[1] / sums[2].clamp(min=1))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -39,110 +40,82 @@ ALIASES = {
 class ControlMetrics:
     def __init__(self) -> None:
         r = self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "slipstream_control_requests", "Control API requests.", ["route", "method", "status"], registry=r
+        counter, gauge = partial(Counter, registry=r), partial(Gauge, registry=r)
+        histogram = partial(Histogram, registry=r)
+        self.requests = counter("slipstream_control_requests", "Control API requests.", ["route", "method", "status"])
+        self.seconds = histogram(
+            "slipstream_control_request_seconds", "Time to answer a control API request.", ["route"]
         )
-        self.seconds = Histogram(
-            "slipstream_control_request_seconds", "Time to answer a control API request.", ["route"], registry=r
-        )
-        self.lag = Gauge(
+        self.lag = gauge(
             "slipstream_ingest_lag_seconds",
             "Age of the newest ingested record when it was stored; 0 when nothing waits.",
-            registry=r,
         )
-        self.ingested = Counter("slipstream_ingest_records", "Records taken from the spool into the store.", registry=r)
-        self.commit = Histogram(
-            "slipstream_commit_seconds",
-            "Time from reading a batch of the spool to its commit in the store.",
-            registry=r,
+        self.ingested = counter("slipstream_ingest_records", "Records taken from the spool into the store.")
+        self.commit = histogram(
+            "slipstream_commit_seconds", "Time from reading a batch of the spool to its commit in the store."
         )
-        self.spool = Gauge("slipstream_spool_bytes", "Bytes in spool segments.", registry=r)
-        self.waiting = Gauge(
-            "slipstream_spool_pending_bytes", "Bytes of the spool that are not in the store yet.", registry=r
-        )
-        self.age = Gauge(
-            "slipstream_spool_age_seconds", "Age of the oldest record that is not in the store yet.", registry=r
-        )
+        self.spool = gauge("slipstream_spool_bytes", "Bytes in spool segments.")
+        self.waiting = gauge("slipstream_spool_pending_bytes", "Bytes of the spool that are not in the store yet.")
+        self.age = gauge("slipstream_spool_age_seconds", "Age of the oldest record that is not in the store yet.")
         self.of_calls, self.of_sources = CallMetrics(r), RewardMetrics(r)
-        self.store_up = Gauge("slipstream_store_up", "1 when the store takes records.", registry=r)
-        self.unreadable = Gauge(
-            "slipstream_ingest_unreadable_records",
-            "Records since start of which only the head could be stored.",
-            registry=r,
+        self.store_up = gauge("slipstream_store_up", "1 when the store takes records.")
+        self.unreadable = gauge(
+            "slipstream_ingest_unreadable_records", "Records since start of which only the head could be stored."
         )
-        self.skipped = Gauge(
-            "slipstream_ingest_skipped_records",
-            "Records since start that the store would not take in any form.",
-            registry=r,
+        self.skipped = gauge(
+            "slipstream_ingest_skipped_records", "Records since start that the store would not take in any form."
         )
-        self.torn = Gauge("slipstream_spool_damaged_segments", "Segments since start with a damaged tail.", registry=r)
-        self.episodes = Gauge("slipstream_episodes", "Episodes by state.", ["state"], registry=r)
-        self.groups = Gauge("slipstream_groups", "Groups by state.", ["state"], registry=r)
-        self.calls = Gauge("slipstream_stored_calls", "Calls in the store.", registry=r)
-        self.untrainable = Gauge(
-            "slipstream_untrainable_calls", "Stored calls that cannot be trained on, by reason.", ["reason"], registry=r
+        self.torn = gauge("slipstream_spool_damaged_segments", "Segments since start with a damaged tail.")
+        self.episodes = gauge("slipstream_episodes", "Episodes by state.", ["state"])
+        self.groups = gauge("slipstream_groups", "Groups by state.", ["state"])
+        self.calls = gauge("slipstream_stored_calls", "Calls in the store.")
+        self.untrainable = gauge(
+            "slipstream_untrainable_calls", "Stored calls that cannot be trained on, by reason.", ["reason"]
         )
-        self.rewards = Gauge("slipstream_rewards", "Rewards in the store by source.", ["source"], registry=r)
-        self.reward_mean = Gauge(
-            "slipstream_reward_mean", "Mean training reward of episodes.", ["adapter", "split", "arm"], registry=r
+        self.rewards = gauge("slipstream_rewards", "Rewards in the store by source.", ["source"])
+        self.reward_mean = gauge(
+            "slipstream_reward_mean", "Mean training reward of episodes.", ["adapter", "split", "arm"]
         )
-        self.reward_std = Gauge(
-            "slipstream_reward_std",
-            "Spread of the training reward of episodes.",
-            ["adapter", "split", "arm"],
-            registry=r,
+        self.reward_std = gauge(
+            "slipstream_reward_std", "Spread of the training reward of episodes.", ["adapter", "split", "arm"]
         )
-        self.reward_episodes = Gauge(
-            "slipstream_rewarded_episodes", "Episodes with a training reward.", ["adapter", "split", "arm"], registry=r
+        self.reward_episodes = gauge(
+            "slipstream_rewarded_episodes", "Episodes with a training reward.", ["adapter", "split", "arm"]
         )
-        self.live = Gauge(
-            "slipstream_adapter_live_version",
-            "Version that new episodes get; 0 is the base model.",
-            ["model"],
-            registry=r,
+        self.live = gauge(
+            "slipstream_adapter_live_version", "Version that new episodes get; 0 is the base model.", ["model"]
         )
-        self.loaded = Gauge("slipstream_adapters_loaded", "Adapters in every engine that is up.", registry=r)
-        self.states = Gauge("slipstream_adapters", "Adapters by state.", ["state"], registry=r)
-        self.pinned = Gauge(
-            "slipstream_adapter_pinned_episodes", "Open episodes pinned to an adapter.", ["adapter"], registry=r
-        )
-        self.swaps = Counter("slipstream_adapter_swaps", "Adapters that got into the engines.", registry=r)
-        self.swap_seconds = Histogram(
+        self.loaded = gauge("slipstream_adapters_loaded", "Adapters in every engine that is up.")
+        self.states = gauge("slipstream_adapters", "Adapters by state.", ["state"])
+        self.pinned = gauge("slipstream_adapter_pinned_episodes", "Open episodes pinned to an adapter.", ["adapter"])
+        self.swaps = counter("slipstream_adapter_swaps", "Adapters that got into the engines.")
+        self.swap_seconds = histogram(
             "slipstream_adapter_swap_seconds",
             "From an adapter's registration until it serves.",
-            registry=r,
             buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300),
         )
-        self.rollbacks = Counter("slipstream_adapter_rollbacks", "Adapters that were taken back.", registry=r)
-        self.engine_up = Gauge(
-            "slipstream_engine_up", "1 when the engine answers and has its adapters.", ["engine"], registry=r
+        self.rollbacks = counter("slipstream_adapter_rollbacks", "Adapters that were taken back.")
+        self.engine_up = gauge("slipstream_engine_up", "1 when the engine answers and has its adapters.", ["engine"])
+        self.sidecar_up = gauge(
+            "slipstream_sidecar_up", "1 while `slipstream up` has this trainer or judge running.", ["name"]
         )
-        self.sidecar_up = Gauge(
-            "slipstream_sidecar_up", "1 while `slipstream up` has this trainer or judge running.", ["name"], registry=r
+        self.engine_restarts = counter(
+            "slipstream_engine_adapter_losses", "Times that an engine had lost its adapters."
         )
-        self.engine_restarts = Counter(
-            "slipstream_engine_adapter_losses", "Times that an engine had lost its adapters.", registry=r
+        self.holds = counter(
+            "slipstream_engine_holds", "Times that the trainer had the GPU (engine.share), by how it ended.", ["how"]
         )
-        self.holds = Counter(
-            "slipstream_engine_holds",
-            "Times that the trainer had the GPU (engine.share), by how it ended.",
-            ["how"],
-            registry=r,
+        self.held_seconds = counter(
+            "slipstream_engine_held_seconds", "Time in which the trainer had the GPU and no call could begin."
         )
-        self.held_seconds = Counter(
-            "slipstream_engine_held_seconds",
-            "Time in which the trainer had the GPU and no call could begin.",
-            registry=r,
-        )
-        self.funnel = Gauge(
+        self.funnel = gauge(
             "slipstream_funnel",
             "Why there is no step yet: the count of each line of `slipstream status`.",
             ["stage", "cause"],
-            registry=r,
         )
-        self.events = Counter("slipstream_events", "Events posted by trainer and judge.", ["kind"], registry=r)
-        self.steps = Counter("slipstream_training_steps", "Training steps told by the trainer.", registry=r)
-        self.step = {k: Gauge(f"slipstream_training_{k}", text, registry=r) for k, text in STEP_NUMBERS.items()}
+        self.events = counter("slipstream_events", "Events posted by trainer and judge.", ["kind"])
+        self.steps = counter("slipstream_training_steps", "Training steps told by the trainer.")
+        self.step = {k: gauge(f"slipstream_training_{k}", text) for k, text in STEP_NUMBERS.items()}
         self._kinds: set[str] = set()
 
     def request(self, request: web.Request, status: int, seconds: float) -> None:

@@ -60,12 +60,7 @@ def query_of(model: type[BaseModel] | None) -> list[JsonObject]:
             part = {**part, **kinds[0]} if len(kinds) == 1 else {**part, "anyOf": kinds}
         if part.get("default", 0) is None:
             part.pop("default")
-        item: JsonObject = {
-            "name": name,
-            "in": "query",
-            "required": name in schema.get("required", []),
-            "schema": part,
-        }
+        item: JsonObject = {"name": name, "in": "query", "required": name in schema.get("required", []), "schema": part}
         found.append(item | ({"description": text} if text else {}))
     return found
 

@@ -60,11 +60,7 @@ def _time_of(frame: Frame) -> float:
 
 
 def read_writer(
-    writer: str,
-    segments: list[tuple[int, Path]],
-    start: Position | None,
-    on_torn: Torn,
-    steady: Steady | None = None,
+    writer: str, segments: list[tuple[int, Path]], start: Position | None, on_torn: Torn, steady: Steady | None = None
 ) -> Iterator[Read]:
     """A writer's records from ``start`` on, over all its segments.
 

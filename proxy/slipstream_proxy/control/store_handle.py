@@ -33,8 +33,6 @@ class StoreHandle:
         """Raises ``Problem`` 503 while there is none."""
         if self.current is None:
             raise Problem(
-                503,
-                "the store cannot be opened; the spool keeps calls and rewards until it can",
-                headers=RETRY,
+                503, "the store cannot be opened; the spool keeps calls and rewards until it can", headers=RETRY
             )
         return self.current

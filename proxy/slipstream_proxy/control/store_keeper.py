@@ -77,11 +77,7 @@ class StoreKeeper:
     """``on_commit(items)`` is called in the event loop after each commit."""
 
     def __init__(
-        self,
-        config: Config,
-        stores: StoreHandle,
-        journal: AdapterJournal,
-        on_commit: Callable[[Sequence[Item]], None],
+        self, config: Config, stores: StoreHandle, journal: AdapterJournal, on_commit: Callable[[Sequence[Item]], None]
     ) -> None:
         self.config, self.stores, self.journal, self.on_commit = config, stores, journal, on_commit
         self._tasks: list[asyncio.Task[None]] = []

@@ -78,10 +78,7 @@ class Plane:
         self.shared = _shared_table(config.root / "conversations", window) if several else None
         self.episodes = EpisodeMemory(window=window, shared=self.shared)
         self.pools = Pools(
-            engine_key=config.engine.api_key,
-            connect_timeout=proxy.connect_timeout,
-            timeout=timeout,
-            hangs=self.hangs,
+            engine_key=config.engine.api_key, connect_timeout=proxy.connect_timeout, timeout=timeout, hangs=self.hangs
         )
         self.probe = EngineProbe(self.live, self.pools)
         self.live.changed = self._look

@@ -103,10 +103,7 @@ class CallList:
             made = call_public(row, self._own(row), load(row.tools, []), ids_of(row.prompt_ids) if tokens else None)
             if row.delta_base is not None:
                 made.prefix = SharedPrefix(
-                    call=row.delta_base,
-                    messages=row.keep_messages,
-                    tokens=row.keep_tokens,
-                    tools=row.tools is None,
+                    call=row.delta_base, messages=row.keep_messages, tokens=row.keep_tokens, tools=row.tools is None
                 )
             return made
         said = anchor(row, lambda r: (self.base(r), r.keep_messages), self._head, stays)

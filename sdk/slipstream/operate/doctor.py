@@ -71,8 +71,7 @@ def check_disk(config: Config) -> Iterator[Finding]:
         each = (time.perf_counter() - began) / 20 * 1e3
     if each > SLOW_SYNC_MS:
         yield warn(
-            f"fdatasync takes {each:.0f} ms here",
-            'put data_dir on a faster disk, or set proxy.durability = "process"',
+            f"fdatasync takes {each:.0f} ms here", 'put data_dir on a faster disk, or set proxy.durability = "process"'
         )
     else:
         yield ok(f"disk: {free / 2**30:.0f} GiB free, fdatasync {each:.1f} ms")

@@ -155,8 +155,7 @@ def check_capture(http: httpx.Client, model: str) -> Iterator[Finding]:
         return
     if not choice.get("token_ids"):
         yield fail(
-            "the engine returns no token ids, so nothing can be trained on",
-            "use vLLM 0.11 or newer (return_token_ids)",
+            "the engine returns no token ids, so nothing can be trained on", "use vLLM 0.11 or newer (return_token_ids)"
         )
     elif not (choice.get("logprobs") or {}).get("content"):
         yield fail("the engine returns no log-probabilities", "start it without --max-logprobs 0")

@@ -20,9 +20,7 @@ class Framework(NamedTuple):
 
 FRAMEWORKS = (
     Framework(
-        "langgraph",
-        "langgraph",
-        'llm = ChatOpenAI(model="{model}", base_url="{url}", default_headers={headers})',
+        "langgraph", "langgraph", 'llm = ChatOpenAI(model="{model}", base_url="{url}", default_headers={headers})'
     ),
     Framework(
         "openai-agents",

@@ -91,9 +91,7 @@ class Supervisor:
     """``start`` children as they become possible, then ``wait`` for the signal that ends all."""
 
     def __init__(
-        self,
-        echo: Callable[[str, str], None] | None = None,
-        changed: Callable[[Sequence[Child]], None] | None = None,
+        self, echo: Callable[[str, str], None] | None = None, changed: Callable[[Sequence[Child]], None] | None = None
     ) -> None:
         """``echo`` gets each child's name and line; ``changed`` gets all children after a state has changed."""
         self.children: list[Child] = []

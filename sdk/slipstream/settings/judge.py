@@ -42,8 +42,7 @@ class JudgeConfig(Section):
     temperature: float | None = Field(0.0, ge=0, description="None: not sent.")
     max_tokens: int | None = Field(None, ge=16, description="Limit of the judge's answer.")
     params: dict[str, JsonValue] = Field(
-        default_factory=dict,
-        description="More parameters of LiteLLM's completion(), as top_p or reasoning_effort.",
+        default_factory=dict, description="More parameters of LiteLLM's completion(), as top_p or reasoning_effort."
     )
     context: int = Field(32_000, ge=512, description="Tokens of transcript that one judge call may hold.")
     timeout: Positive = Field(120.0, description="Seconds for one judge call.")

@@ -89,10 +89,7 @@ class GateTrials:
         if self.config.gate.mode == "manual":
             return []
         trial, registry = self.of(model), self.registry
-        names = {
-            trial.control: registry.accepted(model),
-            trial.best: registry.best(model),
-        }
+        names = {trial.control: registry.accepted(model), trial.best: registry.best(model)}
         if (candidate := registry.of(model, S.CANDIDATE)) is not None:
             names[trial.tried] = candidate.name
         found = [Arm(names[version], arm, share) for version, arm, share in trial.arms() if version in names]

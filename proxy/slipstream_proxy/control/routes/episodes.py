@@ -10,17 +10,7 @@ from pydantic import Field, StringConstraints
 
 from slipstream import contract as c
 from slipstream_proxy.control import export
-from slipstream_proxy.control.http import (
-    ADMIN,
-    INFERENCE,
-    JSON,
-    REWARD,
-    Ctx,
-    Query,
-    Routes,
-    json_of,
-    reply,
-)
+from slipstream_proxy.control.http import ADMIN, INFERENCE, JSON, REWARD, Ctx, Query, Routes, json_of, reply
 from slipstream_proxy.control.problem import Problem, no_such_page
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.store.call_page import PAGE_CALLS, CallPage
@@ -66,19 +56,7 @@ class FilterQuery(Query):
     trainable: bool | None = Field(None, description="Whether one of its calls can be trained on.")
 
 
-PLAIN = {
-    "task",
-    "split",
-    "adapter",
-    "model",
-    "reward_min",
-    "reward_max",
-    "since",
-    "until",
-    "q",
-    "outcome",
-    "trainable",
-}
+PLAIN = {"task", "split", "adapter", "model", "reward_min", "reward_max", "since", "until", "q", "outcome", "trainable"}
 """Filters that the store has under the same name."""
 
 

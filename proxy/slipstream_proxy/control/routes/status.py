@@ -9,17 +9,7 @@ from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import (
-    ADMIN,
-    ENDLESS,
-    JUDGE,
-    TRAINER,
-    Ctx,
-    Query,
-    Routes,
-    json_of,
-    reply,
-)
+from slipstream_proxy.control.http import ADMIN, ENDLESS, JUDGE, TRAINER, Ctx, Query, Routes, json_of, reply
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import Stored
 from slipstream_proxy.control.status import status_of

@@ -17,16 +17,7 @@ if TYPE_CHECKING:
 class Services:
     """The collaborators of a call, and ``in_flight``, the calls that run."""
 
-    __slots__ = (
-        "admission",
-        "default_model",
-        "in_flight",
-        "live",
-        "metrics",
-        "pools",
-        "recorder",
-        "steps",
-    )
+    __slots__ = ("admission", "default_model", "in_flight", "live", "metrics", "pools", "recorder", "steps")
 
     def __init__(
         self,
