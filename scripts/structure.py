@@ -35,6 +35,7 @@ LIMITS = {
     "fmt_skip": 20,
     "any": 250,
     "modules_without_test": 0,
+    "tests_importing_tests": 0,
 }
 COLUMNS = 120
 
@@ -176,18 +177,22 @@ def functions(module: Module) -> Iterator[tuple[int, str]]:
             yield (node.end_lineno or node.lineno) - node.lineno + 1, f"{module.where}:{node.lineno} {node.name}"
 
 
+def importing_tests() -> list[str]:
+    """Tests that import from another test, or from a ``conftest``: what several need stands in ``tests/support``."""
+    line = re.compile(r"^\s*(?:from|import) tests\.(?:\w+\.)*(?:test_\w+|conftest)\b", re.MULTILINE)
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    return [f"{path.relative_to(ROOT)}: {found.strip()}" for path in files for found in line.findall(path.read_text())]
+
+
 def untested(found: list[Module]) -> list[str]:
-    """Modules for which neither ``test_<name>.py`` nor ``test_<folder>_<name>.py`` lies under the tests of their
-    package.
-    """
+    """Modules for which no ``test_<name>.py`` lies under the tests of their package; for ``__main__``: ``test_main.py``."""
     missing = []
     for module in found:
         name = module.path.stem
-        if name in {"__init__", "__main__"}:
+        if name == "__init__":
             continue
         folder = ROOT / "tests" / module.area
-        names = {name, name.strip("_"), f"{module.path.parent.name}_{name}"}
-        if not any(any(folder.rglob(f"test_{n}.py")) for n in names):
+        if not any(any(folder.rglob(f"test_{n}.py")) for n in {name, name.strip("_")}):
             missing.append(module.where)
     return missing
 
@@ -236,6 +241,8 @@ def measure() -> Figures:
     figures.put("any", len(anys), anys)
     missing = untested(found)
     figures.put("modules_without_test", len(missing), missing)
+    crossed = importing_tests()
+    figures.put("tests_importing_tests", len(crossed), crossed)
     figures.put("source_lines", sum(m.lines for m in found), [])
     return figures
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Literal
 
+from slipstream.files import sync
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.records import CallHead, Kind
 from slipstream_proxy.segments import frame, list_segments
@@ -187,11 +188,7 @@ class SpoolWriter:
             os.fdatasync(fd)
             if self._new_file:
                 self._new_file = False
-                directory = os.open(self.dir, os.O_RDONLY)
-                try:
-                    os.fsync(directory)
-                finally:
-                    os.close(directory)
+                sync(self.dir)
         except OSError as e:
             error = e
         try:

@@ -47,6 +47,14 @@ def test_an_import_in_a_function_closes_a_circle(tree: Path) -> None:
     assert figures.places["circles"] == ["slipstream_proxy.data.one, slipstream_proxy.data.two"]
 
 
+def test_tests_that_import_from_each_other_are_counted(tree: Path) -> None:
+    tests = structure.ROOT / "tests/proxy"
+    (tests / "test_two.py").write_text(
+        "from tests.proxy.test_one import helper\nfrom tests.support.plane import Plane\n"
+    )
+    assert structure.measure().places["tests_importing_tests"] == ["tests/proxy/test_two.py: from tests.proxy.test_one"]
+
+
 def test_each_place_over_a_limit_is_named(tree: Path) -> None:
     body = "\n".join(f"    x = {n}" for n in range(70)) + "\n    return x"
     (tree / "two.py").write_text(

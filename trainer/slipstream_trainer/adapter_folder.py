@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.contract import AdapterList
 from slipstream.errors import SlipstreamError
+from slipstream.files import sync
 from slipstream_trainer.policy import check_adapter
 
 if TYPE_CHECKING:
@@ -19,11 +20,7 @@ if TYPE_CHECKING:
 def sync_folder(folder: Path) -> None:
     """Fsync a folder's files, then the folder."""
     for path in [*(p for p in folder.rglob("*") if p.is_file()), folder]:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync(path)
 
 
 def rename_whole(temporary: Path, final: Path) -> None:
@@ -32,11 +29,7 @@ def rename_whole(temporary: Path, final: Path) -> None:
         raise FileExistsError(str(final))
     sync_folder(temporary)
     temporary.rename(final)
-    fd = os.open(final.parent, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync(final.parent)
 
 
 def sweep(folder: Path) -> None:

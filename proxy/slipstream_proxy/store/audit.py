@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slipstream.contract import AuditEntry, AuditPage
 from slipstream_proxy.store.codec import clean, cursor_of, dump, load, parse_cursor
-from slipstream_proxy.store.driver import IN, Driver, Tx
+from slipstream_proxy.store.driver import IN, Driver, Tx, given
 
 COLUMNS = "id, ts, key, name, action, target, data"
 
@@ -40,18 +40,13 @@ class AuditLog:
 
     def page(self, wanted: AuditFilter) -> AuditPage:
         """The newest first. Raises ``ValueError`` for a cursor that is not ours."""
-        tests: list[str] = []
-        params: list[object] = []
-        for test, value in (
+        tests, params = given(
             ("key = ?", wanted.key),
             ("action = ?", wanted.action),
             ("target = ?", wanted.target),
             ("ts >= ?", wanted.since),
             ("ts < ?", wanted.until),
-        ):
-            if value is not None:
-                tests.append(test)
-                params.append(value)
+        )
         if wanted.cursor:
             at, last = parse_cursor(wanted.cursor)
             tests.append("(ts < ? OR (ts = ? AND id < ?))")

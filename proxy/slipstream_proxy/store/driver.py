@@ -19,6 +19,12 @@ IN = "IN (SELECT unnest(?::VARCHAR[]))"
 """Whether a column is one of a parameter's texts."""
 
 
+def given(*tests: tuple[str, object]) -> tuple[list[str], list[object]]:
+    """Of (condition with one ``?``, value) those that have a value: conditions, and parameters."""
+    wanted = [(test, value) for test, value in tests if value is not None]
+    return [test for test, _ in wanted], [value for _, value in wanted]
+
+
 class StoreError(RuntimeError):
     """The store cannot be opened or used, with the reason in one line."""
 

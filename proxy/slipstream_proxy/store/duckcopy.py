@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import duckdb
 import pyarrow as pa
 
+from slipstream.files import sync
 from slipstream_proxy.store.driver import Row, StoreError
-from slipstream_proxy.store.duckfile import sync_folder
 from slipstream_proxy.store.ducktx import DuckTx
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _take_place(path: Path, to: duckdb.DuckDBPyConnection, new: Path) -> None:
         if Path(f"{file}.wal").exists():
             raise StoreError(f"{file}.wal is still there: the old file stays")
     new.replace(path)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def _counts(tx: DuckTx) -> dict[str, int]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import time
 from pathlib import Path
 
 import duckdb
 
+from slipstream.files import sync
 from slipstream_proxy.store.driver import StoreError
 
 log = logging.getLogger("slipstream.store")
@@ -91,15 +91,6 @@ def _try_open(path: Path, config: dict[str, str]) -> tuple[duckdb.DuckDBPyConnec
         return None, reason
 
 
-def sync_folder(folder: Path) -> None:
-    """Make renames in it durable."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def copy_file(path: Path, copy: Path) -> Path:
     """Copy a file and its log, while nobody writes. → The copy."""
     shutil.copyfile(path, copy)
@@ -121,9 +112,7 @@ def restore_deleted(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = Path(f"{path}.restored")
     shutil.copyfile(found, new)
-    file = os.open(new, os.O_RDONLY)
-    os.fsync(file)
-    os.close(file)
+    sync(new)
     new.replace(path)
 
 

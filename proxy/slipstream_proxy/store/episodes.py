@@ -12,7 +12,7 @@ from slipstream_proxy.store.call_list import CallList, is_whole
 from slipstream_proxy.store.call_page import EVERY_CALL, CallPage
 from slipstream_proxy.store.calls import CallTable
 from slipstream_proxy.store.codec import cursor_of, dump, parse_cursor
-from slipstream_proxy.store.driver import IN, Driver, Tx
+from slipstream_proxy.store.driver import IN, Driver, Tx, given
 from slipstream_proxy.store.lineage import adapters_by_batch, lineage_of
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, CallRow, EpisodeRow
@@ -36,9 +36,8 @@ class _RankedRow(NamedTuple):
 
 def where_of(wanted: EpisodeFilter) -> tuple[str, list[object]]:
     """The filter as SQL. Raises ``ValueError`` for a cursor that is not ours."""
-    tests = ["state <> 'deleted'" if wanted.state is None else "state = ?"]
-    params: list[object] = [] if wanted.state is None else [wanted.state]
-    for test, value in (
+    tests, params = given(
+        ("state = ?", wanted.state),
         ("key = ?", wanted.key),
         ("task = ?", wanted.task),
         ("split = ?", wanted.split),
@@ -47,10 +46,9 @@ def where_of(wanted: EpisodeFilter) -> tuple[str, list[object]]:
         ("reward <= ?", wanted.reward_max),
         ("started >= ?", wanted.since),
         ("started < ?", wanted.until),
-    ):
-        if value is not None:
-            tests.append(test)
-            params.append(value)
+    )
+    if wanted.state is None:
+        tests.append("state <> 'deleted'")
     if wanted.adapter is not None:
         tests.append("(adapter = ? OR strpos(adapters, ?) > 0)")
         params += [wanted.adapter, dump(wanted.adapter)]

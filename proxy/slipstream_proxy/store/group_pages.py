@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slipstream import contract as c
 from slipstream_proxy.store.codec import cursor_of, load, parse_cursor
-from slipstream_proxy.store.driver import IN, Driver, Row, Tx
+from slipstream_proxy.store.driver import IN, Driver, Row, Tx, given
 from slipstream_proxy.store.groups import GroupTable
 from slipstream_proxy.store.lineage import adapters_of
 from slipstream_proxy.store.rewards import RewardTable
@@ -41,11 +41,6 @@ class BatchFilter:
     step: int | None = None
     cursor: str | None = None
     limit: int = 50
-
-
-def _where(tests: Sequence[tuple[str, object]]) -> tuple[list[str], list[object]]:
-    wanted = [(test, value) for test, value in tests if value is not None]
-    return [test for test, _ in wanted], [value for _, value in wanted]
 
 
 def _after(cursor: str | None, where: list[str], params: list[object]) -> None:
@@ -87,16 +82,14 @@ class GroupPages:
 
     def page(self, wanted: GroupFilter) -> c.GroupPage:
         """The newest first. Raises ``ValueError`` for a cursor that is not ours."""
-        where, params = _where(
-            (
-                ("key = ?", wanted.key),
-                ("task = ?", wanted.task),
-                ("model = ?", wanted.model),
-                ("split = ?", wanted.split),
-                ("state = ?", wanted.state),
-                ("kind = ?", wanted.kind),
-                ("id IN (SELECT grp FROM t_members WHERE batch = ?)", wanted.batch),
-            )
+        where, params = given(
+            ("key = ?", wanted.key),
+            ("task = ?", wanted.task),
+            ("model = ?", wanted.model),
+            ("split = ?", wanted.split),
+            ("state = ?", wanted.state),
+            ("kind = ?", wanted.kind),
+            ("id IN (SELECT grp FROM t_members WHERE batch = ?)", wanted.batch),
         )
         if wanted.kind is None and wanted.state is None:
             where.append("kind <> 'window'")
@@ -189,13 +182,11 @@ class GroupPages:
 
     def batch_page(self, wanted: BatchFilter) -> c.BatchPage:
         """The newest first. Raises ``ValueError`` for a cursor that is not ours."""
-        where, params = _where(
-            (
-                ("model = ?", wanted.model),
-                ("state = ?", wanted.state),
-                ("adapter = ?", wanted.adapter),
-                ("step = ?", wanted.step),
-            )
+        where, params = given(
+            ("model = ?", wanted.model),
+            ("state = ?", wanted.state),
+            ("adapter = ?", wanted.adapter),
+            ("step = ?", wanted.step),
         )
         _after(wanted.cursor, where, params)
         sql = f"""SELECT {BATCH_COLUMNS} FROM t_batches WHERE {" AND ".join(where) or "TRUE"}
@@ -245,12 +236,4 @@ class GroupPages:
 
 
 def _public(row: BatchRow) -> c.BatchSummary:
-    return c.BatchSummary(
-        id=row.id,
-        model=row.model,
-        state=row.state,
-        created=row.created,
-        step=row.step,
-        adapter=row.adapter,
-        reason=row.reason,
-    )
+    return c.BatchSummary.model_validate(row, from_attributes=True)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from slipstream.contract import LabelCase, LabelCases, Reward
-from slipstream_proxy.store.driver import Driver
+from slipstream_proxy.store.driver import Driver, given
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow
 
@@ -73,12 +73,8 @@ class LabelQueue:
         limit: int = 20,
     ) -> LabelCases:
         """The most uncertain of the newest finished episodes that no person has labelled."""
-        tests = ["state = 'done'", "calls > 0", "eid NOT IN (SELECT eid FROM t_rewards WHERE source = 'human')"]
-        params: list[object] = []
-        for test, value in (("key = ?", key), ("task = ?", task), ("split = ?", split), ("adapter = ?", adapter)):
-            if value is not None:
-                tests.append(test)
-                params.append(value)
+        tests, params = given(("key = ?", key), ("task = ?", task), ("split = ?", split), ("adapter = ?", adapter))
+        tests += ["state = 'done'", "calls > 0", "eid NOT IN (SELECT eid FROM t_rewards WHERE source = 'human')"]
         sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {" AND ".join(tests)}
             ORDER BY started DESC, eid DESC LIMIT ?"""
         with self.db.read() as tx:

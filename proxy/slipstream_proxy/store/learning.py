@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from slipstream.contract import Learning, LearningPoint
-from slipstream_proxy.store.driver import Driver, Tx
+from slipstream_proxy.store.driver import Driver, Tx, given
 
 MOST_SERIES = 20
 MOST_BUCKETS = 120
@@ -61,9 +61,7 @@ def _series_of(each: str | None) -> tuple[str, list[object]]:
 
 
 def _where(wanted: LearningFilter) -> tuple[str, list[object]]:
-    tests = ["reward IS NOT NULL", "state <> 'deleted'", "adapter IS NOT NULL"]
-    params: list[object] = []
-    for test, value in (
+    tests, params = given(
         ("key = ?", wanted.key),
         ("model = ?", wanted.model),
         ("task = ?", wanted.task),
@@ -72,11 +70,8 @@ def _where(wanted: LearningFilter) -> tuple[str, list[object]]:
         ("strpos(tags, ?) > 0", f'"{wanted.tag[0]}":"{wanted.tag[1]}"' if wanted.tag else None),
         ("started >= ?", wanted.since),
         ("started < ?", wanted.until),
-    ):
-        if value is not None:
-            tests.append(test)
-            params.append(value)
-    return " AND ".join(tests), params
+    )
+    return " AND ".join(["reward IS NOT NULL", "state <> 'deleted'", "adapter IS NOT NULL", *tests]), params
 
 
 def version_of(adapter: str, model: str) -> int | None:

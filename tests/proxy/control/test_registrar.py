@@ -1,4 +1,4 @@
-"""What comes in, and what is refused (over HTTP: test_routes_adapters.py)."""
+"""What comes in, and what is refused (over HTTP: routes/test_adapters.py)."""
 
 from __future__ import annotations
 

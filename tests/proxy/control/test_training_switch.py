@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tests.proxy.control.test_routes_work import lease as lease_of
+from tests.support.leases import lease as lease_of
 from tests.support.plane import until
 
 from slipstream_proxy.control import training_switch

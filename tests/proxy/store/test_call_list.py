@@ -7,7 +7,7 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.proxy.store.test_delta import histories
+from tests.support.histories import histories
 from tests.support.records import NOW, call
 
 from slipstream.contract import WHOLE_CALLS

@@ -12,6 +12,7 @@ from aiohttp import BodyPartReader, web
 from pydantic import Field, StringConstraints, ValidationError
 
 from slipstream import contract as c
+from slipstream.files import sync
 from slipstream_proxy.control.adapters.validation import CONFIG, WEIGHTS
 from slipstream_proxy.control.gate.history import joined, last_reading
 from slipstream_proxy.control.http import ADMIN, TRAINER, Ctx, Query, Routes, explain, reply
@@ -153,11 +154,7 @@ async def _receive(part: BodyPartReader, path: Path) -> None:
 
 def _publish(temp: Path, folder: Path) -> None:
     temp.rename(folder)
-    fd = os.open(folder.parent, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync(folder.parent)
 
 
 @ROUTES.add(

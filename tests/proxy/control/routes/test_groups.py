@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from tests.proxy.control.test_routes_work import group_of, lease
+from tests.support.leases import group_of, lease
 from tests.support.plane import until
 
 

@@ -4,7 +4,7 @@ import io
 import tarfile
 
 import pytest
-from tests.proxy.control.conftest import Plane
+from tests.support.plane import Plane
 
 from slipstream_proxy.store.driver import StoreError
 
