@@ -43,12 +43,12 @@ _HOT = {
         *("services", "step", "trainability", "translation", "view"),
     ),
     "data/engines": ("hangs", "live", "models", "pools", "probe"),
-    "data/episode": ("identity", "ids", "memory", "pins", "shared"),
+    "data/episode": ("identity", "ids", "memory", "pins", "shared_table"),
     "data/observe": ("call_log", "metrics", "tracing"),
     "data/wire": ("connection", "errors", "http1", "receiver", "request", "server_state", "sink", "upstream"),
     "dialects": (
         *("base", "chat", "chat_events", "completions", "messages", "messages_back", "messages_chat", "openai"),
-        *("packed", "recorded", "responses", "responses_back", "responses_chat", "sampling", "through_chat"),
+        *("call_reader", "token_arrays", "responses", "responses_back", "responses_chat", "sampling", "through_chat"),
     ),
 }
 MODULES = (

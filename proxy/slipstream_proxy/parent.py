@@ -17,7 +17,7 @@ from pathlib import Path
 from slipstream.config import Config
 from slipstream.errors import StartError
 from slipstream.operate.health import answers
-from slipstream.operate.running import FILE, announce_proxy
+from slipstream.operate.proxy_file import FILE, announce_proxy
 from slipstream.operate.supervisor import Child, Supervisor
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from tests.support.memory import MemoryLoop, MemoryTransport
 from tests.support.memory_engine import MemoryEngine
 
 from slipstream.config import Config
-from slipstream_proxy.control.reading import gather, parse
+from slipstream_proxy.control.spool_reader import gather, parse
 from slipstream_proxy.data.plane import Plane
 from slipstream_proxy.data.wire import connection
 from slipstream_proxy.segments import list_segments

@@ -15,7 +15,7 @@ from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engine_lease import EngineLease
 from slipstream_proxy.control.engines import EnginePool
-from slipstream_proxy.control.forgetting import Forgetter
+from slipstream_proxy.control.forgetter import Forgetter
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.judge_board import JudgeBoard
 from slipstream_proxy.control.live import LiveState

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.control.adapters.trials import GateTrials
     from slipstream_proxy.control.engine_lease import EngineLease
     from slipstream_proxy.control.engines import EnginePool
-    from slipstream_proxy.control.forgetting import Forgetter
+    from slipstream_proxy.control.forgetter import Forgetter
     from slipstream_proxy.control.ingest import Ingester
     from slipstream_proxy.control.judge_board import JudgeBoard
     from slipstream_proxy.control.live import LiveState

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
-from slipstream_proxy.control.reading import Item
+from slipstream_proxy.control.spool_reader import Item
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.store.values import RecordedCall
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.backoff import Backoff, rest
 from slipstream_proxy.control.erasure import blank
-from slipstream_proxy.control.reading import Item, Read, backlog, gather, parse, stand_of, textless
+from slipstream_proxy.control.spool_reader import Item, Read, backlog, gather, parse, stand_of, textless
 from slipstream_proxy.control.threads import end, in_thread
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.segments import list_segments

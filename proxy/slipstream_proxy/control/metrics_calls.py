@@ -12,7 +12,7 @@ from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.values import RecordedCall
 
 if TYPE_CHECKING:
-    from slipstream_proxy.control.reading import Item
+    from slipstream_proxy.control.spool_reader import Item
 
 ADAPTERS = 50
 SOURCES = 10

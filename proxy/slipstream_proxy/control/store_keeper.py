@@ -15,7 +15,7 @@ from slipstream.contract import Adapter
 from slipstream_proxy.control.adapters.journal import AdapterJournal, event
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.ingest import CONTROL, Ingester
-from slipstream_proxy.control.reading import Item
+from slipstream_proxy.control.spool_reader import Item
 from slipstream_proxy.control.store_handle import StoreHandle
 from slipstream_proxy.control.threads import end, in_thread, settle
 from slipstream_proxy.records import Kind

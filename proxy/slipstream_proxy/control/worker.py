@@ -21,8 +21,8 @@ from slipstream_proxy.control.app import make_app
 from slipstream_proxy.control.assembly import assemble
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.ingest import CONTROL
-from slipstream_proxy.control.reading import Item
 from slipstream_proxy.control.retention import Sweeper
+from slipstream_proxy.control.spool_reader import Item
 from slipstream_proxy.control.store_keeper import StoreKeeper
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.spool import SpoolWriter

@@ -31,7 +31,7 @@ from slipstream_proxy.data.engines.pools import Pools
 from slipstream_proxy.data.engines.probe import EngineProbe
 from slipstream_proxy.data.episode.memory import EpisodeMemory
 from slipstream_proxy.data.episode.pins import EpisodePins
-from slipstream_proxy.data.episode.shared import SharedTable
+from slipstream_proxy.data.episode.shared_table import SharedTable
 from slipstream_proxy.data.observe.call_log import CallLog
 from slipstream_proxy.data.observe.metrics import WorkerMetrics
 from slipstream_proxy.data.observe.tracing import make_tracing

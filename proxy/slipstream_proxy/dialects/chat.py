@@ -22,10 +22,10 @@ from slipstream_proxy.dialects.base import (
     null_logprobs,
     stream_objects,
 )
+from slipstream_proxy.dialects.call_reader import Read, parsed
 from slipstream_proxy.dialects.openai import PACKED, OpenAI, ask_for_ids
-from slipstream_proxy.dialects.packed import ASKED, Sampled
-from slipstream_proxy.dialects.recorded import Read, parsed
 from slipstream_proxy.dialects.sampling import forces
+from slipstream_proxy.dialects.token_arrays import ASKED, Sampled
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.records import CallHead, Choice, Parsed
 

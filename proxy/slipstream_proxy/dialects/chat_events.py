@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream_proxy.dialects.base import event_data, loads
-from slipstream_proxy.dialects.packed import FIELD
+from slipstream_proxy.dialects.token_arrays import FIELD
 from slipstream_proxy.json_types import JsonObject
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from slipstream_proxy.dialects.base import Hide, Injected, Turn, dumps, loads, null_ids, null_logprobs, stream_objects
+from slipstream_proxy.dialects.call_reader import Read, parsed
 from slipstream_proxy.dialects.openai import PACKED, OpenAI, ask_for_ids
-from slipstream_proxy.dialects.packed import ASKED, Sampled
-from slipstream_proxy.dialects.recorded import Read, parsed
+from slipstream_proxy.dialects.token_arrays import ASKED, Sampled
 from slipstream_proxy.json_types import JsonList, JsonObject
 from slipstream_proxy.records import CallHead, Choice, Parsed
 

@@ -7,8 +7,8 @@ import uuid
 
 from slipstream_proxy.dialects.base import dumps, loads
 from slipstream_proxy.dialects.chat_events import ChatEvents
-from slipstream_proxy.dialects.packed import prompt_length
 from slipstream_proxy.dialects.responses_chat import FUNCTION, reasoning_config, text_config, tool_choice
+from slipstream_proxy.dialects.token_arrays import prompt_length
 from slipstream_proxy.json_types import Json, JsonObject
 
 _ECHOED = ("instructions", "metadata", "max_tool_calls", "user")

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 
 from slipstream_proxy.dialects.base import AsAsked, Dialect, Hide, Injected, ReplyTranslator, Turn
+from slipstream_proxy.dialects.call_reader import Read, parsed
 from slipstream_proxy.dialects.chat import Chat
 from slipstream_proxy.dialects.openai import PACKED
-from slipstream_proxy.dialects.recorded import Read, parsed
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.records import CallHead, Parsed
 

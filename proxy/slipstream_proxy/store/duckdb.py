@@ -14,13 +14,13 @@ from typing import Any
 import duckdb
 
 from slipstream.contract import SqlResult
-from slipstream_proxy.store.bounded import BoundedQuery, QueryRequest
 from slipstream_proxy.store.driver import StoreError
 from slipstream_proxy.store.duckcopy import Busy, NotingTx, WriteLog, copy_anew
 from slipstream_proxy.store.duckfile import copy_file, open_file, open_or_set_aside, restore_deleted
 from slipstream_proxy.store.ducktx import DuckTx
 from slipstream_proxy.store.queries import check
 from slipstream_proxy.store.sqlstore import Store
+from slipstream_proxy.store.user_query import BoundedQuery, QueryRequest
 from slipstream_proxy.store.values import Rules
 
 log = logging.getLogger("slipstream.store")
@@ -288,7 +288,7 @@ class DuckDriver:
     # users' queries
 
     def sql(self, query: str, limit: int, timeout: float) -> SqlResult:
-        """In a process of its own, which reads the file beside this one (``bounded.py``)."""
+        """In a process of its own, which reads the file beside this one (``user_query.py``)."""
         text = check(query)
         request = QueryRequest(
             database=str(self.path), config=self._config, role=None, query=text, limit=limit, timeout=timeout

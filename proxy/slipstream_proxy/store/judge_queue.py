@@ -23,12 +23,12 @@ from slipstream.contract import (
 from slipstream_proxy.store.codec import clean, dump
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.episodes import EpisodeTable
+from slipstream_proxy.store.figures import PacedFigure
 from slipstream_proxy.store.groups import GroupTable, window_of
 from slipstream_proxy.store.judge_candidates import FREE, Backlog, JudgeCandidates, lacks_of
 from slipstream_proxy.store.likeness import HASH, likeness_of
 from slipstream_proxy.store.memory import Memory
 from slipstream_proxy.store.outcomes import OutcomeLog
-from slipstream_proxy.store.paced import PacedFigure
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow, RewardRow, eid_of
 from slipstream_proxy.store.tallies import TallyTable

@@ -18,10 +18,10 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from slipstream.contract import SqlResult
 from slipstream_proxy.store import schema
-from slipstream_proxy.store.bounded import BoundedQuery, QueryRequest
 from slipstream_proxy.store.driver import QueryError, Row, StoreError
 from slipstream_proxy.store.queries import bare, check
 from slipstream_proxy.store.sqlstore import Store
+from slipstream_proxy.store.user_query import BoundedQuery, QueryRequest
 from slipstream_proxy.store.values import Rules
 
 log = logging.getLogger("slipstream.store")

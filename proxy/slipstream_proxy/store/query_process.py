@@ -1,4 +1,4 @@
-"""The process that runs one user's query: ``python -m slipstream_proxy.store.query_process`` (see ``bounded.py``)."""
+"""The process that runs one user's query: ``python -m slipstream_proxy.store.query_process`` (see ``user_query.py``)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import threading
 from pathlib import Path
 
 from slipstream.contract import SqlResult
-from slipstream_proxy.store.bounded import MEMORY, RESULT_BYTES, QueryRequest
 from slipstream_proxy.store.driver import QueryError
 from slipstream_proxy.store.queries import public
+from slipstream_proxy.store.user_query import MEMORY, RESULT_BYTES, QueryRequest
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 

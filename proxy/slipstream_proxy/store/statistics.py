@@ -5,9 +5,9 @@ from __future__ import annotations
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.counts import counts, missing_rewards
 from slipstream_proxy.store.driver import Driver
+from slipstream_proxy.store.figures import PacedFigure
 from slipstream_proxy.store.funnel import DearFigures, FunnelCounts, dear_figures, funnel_counts
 from slipstream_proxy.store.pace import Pace
-from slipstream_proxy.store.paced import PacedFigure
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.tallies import TallyTable
 from slipstream_proxy.store.values import Rules

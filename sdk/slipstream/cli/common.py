@@ -17,7 +17,7 @@ from slipstream.config import Config, load_config
 from slipstream.errors import ConfigError, StartError
 from slipstream.moments import parse_moment
 from slipstream.operate.profiles import PROFILES, profile_settings
-from slipstream.operate.running import running_proxy
+from slipstream.operate.proxy_file import running_proxy
 from slipstream.operate.stack import CONFIG_ENV
 
 FILE = "slipstream.toml"

@@ -12,7 +12,7 @@ from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.errors import SlipstreamError
 from slipstream.operate.findings import Finding, ok, warn
-from slipstream.operate.running import running_proxy
+from slipstream.operate.proxy_file import running_proxy
 from slipstream.operate.sidecars import read_sidecars
 
 

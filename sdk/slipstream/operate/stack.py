@@ -15,7 +15,7 @@ from slipstream.errors import StartError
 from slipstream.operate.engine import engine_command, has_gpu
 from slipstream.operate.health import answers
 from slipstream.operate.preflight import preflight, wants_judge, wants_trainer
-from slipstream.operate.running import running_proxy
+from slipstream.operate.proxy_file import running_proxy
 from slipstream.operate.supervisor import NO_PROGRAM, Child, ChildState, Supervisor
 
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"

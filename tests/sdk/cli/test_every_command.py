@@ -118,7 +118,7 @@ def fill_all(server: Server) -> None:
 
 def test_the_proxy_of_the_data_folder(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `up` runs on is found without a flag, whatever its port; SLIPSTREAM_URL and flags count above it."""
-    from slipstream.operate.running import announce_proxy
+    from slipstream.operate.proxy_file import announce_proxy
 
     fill_all(server)
     Path("slipstream-data").mkdir()

@@ -18,7 +18,7 @@ from slipstream.operate.doctor import (
     check_trainer,
     examine,
 )  # fmt: skip
-from slipstream.operate.running import announce_proxy
+from slipstream.operate.proxy_file import announce_proxy
 
 
 def proxy(server: Server) -> None:

@@ -9,7 +9,7 @@ from tests.support.doctored import config
 from tests.support.server import Server
 
 from slipstream.operate.doctor_ports import Running, check_ports, find_running
-from slipstream.operate.running import announce_proxy
+from slipstream.operate.proxy_file import announce_proxy
 from slipstream.operate.sidecars import SidecarFile
 from slipstream.operate.supervisor import Child
 

@@ -21,11 +21,8 @@ ROUTES = Routes()
 
 @ROUTES.add("GET", "/events/stream", query=Query, result=EVENT_STREAM, endless=True)
 async def get_stream(ctx: Ctx) -> web.StreamResponse:
-    """Server-sent events, endless: call, episode, reward, group, adapter, step, status; their data are ids. `Last-
-    Event-ID` goes on after that event; `reset` says that this is not possible: read all again.
-
-    A reader that names the last event it has seen (``Last-Event-ID``) goes on after it, or gets ``reset``: then it
-    reads again what it shows.
+    """Server-sent events, endless: call, episode, reward, group, adapter, step, status; their data are ids.
+    `Last-Event-ID` goes on after that event; `reset` says that this is not possible: read all again.
     """
     feed = ctx.deps.feed
     if feed.readers >= MOST_READERS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream_proxy.data.call.step import CallStep
-from slipstream_proxy.dialects.packed import cut, cut_event
+from slipstream_proxy.dialects.token_arrays import cut, cut_event
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.call.call import ActiveCall

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.dialects.base import null_ids, null_logprobs
-from slipstream_proxy.dialects.packed import null_members
+from slipstream_proxy.dialects.token_arrays import null_members
 from slipstream_proxy.records import Kind
 from slipstream_proxy.segments import common_head
 

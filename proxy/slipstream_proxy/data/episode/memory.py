@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.call.record import Common
     from slipstream_proxy.data.episode.identity import Tags
     from slipstream_proxy.data.episode.pins import Pinned
-    from slipstream_proxy.data.episode.shared import SharedTable
+    from slipstream_proxy.data.episode.shared_table import SharedTable
     from slipstream_proxy.dialects.base import Turn
 
 Name = tuple[str, str]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.operate.running import FILE, announce_proxy, running_proxy
+from slipstream.operate.proxy_file import FILE, announce_proxy, running_proxy
 
 
 def test_what_is_announced_is_found(tmp_path: Path) -> None:

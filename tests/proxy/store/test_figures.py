@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from slipstream_proxy.store.paced import Clocks, PacedFigure
+from slipstream_proxy.store.figures import Clocks, PacedFigure
 
 
 class Clock:

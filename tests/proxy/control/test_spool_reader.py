@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from slipstream_proxy.control import reading
-from slipstream_proxy.control.reading import gather, parse, read_writer, stand_of
+from slipstream_proxy.control import spool_reader
+from slipstream_proxy.control.spool_reader import gather, parse, read_writer, stand_of
 from slipstream_proxy.records import Kind
 from slipstream_proxy.segments import encode, list_segments
 from slipstream_proxy.store.values import Position
@@ -46,8 +46,8 @@ def test_no_record_is_read_before_one_that_its_client_had_seen(tmp_path, monkeyp
     """Written at 1 and 2 by the one and at 3 by the other, where the first one's end was looked at before 2 was there."""
     first, second = write(tmp_path, "data0", 1.0, 2.0, 4.0), write(tmp_path, "data1", 3.0)
     told = iter([{"data0": first[0], "data1": second[0]}])
-    look = reading.ends
-    monkeypatch.setattr(reading, "ends", lambda found: next(told, None) or look(found))
+    look = spool_reader.ends
+    monkeypatch.setattr(spool_reader, "ends", lambda found: next(told, None) or look(found))
     found = gather(tmp_path, {}, 100, 2**20, lambda *_: None)
     assert [r.at for r in found] == [1.0, 2.0, 3.0]  # 4 came later: the next batch's
     positions = {r.writer: r.position for r in found}

@@ -12,8 +12,8 @@ from slipstream_proxy.dialects.base import stream_objects
 from slipstream_proxy.dialects.chat import Chat
 from slipstream_proxy.dialects.completions import Completions
 from slipstream_proxy.dialects.messages import Messages
-from slipstream_proxy.dialects.packed import ASKED, FIELD, Sampled, cut, cut_event, null_members, prompt_length
 from slipstream_proxy.dialects.responses import Responses
+from slipstream_proxy.dialects.token_arrays import ASKED, FIELD, Sampled, cut, cut_event, null_members, prompt_length
 from slipstream_vllm import capture, packing
 
 TEXT = st.text(max_size=40) | st.sampled_from(['","slipstream":{"v":1}', ',"slipstream":{"v":', "}", "data: [DONE]"])

@@ -7,14 +7,14 @@ import random
 
 import pytest
 
-from slipstream_proxy.control import forgetting
+from slipstream_proxy.control import forgetter
 from slipstream_proxy.store.driver import StoreError
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(forgetting, "QUIET", 0.2)
-    monkeypatch.setattr(forgetting, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(forgetter, "QUIET", 0.2)
+    monkeypatch.setattr(forgetter, "LOOK_EVERY", 0.05)
 
 
 async def filled(plane, *names, **head):
@@ -39,7 +39,7 @@ async def until_erased(plane):
 
 
 async def test_many_in_one_request_and_one_rewriting_for_all(make_plane, monkeypatch):
-    monkeypatch.setattr(forgetting, "QUIET", 4.0)
+    monkeypatch.setattr(forgetter, "QUIET", 4.0)
     plane = await make_plane()
     await filled(plane, "a", "b", "c", "kept")
     rewritings = []
@@ -91,11 +91,11 @@ async def test_more_than_one_request_takes(make_plane, monkeypatch):
 
 
 async def test_a_restart_goes_on_with_it(make_plane, monkeypatch):
-    monkeypatch.setattr(forgetting, "QUIET", 3600.0)
+    monkeypatch.setattr(forgetter, "QUIET", 3600.0)
     plane = await make_plane()
     await filled(plane, "gone", "kept")
     await plane.ask("DELETE", "/episodes/gone")
-    monkeypatch.setattr(forgetting, "QUIET", 0.2)
+    monkeypatch.setattr(forgetter, "QUIET", 0.2)
     await plane.again()
     assert (await plane.ask("GET", "/episodes/gone"))[0] == 404
     await until_erased(plane)
@@ -104,7 +104,7 @@ async def test_a_restart_goes_on_with_it(make_plane, monkeypatch):
 
 
 async def test_a_failure_is_told_and_tried_again(make_plane, monkeypatch):
-    monkeypatch.setattr(forgetting, "AGAIN", 0.3)
+    monkeypatch.setattr(forgetter, "AGAIN", 0.3)
     plane = await make_plane()
     await filled(plane, "gone")
     rewrite, tries = plane.deps.store.rewrite, []

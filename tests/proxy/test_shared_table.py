@@ -17,10 +17,10 @@ from tests.support.dataplane import ASK, Proxy
 from tests.support.dialects import reply, turn, user
 
 from slipstream.config import Config
-from slipstream_proxy.data.episode import shared as module
+from slipstream_proxy.data.episode import shared_table as module
 from slipstream_proxy.data.episode.identity import Tags
 from slipstream_proxy.data.episode.memory import EpisodeMemory
-from slipstream_proxy.data.episode.shared import SharedTable
+from slipstream_proxy.data.episode.shared_table import SharedTable
 
 
 @pytest.fixture
