@@ -12,7 +12,7 @@ import pytest
 
 from slipstream.config import Config
 from slipstream.errors import StartError
-from slipstream.operate.running import running_proxy
+from slipstream.operate.proxy_file import running_proxy
 from slipstream_proxy import parent as module
 from slipstream_proxy.parent import CONFIG_ENV, Parent, bind, check_bind, is_loopback, lock
 

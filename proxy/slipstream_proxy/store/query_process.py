@@ -1,4 +1,4 @@
-"""The process that runs one user's query: ``python -m slipstream_proxy.store.query_process`` (see ``user_query.py``)."""
+"""The process that runs one user's query: ``python -m slipstream_proxy.store.query_process`` (``user_query.py``)."""
 
 from __future__ import annotations
 
