@@ -283,8 +283,8 @@ def test_a_snapshot_is_read_back(path, monkeypatch):
     store.ingest([call("a"), call("b", at=NOW + 90_000)], at(0, 10))
     store.snapshot()
     store.ingest([call("c", at=NOW + 90_100)], at(0, 20))
-    settle = store.db.settle  # type: ignore[attr-defined]
-    monkeypatch.setattr(store.db, "settle", lambda: (settle(), _lose(path, store)))  # type: ignore[attr-defined]
+    settle = store.db.settle
+    monkeypatch.setattr(store.db, "settle", lambda: (settle(), _lose(path, store)))
     with pytest.raises(StoreError, match="the snapshot's"):
         store.snapshot()
     store.close()
@@ -299,7 +299,7 @@ def _lose(path, store):
 def test_a_snapshot_that_cannot_be_read_is_none(path):
     store = open_store(f"duckdb:///{path}", rules())
     store.ingest([call(f"e{i}", messages=[{"role": "user", "content": f"{i} " * 4000}]) for i in range(60)], at(0, 10))
-    store.db.settle()  # type: ignore[attr-defined]
+    store.db.settle()
     data = bytearray(path.read_bytes())
     for place in range(16384 + 4096, len(data), 65536):
         data[place] ^= 0x55
@@ -315,7 +315,7 @@ def test_readers_that_stay_put_a_snapshot_off(path, monkeypatch):
     reading, end = threading.Event(), threading.Event()
 
     def read():
-        with store.db.read():  # type: ignore[attr-defined]
+        with store.db.read():
             reading.set()
             end.wait(60)
 
