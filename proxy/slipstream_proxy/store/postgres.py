@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg import sql as pgsql
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from slipstream.contract import SqlResult
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.driver import QueryError, Row, StoreError
+from slipstream_proxy.store.pgcopy import SERIAL, copy_tables
 from slipstream_proxy.store.queries import bare, check
 from slipstream_proxy.store.sqlstore import Store
 from slipstream_proxy.store.user_query import BoundedQuery, QueryRequest
@@ -26,10 +26,6 @@ from slipstream_proxy.store.values import Rules
 
 log = logging.getLogger("slipstream.store")
 
-SERIAL = 0x511B57EA
-"""Advisory lock of transactions that run one at a time over all proxies."""
-LOCK_PATIENCE = 1
-"""Seconds that writing a table anew waits for those who use it: whoever comes meanwhile waits behind it."""
 READER = "slipstream_reader"
 """Role that users' queries run as where we may make one: it sees the views and nothing else."""
 FORBIDDEN = re.compile(
@@ -150,18 +146,9 @@ class PostgresDriver:
         """There is none of ours."""
 
     def rewrite(self, tables: Sequence[str]) -> None:
-        """A plain ``VACUUM`` would lock nobody out, but it leaves what was deleted in its pages until something else
-        is written there. Raises ``StoreError`` if a table is in use for so long that others would have to wait.
-        """
-        with self._pool.connection() as con:
-            con.execute(f"SET lock_timeout = '{LOCK_PATIENCE}s'")
-            try:
-                for table in tables:
-                    con.execute(pgsql.SQL("VACUUM FULL {}").format(pgsql.Identifier(table)))
-            except psycopg.errors.LockNotAvailable as e:
-                raise StoreError(f"{table} is in use: it is written anew later") from e
-            finally:
-                con.execute("RESET lock_timeout")
+        """By copies that take their places (``pgcopy``)."""
+        with self._pool.connection() as con, self._pool.connection() as other:
+            copy_tables(con, other, list(tables))
             # Pages of the old files may still stand in the log: the oldest segments are used again from here on.
             try:
                 con.execute("CHECKPOINT")

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from tests.support.records import NOW, at, call, group, reward, rules, want
 
-from slipstream_proxy.store import open_store
+from slipstream_proxy.store import open_store, pgcopy
 from slipstream_proxy.store.driver import StoreError
 from slipstream_proxy.store.postgres import PostgresStore, translate
 from slipstream_proxy.store.values import EpisodeFilter, Position
@@ -99,7 +99,8 @@ def test_translate():
     assert translate("SELECT '%' WHERE a = ?") == b"SELECT '%%' WHERE a = %s"
 
 
-def test_writing_anew_keeps_nobody_waiting_behind_a_long_reader(two, postgres):
+def test_writing_anew_keeps_nobody_waiting_behind_a_long_reader(two, postgres, monkeypatch):
+    monkeypatch.setattr(pgcopy, "SWAP_TRIES", 2)
     a, b = two
     a.ingest([call("e", done=True), reward("e")], at(0, 1))
     a.forget([("-", "e")], NOW)
@@ -108,7 +109,7 @@ def test_writing_anew_keeps_nobody_waiting_behind_a_long_reader(two, postgres):
         began = time.monotonic()
         with pytest.raises(StoreError, match="in use"):
             a.rewrite()
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 15.0
     assert [e.episode for e in a.erasing()] == ["e"], "nothing counts as done"
     assert [e.episode for e in a.rewrite()] == ["e"]
     with a.db.read() as tx:
