@@ -43,7 +43,8 @@ REST = 0.5
 Connection = psycopg.Connection[Row]
 OTHERS = """SELECT l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
     WHERE l.locktype = 'virtualxid' AND l.granted AND a.datname = current_database()
-    AND a.backend_type = 'client backend' AND NOT l.pid = ANY(%s) AND NOT EXISTS (SELECT 1 FROM pg_locks w WHERE w.pid = l.pid AND NOT w.granted)"""
+    AND a.backend_type = 'client backend' AND NOT l.pid = ANY(%s)
+    AND NOT EXISTS (SELECT 1 FROM pg_locks w WHERE w.pid = l.pid AND NOT w.granted)"""
 """Transactions of others that may look at an older state. One that waits for a lock looks anew when it has it."""
 
 
