@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import sys
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
 from tests.support.dataplane import eventually
+from yarl import URL
 
 from slipstream.config import Config
-from slipstream_proxy.data.engines.control_link import MOST_PINS, ControlLink
+from slipstream_proxy.data.engines.control_link import MOST_PINS, WRITE_PATIENCE, ControlLink
 from slipstream_proxy.data.engines.live import LiveView
 
 STATE = {"models": {"tiny": {"base": "tiny", "live": "tiny@1"}}, "engines": [{"url": "http://a", "ok": True}]}
@@ -151,3 +155,27 @@ async def test_nobody_there(tmp_path):
     live.connected = True
     assert await link.pin("-", "e", "tiny", "t", "train") is None
     await link.close()
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_nobody_waits_for_a_control_plane_that_stands_still(tmp_path, method):
+    """A process that is stopped takes connections and never answers: the kernel does it."""
+    path = tmp_path / "s"
+    code = """
+import socket, sys, time
+s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(64); print("up", flush=True); time.sleep(600)
+"""
+    other = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(path), stdout=asyncio.subprocess.PIPE)
+    link = ControlLink(path, LiveView(Config(data_dir=str(tmp_path), engine={"urls": ["http://a"], "name": "tiny"})))
+    try:
+        assert other.stdout is not None
+        await other.stdout.readline()
+        other.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await link.request(method, URL("http://control/slipstream/v1/x"))
+        assert time.monotonic() - began < WRITE_PATIENCE / 2
+    finally:
+        other.kill()
+        await other.wait()
+        await link.close()

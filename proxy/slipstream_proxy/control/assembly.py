@@ -31,7 +31,8 @@ from slipstream_proxy.spool import SpoolWriter
 def assemble(config: Config, writer: SpoolWriter) -> Deps:
     """Nothing runs yet, and no store is open."""
     stores = StoreHandle(config.store_url)
-    mutations = Mutations(writer, stores, new_id)
+    health = StoreHealth(probe_of(config.store_url))
+    mutations = Mutations(writer, stores, new_id, health.check)
     metrics = ControlMetrics()
     live = LiveState(config.root / "live.json")
     registry = AdapterRegistry(config)
@@ -60,7 +61,7 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         publisher=publisher,
         swapper=Swapper(registry, trials, journal, lifecycle, fleet, engines, lease, publisher, stores),
         metrics=metrics,
-        health=StoreHealth(probe_of(config.store_url)),
+        health=health,
         judges=JudgeBoard(config.judge.name, config.judge.names),
         texter=TokenTexter(config),
         forgetter=Forgetter(stores, config.store.archive),

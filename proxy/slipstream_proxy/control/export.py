@@ -265,7 +265,7 @@ async def send(
         if format == "parquet"
         else pieces(store, wanted, format, note, form=form, edited=edited)
     )
-    first = await in_thread(next, stream, b"")
+    first = await ctx.deps.wait_for(in_thread(next, stream, b""))
     headers = {
         "content-type": TYPES[format],
         "x-slipstream-export": export,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +15,8 @@ from slipstream_proxy.records import Kind, Mutation
 from slipstream_proxy.spool import SpoolWriter
 
 log = logging.getLogger(__name__)
+PATIENCE = 0.3
+"""Seconds that a change waits for the store before it asks whether the database is there at all."""
 
 
 def _storable(value: Any) -> Any:
@@ -31,10 +33,18 @@ def _storable(value: Any) -> Any:
 class Mutations:
     """Changes that the control API accepts: durable first (spool), then in the store, in the order they came."""
 
-    def __init__(self, writer: SpoolWriter, stores: StoreHandle, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        writer: SpoolWriter,
+        stores: StoreHandle,
+        new_id: Callable[[], str],
+        answers: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        """``answers`` asks whether the store's database is there; None: it is a file."""
         self.writer = writer
         self.stores = stores
         self.new_id = new_id
+        self._answers = answers
 
     async def put(self, op: str, data: JsonObject, *, wait: float = 10.0) -> bool | None:
         """None: it could not be made durable (disk full). True: it is in the store already; False: it will be."""
@@ -50,10 +60,18 @@ class Mutations:
         ingester.wake()
         if applied is None:
             return False
-        done, _ = await asyncio.wait({applied}, timeout=0.2 if ingester.stats.broken else wait)
-        if not done:
+        await self._applied(applied, 0.2 if ingester.stats.broken else wait)
+        if not applied.done():
             applied.cancel()
-        return bool(done) and not applied.cancelled()
+        return not applied.cancelled()
+
+    async def _applied(self, applied: asyncio.Future[None], wait: float) -> None:
+        """Until the store has it, or the database turns out to be away."""
+        until = time.monotonic() + wait
+        while (left := until - time.monotonic()) > 0:
+            done, _ = await asyncio.wait({applied}, timeout=min(left, PATIENCE))
+            if done or (self._answers is not None and not await self._answers()):
+                return
 
     async def keep(self, op: str, data: JsonObject) -> None:
         """A change of our own that nobody waits for. If the spool cannot be written, it is in memory only."""

@@ -17,7 +17,7 @@ from tests.support.plane import Plane, make_config, until
 from slipstream_proxy.control.store_health import StoreHealth, probe_of
 
 ROUTES = (
-    ("GET", "/episodes", None), ("GET", "/episodes/e1", None), ("GET", "/success", None), ("POST", "/sql", {"query": "SELECT 1"}),
+    ("GET", "/export", None), ("GET", "/export?format=parquet", None), ("GET", "/episodes", None), ("GET", "/episodes/e1", None), ("GET", "/success", None), ("POST", "/sql", {"query": "SELECT 1"}),
     ("POST", "/groups/lease", {"worker": "j"}), ("POST", "/batches/lease", {"worker": "t"}), ("GET", "/training/events", None),
 )  # fmt: skip
 
@@ -79,6 +79,25 @@ async def test_a_database_that_hangs(plane, postgres):
     await until(lambda: plane.deps.health.up)
     assert (await plane.seen("e1"))["id"] == "e1"
     await until(lambda: _rewarded(plane))
+
+
+@pytest.mark.parametrize(("path", "body"), [("/episodes/e1/done", {}), ("/annotations", {"text": "x"})])
+async def test_who_changes_something_as_it_begins_to_hang(plane, postgres, path, body):
+    """Nobody has found out yet: the change is kept in the spool, and is not waited for."""
+    await plane.call("e1")
+    await plane.seen("e1")
+    with hanging(postgres):
+        assert plane.deps.health.up
+        began = time.monotonic()
+        status, _ = await plane.ask("POST", path, body)
+        assert status in (200, 503) and time.monotonic() - began < 3.0
+    await until(lambda: plane.deps.health.up)
+    if path.endswith("done"):
+        await until(lambda: _done(plane))
+
+
+async def _done(plane):
+    return (await plane.seen("e1"))["state"] == "done"
 
 
 async def _rewarded(plane):

@@ -17,6 +17,7 @@ from yarl import URL
 
 from slipstream.backoff import Backoff
 from slipstream_proxy.data.engines.live import LiveView
+from slipstream_proxy.data.engines.standstill import listener_of, pulse_of, stands_still
 from slipstream_proxy.json_types import Json, JsonObject
 
 log = logging.getLogger(__name__)
@@ -24,8 +25,9 @@ log = logging.getLogger(__name__)
 PATIENCE, PING_TIMEOUT = 0.3, 0.6
 """Seconds that a forwarded request waits before the control plane is pinged, and that the ping may take."""
 WRITE_PATIENCE = 10.0
-"""Seconds without an answered ping after which a write is given up. On a machine that is overloaded the control plane
-misses a ping now and then, and a reward that is refused is lost: hardly any agent sends one twice.
+"""Seconds without an answered ping after which a write is given up, if the control plane is slow. On a machine that is
+overloaded it misses a ping now and then, and a reward that is refused is lost: hardly any agent sends one twice. If it
+stands still, nobody waits for it.
 """
 PIN_PATIENCE, PIN_LIMIT = 1.4, 3.0
 """The same for new runs' pins, of which a worker can decide alone; and the seconds after which it does in any case."""
@@ -61,8 +63,8 @@ class ControlLink:
         self, method: str, url: URL, *, patience: float | None = None, **options: Any
     ) -> aiohttp.ClientResponse:
         """``ClientSession.request``, for routes that may take long. Raises ``TimeoutError`` if the control plane does
-        not answer a ping meanwhile: for ``patience`` seconds, else within a second for a read and after
-        ``WRITE_PATIENCE`` for a write.
+        not answer a ping meanwhile: for ``patience`` seconds, else within a second for a read or where it stands
+        still, and after ``WRITE_PATIENCE`` for another write.
         """
         running = asyncio.ensure_future(self.session.request(method, url, **options))
         if patience is None:
@@ -71,9 +73,11 @@ class ControlLink:
         answered = clock()
         try:
             while not (await asyncio.wait({running}, timeout=PATIENCE))[0]:
+                process = listener_of(self.socket)
+                before = pulse_of(process)
                 if await self._answers():
                     answered = clock()
-                elif clock() - answered > patience:
+                elif clock() - answered > patience or stands_still(before, pulse_of(process)):
                     raise TimeoutError("the control plane hangs")
             return running.result()
         finally:
