@@ -73,3 +73,14 @@ async def test_what_is_no_json_is_streamed_through(start, reading):
     length = b"Content-Length: 300000\r\nConnection: close"
     reply = await send(proxy.port, head(b"/v1/audio/transcriptions", b"audio/wav", length) + b"w" * 300_000)
     assert reply.startswith(b"HTTP/1.1 200") and got == [("audio/wav", b"w" * 300_000)]
+
+
+@pytest.mark.parametrize(("path", "kind"), PATHS)
+async def test_a_length_above_the_limit_is_refused_before_the_body_comes(start, reading, path, kind):
+    """Also where aiohttp reads the request, as it does with a field that names a time."""
+    url, got = reading
+    proxy = await start(engine={"urls": [url]}, proxy={"body_limit": 2000})
+    for more in (b"", b"\r\nDate: Sun, 22 Nov 2026 18:28:03 GMT\r\nExpect: 100-continue"):
+        async with asyncio.timeout(10):  # far less than header_timeout
+            reply = await send(proxy.port, head(path, kind, b"Content-Length: 222222222222" + more), until=b"\r\n")
+        assert reply.startswith((b"HTTP/1.1 413", b"HTTP/1.1 100")) and not got

@@ -1,5 +1,6 @@
-"""Does the process that listens on a Unix socket stand still? One that is slow computes, or waits for a CPU or a disk. One
-that is stopped or deadlocked does neither.
+"""Does the process that listens on a Unix socket stand still?
+
+One that is slow computes, or waits for a CPU or a disk. One that is stopped or deadlocked does neither.
 """
 
 from __future__ import annotations

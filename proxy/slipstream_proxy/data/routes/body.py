@@ -13,6 +13,9 @@ from slipstream_proxy.data.wire.request import MIN_RATE
 
 async def body_parts(request: web.BaseRequest, limit: int, timeout: float) -> AsyncIterator[bytes]:
     """The body, unpacked. Raises ``RequestRefused``: too large, slow (``timeout`` s behind) or malformed."""
+    too_large = RequestRefused(413, f"the request's body is larger than {limit} bytes")
+    if (request.content_length or 0) > limit:  # nobody waits for it
+        raise too_large
     size = 0
     loop = asyncio.get_running_loop()
     since = loop.time()
@@ -28,7 +31,7 @@ async def body_parts(request: web.BaseRequest, limit: int, timeout: float) -> As
             return
         size += len(part)
         if size > limit:
-            raise RequestRefused(413, f"the request's body is larger than {limit} bytes")
+            raise too_large
         since = min(loop.time(), since + len(part) / MIN_RATE)
         yield part
 
