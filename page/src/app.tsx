@@ -6,6 +6,7 @@ import { key, setKey } from "./api";
 import { useAsk, useConnection } from "./data";
 import { KEYS, useKeys } from "./keyboard";
 import { tell } from "./live";
+import { Scopes } from "./may";
 import { link, type Place, usePlace } from "./route";
 import type { Status } from "./types";
 import { Adapters } from "./views/adapters";
@@ -196,7 +197,9 @@ export function App(): JSX.Element {
       {needsKey ? <Login /> : null}
       {lost ? <Lost since={seen.current} /> : null}
       <main id="main" ref={main} tabIndex={-1}>
-        <View place={place} status={status} />
+        <Scopes.Provider value={status?.scopes ?? null}>
+          <View place={place} status={status} />
+        </Scopes.Provider>
       </main>
       {help ? <Keys close={() => setHelp(false)} /> : null}
     </>

@@ -6,6 +6,7 @@ import { funnelOf } from "./funnel";
 import { step } from "./keyboard";
 import { curveOf, pool } from "./learning";
 import { EventParser } from "./live";
+import { may } from "./may";
 import { read } from "./messages";
 import { link, parsePlace } from "./route";
 import { ordinal, rangeOf, shade, shadeLogprob } from "./scales";
@@ -75,6 +76,10 @@ test("lines in each other's place face each other", () => {
     { left: "b", right: "b" },
     { left: null, right: "c" },
   ]);
+});
+
+test("what a key may do", () => {
+  expect([may(null, []), may(["admin"], []), may(["viewer"], []), may(["viewer"], ["trainer"]), may(["trainer"], ["trainer", "grade"])]).toEqual([true, true, false, false, true]);
 });
 
 test("numbers of a column have the same decimals", () => {

@@ -74,6 +74,8 @@ export interface EngineState {
 
 export interface Status {
   version: string;
+  /** Of this page's key. */
+  scopes?: string[];
   started: number;
   models: Record<string, string>;
   engines: EngineState[];

@@ -5,9 +5,10 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, withQuery, post } from "../api";
 import { number } from "../format";
+import { useMay } from "../may";
 import { read } from "../messages";
 import type { Call, JsonObject } from "../types";
-import { Field, Refused } from "./ui";
+import { Field, Lacks, Refused } from "./ui";
 
 interface Ack {
   stored: boolean;
@@ -29,6 +30,7 @@ export function LabelForm(props: {
   onDone: () => void;
 }): JSX.Element {
   const { episode, owner, last } = props;
+  const labels = useMay("inference", "reward", "grade", "judge");
   const answer = last?.reply[0] === undefined ? "" : read(last.reply[0]).text;
   const [value, setValue] = useState<string>("");
   const [note, setNote] = useState("");
@@ -65,6 +67,7 @@ export function LabelForm(props: {
       setBusy(false);
     }
   };
+  if (!labels) return <Lacks scope="grade" to="label" />;
   return (
     <form class="panel" onSubmit={(e) => void send(e)} aria-label="Your label">
       <div class="row" role="group" aria-label="Thumbs">

@@ -5,10 +5,12 @@ import { useState } from "preact/hooks";
 import { ApiError, post } from "../api";
 import { useAsk } from "../data";
 import { tell } from "../live";
+import { useMay } from "../may";
 import type { Paused } from "../types";
-import { Mark, Refused, Time } from "./ui";
+import { Lacks, Mark, Refused, Time } from "./ui";
 
 export function Switch(): JSX.Element {
+  const [pauses, notes] = [useMay("trainer"), useMay("trainer", "grade")];
   const { data, reload } = useAsk<Paused>("/training/paused", ["status", "step"]);
   const [text, setText] = useState("");
   const [error, setError] = useState<ApiError | null>(null);
@@ -37,17 +39,25 @@ export function Switch(): JSX.Element {
               training is paused{data.by && data.by !== "-" ? ` by ${data.by}` : ""} <Time at={data.since} />
               {data.reason ? `: ${data.reason}` : ""}
             </Mark>
-            <button type="button" onClick={() => void act("/training/resume", {})}>
-              Resume training
-            </button>
+            {pauses ? (
+              <button type="button" onClick={() => void act("/training/resume", {})}>
+                Resume training
+              </button>
+            ) : null}
           </>
-        ) : (
+        ) : !pauses ? null : (
           <button type="button" disabled={!data} onClick={() => void act("/training/pause", { reason: text.trim() || null })}>
             Pause training
           </button>
         )}
-        <input name="annotation" aria-label="Note, or the reason of a pause" placeholder="a note, or the reason of a pause" value={text} onInput={(e) => setText(e.currentTarget.value)} />
-        <button disabled={!text.trim()}>Note it on the time axis</button>
+        {notes ? (
+          <>
+            <input name="annotation" aria-label="Note, or the reason of a pause" placeholder="a note, or the reason of a pause" value={text} onInput={(e) => setText(e.currentTarget.value)} />
+            <button disabled={!text.trim()}>Note it on the time axis</button>
+          </>
+        ) : (
+          <Lacks scope="trainer" to="pause training and write notes" />
+        )}
       </form>
       <Refused error={error} />
     </>

@@ -88,6 +88,11 @@ export function Facts({ facts }: { facts: [string, ComponentChildren][] }): JSX.
   );
 }
 
+/** In place of what this key may not do. */
+export function Lacks({ scope, to }: { scope: string; to: string }): JSX.Element {
+  return <p class="small soft">To {to} takes a key with the scope {scope}. This one can look.</p>;
+}
+
 /** Copies a text; says so. */
 export function Copy({ text, label = "Copy" }: { text: string; label?: string }): JSX.Element {
   const [done, setDone] = useState(false);

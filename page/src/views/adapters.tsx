@@ -9,10 +9,11 @@ import { step, useKeys } from "../keyboard";
 import { versionOf } from "../learning";
 import { actions } from "../lineage";
 import { tell } from "../live";
+import { useMay } from "../may";
 import { Gate } from "../parts/gate";
 import { LineageChart } from "../parts/lineage";
 import { type Column, VirtualTable } from "../parts/table";
-import { Facts, Field, Mark, Num, Refused, Time } from "../parts/ui";
+import { Facts, Field, Lacks, Mark, Num, Refused, Time } from "../parts/ui";
 import { change, link, type Place } from "../route";
 import type { Adapter, AdapterList, GroupPage, LearningAnswer } from "../types";
 
@@ -113,6 +114,7 @@ function Detail({ adapter: a, point }: { adapter: Adapter; point: LearningAnswer
 /** Promote and roll back, each with a reason that the record keeps. */
 function Actions({ adapter }: { adapter: Adapter }): JSX.Element {
   const can = actions(adapter);
+  const decides = useMay();
   const [doing, setDoing] = useState<"promote" | "rollback" | null>(null);
   const [reason, setReason] = useState("");
   const [said, setSaid] = useState("");
@@ -130,6 +132,7 @@ function Actions({ adapter }: { adapter: Adapter }): JSX.Element {
       setError(e instanceof ApiError ? e : new ApiError(0, (e as Error).message));
     }
   };
+  if (!decides) return can.promote || can.rollback ? <Lacks scope="admin" to="promote or roll back" /> : <></>;
   if (doing)
     return (
       <form class="row" onSubmit={(e) => void act(e)}>

@@ -55,6 +55,8 @@ class Status(Model):
     """``GET status``: where things stand, and why there was no step yet."""
 
     version: str
+    scopes: list[str] = Field(default_factory=list)
+    """Of the key that asks."""
     started: float
     models: dict[str, str]
     """Trained model → what is live."""

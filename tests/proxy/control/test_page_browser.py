@@ -375,8 +375,17 @@ async def test_a_viewer_sees_all_and_is_told_what_it_may_not(make_plane, tmp_pat
         }.items():
             await page.go(home + where)
             await page.holds(holds)
-        await page.go(home + "#/adapters?adapter=tiny%401")
-        await click(page, "Promote")
-        await click(page, "Make it live: tiny@1")
-        await page.until("!!document.querySelector('.problem[role=alert]')")
+        offered = "[...document.querySelectorAll('main button')].map(b => b.textContent.trim())"
+        changes = {"Promote", "Roll back", "Pause training", "Note it on the time axis", "Save"}
+        for where, told in {
+            "#/adapters?adapter=tiny%401": "To promote or roll back takes a key with the scope admin.",
+            "#/training": "To pause training and write notes takes a key with the scope trainer.",
+            "#/label/run-1-0": "To label takes a key with the scope grade.",
+        }.items():
+            await page.go(home + where)
+            await page.holds(told)
+            assert changes.isdisjoint(await page.js(offered))
+            assert await page.accessibility() == []
+        promoted = "fetch('/slipstream/v1/adapters/tiny@1/promote', {method: 'POST', body: '{}'}).then(r => r.status)"
+        assert await page.js(promoted) == 403
         assert (await plane.ask("GET", "/adapters"))[1]["live"]["tiny"] == "tiny"

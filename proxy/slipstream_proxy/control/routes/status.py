@@ -95,7 +95,8 @@ async def post_event(ctx: Ctx) -> web.StreamResponse:
 @ROUTES.add("GET", "/status", result=c.Status)
 async def get_status(ctx: Ctx) -> web.StreamResponse:
     """Where things stand, and why there was no step yet."""
-    return reply(await status_of(ctx.deps))
+    status = await status_of(ctx.deps)
+    return reply(status.model_copy(update={"scopes": sorted(ctx.caller.scopes)}))
 
 
 @ROUTES.add("POST", "/sql", (ADMIN,), body=c.Sql, result=c.SqlResult, errors=(408, 409))
