@@ -5,6 +5,7 @@ import { useEffect, useRef } from "preact/hooks";
 export const KEYS: [string, string][] = [
   ["j / k", "the next or the previous row"],
   ["Enter", "open the chosen row"],
+  ["← / →", "the token before or after, in a call's tokens"],
   ["/", "search"],
   ["g then n, e, g, a, t, r, l, u", "go to Now, Episodes, Groups, Adapters, Training, Judge, Label, Audit"],
   ["?", "show or hide these keys"],

@@ -58,7 +58,7 @@ async def test_a_call_of_an_agent_is_on_the_page_within_two_seconds(tmp_path):
             assert sorted(took)[2] <= 2.0, took
             await page.go(proxy.url + "/#/episode/run-1?key=-")
             await page.holds("Hello world")
-            await page.until("document.querySelectorAll('.tokens button').length === 8")
+            await page.until("document.querySelectorAll('.tokens span').length === 8")
             assert page.errors == []
 
 

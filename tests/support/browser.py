@@ -82,7 +82,9 @@ class Page:
 
     async def press(self, key: str) -> None:
         """One key, as a person presses it."""
-        code = {"Escape": 27, "Enter": 13, "ArrowDown": 40, "ArrowUp": 38}.get(key, 0)
+        code = {"Escape": 27, "Enter": 13, "ArrowDown": 40, "ArrowUp": 38, "ArrowLeft": 37, "ArrowRight": 39}.get(
+            key, 0
+        )
         text = {"text": key} if len(key) == 1 else {}
         for kind in ("rawKeyDown" if code else "keyDown", "keyUp"):
             await self.ask(

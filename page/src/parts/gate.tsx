@@ -11,6 +11,13 @@ import { Mark, Said } from "./ui";
 export function Gate({ adapter }: { adapter: Adapter }): JSX.Element {
   const gate = adapter.gate;
   if (!gate) return <p class="soft small">The gate has not looked at it.</p>;
+  if (gate.decision === "undecided" && gate.difference === null && !gate.trial_episodes)
+    return (
+      <>
+        <p class="soft small"><Said text={gate.reason} /></p>
+        <Moved name={adapter.name} />
+      </>
+    );
   return (
     <>
       <p class="small">

@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { number, signed } from "../format";
-import { shade, shadeLogprob } from "../scales";
+import { clamp, shade, shadeLogprob } from "../scales";
 import type { Token } from "../types";
 
 export type Colour = "logprob" | "advantage" | "gap";
@@ -38,6 +38,17 @@ export function Tokens({ tokens, colour, onColour, plain }: {
   const masked = tokens.filter((t) => !t.trained);
   const token = chosen === null ? undefined : tokens[chosen];
   const has = (c: Colour): boolean => tokens.some((t) => t[c] !== null);
+  // one stop of the Tab key for all of them: thousands would be in the way
+  const clicked = (event: MouseEvent): void => {
+    const found = (event.target as HTMLElement).dataset.n;
+    if (found !== undefined) setChosen(Number(found) === chosen ? null : Number(found));
+  };
+  const pressed = (event: KeyboardEvent): void => {
+    const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+    if (!by) return;
+    event.preventDefault();
+    setChosen(clamp((chosen ?? (by > 0 ? -1 : 1)) + by, 0, Math.min(shown, tokens.length) - 1));
+  };
   return (
     <>
       {plain ? null : <div class="row" role="group" aria-label="Colour tokens by">
@@ -65,18 +76,16 @@ export function Tokens({ tokens, colour, onColour, plain }: {
         {COLOURS.find((c) => c.colour === colour)?.says}
         {masked.length ? `; ${number(masked.length)} of ${number(tokens.length)} dotted: left out of training` : ""}
       </p>}
-      <div class="tokens" role="group" aria-label="Tokens">
+      <div class="tokens" role="group" aria-label="Tokens. Arrow keys choose one." tabIndex={0} onClick={clicked} onKeyDown={pressed}>
         {tokens.slice(0, shown).map((t, n) => (
-          <button
-            type="button"
+          <span
             key={n}
-            class={`${shadeOf(t, colour)} ${t.trained ? "" : "masked"}`}
-            aria-pressed={n === chosen}
+            data-n={n}
+            class={`${shadeOf(t, colour)} ${t.trained ? "" : "masked"} ${n === chosen ? "chosen" : ""}`}
             title={explain(t)}
-            onClick={() => setChosen(n === chosen ? null : n)}
           >
             {t.text === null ? `${t.id} ` : visibleText(t.text)}
-          </button>
+          </span>
         ))}
       </div>
       {tokens.length > shown ? (

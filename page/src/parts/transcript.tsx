@@ -104,13 +104,21 @@ function Step(props: { node: Node; chosen: boolean; tools: boolean; onChoose: (i
 }
 
 /** The last calls of the path first, the earlier ones on demand: a run of 2,000 calls opens as fast as one of two. */
-export function Transcript(props: { nodes: Node[]; chosen: string; onChoose: (id: string) => void }): JSX.Element {
+export function Transcript(props: {
+  nodes: Node[];
+  chosen: string;
+  onChoose: (id: string) => void;
+  /** Go to the chosen call at once; else only when another one is chosen, and the head of the view stays in sight. */
+  jump?: boolean;
+}): JSX.Element {
   const path = pathTo(props.nodes, props.chosen);
   const [shown, setShown] = useState(AT_ONCE);
   const from = Math.max(0, path.length - shown);
   const box = useRef<HTMLDivElement>(null);
+  const opened = useRef(props.chosen);
   useEffect(() => {
-    if (path.length < 2) return;
+    if (path.length < 2 || (!props.jump && opened.current === props.chosen)) return;
+    opened.current = "";
     const step = [...(box.current?.querySelectorAll("[data-call]") ?? [])].at(-1);
     step?.scrollIntoView({ block: "nearest" });
   }, [props.chosen]);

@@ -87,7 +87,7 @@ export function Episode({ place }: { place: Place }): JSX.Element {
             <CallTree nodes={nodes} chosen={chosen.call.id} onChoose={choose} />
           </section>
           <section aria-label="Transcript">
-            <Transcript nodes={nodes} chosen={chosen.call.id} onChoose={choose} />
+            <Transcript nodes={nodes} chosen={chosen.call.id} onChoose={choose} jump={wanted !== undefined} />
           </section>
           <aside class="pane" aria-label="Inspector">
             <Inspector

@@ -113,7 +113,7 @@ function Case(props: { id: string; owner: string; why?: string; onDone: () => vo
           {r.reason ? <>: {r.reason}</> : null}
         </p>
       ))}
-      {chosen ? <Transcript nodes={nodes} chosen={chosen.call.id} onChoose={setCall} /> : null}
+      {chosen ? <Transcript key={id + owner} nodes={nodes} chosen={chosen.call.id} onChoose={setCall} /> : null}
     </section>
   );
 }

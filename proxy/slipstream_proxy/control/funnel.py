@@ -73,7 +73,9 @@ def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:
 
 
 def seconds(value: float) -> str:
-    return f"{value:.0f} s" if value < 600 else f"{value / 60:.0f} min"
+    if value < 600:
+        return f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.0f} h"
 
 
 def _engine(around: Surroundings) -> Iterator[FunnelLine]:

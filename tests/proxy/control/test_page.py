@@ -40,3 +40,8 @@ def test_no_source_makes_html_out_of_text():
     for file in files:
         found = re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|srcdoc", file.read_text())
         assert not found, f"{file.name}: {found}"
+
+
+def test_the_first_view_is_small():
+    packed = sum(len(gzip.compress((page.HERE / name).read_bytes())) for name, _ in page.FILES.values())
+    assert packed <= 150_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from tests.support.page_views import ROWS, SIDEWAYS, click, fill, opened, text
 from tests.support.plane import until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt install chromium)")
-PICTURES = {("episode", "dark"), ("now", "phone")}
-"""Pictures that the documentation shows beside those of the light page."""
+DOCS = Path(__file__).parents[3] / "docs"
+PICTURES = set(re.findall(r"pictures/([\w-]+\.png)", (DOCS / "page.md").read_text()))
+"""What the documentation shows."""
 
 
 async def test_each_view_of_a_day_s_work(make_plane, tmp_path):
@@ -31,7 +33,7 @@ async def test_each_view_of_a_day_s_work(make_plane, tmp_path):
         "episode": ("#/episode/tangle", "Sort the mail of today."),
         "groups": ("#/groups", "inbox-2"),
         "group": (f"#/group/{group}", "equal lines"),
-        "adapters": ("#/adapters?adapter=tiny%402", "tiny@3"),
+        "adapters": ("#/adapters?adapter=tiny%403", "How the difference moved"),
         "training": ("#/training", "Trainer–engine gap"),
         "batch": (f"#/training?batch={batch}", "run-2-3"),
         "judge": ("#/judge", "judge-1"),
@@ -49,12 +51,11 @@ async def test_each_view_of_a_day_s_work(make_plane, tmp_path):
                 await asyncio.sleep(0.3)
                 wrong += [f"{name} at {width} px, dark={dark}: {v}" for v in await page.accessibility()]
                 wrong += [f"{name} scrolls sideways at {width} px: {v}" for v in await page.js(SIDEWAYS)]
-                look = "phone" if width == 390 else "dark" if dark else "light"
-                if (name, look) in PICTURES or look == "light":
-                    file = pictures / (f"{name}.png" if look == "light" else f"{name}-{look}.png")
-                    await page.picture(file)
-                    assert file.stat().st_size > 10_000
+                look = "-phone" if width == 390 else "-dark" if dark else ""
+                if f"{name}{look}.png" in PICTURES:
+                    await page.picture(pictures / f"{name}{look}.png")
         assert wrong == []
+        assert {file.name for file in pictures.iterdir() if file.stat().st_size > 10_000} == PICTURES
         assert page.errors == []
 
 

@@ -11,7 +11,7 @@ from tests.support.page_views import ROWS, SIDEWAYS, click, fill, opened
 from tests.support.plane import until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt install chromium)")
-COLOURS = "[...document.querySelectorAll('.tokens button')].map(b => getComputedStyle(b).backgroundColor)"
+COLOURS = "[...document.querySelectorAll('.tokens span')].map(b => getComputedStyle(b).backgroundColor)"
 CLEAR = "rgba(0, 0, 0, 0)"
 PRESSED = "[...document.querySelectorAll('button[aria-pressed=true]')].map(b => b.textContent)"
 FIGURES = ("log-probability", "advantage", "trainer–engine gap")
@@ -33,9 +33,14 @@ async def test_tokens_are_coloured_by_each_figure(make_plane, tmp_path, dark):
             seen.add(tuple(await page.js(COLOURS)))
             assert await page.accessibility() == []
         assert len(seen) == len(FIGURES), "each figure has its own picture"
-        strongest = "document.querySelector('.tokens button[class*=up-], .tokens button[class*=down-]')"
+        strongest = "document.querySelector('.tokens span[class*=up-], .tokens span[class*=down-]')"
         await page.js(f"{strongest}.click()")
         await page.holds("from the engine")
+        await page.js("document.querySelector('.tokens').focus()")
+        chosen = "Number(document.querySelector('.tokens .chosen').dataset.n)"
+        before = await page.js(chosen)
+        await page.press("ArrowRight")
+        await page.until(f"{chosen} === {before + 1}")
         await page.go(home + "#/episode/tangle")
         gap = f"[...document.querySelectorAll('button')].find(b => b.textContent === {FIGURES[2]!r})"
         await page.until(f"!!({gap}) && ({gap}).disabled")
@@ -167,3 +172,22 @@ async def test_rows_that_do_not_come_are_told_and_asked_for_again(make_plane, tm
         await click(page, "Ask again")
         await page.until("document.querySelector('main [role=status]').innerText.startsWith('150')")
         assert "The next rows" not in await page.js("document.body.innerText")
+
+
+async def test_the_export_holds_what_is_shown(make_plane, tmp_path):
+    plane = await make_plane()
+    for n in range(5):
+        await plane.call(f"e{n}", task=f"t{n % 2}", done=True)
+    await plane.seen("e4")
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    async with opened(plane, tmp_path, "#/episodes?task=t1") as (page, _):
+        await page.ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+        await page.until(f"{ROWS} === 2")
+        await click(page, "Export all that match")
+
+        def saved():
+            return [json.loads(line)["id"] for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()]
+
+        assert sorted(await until(saved)) == ["e1", "e3"]
+        assert page.errors == []
