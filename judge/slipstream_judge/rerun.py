@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from slipstream.client import AsyncClient
 from slipstream.config import Config
-from slipstream.contract import Episode, EpisodeState, Group, GroupEpisode, GroupKind, RewardIn, Score
+from slipstream.contract import Episode, EpisodeState, Group, GroupEpisode, GroupKind, RewardIn, Score, name_of
 from slipstream.errors import ApiError
 from slipstream.log import brief
 from slipstream.moments import parse_moment
@@ -29,11 +29,16 @@ from slipstream_judge.worker import lease_seconds
 log = logging.getLogger(__name__)
 
 
+def _asked(task: str | None, wanted: str | None) -> bool:
+    """``wanted``: a glob of names, or the text that an agent gave as its task; None: all."""
+    return wanted is None or fnmatch.fnmatchcase(task or "", wanted) or (bool(wanted) and task == name_of(wanted))
+
+
 async def _listed(client: AsyncClient, since: float, task: str | None) -> list[list[Episode]]:
     """Done episodes, together as they were grouped. An episode without a task stands alone."""
     groups: dict[tuple[str, ...], list[Episode]] = {}
     async for e in client.all_episodes(since=since, limit=500):
-        if e.state != EpisodeState.DONE or (task is not None and not fnmatch.fnmatchcase(e.task or "", task)):
+        if e.state != EpisodeState.DONE or not _asked(e.task, task):
             continue
         if e.task is None:
             groups["alone", e.key, e.id] = [e]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from slipstream.contract import Learning, LearningPoint
+from slipstream_proxy.store.codec import dump
 from slipstream_proxy.store.driver import Driver, Tx, given
 
 MOST_SERIES = 20
@@ -67,7 +68,7 @@ def _where(wanted: LearningFilter) -> tuple[str, list[object]]:
         ("task = ?", wanted.task),
         ("split = ?", wanted.split),
         ("arm = ?", wanted.arm),
-        ("strpos(tags, ?) > 0", f'"{wanted.tag[0]}":"{wanted.tag[1]}"' if wanted.tag else None),
+        ("strpos(tags, ?) > 0", dump(dict([wanted.tag]))[1:-1] if wanted.tag else None),
         ("started >= ?", wanted.since),
         ("started < ?", wanted.until),
     )

@@ -80,6 +80,8 @@ def nothing(_: httpx.Response) -> None:
 
 def part(id: str) -> str:
     """An id as one part of a path, whatever is in it."""
+    if id in (".", ".."):
+        return id.replace(".", "%2E")  # else clients and servers read it as a folder
     return quote(id, safe="@~")
 
 

@@ -80,7 +80,7 @@ from slipstream.contract.judging import (
     ScoresIn,
 )
 from slipstream.contract.learning import Learning, LearningPoint
-from slipstream.contract.names import name_of
+from slipstream.contract.names import Named, NamedEpisode, TagText, id_of, name_of, tag_text
 from slipstream.contract.sharing import EngineReleased, EngineReleaseIn, Hold, HoldIn
 from slipstream.contract.status import Event, Forgetting, ForgettingStep, Sidecar, Sql, SqlResult, Status
 
@@ -160,6 +160,8 @@ __all__ = [
     "LearningPoint",
     "Lineage",
     "Model",
+    "Named",
+    "NamedEpisode",
     "PauseIn",
     "Paused",
     "Reward",
@@ -175,7 +177,10 @@ __all__ = [
     "SqlResult",
     "Status",
     "Tag",
+    "TagText",
     "Token",
     "check_lora_rank",
+    "id_of",
     "name_of",
+    "tag_text",
 ]

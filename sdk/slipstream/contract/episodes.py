@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue
 
 from slipstream.contract.base import Id, Model, RewardValue, Split, Tag
+from slipstream.contract.names import Named, NamedEpisode, TagText
 
 FORGET_MOST = 2000
 """Episodes that one request forgets."""
@@ -184,14 +185,17 @@ class DoneIn(Model):
 
 
 class ForgetIn(Model):
-    """``POST forget``: which episodes. An episode must match every filter that is given, and be one of the ids."""
+    """``POST forget``: which episodes. An episode must match every filter that is given, and be one of the ids.
 
-    episodes: list[Id] = Field(default_factory=list, max_length=FORGET_MOST)
+    Ids, tags and the user are any text, as the agent's calls had them.
+    """
+
+    episodes: list[NamedEpisode] = Field(default_factory=list, max_length=FORGET_MOST)
     key: str | None = Field(None, max_length=64, pattern="^[A-Za-z0-9_-]+$")
     """Episodes of this API key. Only an admin may name another's key."""
-    tags: dict[Tag, Tag] = Field(default_factory=dict)
+    tags: dict[Named, TagText] = Field(default_factory=dict)
     """With all of these tags (``x-slipstream-tag-<name>``)."""
-    user: Tag | None = None
+    user: TagText | None = None
     """With the tag ``user`` of this value."""
 
 

@@ -1,15 +1,29 @@
-"""Names from any text: how a tag becomes an id, for the proxy, ``slipstream import`` and ``slipstream.episode()``."""
+"""Names from any text: how a tag becomes an id. The proxy, the control API, the commands, ``slipstream import`` and
+``slipstream.episode()`` share the rule.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from typing import Annotated
+
+from pydantic import AfterValidator, StringConstraints
 
 from slipstream.contract.base import TAG
 
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 LONGEST = 100
 """Characters of a text that its name keeps."""
+_STORED = re.compile(r"[A-Za-z0-9._-]{1,128}(?:~[0-9]{1,12}){1,2}\Z")
+"""An id that was made of a name: its second run, ``~2``."""
+_LINE_END = re.compile(r"[\t-\r\x85\u2028\u2029]")
+_UNPRINTED = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What steers a terminal, or is no character. In a stored tag ``\ufffd`` stands for it, and a space for a
+line's end.
+"""
+LONGEST_TAG = 2048
+"""Characters of a tag that are kept."""
 
 
 def name_of(text: str) -> str:
@@ -22,3 +36,24 @@ def name_of(text: str) -> str:
         return text
     digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
     return _UNFIT.sub("-", text)[:LONGEST].strip("-") + "-" + digest
+
+
+def id_of(text: str) -> str:
+    """The episode that a text names: an id as the proxy told it (``run``, ``run~2``) itself, of any other its name."""
+    return text if _STORED.match(text) else name_of(text)
+
+
+def tag_text(text: str) -> str:
+    """A tag's value as it is stored: without what steers a terminal, and at most ``LONGEST_TAG`` characters."""
+    if not text.isprintable():
+        text = _UNPRINTED.sub("\ufffd", _LINE_END.sub(" ", text))
+    return text[:LONGEST_TAG]
+
+
+_Text = StringConstraints(min_length=1, max_length=16 * 1024)
+Named = Annotated[str, _Text, AfterValidator(name_of)]
+"""A task's or a tag's name, given as any text."""
+NamedEpisode = Annotated[str, _Text, AfterValidator(id_of)]
+"""An episode's id, given as the proxy told it or as the text that a client tagged its calls with."""
+TagText = Annotated[str, StringConstraints(max_length=16 * 1024), AfterValidator(tag_text)]
+"""A tag's value: any text."""

@@ -57,6 +57,11 @@ def _tag(value: Any) -> str | None:
     return None if value is None or value == "" else name_of(str(value))
 
 
+def _text(value: Any) -> str:
+    """A tag's value. Empty: there is none."""
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+
+
 def _number(value: Any) -> float | None:
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if number else None
@@ -134,7 +139,7 @@ def episode_of(row: dict[str, Any], task: str | None, where: str) -> dict[str, A
         "messages": [_message(m, where) for m in messages],
         "tools": tools,
         "reward": _number(row.get("reward")),
-        "tags": {k: _tag(v) for k, v in _names(row.get("tags"), where).items()},
+        "tags": {name: text for k, v in _names(row.get("tags"), where).items() if (name := _tag(k)) and (text := _text(v))},
     }
     numbers = {_tag(k): n for k, v in metrics.items() if k != "reward" and (n := _number(v)) is not None}
     at = _number(row.get("at"))
@@ -168,7 +173,7 @@ def trajectories(row: dict[str, Any], task: str | None, where: str) -> Iterator[
         own = {**shared, **_names(run.get("metadata"), at)}
         first = episode_of({**run, "metadata": own}, task or f"group-{group}", at)
         first["id"] = first["id"] or f"art-{group}-{number}"
-        labels = {_tag(k): _tag(v) for k, v in own.items() if isinstance(v, str | int | float)}
+        labels = {_tag(k): _text(v) for k, v in own.items() if isinstance(v, str | int | float)}
         first["tags"] = {k: v for k, v in {**labels, **first["tags"]}.items() if k and v}
         histories = run.get("additional_histories") or []
         more = [episode_of({**run, **history, "metadata": own}, first["task"], at) for history in histories]

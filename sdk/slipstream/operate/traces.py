@@ -60,7 +60,7 @@ class Trace:
                 "model": call.model,
                 "messages": call.conversation(),
                 "tools": call.tools,
-                "tags": {name_of(k): name_of(v) for k, v in self.tags.items() if k and v},
+                "tags": {name_of(k): v for k, v in self.tags.items() if k and v},
             }
             if call.at is not None:
                 body["at"] = call.at

@@ -6,6 +6,7 @@ import pytest
 from tests.support.server import Reply, Server
 
 from slipstream.cli import forget, main
+from slipstream.contract import name_of
 
 PATH = "/forget"
 
@@ -41,6 +42,17 @@ def test_what_names_nothing_is_refused(server: Server, capsys: pytest.CaptureFix
     assert "give ids, --of-key, --tag or --user" in capsys.readouterr().err
     assert main(["forget", "--tag", "x", "--url", server.url]) == 2
     assert server.seen == []
+
+
+def test_any_text_names_what_the_agent_tagged(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("POST", PATH, answer(1))
+    argv = ["forget", "my run 1", "run~2", "--user", "ann@example.com", "--tag", "team=a b", "--yes"]
+    assert main([*argv, "--url", server.url]) == 0
+    asked = server.seen[0].json
+    assert asked["episodes"] == [name_of("my run 1"), "run~2"]
+    assert (asked["user"], asked["tags"]) == ("ann@example.com", {"team": "a b"})
+    assert main(["forget", "e1", "--of-key", "no key", "--url", server.url]) == 2
+    assert "key: String should match" in capsys.readouterr().err
 
 
 def test_only_unknown_ones_fail(server: Server) -> None:

@@ -16,7 +16,8 @@ from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.store.call_page import PAGE_CALLS, CallPage
 from slipstream_proxy.store.values import EpisodeFilter, Forgotten, Name
 
-EPISODE = "/episodes/{episode:[A-Za-z0-9._~-]{1,160}}"
+EPISODE = "/episodes/{episode:[^/]+}"
+"""Any text that a client may have tagged its calls with: ``episode_of`` has its id."""
 FORM = (
     f"Calls whole, or each without what it shares with an earlier one (`prefix`). "
     f"auto: whole in runs of up to {c.WHOLE_CALLS} calls, deltas in longer ones."
@@ -24,6 +25,7 @@ FORM = (
 TOGETHER = 100
 """Episodes that are forgotten in one transaction."""
 CURSOR = r"^[\x21-\x7e]+$"
+TAG_PAIR = r"^[^:]"
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
 
 
@@ -31,7 +33,7 @@ class FilterQuery(Query):
     key: str | None = Field(
         None, max_length=64, pattern="^[A-Za-z0-9_-]+$", description="Another key's episodes (admin)."
     )
-    task: c.Tag | None = None
+    task: c.Named | None = Field(None, description="Any text, as the calls were tagged with it.")
     split: Literal["train", "eval"] | None = None
     adapter: str | None = Field(None, min_length=1, max_length=200, pattern=r"^[^\x00]+$")
     state: c.EpisodeState | None = None
@@ -42,8 +44,9 @@ class FilterQuery(Query):
     until: Number | None = Field(None, description="Started before.")
     tag: str | None = Field(
         None,
-        pattern=r"^[A-Za-z0-9._-]{1,128}(:[A-Za-z0-9._-]{1,128})?$",
-        description="`name:value`, or `name` for any value. More: `tag.<name>=<value>`.",
+        pattern=TAG_PAIR,
+        max_length=4096,
+        description="`name:value`, or `name` for any value; both are any text. More: `tag.<name>=<value>`.",
     )
     q: Annotated[str, StringConstraints(pattern=r"\S", max_length=200)] | None = Field(
         None,
@@ -109,24 +112,31 @@ class Stored(c.Model):
     stored: bool = True
 
 
+def episode_of(ctx: Ctx) -> str:
+    """The id of the episode that the path names."""
+    return c.id_of(ctx.path("episode"))
+
+
+def pair_of(tag: str | None) -> tuple[str, str]:
+    """A tag's name and value as they are stored. ``""``: it says none."""
+    name, _, value = (tag or "").partition(":")
+    return c.name_of(name) if name else "", c.tag_text(value)
+
+
 def wanted(ctx: Ctx, query: FilterQuery, **more: Any) -> EpisodeFilter:
-    for name, value in ctx.tags.items():
-        if not c.TAG.match(name) or not c.TAG.match(value):
-            raise Problem(
-                422, f"query.tag.{name}: not a tag", field=f"query.tag.{name}", fix="1 to 128 of A-Z a-z 0-9 . _ -"
-            )
     for low, high in (("reward_min", "reward_max"), ("since", "until")):
         least, most = getattr(query, low), getattr(query, high)
         if least is not None and most is not None and least > most:
             raise Problem(422, f"query.{low}: {least} is above {high}", field=f"query.{low}", fix="swap the two")
     key = query.key if ctx.caller.sees_all else ctx.owner(query.key)
-    name, _, value = (query.tag or "").partition(":")
-    if value and ctx.tags.get(name, value) != value:
+    tags = {c.name_of(name): c.tag_text(value) for name, value in ctx.tags.items()}
+    name, value = pair_of(query.tag)
+    if value and tags.get(name, value) != value:
         raise Problem(422, f"query.tag: query.tag.{name} says otherwise", field="query.tag", fix="give it once")
     return EpisodeFilter(
         key=key,
         state=query.state.value if query.state else None,
-        tags=ctx.tags | ({name: value} if value else {}),
+        tags=tags | ({name: value} if value else {}),
         tagged=[name] if name and not value else [],
         **query.model_dump(include=PLAIN),
         **more,
@@ -155,20 +165,20 @@ async def get_episode(ctx: Ctx) -> web.StreamResponse:
     q: EpisodeQuery = ctx.query
     key = q.key if ctx.caller.sees_all else ctx.owner(q.key)
     page = CallPage(q.form, q.calls_from, q.calls)
-    found = await ctx.deps.ask(ctx.deps.store.episodes.get, key, ctx.path("episode"), tokens=q.tokens, page=page)
+    found = await ctx.deps.ask(ctx.deps.store.episodes.get, key, episode_of(ctx), tokens=q.tokens, page=page)
     if found is None:
         raise _unknown(ctx)
     return web.Response(body=await in_thread(json_of, found), content_type=JSON)
 
 
 def _unknown(ctx: Ctx) -> Problem:
-    return Problem(404, f"no episode {ctx.path('episode')}", field="path.episode", fix="list them with GET episodes")
+    return Problem(404, f"no episode {episode_of(ctx)}", field="path.episode", fix="list them with GET episodes")
 
 
 @ROUTES.add("POST", EPISODE + "/done", (INFERENCE, REWARD), KeyQuery, c.DoneIn, body_required=False, result=Stored)
 async def post_done(ctx: Ctx) -> web.StreamResponse:
     """Nothing more will come."""
-    await ctx.deps.mutate("done", {"key": ctx.owner(ctx.query.key), "episode": ctx.path("episode")})
+    await ctx.deps.mutate("done", {"key": ctx.owner(ctx.query.key), "episode": episode_of(ctx)})
     return ended_reply(reply(Stored()))
 
 
@@ -181,7 +191,7 @@ def ended_reply(response: web.Response) -> web.Response:
 @ROUTES.add("DELETE", EPISODE, (ADMIN, INFERENCE), KeyQuery, result=c.Deleted, errors=(404,), audit="delete")
 async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     """Forget an episode; names the adapters trained on it."""
-    key, episode = ctx.query.key if ctx.caller.admin else ctx.owner(ctx.query.key), ctx.path("episode")
+    key, episode = ctx.query.key if ctx.caller.admin else ctx.owner(ctx.query.key), episode_of(ctx)
     names = await _named(ctx, key, [episode])
     if not names:
         raise _unknown(ctx)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from slipstream import contract as c
 from slipstream_proxy.control.http import Ctx, Query, Routes, reply
-from slipstream_proxy.control.routes.episodes import Number
+from slipstream_proxy.control.routes.episodes import Number, pair_of
 from slipstream_proxy.store.learning import LearningFilter
 
 
@@ -24,10 +24,10 @@ class LearningQuery(Query):
         None, max_length=64, pattern="^[A-Za-z0-9_-]+$", description="Another key's (admin, viewer)."
     )
     model: str | None = Field(None, min_length=1, max_length=200, pattern=r"^[^\x00]+$")
-    task: c.Tag | None = None
+    task: c.Named | None = None
     split: Literal["train", "eval"] | None = None
     arm: Literal["live", "control", "best", "candidate"] | None = None
-    tag: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,128}:[A-Za-z0-9._-]{1,128}$", description="`name:value`.")
+    tag: str | None = Field(None, pattern=r"^[^:]+:.", max_length=4096, description="`name:value`.")
     since: Number | None = Field(None, description="Started at or after, seconds since the epoch.")
     until: Number | None = Field(None, description="Started before.")
     bucket: float | None = Field(
@@ -47,7 +47,7 @@ ROUTES = Routes()
 async def get_learning(ctx: Ctx) -> web.StreamResponse:
     """Reward and success by adapter or time, with standard errors; a series for each task, split, arm or tag."""
     q: LearningQuery = ctx.query
-    name, _, value = (q.tag or "").partition(":")
+    name, value = pair_of(q.tag)
     wanted = LearningFilter(
         **q.model_dump(exclude={"tag", "key"}),
         key=q.key if ctx.caller.sees_all else ctx.owner(q.key),

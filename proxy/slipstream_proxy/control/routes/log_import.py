@@ -46,17 +46,17 @@ class ImportMessage(BaseModel):
 class ImportIn(c.Model):
     """``POST import``: a conversation, its messages in order. Its assistant messages are the calls' replies."""
 
-    id: c.Tag | None = None
+    id: c.Named | None = None
     """The episode's; None: one made of the conversation, so that the same one is the same episode."""
-    task: c.Tag | None = None
+    task: c.Named | None = None
     split: Annotated[str, Field(pattern="^(train|eval)$")] = "train"
     model: str | None = Field(default=None, min_length=1, max_length=200)
     messages: list[ImportMessage] = Field(min_length=1, max_length=10_000)
     tools: list[JsonValue] | None = None
     reward: c.Finite | None = None
-    metrics: dict[c.Tag, c.Finite] = Field(default_factory=dict)
+    metrics: dict[c.Named, c.Finite] = Field(default_factory=dict)
     """More rewards, by name."""
-    tags: dict[c.Tag, c.Tag] = Field(default_factory=dict)
+    tags: dict[c.Named, c.TagText] = Field(default_factory=dict)
     at: float | None = Field(default=None, ge=0, le=YEAR_2100)
     """When it began, seconds since the epoch; None: now."""
 

@@ -11,7 +11,7 @@ from slipstream import contract as c
 from slipstream_proxy.control.http import GRADE, INFERENCE, JUDGE, REWARD, Ctx, Routes, reply
 from slipstream_proxy.control.permissions import OF_OTHERS, check_reward
 from slipstream_proxy.control.problem import Problem
-from slipstream_proxy.control.routes.episodes import EPISODE, KeyQuery, ended_reply
+from slipstream_proxy.control.routes.episodes import EPISODE, KeyQuery, ended_reply, episode_of
 from slipstream_proxy.control.threads import in_thread
 
 CALL_PATIENCE = 2.0
@@ -35,7 +35,7 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
     deps = ctx.deps
     body: c.RewardIn = ctx.body
     check_reward(ctx.caller, body.name, body.source, deps.judges.written)
-    episode = ctx.path("episode")
+    episode = episode_of(ctx)
     key = await _owner(ctx, episode)
     ack: c.RewardAck | None = c.RewardAck(stored=True, known=False)
     if deps.store_answers:  # else the spool keeps it until the store does

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
-from slipstream.contract import TAG, name_of
+from slipstream.contract import TAG, name_of, tag_text
 from slipstream_proxy.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -22,13 +22,7 @@ _TASK_PREFIX = re.compile(r"^/t/([^/]*)(?=/)")
 _TRACE = re.compile(rb"^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _OURS = b"x-slipstream-"
 _SPLITS = ("train", "eval", "off")
-_LINE_END = re.compile(r"[\t-\r\x85\u2028\u2029]")
-_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What steers a terminal, or is no character. A stored tag has ``�`` in its place, and a space for a line end."""
-
 MAX_TAGS = 32
-MAX_TEXT = 2048
-"""Characters of a tag that are kept."""
 
 EPISODE_TEXT, TASK_TEXT, SPLIT_TEXT = "episode-text", "task-text", "split-text"
 """Tags that keep what a client wrote where the id had to be another."""
@@ -165,9 +159,7 @@ def _is_true(text: str) -> bool:
 
 def _tag(found: Tags, name: str, text: str) -> None:
     if len(found.tags) < MAX_TAGS:
-        if not text.isprintable():
-            text = _UNFIT.sub("\ufffd", _LINE_END.sub(" ", text))
-        found.tags.setdefault(name_of(name), text[:MAX_TEXT])
+        found.tags.setdefault(name_of(name), tag_text(text))
 
 
 def _metadata(found: Tags, body: JsonObject, *, done: bool) -> None:

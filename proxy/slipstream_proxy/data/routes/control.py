@@ -6,13 +6,15 @@ import json
 import re
 import sys
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
 
 import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from slipstream.contract import Headers
+from slipstream.contract import Headers, id_of
 from slipstream_proxy.data.access.admission import credential
+from slipstream_proxy.data.episode.identity import text_of
 from slipstream_proxy.data.routes.body import body_parts
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.replies import end_to_end, first_fields, hand_on
@@ -78,7 +80,7 @@ class ControlRoutes:
             return _refused(RequestRefused(503, message, retry_after=1.0))
         async with reply:
             if request.method == "POST" and Headers.DONE in reply.headers and (m := _ENDING.match(path)):
-                self._episodes.finish(request.query.get("key") or json.loads(auth)["key"], m[1])
+                self._episodes.finish(request.query.get("key") or json.loads(auth)["key"], id_of(text_of(unquote_to_bytes(m[1]))))
             return await hand_on(request, reply)
 
 
