@@ -55,9 +55,7 @@ def said(argv: list[str], proxy: Running) -> Any:
 
 def check(proxy: Running, text: str) -> None:
     tags = {"slipstream_episode": text, "slipstream_task": text, "slipstream_tag_user": text}
-    reply = httpx.post(
-        f"{proxy.url}/v1/chat/completions", json=CALL | {"metadata": tags}, timeout=60, trust_env=False
-    )
+    reply = httpx.post(f"{proxy.url}/v1/chat/completions", json=CALL | {"metadata": tags}, timeout=60, trust_env=False)
     assert reply.status_code == 200, reply.text
     episode = reply.headers["x-slipstream-episode"]
     with Client(proxy.url) as client:

@@ -24,8 +24,9 @@ from slipstream.errors import StartError
 from slipstream.operate.doctor_engine import check_engine
 from slipstream.operate.doctor_ports import Running, check_ports, find_running
 from slipstream.operate.doctor_proxy import check_proxy
-from slipstream.operate.engine import has_gpu
+from slipstream.operate.engine import has_gpu, model_config
 from slipstream.operate.findings import Finding, fail, ok, warn
+from slipstream.operate.parsers import choose_parsers
 from slipstream.operate.preflight import check_model
 
 __all__ = ["Finding", "as_json", "examine"]
@@ -226,11 +227,13 @@ def check_configured(config: Config, running: Running) -> Iterator[Finding]:
         return
     try:
         check_model(config.engine.model)
+        parsers = choose_parsers(config, model_config(config.engine.model))
     except StartError as e:
         yield fail(str(e), "correct engine.model")
         return
     folder = Path(config.engine.model).expanduser()
     yield ok(f"engine.model {config.engine.model}" + (" (a folder)" if folder.is_dir() else " (from a hub)"))
+    yield ok("; ".join(parsers.says))
 
 
 def as_json(findings: list[Finding]) -> list[dict[str, Any]]:

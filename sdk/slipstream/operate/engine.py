@@ -17,39 +17,7 @@ from pathlib import Path
 
 from slipstream.config import Config
 from slipstream.errors import StartError
-
-TOOL_PARSERS = (
-    ("qwen3_coder", "qwen3_xml"),
-    ("qwen3-coder", "qwen3_xml"),
-    ("qwen", "hermes"),
-    ("hermes", "hermes"),
-    ("llama-4", "llama4_pythonic"),
-    ("llama", "llama3_json"),
-    ("mistral", "mistral"),
-    ("mixtral", "mistral"),
-    ("deepseek_v3", "deepseek_v3"),
-    ("granite", "granite"),
-    ("gpt_oss", "openai"),
-    ("gpt-oss", "openai"),
-    ("glm", "glm45"),
-    ("kimi", "kimi_k2"),
-    ("minimax", "minimax_m2"),
-    ("gemma", "functiongemma"),
-    ("olmo3", "olmo3"),
-    ("phi4", "phi4_mini_json"),
-    ("phi-4", "phi4_mini_json"),
-)
-REASONING_PARSERS = (
-    ("qwen3", "qwen3"),
-    ("deepseek_r1", "deepseek_r1"),
-    ("deepseek-r1", "deepseek_r1"),
-    ("gpt_oss", "openai_gptoss"),
-    ("glm", "glm45"),
-    ("granite", "granite"),
-    ("kimi", "kimi_k2"),
-    ("minimax", "minimax_m2"),
-    ("olmo3", "olmo3"),
-)
+from slipstream.operate.parsers import choose_parsers
 
 
 @dataclass(slots=True)
@@ -89,27 +57,6 @@ def model_config(model: str, setting: str = "--model") -> dict[str, object]:
         why = "" if looks_local else " (HF_HUB_OFFLINE=1, so no hub is asked)"
         raise StartError(f"{setting} {model}: no such folder{why}; give a folder or a hub name like Qwen/Qwen3-4B")
     return {}
-
-
-def parsers(config: Config, described: dict[str, object]) -> tuple[str | None, str | None]:
-    """Tool and reasoning parser of the model's family: as configured, else by its architecture and name."""
-    model = str(config.engine.model)
-    path = Path(model).expanduser()  # of a folder only its own name: where it lies says nothing
-    name = f"{described.get('model_type', '')} {path.resolve().name if path.is_dir() else model}".lower()
-    tool = config.engine.tool_parser or next((p for key, p in TOOL_PARSERS if key in name), None)
-    reasoning = config.engine.reasoning_parser or next((p for key, p in REASONING_PARSERS if key in name), None)
-    if config.engine.reasoning_parser is None and described and not _thinks(model):
-        reasoning = None
-    return (None if tool == "none" else tool), (None if reasoning == "none" else reasoning)
-
-
-def _thinks(model: str) -> bool:
-    """A folder whose chat template never says ``think`` has nothing for a reasoning parser to cut."""
-    folder = Path(model).expanduser()
-    for file in ("chat_template.jinja", "tokenizer_config.json"):
-        if (folder / file).is_file() and "think" in (folder / file).read_text(errors="replace"):
-            return True
-    return False
 
 
 def _cpu_env() -> dict[str, str]:
@@ -170,22 +117,22 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     model = str(folder) if folder.is_dir() else engine.model
     gpu = has_gpu() if gpu is None else gpu
     port = engine.port or free_port(engine.host)
-    tool, reasoning = parsers(config, described)
+    parsers = choose_parsers(config, described)
     servers = api_servers(config, gpu=gpu)
     argv = _base_argv(config, model, port=port, servers=servers)
     if engine.max_model_len:
         argv += ["--max-model-len", str(engine.max_model_len)]
-    if tool:
-        argv += ["--enable-auto-tool-choice", "--tool-call-parser", tool]
-    if reasoning:
-        argv += ["--reasoning-parser", reasoning]
+    if parsers.tool:
+        argv += ["--enable-auto-tool-choice", "--tool-call-parser", parsers.tool]
+    if parsers.reasoning:
+        argv += ["--reasoning-parser", parsers.reasoning]
     env = {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
     if servers == 1:
         env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
     else:  # vLLM refuses that variable then; Slipstream's plugin shares the adapters between the API servers
         argv += ["--api-server-count", str(servers)]
         env["SLIPSTREAM_ENGINE_ADAPTERS"] = "1"
-    says = [f"tool parser: {tool or 'none'}", f"reasoning parser: {reasoning or 'none'}"]
+    says = parsers.says
     if servers > 1:
         says.append(f"API servers: {servers}")
     if gpu:

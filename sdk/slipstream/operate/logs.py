@@ -139,7 +139,9 @@ def episode_of(row: dict[str, Any], task: str | None, where: str) -> dict[str, A
         "messages": [_message(m, where) for m in messages],
         "tools": tools,
         "reward": _number(row.get("reward")),
-        "tags": {name: text for k, v in _names(row.get("tags"), where).items() if (name := _tag(k)) and (text := _text(v))},
+        "tags": {
+            name: text for k, v in _names(row.get("tags"), where).items() if (name := _tag(k)) and (text := _text(v))
+        },
     }
     numbers = {_tag(k): n for k, v in metrics.items() if k != "reward" and (n := _number(v)) is not None}
     at = _number(row.get("at"))

@@ -14,6 +14,7 @@ from slipstream.config import Config
 from slipstream.errors import StartError
 from slipstream.operate.engine import engine_command, has_gpu
 from slipstream.operate.health import answers
+from slipstream.operate.parsers import remedy
 from slipstream.operate.preflight import preflight, wants_judge, wants_trainer
 from slipstream.operate.proxy_file import running_proxy
 from slipstream.operate.supervisor import NO_PROGRAM, Child, ChildState, Supervisor
@@ -55,7 +56,8 @@ async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[st
     if not await supervisor.until(child, lambda: answers(command.url + "/health"), config.engine.start_timeout):
         if supervisor.stopping.is_set():
             return child, command.url
-        raise StartError(f"the engine did not start: {child.last_words()}")
+        fix = remedy(list(child.tail))
+        raise StartError(f"the engine did not start: {child.last_words()}" + (f"\n{fix}" if fix else ""))
     child.restart = True
     supervisor.watch(_end_when_hung(child, command.url, config, supervisor))
     return child, command.url

@@ -33,8 +33,12 @@ class EngineConfig(Section):
     gpu_memory: Share | None = Field(
         None, description="Share of the GPU's memory for vLLM; None: 0.9, or 0.45 beside a trainer."
     )
-    tool_parser: str | None = Field(None, description="vLLM tool-call parser; None: by the model's family.")
-    reasoning_parser: str | None = Field(None, description="vLLM reasoning parser; None: by the model's family.")
+    tool_parser: str | None = Field(
+        None, description='vLLM tool-call parser, or "none"; None: by its tokenizer, chat template and family.'
+    )
+    reasoning_parser: str | None = Field(
+        None, description='vLLM reasoning parser, or "none"; None: by its chat template and family.'
+    )
     cpu: bool = Field(
         False,
         description="The engine computes on a CPU: `prompt_logprobs` is refused, which ends such a vLLM. `up` sets it.",

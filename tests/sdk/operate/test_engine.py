@@ -12,7 +12,7 @@ from tests.support import MODEL
 
 from slipstream.config import Config, load_config
 from slipstream.errors import StartError
-from slipstream.operate.engine import engine_command, free_port, has_gpu, model_config, parsers
+from slipstream.operate.engine import engine_command, free_port, has_gpu, model_config
 
 
 @pytest.fixture(autouse=True)
@@ -85,50 +85,6 @@ def test_the_key_is_not_on_the_command_line() -> None:
     command = engine_command(config("engine.model=Qwen/Qwen3-4B", "engine.api_key=sk-1"), gpu=False)
     assert "sk-1" not in " ".join(command.argv)
     assert command.env["VLLM_API_KEY"] == "sk-1"
-
-
-@pytest.mark.parametrize(
-    ("model", "tool", "reasoning"),
-    [
-        ("Qwen/Qwen3-4B", "hermes", "qwen3"),
-        ("Qwen/Qwen2.5-7B-Instruct", "hermes", None),
-        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3_xml", "qwen3"),
-        ("NousResearch/Hermes-3", "hermes", None),
-        ("meta-llama/Llama-3.1-8B-Instruct", "llama3_json", None),
-        ("meta-llama/Llama-4-Scout", "llama4_pythonic", None),
-        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral", None),
-        ("openai/gpt-oss-20b", "openai", None),
-        ("zai-org/GLM-4.5-Air", "glm45", "glm45"),
-        ("ibm-granite/granite-4.0", "granite", "granite"),
-        ("some/unknown", None, None),
-    ],
-)
-def test_parsers_by_name(model: str, tool: str | None, reasoning: str | None) -> None:
-    found = parsers(config(f"engine.model={model}"), {})
-    assert found[0] == tool
-    assert found[1] == reasoning or model.startswith("openai/")
-
-
-def test_parsers_by_what_the_folder_says(tmp_path: Path) -> None:
-    plain = folder(tmp_path / "llama" / "kimi", "mine", {"model_type": "qwen3"})
-    assert parsers(config(f"engine.model={plain}"), model_config(str(plain))) == ("hermes", None)
-    thinks = folder(tmp_path, "thinks", {"model_type": "qwen3"}, "{{ '<think>' }}")
-    assert parsers(config(f"engine.model={thinks}"), model_config(str(thinks))) == ("hermes", "qwen3")
-    unknown = folder(tmp_path / "llama", "x1", {"model_type": "mystery"})
-    command = engine_command(config(f"engine.model={unknown}"), gpu=False)
-    assert "--tool-call-parser" not in command.argv
-    assert command.says[0] == "tool parser: none"
-
-
-def test_parsers_as_configured(tmp_path: Path) -> None:
-    path = folder(tmp_path, "qwen", {"model_type": "qwen3"})
-    set_by_hand = config(f"engine.model={path}", "engine.tool_parser=pythonic", "engine.reasoning_parser=glm45")
-    assert parsers(set_by_hand, model_config(str(path))) == ("pythonic", "glm45")
-    assert parsers(
-        config("engine.model=Qwen/Qwen3-4B", "engine.tool_parser=none", "engine.reasoning_parser=none"), {}
-    ) == (None, None)
-    command = engine_command(config("engine.model=Qwen/Qwen3-4B"), gpu=False)
-    assert (after(command.argv, "--tool-call-parser"), after(command.argv, "--reasoning-parser")) == ("hermes", "qwen3")
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./none", "~/none-such-model", "none", "a/b/c"])

@@ -40,7 +40,7 @@ parser.add_argument("--port", type=int)
 args, _ = parser.parse_known_args()
 if os.environ.get("FAKE_DIES"):
     print("loading")
-    print("ValueError: max_model_len is too large", file=sys.stderr)
+    print(os.environ["FAKE_DIES"], file=sys.stderr)
     sys.exit(1)
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -101,11 +101,20 @@ async def test_the_engine_is_up_when_itanswers(fake_vllm: Path) -> None:
     assert child.process.returncode is not None
 
 
-async def test_an_engine_that_dies_is_not_tried_again(fake_vllm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_DIES", "1")
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        ("ValueError: max_model_len is too large", ""),
+        ("TypeError: Error: --tool-call-parser x does not fit", "\nset engine.tool_parser to .*=none.*"),
+    ],
+)
+async def test_an_engine_that_dies_is_not_tried_again(
+    fake_vllm: Path, monkeypatch: pytest.MonkeyPatch, words: str, fix: str
+) -> None:
+    monkeypatch.setenv("FAKE_DIES", words)
     supervisor = Supervisor(Said())
     try:
-        with pytest.raises(StartError, match=r"^the engine did not start: ValueError: max_model_len is too large$"):
+        with pytest.raises(StartError, match=f"^the engine did not start: {words}{fix}$"):
             await start_engine(config(fake_vllm), supervisor, Said())
         assert supervisor.children[0].starts == 1
     finally:

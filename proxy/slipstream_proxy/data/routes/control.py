@@ -80,7 +80,9 @@ class ControlRoutes:
             return _refused(RequestRefused(503, message, retry_after=1.0))
         async with reply:
             if request.method == "POST" and Headers.DONE in reply.headers and (m := _ENDING.match(path)):
-                self._episodes.finish(request.query.get("key") or json.loads(auth)["key"], id_of(text_of(unquote_to_bytes(m[1]))))
+                self._episodes.finish(
+                    request.query.get("key") or json.loads(auth)["key"], id_of(text_of(unquote_to_bytes(m[1])))
+                )
             return await hand_on(request, reply)
 
 

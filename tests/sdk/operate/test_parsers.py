@@ -1,0 +1,136 @@
+"""Which parsers are chosen: by what the tokenizer and the template can do, then by family."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.support import MODEL
+
+from slipstream.config import Config, load_config
+from slipstream.errors import StartError
+from slipstream.operate.engine import engine_command, model_config
+from slipstream.operate.parsers import choose_parsers, remedy
+
+HERMES = "{% if tools %}{{ tools }}{% endif %}<tool_call>\n{{ m.tool_calls }}\n</tool_call>"
+CODER = "{% if tools %}{{ tools }}{% endif %}<tool_call>\n<function={{ name }}></tool_call>"
+LLAMA3 = "{%- if tools is not none %}{{ '<|python_tag|>' }}{% endif %}"
+NO_TOOLS = "{% for m in messages %}<|{{ m.role }}|> {{ m.content }}{% endfor %}"
+
+
+def config(*flags: str) -> Config:
+    return load_config(env={}, flags=flags)
+
+
+def folder(path: Path, model_type: str, template: str | None, *tokens: str) -> Path:
+    """A model's folder as far as parsers look at it. ``template`` None: no tokenizer is there at all."""
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    if template is not None:
+        (path / "chat_template.jinja").write_text(template)
+        added = [{"id": 9 + n, "content": token, "special": True} for n, token in enumerate(tokens)]
+        tree = {"added_tokens": added, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}
+        (path / "tokenizer.json").write_text(json.dumps(tree))
+    return path
+
+
+def chosen(path: Path, *flags: str) -> tuple[str | None, str | None]:
+    found = choose_parsers(config(f"engine.model={path}", *flags), model_config(str(path)))
+    return found.tool, found.reasoning
+
+
+@pytest.mark.parametrize(
+    ("model", "tool", "reasoning"),
+    [
+        ("Qwen/Qwen3-4B", "hermes", "qwen3"),
+        ("Qwen/Qwen2.5-7B-Instruct", "hermes", None),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3_xml", "qwen3"),
+        ("NousResearch/Hermes-3", "hermes", None),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama3_json", None),
+        ("meta-llama/Llama-4-Scout", "llama4_pythonic", None),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral", None),
+        ("openai/gpt-oss-20b", "openai", None),
+        ("zai-org/GLM-4.5-Air", "glm45", "glm45"),
+        ("ibm-granite/granite-4.0", "granite", "granite"),
+        ("some/unknown", None, None),
+    ],
+)
+def test_parsers_by_name(model: str, tool: str | None, reasoning: str | None) -> None:
+    found = choose_parsers(config(f"engine.model={model}"), {})
+    assert found.tool == tool
+    assert found.reasoning == reasoning or model.startswith("openai/")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "template", "tokens", "tool"),
+    [
+        ("llama", LLAMA3, ("<|python_tag|>",), "llama3_json"),
+        ("llama", LLAMA3, (), None),
+        ("llama", NO_TOOLS, ("<|python_tag|>",), None),
+        ("llama", NO_TOOLS, (), None),
+        ("llama", HERMES, (), "hermes"),
+        ("llama", HERMES, ("<|python_tag|>",), "hermes"),
+        ("llama", "", (), None),
+        ("mistral", "{{ tools }}", (), None),
+        ("mistral", "{{ tools }}", ("[TOOL_CALLS]",), "mistral"),
+        ("deepseek_v3", "{{ tools }}", ("<｜tool▁calls▁begin｜>",), None),
+        ("deepseek_v3", "{{ tools }}", ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"), "deepseek_v3"),
+        ("qwen3", HERMES, (), "hermes"),
+        ("qwen3", CODER, (), "qwen3_xml"),
+        ("glm4_moe", "{{ tools }}<tool_call>{{ name }}<arg_key>", (), "glm45"),
+        ("granite", HERMES, (), "granite"),
+        ("mystery", HERMES, (), "hermes"),
+        ("mystery", "{{ tools }}", (), None),
+    ],
+)
+def test_by_tokenizer_and_template(
+    tmp_path: Path, model_type: str, template: str, tokens: tuple[str, ...], tool: str | None
+) -> None:
+    path = folder(tmp_path / "m", model_type, template, *tokens)
+    assert chosen(path)[0] == tool
+    command = engine_command(config(f"engine.model={path}"), gpu=False)
+    assert ("--tool-call-parser" in command.argv) is (tool is not None)
+    if tool is None:
+        assert command.says[0].startswith("tool parser: none (its ")
+        assert command.says[0].endswith("set engine.tool_parser)")
+
+
+def test_tokens_that_json_escapes(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", "deepseek_v3", "{{ tools }}", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+    assert "\\u" in (path / "tokenizer.json").read_text()
+    assert chosen(path)[0] == "deepseek_v3"
+
+
+def test_reasoning_by_what_the_template_says(tmp_path: Path) -> None:
+    assert chosen(folder(tmp_path / "llama" / "kimi", "qwen3", None)) == ("hermes", None)
+    assert chosen(folder(tmp_path / "thinks", "qwen3", HERMES + "<think>")) == ("hermes", "qwen3")
+    assert chosen(folder(tmp_path / "r1", "deepseek_r1", "<think>"))[1] is None
+    assert chosen(folder(tmp_path / "r2", "deepseek_r1", "<think>", "<think>", "</think>"))[1] == "deepseek_r1"
+
+
+def test_as_configured(tmp_path: Path) -> None:
+    path = folder(tmp_path / "qwen", "qwen3", None)
+    assert chosen(path, "engine.tool_parser=pythonic", "engine.reasoning_parser=glm45") == ("pythonic", "glm45")
+    assert chosen(path, "engine.tool_parser=none", "engine.reasoning_parser=none") == (None, None)
+    assert chosen(MODEL) == ("hermes", None)
+
+
+def test_one_that_vllm_would_refuse_is_refused_before_it_starts(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", "llama", NO_TOOLS)
+    with pytest.raises(StartError, match=r'<\|python_tag\|>.*set engine\.tool_parser = "none"'):
+        chosen(path, "engine.tool_parser=llama3_json")
+
+
+@pytest.mark.parametrize(
+    ("words", "setting"),
+    [
+        ("TypeError: Error: --tool-call-parser x: could not locate the token", "engine.tool_parser=none"),
+        ("KeyError: invalid tool call parser: x", "engine.tool_parser=none"),
+        ("RuntimeError: XReasoningParser reasoning parser could not locate think tokens", "engine.reasoning_parser"),
+        ("ValueError: max_model_len is too large", ""),
+    ],
+)
+def test_a_refusal_by_vllm_names_the_setting(words: str, setting: str) -> None:
+    said = remedy(["loading", words, "at exit"])
+    assert setting in said if setting else said == ""
