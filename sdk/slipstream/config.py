@@ -21,6 +21,8 @@ from slipstream.settings import Config
 __all__ = ["Config", "load_config"]
 
 ENV_PREFIX = "SLIPSTREAM_"
+FOLDERS = (("data_dir",), ("adapters", "dir"), ("store", "archive"))
+"""Settings that name a folder. In a file they are relative to the file's own folder."""
 
 
 def _at(path: Sequence[str]) -> Any:
@@ -75,6 +77,20 @@ def _put(tree: dict[str, Any], path: Sequence[str], value: Any, source: str) -> 
     tree[path[-1]] = value
 
 
+def _beside(folder: Path, read: dict[str, Any], base: Mapping[str, Any]) -> None:
+    """Folders that a file names, or leaves at their default, are beside it, wherever the command is run."""
+    if folder == Path():
+        return
+    if "data_dir" not in base:
+        read.setdefault("data_dir", Config.model_fields["data_dir"].default)
+    for *sections, name in FOLDERS:
+        section = read
+        for part in sections:
+            section = section[part] if isinstance(section.get(part), dict) else {}
+        if isinstance(named := section.get(name), str):
+            section[name] = str(folder / Path(named).expanduser())
+
+
 def _value(path: Sequence[str], text: str) -> Any:
     """A TOML value where the text is one (``0.5``, ``true``, ``["a"]``), else the text itself.
 
@@ -119,6 +135,7 @@ def load_config(
             raise ConfigError(f"{path}: {e.strerror}") from e
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
             raise ConfigError(f"{path}: not TOML: {e}") from e
+        _beside(Path(path).parent, read, tree)
         for name, part in read.items():
             tree[name] = (
                 {**tree.get(name, {}), **part} if isinstance(part, dict) and isinstance(tree.get(name), dict) else part

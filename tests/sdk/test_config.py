@@ -142,7 +142,9 @@ def test_it_travels_as_json_and_as_toml(tmp_path: Path) -> None:
     config = load_config(env={}, flags=['models."a b*".trained=inbox', "reward.weights={ judge = 1 }", "proxy.port=0"])
     assert load_config(env={}, base=json.loads(config.model_dump_json())) == config
     tree = config.model_dump(exclude_none=True)
-    assert load_config(write(tmp_path, tomli_w.dumps(tree)), env={}) == config
+    tree["data_dir"] = str(tmp_path)  # a relative one would be beside the file
+    wanted = config.model_copy(update={"data_dir": str(tmp_path)})
+    assert load_config(write(tmp_path, tomli_w.dumps(tree)), env={}) == wanted
 
 
 @pytest.mark.parametrize(
@@ -160,3 +162,32 @@ def test_it_travels_as_json_and_as_toml(tmp_path: Path) -> None:
 )
 def test_a_judges_score_trains_where_no_weights_are_set(flags: list[str], weights: dict[str, float]) -> None:
     assert load_config(env={}, flags=flags).reward.weights == weights
+
+
+def test_folders_in_a_file_are_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "a.toml").write_text('[adapters]\ndir = "lora"\n')
+    for file in (Path("run/a.toml"), tmp_path / "run" / "a.toml"):
+        config = load_config(file, env={})
+        assert config.root == tmp_path / "run" / "slipstream-data"
+        assert config.adapters_dir == tmp_path / "run" / "lora"
+    (tmp_path / "run" / "b.toml").write_text('data_dir = "d"\n[store]\narchive = "/old"\n')
+    config = load_config("run/b.toml", env={})
+    assert (config.root, config.store.archive) == (tmp_path / "run" / "d", "/old")
+    (tmp_path / "c.toml").write_text("data_dir = '~/x'\n")
+    assert load_config("c.toml", env={}).data_dir == "~/x"
+    # what is said on the spot is where one stands
+    assert load_config("run/b.toml", env={"SLIPSTREAM_DATA_DIR": "e"}).root == tmp_path / "e"
+    assert load_config("run/b.toml", env={}, flags=["data_dir=f"]).root == tmp_path / "f"
+    assert load_config("run/a.toml", env={}, base={"data_dir": "g"}).root == tmp_path / "g"
+
+
+def test_both_sides_of_a_folder_find_the_same_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "slipstream.toml").write_text("")
+    found = []
+    for folder, name in ((tmp_path / "run", "slipstream.toml"), (tmp_path, "run/slipstream.toml")):
+        monkeypatch.chdir(folder)
+        found.append(load_config(name, env={}).keys_file)
+    assert found[0] == found[1] == tmp_path / "run" / "slipstream-data" / "keys.json"

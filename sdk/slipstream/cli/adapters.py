@@ -21,6 +21,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     push.add_argument("version")
     push.add_argument("--to", required=True, metavar="DIR|hf:NAME|s3://…")
     push.add_argument("--merged", action="store_true", help="whole weights: the base model with the adapter merged in")
+    for verb in sub.choices.values():
+        add_client(verb, again=True)
 
 
 def line(adapter: Adapter) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -32,5 +33,8 @@ def run(args: argparse.Namespace) -> int:
         raise SlipstreamError(f"{args.file}: {e.strerror}") from e
     finally:
         part.unlink(missing_ok=True)
-    print(f"{args.file}: {size / 2**20:.1f} MiB", file=sys.stderr)
+    if args.json:
+        print(json.dumps({"file": args.file, "bytes": size}))
+    else:
+        print(f"{args.file}: {size / 2**20:.1f} MiB", file=sys.stderr)
     return 0

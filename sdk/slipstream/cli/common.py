@@ -19,8 +19,8 @@ from slipstream.moments import parse_moment
 from slipstream.operate.profiles import PROFILES, profile_settings
 from slipstream.operate.proxy_file import running_proxy
 from slipstream.operate.stack import CONFIG_ENV
+from slipstream.operate.starter import FILE
 
-FILE = "slipstream.toml"
 WITH_VALUE = ("--config", "--set", "--url", "--key")
 MOMENT = "an age (2h, 7d), a date or seconds since the epoch"
 HOISTED = (*WITH_VALUE, "--json")
@@ -48,9 +48,21 @@ def hoist(argv: Sequence[str]) -> list[str]:
     return [*rest[:at], *shared, *rest[at:]]
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help="TOML file; default: slipstream.toml here, if there is one")
-    parser.add_argument("--set", metavar="SECTION.NAME=VALUE", action="append", default=[], help="override one setting")
+def add_config(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
+    """``again``: for a verb of a command that has these options, so that its help shows them too."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        default=argparse.SUPPRESS if again else None,
+        help="TOML file; default: slipstream.toml here, if there is one",
+    )
+    parser.add_argument(
+        "--set",
+        metavar="SECTION.NAME=VALUE",
+        action="append",
+        default=argparse.SUPPRESS if again else [],
+        help="override one setting",
+    )
 
 
 def add_profile(parser: argparse.ArgumentParser) -> None:
@@ -76,8 +88,9 @@ def child_env(config: Config) -> dict[str, str]:
     return {CONFIG_ENV: config.model_dump_json()}
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
+def add_json(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
+    default = argparse.SUPPRESS if again else False
+    parser.add_argument("--json", action="store_true", default=default, help="print JSON")
 
 
 def add_since(parser: argparse.ArgumentParser, default: str | None = None) -> None:
@@ -89,18 +102,21 @@ def since(args: argparse.Namespace) -> float | None:
     return parse_moment(args.since) if args.since else None
 
 
-def add_url(parser: argparse.ArgumentParser) -> None:
+def add_url(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
+    default = argparse.SUPPRESS if again else None
     parser.add_argument(
-        "--url", help="the proxy; default: SLIPSTREAM_URL, else the configuration's, else OPENAI_BASE_URL"
+        "--url",
+        default=default,
+        help="the proxy; default: SLIPSTREAM_URL, else the configuration's, else OPENAI_BASE_URL",
     )
-    parser.add_argument("--key", help="an API key (SLIPSTREAM_API_KEY)")
+    parser.add_argument("--key", default=default, help="an API key (SLIPSTREAM_API_KEY)")
 
 
-def add_client(parser: argparse.ArgumentParser) -> None:
+def add_client(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
     """For commands that ask a running proxy."""
-    add_config(parser)
-    add_url(parser)
-    add_json(parser)
+    add_config(parser, again=again)
+    add_url(parser, again=again)
+    add_json(parser, again=again)
 
 
 def proxy_url(args: argparse.Namespace) -> str | None:

@@ -4,10 +4,13 @@ import argparse
 import os
 from pathlib import PurePath
 
+from slipstream.cli.common import add_config
+
 SHELLS = ("bash", "zsh", "fish", "powershell")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)  # counts for nothing here, and is no shell
     parser.add_argument("shell", nargs="?", choices=SHELLS, help="default: by SHELL")
     parser.epilog = 'bash and zsh: eval "$(slipstream completion)"; fish: slipstream completion fish | source'
 

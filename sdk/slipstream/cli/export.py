@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +50,10 @@ def run(args: argparse.Namespace) -> int:
             out.writelines(watched(parts, progress, args.format) if progress else parts)
             out.flush()
         if part:  # a whole file or none
+            size = part.stat().st_size
             part.rename(args.out)
+            if args.json:
+                print(json.dumps({"file": args.out, "format": args.format, "bytes": size}))
     except BrokenPipeError:
         raise
     except OSError as e:

@@ -10,7 +10,7 @@ from slipstream.config import load_config
 from slipstream.errors import ConfigError
 from slipstream.operate.frameworks import BY_NAME, detect
 from slipstream.operate.profiles import PROFILES
-from slipstream.operate.starter import Answers, gpu_gib, model_for, next_steps, render
+from slipstream.operate.starter import Answers, gpu_gib, model_for, next_steps, render, settings_of
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--judge", metavar="MODEL", help="a LiteLLM model scores the runs; default: you post rewards")
     parser.add_argument("--profile", choices=sorted(PROFILES), help="default: small without a GPU, else agents")
     parser.add_argument("--port", type=int, default=8100)
-    parser.add_argument("--out", metavar="FILE", default=FILE)
+    parser.add_argument("--out", "--config", metavar="FILE", default=FILE, help=f"what is written; default: {FILE}")
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
     parser.add_argument("--yes", action="store_true", help="ask nothing: flags, and what is detected")
     add_json(parser)
@@ -52,7 +52,7 @@ def gather(args: argparse.Namespace, *, interactive: bool) -> Answers:
             judge = ask("The judge (a LiteLLM name)", "openai/gpt-5-mini")
         profile = args.profile or ask("Profile", profile, tuple(PROFILES))
     name = args.name or Path(model).expanduser().resolve().name
-    return Answers(model, name, framework, judge, profile, args.port, share=False)
+    return Answers(model, name, framework, judge, profile, args.port, share=False, file=args.out)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,11 +61,11 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{path} is there already: --force writes over it, --out writes elsewhere")
     answers = gather(args, interactive=sys.stdin.isatty() and not args.yes)
     text = render(answers)
+    load_config(env={}, base=settings_of(answers))  # what is written can be read
     try:
         path.write_text(text)
     except OSError as e:
         raise ConfigError(f"{path}: {e.strerror}") from e
-    load_config(path, env={})  # what is written can be read
     if args.json:
         print(
             json.dumps(

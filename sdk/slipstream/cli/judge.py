@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import argparse
 
-from slipstream.cli.common import add_config, add_url, need, proxy_url, read_config
+from slipstream.cli.common import add_config, add_json, add_url, need, proxy_url, read_config
 from slipstream.errors import ConfigError
 from slipstream.log import setup_logging
 
@@ -10,6 +10,7 @@ from slipstream.log import setup_logging
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_url(parser)
+    add_json(parser)
     parser.add_argument("--model", help="LiteLLM model, as judge.model")
     sub = parser.add_subparsers(dest="action")
     evaluate = sub.add_parser("eval", help="measure a judge against episodes whose truth is known")
@@ -21,12 +22,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     show = sub.add_parser("show", help="print one judgement: scores, reasons, votes, spread, cost, prompt")
     show.add_argument("group", help="the group's id (an episode's `group`)")
     show.add_argument("--prompt", action="store_true", help="print the prompt too")
-    show.add_argument("--json", action="store_true", help="JSON in place of text")
     rerun = sub.add_parser("rerun", help="score stored episodes again, as new rows")
     rerun.add_argument("--since", default="24h", help="an age (90m, 24h, 7d), a date or seconds since the epoch")
     rerun.add_argument("--rubric", help="text or file")
     rerun.add_argument("--task", help="only tasks of this glob")
     rerun.add_argument("--name", help="reward name to store under; default judge.name")
+    for verb in (evaluate, show, rerun):
+        add_config(verb, again=True)
+        add_url(verb, again=True)
+    add_json(show, again=True)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import sys
 
 from slipstream.cli.common import add_config, add_json, need, read_config, table, when
 from slipstream.errors import ConfigError, SlipstreamError
+from slipstream.operate.running import running_proxy
 
 SCOPES = ("inference", "reward", "grade", "judge", "trainer", "viewer", "admin")
 
@@ -22,6 +23,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     sub.add_parser("list", help="their names, scopes and dates; never the keys")
     gone = sub.add_parser("revoke", help="end a key at once")
     gone.add_argument("id")
+    for verb in sub.choices.values():
+        add_config(verb, again=True)
+        add_json(verb, again=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,10 +39,12 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps({"id": key_id, "key": secret, "name": args.name, "scopes": scopes}))
             return 0
-        print(f"{secret}\n(id {key_id}; only its hash is kept, so write it down now)")
-        if len(keys) == 1 and (config.root / "proxy.json").exists():
+        print(f"{secret}\n(id {key_id}; only its hash is kept, in {keys.path}, so write it down now)")
+        if len(keys) == 1 and (url := running_proxy(config.root)):
             print(
-                "the proxy that runs was started without keys: it asks for them from its next start on", file=sys.stderr
+                f"this is the first key, so the proxy at {url} asks everybody for one from now on: give it to your "
+                "agents (OPENAI_API_KEY) and to the commands (SLIPSTREAM_API_KEY, or --key)",
+                file=sys.stderr,
             )
         return 0
     if args.action == "revoke":

@@ -20,56 +20,68 @@ class Framework(NamedTuple):
 
 FRAMEWORKS = (
     Framework(
-        "langgraph", "langgraph", 'llm = ChatOpenAI(model="{model}", base_url="{url}", default_headers={headers})'
+        "langgraph",
+        "langgraph",
+        'llm = ChatOpenAI(model="{model}", base_url="{url}", api_key="none", default_headers={headers})',
     ),
     Framework(
         "openai-agents",
         "agents",
-        'set_default_openai_client(AsyncOpenAI(base_url="{url}"))\n'
+        'set_default_openai_client(AsyncOpenAI(base_url="{url}", api_key="none"))\n'
         'set_default_openai_api("chat_completions")\n'
         'Agent(model="{model}", model_settings=ModelSettings(extra_headers={headers}), ...)',
     ),
     Framework(
         "pydantic-ai",
         "pydantic_ai",
-        'model = OpenAIChatModel("{model}", provider=OpenAIProvider(base_url="{url}"))\n'
+        'model = OpenAIChatModel("{model}", provider=OpenAIProvider(base_url="{url}", api_key="none"))\n'
         'agent.run_sync(prompt, model_settings={{"extra_headers": {headers}}})',
     ),
-    Framework("crewai", "crewai", 'llm = LLM(model="openai/{model}", base_url="{url}", extra_headers={headers})'),
+    Framework(
+        "crewai",
+        "crewai",
+        'llm = LLM(model="openai/{model}", base_url="{url}", api_key="none", extra_headers={headers})',
+    ),
     Framework(
         "autogen",
         "autogen_ext",
-        'client = OpenAIChatCompletionClient(model="{model}", base_url="{url}", '
+        'client = OpenAIChatCompletionClient(model="{model}", base_url="{url}", api_key="none", '
         "default_headers={headers}, model_info=...)",
     ),
-    Framework("agno", "agno", 'model = OpenAILike(id="{model}", base_url="{url}", extra_headers={headers})'),
     Framework(
-        "smolagents",
-        "smolagents",
-        'model = OpenAIServerModel("{model}", api_base="{url}", client_kwargs={{"default_headers": {headers}}})',
+        "agno", "agno", 'model = OpenAILike(id="{model}", base_url="{url}", api_key="none", extra_headers={headers})'
     ),
-    Framework("dspy", "dspy", 'lm = dspy.LM("openai/{model}", api_base="{url}", extra_headers={headers})'),
+    Framework(
+        "smolagents",
+        "smolagents",
+        'model = OpenAIServerModel("{model}", api_base="{url}", api_key="none", client_kwargs={{"default_headers": {headers}}})',
+    ),
+    Framework(
+        "dspy", "dspy", 'lm = dspy.LM("openai/{model}", api_base="{url}", api_key="none", extra_headers={headers})'
+    ),
     Framework(
         "instructor",
         "instructor",
-        'client = instructor.from_openai(OpenAI(base_url="{url}", default_headers={headers}))',
+        'client = instructor.from_openai(OpenAI(base_url="{url}", api_key="none", default_headers={headers}))',
     ),
     Framework(
         "vercel-ai",
         None,
-        'const slipstream = createOpenAI({{ baseURL: "{url}", headers: {headers} }});\nslipstream.chat("{model}")',
+        'const slipstream = createOpenAI({{ baseURL: "{url}", apiKey: "none", headers: {headers} }});\nslipstream.chat("{model}")',
     ),
     Framework("llm", "llm", "# the task and the run stand in the address\nllm -m {model} …   # api_base: {tagged}"),
     Framework(
         "litellm",
         "litellm",
-        'litellm.completion(model="openai/{model}", api_base="{url}", extra_headers={headers}, messages=...)',
+        'litellm.completion(model="openai/{model}", api_base="{url}", api_key="none", extra_headers={headers}, messages=...)',
     ),
-    Framework("anthropic", "anthropic", 'client = Anthropic(base_url="{root}", default_headers={headers})'),
+    Framework(
+        "anthropic", "anthropic", 'client = Anthropic(base_url="{root}", api_key="none", default_headers={headers})'
+    ),
     Framework(
         "openai",
         "openai",
-        'client = OpenAI(base_url="{url}")\n'
+        'client = OpenAI(base_url="{url}", api_key="none")\n'
         'client.chat.completions.create(model="{model}", extra_headers={headers}, messages=...)',
     ),
     Framework(
@@ -77,7 +89,7 @@ FRAMEWORKS = (
         None,
         (
             "# the task and the run stand in the address, where your agent can set nothing else\nexport "
-            "OPENAI_BASE_URL={tagged}"
+            "OPENAI_BASE_URL={tagged} OPENAI_API_KEY=none"
         ),
     ),
 )

@@ -52,7 +52,7 @@ TOOL_TOKENS = {
     "mistral": ("[TOOL_CALLS]",),
     "deepseek_v3": ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
 }
-REASONING_TOKENS = {"deepseek_r1": ("<think>", "</think>"), "olmo3": ("Ġ</",)}
+REASONING_TOKENS = {"deepseek_r1": ("<think>", "</think>"), "olmo3": ("Ġ</", "</", "think", ">")}
 """Tokens without which vLLM refuses to start with the parser. The others read text, and need none."""
 TEMPLATE_CALLS = (("<function=", "qwen3_xml"), ("<arg_key>", "glm45"), ("", "hermes"))
 """How calls inside of ``<tool_call>`` look, and what reads them."""
@@ -71,7 +71,7 @@ class ModelFiles:
 
     def has(self, token: str) -> bool:
         """Whether the tokenizer has the token, as far as can be seen."""
-        return self.vocabulary is None or any(t in self.vocabulary for t in (token, json.dumps(token)[1:-1]))
+        return self.vocabulary is None or any(t in self.vocabulary for t in (f'"{token}"', json.dumps(token)))
 
     def missing(self, tokens: tuple[str, ...]) -> str | None:
         return next((t for t in tokens if not self.has(t)), None)

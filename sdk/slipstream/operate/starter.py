@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ MODELS = (
     (78.0, "Qwen/Qwen3-14B"),
 )
 """GiB of GPU memory from which the trainer fits beside vLLM."""
+FILE = "slipstream.toml"
+"""What every command reads where it lies in the folder."""
 NOTES = {
     "engine": "the model that is served and trained",
     "engine.model": "a folder, or a name on the Hugging Face hub",
@@ -48,6 +51,13 @@ class Answers:
     profile: str
     port: int = 8100
     share: bool = False
+    file: str = FILE
+    """What is written."""
+
+    @property
+    def up(self) -> str:
+        """The command that starts everything from the file."""
+        return "slipstream up" if self.file == FILE else f"slipstream up --config {shlex.quote(self.file)}"
 
 
 def gpu_gib() -> float:
@@ -89,7 +99,7 @@ def render(answers: Answers) -> str:
     """The file's text."""
     lines = [
         (
-            "# Written by `slipstream init`. `slipstream up` in this folder reads it; `slipstream config` "
+            f"# Written by `slipstream init`. `{answers.up}` in this folder reads it; `slipstream config` "
             "lists every setting."
         ),
         f"# Profile {answers.profile}: {PROFILES[answers.profile].text}.",
@@ -113,7 +123,7 @@ def next_steps(answers: Answers) -> list[str]:
     root = f"http://127.0.0.1:{answers.port}"
     steps = [
         "1. Start everything:",
-        "     slipstream up",
+        f"     {answers.up}",
         f"2. Point your agent at the proxy ({answers.framework}). run_id: one id a run. task: what it was asked.",
         *(f"     {line}" for line in lines_for(answers.framework, answers.name, root)),
     ]

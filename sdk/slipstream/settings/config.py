@@ -18,7 +18,10 @@ from slipstream.settings.trainer import TrainerConfig
 
 
 class Config(Section):
-    data_dir: str = Field("slipstream-data", description="Folder of spool, store, adapters, checkpoints.")
+    data_dir: str = Field(
+        "slipstream-data",
+        description="Folder of spool, store, adapters, checkpoints; in a file it is relative to the file's folder.",
+    )
     proxy: ProxyConfig = Field(default_factory=ProxyConfig)
     engine: EngineConfig = Field(default_factory=EngineConfig)
     models: dict[str, ModelRoute] = Field(default_factory=dict, description="Name pattern (glob) → what answers.")

@@ -47,7 +47,7 @@ ASKING = {
     "annotate": ["annotate", "new prompt"],
     "sql": ["sql", "select 1"],
 }
-JSON = [*ASKING, "keys add", "keys list", "config", "doctor"]
+JSON = [*ASKING, "keys add", "keys list", "config", "doctor", "backup"]
 ALL = {**LOCAL, **ASKING}
 
 
@@ -100,17 +100,53 @@ def test_the_proxy_that_is_asked(server: Server, name: str, capsys: pytest.Captu
 @pytest.mark.parametrize("name", JSON)
 def test_json(server: Server, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     fill_all(server)
-    url = ["--url", server.url] if name in ASKING or name == "doctor" else []
+    url = ["--url", server.url] if name in ASKING or name in ("doctor", "backup") else []
     for argv in orders([*ALL[name], *url], "--json"):
         assert main(argv) in {0, 1}, argv
         out = capsys.readouterr().out
         [json.loads(line) for line in out.splitlines()] if name == "export" else json.loads(out)
 
 
+def test_an_export_to_a_file_says_so_as_json(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    fill_all(server)
+    assert main(["export", "--format", "sft", "--out", "o.jsonl", "--json", "--url", server.url]) == 0
+    size = Path("o.jsonl").stat().st_size
+    assert json.loads(capsys.readouterr().out) == {"file": "o.jsonl", "format": "sft", "bytes": size}
+
+
+VERBS = ["adapters list", "adapters promote", "adapters push", "keys add", "keys revoke", "judge show", "judge eval"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb_lists_what_it_takes(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*verb.split(), "--help"])
+    said = capsys.readouterr().out
+    shared = ["--config", "--set"]
+    shared += [] if verb == "judge eval" else ["--json"]
+    shared += [] if verb.startswith("keys") else ["--url", "--key"]
+    assert all(option in said for option in shared)
+
+
+def test_judge_show_takes_json_wherever_it_stands(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in orders(["judge", "show", "g1", "--url", server.url], "--json"):
+        assert main(argv) == 1  # there is no such group
+        assert "unrecognized" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_completion_takes_a_configuration(at: int, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("c.toml").write_text("")
+    argv = ["completion", "bash"]
+    assert main([*argv[:at], "--config", "c.toml", *argv[at:]]) == 0
+    assert "slipstream" in capsys.readouterr().out
+
+
 def fill_all(server: Server) -> None:
     fill(server)
     server.on("GET", "/export", '{"messages": []}\n')
     server.on("POST", "/import", {})
+    server.on("GET", "/backup", b"tar")
     server.on("POST", "/sql", {"columns": ["a"], "rows": [[1]]})
     server.on("GET", "/healthz", {})
     assert ADAPTER["name"] == "inbox@1" and EPISODE["id"] == "e1"
@@ -141,7 +177,7 @@ def test_since_takes_an_age(server: Server, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_what_a_command_does_not_take_is_refused() -> None:
-    for argv in (["--json", "up"], ["--url", "http://h", "config"], ["completion", "--config", "x"]):
+    for argv in (["--json", "up"], ["--url", "http://h", "config"], ["completion", "x"]):
         with pytest.raises(SystemExit) as e:
             main(argv)
         assert e.value.code == 2

@@ -56,3 +56,19 @@ def test_questions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 def test_a_place_that_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "--yes", "--out", "no/such/folder.toml"]) == 2
     assert "no/such/folder.toml: No such file" in capsys.readouterr().err
+
+
+def test_what_cannot_be_leaves_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--yes", "--out", "d.toml", "--port", "99999"]) == 2
+    assert "proxy.port" in capsys.readouterr().err
+    assert not Path("d.toml").exists()
+    assert main(["init", "--yes", "--out", "d.toml", "--port", "9999"]) == 0
+
+
+def test_a_file_of_another_name_is_what_up_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--yes", "--out", "my own.toml"]) == 0
+    command = "slipstream up --config 'my own.toml'"
+    assert command in capsys.readouterr().out
+    assert command in Path("my own.toml").read_text().splitlines()[0]
+    assert main(["--config", "b.toml", "init", "--yes"]) == 0
+    assert "slipstream up --config b.toml" in capsys.readouterr().out and Path("b.toml").exists()

@@ -7,6 +7,7 @@ import pytest
 
 from slipstream.cli import main
 from slipstream.cli.keys import SCOPES
+from slipstream.operate.running import announce_proxy
 
 
 def keys(*args: str) -> int:
@@ -59,9 +60,11 @@ def test_limits_that_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_first_key_of_a_proxy_that_runs_without(capsys: pytest.CaptureFixture[str]) -> None:
     Path("data").mkdir()
-    Path("data/proxy.json").write_text("{}")
+    announce_proxy(Path("data"), "http://127.0.0.1:8123")
     assert keys("add", "ci") == 0
-    assert "next start" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "http://127.0.0.1:8123 asks everybody for one from now on" in said and "OPENAI_API_KEY" in said
+    assert "next start" not in said
     assert keys("add", "ci") == 0
     assert capsys.readouterr().err == ""
 

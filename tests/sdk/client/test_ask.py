@@ -59,7 +59,7 @@ def test_an_answer_that_does_not_fit_names_the_model() -> None:
 
 @pytest.mark.parametrize(
     ("given", "quoted"),
-    [("inbox@12", "inbox@12"), ("a/b", "a%2Fb"), ("..", ".."), ("a?b#c", "a%3Fb%23c"), ("ä ~", "%C3%A4%20~")],
+    [("inbox@12", "inbox@12"), ("a/b", "a%2Fb"), ("..", "%2E%2E"), ("a?b#c", "a%3Fb%23c"), ("ä ~", "%C3%A4%20~")],
 )
 def test_an_id_is_one_part_of_a_path(given: str, quoted: str) -> None:
     assert part(given) == quoted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ def test_lines(name: str) -> None:
     assert "http://127.0.0.1:8100" in text
     assert "x-slipstream-episode" in text or "/e/RUN_ID/" in text
     assert "x-slipstream-task" in text or "/t/TASK/" in text
+    if name != "llm":  # its key stands in its own file
+        assert re.search(r"(api_?key|OPENAI_API_KEY)\W+none", text, re.IGNORECASE), (
+            "a client without a key ends at once"
+        )
     if name not in OTHER_LANGUAGES:
         ast.parse(text.replace(", ...)", ")"))
 
