@@ -5,12 +5,12 @@ import json
 import sys
 from pathlib import Path
 
-from slipstream.cli.common import FILE, add_json
+from slipstream.cli.common import add_json
 from slipstream.config import load_config
 from slipstream.errors import ConfigError
 from slipstream.operate.frameworks import BY_NAME, detect
 from slipstream.operate.profiles import PROFILES
-from slipstream.operate.starter import Answers, gpu_gib, model_for, next_steps, render, settings_of
+from slipstream.operate.starter import FILE, Answers, gpu_gib, model_for, next_steps, render, settings_of
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import sys
 
 from slipstream.cli.common import add_config, add_json, need, read_config, table, when
 from slipstream.errors import ConfigError, SlipstreamError
-from slipstream.operate.running import running_proxy
+from slipstream.operate.proxy_file import running_proxy
 
 SCOPES = ("inference", "reward", "grade", "judge", "trainer", "viewer", "admin")
 

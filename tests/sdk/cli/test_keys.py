@@ -4,10 +4,10 @@ import stat
 from pathlib import Path
 
 import pytest
-from slipstream.operate.running import announce_proxy
 
 from slipstream.cli import main
 from slipstream.cli.keys import SCOPES
+from slipstream.operate.proxy_file import announce_proxy
 
 
 def keys(*args: str) -> int:
