@@ -54,7 +54,8 @@ FRAMEWORKS = (
     Framework(
         "smolagents",
         "smolagents",
-        'model = OpenAIServerModel("{model}", api_base="{url}", api_key="none", client_kwargs={{"default_headers": {headers}}})',
+        'model = OpenAIServerModel("{model}", api_base="{url}", api_key="none", '
+        'client_kwargs={{"default_headers": {headers}}})',
     ),
     Framework(
         "dspy", "dspy", 'lm = dspy.LM("openai/{model}", api_base="{url}", api_key="none", extra_headers={headers})'
@@ -67,13 +68,15 @@ FRAMEWORKS = (
     Framework(
         "vercel-ai",
         None,
-        'const slipstream = createOpenAI({{ baseURL: "{url}", apiKey: "none", headers: {headers} }});\nslipstream.chat("{model}")',
+        'const slipstream = createOpenAI({{ baseURL: "{url}", apiKey: "none", '
+        'headers: {headers} }});\nslipstream.chat("{model}")',
     ),
     Framework("llm", "llm", "# the task and the run stand in the address\nllm -m {model} …   # api_base: {tagged}"),
     Framework(
         "litellm",
         "litellm",
-        'litellm.completion(model="openai/{model}", api_base="{url}", api_key="none", extra_headers={headers}, messages=...)',
+        'litellm.completion(model="openai/{model}", api_base="{url}", api_key="none", '
+        "extra_headers={headers}, messages=...)",
     ),
     Framework(
         "anthropic", "anthropic", 'client = Anthropic(base_url="{root}", api_key="none", default_headers={headers})'
