@@ -15,6 +15,8 @@ from slipstream_proxy.store.driver import QueryError
 from slipstream_proxy.store.queries import public
 from slipstream_proxy.store.user_query import MEMORY, RESULT_BYTES, QueryRequest
 
+THREADS = 2
+"""DuckDB's, whatever the machine has: each takes address space, and 32 of them took all that a query may have."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -38,7 +40,7 @@ def run_duckdb(request: QueryRequest) -> SqlResult:
     say("ready")
     sys.stdin.readline()
     try:
-        con = duckdb.connect(request["database"], read_only=True, config=request["config"])
+        con = duckdb.connect(request["database"], read_only=True, config={**request["config"], "threads": str(THREADS)})
         con.execute("SET enable_external_access = false")
         con.execute("SET lock_configuration = true")
         con.execute("BEGIN TRANSACTION READ ONLY")

@@ -23,6 +23,8 @@ MEMORY = 2**30
 RESULT_BYTES = 64 * 2**20
 START = 10.0
 """Seconds that the process may take to start and to open the database."""
+FRUGAL = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""Address space is what is bounded, and by default arenas and numpy's threads take it by the number of cores."""
 SPARE = 0.5
 """Seconds beyond the query's time-out after which its process is killed."""
 
@@ -51,7 +53,9 @@ class BoundedQuery:
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "slipstream_proxy.store.query_process"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env={**os.environ, **FRUGAL}
+        )
         self._say(self._request)
         self._expect(b"ready", START)
         return self

@@ -1,5 +1,11 @@
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
+import time
+from pathlib import Path
+
 import pytest
 from tests.support.records import call
 
@@ -18,3 +24,35 @@ def test_values_come_as_json(store):
     got = store.sql("select episode, ts, cast(null as text) as nothing, 1.5 as number from calls", 10, 30)
     ((episode, ts, nothing, number),) = got.rows
     assert (episode, isinstance(ts, float), nothing, number) == ("a", True, None, 1.5)
+
+
+def threads_of_children() -> list[int]:
+    """Threads of each query process that this process has started."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
+            if int(status["PPid"]) == os.getpid() and b"query_process" in (folder / "cmdline").read_bytes():
+                found.append(int(status["Threads"]))
+    return found
+
+
+def test_threads_do_not_grow_with_the_machine(store):
+    """Each thread takes address space, which is what is bounded: with 32 cores no query had enough."""
+    store.ingest([call(f"e{i}") for i in range(50)], {})
+    slow = "select count(*) from calls a, calls b, calls c, calls d, calls e, calls f where a.ts + b.ts > f.ts"
+
+    def ask() -> None:
+        with contextlib.suppress(QueryError):
+            store.sql(slow, 10, 3)
+
+    asking, most = threading.Thread(target=ask), 0
+    asking.start()
+    while asking.is_alive():
+        most = max([most, *threads_of_children()])
+        time.sleep(0.02)
+    asking.join()
+    own = 10  # the main thread, the timer that ends the query, and DuckDB's eight for reading and writing
+    assert 1 <= most <= own + query_process.THREADS
+    stack_and_arena = 72 * 2**20
+    assert query_process.THREADS * stack_and_arena < query_process.MEMORY / 4  # type: ignore[attr-defined]
