@@ -88,6 +88,6 @@ def test_a_shortened_step_lies_on_the_way_back() -> None:
     with torch.no_grad():
         for p in model.parameters():
             p.add_(4.0)
-    before.shorten(model, 0.25)
+    before.resize(model, 0.25)
     for n, p in model.named_parameters():
         torch.testing.assert_close(p.detach(), start[n] + 1.0)

@@ -17,6 +17,7 @@ from slipstream_trainer.learning_rate import (
     HIGHEST,
     LOWEST,
     STILL_AFTER,
+    TOO_SHORT,
     UP,
     Reach,
     StepPace,
@@ -145,5 +146,23 @@ def test_real_models_of_any_width_rank_and_alpha_move_by_the_target(
 
 @pytest.mark.parametrize(("kl", "share"), [(0.002, 1.0), (0.0059, 1.0), (0.012, 0.5), (1e9, 0.05), (math.inf, 0.05)])
 def test_only_a_step_of_more_than_twice_its_target_is_cut(kl: float, share: float) -> None:
-    assert StepPace().cut(TrainerConfig(), Reach(1e-3, 0.003), kl) == pytest.approx(share)
-    assert StepPace().cut(TrainerConfig(learning_rate=1e-4), Reach(1e-3, 0.003), kl) == 1.0
+    assert StepPace().resize(TrainerConfig(), Reach(1e-3, 0.003), kl) == pytest.approx(share)
+    assert StepPace().resize(TrainerConfig(learning_rate=1e-4), Reach(1e-3, 0.003), kl) == 1.0
+
+
+@pytest.mark.parametrize("power", [2.0, 3.0, 4.0, 6.0])
+@pytest.mark.parametrize("times", [2.5, 10.0, 60.0])
+def test_a_shortened_step_ends_near_its_target_however_fast_kl_grows(power: float, times: float) -> None:
+    reach = Reach(1e-3, 0.003)
+    full = times * reach.target_kl
+    share, kl = 1.0, full
+    for _ in range(3):
+        share *= StepPace().resize(TrainerConfig(), reach, kl, share, full)
+        kl = full * share**power
+    assert TOO_SHORT * reach.target_kl <= kl <= 1.01 * reach.target_kl
+    assert share < 1
+
+
+def test_a_step_never_becomes_longer_than_it_was() -> None:
+    assert StepPace().resize(TrainerConfig(), Reach(1e-3, 0.003), 1e-9, share=0.5, full=0.0061) <= 2.0
+    assert StepPace().resize(TrainerConfig(), Reach(1e-3, 0.003), 1e-9) == 1.0

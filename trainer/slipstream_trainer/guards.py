@@ -92,12 +92,12 @@ class Snapshot:
         name = next(n for n in (*trained, *ours) if trained.get(n) != ours.get(n))
         return f"{name} has shape {ours.get(name)}, the model's has {trained.get(name)}"
 
-    def shorten(self, model: torch.nn.Module, share: float) -> None:
-        """Take back all of the step since then but ``share`` (0 to 1). The optimiser's state stays."""
+    def resize(self, model: torch.nn.Module, factor: float) -> None:
+        """Multiply the length of the step since then. The optimiser's state stays."""
         with torch.no_grad():
             for n, p in model.named_parameters():
                 if p.requires_grad:
-                    p.copy_(torch.lerp(self.weights[n].to(p.device), p, share))
+                    p.copy_(torch.lerp(self.weights[n].to(p.device), p, factor))
 
     def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Settings of the optimiser (weight decay) stay those of this process, not those of the snapshot's."""

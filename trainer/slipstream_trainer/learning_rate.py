@@ -41,7 +41,11 @@ HIGHEST, LOWEST = 4.0, 1 / 64
 HALVE_AFTER = 2
 """Undone steps in a row after which a rate that was set by hand halves."""
 TOO_FAR = 2.0
-"""A step with more than so many times its target KL is shortened until it has its target."""
+"""A step with more than so many times its target KL is shortened to its target."""
+TOO_SHORT = 0.7
+"""A shortened step with less than this share of its target KL becomes longer again."""
+QUADRATIC, STEEPEST = 2.0, 8.0
+"""Power of a step's length with which KL grows: what is expected of a small step, and the most that is believed."""
 NEAR_ZERO = 0.01
 """Share of its target below which a step's KL counts as near zero."""
 STILL_AFTER = 3
@@ -91,11 +95,22 @@ class StepPace:
             rate *= math.sqrt(share)
         return Reach(rate, per_token * share)
 
-    def cut(self, t: TrainerConfig, reach: Reach, kl: float) -> float:
-        """Share of a step with that KL that may stay: KL grows with its square. A rate set by hand is not cut."""
-        if not steers(t) or not kl > TOO_FAR * reach.target_kl:
+    def resize(self, t: TrainerConfig, reach: Reach, kl: float, share: float = 1.0, full: float = math.inf) -> float:
+        """What to multiply a step's length by; 1: it stays, as with a rate set by hand.
+
+        ``kl``: of the step as it is now, which is ``share`` of one that had the KL ``full``. Where KL grew faster than
+        with the square of the length, what was cut is too short, and becomes longer again.
+        """
+        too_short = share < 1 and 0 < kl < TOO_SHORT * reach.target_kl
+        if not steers(t) or not (kl > TOO_FAR * reach.target_kl or too_short):
             return 1.0
-        return max(0.05, math.sqrt(reach.target_kl / kl)) if math.isfinite(kl) else 0.05
+        if not math.isfinite(kl):
+            return 0.05
+        power = QUADRATIC
+        if share < 1:
+            seen = math.log(full / kl) / -math.log(share) if math.isfinite(full) else STEEPEST / 2
+            power = min(STEEPEST, max(QUADRATIC, seen))
+        return min(1 / share, max(0.05, float((reach.target_kl / kl) ** (1 / power))))
 
     def note(self, t: TrainerConfig, reach: Reach, kl: float, *, undone: bool) -> None:
         """After a step that was taken, or undone."""

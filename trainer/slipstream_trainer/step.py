@@ -29,8 +29,8 @@ from slipstream_trainer.work import Work
 
 CHECK_TOKENS = 2048
 """Computed tokens on which a step's KL and entropy are looked at again, at least a micro-batch of each process."""
-MOST_CUTS = 3
-"""Times that one step is shortened and looked at again."""
+MOST_CHANGES = 3
+"""Times that one step's length is changed and looked at again."""
 LAYOUTS: dict[str, Layout] = {"auto": "auto", "merged": "merged", "frugal": "merged", "tree": "tree"}
 
 
@@ -167,16 +167,16 @@ def _bounded(
 ) -> tuple[float, float, float]:
     """(KL of the step as the optimiser made it, KL after shortening, entropy after). Adam's steps follow gradients
     of the past, so one batch can move the policy many times as far as was meant. Such a step keeps its direction and
-    loses length.
+    loses length. One that lost too much of it gets some back.
     """
     full, entropy = _look_again(trainer, work)
     kl, share = full, 1.0
-    for _ in range(MOST_CUTS):
-        cut = pace.cut(trainer.config.trainer, reach, kl)
-        if cut >= 1:
+    for left in reversed(range(MOST_CHANGES)):
+        factor = pace.resize(trainer.config.trainer, reach, kl, share, full)
+        if factor == 1 or (factor > 1 and not left):  # what becomes longer is looked at once more
             break
-        before.shorten(trainer.model, cut)
-        share *= cut
+        before.resize(trainer.model, factor)
+        share *= factor
         kl, entropy = _look_again(trainer, work)
     if share < 1:
         figures |= {"shortened": share, "kl_full": full}
