@@ -70,7 +70,7 @@ class Plane:
         self.models = ModelMap(config)
         urls, timeout = config.engine.urls, proxy.upstream_timeout
         self.hangs = HangTable(urls, timeout, config.root / "hangs" if several else None, number)
-        self.live = LiveView(config, self.hangs)
+        self.live = LiveView(config, self.hangs, self._look)
         self.holding = Holding(self.live, self.metrics, proxy.upstream_timeout)
         self.link = ControlLink(config.socket, self.live)
         self.pins = EpisodePins(self.live, self.link, self.metrics)
@@ -81,7 +81,6 @@ class Plane:
             engine_key=config.engine.api_key, connect_timeout=proxy.connect_timeout, timeout=timeout, hangs=self.hangs
         )
         self.probe = EngineProbe(self.live, self.pools)
-        self.live.changed = self._look
         self.spool = SpoolWriter(
             config.spool_dir,
             f"data{number}",

@@ -27,7 +27,7 @@ BLOCKED = (
 
 def open_file(path: Path, config: dict[str, str]) -> duckdb.DuckDBPyConnection:
     """Open the file, or make it. Raises DuckDB's own errors."""
-    con = duckdb.connect(str(path), config=config)
+    con = duckdb.connect(str(path), config={**config})
     try:
         # A query offered to users may run `read_text`: nothing outside the file can be reached, and nobody can
         # change that.

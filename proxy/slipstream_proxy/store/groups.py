@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -84,8 +84,8 @@ class GroupTable:
         self.db = db
         self.rules = rules
         self.recent = RecentRuns()
-        self.changed: Callable[[Collection[str]], None] = lambda _: None
-        """Told of groups that may have become complete, or whose episodes may lack other rewards than before."""
+        self.unjudged: dict[tuple[str, ...], set[str]] = {}
+        """Reward names that a judge asked for → groups that may lack one. A complete one that is not there has them."""
 
     def join(self, tx: Tx, ended: Collection[EpisodeRow], now: float) -> list[str]:
         """Episodes that have just ended join the forming group of their bucket; a full one is complete.
@@ -118,6 +118,11 @@ class GroupTable:
         tx.update("t_groups", ("id",), ("n",), [item for item in sizes.items() if item[0] not in new])
         return [group for group, n in sizes.items() if n >= self.rules.group_size]
 
+    def _changed(self, groups: Collection[str]) -> None:
+        """They may have become complete, or their episodes may lack other rewards than before."""
+        for lacking in self.unjudged.values():
+            lacking.update(groups)
+
     def write_members(self, tx: Tx, eps: Collection[EpisodeRow]) -> None:
         """Write down which groups these episodes have joined. Apart from their other columns: an index has this one."""
         tx.update("t_episodes", ("eid",), ("grp",), [(ep.eid, ep.grp) for ep in eps if ep.grp is not None])
@@ -131,7 +136,7 @@ class GroupTable:
     def complete(self, tx: Tx, groups: Collection[str], now: float) -> None:
         """Forming groups are complete. Groups of split ``eval`` are for the judge alone."""
         if groups:
-            self.changed(groups)
+            self._changed(groups)
             sql = f"""UPDATE t_groups SET state = CASE WHEN split = 'train' THEN 'waiting_reward' ELSE 'eval' END,
                 completed = ?
                 WHERE state = 'forming' AND id {IN}"""
@@ -144,7 +149,7 @@ class GroupTable:
 
     def mark_ready(self, tx: Tx, groups: Collection[str], now: float) -> None:
         """Mark those of these groups as ready that are complete, with every episode done and rewarded."""
-        self.changed(groups)
+        self._changed(groups)
         waiting = f"SELECT 1 FROM t_groups WHERE state = 'waiting_reward' AND id {IN} LIMIT 1"
         if groups and tx.all(waiting, (list(groups),)):
             sql = f"""UPDATE t_groups SET state = 'ready', ready_at = ? WHERE state = 'waiting_reward' AND n > 0

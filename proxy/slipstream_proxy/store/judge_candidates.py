@@ -49,11 +49,10 @@ class JudgeCandidates:
         self.groups = groups
         self._judged: dict[tuple[str, ...], set[str]] = {}
         """Names → complete groups that have them all, where proxies share a store."""
-        self._pending: dict[tuple[str, ...], set[str]] = {}
-        """Names → groups that may lack one, where they don't: a complete one that is not there has them all."""
+        self._pending = groups.unjudged
+        """Where they don't share one."""
         self._most: dict[tuple[str, ...], int] = {}
         """Names → how many of these there may be before those that are settled are left out."""
-        groups.changed = self._changed
 
     def newest(self, tx: Tx, kinds: str, names: Sequence[str], limit: int, now: float) -> list[str]:
         """The newest complete groups, at most ``limit``, in which an episode lacks a name."""
@@ -122,10 +121,6 @@ class JudgeCandidates:
             self._judged[tuple(names)].update(judged)
         else:
             self._pending[tuple(names)].difference_update(judged)
-
-    def _changed(self, groups: Collection[str]) -> None:
-        for pending in self._pending.values():
-            pending.update(groups)
 
     def _lacking(self, tx: Tx, groups: Sequence[str], names: Sequence[str]) -> dict[str, bool]:
         """Groups in which an episode lacks a name. False: another one is open, so that the judge waits for it."""

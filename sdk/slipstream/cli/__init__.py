@@ -26,17 +26,17 @@ COMMANDS = {
     "forget": "forget episodes: by id, key, tags or user",
     "adapters": "list, promote, roll back, push",
     "export": "write datasets: parquet, jsonl, sft, dpo",
-    "backup": "write everything into one file, while everything runs",
+    "backup": "back up everything into one file, while it runs",
     "import": "read logs: OpenAI-format JSONL, trajectory Parquet",
     "keys": "add, list, revoke API keys",
     "audit": "who promoted, rolled back, labelled, deleted or made keys",
     "pause": "pause training",
-    "resume": "let training go on",
+    "resume": "resume training",
     "annotate": "write a note on the charts' time axis",
-    "sql": "ask the store: one SELECT",
+    "sql": "run one SELECT on the store",
     "config": "print the effective configuration",
     "doctor": "check everything, with a fix for each finding",
-    "completion": "print what makes your shell complete slipstream's commands",
+    "completion": "print the script for tab completion in your shell",
 }
 
 

@@ -7,8 +7,8 @@ from slipstream.cli.common import add_client, connect
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
-    parser.add_argument("text", help="what happened, as the charts shall show it")
-    parser.add_argument("--at", type=float, help="when, in seconds since the epoch; left out: now")
+    parser.add_argument("text", help="what happened: the charts show this text")
+    parser.add_argument("--at", type=float, help="when, in seconds since the epoch; default: now")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,10 +8,12 @@ from slipstream.contract import AuditEntry
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
-    parser.add_argument("--action", help="promote, rollback, label, delete, key_add, key_revoke, pause, …")
-    parser.add_argument("--target", help="of one adapter, episode or key")
+    parser.add_argument(
+        "--action", help="only entries of this kind: promote, rollback, label, delete, key_add, key_revoke, pause, …"
+    )
+    parser.add_argument("--target", help="only entries about this adapter, episode or key")
     add_since(parser)
-    parser.add_argument("--limit", type=int, default=50, help="the newest so many (50)")
+    parser.add_argument("--limit", type=int, default=50, help="how many entries, newest first (default 50)")
 
 
 def line(entry: AuditEntry) -> tuple[object, ...]:

@@ -10,8 +10,8 @@ SHELLS = ("bash", "zsh", "fish", "powershell")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)  # counts for nothing here, and is no shell
-    parser.add_argument("shell", nargs="?", choices=SHELLS, help="default: by SHELL")
+    add_config(parser)  # has no effect here, and is no shell's name
+    parser.add_argument("shell", nargs="?", choices=SHELLS, help="default: the shell in SHELL")
     parser.epilog = 'bash and zsh: eval "$(slipstream completion)"; fish: slipstream completion fish | source'
 
 

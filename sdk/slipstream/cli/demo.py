@@ -13,18 +13,18 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--task", default="inbox", metavar="NAME", help="a folder of examples/ in a checkout; default: inbox"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", action="store_true", help="leave it running to play with")
+    parser.add_argument("--keep", action="store_true", help="keep everything running at the end")
     parser.add_argument("--data-dir", type=Path, default=Path("slipstream-data/demo"))
     add_config(parser)
     parser.add_argument("--time-limit", type=float, help="seconds of training after the first step")
     parser.add_argument(
-        "--steps", type=int, help="end after so many steps, or by --time-limit, however good the agent is by then"
+        "--steps", type=int, help="stop after this many steps, or at --time-limit, however good the agent is"
     )
     parser.add_argument(
         "--no-reward", action="store_true", help="the agent posts no reward: a judge (judge.model) has to score"
     )
-    parser.add_argument("--axis", choices=("version", "time"), default="version", help="what the plot is drawn over")
-    parser.add_argument("--verbose", action="store_true", help="the parts' logs on the terminal too")
+    parser.add_argument("--axis", choices=("version", "time"), default="version", help="the plot's horizontal axis")
+    parser.add_argument("--verbose", action="store_true", help="also print the logs of all parts")
 
 
 def run(args: argparse.Namespace) -> int:

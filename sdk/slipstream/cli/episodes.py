@@ -33,8 +33,8 @@ def filters(args: argparse.Namespace) -> dict[str, Any]:
 def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
     add_filters(parser)
-    parser.add_argument("id", nargs="?", help="show this one whole")
-    parser.add_argument("--delete", action="store_true", help="forget it: text and tokens")
+    parser.add_argument("id", nargs="?", help="show this episode with its calls")
+    parser.add_argument("--delete", action="store_true", help="forget it: delete its text and tokens")
     parser.add_argument("--limit", type=int, default=30)
 
 

@@ -22,10 +22,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--form",
         choices=("auto", "deltas"),
         default="auto",
-        help="calls of jsonl and parquet: auto has runs of up to 50 calls whole, longer ones in deltas",
+        help="how jsonl and parquet write calls; auto: whole in runs of up to 50 calls, as deltas in longer runs",
     )
     parser.add_argument("--out", metavar="FILE", help="default: standard output")
-    parser.add_argument("--progress", action="store_true", help="show progress where standard error is no terminal too")
+    parser.add_argument("--progress", action="store_true", help="show progress even if standard error is no terminal")
 
 
 def watched(parts: Iterator[bytes], progress: Progress, format: str) -> Iterator[bytes]:

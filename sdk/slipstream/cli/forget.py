@@ -23,12 +23,18 @@ STEPS = {
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
-    parser.add_argument("id", nargs="*", help="episodes")
+    parser.add_argument("id", nargs="*", help="ids of episodes")
     parser.add_argument("--of-key", metavar="KEY", help="every episode of this API key")
-    parser.add_argument("--tag", metavar="KEY=VALUE", action="append", default=[], help="with this tag; all must hold")
-    parser.add_argument("--user", help="with this value of the tag user")
+    parser.add_argument(
+        "--tag",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="episodes with this tag; given twice: with both tags",
+    )
+    parser.add_argument("--user", help="episodes whose tag `user` has this value")
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--wait", action="store_true", help="return when no file holds them any more")
+    parser.add_argument("--wait", action="store_true", help="return when no file has their text any more")
 
 
 def which(args: argparse.Namespace) -> list[c.ForgetIn]:

@@ -27,10 +27,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="source",
         choices=("langfuse", "phoenix", "otel"),
-        help="whose traces the file holds (JSON, JSONL; Phoenix: Parquet too); left out: seen from the file",
+        help="the tool that wrote the traces (JSON, JSONL; Phoenix: also Parquet); default: detected",
     )
-    parser.add_argument("--task", help="task of episodes that name none")
-    parser.add_argument("--progress", action="store_true", help="show progress where standard error is no terminal too")
+    parser.add_argument("--task", help="task for episodes that name none")
+    parser.add_argument("--progress", action="store_true", help="show progress even if standard error is no terminal")
 
 
 def restore_adapters(args: argparse.Namespace, path: Path) -> int | None:

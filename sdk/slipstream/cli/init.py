@@ -20,9 +20,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--judge", metavar="MODEL", help="a LiteLLM model scores the runs; default: you post rewards")
     parser.add_argument("--profile", choices=sorted(PROFILES), help="default: small without a GPU, else agents")
     parser.add_argument("--port", type=int, default=8100)
-    parser.add_argument("--out", "--config", metavar="FILE", default=FILE, help=f"what is written; default: {FILE}")
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
-    parser.add_argument("--yes", action="store_true", help="ask nothing: flags, and what is detected")
+    parser.add_argument("--out", "--config", metavar="FILE", default=FILE, help=f"the file to write; default: {FILE}")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    parser.add_argument("--yes", action="store_true", help="do not ask: use the flags and what is detected")
     add_json(parser)
 
 

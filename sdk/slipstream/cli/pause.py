@@ -7,7 +7,7 @@ from slipstream.cli.common import add_client, connect
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
-    parser.add_argument("--reason", help="for the others: status shows it")
+    parser.add_argument("--reason", help="why: `slipstream status` shows it to others")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from slipstream.log import setup_logging
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument(
-        "--engine", metavar="URL", action="append", default=[], help="a vLLM that runs (again for more)"
+        "--engine", metavar="URL", action="append", default=[], help="a vLLM that already runs; repeat it for several"
     )
     parser.add_argument("--name", help="the trained model's name (the base model's name in the engine)")
     parser.add_argument("--host")

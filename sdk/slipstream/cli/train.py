@@ -10,7 +10,7 @@ from slipstream.log import setup_logging
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_url(parser)
-    parser.add_argument("--once", action="store_true", help="one step on what waits, then end")
+    parser.add_argument("--once", action="store_true", help="take one step on the groups that wait, then exit")
     parser.add_argument("--from-export", metavar="FILE", help="train offline on what `slipstream export` wrote")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     parser.add_argument("--init-adapter", metavar="DIR", help="start from this adapter")

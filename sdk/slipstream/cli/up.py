@@ -18,7 +18,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_profile(parser)
     parser.add_argument("--model", metavar="PATH_OR_NAME", help="base model that vLLM serves and the trainer trains")
     parser.add_argument(
-        "--engine", metavar="URL", action="append", default=[], help="use a vLLM that already runs (again for more)"
+        "--engine",
+        metavar="URL",
+        action="append",
+        default=[],
+        help="use a vLLM that already runs; repeat it for several",
     )
     parser.add_argument("--name", help="the model's name for clients; default: the last part of --model")
     parser.add_argument("--host")

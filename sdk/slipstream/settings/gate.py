@@ -17,12 +17,16 @@ REPLACED = {
 
 class GateConfig(Section):
     mode: Literal["guard", "canary", "manual"] = Field("guard", description="How a new adapter goes live.")
-    holdout: Share = Field(0.1, description="guard: share of new episodes on accepted adapters; more under suspicion.")
+    holdout: Share = Field(
+        0.1, description="guard: share of new episodes on accepted adapters. It grows under suspicion."
+    )
     share: Share = Field(0.1, description="canary: share of new episodes on the candidate.")
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = Field(
         0.01, description="Probability that an adapter is taken back although it is not worse, over 2,000 episodes."
     )
-    settle: int = Field(500, ge=20, description="Episodes on trial after which an unsuspected adapter is accepted.")
+    settle: int = Field(
+        500, ge=20, description="Episodes on trial after which an adapter without suspicion is accepted."
+    )
     pace: Literal["careful", "go"] | Annotated[int, Field(ge=1)] = Field(
         "careful",
         description="Newer versions while one is on trial. careful: wait while a slow slide is suspected; "

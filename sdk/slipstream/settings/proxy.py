@@ -30,17 +30,18 @@ class ProxyConfig(Section):
     body_limit: int = Field(32 * 2**20, ge=1024, description="Largest request body in bytes; more is a 413.")
     header_limit: int = Field(32 * 1024, ge=1024, description="Largest request head in bytes; more is a 431.")
     header_timeout: Positive = Field(
-        30.0, description="Seconds in which a request's head and body must have begun to arrive whole."
+        30.0,
+        description="Seconds for a request's whole head. A body must keep up 1 KiB a second, with the same time as slack.",
     )
     client_timeout: Positive = Field(
         120.0,
-        description="Seconds without a byte taken by a client that has some to read, after which its call is aborted.",
+        description="Seconds after which a call is aborted if its client reads nothing of a reply that waits for it.",
     )
     upstream_timeout: Positive = Field(
         600.0, description="Seconds without a byte from the engine after which a call fails (504)."
     )
     connect_timeout: Positive = Field(5.0, description="Seconds to connect to an engine.")
-    segment_bytes: int = Field(64 * 2**20, ge=4096, description="Spool segment size at which a new one is begun.")
+    segment_bytes: int = Field(64 * 2**20, ge=4096, description="Bytes of a spool segment; then a new one begins.")
     redact: str | None = Field(
         None,
         description=(

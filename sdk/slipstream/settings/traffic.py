@@ -10,7 +10,7 @@ from slipstream.settings.base import Positive, Section
 
 
 class IdentityConfig(Section):
-    traceparent: bool = Field(False, description="Take the episode from W3C traceparent when nothing else says it.")
+    traceparent: bool = Field(False, description="Take the episode from W3C traceparent if nothing else names it.")
     continue_window: Positive = Field(
         1800.0, description="Seconds in which an untagged call may continue a conversation."
     )
@@ -25,11 +25,13 @@ class EpisodesConfig(Section):
 
 
 class GroupsConfig(Section):
-    size: int = Field(8, ge=2, description="Episodes at which a group is complete.")
+    size: int = Field(8, ge=2, description="Episodes that complete a group.")
     max_age: Positive = Field(
         3600.0, description="Seconds after which a group with two or more episodes is complete anyway."
     )
-    ungrouped: bool = Field(True, description="Untagged episodes form groups of likeness with a batch-level baseline.")
+    ungrouped: bool = Field(
+        True, description="Untagged episodes form groups of similar ones, with a batch-level baseline."
+    )
 
 
 class RewardConfig(Section):

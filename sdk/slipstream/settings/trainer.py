@@ -16,7 +16,7 @@ class TrainerConfig(Section):
         "grpo", description="sft: imitate the chosen episodes (warm start, distillation)."
     )
     loss: Literal["cispo", "grpo", "bnpo", "dapo", "dr_grpo", "gspo", "sapo"] = Field(
-        "cispo", description="TRL's names."
+        "cispo", description="The loss, by TRL's name."
     )
     epsilon: Positive = Field(0.2, description="Lower clip: a ratio counts down to 1 - this. cispo has none.")
     epsilon_high: Positive | None = Field(
@@ -38,13 +38,17 @@ class TrainerConfig(Section):
         0.003, description="KL of a full step, nats a token, that an automatic learning rate aims at."
     )
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
-    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW's.")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW's weight decay.")
     max_grad_norm: Positive = Field(1.0, description="Gradient clipping.")
     inner_steps: int = Field(1, ge=1, description="Optimiser steps on one batch.")
-    min_groups: int = Field(4, ge=1, description="Scored groups that make a step.")
-    max_groups: int = Field(16, ge=1, description="Most groups of one step.")
-    max_wait: Annotated[float, Field(ge=0)] = Field(30.0, description="Seconds after which fewer groups are enough.")
-    max_staleness: int = Field(4, ge=0, description="Versions behind the live one that are still trained on.")
+    min_groups: int = Field(4, ge=1, description="Scored groups that a step needs.")
+    max_groups: int = Field(16, ge=1, description="The most groups that one step uses.")
+    max_wait: Annotated[float, Field(ge=0)] = Field(
+        30.0, description="Seconds after which fewer groups are enough for a step."
+    )
+    max_staleness: int = Field(
+        4, ge=0, description="How many versions behind the live one a run may be and still train."
+    )
     is_max: Positive = Field(2.0, description="Cap of a token's weight π_old / π_engine.")
     lora_rank: int = Field(16, description="At most engine.max_lora_rank.")
     lora_alpha: Positive = Field(32.0, description="LoRA's scale is alpha / rank.")
@@ -54,11 +58,11 @@ class TrainerConfig(Section):
     mode: Literal["auto", "merged", "tree", "frugal"] = Field("auto", description="How a batch is laid out.")
     token_budget: int = Field(16_384, ge=64, description="Tokens computed in one micro-batch.")
     checkpointing: Literal["auto", "on", "off"] = Field(
-        "auto", description="Gradient checkpointing; auto: of as few layers as the memory asks for."
+        "auto", description="Gradient checkpointing; auto: as few layers as memory allows."
     )
     compile: bool = Field(True, description="Compile the model's layers (GPU, mode tree).")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="Of the base weights; auto: bf16 on GPU, fp32 on CPU."
+        "auto", description="Number format of the base weights; auto: bf16 on GPU, fp32 on CPU."
     )
     sharding: Literal["ddp", "fsdp2"] = Field(
         "ddp", description="Several processes: each has the whole base (ddp), or a part of it (fsdp2)."
@@ -66,14 +70,14 @@ class TrainerConfig(Section):
     threads: int | None = Field(
         None, ge=1, description="Torch threads; None: 1 beside an engine on a CPU, else torch's choice."
     )
-    seed: int = Field(0, description="Of LoRA's start and everything random.")
+    seed: int = Field(0, description="Seed of LoRA's first weights and of all random choices.")
     init_adapter: str | None = Field(None, description="Folder of an adapter to start from.")
     report_to: list[str] = Field(default_factory=list, description="wandb, tensorboard, mlflow: TRL's report_to.")
     max_kl: Positive = Field(
-        0.1, description="A step whose KL to the adapter before (nats a token, on its batch) is above is undone."
+        0.1, description="A step is undone if its KL to the adapter before (nats a token, on its batch) is above."
     )
     max_ratio: Positive = Field(
-        4.0, description="A batch whose mean π_old / π_engine lies outside 1/this … this is not stepped on."
+        4.0, description="A batch is skipped if its mean π_old / π_engine lies outside 1/this … this."
     )
     max_engine_kl: Positive = Field(
         1.0,
@@ -81,12 +85,12 @@ class TrainerConfig(Section):
             "A batch whose KL of the engine's to the trainer's policy (nats a token) is above is not stepped on."
         ),
     )
-    max_grad: Positive = Field(1000.0, description="A batch whose gradient norm is above is not stepped on.")
+    max_grad: Positive = Field(1000.0, description="A batch is skipped if its gradient norm is above this.")
     min_entropy: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="A step after which mean entropy is below is undone."
+        0.0, description="A step is undone if the mean entropy after it is below this."
     )
     keep_checkpoints: int = Field(
-        3, ge=1, description="Checkpoints kept, beside those of versions that can be rolled back to."
+        3, ge=1, description="Newest checkpoints kept. Those that a rollback may need stay as well."
     )
     metrics_port: int | None = Field(None, ge=0, le=65535, description="Prometheus port of the trainer; None: off.")
     metrics_host: str = Field("127.0.0.1", description="Address that the trainer's Prometheus port is bound to.")

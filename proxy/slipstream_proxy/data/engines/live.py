@@ -61,8 +61,10 @@ class ModelView:
 class LiveView:
     """``connected``: the control plane's stream is up. Without it the last state serves on."""
 
-    def __init__(self, config: Config, hangs: HangTable | None = None) -> None:
-        """``hangs`` None: this worker is alone."""
+    def __init__(
+        self, config: Config, hangs: HangTable | None = None, changed: Callable[[], None] | None = None
+    ) -> None:
+        """``hangs`` None: this worker is alone. ``changed`` is called after each update from here on."""
         name = config.model_name
         timeout = config.proxy.upstream_timeout
         self.hangs = hangs if hangs is not None else HangTable(config.engine.urls, timeout)
@@ -78,7 +80,6 @@ class LiveView:
         self.held_until: float | None = None
         """The trainer has the GPU until then (seconds since the epoch), or until the control plane says otherwise."""
         self.changed: Callable[[], None] = lambda: None
-        """Called after each update."""
         self.version = 0
         self.packed = False
         """Every engine has Slipstream's plugin. (A call is asked for before its engine is chosen.)"""
@@ -89,6 +90,7 @@ class LiveView:
         self._window = config.episodes.idle_timeout
         self._file = config.root / "live.json"
         self._read_file()
+        self.changed = changed or self.changed
 
     def _read_file(self) -> None:
         try:
