@@ -92,7 +92,7 @@ def read_cases(path: str | Path) -> tuple[list[Group], dict[str, float]]:
         except (ValueError, TypeError, ValidationError) as e:
             raise ConfigError(f"{path}:{number}: {e}") from e
         if episode.episode.id in truth:
-            raise ConfigError(f"{path}:{number}: episode {episode.episode.id} stands twice")
+            raise ConfigError(f"{path}:{number}: episode {episode.episode.id} appears twice")
         truth[episode.episode.id] = true
         groups.setdefault(group, []).append(episode)
     if not groups:

@@ -40,7 +40,7 @@ class JudgeMetrics:
         )
         self.queue = gauge(p + "queue_groups", "Complete groups that lack a score")
         self.queue_age = gauge(p + "queue_age_seconds", "Age of the oldest complete group that lacks a score")
-        self.lag = gauge(p + "lag_seconds", "How long this copy would take for the queue at its rate of late")
+        self.lag = gauge(p + "lag_seconds", "Seconds that this copy would need for the queue at its recent rate")
         self.audits = counter(p + "audits", "Groups judged by the second model too", ["outcome"])
         self.agreement = gauge(p + "audit_agreement", "Mean rank correlation with the second model, last 200 audits")
         self.agent_correlation = gauge(

@@ -42,7 +42,7 @@ def test_groups_and_truth(tmp_path):
         ({"messages": []}, "truth"),
         ({"truth": 1, "mesages": []}, "unknown field mesages"),
         ({"truth": 1, "calls": [{"outcome": "odd"}]}, "outcome"),
-        ({"truth": 1, "messages": [], "episode": "one"}, "stands twice"),
+        ({"truth": 1, "messages": [], "episode": "one"}, "appears twice"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line, said):

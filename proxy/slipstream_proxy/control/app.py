@@ -71,7 +71,10 @@ def check_origin(deps: Deps, request: web.Request) -> None:
         origin = request.headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
             raise Problem(
-                403, "this origin may not ask", field="header.origin", fix="open the page on the proxy's own address"
+                403,
+                "requests from this origin are refused",
+                field="header.origin",
+                fix="open the page on the proxy's own address",
             )
     except ValueError as e:
         raise Problem(403, "host or origin cannot be read", field="header.host") from e
@@ -129,7 +132,7 @@ async def shape(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Exception:
         resource = request.match_info.route.resource  # a path may be a text that somebody wrote
         log.exception("%s %s failed", request.method, resource.canonical if resource is not None else "?")
-        response = problem_response(Problem(500, "this went wrong inside; the log says more"))
+        response = problem_response(Problem(500, "an internal error; the proxy's log has the details"))
     deps.metrics.request(request, response.status, time.monotonic() - started)
     return response
 

@@ -95,7 +95,7 @@ class AdapterRegistrar:
         live = {a.model for a in self.registry.in_state(*serving)}
         if any(a.model in live and a.state in serving for a in new):
             raise Problem(
-                409, "one is live here already", field="body.adapters", fix="import before anything is trained"
+                409, "an adapter is live here already", field="body.adapters", fix="import before anything is trained"
             )
         if new:
             await self.journal.change([a.model_copy(update={"loaded": False, "episodes": 0}) for a in new])

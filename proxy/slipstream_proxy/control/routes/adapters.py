@@ -168,7 +168,7 @@ def _publish(temp: Path, folder: Path) -> None:
     audit="promote",
 )
 async def promote(ctx: Ctx) -> web.StreamResponse:
-    """Make it the live one."""
+    """Make the adapter live."""
     adapter = await ctx.deps.lifecycle.promote(ctx.path("adapter"), ctx.body.reason)
     ctx.deps.publisher.publish()
     return reply(_shown(ctx, adapter))
@@ -185,7 +185,7 @@ async def promote(ctx: Ctx) -> web.StreamResponse:
     audit="rollback",
 )
 async def rollback(ctx: Ctx) -> web.StreamResponse:
-    """Take it back."""
+    """Roll the adapter back."""
     adapter = await ctx.deps.lifecycle.rollback(ctx.path("adapter"), ctx.body.reason)
     ctx.deps.publisher.publish()
     return reply(_shown(ctx, adapter))

@@ -13,7 +13,7 @@ ROUTES = Routes()
 
 @ROUTES.add("POST", "/engine/hold", (TRAINER,), body=c.HoldIn, result=c.Hold, errors=(409,))
 async def hold(ctx: Ctx) -> web.StreamResponse:
-    """Calls wait and the engine sleeps (engine.share), or go on doing so."""
+    """Hold the engine: calls wait and it sleeps (engine.share). A repeat extends the hold."""
     deps = ctx.deps
     if not deps.config.engine.share:
         raise Problem(409, "engine and trainer do not share a GPU here", fix="set engine.share = true")
@@ -22,5 +22,5 @@ async def hold(ctx: Ctx) -> web.StreamResponse:
 
 @ROUTES.add("POST", "/engine/release", (TRAINER,), body=c.EngineReleaseIn, result=c.EngineReleased)
 async def release(ctx: Ctx) -> web.StreamResponse:
-    """The engine wakes and the calls go on."""
+    """Release the engine: it wakes and the calls go on."""
     return reply(await ctx.deps.lease.release(ctx.body.worker))

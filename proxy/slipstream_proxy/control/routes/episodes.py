@@ -177,7 +177,7 @@ def _unknown(ctx: Ctx) -> Problem:
 
 @ROUTES.add("POST", EPISODE + "/done", (INFERENCE, REWARD), KeyQuery, c.DoneIn, body_required=False, result=Stored)
 async def post_done(ctx: Ctx) -> web.StreamResponse:
-    """Nothing more will come."""
+    """End an episode: no more calls will come."""
     await ctx.deps.mutate("done", {"key": ctx.owner(ctx.query.key), "episode": episode_of(ctx)})
     return ended_reply(reply(Stored()))
 

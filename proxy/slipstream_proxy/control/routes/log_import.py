@@ -171,7 +171,7 @@ async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) 
         calls = calls_of(body, key, episode, now if body.at is None else min(body.at, now))
         if not calls:
             fix = "import whole conversations"
-            raise Problem(409, "no message of it is an assistant's", field=f"{field}.messages", fix=fix)
+            raise Problem(409, "none of its messages is an assistant's", field=f"{field}.messages", fix=fix)
         new = {call[0].id: call for call in calls if call[0].id not in (known or ())}
         rewards = [r for r in _rewards(ctx, body) if known is None or await _is_new(ctx, key, episode, r.key)]
         found.append(_Conversation(key, episode, list(new.values()), rewards))
@@ -221,7 +221,7 @@ ROUTES = Routes()
 
 @ROUTES.add("POST", "/import", (REWARD,), KeyQuery, ImportIn, result=Imported, errors=(409,))
 async def post_import(ctx: Ctx) -> web.StreamResponse:
-    """Read a conversation of elsewhere in; again changes nothing."""
+    """Import a conversation from elsewhere. A repeat changes nothing."""
     body: ImportIn = ctx.body
     found = await _prepare(ctx, [body], ["body"])
     await _keep(ctx.deps, found)
@@ -230,7 +230,7 @@ async def post_import(ctx: Ctx) -> web.StreamResponse:
 
 @ROUTES.add("POST", "/import/conversations", (REWARD,), KeyQuery, ConversationsIn, result=ImportedMany, errors=(409,))
 async def post_conversations(ctx: Ctx) -> web.StreamResponse:
-    """Read up to 256 conversations of elsewhere in at once; again changes nothing.
+    """Import up to 256 conversations at once. A repeat changes nothing.
 
     All of them are checked before the first is kept.
     """

@@ -94,7 +94,7 @@ async def post_event(ctx: Ctx) -> web.StreamResponse:
 
 @ROUTES.add("GET", "/status", result=c.Status)
 async def get_status(ctx: Ctx) -> web.StreamResponse:
-    """Where things stand, and why there was no step yet."""
+    """The state of everything, and why there is no training step yet."""
     status = await status_of(ctx.deps)
     return reply(status.model_copy(update={"scopes": sorted(ctx.caller.scopes)}))
 

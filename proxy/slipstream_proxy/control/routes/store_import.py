@@ -110,7 +110,7 @@ ROUTES = Routes()
 
 @ROUTES.add("POST", "/import/episode", (ADMIN,), body=EpisodeIn, result=Imported, errors=(409,))
 async def post_episode(ctx: Ctx) -> web.StreamResponse:
-    """Put an exported episode back whole; again changes nothing."""
+    """Restore an exported episode. A repeat changes nothing."""
     body: EpisodeIn = ctx.body
     if not await check(ctx, [body], ["body"]):
         return reply(Imported(episode=body.id, calls=0))
@@ -120,14 +120,14 @@ async def post_episode(ctx: Ctx) -> web.StreamResponse:
 
 @ROUTES.add("POST", "/import/episodes", (ADMIN,), body=EpisodesIn, result=ImportedMany, errors=(409,))
 async def post_episodes(ctx: Ctx) -> web.StreamResponse:
-    """Put back up to 256 exported episodes at once: all or none; again changes nothing.
+    """Restore up to 256 exported episodes at once, all or none. A repeat changes nothing.
 
     All of them are checked before the first is kept; the last one's commit is waited for, which comes after the
     others'.
     """
     body: EpisodesIn = ctx.body
     if len({(e.key, e.id) for e in body.episodes}) != len(body.episodes):
-        raise Problem(409, "an episode stands there twice", field="body.episodes", fix="send each once")
+        raise Problem(409, "the list has an episode twice", field="body.episodes", fix="send each once")
     new = await check(ctx, body.episodes, [f"body.episodes.{n}" for n in range(len(body.episodes))])
     mutate = ctx.deps.mutate
     await asyncio.gather(*(mutate("episode", change_of(e), wait=10.0 if e is new[-1] else 0) for e in new))
@@ -138,7 +138,7 @@ async def post_episodes(ctx: Ctx) -> web.StreamResponse:
 
 @ROUTES.add("POST", "/import/adapters", (ADMIN,), body=c.AdapterList, result=BroughtIn, errors=(409,))
 async def post_adapters(ctx: Ctx) -> web.StreamResponse:
-    """Adapters of another store, as GET adapters tells them; again changes nothing.
+    """Import the adapters of another store, as GET adapters returns them. A repeat changes nothing.
 
     States are taken as they are: the live one is loaded before any call is sent to it. Those that are here already
     stay as they are.

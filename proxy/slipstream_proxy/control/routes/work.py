@@ -71,7 +71,7 @@ async def post_scores(ctx: Ctx) -> web.StreamResponse:
 
 @ROUTES.add("POST", "/judge/report", (JUDGE,), body=c.JudgeReport, result=c.JudgeBacklog)
 async def report_judge(ctx: Ctx) -> web.StreamResponse:
-    """How a copy of the judge stands; the reply is the judge's queue."""
+    """Report how a copy of the judge is doing. The reply is the judge's queue."""
     deps = ctx.deps
     deps.activity.seen("judge")
     deps.judges.report(ctx.body, deps.now())
@@ -97,7 +97,7 @@ async def retry(ctx: Ctx) -> web.StreamResponse:
 
 @ROUTES.add("GET", "/judge/cache/{key:" + ID + "}", (JUDGE, VIEWER), result=c.CacheEntry, errors=(404,))
 async def cache_get(ctx: Ctx) -> web.StreamResponse:
-    """The judge's cache."""
+    """Read from the judge's cache."""
     value = await ctx.deps.ask(ctx.deps.store.cache.get, ctx.path("key"))
     if value is None:
         raise Problem(404, "not in the cache", field="path.key")
@@ -106,7 +106,7 @@ async def cache_get(ctx: Ctx) -> web.StreamResponse:
 
 @ROUTES.add("PUT", "/judge/cache/{key:" + ID + "}", (JUDGE,), body=c.CacheEntry, result=c.CacheEntry, errors=(409,))
 async def cache_put(ctx: Ctx) -> web.StreamResponse:
-    """Keep in the judge's cache."""
+    """Write to the judge's cache."""
     body: c.CacheEntry = ctx.body
     if body.key != ctx.path("key"):
         raise Problem(409, "body.key differs from the path's", field="body.key", fix="send the same key in both")
@@ -151,7 +151,7 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
 
 @ROUTES.add("POST", "/batches/{batch:" + ID + "}/ack", (TRAINER,), body=c.BatchAck, result=Stored, errors=(409,))
 async def ack_batch(ctx: Ctx) -> web.StreamResponse:
-    """A batch is trained on, or comes back."""
+    """Acknowledge a batch: it was trained on, or it goes back."""
     deps, batch = ctx.deps, ctx.path("batch")
     body: c.BatchAck = ctx.body
     members: JsonObject = await deps.ask(deps.store.batches.members, batch)
@@ -166,7 +166,7 @@ async def ack_batch(ctx: Ctx) -> web.StreamResponse:
 
 @ROUTES.add("POST", "/batches/{batch:" + ID + "}/gaps", (TRAINER,), body=c.BatchGaps, result=Kept, errors=(409,))
 async def take_gaps(ctx: Ctx) -> web.StreamResponse:
-    """How far trainer and engine were apart at each token; only the newest are kept."""
+    """Report the gap between trainer and engine at each token. Only the newest are kept."""
     deps = ctx.deps
     kept = await deps.ask(deps.store.reports.gaps.put, ctx.path("batch"), ctx.body, deps.now())
     if kept is None:
@@ -176,6 +176,6 @@ async def take_gaps(ctx: Ctx) -> web.StreamResponse:
 
 @ROUTES.add("POST", "/leases/release", (JUDGE, TRAINER), body=ReleaseIn, result=Released)
 async def release(ctx: Ctx) -> web.StreamResponse:
-    """Give back all that a worker holds."""
+    """Release everything that a worker holds."""
     body: ReleaseIn = ctx.body
     return reply(Released(released=await ctx.deps.ask(ctx.deps.store.release_leases, body.worker)))

@@ -53,9 +53,7 @@ class Holding:
     def wait(self, go: Callable[[], None], give_up: Callable[[RequestRefused], None]) -> None:
         """``go``: the engine is back. ``give_up``: the timeout is over. Raises ``RequestRefused`` if too many wait."""
         if len(self.waiting) >= LIMIT:
-            raise RequestRefused(
-                503, "too many calls wait for the engine, which the trainer has just now", retry_after=5.0
-            )
+            raise RequestRefused(503, "too many calls wait while the trainer has the engine", retry_after=5.0)
         self.waiting.append(Waiting(self._loop.time(), go, give_up))
         if self._task is None or self._task.done():
             self._task = self._loop.create_task(self._watch())
