@@ -1,6 +1,4 @@
-"""Is the judge still to be trusted? A share of the groups goes to a second model, and every group to the agent's own
-reward where there is one.
-"""
+"""Is the judge still right? A second model judges a share of the groups; agents' own rewards are compared as well."""
 
 from __future__ import annotations
 

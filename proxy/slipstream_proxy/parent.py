@@ -83,9 +83,7 @@ class Parent:
     """Control plane and workers under one supervisor. It starts again what ends, and ends all of them in order."""
 
     def __init__(self, config: Config, sock: socket.socket, *, keyed: bool = False) -> None:
-        """``keyed``: every call needs a key, also of workers that are started when the last one is revoked: the socket
-        may be open to the world.
-        """
+        """``keyed``: every call needs a key, also in workers that start after the last key is revoked."""
         self.config = config
         self.sock = sock
         self.supervisor = Supervisor(lambda name, line: log.error("%s %s", name, line))

@@ -63,9 +63,7 @@ def episode(
     url: str | None = None,
     key: str | None = None,
 ) -> Iterator[Run]:
-    """A new episode. ``task`` groups runs of the same thing; ``id`` is made up when not given. Raises ``ConfigError``
-    for names that no header can carry.
-    """
+    """A new episode. ``task`` groups its runs; ``id`` None: a new one. Raises ``ConfigError`` for bad names."""
     if split not in set(Split):
         raise ConfigError(f"episode(split={split!r}): one of {', '.join(Split)}")
     for name, value in (tags or {}).items():

@@ -49,9 +49,7 @@ TOLD = frozenset(
         "ImportError",
     }
 )
-"""Exceptions, beside the system's and our own, whose words are about machines. Others may quote what they could not
-read: their type and place are told.
-"""
+"""More exceptions whose words are about machines. Others may quote what they read: type and place are logged."""
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 

@@ -36,9 +36,7 @@ def worker_name(config: Config) -> str:
 
 
 class Parking:
-    """Where a frozen base waits. Made before the model is moved to a GPU, so that nothing has to be copied back:
-    frozen weights never change.
-    """
+    """Where a frozen base waits. Made before the model moves to a GPU: frozen weights need no copy back."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.host: list[tuple[torch.nn.Parameter, torch.Tensor]] = []

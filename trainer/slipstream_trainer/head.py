@@ -19,9 +19,7 @@ DIRECT_LIMIT = 2**26
 
 @dataclass(slots=True, eq=False)
 class ScoredPositions:
-    """What to score: flat positions of the (rows × tokens) input, the token that followed, and 1 / temperature of
-    its call (None: all are 1).
-    """
+    """What to score: flat positions in (rows × tokens), the next token, and 1 / temperature (None: all are 1)."""
 
     source_S: torch.Tensor
     target_S: torch.Tensor

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import torch
 
 VARIANTS = 64
-"""Compilations of one layer's code that may live side by side: lengths (``plan.forest_width`` makes few) × training
-or not × adapter on or off.
-"""
+"""Compilations of one layer's code side by side: lengths (``plan.forest_width``) × training or not × adapter or not."""
 
 
 def compile_layers(layers: Sequence[torch.nn.Module]) -> None:

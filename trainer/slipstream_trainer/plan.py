@@ -88,9 +88,7 @@ class Plan:
 
 
 def score(samples: Sequence[Sample]) -> tuple[Scored, list[int]]:
-    """The trained tokens of ``samples`` (trainable ones), and where each sample's begin. Units are episodes: a
-    loss's sequence is all that one run said.
-    """
+    """The trained tokens of ``samples``, and where each sample's begin. Units are episodes: all that one run said."""
     units: dict[str, int] = {}
     filled: dict[int, int] = {}
     starts, total = [0] * len(samples), 0

@@ -39,9 +39,7 @@ def common_prefix(a: Ints, b: Ints) -> int:
 
 
 def pack_tree(chains: Sequence[Ints]) -> Tree:
-    """The tree of ``chains``, which must stand in one lexicographic order (``rows.merge_chains`` gives it). Raises
-    ``ValueError`` when it is empty.
-    """
+    """The tree of ``chains`` in lexicographic order (``rows.merge_chains``). Raises ``ValueError`` if empty."""
     if not chains:
         raise ValueError("a tree needs a chain")
     ids: list[Ints] = []

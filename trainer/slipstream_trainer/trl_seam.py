@@ -1,6 +1,4 @@
-"""TRL as we use it: imported without vLLM, which it would load to generate with (ten seconds and hundreds of
-megabytes); our tokens come captured.
-"""
+"""TRL as we use it: imported without vLLM, which takes ten seconds. Our tokens come captured."""
 
 from __future__ import annotations
 

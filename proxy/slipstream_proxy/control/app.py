@@ -35,21 +35,22 @@ __all__ = ["DEPS", "ROUTES", "Deps", "make_app"]
 
 log = logging.getLogger(__name__)
 DEPS: web.AppKey[Deps] = web.AppKey("deps", Deps)
-ROUTES: list[Route] = [
-    *episodes.ROUTES,
-    *rewards.ROUTES,
-    *log_import.ROUTES,
-    *store_import.ROUTES,
-    *work.ROUTES,
-    *groups.ROUTES,
-    *learning.ROUTES,
-    *people.ROUTES,
-    *adapters.ROUTES,
-    *engine.ROUTES,
-    *backup.ROUTES,
-    *status.ROUTES,
-    *stream.ROUTES,
-]
+MODULES = (
+    episodes,
+    rewards,
+    log_import,
+    store_import,
+    work,
+    groups,
+    learning,
+    people,
+    adapters,
+    engine,
+    backup,
+    status,
+    stream,
+)
+ROUTES: list[Route] = [route for module in MODULES for route in module.ROUTES]
 BODY_LIMIT = 64 * 2**20
 LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

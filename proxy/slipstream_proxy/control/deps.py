@@ -56,6 +56,15 @@ def away() -> Problem:
     )
 
 
+def unwritable() -> Problem:
+    return Problem(
+        503,
+        "this cannot be kept now: the spool cannot be written",
+        fix="free the disk and send it again",
+        headers=RETRY,
+    )
+
+
 def ignore(task: asyncio.Future[Any]) -> None:
     """As a task's last callback: nobody waits for what it comes to."""
     if not task.cancelled():
@@ -137,12 +146,7 @@ class Deps:
         """Accept a change durably. → Whether the store has it already. 503 if it cannot be kept (disk full)."""
         applied = await self.mutations.put(op, data, wait=wait)
         if applied is None:
-            raise Problem(
-                503,
-                "this cannot be kept just now: the spool cannot be written",
-                fix="free the disk and send it again",
-                headers=RETRY,
-            )
+            raise unwritable()
         return applied
 
     def notify(self) -> None:

@@ -57,9 +57,7 @@ class EngineReplica:
 
 
 def same(root: str | None, *paths: str) -> bool:
-    """Whether a loaded adapter (``root`` of ``/v1/models``: the path it came from) is that of one of ``paths``. An
-    engine that does not tell is believed.
-    """
+    """Whether a loaded adapter (``root`` of ``/v1/models``) came from one of ``paths``. None is believed."""
     return root is None or any(PurePath(root) == PurePath(path) for path in paths)
 
 

@@ -1,6 +1,4 @@
-"""What is live, for the data plane: one object, streamed as NDJSON and kept in ``live.json`` for workers that start
-while the control plane is away.
-"""
+"""What is live: one object, streamed to workers as NDJSON, and kept in ``live.json`` for those that start alone."""
 
 from __future__ import annotations
 

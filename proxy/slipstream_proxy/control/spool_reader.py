@@ -40,9 +40,7 @@ class Read:
 
 
 class Steady:
-    """Times of records by the monotonic clock of the machine that wrote them, counted from each start of it as the
-    wall clock stood at its first record.
-    """
+    """Times of records by their machine's monotonic clock, from the wall clock at each start's first record."""
 
     def __init__(self) -> None:
         self._starts: dict[str, float] = {}

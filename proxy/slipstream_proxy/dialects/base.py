@@ -210,9 +210,7 @@ _SPACED_IDS: Final = b'token_ids": ['
 
 
 def null_ids(text: bytes) -> bytes:
-    """Token-id arrays become null, as vLLM writes them when they are not asked for. Inside JSON strings quotes are
-    escaped, so the keys found here are keys.
-    """
+    """Token-id arrays become null, as in vLLM. JSON strings escape quotes, so what looks like a key is one."""
     key = _IDS
     pieces = text.rsplit(key)  # from behind: there are the long arrays, and few letters in them
     if len(pieces) == 1:

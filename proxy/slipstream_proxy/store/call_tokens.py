@@ -18,9 +18,7 @@ from slipstream_proxy.store.rows import EPISODE_COLUMNS, CallRow, EpisodeRow
 
 @dataclass(slots=True)
 class StoredTokens:
-    """``choices``: completion ids and log-probabilities of each. ``gaps``: choice → trainer's minus engine's by token.
-    ``trained``: the last batch that trained on it.
-    """
+    """``choices``: ids and log-probabilities. ``gaps``: choice → trainer's minus engine's. ``trained``: last batch."""
 
     ep: EpisodeRow
     call: CallRow

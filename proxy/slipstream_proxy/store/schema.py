@@ -181,9 +181,7 @@ def create_sql(table: str, *, keyed: bool) -> list[str]:
 
 
 def views_sql(days: Iterable[str], *, keyed: bool) -> list[str]:
-    """The views over all days' tables: ``calls``, and ``messages``, where each message stands once, at the call that
-    said it first. ``keyed``: on PostgreSQL.
-    """
+    """The views over all days' tables: ``calls``, and ``messages`` (each once). ``keyed``: on PostgreSQL."""
     tables = ["t_calls_none", *(table_of(d) for d in sorted(days))]
     calls = " UNION ALL ".join(CALLS_VIEW + t for t in tables)
     parts = {"prompt": ("c.messages", "c.keep_messages"), "reply": ("c.reply", "0")}

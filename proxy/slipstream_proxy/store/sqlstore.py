@@ -202,9 +202,7 @@ class Store:
         return self.db.file_missing()
 
     def copy_to(self, folder: Path) -> Path:
-        """Write a copy of the database, as it is at one moment, into the folder: DuckDB's file, or PostgreSQL's dump.
-        Raises ``StoreError`` or ``OSError``.
-        """
+        """Write a copy of the database at one moment: DuckDB's file, or PostgreSQL's dump. Raises ``StoreError``."""
         return self.db.copy_to(folder)
 
     def put_file_back(self) -> None:

@@ -131,9 +131,7 @@ class TallyTable:
 
     @contextmanager
     def around(self, tx: Tx, eids: Collection[str], new: Collection[str] = ()) -> Iterator[None]:
-        """The block changes nothing that is counted but these episodes and their rewards. ``new``: those of them that
-        the store has nothing of yet.
-        """
+        """The block changes no count but these episodes' and their rewards'. ``new``: those not stored yet."""
         known = [eid for eid in eids if eid not in new]
         before = self.counted(tx, known) if known else {}
         yield

@@ -48,9 +48,7 @@ class GateReport(Model):
 
     decision: Literal["undecided", "accept", "rollback"] = "undecided"
     control: str = ""
-    """What the version is compared with, and what a rollback goes back to: the last accepted adapter. In a verdict on a
-    slow slide it is ``best``.
-    """
+    """What the version is compared with, and a rollback goes back to. In a verdict on a slow slide: ``best``."""
     best: str = ""
     """The version that no later one was shown to beat. A slow slide is measured against it."""
     difference: float | None = None

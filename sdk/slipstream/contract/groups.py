@@ -113,9 +113,7 @@ class BatchPage(Model):
 
 
 class Token(Model):
-    """``text`` joins to the call's text; a token that is part of a character has an empty one, and the character stands
-    at the token that ends it.
-    """
+    """``text`` joins to the call's text. Of a character's tokens the last one has it, and the others are empty."""
 
     id: int
     text: str | None = None

@@ -71,9 +71,7 @@ def card(
     config: Config | None = None,
     merged: bool = False,
 ) -> str:
-    """A model card in the hub's format: base, lineage, and of each step the batches and how much of what stood in
-    them. No text of an episode.
-    """
+    """A model card in the hub's format: base, lineage, each step's batches and what they held. No episode's text."""
     kind = "The base model with a LoRA adapter merged in" if merged else f"A LoRA adapter of `{base}`"
     made = time.strftime("%Y-%m-%d", time.gmtime(adapter.created))
     head = {

@@ -124,9 +124,7 @@ def base_shapes(model: str | None) -> dict[str, list[int]]:
 
 
 def check_shapes(tensors: dict[str, JsonObject], base: dict[str, list[int]]) -> None:
-    """A is [rank, in] and B [out, rank] of a module that the base model has. vLLM 0.32 takes smaller ones without a
-    word and computes nonsense.
-    """
+    """A is [rank, in] and B [out, rank] of a base module. vLLM 0.32 takes smaller ones and computes nonsense."""
     for name, entry in tensors.items():
         part = _PART.match(name)
         weight = base.get(part["module"]) if part else None

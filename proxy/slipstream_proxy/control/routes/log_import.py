@@ -7,12 +7,13 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from slipstream import contract as c
+from slipstream_proxy.control.deps import Deps, unwritable
 from slipstream_proxy.control.http import REWARD, Ctx, Routes, reply
 from slipstream_proxy.control.ids import text_of
 from slipstream_proxy.control.permissions import check_reward
@@ -20,9 +21,6 @@ from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import KeyQuery
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.records import CallHead, Kind
-
-if TYPE_CHECKING:
-    from slipstream_proxy.control.deps import Deps
 
 UPSTREAM = "import"
 MOST = 256
@@ -208,12 +206,7 @@ async def _keep(deps: Deps, conversations: Sequence[_Conversation]) -> None:
     kept = asyncio.gather(*puts)
     await asyncio.gather(*mutations)
     if not all(await kept):
-        raise Problem(
-            503,
-            "this cannot be kept just now: the spool cannot be written",
-            fix="free the disk and send it again",
-            headers={"retry-after": "5"},
-        )
+        raise unwritable()
 
 
 ROUTES = Routes()

@@ -21,9 +21,7 @@ class Admission:
 
     @property
     def open(self) -> bool:
-        """Whether calls need no key: there was none at the start, and none has been made since. Revoking the last key
-        must not open the door.
-        """
+        """Whether calls need no key: none was there at the start, and none came since. Revoking keeps the door shut."""
         if self._open:
             self.keys.generation()  # reads the file again, once a second at most
             self._open = len(self.keys) == 0

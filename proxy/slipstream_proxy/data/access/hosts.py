@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 _LOCAL: Final = ("localhost", "host.docker.internal", "host.containers.internal")
-"""This machine, as it is called by itself and by its containers. Nobody can have a name under .internal in public DNS,
-so no stranger's page can be reached by it.
-"""
+"""This machine, by its own and its containers' names. No public name ends in .internal, so no page can use one."""
 _KEPT: Final = 256
 """Host values that were found to be fine."""
 

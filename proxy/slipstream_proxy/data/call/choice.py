@@ -45,9 +45,7 @@ class AdapterChoice(CallStep):
         return True
 
     def rejected(self, call: ActiveCall, status: int) -> bool:
-        """The engine has unloaded the adapter, and this worker has not heard of it yet: the episode moves as if it
-        had, and the client sees nothing of it.
-        """
+        """The engine unloaded the adapter before this worker heard of it: the episode moves, unseen by the client."""
         if status != 404 or call.pin is None or call.episode is None or "@" not in call.adapter:
             return False
         moved = self._pins.move(call.episode, call.target.model, call.pin)

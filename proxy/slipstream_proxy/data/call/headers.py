@@ -22,9 +22,7 @@ def adapter_line(name: str) -> bytes:
 
 
 class ProxyHeaders(CallStep):
-    """The engine gets the call's id as X-Request-Id, so that its log and the reply's id name the call. The client
-    gets the ids of episode and call, and the adapter.
-    """
+    """The engine gets the call's id as X-Request-Id; the client gets the ids of episode and call, and the adapter."""
 
     def forward(self, call: ActiveCall, fields: bytes) -> bytes:
         if b"x-request-id" in call.request.headers:

@@ -34,9 +34,7 @@ class HangTable:
     """One worker's view. Of an engine without a row nothing is shared."""
 
     def __init__(self, urls: Sequence[str], timeout: float, path: Path | None = None, number: int = 0) -> None:
-        """``timeout``: seconds without a byte after which a call is given up. ``path`` None: a worker that is alone
-        needs no file. ``number`` tells the workers apart.
-        """
+        """``timeout``: a call's silent seconds. ``path`` None: a lone worker. ``number`` tells the workers apart."""
         self._rows = {url.rstrip("/"): _VERSION.size + i * _ROW for i, url in enumerate(urls)}
         self._timeout, self._me = timeout, number + 1
         size = _VERSION.size + len(urls) * _ROW

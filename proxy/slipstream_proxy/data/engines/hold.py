@@ -20,9 +20,7 @@ log = logging.getLogger(__name__)
 LIMIT = 4096
 """The most calls that wait in a worker. Further calls get a 503 with Retry-After."""
 GRACE = 30.0
-"""Seconds after a hold's end in which the control plane may still be waking the engine. Then calls go on: an engine
-that sleeps keeps them waiting.
-"""
+"""Seconds after a hold's end in which the control plane may still wake the engine. Then calls go on anyway."""
 LOOK = 0.25
 
 

@@ -220,9 +220,7 @@ class LiveView:
         self.release(url, call)
 
     def try_out(self, url: str, call: str) -> None:
-        """A call is about to be sent there. Raises ``RequestRefused`` where the engine hangs and another call, of any
-        worker, tries it out; else ``release`` must follow.
-        """
+        """A call is about to be sent there. Raises ``RequestRefused`` during a trial; else ``release`` must follow."""
         trouble = self.trouble.get(url)
         if trouble is None or not trouble.hung:
             return

@@ -21,9 +21,7 @@ class ModelTarget:
 
 
 class ModelMap:
-    """Exact names first, then globs in the order of the file, then the trained model under its own name; others go to
-    the engine as they are.
-    """
+    """Exact names first, then globs in the file's order, then the trained model's name; others go on unchanged."""
 
     def __init__(self, config: Config) -> None:
         self.default = config.model_name

@@ -89,9 +89,7 @@ def read_tags(
     *,
     traceparent: bool = False,
 ) -> Tags:
-    """``headers`` are the request's tags (and its traceparent), the strongest source first. Takes our keys out of
-    ``body["metadata"]``. Any text is a tag: none fails a call.
-    """
+    """``headers``: the request's tags, strongest first. Takes our keys out of ``body["metadata"]``. Never fails."""
     found = Tags()
     for name, value in headers.items():
         if name.startswith(_OURS):

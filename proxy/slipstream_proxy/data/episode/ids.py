@@ -13,9 +13,7 @@ _prefix = ""
 
 
 def new_id(now: float) -> str:
-    """26 characters that sort by time (``now``, seconds since the epoch): microseconds (14, in steps of a
-    millisecond), process (6), count (6).
-    """
+    """26 characters that sort by time (``now``, s since the epoch): milliseconds (14), process (6), count (6)."""
     global _count, _bucket, _prefix
     _count = (_count + 1) & 0xFFFFFF
     bucket = int(now * 1000.0)

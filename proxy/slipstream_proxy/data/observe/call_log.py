@@ -22,9 +22,7 @@ class CallLog(CallStep):
 
 
 def log_call(call: CallView, status: int, outcome: str) -> None:
-    """``request_id`` is the call's id: the client has it in ``x-slipstream-call``, the engine in ``X-Request-Id``,
-    the store as the call's ``id``.
-    """
+    """``request_id`` is the call's id: ``x-slipstream-call``, the engine's ``X-Request-Id``, the store's ``id``."""
     episode = call.episode
     fields = {
         "request_id": call.id,

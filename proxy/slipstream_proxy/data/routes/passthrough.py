@@ -174,9 +174,7 @@ class Passthrough:
             reply.release()
 
     async def _ask_in_turn(self, request: web.BaseRequest, url: str, path: str, data: Data) -> aiohttp.ClientResponse:
-        """An engine whose calls hung gets one ``POST`` at a time. That it answers it clears nothing: a server can count
-        tokens while its model hangs.
-        """
+        """An engine whose calls hung gets one ``POST`` at a time. Answers here clear nothing: a model may hang."""
         who = f"relayed {id(request)}"
         if request.method == "POST":
             self._live.try_out(url, who)

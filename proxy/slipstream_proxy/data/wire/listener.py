@@ -1,6 +1,4 @@
-"""What accepts connections, and looks after them once a second. A connection is a ``ClientConnection`` until it sends
-what is aiohttp's to read.
-"""
+"""Accepts connections and looks after them once a second. aiohttp takes one over that sends what is its to read."""
 
 from __future__ import annotations
 
@@ -71,9 +69,7 @@ class Handler(RequestHandler):
             self._linger()
 
     def _linger(self) -> None:
-        """Nothing more is said or read. The client may go on sending for a while: closed at once, the connection is
-        reset before it has read why.
-        """
+        """Nothing more is sent or read. The client may send on for a while: a reset would hide the reason."""
         transport = self.transport
         self._close = True
         if transport is not None and not transport.is_closing():

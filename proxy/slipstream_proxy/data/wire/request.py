@@ -81,9 +81,7 @@ _VARYING = frozenset((b"content-length", b"x-slipstream-episode", b"x-request-id
 
 
 def parse_fields(text: bytes) -> Fields | None:
-    """Header lines (each with its CRLF) → headers by name, tags, lines for the upstream with their ends. None: not
-    plain enough, aiohttp's parser decides.
-    """
+    """Header lines → headers by name, tags, lines for the upstream. None: not plain enough, aiohttp decides."""
     headers: Headers = {}
     ours: Headers = {}
     lines: list[bytes] = []
