@@ -31,7 +31,7 @@ class ProxyConfig(Section):
     header_limit: int = Field(32 * 1024, ge=1024, description="Largest request head in bytes; more is a 431.")
     header_timeout: Positive = Field(
         30.0,
-        description="Seconds for a request's whole head. A body must keep up 1 KiB a second, with the same time as slack.",
+        description="Seconds for a request's whole head. A body must keep up 1 KiB a second, with as much slack.",
     )
     client_timeout: Positive = Field(
         120.0,
