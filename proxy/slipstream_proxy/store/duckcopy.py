@@ -142,7 +142,7 @@ def copy_anew(source: OpenFile, config: dict[str, str]) -> None:
         left.unlink(missing_ok=True)
     cursor, written = source.begin_copy()
     try:
-        to = duckdb.connect(str(new), config=config)
+        to = duckdb.connect(str(new), config={**config})
         try:
             try:
                 with _nice():

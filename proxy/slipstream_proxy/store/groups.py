@@ -118,7 +118,7 @@ class GroupTable:
         tx.update("t_groups", ("id",), ("n",), [item for item in sizes.items() if item[0] not in new])
         return [group for group, n in sizes.items() if n >= self.rules.group_size]
 
-    def _changed(self, groups: Collection[str]) -> None:
+    def changed(self, groups: Collection[str]) -> None:
         """They may have become complete, or their episodes may lack other rewards than before."""
         for lacking in self.unjudged.values():
             lacking.update(groups)
@@ -136,7 +136,7 @@ class GroupTable:
     def complete(self, tx: Tx, groups: Collection[str], now: float) -> None:
         """Forming groups are complete. Groups of split ``eval`` are for the judge alone."""
         if groups:
-            self._changed(groups)
+            self.changed(groups)
             sql = f"""UPDATE t_groups SET state = CASE WHEN split = 'train' THEN 'waiting_reward' ELSE 'eval' END,
                 completed = ?
                 WHERE state = 'forming' AND id {IN}"""
@@ -149,7 +149,7 @@ class GroupTable:
 
     def mark_ready(self, tx: Tx, groups: Collection[str], now: float) -> None:
         """Mark those of these groups as ready that are complete, with every episode done and rewarded."""
-        self._changed(groups)
+        self.changed(groups)
         waiting = f"SELECT 1 FROM t_groups WHERE state = 'waiting_reward' AND id {IN} LIMIT 1"
         if groups and tx.all(waiting, (list(groups),)):
             sql = f"""UPDATE t_groups SET state = 'ready', ready_at = ? WHERE state = 'waiting_reward' AND n > 0
