@@ -2,9 +2,9 @@
 
     python benchmarks/store/bench_growth.py [--small 10000] [--large 1000000] [--only PART …]
 
-Parts: ``routes``, ``pins``, ``idle`` and ``forget`` (control planes over two stores that were filled with SQL, asked by turns), ``export``,
+Parts: ``routes``, ``pins``, ``rate``, ``idle`` and ``forget`` (control planes over two stores that were filled with SQL, asked by turns), ``export``,
 ``runs`` and ``ingest`` (``long_runs.py``), ``streams`` (``../proxy/burst.py``) and ``agree`` (``agreement.py``). The last line is one JSON object;
-``load`` has the machine's load average before and after each part: with no other work on two cores it is below 2.
+``--postgres URL`` asks the first four of an empty database that is filled with ``--postgres-episodes``, too. ``load`` has the machine's load average before and after each part: with no other work on two cores it is below 2.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ def of_stores(small: int, large: int, parts: Collection[str], steps: Steps) -> F
             made: dict[str, Callable[[], Found]] = {
                 "routes": lambda: routes(few, many),
                 "pins": lambda: pins(few, many),
+                "rate": lambda: {"runs_small": few.ask("rate"), "runs": many.ask("rate")},
                 "idle": lambda: {"idle_cpu_small": few.ask("idle"), "idle_cpu": many.ask("idle")},
                 "forget": lambda: forget(many),
             }
@@ -108,12 +109,30 @@ def of_stores(small: int, large: int, parts: Collection[str], steps: Steps) -> F
     return found
 
 
+def of_postgres(url: str, episodes: int, parts: Collection[str]) -> Found:
+    with tempfile.TemporaryDirectory() as name:
+        grown.filled(Path(name), episodes, url).close()
+        process = grown.GrownProcess(Path(name), episodes, url)
+        found: Found = {"episodes": episodes}
+        if "routes" in parts:
+            asked = [process.ask("routes") for _ in range(ROUTE_ROUNDS)]
+            found["route_ms"] = {route: round(statistics.median(one[route] for one in asked), 2) for route in asked[0]}
+        if "pins" in parts:
+            found["pin_p99_ms"] = round(statistics.median(process.ask("pins") for _ in range(PIN_ROUNDS)), 1)
+        for part in (part for part in ("rate", "idle") if part in parts):
+            found[part] = process.ask(part)
+        process.close()
+    return {"postgres": found}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", type=int, default=10_000)
     parser.add_argument("--large", type=int, default=1_000_000)
     parser.add_argument("--streams", type=int, default=10_000)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--postgres", metavar="URL")
+    parser.add_argument("--postgres-episodes", type=int, default=100_000)
     args = parser.parse_args()
     steps = Steps()
     found: Found = {"episodes": [args.small, args.large]}
@@ -127,6 +146,8 @@ def main() -> None:
     }
     for part in (part for part in made if part in args.only):
         found |= steps.run(part, made[part])
+    if args.postgres:
+        found |= steps.run("postgres", lambda: of_postgres(args.postgres, args.postgres_episodes, args.only))
     print(json.dumps({**found, "load": steps.load}))
 
 

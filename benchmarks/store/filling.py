@@ -25,7 +25,12 @@ EID = f"'-/' || {ID}"
 IS_OPEN = f"i % {OPEN} = {OPEN - 1}"
 HAS_OPEN = f"(i + 1) % {OPEN // GROUP} = 0"
 """Of a group: the same, so that it still forms."""
-BLOB = "'abcdefgh'::BLOB"
+BLOB = "'abcdefgh'::BYTEA"
+
+
+def _part(what: str, size: int) -> str:
+    """Whole division in SQL, as both databases have it."""
+    return f"(({what} - {what} % {size}) / {size})::BIGINT"
 
 
 def _columns(fields: tuple[str, ...], values: dict[str, str]) -> str:
@@ -49,24 +54,27 @@ def fill(store: Store, episodes: int) -> None:
     store.calls.days.ensure(days)  # type: ignore[attr-defined]
     with db.write() as tx:
         started = f"{NOW} - {SPAN} * ({episodes} - i) / {episodes}"
-        tx.run(f"CREATE TEMP TABLE n AS SELECT i, {started} AS began FROM range({episodes}) r(i)")
+        tx.run(f"CREATE TEMP TABLE n AS SELECT i, {started} AS began FROM generate_series(0, {episodes - 1}) r(i)")
         _episodes(tx)
         _groups(tx, episodes)
         for day in days:
-            _calls(tx, day)
+            _calls(tx, day, shared=db.shared)
         tx.run("DROP TABLE n")
         store.tallies.recount(tx)  # type: ignore[attr-defined]
+        if db.shared:
+            tx.all(f"SELECT setval('slipstream_seq', {episodes})")
+            tx.run("ANALYZE")
     db.settle()
 
 
 def _episodes(tx: Tx) -> None:
     """Episodes, their rewards and pins, and the ids of what the spool brought in the last week."""
     ep = {
-        "eid": EID, "key": "'-'", "id": ID, "task": f"'t' || (i // {GROUP})", "split": "'train'", "tags": "'{}'", "model": f"'{MODEL}'",
+        "eid": EID, "key": "'-'", "id": ID, "task": f"'t' || {_part('i', GROUP)}", "split": "'train'", "tags": "'{}'", "model": f"'{MODEL}'",
         "adapter": f"'{MODEL}'", "arm": "'live'", "state": f"CASE WHEN {IS_OPEN} THEN 'open' ELSE 'done' END", "started": "began",
         "last_at": "began + 10", "ended": f"CASE WHEN NOT {IS_OPEN} THEN began + 10 END", "calls": str(CALLS),
         "trained_calls": str(CALLS), "prompt_tokens": "600", "completion_tokens": "120", "reward": "(i % 10) / 10.0",
-        "grp": f"CASE WHEN NOT {IS_OPEN} THEN 'g' || (i // {GROUP}) END", "grouped": "TRUE", "alike": "'a'", "adapters": f"'[\"{MODEL}\"]'",
+        "grp": f"CASE WHEN NOT {IS_OPEN} THEN 'g' || {_part('i', GROUP)} END", "grouped": "TRUE", "alike": "'a'", "adapters": f"'[\"{MODEL}\"]'",
         "retried": "FALSE", "untagged": "FALSE", "last_end": f"CASE WHEN {IS_OPEN} THEN {NOW + 3600} ELSE began + 10 END", "idle": "FALSE",
     }  # fmt: skip
     tx.run(f"INSERT INTO t_episodes SELECT {_columns(tuple(EpisodeRow.__dataclass_fields__), ep)} FROM n")
@@ -83,7 +91,7 @@ def _groups(tx: Tx, episodes: int) -> None:
         "split": "'train'", "state": f"CASE WHEN {HAS_OPEN} THEN 'forming' ELSE 'trained' END",
         "n": f"CASE WHEN {HAS_OPEN} THEN {GROUP - 1} ELSE {GROUP} END", "created": f"CASE WHEN {HAS_OPEN} THEN {NOW} ELSE 0 END",
         "completed": f"CASE WHEN NOT {HAS_OPEN} THEN i END", "ready_at": f"CASE WHEN NOT {HAS_OPEN} THEN i END",
-        "batch": f"'k' || (i * {GROUP} // {BATCH})", "attempts": "0", "parked": "FALSE", "retry_at": "0",
+        "batch": f"'k' || {_part('i', BATCH // GROUP)}", "attempts": "0", "parked": "FALSE", "retry_at": "0",
     }  # fmt: skip
     tx.run(f"INSERT INTO t_groups SELECT {_columns(GroupRow._fields, group)} FROM n WHERE i < {episodes // GROUP}")
     batch = {
@@ -92,27 +100,29 @@ def _groups(tx: Tx, episodes: int) -> None:
     }  # fmt: skip
     tx.run(f"INSERT INTO t_batches SELECT {_columns(BatchRow._fields, batch)} FROM n WHERE i <= {episodes // BATCH}")
     member = {
-        "batch": f"'k' || (i // {BATCH})",
-        "grp": f"'g' || (i // {GROUP})",
+        "batch": f"'k' || {_part('i', BATCH)}",
+        "grp": f"'g' || {_part('i', GROUP)}",
         "eid": EID,
         "reward": "(i % 10) / 10.0",
         "advantage": "0.5",
     }
-    which = f"NOT ((i // {GROUP}) + 1) % {OPEN // GROUP} = 0"
+    which = f"({_part('i', GROUP)} + 1) % {OPEN // GROUP} <> 0"
     tx.run(f"INSERT INTO t_members SELECT {_columns(MemberRow._fields, member)} FROM n WHERE {which}")
 
 
-def _calls(tx: Tx, day: str) -> None:
+def _calls(tx: Tx, day: str, *, shared: bool) -> None:
+    lengths = "0200000002000000"
+    lengths = f"decode('{lengths}', 'hex')" if shared else f"unhex('{lengths}')"
     call = {
         "id": "'c' || lpad(i::VARCHAR, 12, '0') || k", "eid": EID, "number": "k", "ts": "began + k", "seconds": "0.5", "dialect": "'chat'",
         "model": f"'{MODEL}'", "trained": f"'{MODEL}'", "adapter": f"'{MODEL}'", "status": "200", "outcome": "'ok'", "trainable": "TRUE",
         "sampling": "'{}'", "temperature": "1.0", "keep_messages": "0", "keep_tokens": "0", "messages": "'[\"hello\"]'",
         "reply": "'[\"yes\"]'", "finish": "'[\"stop\"]'", "prompt_tokens": "2", "completion_tokens": "2", "prompt_ids": BLOB,
-        "completion_ids": BLOB, "lengths": "'\\x02\\x00\\x00\\x00\\x02\\x00\\x00\\x00'::BLOB", "logprobs": BLOB, "body_hash": "''",
+        "completion_ids": BLOB, "lengths": lengths, "logprobs": BLOB, "body_hash": "''",
         "attempt": "0", "extra": "'{}'",
     }  # fmt: skip
     begin = datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
     tx.run(
-        f"""INSERT INTO {schema.table_of(day)} SELECT {_columns(CallRow._fields, call)} FROM n, range({CALLS}) c(k)
+        f"""INSERT INTO {schema.table_of(day)} SELECT {_columns(CallRow._fields, call)} FROM n, generate_series(0, {CALLS - 1}) c(k)
         WHERE began + k >= {begin} AND began + k < {begin + 86_400}"""
     )

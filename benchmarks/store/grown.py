@@ -31,11 +31,13 @@ from slipstream_proxy.store import open_store
 from slipstream_proxy.store.sqlstore import Store
 from slipstream_proxy.store.values import Rules
 
-PARTS = ("routes", "pins", "idle", "forget")
+PARTS = ("routes", "pins", "rate", "idle", "forget")
 RUNS = 128
 """New runs at once."""
 AT_REST = 2.1
 """Seconds after which the control plane looks its figures up again, and does not tell those of a moment ago."""
+RATED = 5.0
+"""Seconds for which new runs come as fast as they are answered."""
 IDLE = 20.0
 """Seconds that it is left alone."""
 
@@ -47,10 +49,10 @@ def quantile(values: Sequence[float], share: float) -> float:
 class Grown:
     """A control plane over a store that was filled, asked on its socket as the data plane asks it."""
 
-    def __init__(self, folder: Path, engine: LoraEngine, episodes: int) -> None:
-        """``folder``: where ``filled`` has made the store."""
+    def __init__(self, folder: Path, engine: LoraEngine, episodes: int, url: str | None) -> None:
+        """``folder``: where ``filled`` has made the store; ``url``: of PostgreSQL."""
         self.episodes = episodes
-        self.config = settings(folder, engine)
+        self.config = settings(folder, engine, url)
         self.plane = Plane(self.config, engine)
         self.link = ControlLink(self.config.socket, LiveView(self.config))
         self.names = count()
@@ -127,6 +129,15 @@ class Grown:
         """The 99th percentile of the first calls of 128 new runs at once."""
         return quantile(await self.first_calls(RUNS), 0.99)
 
+    async def rate(self) -> dict[str, float]:
+        """New runs a second, ``RUNS`` at a time; and how many a second of this process's CPU, askers and HTTP included."""
+        began, before, done = time.perf_counter(), time.process_time(), 0
+        while time.perf_counter() < began + RATED:
+            await self.first_calls(RUNS)
+            done += RUNS
+        work, took = time.process_time() - before, time.perf_counter() - began
+        return {"a_second": round(done / took), "a_cpu_second": round(done / work)}
+
     async def forget(self) -> dict[str, float]:
         """First calls of 16 new runs at once, until no file holds an episode that is forgotten, and before and after that."""
 
@@ -167,25 +178,24 @@ class Grown:
         return self.unanswered
 
 
-def settings(folder: Path, engine: LoraEngine) -> Config:
-    return make_config(
-        folder, engine, store={"memory_limit": "4GB"}, engine={"health_interval": 5.0}, gate={"holdout": 0.1}
-    )
+def settings(folder: Path, engine: LoraEngine, url: str | None = None) -> Config:
+    store = {"memory_limit": "4GB", **({"url": url} if url else {})}
+    return make_config(folder, engine, store=store, engine={"health_interval": 5.0}, gate={"holdout": 0.1})
 
 
-def filled(folder: Path, episodes: int) -> Store:
+def filled(folder: Path, episodes: int, url: str | None = None) -> Store:
     """A store of so many episodes, open, at the place where a control plane looks for it."""
     data = folder / "data"
     data.mkdir(parents=True)
-    store = open_store(f"duckdb:///{data}/slipstream.duckdb", Rules(), memory_limit="4GB")
+    store = open_store(url or f"duckdb:///{data}/slipstream.duckdb", Rules(), memory_limit="4GB")
     fill(store, episodes)
     return store
 
 
-async def _serve(folder: Path, episodes: int, pipe: Connection) -> None:
+async def _serve(folder: Path, episodes: int, url: str | None, pipe: Connection) -> None:
     engine = await LoraEngine().start()
     try:
-        async with Grown(folder, engine, episodes) as grown:
+        async with Grown(folder, engine, episodes, url) as grown:
             await grown.check()
             pipe.send(None)
             while what := await asyncio.to_thread(pipe.recv):
@@ -194,17 +204,17 @@ async def _serve(folder: Path, episodes: int, pipe: Connection) -> None:
         await engine.stop()
 
 
-def serve(folder: Path, episodes: int, pipe: Connection) -> None:
-    asyncio.run(_serve(folder, episodes, pipe))
+def serve(folder: Path, episodes: int, url: str | None, pipe: Connection) -> None:
+    asyncio.run(_serve(folder, episodes, url, pipe))
 
 
 class GrownProcess:
     """``Grown`` in a process of its own, ready once this is made."""
 
-    def __init__(self, folder: Path, episodes: int) -> None:
+    def __init__(self, folder: Path, episodes: int, url: str | None = None) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=serve, args=(folder, episodes, theirs))
+        self._process = spawn.Process(target=serve, args=(folder, episodes, url, theirs))
         self._process.start()
         theirs.close()
         self._pipe.recv()

@@ -15,6 +15,7 @@ import gc
 import io
 import json
 import multiprocessing
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ NOW = 1_800_000_000.0
 MB = 2**20
 WINDOW = 5_000
 """Episodes of an export that are timed together."""
-LAST = 5
+LAST = 12
 """Turns whose ingest is timed."""
 READS = ("page", "batch", "group", "export")
 
@@ -134,27 +135,35 @@ def long_run(calls: int) -> dict[str, float]:
     return {**found, "long_run_mb": largest, "long_run_rss_mb": max(found[f"{what}_rss_mb"] for what in READS)}
 
 
-def per_call(conversations: int, turns: int) -> float:
-    """Milliseconds of ingest for a call of the last turns, in batches of eight. The turns before come in larger ones."""
-    with tempfile.TemporaryDirectory() as folder:
-        store = opened(folder)
-        agents = [Agent(f"a{n:04d}") for n in range(conversations)]
-        spent = 0.0
+class Conversations:
+    """So many at once, at a turn. They are asked by turns with others, so that a busy machine is as slow for both."""
+
+    def __init__(self, folder: str, count: int, turns: int) -> None:
+        self.store = opened(folder)
+        self.agents = [Agent(f"a{n:04d}") for n in range(count)]
         for _ in range(turns - LAST):
-            store.ingest([agent.call() for agent in agents], {})
-        for _ in range(LAST):
-            for first in range(0, conversations, 8):
-                calls = [agent.call() for agent in agents[first : first + 8]]
-                begun = time.perf_counter()
-                store.ingest(calls, {})
-                spent += time.perf_counter() - begun
-        store.close()
-    return 1000 * spent / (LAST * conversations)
+            self.store.ingest([agent.call() for agent in self.agents], {})
+        self.spent: list[float] = []
+        """Milliseconds of a call, of each batch of eight."""
+
+    def turn(self) -> None:
+        for first in range(0, len(self.agents), 8):
+            calls = [agent.call() for agent in self.agents[first : first + 8]]
+            begun = time.perf_counter()
+            self.store.ingest(calls, {})
+            self.spent.append(1000 * (time.perf_counter() - begun) / len(calls))
 
 
 def ingest(turns: int) -> dict[str, float]:
-    few, many = per_call(8, turns), per_call(128, turns)
-    return {"ingest_8_ms": round(few, 2), "ingest_128_ms": round(many, 2), "ingest_growth": round(many / few, 2)}
+    with tempfile.TemporaryDirectory() as small, tempfile.TemporaryDirectory() as large:
+        few, many = Conversations(small, 8, turns), Conversations(large, 128, turns)
+        for _ in range(LAST):
+            few.turn()
+            many.turn()
+        few.store.close()
+        many.store.close()
+    ms = [statistics.median(one.spent) for one in (few, many)]
+    return {"ingest_8_ms": round(ms[0], 2), "ingest_128_ms": round(ms[1], 2), "ingest_growth": round(ms[1] / ms[0], 2)}
 
 
 def exported(store: Store, until: float | None = None) -> Iterator[bytes]:

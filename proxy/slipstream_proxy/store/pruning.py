@@ -8,6 +8,8 @@ from slipstream_proxy.store.values import Rules
 DAY = 86_400.0
 SEEN = 7 * DAY
 """Seconds for which ids of mutations are kept. Positions tell what was read; ids guard against reading it twice."""
+EXPORTS = 365 * DAY
+"""Seconds for which the lists of exported episodes are kept where episodes are kept for good."""
 PINS = 7 * DAY
 """Seconds for which the pin of an episode that has ended is kept, at least."""
 TOGETHER = 5_000
@@ -20,15 +22,14 @@ class Pruning:
         self.rules = rules
 
     def prune(self, now: float, keep: float | None) -> int:
-        """``keep``: seconds for which the lists of exported episodes are kept; None: for good. Those of archives are:
-        who is forgotten must go from there, too. → Rows that are gone.
+        """``keep``: seconds for which episodes are kept, and the lists of those that were exported; None: for good, and
+        the lists for ``EXPORTS``. Those of archives stay: who is forgotten must go from there, too. → Rows that are
+        gone.
         """
         pins = max(PINS, 2 * self.rules.idle_timeout)
         gone = self._delete("t_seen", "id", "SELECT id FROM t_seen WHERE ts < ?", now - SEEN)
         gone += self._delete("t_pins", "eid", "SELECT eid FROM t_pins WHERE NOT active AND ts < ?", now - pins)
-        if keep is not None:
-            gone += self._prune_exports(now - keep)
-        return gone
+        return gone + self._prune_exports(now - (EXPORTS if keep is None else keep))
 
     def _delete(self, table: str, key: str, which: str, before: float) -> int:
         gone = 0

@@ -30,5 +30,8 @@ def test_lists_of_exports_go_with_retention_and_those_of_archives_stay(store, tm
     store.archive.note_export("x2", "jsonl", [("-", "a")], NOW + 2 * DAY)
     assert store.prune(NOW + 3 * DAY, None) == 0
     assert store.prune(NOW + 3 * DAY, 2 * DAY) == 2
+    store.archive.note_export("x3", "jsonl", [("-", "b")], NOW + 3 * DAY)
+    assert store.prune(NOW + 367.5 * DAY, None) == 1, "x2 has gone, x3 stays"
+    store.archive.note_export("x2", "jsonl", [("-", "a")], NOW + 367 * DAY)
     gone = store.forget([("-", "a")], NOW)
     assert gone.exports == ["x2"] and len(gone.archives) == 1
