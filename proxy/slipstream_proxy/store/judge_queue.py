@@ -123,7 +123,8 @@ class JudgeQueue:
         """
         left = "SELECT id FROM t_groups WHERE state = 'forming' AND n < 2 AND created < ?"
         latest = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE state = 'done' AND NOT grouped AND calls > 0
-            AND (grp IS NULL OR grp IN ({left})) AND eid NOT IN (SELECT single FROM t_groups WHERE kind = 'window')
+            AND (grp IS NULL OR grp IN ({left})) AND NOT EXISTS
+            (SELECT 1 FROM t_groups w WHERE w.kind = 'window' AND w.single = t_episodes.eid)
             ORDER BY ended DESC, eid LIMIT {SINGLES}"""
         sql = f"""SELECT {EPISODE_COLUMNS} FROM ({latest}) e WHERE {lacks_of("e.eid")}
             ORDER BY ended DESC, eid LIMIT ?"""

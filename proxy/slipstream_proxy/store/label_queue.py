@@ -53,6 +53,9 @@ def uncertainty_of(rewards: Sequence[Reward], low: float, high: float) -> tuple[
     return best if best[0] > 0 else (0.0, "all agree")
 
 
+UNLABELLED = "NOT EXISTS (SELECT 1 FROM t_rewards h WHERE h.eid = t_episodes.eid AND h.source = 'human')"
+
+
 class LabelQueue:
     def __init__(self, db: Driver, rewards: RewardTable) -> None:
         self.db = db
@@ -74,7 +77,7 @@ class LabelQueue:
     ) -> LabelCases:
         """The most uncertain of the newest finished episodes that no person has labelled."""
         tests, params = given(("key = ?", key), ("task = ?", task), ("split = ?", split), ("adapter = ?", adapter))
-        tests += ["state = 'done'", "calls > 0", "eid NOT IN (SELECT eid FROM t_rewards WHERE source = 'human')"]
+        tests += ["state = 'done'", "calls > 0", UNLABELLED]
         sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {" AND ".join(tests)}
             ORDER BY started DESC, eid DESC LIMIT ?"""
         with self.db.read() as tx:

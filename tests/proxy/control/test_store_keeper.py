@@ -11,6 +11,8 @@ from slipstream.backoff import Backoff
 from slipstream_proxy.control import store_keeper
 from slipstream_proxy.control.store_keeper import instance_of, open_or_none, rules_of
 from slipstream_proxy.control.worker import ControlPlane
+from slipstream_proxy.data.engines.control_link import ControlLink
+from slipstream_proxy.data.engines.live import LiveView
 
 
 def test_a_data_folder_has_one_name_for_ever(tmp_path):
@@ -101,6 +103,7 @@ async def test_the_api_serves_while_a_backlog_is_read(make_plane, monkeypatch):
     await plane.seen("e39")
     await plane.stop()
     store.unlink()  # all of it is to be read from the spool again
+    (plane.config.root / "live.json").unlink()
     slow = store_keeper.Ingester.round  # type: ignore[attr-defined]
 
     async def slowly(self):
@@ -113,10 +116,24 @@ async def test_the_api_serves_while_a_backlog_is_read(make_plane, monkeypatch):
     await plane.start()
     assert time.monotonic() - began < 5.0
     assert plane.deps.live.value["models"]["tiny"]["live"] == "tiny@1"  # known before the backlog is read
+    await _worker_gets_ready(plane)
     status, body = await plane.ask("GET", "/status")
     assert status == 200 and body["calls"] < 40
     await until(lambda: _behind(plane))
     await plane.seen("e39")
+
+
+async def _worker_gets_ready(plane):
+    """A worker that starts now, without ``live.json``, knows what is live, so that its ``/readyz`` says so."""
+    (plane.config.root / "live.json").unlink()
+    await plane.control.serve()
+    link = ControlLink(plane.config.socket, LiveView(plane.config))
+    assert not link.live.known
+    following = asyncio.create_task(link.follow())
+    await until(lambda: link.live.known and link.live.ready, 5.0)
+    assert link.live.models["tiny"].live == "tiny@1"
+    following.cancel()
+    await link.close()
 
 
 async def _behind(plane):
