@@ -51,14 +51,17 @@ class Steps:
         return found
 
 
-def fill(folder: Path, episodes: int, parts: Collection[str]) -> Found:
-    """Makes a store, and exports it."""
-    store = grown.filled(folder, episodes)
-    found: Found = {}
-    if "export" in parts:
-        found[f"export_us_{episodes}"] = long_runs.export_us(store, episodes)
-    store.close()
-    return found
+def fill(folder: Path, episodes: int) -> Found:
+    grown.filled(folder, episodes).close()
+    return {}
+
+
+def export(folders: dict[int, Path]) -> Found:
+    few, many = (grown.opened(folder) for folder in folders.values())
+    found = long_runs.export_growth(few, many, tuple(folders))  # type: ignore[arg-type]
+    few.close()
+    many.close()
+    return {**found}
 
 
 def routes(small: grown.GrownProcess, large: grown.GrownProcess) -> Found:
@@ -89,10 +92,9 @@ def of_stores(small: int, large: int, parts: Collection[str], steps: Steps) -> F
     with tempfile.TemporaryDirectory() as name:
         folders = {episodes: Path(name) / str(episodes) for episodes in (small, large)}
         for episodes, folder in folders.items():
-            found |= steps.run(f"fill {episodes}", lambda: fill(folder, episodes, parts))
+            found |= steps.run(f"fill {episodes}", lambda: fill(folder, episodes))
         if "export" in parts:
-            us = [float(str(found[f"export_us_{episodes}"])) for episodes in folders]
-            found["export_growth"] = round(us[1] / us[0], 2)
+            found |= steps.run("export", lambda: export(folders))
         if any(part in parts for part in grown.PARTS):
             few, many = (grown.GrownProcess(folder, episodes) for episodes, folder in folders.items())
             made: dict[str, Callable[[], Found]] = {

@@ -93,11 +93,13 @@ class Grown:
         going = self.episodes // OPEN
         assert status["episodes"] == {"done": self.episodes - going, "open": going}, status["episodes"]
         assert status["calls"] == CALLS * self.episodes, status["calls"]
-        metrics = (await self.route("GET", "/internal/metrics")).decode()
-        assert f'slipstream_episodes{{state="done"}} {float(self.episodes - going)}' in metrics
+        await until(lambda: self._counted(f'slipstream_episodes{{state="done"}} {float(self.episodes - going)}'))
         one = json.loads(await self.route("GET", f"{API}/episodes/{name_of(self.episodes // 2)}"))
         assert len(one["call_list"]) == CALLS
         assert len(json.loads(await self.route("GET", f"{API}/episodes"))["episodes"]) >= 20
+
+    async def _counted(self, line: str) -> bool:
+        return line in (await self.route("GET", "/internal/metrics")).decode()
 
     async def routes(self) -> dict[str, float]:
         """Milliseconds of each, after a rest."""
@@ -185,11 +187,15 @@ def settings(folder: Path, engine: LoraEngine, url: str | None = None) -> Config
 
 def filled(folder: Path, episodes: int, url: str | None = None) -> Store:
     """A store of so many episodes, open, at the place where a control plane looks for it."""
-    data = folder / "data"
-    data.mkdir(parents=True)
-    store = open_store(url or f"duckdb:///{data}/slipstream.duckdb", Rules(), memory_limit="4GB")
+    store = opened(folder, url)
     fill(store, episodes)
     return store
+
+
+def opened(folder: Path, url: str | None = None) -> Store:
+    data = folder / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    return open_store(url or f"duckdb:///{data}/slipstream.duckdb", Rules(), memory_limit="4GB")
 
 
 async def _serve(folder: Path, episodes: int, url: str | None, pipe: Connection) -> None:

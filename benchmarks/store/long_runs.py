@@ -33,8 +33,9 @@ from slipstream_proxy.store.values import EpisodeFilter, RecordedCall, Rules
 
 NOW = 1_800_000_000.0
 MB = 2**20
-WINDOW = 5_000
+WINDOW = 3_000
 """Episodes of an export that are timed together."""
+EXPORT_ROUNDS = 2
 LAST = 12
 """Turns whose ingest is timed."""
 READS = ("page", "batch", "group", "export")
@@ -170,18 +171,28 @@ def exported(store: Store, until: float | None = None) -> Iterator[bytes]:
     return pieces(store, EpisodeFilter(until=until), "jsonl", lambda _: None)
 
 
-def export_us(store: Store, episodes: int) -> float:
-    """Microseconds of an episode's export, at the newest, in the middle and at the oldest of a filled store."""
-    window = min(WINDOW, episodes // 3)
-    spent, lines = 0.0, 0
-    for last in (episodes, episodes // 2, window):
-        most, began = lines + window, time.perf_counter()
-        for part in exported(store, until=started_of(last, episodes)):
-            lines += part.count(b"\n")
-            if lines >= most:
-                break
-        spent += time.perf_counter() - began
-    return round(1e6 * spent / lines, 1)
+def export_growth(few: Store, many: Store, episodes: tuple[int, int]) -> dict[str, float]:
+    """Microseconds of an episode's export, at the newest, in the middle and at the oldest of two filled stores, which are asked by turns."""
+    took: dict[int, list[tuple[float, float]]] = {count: [] for count in episodes}
+    for place in range(3 * EXPORT_ROUNDS):
+        for store, count in zip((few, many), episodes, strict=True):
+            window = min(WINDOW, episodes[0] // 3)
+            until = started_of((count, count // 2, window)[place % 3], count)
+            lines, wall, work = 0, time.perf_counter(), time.process_time()
+            for part in exported(store, until=until):
+                lines += part.count(b"\n")
+                if lines >= window:
+                    break
+            spent = time.perf_counter() - wall, time.process_time() - work
+            took[count].append((1e6 * spent[0] / lines, 1e6 * spent[1] / lines))
+    (wall_few, cpu_few), (wall_many, cpu_many) = (map(statistics.median, zip(*took[n], strict=True)) for n in episodes)
+    return {
+        "export_us_small": round(wall_few),
+        "export_us": round(wall_many),
+        "export_growth": round(wall_many / wall_few, 2),
+        "export_cpu_us": round(cpu_many),
+        "export_cpu_growth": round(cpu_many / cpu_few, 2),
+    }
 
 
 def main() -> None:

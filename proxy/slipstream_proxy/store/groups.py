@@ -10,6 +10,7 @@ from typing import NamedTuple
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.freshness import DELETED, Loss
 from slipstream_proxy.store.likeness import RecentRuns, likeness_of
+from slipstream_proxy.store.lineage import trained_groups
 from slipstream_proxy.store.rows import EPISODE_COLUMNS, EpisodeRow, GroupRow
 from slipstream_proxy.store.values import Rules
 
@@ -158,10 +159,9 @@ class GroupTable:
             if not tx.run(sql, (now, list(groups), list(groups))):
                 return
             # A group that was trained on before the store was rebuilt must not train again.
-            sql = f"""UPDATE t_groups SET state = 'trained' WHERE state = 'ready' AND id {IN}
-                AND id IN (SELECT e.grp FROM t_episodes e JOIN t_members m ON m.eid = e.eid
-                JOIN t_batches b ON b.id = m.batch WHERE b.state = 'trained' AND e.grp {IN})"""
-            tx.run(sql, (list(groups), list(groups)))
+            trained = trained_groups(tx, groups)
+            if trained:
+                tx.run(f"UPDATE t_groups SET state = 'trained' WHERE state = 'ready' AND id {IN}", (trained,))
 
     def hold(self, tx: Tx, group: str) -> bool:
         """An episode of the group goes on, and the group waits for it. False: it is too late for that."""

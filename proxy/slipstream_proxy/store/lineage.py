@@ -23,12 +23,23 @@ class LineageRow(NamedTuple):
 def lineage_of(tx: Tx, eids: Collection[str]) -> dict[str, list[LineageRow]]:
     """Each episode's batches, oldest first."""
     found: dict[str, list[LineageRow]] = defaultdict(list)
-    if eids:
-        sql = f"""SELECT m.eid, m.batch, m.advantage, b.state, b.adapter FROM t_members m
-            JOIN t_batches b ON b.id = m.batch WHERE m.eid {IN} ORDER BY b.created"""
-        for row in map(LineageRow._make, tx.all(sql, (list(eids),))):
-            found[row.eid].append(row)
+    # Apart: for a join DuckDB reads all members, and not the index.
+    members = tx.all(f"SELECT eid, batch, advantage FROM t_members WHERE eid {IN}", (list(eids),)) if eids else []
+    ids = list({batch for _, batch, _ in members})
+    sql = f"SELECT id, state, adapter, created FROM t_batches WHERE id {IN}"
+    batches = {batch: rest for batch, *rest in (tx.all(sql, (ids,)) if ids else [])}
+    for eid, batch, advantage in sorted((m for m in members if m[1] in batches), key=lambda m: batches[m[1]][2]):
+        state, adapter, _ = batches[batch]
+        found[eid].append(LineageRow(eid, batch, advantage, state, adapter))
     return found
+
+
+def trained_groups(tx: Tx, groups: Collection[str]) -> list[str]:
+    """Those of these groups with an episode that a batch was trained on."""
+    sql = f"SELECT eid, grp FROM t_episodes WHERE grp {IN}"
+    grp_of: dict[str, str] = dict(tx.all(sql, (list(groups),))) if groups else {}
+    rows = lineage_of(tx, list(grp_of))
+    return sorted({grp_of[eid] for eid, of in rows.items() if any(row.state == "trained" for row in of)})
 
 
 def adapters_of(tx: Tx, batches: Collection[str]) -> set[str]:
