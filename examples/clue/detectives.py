@@ -38,12 +38,14 @@ __all__ = [
     "Detective",
     "Reply",
     "draw_detective",
-    "exercise",
+    "exercises",
     "expert_reward",
     "play",
     "transcripts",
 ]
 
+EXERCISES = 8
+"""Questions of one page of exercises."""
 TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "ask"}}]
 
 
@@ -171,30 +173,35 @@ def play(case: Case, who: Detective, rng: random.Random) -> Iterator[tuple[list[
     yield list(messages), episode.answer(*case.questions[1:])
 
 
-def exercise(case: Case, rng: random.Random) -> tuple[list[dict[str, Any]], Reply]:
-    """A reading exercise: one question that one of the notes answers."""
-    note = rng.choice(case.notes)
-    if note.time is None:
-        question, thought = rng.choice(
-            [(f"{note.subject} in?", [note.room]), (f"in {note.room}?", [note.room, note.subject])]
-        )
-    elif note.subject == VICTIM:
-        question = rng.choice([f"{VICTIM} in {note.room}?", f"{VICTIM} at {note.time}?"])
-        thought = [note.room, note.time] if "in" in question.split() else [note.room]
-    else:
-        question, thought = f"in {note.room} at {note.time}?", [note.room, note.time, note.subject]
-    notes = " ".join(n.text for n in case.notes)
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"{notes} {question}"}]
-    return messages, Reply([THINK, *(" " + word for word in thought), THOUGHT, thought[-1]])
+def exercises(case: Case, rng: random.Random) -> list[dict[str, Any]]:
+    """Reading exercises: questions that one of the notes answers, and the note as the answer."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
+    told = " ".join(note.text for note in case.notes) + " "
+    for note in rng.sample(case.notes, EXERCISES):
+        if note.time is None:
+            question = rng.choice([note.subject, f"with what {note.room}"])
+        elif note.subject == VICTIM:
+            question = f"{VICTIM} {rng.choice([note.room, note.time])}"
+        else:
+            question = f"who {note.room} {note.time}"
+        messages += [
+            {"role": "user", "content": f"{told}{question}?"},
+            {"role": "assistant", "content": " " + note.text.rstrip(".")},
+        ]
+        told = ""
+    return messages
 
 
 def transcripts(seed: int, count: int) -> Iterator[tuple[list[dict[str, Any]], Reply]]:
-    """Calls of `count` episodes of the detectives, as `play` gives them, and a reading exercise for each."""
+    """Calls of `count` episodes of the detectives, as `play` gives them."""
     rng = random.Random(seed)
-    for _ in range(count):
-        case = make_case(first_seed("pretrain") + rng.randrange(SPAN))
-        yield exercise(case, rng)
+    for case in some_cases(rng, count):
         yield from play(case, draw_detective(rng), rng)
+
+
+def some_cases(rng: random.Random, count: int) -> Iterator[Case]:
+    """Cases to read about, never those to train on or held out."""
+    return (make_case(first_seed("pretrain") + rng.randrange(SPAN)) for _ in range(count))
 
 
 def expert_reward(some: Iterable[Case]) -> float:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common.hermes import END, encode, render
 from common.making import Recipe, main
-from common.pretrain import Row
+from common.pretrain import Row, of_messages
 from common.sampling import measure
 from transformers import PreTrainedTokenizerFast
 
-from clue.detectives import TOOLS, Reply, expert_reward, transcripts
+from clue.detectives import TOOLS, Reply, draw_detective, exercises, expert_reward, play, some_cases
 from clue.mystery import SYSTEM, Case, cases, score
 from clue.vocabulary import THOUGHT, build_tokenizer, words
 
@@ -42,11 +44,23 @@ def row(tokenizer: PreTrainedTokenizerFast, messages: list[dict[str, Any]], repl
     return Row(prompt + [ids[0] for ids in said], [False] * len(prompt) + [True] * len(said), soft)
 
 
+def rows(tokenizer: PreTrainedTokenizerFast, seed: int, count: int) -> Iterator[Row]:
+    """Calls of the detectives, three an episode, and a page of reading exercises for each episode."""
+    rng = random.Random(seed)
+    made = 0
+    for case in some_cases(rng, count):
+        page = of_messages(tokenizer, exercises(case, rng), TOOLS)
+        calls = [row(tokenizer, *call) for call in play(case, draw_detective(rng), rng)]
+        for one in (page, *calls):
+            if made == count:
+                return
+            made += 1
+            yield one
+
+
 def some_rows(seed: int, count: int) -> list[Row]:
-    """Calls of the detectives, three an episode, and a reading exercise for each episode."""
-    tokenizer = tokenizer_once()
-    calls = itertools.islice(transcripts(seed, -(-count // 4)), count)
-    return [row(tokenizer, messages, reply) for messages, reply in calls]
+    """For one process."""
+    return list(rows(tokenizer_once(), seed, count))
 
 
 class Played:
@@ -87,7 +101,9 @@ def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int, count:
     return {**figures, "expert": expert_reward(held_out)}
 
 
-RECIPE = Recipe(tokenizer_once, words, some_rows, figures_of, rows=320_000, steps=6000, seconds=70.0)
+RECIPE = Recipe(
+    tokenizer_once, words, some_rows, figures_of, rows=240_000, steps=20_000, seconds=110.0, layers=4, intermediate=384
+)
 
 if __name__ == "__main__":
     main(__doc__, RECIPE)

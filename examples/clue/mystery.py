@@ -34,7 +34,7 @@ GIVEN = {"where": "died in the", "when": "died at", "with what": "died by the"}
 USED = 5
 """Rooms, times, weapons and people of one case."""
 
-NOTE = re.compile(rf"\b({'|'.join((*PEOPLE, *WEAPONS, VICTIM))}) in ({'|'.join(ROOMS)})(?: at ({'|'.join(TIMES)}))?\.")
+NOTE = re.compile(rf"\b({'|'.join(ROOMS)})(?: ({'|'.join(TIMES)}))? ({'|'.join((*PEOPLE, *WEAPONS, VICTIM))})\.")
 
 
 class Note(NamedTuple):
@@ -47,7 +47,7 @@ class Note(NamedTuple):
     @property
     def text(self) -> str:
         """As the police wrote it."""
-        return f"{self.subject} in {self.room}{f' at {self.time}' if self.time else ''}."
+        return " ".join(word for word in (self.room, self.time, self.subject) if word) + "."
 
 
 class Crime(NamedTuple):
@@ -158,7 +158,7 @@ def subject_of_use(given: str, word: str, notes: Iterable[Note]) -> str:
 
 def read_notes(text: str) -> list[Note]:
     """The notes in a text."""
-    return [Note(*found) if found[2] else Note(*found[:2]) for found in NOTE.findall(text)]
+    return [Note(subject, room, time or None) for room, time, subject in NOTE.findall(text)]
 
 
 def score(case: Case, answers: Iterable[str]) -> float:
