@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import itertools
 import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slipstream.contract import name_of
+from slipstream.contract import name_of, tag_text
 from slipstream.errors import SlipstreamError, StartError
 
 
@@ -59,7 +60,7 @@ def _tag(value: Any) -> str | None:
 
 def _text(value: Any) -> str:
     """A tag's value. Empty: there is none."""
-    return "" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+    return tag_text(value if isinstance(value, str) else json.dumps(value, default=str))
 
 
 def _number(value: Any) -> float | None:
@@ -139,13 +140,17 @@ def episode_of(row: dict[str, Any], task: str | None, where: str) -> dict[str, A
         "messages": [_message(m, where) for m in messages],
         "tools": tools,
         "reward": _number(row.get("reward")),
-        "tags": {
-            name: text for k, v in _names(row.get("tags"), where).items() if (name := _tag(k)) and (text := _text(v))
-        },
+        "tags": _labels({**metadata, **_names(row.get("tags"), where)}),
     }
     numbers = {_tag(k): n for k, v in metrics.items() if k != "reward" and (n := _number(v)) is not None}
     at = _number(row.get("at"))
     return body | ({"metrics": numbers} if numbers else {}) | ({} if at is None else {"at": at})
+
+
+def _labels(named: dict[str, Any]) -> dict[str, str]:
+    """Tags, of what has a name and a plain value."""
+    plain = {k: v for k, v in named.items() if isinstance(v, str | int | float)}
+    return {name: text for k, v in plain.items() if (name := _tag(k)) and (text := _text(v))}
 
 
 Body = dict[str, Any]
@@ -175,14 +180,27 @@ def trajectories(row: dict[str, Any], task: str | None, where: str) -> Iterator[
         own = {**shared, **_names(run.get("metadata"), at)}
         first = episode_of({**run, "metadata": own}, task or f"group-{group}", at)
         first["id"] = first["id"] or f"art-{group}-{number}"
-        labels = {_tag(k): _text(v) for k, v in own.items() if isinstance(v, str | int | float)}
-        first["tags"] = {k: v for k, v in {**labels, **first["tags"]}.items() if k and v}
         histories = run.get("additional_histories") or []
         more = [episode_of({**run, **history, "metadata": own}, first["task"], at) for history in histories]
         yield [
             first,
             *({k: v for k, v in m.items() if k not in ("reward", "metrics")} | {"id": first["id"]} for m in more),
         ]
+
+
+def _together(rows: Iterator[tuple[int, dict[str, Any]]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """ART's Parquet has a run in a row, and its group in columns (``group_index``, ``group_metadata``). The rows of a
+    group follow each other, and are given together, as ART's JSON lines have them.
+    """
+    for index, part in itertools.groupby(rows, lambda numbered: numbered[1].get("group_index")):
+        if index is None:
+            yield from part
+            continue
+        runs = list(part)
+        yield (
+            runs[-1][0],
+            {"trajectories": [run for _, run in runs], "metadata": runs[0][1].get("group_metadata")},
+        )
 
 
 def _digest(*parts: object) -> str:
@@ -192,7 +210,10 @@ def _digest(*parts: object) -> str:
 
 def read_log(path: Path, task: str | None) -> Iterator[Entry]:
     """The episodes of a file, in any of the known shapes. Raises ``SlipstreamError`` naming the line."""
-    rows, size = (read_parquet(path), _rows(path)) if path.suffix == ".parquet" else (read_jsonl(path), _lines(path))
+    if path.suffix == ".parquet":
+        rows, size = _together(read_parquet(path)), _rows(path)
+    else:
+        rows, size = read_jsonl(path), _lines(path)
     for number, row in rows:
         where = f"{path}:{number}"
         share = min(1.0, number / max(1, size))

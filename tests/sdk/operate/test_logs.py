@@ -77,6 +77,45 @@ def test_a_group_of_trajectories_is_one_task() -> None:
         list(trajectories({"trajectories": 3}, None, "f:1"))
 
 
+def art_parquet(path: Path, groups: list[dict[str, object] | None]) -> None:
+    """As ART's ``write_trajectory_groups_parquet`` writes two runs of each group."""
+    rows = [
+        {
+            "group_index": index,
+            "group_metadata": None if about is None else json.dumps(about),
+            "reward": reward,
+            "metrics": json.dumps({"right": 1}),
+            "metadata": json.dumps({"u": "ann b", "deep": {"a": 1}, "none": None}),
+            "tools": None,
+            "messages": [*TALK[:-1], {**TALK[-1], "content": f"reply {index} {reward}"}],
+        }
+        for index, about in enumerate(groups)
+        for reward in (0.0, 1.0)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def test_arts_parquet_keeps_groups_and_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "art.parquet"
+    art_parquet(path, [{"scenario_id": "g0"}, None, {"level": 3}])
+    bodies = [entry.bodies[0] for entry in read_log(path, None)]
+    tasks = [body["task"] for body in bodies]
+    assert tasks[:2] == ["g0", "g0"]
+    assert tasks[2] == tasks[3] != tasks[4] == tasks[5]
+    assert len({body["id"] for body in bodies}) == 6
+    assert [body["reward"] for body in bodies] == [0.0, 1.0] * 3
+    assert bodies[0]["tags"] == {"u": "ann b", "scenario_id": "g0"}
+    assert bodies[4]["tags"] == {"u": "ann b", "level": "3"}
+    assert bodies[0]["metrics"] == {"right": 1.0}
+
+
+def test_metadata_of_a_single_trajectory_is_its_tags(tmp_path: Path) -> None:
+    body = episode_of(
+        {"messages": TALK, "metadata": {"u": "ann b", "n": 3, "deep": {}}, "tags": {"u": "x"}}, None, "f:1"
+    )
+    assert body["tags"] == {"u": "x", "n": "3"}
+
+
 def test_the_share_of_the_file_grows_to_one(tmp_path: Path) -> None:
     table = pa.table({"messages": [json.dumps(TALK)] * 4, "task": ["t"] * 4})
     pq.write_table(table, tmp_path / "a.parquet")
