@@ -49,11 +49,16 @@ def describe(episode: EpisodeDetail) -> str:
     lines += [
         f"  reward {r.name} = {r.value:g} by {r.source} at {when(r.at)}  {r.reason or ''}" for r in episode.rewards
     ]
+    numbers = {call.id: call.number for call in episode.call_list}
     for call in episode.call_list:
+        before = numbers.get(call.extends or "")
+        goes_on = "begins a conversation" if call.extends is None else f"goes on with call {before or 0}"
+        if call.extends is not None and before is None:
+            goes_on = f"goes on with {call.extends}"
         why = "" if call.trainable else f"  not trained on: {call.untrainable_reason}"
         lines.append(
             f"  call {call.number}  {call.outcome} {call.status}  "
-            f"{call.prompt_tokens}+{call.completion_tokens} tokens{why}"
+            f"{call.prompt_tokens}+{call.completion_tokens} tokens  {goes_on}{why}"
         )
         lines += [f"    > {json.dumps(m, ensure_ascii=False)[:300]}" for m in call.messages[-2:]]
         lines += [f"    < {json.dumps(m, ensure_ascii=False)[:300]}" for m in call.reply]

@@ -12,7 +12,7 @@ from slipstream.errors import ConfigError
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
-    parser.add_argument("query", help="one SELECT over episodes, calls, rewards, adapters (docs/sql.md)")
+    parser.add_argument("query", help="one SELECT over episodes, calls, messages, rewards, adapters (docs/sql.md)")
     parser.add_argument("--limit", type=int, default=1000)
 
 

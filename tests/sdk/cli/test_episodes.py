@@ -18,6 +18,8 @@ CALL = {
     "reply": [{"role": "assistant", "content": "hier"}],
 }  # fmt: skip
 
+AFTER = CALL | {"id": "c2", "number": 1, "extends": "c1"}
+
 
 def test_a_list(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.on(
@@ -38,13 +40,14 @@ def test_a_list(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_one_whole(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     reward = {"episode": "e1", "name": "judge", "value": 0.25, "source": "judge", "at": 1e9, "reason": "vague"}
-    server.on("GET", "/episodes/e1", EPISODE | {"call_list": [CALL], "rewards": [reward]})
+    server.on("GET", "/episodes/e1", EPISODE | {"call_list": [CALL, AFTER], "rewards": [reward]})
     assert main(["episodes", "e1", "--url", server.url]) == 0
     out = capsys.readouterr().out
     assert out.startswith("episode e1  task t1  train  done  adapter inbox@2\n")
     assert "  reward judge = 0.25 by judge at " in out
     assert "vague" in out
-    assert "  call 0  ok 200  12+3 tokens  not trained on: top_k\n" in out
+    assert "  call 0  ok 200  12+3 tokens  begins a conversation  not trained on: top_k\n" in out
+    assert "  call 1  ok 200  12+3 tokens  goes on with call 0  not trained on: top_k\n" in out
     assert '    > {"role": "user", "content": "wo ist Grüße?"}' in out
     assert '    < {"role": "assistant", "content": "hier"}' in out
     assert max(map(len, out.splitlines())) < 320

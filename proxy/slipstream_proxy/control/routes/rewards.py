@@ -67,10 +67,18 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
         # its name and number; the text of notes and edits stays with the reward, which may be forgotten
         detail = {"name": body.name, "value": body.value, "key": key, "edited": "edited" in body.meta}
         await deps.audit.note(ctx.caller.key, "label", episode, detail)
+    if not ack.known and deps.store_answers and await deps.ask(deps.store.episodes.known, key, [episode]):
+        ack = ack.model_copy(update={"known": True})  # its call was read from the spool before this reward
     if not ack.known:
+        pending = 1
+        if deps.ingester is not None and deps.store_answers:
+            pending, _ = await in_thread(deps.ingester.backlog)
         hint = (
-            "no call of it has come with this key yet; if another key makes "
-            "its calls, use that key or one of scope grade"
+            "no call of it is in the store yet, which is reading newer ones just now: the reward counts once the call "
+            "is there"
+            if pending
+            else "no call of it has come with this key yet; if another key makes its calls, use that key or one of "
+            "scope grade"
         )
         ack = ack.model_copy(update={"fix": hint})
     return ended_reply(reply(ack.model_copy(update={"done": True}))) if ends else reply(ack)

@@ -29,6 +29,21 @@ async def test_a_reward_is_in_the_store_when_the_post_returns(plane):
     assert (await plane.seen("e1"))["reward"] == 0.5
 
 
+async def test_a_reward_right_after_the_reply_knows_its_episode(plane):
+    for n in range(5):
+        await plane.call(f"e{n}")
+        status, ack = await plane.ask("POST", f"/episodes/e{n}/rewards", {"value": 1.0})
+        assert (status, ack["known"], ack["fix"]) == (200, True, None)
+
+
+async def test_a_reward_before_its_episode_says_whether_one_is_on_the_way(plane):
+    _, ack = await plane.ask("POST", "/episodes/nobody/rewards", {"value": 1.0})
+    assert "if another key makes its calls" in ack["fix"]
+    plane.deps.ingester.backlog = lambda: (100, 1.0)  # the spool as it is under load
+    _, ack = await plane.ask("POST", "/episodes/nobody/rewards", {"value": 1.0})
+    assert "reading newer ones" in ack["fix"] and "another key" not in ack["fix"]
+
+
 async def test_a_reward_may_come_before_its_episode(plane):
     status, ack = await plane.ask("POST", "/episodes/early/rewards", {"value": 1.0})
     assert (status, ack["known"]) == (200, False)
