@@ -12,6 +12,11 @@ from enum import IntEnum
 
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 
+IMPORTED = "0" * 10
+"""How ids of imported calls begin, where others have their time. They sort first, so that what the store knows of new
+ids stays true.
+"""
+
 
 class Kind(IntEnum):
     CALL = 1

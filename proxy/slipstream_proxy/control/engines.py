@@ -120,7 +120,7 @@ class EnginePool:
                     read = None
                 return response.status, read, text
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
-            raise EngineAway(f"{url}: {e!r}") from e
+            raise EngineAway(f"{url}: {e or type(e).__name__}") from e
 
     async def models(self, engine: EngineReplica) -> dict[str, str | None]:
         """Name → path that it came from, of all that the engine serves."""

@@ -13,9 +13,12 @@ from typing import Literal
 from slipstream.config import Config
 from slipstream.contract import Adapter, Funnel, FunnelLine, GateReport
 from slipstream_proxy.control.funnel_fixes import LOST, fix_untrainable
-from slipstream_proxy.control.funnel_rewards import reward_lines, unweighted_lines
+from slipstream_proxy.control.funnel_rewards import flat_lines, reward_lines, unweighted_lines
 from slipstream_proxy.store.counts import plural
 from slipstream_proxy.store.funnel import RATE_SECONDS, FunnelCounts
+
+SOON = 60.0
+"""Seconds: what ends by itself within them needs nobody."""
 
 
 @dataclass(slots=True)
@@ -41,6 +44,8 @@ class Surroundings:
     """The children of `slipstream up` that are in trouble: (trainer or judge, its state, what is wrong)."""
     paused: str | None = None
     """Who paused training, and why."""
+    engine_busy: str | None = None
+    """What `slipstream up` says of its engine, while that does not answer."""
     held: bool = False
     """The trainer has the GPU."""
     behind: str | None = None
@@ -61,6 +66,7 @@ def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:
             _judge,
             unweighted_lines,
             reward_lines,
+            flat_lines,
             _untrainable,
             _lost,
             _ready,
@@ -84,6 +90,10 @@ def _engine(around: Surroundings) -> Iterator[FunnelLine]:
         fix = "set engine.urls, or set engine.model and start with `slipstream up`"
         text = "no engine is configured (engine.urls)"
         yield FunnelLine(stage="engine", cause="not_configured", count=0, text=text, fix=fix, blocks=True)
+    elif down and around.engine_busy:
+        fix = "wait; the lines `engine |` of `slipstream up` say how far it is"
+        text = around.engine_busy
+        yield FunnelLine(stage="engine", cause="starting", count=len(down), text=text, fix=fix, blocks=True)
     elif len(down) == len(around.engines):
         fix = f"see the log of {down[0][0]} ({down[0][1] or 'it does not answer'}), and start it again"
         yield FunnelLine(stage="engine", cause="down", count=len(down), text="no engine answers", fix=fix, blocks=True)
@@ -108,13 +118,14 @@ def _store(counts: FunnelCounts | None, around: Surroundings) -> Iterator[Funnel
 
 
 def _calls(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
-    if not counts.calls:
+    if not counts.live:
         fix = "set the agent's OPENAI_BASE_URL to the proxy's address with /v1"
         text = "no call has come through the proxy yet"
+        text += f" ({plural(counts.calls, 'call was', 'calls were')} imported)" if counts.calls else ""
         yield FunnelLine(stage="calls", cause="none", count=0, text=text, fix=fix, blocks=True)
     elif not counts.trained_calls:
         fix = f'let the agent ask for {around.config.model_name}, or map its model name in [models."<name>"]'
-        text = f"{plural(counts.calls, 'call has', 'calls have')} come, and none asks for the trained model"
+        text = "calls have come, and none asks for the trained model"
         yield FunnelLine(stage="calls", cause="untrained_model", count=counts.calls, text=text, fix=fix, blocks=True)
     if counts.orphans:
         text = f"{plural(counts.orphans, 'unknown episode has', 'unknown episodes have')} rewards but no calls"
@@ -129,8 +140,9 @@ def _episodes(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine
             text += f"; without another call the next one ends in {seconds(max(0.0, counts.next_end - around.now))}"
         fix = "post the final reward, or send x-slipstream-done with the last call, and it ends at once"
         none_done = not (counts.outcomes or counts.forming.groups or counts.evaluating.groups or counts.missing)
+        soon = counts.next_end is not None and counts.next_end - around.now <= SOON
         line = FunnelLine(stage="episodes", cause="open", count=counts.open_episodes, text=text, fix=fix)
-        yield line.model_copy(update={"blocks": none_done and not counts.ready})
+        yield line.model_copy(update={"blocks": none_done and not counts.ready and not soon})
     if counts.without_task:
         text = f"{plural(counts.without_task, 'episode has', 'episodes have')} no task, so nothing compares them"
         fix = "send x-slipstream-task, or set groups.ungrouped = true"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import tomli_w
 
@@ -12,8 +13,12 @@ from slipstream_proxy.store.counts import plural
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.funnel import Surroundings
-    from slipstream_proxy.store.funnel import FunnelCounts
+    from slipstream_proxy.store.funnel import AdapterReward, FunnelCounts
 
+FLAT_STEPS = 10
+"""Steps after which reward should have moved."""
+FLAT_EPISODES, FLAT_LEAST = 100, 20
+"""Episodes of the newest versions that are enough, and the least with which anything is said."""
 LEARNED_GROUPS = 4
 """Recent groups, all equal at the top, after which there is nothing left to learn."""
 
@@ -61,7 +66,63 @@ def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
         fix = "give the agent harder tasks, or stop the trainer: this adapter is done"
         yield FunnelLine(stage="reward", cause="learned", count=recent, text=text, fix=fix, blocks=True)
         return
-    text = f"{len(equal)} of the last {plural(recent, 'group', 'groups')} teach nothing: their rewards are all equal"
+    which = f"{len(equal)} of the last {recent} groups" if recent > 1 else "the last group"
+    verb = "teaches nothing: its" if len(equal) == 1 else "teach nothing: their"
+    text = f"{which} {verb} rewards are all equal"
     fix = "give partial credit in the reward, mix easier and harder tasks, or sample at temperature 1.0"
     line = FunnelLine(stage="reward", cause="equal", count=len(equal), text=text, fix=fix)
     yield line.model_copy(update={"blocks": len(equal) == recent})
+
+
+def flat_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    """After many steps the newest versions do no better than the base model, as far as can be told."""
+    if counts.trained < FLAT_STEPS:
+        return
+    for model in sorted({version.model for version in counts.standing}):
+        own = [version for version in counts.standing if version.model == model]
+        base, newest = _pooled([v for v in own if not v.version]), _pooled(_newest(own))
+        if base is None or newest is None or base.mean == counts.best:
+            continue
+        if newest.mean - base.mean > 2.0 * math.hypot(base.error, newest.error):
+            continue
+        text = (
+            f"reward is flat after {plural(counts.trained, 'step', 'steps')}: the base model of {model} has {base}, "
+            f"the newest versions {newest}"
+        )
+        fix = (
+            "see whether the reward tells good runs from bad ones (`slipstream episodes`), whether most calls train "
+            "(the lines here), and whether each task recurs; the page's Training shows KL and learning rate"
+        )
+        yield FunnelLine(stage="reward", cause="flat", count=newest.n, text=text, fix=fix)
+
+
+class _Pool(NamedTuple):
+    n: int
+    mean: float
+    error: float
+    """Standard error of the mean."""
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} ± {self.error:.3f} (n = {self.n})"
+
+
+def _newest(versions: Sequence[AdapterReward]) -> list[AdapterReward]:
+    """So many of the newest versions that they have ``FLAT_EPISODES``, and no version of the first half."""
+    taken: list[AdapterReward] = []
+    for version in reversed(versions):
+        if not version.version or 2 * version.version < versions[-1].version:
+            break
+        taken.append(version)
+        if sum(v.n for v in taken) >= FLAT_EPISODES:
+            break
+    return taken
+
+
+def _pooled(versions: Sequence[AdapterReward]) -> _Pool | None:
+    """None: too few episodes to tell."""
+    n = sum(v.n for v in versions)
+    if n < FLAT_LEAST:
+        return None
+    mean = sum(v.n * v.mean for v in versions) / n
+    spread = sum(v.n * (v.variance + (v.mean - mean) ** 2) for v in versions) / n
+    return _Pool(n, mean, math.sqrt(spread / n))

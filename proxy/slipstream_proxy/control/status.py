@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
 from slipstream import contract as c
-from slipstream.operate.sidecars import read_sidecars, sentence
+from slipstream.operate.sidecars import read_engine, read_sidecars, sentence
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.funnel import Surroundings, funnel_of
 from slipstream_proxy.control.problem import Problem
@@ -63,6 +64,8 @@ async def read_funnel(deps: Deps, sidecars: Sequence[c.Sidecar] | None = None) -
     if sidecars is None:
         sidecars = await in_thread(read_sidecars, deps.config.root)
     around = surroundings_of(deps, sidecars)
+    engine = await in_thread(read_engine, deps.config.root)
+    around.engine_busy = engine.sentence(time.time()) if engine else None
     counts: FunnelCounts | None = None
     try:
         counts = await deps.ask(deps.store.statistics.funnel, deps.config.judge.name, around.now)

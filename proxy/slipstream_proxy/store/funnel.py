@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from slipstream_proxy.records import IMPORTED
 from slipstream_proxy.store.codec import load
 from slipstream_proxy.store.counts import missing_rewards, untrainable_calls, unweighted_rewards
 from slipstream_proxy.store.driver import IN, Tx
+from slipstream_proxy.store.learning import version_of
 from slipstream_proxy.store.pace import Agent, Pace
+from slipstream_proxy.store.schema import table_of
 from slipstream_proxy.store.tallies import Tallied
 from slipstream_proxy.store.values import Rules
 
@@ -35,6 +38,18 @@ class GroupOutcome(NamedTuple):
     high: float
 
 
+class AdapterReward(NamedTuple):
+    """Training rewards of one version's episodes."""
+
+    model: str
+    version: int
+    """0 is the base model."""
+    n: int
+    mean: float
+    variance: float
+    """Of one reward."""
+
+
 class DearFigures(NamedTuple):
     """Figures that cost a look at every group that waits, or at every episode."""
 
@@ -43,13 +58,35 @@ class DearFigures(NamedTuple):
     to_judge: int
     oldest_to_judge: float | None
     best: float | None
+    live: bool
+    standing: list[AdapterReward]
+
+
+def _live(tx: Tx) -> bool:
+    """Whether a call came through the proxy, and not out of an import. The newest day most likely has one."""
+    days = tx.all("SELECT day FROM t_days ORDER BY day DESC")
+    return any(tx.all(f"SELECT 1 FROM {table_of(day)} WHERE id > ? LIMIT 1", (f"{IMPORTED}~",)) for (day,) in days)
+
+
+def _standing(tx: Tx) -> list[AdapterReward]:
+    sql = """SELECT model, adapter, count(*), avg(reward), coalesce(stddev_samp(reward), 0) FROM t_episodes
+        WHERE split = 'train' AND state <> 'deleted' AND reward IS NOT NULL AND adapter IS NOT NULL
+        GROUP BY model, adapter"""
+    rows = [(version_of(adapter, model), model, n, mean, std) for model, adapter, n, mean, std in tx.all(sql)]
+    known = [(version, model, n, mean, std) for version, model, n, mean, std in rows if version is not None]
+    return [AdapterReward(m, v, int(n), float(mean), float(std) ** 2) for v, m, n, mean, std in sorted(known)]
 
 
 def dear_figures(tx: Tx, rules: Rules, judge_name: str) -> DearFigures:
     """``judge_name``: the reward name that the judge writes."""
     sql = "SELECT max(reward) FROM t_episodes WHERE split = 'train' AND state <> 'deleted'"
     return DearFigures(
-        missing_rewards(tx, rules), unweighted_rewards(tx, rules), *to_judge(tx, judge_name), tx.all(sql)[0][0]
+        missing_rewards(tx, rules),
+        unweighted_rewards(tx, rules),
+        *to_judge(tx, judge_name),
+        best=tx.all(sql)[0][0],
+        live=_live(tx),
+        standing=_standing(tx),
     )
 
 
@@ -57,6 +94,8 @@ class FunnelCounts(NamedTuple):
     """Times are seconds since the epoch."""
 
     calls: int
+    live: bool
+    """One of them came through the proxy: imported ones are counted too."""
     trained_calls: int
     """Calls that asked for a trained model."""
     train_episodes: int
@@ -85,6 +124,8 @@ class FunnelCounts(NamedTuple):
     """Outcomes of the ``RECENT`` latest complete groups that have all rewards."""
     best: float | None
     """The highest training reward ever."""
+    standing: list[AdapterReward]
+    """By version, oldest first."""
     trained: int
     """Batches."""
     last_skipped: str | None
@@ -170,6 +211,7 @@ def funnel_counts(
     trained = "SELECT count(*) FROM t_batches WHERE state = 'trained'"
     return FunnelCounts(
         calls=int(sum(t.x for t in there.values())),
+        live=dear.live,
         trained_calls=int(sum(t.y for t in there.values())),
         train_episodes=sum(t.n for (_, split, _), t in there.items() if split == "train"),
         open_episodes=sum(t.n for (state, _, _), t in there.items() if state == "open"),
@@ -188,6 +230,7 @@ def funnel_counts(
         lost=lost,
         outcomes=_outcomes(tx),
         best=dear.best,
+        standing=dear.standing,
         trained=int(tx.all(trained)[0][0]),
         last_skipped=_last_skipped(tx),
         kls=_kls(tx),

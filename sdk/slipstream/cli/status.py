@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import argparse
+import json
+import time
 
-from slipstream.cli.common import add_client, connect, when
+from slipstream.cli.common import add_client, connect, read_config, when
+from slipstream.errors import Unavailable
+from slipstream.operate.sidecars import read_engine
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -13,9 +17,22 @@ def counts(by: dict[str, int]) -> str:
     return ", ".join(f"{v} {k}" for k, v in by.items()) or "none"
 
 
+def starting(args: argparse.Namespace) -> str | None:
+    """What the engine of this folder's `up` is busy with: the proxy starts after it."""
+    engine = read_engine(read_config(args).root)
+    return engine.sentence(time.time()) if engine else None
+
+
 def run(args: argparse.Namespace) -> int:
-    with connect(args) as client:
-        status = client.status()
+    try:
+        with connect(args) as client:
+            status = client.status()
+    except Unavailable:
+        busy = None if args.url else starting(args)
+        if busy is None:
+            raise
+        print(json.dumps({"starting": busy}) if args.json else busy)
+        return 1
     if args.json:
         print(status.model_dump_json(indent=2))
         return 0
@@ -33,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
         why = f": {left.error}" if left.error else ""
         print(f"  forgetting: {left.episodes} episodes still in files ({left.step}){why}")
     if status.funnel.lines:
-        print("  why there is no step yet (! = none can come until it changes):")
+        why = "what the next step waits for" if status.steps else "why there is no step yet"
+        print(f"  {why} (! = none can come until it changes):")
     for line in status.funnel.lines:
         print(f"  {'!' if line.blocks else '-'} {line.sentence}")
     return 0

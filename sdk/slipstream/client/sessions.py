@@ -46,7 +46,7 @@ class SyncSession:
         try:
             response = self.http.send(ask.request(self.http))
         except (httpx.RequestError, httpx.InvalidURL) as e:
-            raise Unavailable(f"{self.url} does not answer: {e!r}") from e
+            raise Unavailable(f"{self.url} does not answer: {e or type(e).__name__}") from e
         return ask.result(response)
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class AsyncSession:
         try:
             response = await self.http.send(ask.request(self.http))
         except (httpx.RequestError, httpx.InvalidURL) as e:
-            raise Unavailable(f"{self.url} does not answer: {e!r}") from e
+            raise Unavailable(f"{self.url} does not answer: {e or type(e).__name__}") from e
         return ask.result(response)
 
     async def close(self) -> None:

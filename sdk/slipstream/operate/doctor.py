@@ -31,6 +31,7 @@ from slipstream.operate.preflight import check_model
 
 __all__ = ["Finding", "as_json", "examine"]
 
+WAIT = "wait; the lines `engine |` of `slipstream up` say how far it is"
 LOW_DISK_BYTES = 2 * 2**30
 SLOW_SYNC_MS = 20
 KEYS = {
@@ -202,10 +203,11 @@ def examine(config: Config, url: str | None, key: str | None) -> Iterator[Findin
     asked = config
     if not config.engine.urls and running.model:  # what `up` was started with may stand on its command line alone
         asked = config.model_copy(update={"engine": config.engine.model_copy(update={"name": running.model})})
+    answering = () if running.busy else running.engines
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("engine", lambda: check_configured(config, running)),
-        *((f"engine {u}", partial(check_engine, u, asked)) for u in config.engine.urls or running.engines),
-        ("proxy", lambda: check_proxy(url or running.proxy, key)),
+        *((f"engine {u}", partial(check_engine, u, asked)) for u in config.engine.urls or answering),
+        ("proxy", lambda: check_proxy(url or running.proxy, key, running.busy)),
         ("disk", lambda: check_disk(config)),
         ("ports", lambda: check_ports(config, running)),
         ("store", lambda: check_store(config)),
@@ -220,6 +222,9 @@ def examine(config: Config, url: str | None, key: str | None) -> Iterator[Findin
 
 
 def check_configured(config: Config, running: Running) -> Iterator[Finding]:
+    if running.busy:
+        yield warn(running.busy, WAIT)
+        return
     if config.engine.urls or running.engines:
         return
     if not config.engine.model:

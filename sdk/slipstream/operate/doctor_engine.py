@@ -34,7 +34,9 @@ def check_engine(url: str, config: Config) -> Iterator[Finding]:
             if isinstance(e, httpx.HTTPStatusError) and e.response.status_code in NO_RIGHT:
                 yield fail(f"engine {url} refuses the key", "set engine.api_key to the engine's own")
             else:
-                yield fail(f"engine {url} does not answer: {e!r}", "start vLLM there, or correct engine.urls")
+                yield fail(
+                    f"engine {url} does not answer: {type(e).__name__}", "start vLLM there, or correct engine.urls"
+                )
             return
         names = [m["id"] for m in models]
         version = _version(http)

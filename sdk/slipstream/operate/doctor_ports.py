@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from slipstream.config import Config
 from slipstream.errors import SlipstreamError
 from slipstream.operate.findings import Finding, ok, warn
 from slipstream.operate.proxy_file import running_proxy
-from slipstream.operate.sidecars import read_sidecars
+from slipstream.operate.sidecars import read_engine, read_sidecars
 
 
 class Running(NamedTuple):
@@ -23,6 +24,8 @@ class Running(NamedTuple):
     engines: tuple[str, ...] = ()
     model: str | None = None
     sidecars: frozenset[str] = frozenset()
+    busy: str | None = None
+    """What the engine of a running `up` is busy with in place of answering."""
 
     def has(self, part: str, port: int) -> bool:
         urls = {"proxy": [self.proxy or ""], "engine": self.engines}.get(part)
@@ -34,13 +37,15 @@ class Running(NamedTuple):
 def find_running(config: Config, url: str | None, key: str | None) -> Running:
     sidecars = frozenset(s.name for s in read_sidecars(config.root) if s.state == "running")
     own = running_proxy(config.root)
+    engine = read_engine(config.root)
+    busy = engine.sentence(time.time()) if engine else None
     try:
         with Client(url or own, key, timeout=10.0) as client:
             status = client.status()
     except (SlipstreamError, httpx.HTTPError):
-        return Running(own, sidecars=sidecars)
+        return Running(own, sidecars=sidecars, busy=busy)
     engines = tuple(str(e["url"]) for e in status.engines if e.get("url"))
-    return Running(own or client.url, engines, next(iter(status.models), None), sidecars)
+    return Running(own or client.url, engines, next(iter(status.models), None), sidecars, busy)
 
 
 def check_ports(config: Config, running: Running) -> Iterator[Finding]:

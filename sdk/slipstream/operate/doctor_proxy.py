@@ -25,12 +25,16 @@ MANY_EPISODES = 1_000_000
 """In one DuckDB file: beyond it scans of the columns are what routes wait for (docs/operations.md, *Sizing*)."""
 
 
-def check_proxy(url: str | None, key: str | None) -> Iterator[Finding]:
+def check_proxy(url: str | None, key: str | None, busy: str | None = None) -> Iterator[Finding]:
+    """``busy``: what the engine of a running `up` is busy with; its proxy starts after it."""
     with Client(url, key, timeout=10.0) as client:
         try:
             date = client.http.get("/healthz").headers.get("date")
             status = client.status()
         except (ApiError, httpx.HTTPError) as e:
+            if busy:
+                yield warn("the proxy is not there yet", "wait: it starts once the engine answers")
+                return
             yield warn(f"no proxy at {client.url}: {e}", "start it with `slipstream up`, or give --url and --key")
             return
         try:
@@ -40,7 +44,7 @@ def check_proxy(url: str | None, key: str | None) -> Iterator[Finding]:
             yield warn(f"the proxy does not list episodes: {e}", "give a key with a scope of its own: --key")
     yield ok(f"the proxy at {client.url} answers; {status.calls} calls recorded")
     yield from check_clock(date)
-    yield from check_recording(status)
+    yield from check_recording(status, busy)
     yield from check_ids(status, latest)
     yield from check_funnel(status.funnel)
 
@@ -59,7 +63,7 @@ def check_clock(date: str | None) -> Iterator[Finding]:
         yield ok("this machine's clock and the proxy's agree")
 
 
-def check_recording(status: Status) -> Iterator[Finding]:
+def check_recording(status: Status, busy: str | None = None) -> Iterator[Finding]:
     if status.capture_lost:
         yield fail(
             f"{status.capture_lost} calls were served but not recorded",
@@ -77,7 +81,7 @@ def check_recording(status: Status) -> Iterator[Finding]:
             "move to PostgreSQL (docs/store.md, From DuckDB to PostgreSQL), or drop old days with store.keep_days",
         )
     for engine in status.engines:
-        if not engine.get("ok"):
+        if not engine.get("ok") and not busy:
             yield fail(
                 f"the proxy says that engine {engine.get('url')} is down: {engine.get('error') or 'no reason given'}",
                 "see its log; docs/operations.md, SlipstreamEngineDown",

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,10 +20,34 @@ from slipstream.operate.supervisor import Child, ChildState
 FILE = "sidecars.json"
 
 
+class OwnEngine(BaseModel):
+    """The engine of a ``slipstream up``, as the supervisor knows it: before it answers, nobody else can."""
+
+    state: Literal["starting", "running", "restarting"]
+    """``starting``: its process runs and does not answer yet. ``restarting``: it ended, and is started in a moment."""
+    since: float
+    starts: int = 1
+    exit_code: int | None = None
+    """Of the run before this one."""
+    reason: str | None = None
+    """Last words of a run that ended."""
+
+    def sentence(self, now: float) -> str | None:
+        """What it is busy with; None while it serves."""
+        if self.state == "running":
+            return None
+        spent = f"{max(0.0, now - self.since):.0f} s so far"
+        if self.starts == 1 and self.state == "starting":
+            return f"the engine is starting ({spent}); vLLM takes a minute or more"
+        ended = f"the engine ended with exit code {self.exit_code}" + (f" ({self.reason})" if self.reason else "")
+        return f"{ended}, and `slipstream up` is starting it again ({spent})"
+
+
 class _Written(BaseModel):
     pid: int
     """The supervisor's process id. If that process is gone, an earlier run wrote the file."""
     sidecars: list[Sidecar]
+    engine: OwnEngine | None = None
 
 
 def sidecar_of(child: Child) -> Sidecar:
@@ -50,6 +75,20 @@ def sentence(sidecar: Sidecar) -> str | None:
     return None
 
 
+def engine_of(children: Sequence[Child]) -> OwnEngine | None:
+    """The engine among the children, with what was said of it when it last ended."""
+    child = next((c for c in children if c.slow_start), None)
+    if child is None:
+        return None
+    if child.state is not ChildState.RUNNING:
+        code, words = child.exit_code, child.last_words()[:500]
+        return OwnEngine(
+            state="restarting", since=child.since, starts=child.starts, exit_code=code, reason=words or None
+        )
+    state: Literal["running", "starting"] = "running" if child.answers else "starting"
+    return OwnEngine(state=state, since=child.since, starts=child.starts, exit_code=child.last_exit)
+
+
 class SidecarFile:
     """What the supervisor calls after each change."""
 
@@ -61,13 +100,24 @@ class SidecarFile:
         temp = self.path.with_suffix(".tmp")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            temp.write_text(json.dumps({"pid": os.getpid(), "sidecars": sidecars}))
+            own = engine_of(children)
+            engine = {"engine": own.model_dump(mode="json")} if own else {}
+            temp.write_text(json.dumps({"pid": os.getpid(), "sidecars": sidecars, **engine}))
             temp.replace(self.path)
         except OSError:
             return  # a full disk must not end what runs; the next change tries again
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
+
+
+def read_engine(root: Path) -> OwnEngine | None:
+    """The engine of the ``slipstream up`` that runs on this data folder; None where none runs, or it starts none."""
+    try:
+        found = _Written.model_validate_json((root / FILE).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return found.engine if is_alive(found.pid) else None
 
 
 def read_sidecars(root: Path) -> list[Sidecar]:

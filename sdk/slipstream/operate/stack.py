@@ -50,7 +50,7 @@ async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[st
     for line in command.says:
         say(line)
     # kept for ever, whatever its exit code: vLLM's server ends with 0 when its engine core is killed
-    child = Child("engine", command.argv, command.env, max_failures=None, hopeless=())
+    child = Child("engine", command.argv, command.env, max_failures=None, hopeless=(), slow_start=True)
     child.restart = False  # until it has answered once: a second start does not fix a wrong flag or model
     supervisor.start(child)
     if not await supervisor.until(child, lambda: answers(command.url + "/health"), config.engine.start_timeout):
@@ -59,6 +59,7 @@ async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[st
         fix = remedy(list(child.tail))
         raise StartError(f"the engine did not start: {child.last_words()}" + (f"\n{fix}" if fix else ""))
     child.restart = True
+    supervisor.answered(child)
     supervisor.watch(_end_when_hung(child, command.url, config, supervisor))
     return child, command.url
 
@@ -71,6 +72,8 @@ async def _end_when_hung(child: Child, url: str, config: Config, supervisor: Sup
         running = child.exit_code is None
         if child.starts != starts or not running or await answers(url + "/health"):
             answered = running and (child.starts == starts)
+            if answered:
+                supervisor.answered(child)
             starts, last = child.starts, time.monotonic()
             continue
         limit = config.engine.hang_timeout if answered else config.engine.start_timeout

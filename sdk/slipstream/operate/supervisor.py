@@ -52,6 +52,8 @@ class Child:
     grace: float = 30.0
     """Seconds between SIGTERM and SIGKILL."""
     restart: bool = True
+    slow_start: bool = False
+    """It serves a while after its start only, and who started it says when (``Supervisor.answered``)."""
     essential: bool = True
     """All end when it is given up. False (trainer, judge): the others go on without it."""
     may_end: bool = False
@@ -73,6 +75,10 @@ class Child:
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=30))
     starts: int = 0
     exit_code: int | None = None
+    last_exit: int | None = None
+    """The exit code of the run before this one."""
+    answers: bool = True
+    """False: it runs and does not serve yet. ``Supervisor.answered`` says that it does; each start begins anew."""
     state: ChildState = ChildState.RUNNING
     since: float = field(default_factory=time.time)
     """When ``state`` was entered, in seconds since the epoch."""
@@ -125,6 +131,12 @@ class Supervisor:
                 return True
             await asyncio.sleep(0.05 if time.monotonic() < end - timeout + 5 else 0.2)
         return False
+
+    def answered(self, child: Child) -> None:
+        """``child`` serves."""
+        if not child.answers:
+            child.answers = True
+            self._changed(self.children)
 
     async def wait(self) -> int:
         """Until a signal, or until an essential child is given up. Returns the exit code: 1 when one was given up."""
@@ -195,7 +207,8 @@ class Supervisor:
 
     async def _run_once(self, child: Child) -> None:
         child.starts += 1
-        child.exit_code = None
+        child.last_exit, child.exit_code = child.exit_code, None
+        child.answers = child.slow_start is False
         self._enter(child, ChildState.RUNNING)
         async with contextlib.AsyncExitStack() as output:
             theirs = await self._output(child, output) if child.capture else None

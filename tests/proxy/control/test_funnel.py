@@ -9,6 +9,8 @@ from tests.support.adapters import write_adapter
 from tests.support.plane import until
 
 from slipstream.contract import Funnel
+from slipstream.operate.sidecars import SidecarFile
+from slipstream.operate.supervisor import Child
 from slipstream_proxy.control import activity
 
 FEW = {"groups": {"size": 2}, "trainer": {"min_groups": 2}}
@@ -50,6 +52,27 @@ async def test_no_engine_answers(plane):
     assert (await funnel(plane)).lines[0] == found
 
 
+async def test_the_engine_that_up_is_starting(plane):
+    plane.engine.up = False
+    own = Child("engine", ["x"], slow_start=True, answers=False, starts=2, since=plane.deps.now() - 30, last_exit=0)
+    SidecarFile(plane.config.root)([own])
+    found = await line(plane, "engine", "starting")
+    assert "ended with exit code 0" in found.text and "is starting it again (3" in found.text
+    assert found.blocks and found.fix.startswith("wait")
+
+
+async def test_imported_calls_are_no_traffic(plane):
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    assert (await plane.ask("POST", "/import", {"messages": talk, "reward": 1.0}))[0] == 200
+
+    async def told():
+        found = await line(plane, "calls", "none")
+        return found if "imported" in found.text else None
+
+    found = await until(told)
+    assert "(1 call was imported)" in found.text and "OPENAI_BASE_URL" in found.fix
+
+
 async def test_no_engine_is_configured(make_plane):
     found = await line(await make_plane(engine={"urls": []}), "engine", "not_configured")
     assert found.blocks and "engine.urls" in found.fix
@@ -77,6 +100,8 @@ async def test_open_episodes_and_when_they_end(make_plane):
     left = float(found.text.split("ends in ")[1].split()[0])
     assert 200 < left <= 300
     assert "x-slipstream-done" in found.fix
+    plane.deps.now = lambda now=plane.deps.now(): now + left - 20
+    assert not (await line(plane, "episodes", "open")).blocks  # it ends by itself in a moment
 
 
 async def test_episodes_without_a_task(make_plane):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from tests.support.plane import until
 
 from slipstream.contract import FunnelLine
+from slipstream_proxy.control.funnel_rewards import flat_lines
+from slipstream_proxy.store.funnel import AdapterReward
 
 SMALL = {"groups": {"size": 2}, "trainer": {"min_groups": 2}}
 
@@ -77,3 +81,25 @@ async def test_posted_rewards_beside_a_judge(make_plane):
     found = await line(plane, "unweighted_reward")
     assert (found.count, found.blocks) == (2, False)  # the judge's scores are on their way
     assert "post it as 'judge'" not in found.fix
+
+
+def standing(*versions: tuple[int, int, float]) -> list[AdapterReward]:
+    return [AdapterReward("m", version, n, mean, 0.16) for version, n, mean in versions]
+
+
+def flat(steps: int, versions: list[AdapterReward], best: float = 1.0) -> list[FunnelLine]:
+    counts = SimpleNamespace(trained=steps, standing=versions, best=best)
+    return list(flat_lines(counts, SimpleNamespace()))  # type: ignore[arg-type]
+
+
+def test_reward_that_is_flat_after_many_steps_is_told() -> None:
+    same = standing((0, 186, 0.212), (9, 40, 0.3), (13, 53, 0.18), (14, 21, 0.28))
+    (found,) = flat(17, same)
+    assert "flat after 17 steps" in found.text and not found.blocks
+    assert "0.212 ± 0.029 (n = 186)" in found.text and "(n = 114)" in found.text
+    assert "Training" in (found.fix or "")
+    assert flat(9, same) == []
+    assert flat(17, standing((0, 186, 0.212), (14, 100, 0.5))) == []
+    assert flat(17, standing((0, 186, 0.212), (14, 5, 0.2))) == []  # too few to tell
+    assert flat(17, standing((14, 100, 0.2))) == []
+    assert flat(17, standing((0, 50, 1.0), (14, 100, 1.0))) == []  # nothing is left to learn

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
 
 import pytest
+from tests.support import free_port
 from tests.support.server import Server
 
 from slipstream.cli import main
+from slipstream.operate.sidecars import SidecarFile
+from slipstream.operate.supervisor import Child
 
 STATUS = {
     "version": "0.1.0", "started": 1e9, "models": {"inbox": "inbox@3"}, "engines": [{"url": "http://e:1", "ok": True}, {"url": "http://e:2", "ok": False}],
@@ -48,3 +53,21 @@ def test_a_fresh_proxy(server: Server, capsys: pytest.CaptureFixture[str]) -> No
     out = capsys.readouterr().out
     assert "episodes none" in out
     assert "last -" in out
+
+
+def test_while_the_engine_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    own = Child("engine", ["x"], slow_start=True, answers=False, starts=1, since=time.time() - 42)
+    SidecarFile(Path("slipstream-data"))([own])
+    Path("slipstream.toml").write_text(f"[proxy]\nport = {free_port()}\n")
+    assert main(["status"]) == 1
+    assert "the engine is starting (4" in capsys.readouterr().out
+    assert main(["status", "--json"]) == 1
+    assert "the engine is starting" in json.loads(capsys.readouterr().out)["starting"]
+    main(["doctor"])
+    said = capsys.readouterr().out
+    assert "WARN  the engine is starting (4" in said and "the proxy is not there yet" in said
+    assert "slipstream up`, or give" not in said
+    own.answers = True
+    SidecarFile(Path("slipstream-data"))([own])
+    assert main(["status"]) == 1
+    assert "does not answer" in capsys.readouterr().err

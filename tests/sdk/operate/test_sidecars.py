@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.contract import Sidecar
-from slipstream.operate.sidecars import FILE, SidecarFile, read_sidecars, sentence
+from slipstream.operate.sidecars import FILE, SidecarFile, read_engine, read_sidecars, sentence
 from slipstream.operate.supervisor import Child, ChildState
 
 
@@ -53,6 +53,29 @@ def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
 def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     SidecarFile(tmp_path / "file")([child("judge")])
+
+
+def test_the_engine_before_it_answers_and_when_it_is_started_again(tmp_path: Path) -> None:
+    report = SidecarFile(tmp_path)
+    engine = Child("engine", ["x"], slow_start=True, answers=False, starts=1, since=100.0)
+    report([engine, child("judge")])
+    found = read_engine(tmp_path)
+    assert found and found.sentence(142.0) == "the engine is starting (42 s so far); vLLM takes a minute or more"
+    engine.answers = True
+    report([engine])
+    assert (found := read_engine(tmp_path)) and found.sentence(142.0) is None
+    engine.state, engine.exit_code = ChildState.RESTARTING, 0
+    engine.tail.append("EngineDeadError: gone")
+    report([engine])
+    assert (found := read_engine(tmp_path)) and found.sentence(103.0) == (
+        "the engine ended with exit code 0 (EngineDeadError: gone), and `slipstream up` is starting it again "
+        "(3 s so far)"
+    )
+    engine.state, engine.starts, engine.last_exit, engine.answers = ChildState.RUNNING, 2, 0, False
+    report([engine])
+    assert (found := read_engine(tmp_path)) and "is starting it again" in (found.sentence(103.0) or "")
+    report([child("judge")])
+    assert read_engine(tmp_path) is None
 
 
 def test_sentences() -> None:

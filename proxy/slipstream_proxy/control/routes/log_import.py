@@ -20,13 +20,11 @@ from slipstream_proxy.control.permissions import check_reward
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import KeyQuery
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.records import CallHead, Kind
+from slipstream_proxy.records import IMPORTED, CallHead, Kind
 
 UPSTREAM = "import"
 MOST = 256
 """Conversations or episodes of one request."""
-PREFIX = "0" * 10
-"""Where other ids have their time. Imported ones sort first, so that what the store knows of new ids stays true."""
 YEAR_2100 = 4_102_444_800.0
 STEP = 0.001
 """Seconds between an imported episode's calls."""
@@ -88,7 +86,7 @@ def digest(*parts: Any) -> bytes:
 
 def call_id(*parts: Any) -> str:
     """26 characters as other calls', a function of what the call says."""
-    return PREFIX + text_of(int.from_bytes(digest(*parts), "big"), 16)
+    return IMPORTED + text_of(int.from_bytes(digest(*parts), "big"), 16)
 
 
 def _dumped(message: ImportMessage) -> JsonObject:
@@ -163,7 +161,7 @@ async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) 
         known: set[str] | None = None
         if standing[name] == "known":
             known = await deps.ask(deps.store.episodes.call_ids, key, episode)
-            if any(not i.startswith(PREFIX) for i in known):
+            if any(not i.startswith(IMPORTED) for i in known):
                 fix = "import it under another id"
                 raise Problem(409, f"episode {episode} is one of the agent's own", field=f"{field}.id", fix=fix)
         calls = calls_of(body, key, episode, now if body.at is None else min(body.at, now))

@@ -13,6 +13,7 @@ from slipstream_proxy.control.http import ADMIN, ENDLESS, JUDGE, TRAINER, Ctx, Q
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import Stored
 from slipstream_proxy.control.status import status_of
+from slipstream_proxy.store.schema import VIEW_NAMES
 
 NDJSON = "application/x-ndjson"
 PAGE = 1000
@@ -119,7 +120,7 @@ async def post_sql(ctx: Ctx) -> web.StreamResponse:
             str(e)[:2000],
             type="query_failed",
             field="body.query",
-            fix="one SELECT over the views episodes, calls, rewards, adapters",
+            fix=f"one SELECT over the views {', '.join(VIEW_NAMES)}",
         ) from e
     return reply(result)
 
