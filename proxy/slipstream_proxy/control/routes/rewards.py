@@ -67,8 +67,9 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
         # its name and number; the text of notes and edits stays with the reward, which may be forgotten
         detail = {"name": body.name, "value": body.value, "key": key, "edited": "edited" in body.meta}
         await deps.audit.note(ctx.caller.key, "label", episode, detail)
-    if not ack.known and deps.store_answers and await deps.ask(deps.store.episodes.known, key, [episode]):
-        ack = ack.model_copy(update={"known": True})  # its call was read from the spool before this reward
+    if not ack.known and deps.store_answers:
+        there = await deps.ask(deps.store.episodes.known, key, [episode])
+        ack = ack.model_copy(update={"known": bool(there)})  # its call was read from the spool before this reward
     if not ack.known:
         pending = 1
         if deps.ingester is not None and deps.store_answers:

@@ -10,7 +10,8 @@ import pytest
 from tests.support.plane import until
 
 from slipstream.operate.logs import episode_of, read_jsonl, read_parquet
-from slipstream_proxy.control.routes.log_import import PREFIX, ImportIn, calls_of
+from slipstream_proxy.control.routes.log_import import ImportIn, calls_of
+from slipstream_proxy.records import IMPORTED
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "What is on Monday?"}
@@ -86,7 +87,7 @@ async def test_live_ids_stay_in_order_after_an_import(plane):
     await plane.ask("POST", "/import", body())
     await plane.call("live")
     e = await plane.seen("live")
-    assert e["call_list"][0]["id"] > PREFIX + "Z" * 16
+    assert e["call_list"][0]["id"] > IMPORTED + "Z" * 16
     await plane.ask("POST", "/import", body(id="log-2"))
     await plane.again()
     await plane.call("live")
@@ -195,7 +196,7 @@ def test_ids_say_what_is_in_them():
     made = [calls_of(ImportIn.model_validate(body()), "-", e, 0.0) for e in ("a", "a", "b")]
     ids = [[head.id for head, _, _ in m] for m in made]
     assert ids[0] == ids[1] and not set(ids[0]) & set(ids[2])
-    assert all(len(i) == 26 and i.startswith(PREFIX) for i in ids[0])
+    assert all(len(i) == 26 and i.startswith(IMPORTED) for i in ids[0])
 
 
 async def test_many_at_once_are_as_each_alone(make_plane):
