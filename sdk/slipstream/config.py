@@ -77,7 +77,7 @@ def _put(tree: dict[str, Any], path: Sequence[str], value: Any, source: str) -> 
     tree[path[-1]] = value
 
 
-def _beside(folder: Path, read: dict[str, Any], base: Mapping[str, Any]) -> None:
+def _beside(folder: Path, read: dict[str, Any], base: Mapping[str, object]) -> None:
     """Folders that a file names, or leaves at their default, are beside it, wherever the command is run."""
     if folder == Path():
         return

@@ -7,15 +7,18 @@ import importlib
 import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from slipstream.contract import name_of, tag_text
 from slipstream.errors import SlipstreamError, StartError
 
+Numbered = tuple[int, dict[str, Any]]
+"""A row, and where it stands in its file, from 1."""
 
-def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+
+def read_jsonl(path: Path) -> Iterator[Numbered]:
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
@@ -30,7 +33,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield number, row
 
 
-def read_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_parquet(path: Path) -> Iterator[Numbered]:
     try:
         pa, pq = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ModuleNotFoundError as e:
@@ -58,7 +61,7 @@ def _tag(value: Any) -> str | None:
     return None if value is None or value == "" else name_of(str(value))
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A tag's value. Empty: there is none."""
     return tag_text(value if isinstance(value, str) else json.dumps(value, default=str))
 
@@ -147,7 +150,7 @@ def episode_of(row: dict[str, Any], task: str | None, where: str) -> dict[str, A
     return body | ({"metrics": numbers} if numbers else {}) | ({} if at is None else {"at": at})
 
 
-def _labels(named: dict[str, Any]) -> dict[str, str]:
+def _labels(named: Mapping[str, object]) -> dict[str, str]:
     """Tags, of what has a name and a plain value."""
     plain = {k: v for k, v in named.items() if isinstance(v, str | int | float)}
     return {name: text for k, v in plain.items() if (name := _tag(k)) and (text := _text(v))}
@@ -188,7 +191,7 @@ def trajectories(row: dict[str, Any], task: str | None, where: str) -> Iterator[
         ]
 
 
-def _together(rows: Iterator[tuple[int, dict[str, Any]]]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _together(rows: Iterator[Numbered]) -> Iterator[Numbered]:
     """ART's Parquet has a run in a row, and its group in columns (``group_index``, ``group_metadata``). The rows of a
     group follow each other, and are given together, as ART's JSON lines have them.
     """
