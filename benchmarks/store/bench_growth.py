@@ -31,6 +31,8 @@ PARTS = (*grown.PARTS, "export", "runs", "ingest", "streams", "agree")
 CALLS, TURNS = 2_000, 150
 CASES = 100_000
 ROUTE_ROUNDS, PIN_ROUNDS = 9, 25
+CALM = 30
+"""Times that 16 new runs begin before and after."""
 LEAST_MS = 0.5
 """A route is not called slower for less."""
 
@@ -82,11 +84,36 @@ def pins(small: grown.GrownProcess, large: grown.GrownProcess) -> Found:
     return {**found, "pin_worst_ms": round(max(many for _, many in asked), 1), "pins_unanswered": large.ask("refused")}
 
 
-def forget(large: grown.GrownProcess) -> Found:
-    return {f"forget_{what}": figure for what, figure in large.ask("forget").items()}
+def forget(small: grown.GrownProcess, large: grown.GrownProcess, most: float) -> Found:
+    """First calls of 16 new runs at once, before an episode is forgotten and until no file holds it, each time beside those of a store in which
+    nothing happens: how busy the machine is does not count.
+    """
+
+    def some() -> tuple[float, list[float]]:
+        beside, found = small.ask("some"), large.ask("some")
+        time.sleep(0.05)
+        return statistics.median(found) / statistics.median(beside), found
+
+    calm = [some() for _ in range(CALM)]
+    assert large.ask("forget") == 1
+    began, meanwhile = time.perf_counter(), list[tuple[float, list[float]]]()
+    while (left := large.ask("left")) and time.perf_counter() - began < most:
+        meanwhile.append(some())
+    seconds = time.perf_counter() - began
+    calm += [some() for _ in range(0 if left else CALM)]
+    ratios = [statistics.median(ratio for ratio, _ in found) for found in (calm, meanwhile)]
+    ms = [[one for _, some_ in found for one in some_] for found in (calm, meanwhile)]
+    return {
+        "forget_stall": round(ratios[1] / ratios[0], 2),
+        "forget_p50_ms": [round(statistics.median(one), 1) for one in ms],
+        "forget_p99_ms": [round(grown.quantile(one, 0.99), 1) for one in ms],
+        "forget_worst_ms": round(max(ms[1]), 1),
+        "forget_seconds": round(seconds, 1),
+        "forget_finished": not left,
+    }
 
 
-def of_stores(small: int, large: int, parts: Collection[str], steps: Steps) -> Found:
+def of_stores(small: int, large: int, parts: Collection[str], steps: Steps, forget_most: float) -> Found:
     """What two stores of so many episodes cost."""
     found: Found = {}
     with tempfile.TemporaryDirectory() as name:
@@ -102,7 +129,7 @@ def of_stores(small: int, large: int, parts: Collection[str], steps: Steps) -> F
                 "pins": lambda: pins(few, many),
                 "rate": lambda: {"runs_small": few.ask("rate"), "runs": many.ask("rate")},
                 "idle": lambda: {"idle_cpu_small": few.ask("idle"), "idle_cpu": many.ask("idle")},
-                "forget": lambda: forget(many),
+                "forget": lambda: forget(few, many, forget_most),
             }
             for part in (part for part in made if part in parts):
                 found |= steps.run(part, made[part])
@@ -133,13 +160,14 @@ def main() -> None:
     parser.add_argument("--large", type=int, default=1_000_000)
     parser.add_argument("--streams", type=int, default=10_000)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--forget-most", type=float, default=1200.0, help="seconds that forgetting is looked at")
     parser.add_argument("--postgres", metavar="URL")
     parser.add_argument("--postgres-episodes", type=int, default=100_000)
     args = parser.parse_args()
     steps = Steps()
     found: Found = {"episodes": [args.small, args.large]}
     if any(part in args.only for part in (*grown.PARTS, "export")):
-        found |= of_stores(args.small, args.large, args.only, steps)
+        found |= of_stores(args.small, args.large, args.only, steps, args.forget_most)
     made: dict[str, Callable[[], Found]] = {
         "runs": lambda: {**long_runs.long_run(CALLS)},
         "ingest": lambda: {**long_runs.ingest(TURNS)},

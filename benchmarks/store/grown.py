@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -55,7 +54,7 @@ class Grown:
         self.config = settings(folder, engine, url)
         self.plane = Plane(self.config, engine)
         self.link = ControlLink(self.config.socket, LiveView(self.config))
-        self.names = count()
+        self.names, self.forgotten = count(), count(3)
         self.unanswered = 0
         """New runs that the control plane kept waiting for so long that a worker decides alone."""
 
@@ -140,34 +139,16 @@ class Grown:
         work, took = time.process_time() - before, time.perf_counter() - began
         return {"a_second": round(done / took), "a_cpu_second": round(done / work)}
 
-    async def forget(self) -> dict[str, float]:
-        """First calls of 16 new runs at once, until no file holds an episode that is forgotten, and before and after that."""
+    async def some(self) -> list[float]:
+        return await self.first_calls(16)
 
-        async def calm() -> list[float]:
-            found = []
-            for _ in range(20):
-                found += await self.first_calls(16)
-                await asyncio.sleep(0.05)
-            return found
+    async def forget(self) -> int:
+        """→ Episodes that a file holds still."""
+        await self.route("DELETE", f"{API}/episodes/{name_of(next(self.forgotten))}")
+        return await self.left()
 
-        calmly = await calm()
-        await self.route("DELETE", f"{API}/episodes/{name_of(3)}")
-        start, meanwhile = time.perf_counter(), list[float]()
-        assert self.plane.deps.forgetter.progress().episodes == 1
-        while self.plane.deps.forgetter.progress().episodes:
-            meanwhile += await self.first_calls(16)
-            await asyncio.sleep(0.05)
-        seconds = time.perf_counter() - start
-        calmly += await calm()
-        return {
-            "stall": round(statistics.median(meanwhile) / statistics.median(calmly), 2),
-            "p50_ms": round(statistics.median(meanwhile), 1),
-            "p99_ms": round(quantile(meanwhile, 0.99), 1),
-            "worst_ms": round(max(meanwhile), 1),
-            "calm_p50_ms": round(statistics.median(calmly), 1),
-            "calm_p99_ms": round(quantile(calmly, 0.99), 1),
-            "seconds": round(seconds, 1),
-        }
+    async def left(self) -> int:
+        return self.plane.deps.forgetter.progress().episodes
 
     async def idle(self) -> float:
         """Share of a core that the control plane takes while nobody asks it anything."""
