@@ -195,9 +195,11 @@ class JudgeQueue:
         """
         sql = """WITH latest AS (SELECT DISTINCT ON (eid, name, source) eid, name, source, value FROM t_rewards
             WHERE call IS NULL AND seq > (SELECT coalesce(max(seq), 0) - ? FROM t_rewards)
-            ORDER BY eid, name, source, seq DESC)
-            SELECT o.source, corr(j.value, o.value), count(*) FROM latest j JOIN latest o ON o.eid = j.eid
-            WHERE j.source = 'judge' AND j.name = ? AND o.source IN ('agent', 'human') GROUP BY o.source"""
+            ORDER BY eid, name, source, seq DESC),
+            beside AS (SELECT source, value, max(CASE WHEN source = 'judge' AND name = ? THEN value END)
+            OVER (PARTITION BY eid) AS judged FROM latest)
+            SELECT source, corr(judged, value), count(*) FROM beside
+            WHERE judged IS NOT NULL AND source IN ('agent', 'human') GROUP BY source"""
         with self.db.read() as tx:
             found = tx.all(sql, (AGREEING, name))
         return {

@@ -114,3 +114,9 @@ def test_writing_anew_keeps_nobody_waiting_behind_a_long_reader(two, postgres, m
     assert [e.episode for e in a.rewrite()] == ["e"]
     with a.db.read() as tx:
         assert tx.all("SHOW lock_timeout") == [("0",)], "others wait as long as they like"
+
+
+def test_the_server_ends_the_query_of_a_store_that_is_gone(two) -> None:
+    """A killed control plane left its queries behind, and each start added one."""
+    with two[0].db.read() as tx:
+        assert tx.all("SHOW client_connection_check_interval") == [("5s",)]
