@@ -47,6 +47,10 @@ async def scores(url: str, headers: Path, *, mobile: bool) -> dict[str, int]:
     for name, audit in report["audits"].items():
         if audit["scoreDisplayMode"] == "binary" and audit["score"] == 0:
             print(f"   {name}: {audit['title']}", flush=True)
+    for ref in report["categories"]["performance"]["auditRefs"]:
+        audit = report["audits"][ref["id"]]
+        if ref["weight"] and (audit["score"] or 0) < 0.9:
+            print(f"   {audit['title']}: {audit.get('displayValue')}", flush=True)
     return {name: round(100 * found["score"]) for name, found in report["categories"].items()}
 
 

@@ -111,6 +111,9 @@ function drawMarks(u: uPlot, marks: { x: number; name: string }[]): void {
   ctx.restore();
 }
 
+/** Pixels. A chart has its height before it is drawn, so that nothing below it moves. */
+const HEIGHT = 220;
+
 type Zoom = { min: number; max: number } | null;
 
 function options(
@@ -135,7 +138,7 @@ function options(
   const pad = xHigh > xLow ? (xHigh - xLow) * 0.02 : props.time ? 30 : 0.5;
   return {
     width,
-    height: props.height ?? 220,
+    height: props.height ?? HEIGHT,
     legend: { show: false },
     cursor: { drag: { x: true, y: false }, points: { size: 8 } },
     scales: {
@@ -214,7 +217,7 @@ export function Chart(props: ChartProps): JSX.Element {
     if (zoom.current) plot.setScale("x", zoom.current);
     const observer = new ResizeObserver(() => {
       const width = Math.max(200, element.clientWidth);
-      if (width !== plot.width) plot.setSize({ width, height: props.height ?? 220 });
+      if (width !== plot.width) plot.setSize({ width, height: props.height ?? HEIGHT });
     });
     observer.observe(element);
     return () => {
@@ -229,7 +232,7 @@ export function Chart(props: ChartProps): JSX.Element {
   };
   return (
     <figure style={{ margin: 0 }}>
-      <div class="chart" ref={box} role="img" aria-label={describe(props)} />
+      <div class="chart" style={{ minHeight: `${props.height ?? HEIGHT}px` }} ref={box} role="img" aria-label={describe(props)} />
       <figcaption>
         {props.series.length > 1 ? (
           <div class="legend">

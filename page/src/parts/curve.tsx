@@ -21,6 +21,7 @@ export function LearningCurve(): JSX.Element {
     n: r.episodes,
     se: r.episodes > 1 ? r.std / Math.sqrt(r.episodes) : null,
   }));
+  if (!data) return <div class="chart-to-come" />;
   if (!points.length) return <p class="soft">No rewards yet.</p>;
   const curve = curveOf(points);
   return (
@@ -50,7 +51,7 @@ export function Lines(props: {
   const { by, what, each, filters } = props;
   const { data, error } = useAsk<LearningAnswer>(withQuery("/learning", { by, each, ...filters }), ["reward", "adapter"]);
   if (error) return <Refused error={error} />;
-  if (!data) return <p class="soft">…</p>;
+  if (!data) return <div class="chart-to-come" />;
   if (!data.points.length) return <p class="soft">No episode with a reward fits.</p>;
   const curve = linesOf(data, by, what);
   const name = what === "mean" ? "Mean reward" : `Share of episodes with a reward of ${data.success_from} or more`;

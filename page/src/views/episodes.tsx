@@ -77,7 +77,7 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
       {pages.error && !refused ? <Refused error={pages.error} /> : null}
       <Warning rows={rows} />
       <div class="row small soft">
-        <span role="status">
+        <span role="status" class="count">
           {ok && !pages.error
             ? `${number(rows.length)}${pages.more ? " loaded, more below" : ""}${filtered ? " that match" : ` of ${number(Math.max(total, rows.length))}`}`
             : "nothing is shown until the filter is right"}
