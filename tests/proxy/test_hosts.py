@@ -12,7 +12,7 @@ from slipstream_proxy.data.wire.errors import RequestRefused
 
 
 def hosts(*, keyed: bool = False) -> AllowedHosts:
-    return AllowedHosts(SimpleNamespace(open=not keyed), ["Example.org"])  # type: ignore[arg-type]
+    return AllowedHosts(SimpleNamespace(open=not keyed), ["localhost", "host.docker.internal", "example.org"])  # type: ignore[arg-type]
 
 
 def asked(**headers: str):

@@ -52,7 +52,6 @@ MODULES = (
 )
 ROUTES: list[Route] = [route for module in MODULES for route in module.ROUTES]
 BODY_LIMIT = 64 * 2**20
-LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -60,7 +59,7 @@ def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        return host in LOOPBACK_NAMES
+        return host == "ip6-localhost"
 
 
 def check_origin(deps: Deps, request: web.Request) -> None:
@@ -81,8 +80,7 @@ def check_origin(deps: Deps, request: web.Request) -> None:
         raise Problem(403, "host or origin cannot be read", field="header.host") from e
     if caller_of(request).key != "-":
         return
-    allowed = {name.lower() for name in (deps.config.proxy.host, *deps.config.proxy.allowed_hosts)}
-    if not (_is_loopback(host) or host in allowed):
+    if not (_is_loopback(host) or host in deps.config.proxy.own_names):
         raise Problem(
             403,
             f"no keys are configured and {host!r} is no name of this machine",

@@ -66,7 +66,7 @@ class Plane:
         self.metrics_file = config.root / "metrics" / f"data{number}.json"
         self.limits = Limits(config.root / "limits", proxy.workers, number)
         self.admission = Admission(Keys(config.keys_file), self.limits, keyed)
-        self.hosts = AllowedHosts(self.admission, (proxy.host, *proxy.allowed_hosts))
+        self.hosts = AllowedHosts(self.admission, proxy.own_names)
         self.models = ModelMap(config)
         urls, timeout = config.engine.urls, proxy.upstream_timeout
         self.hangs = HangTable(urls, timeout, config.root / "hangs" if several else None, number)

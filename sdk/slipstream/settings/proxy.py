@@ -8,6 +8,11 @@ from pydantic import Field, model_validator
 
 from slipstream.settings.base import Positive, Section
 
+LOCAL_NAMES = ("localhost", "host.docker.internal", "host.containers.internal")
+"""This machine, as it is called by itself and by its containers. Nobody can have a name under .internal in public DNS,
+so no stranger's page can be reached by it.
+"""
+
 
 class ProxyConfig(Section):
     host: str = Field("127.0.0.1", description="Address to bind. Anything but loopback needs keys.")
@@ -60,6 +65,11 @@ class ProxyConfig(Section):
             "route, when no keys are set."
         ),
     )
+
+    @property
+    def own_names(self) -> set[str]:
+        """Names beside loopback addresses that stand for this machine in Host, in lower case."""
+        return {*LOCAL_NAMES, self.host.lower(), *(name.lower() for name in self.allowed_hosts)}
 
 
 class ModelRoute(Section):
