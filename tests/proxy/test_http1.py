@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -189,6 +190,27 @@ def test_the_data_of_events_is_what_the_specification_says(events, cuts, end):
     for piece in cut(text, cuts):
         got += [event_data(e) for e in fed(reader, piece) if b"data" in e]
     assert [d for d in got if d] == [d for d in sse(text) if d] and not reader.tail
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b"a", b"ab", b"abc", b"abcd", b"\n\n"]), max_size=30))
+def test_an_event_in_pieces_is_cut_where_it_would_be_at_once(pieces):
+    """The rule, without what makes it fast."""
+    reader, tail = EventCutter(), b""
+    for piece in pieces:
+        parts = re.split(rb"(\r\n\r\n|\n\n|\r\r)", tail + piece)
+        tail = parts[-1]
+        assert reader.feed(piece) == [a + b for a, b in zip(parts[:-1:2], parts[1::2], strict=True)]
+        assert reader.tail == tail
+
+
+@pytest.mark.parametrize("piece", [b"x" * 65536, b"\r" + b"x" * 65535], ids=["plain", "with a line end"])
+def test_an_event_without_end_costs_no_more_the_longer_it_is(piece):
+    """64 MiB in pieces: joined each time, they would be 32 GiB."""
+    reader, began = EventCutter(), time.process_time()
+    for _ in range(1024):
+        assert reader.feed(piece) == []
+    assert time.process_time() - began < 4.0 and len(reader.tail) == 2**26
 
 
 def test_data_lines_are_joined():

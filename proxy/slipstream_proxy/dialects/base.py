@@ -150,32 +150,52 @@ _BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 
 class EventCutter:
-    """Cuts a byte stream into SSE events, each with the blank line that ends it."""
+    """Cuts a byte stream into SSE events, each with the blank line that ends it. Costs the same a byte, however long an
+    event is.
+    """
 
-    __slots__ = ("tail",)
+    __slots__ = ("_last", "_parts")
 
     def __init__(self) -> None:
-        self.tail = b""
+        self._parts: list[bytes] = []
+        """Of an event whose end has not come."""
+        self._last = b""
+        """Its last bytes, which may begin the blank line."""
+
+    @property
+    def tail(self) -> bytes:
+        """What is no whole event yet."""
+        return b"".join(self._parts)
 
     def single(self, data: bytes) -> bool:
         """Whether this is exactly one event, as most of what a server sends is. Then ``feed`` is not needed."""
         end = data.find(b"\n\n")
-        return end >= 0 and end == len(data) - 2 and not self.tail and data.find(b"\r") < 0
+        return end >= 0 and end == len(data) - 2 and not self._parts and data.find(b"\r") < 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        if self.tail:
-            data = self.tail + data
+        if self._parts:
+            end = self._last + data
+            if end.find(b"\n\n") < 0 and (end.find(b"\r") < 0 or _BLANK.search(end) is None):
+                self._parts.append(data)
+                self._last = end[-3:]
+                return []
+            data = b"".join([*self._parts, data])
         if data.find(b"\r") >= 0:
             return self._feed_any(data)
-        *events, self.tail = data.split(b"\n\n")
+        *events, tail = data.split(b"\n\n")
+        self._keep(tail)
         return [e + b"\n\n" for e in events]
+
+    def _keep(self, tail: bytes) -> None:
+        self._parts = [tail] if tail else []
+        self._last = tail[-3:]
 
     def _feed_any(self, data: bytes) -> list[bytes]:
         events, start = [], 0
         for m in _BLANK.finditer(data):
             events.append(data[start : m.end()])
             start = m.end()
-        self.tail = data[start:]
+        self._keep(data[start:])
         return events
 
 

@@ -9,9 +9,7 @@ from pydantic import Field, model_validator
 from slipstream.settings.base import Positive, Section
 
 LOCAL_NAMES = ("localhost", "host.docker.internal", "host.containers.internal")
-"""This machine, as it is called by itself and by its containers. Nobody can have a name under .internal in public DNS,
-so no stranger's page can be reached by it.
-"""
+"""This machine, by its own and its containers' names. No public name ends in .internal, so no page can use one."""
 
 
 class ProxyConfig(Section):

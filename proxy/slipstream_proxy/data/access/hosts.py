@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.access.admission import Admission
 
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
-<<<<<<< HEAD
-_LOCAL: Final = ("localhost", "host.docker.internal", "host.containers.internal")
-"""This machine, by its own and its containers' names. No public name ends in .internal, so no page can use one."""
-=======
->>>>>>> baef73c (Serve containers' names of this machine on the control API too)
 _KEPT: Final = 256
 """Host values that were found to be fine."""
 
