@@ -21,6 +21,12 @@ export function parseTime(text: string, now: number): number | null {
   return Number.isNaN(at) ? null : at / 1000;
 }
 
+/** A tag's name, and its value if there is one: all behind the first `:` or `=`, whatever text it is. */
+function tagParts(text: string): [string, string | null] {
+  const at = text.search(/[=:]/);
+  return at < 0 ? [text.trim(), null] : [text.slice(0, at).trim(), text.slice(at + 1).trim()];
+}
+
 /** What is wrong, by field; nothing is asked while there is something. */
 export function mistakes(filters: Filters): Filters {
   const found: Filters = {};
@@ -32,10 +38,9 @@ export function mistakes(filters: Filters): Filters {
     const value = filters[name];
     if (value && parseTime(value, 0) === null) found[name] = "2h, 3d, or a date as 2026-01-31";
   }
-  if (filters.task && !TAG.test(filters.task)) found.task = "1 to 128 of A-Z a-z 0-9 . _ -";
   if (filters.tag) {
-    const [name = "", value, ...more] = filters.tag.split(/[=:]/);
-    if (more.length || !TAG.test(name) || (value !== undefined && !TAG.test(value))) found.tag = "name:value, or a name";
+    const [name, value] = tagParts(filters.tag);
+    if (!TAG.test(name) || value === "") found.tag = "name:value, or a name";
   }
   return found;
 }
@@ -45,7 +50,7 @@ export function toQuery(filters: Filters, now: number): Record<string, string> {
   const query: Record<string, string> = {};
   for (const [name, value] of Object.entries(filters) as [FilterName, string][]) {
     if (!value) continue;
-    if (name === "tag") query.tag = value.trim().replace("=", ":");
+    if (name === "tag") query.tag = tagParts(value).filter((part) => part !== null).join(":");
     else if (name === "since" || name === "until") query[name] = String(parseTime(value, now) ?? "");
     else query[name] = value.trim();
   }

@@ -90,7 +90,11 @@ test("filters: times, mistakes, and what is asked", () => {
   expect(parseTime("2h", 10_000)).toBe(2800);
   expect(parseTime("2026-01-31", 0)).toBe(Date.parse("2026-01-31") / 1000);
   expect(parseTime("soon", 0)).toBe(null);
-  expect(Object.keys(mistakes({ reward_min: "x", since: "soon", tag: "a:b:c", task: "a b" }))).toEqual(["reward_min", "since", "task", "tag"]);
+  expect(Object.keys(mistakes({ reward_min: "x", since: "soon", tag: "a b:c", task: "a b" }))).toEqual(["reward_min", "since", "tag"]);
+  expect(Object.keys(mistakes({ tag: "user:" }))).toEqual(["tag"]);
+  expect(mistakes({ task: "Sort ☃", tag: "user=ann b=c:d@example.com" })).toEqual({});
+  expect(toQuery({ task: "Sort ☃", tag: "user=ann b=c:d@example.com" }, 0)).toEqual({ task: "Sort ☃", tag: "user:ann b=c:d@example.com" });
+  expect(toQuery({ tag: "lang" }, 0)).toEqual({ tag: "lang" });
   expect(mistakes({ reward_min: "-0.5", since: "3d", tag: "lang=en" })).toEqual({});
   expect(toQuery({ tag: "lang=en", since: "1m", q: " hi " }, 100)).toEqual({ tag: "lang:en", since: "40", q: "hi" });
   expect([fieldOf("query.tag.lang"), fieldOf("query.reward_min"), fieldOf("body.x"), fieldOf(null)]).toEqual(["tag", "reward_min", null, null]);
