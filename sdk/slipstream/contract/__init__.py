@@ -80,7 +80,7 @@ from slipstream.contract.judging import (
     ScoresIn,
 )
 from slipstream.contract.learning import Learning, LearningPoint
-from slipstream.contract.names import Named, NamedEpisode, TagText, id_of, name_of, tag_text
+from slipstream.contract.names import IN_A_URL, Asked, Named, NamedEpisode, TagText, id_of, name_of, tag_text
 from slipstream.contract.sharing import EngineReleased, EngineReleaseIn, Hold, HoldIn
 from slipstream.contract.status import Event, Forgetting, ForgettingStep, Sidecar, Sql, SqlResult, Status
 
@@ -89,6 +89,7 @@ __all__ = [
     "BATCH_COLUMNS",
     "FORGET_MOST",
     "ID_PATTERN",
+    "IN_A_URL",
     "MAX_LORA_RANKS",
     "TAG",
     "TAG_PATTERN",
@@ -100,6 +101,7 @@ __all__ = [
     "Annotation",
     "AnnotationIn",
     "Annotations",
+    "Asked",
     "AuditEntry",
     "AuditPage",
     "BatchAck",

@@ -53,6 +53,10 @@ def tag_text(text: str) -> str:
 _Text = StringConstraints(min_length=1, max_length=16 * 1024)
 Named = Annotated[str, _Text, AfterValidator(name_of)]
 """A task's or a tag's name, given as any text."""
+IN_A_URL = 4096
+"""Most characters of a text in a query: a request line has 8 KiB."""
+Asked = Annotated[str, StringConstraints(min_length=1, max_length=IN_A_URL), AfterValidator(name_of)]
+"""``Named``, in a query."""
 NamedEpisode = Annotated[str, _Text, AfterValidator(id_of)]
 """An episode's id, given as the proxy told it or as the text that a client tagged its calls with."""
 TagText = Annotated[str, StringConstraints(max_length=16 * 1024), AfterValidator(tag_text)]

@@ -43,8 +43,7 @@ def test_no_reference_hangs():
 
 def test_names_that_a_mapping_does_not_take_are_said():
     tags = document(ROUTES)["components"]["schemas"]["ImportIn"]["properties"]["tags"]
-    assert list(tags["patternProperties"]) == [r"^[A-Za-z0-9._-]{1,128}$"]
-    assert tags["additionalProperties"] is False
+    assert tags["propertyNames"]["minLength"] == 1, "a tag's name is any text but none"
 
 
 async def test_schemathesis_finds_nothing(plane, tmp_path):

@@ -103,7 +103,7 @@ async def make_hostile(plane) -> dict[str, str]:
         tags = {"lang": "<b>" * 40, "a" * 60: "b" * 60}
         await runs.talk(f"evil{n}", 2, evil=EVIL, task="t" * 120, tags=tags, adapter="tiny@1")
         await runs.reward(f"evil{n}", n / 3, reason=EVIL)
-    await runs.talk("x" * 150, 1, evil="y" * 5000)
+    await runs.talk("x" * 128, 1, evil="y" * 5000)
     await runs.call("broken", [says("hi")], outcome="error", status=500)
     await runs.call("samples", [says("hi")], *[says(f"{n} {EVIL}") for n in range(8)])
     for n in range(60):
@@ -117,7 +117,7 @@ async def make_hostile(plane) -> dict[str, str]:
     (found,) = await until(group)
     return {
         "now": "What happens next", "episodes": "trial-16", "episode/evil1": "planted", "episode/samples": "sample 8 of 8", "episode/broken": "out of memory",
-        f"episode/{'x' * 150}": "yyyy", "groups": found["id"], f"group/{found['id']}": "planted", "adapters?adapter=tiny%401": "trained on",
+        f"episode/{'x' * 128}": "yyyy", "groups": found["id"], f"group/{found['id']}": "planted", "adapters?adapter=tiny%401": "trained on",
         "training?over=time&by=time&each=tag.lang": "1 outlying value", "judge": "Agreement", "label/evil2": "planted", "audit": "pause",
     }  # fmt: skip
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from pathlib import Path
 
 from tests.support.fake_engine import FakeEngine
 
 from slipstream.operate.curve import LearningCurve, VersionPoint
-from slipstream.operate.demo import Options, _keep, _told, demo
+from slipstream.operate.demo import Options, _keep, _told
 from slipstream.operate.demo_driver import RewardSample
 
 
@@ -33,27 +35,45 @@ def test_the_figures_are_kept_beside_the_picture(tmp_path: Path) -> None:
     assert kept["curve"]["held_out"] == [[0.2, 0.01, 256]]
 
 
-async def test_a_whole_run_without_a_trainer(tmp_path: Path, monkeypatch, capsys) -> None:
+RUN = """
+import asyncio, sys
+from pathlib import Path
+from slipstream.operate import demo_driver, demo_learning
+from slipstream.operate.demo import Options, demo
+demo_driver.HELD_OUT, demo_learning.FIRST_STEP_LIMIT = 12, 3.0
+flags = [f'engine.urls=["{sys.argv[1]}"]', "trainer.enabled=false", "engine.name=inbox"]
+sys.exit(asyncio.run(demo(Options(seed=1, data_dir=Path(sys.argv[2]), flags=flags))))
+"""
+"""In a process of its own, as the command is: it starts others, and a test's process has threads that no child may inherit."""
+
+
+async def test_a_whole_run_without_a_trainer(tmp_path: Path) -> None:
     """On the fake engine, whose words are no answers: base, work, the reason why nothing was learned, last, and what is kept."""
-    monkeypatch.setattr("slipstream.operate.demo_driver.HELD_OUT", 12)
-    monkeypatch.setattr("slipstream.operate.demo_learning.FIRST_STEP_LIMIT", 3.0)
     engine = await FakeEngine().start()
     engine.models = {"inbox"}
-    flags = [f'engine.urls=["{engine.url}"]', "trainer.enabled=false", "engine.name=inbox"]
-    options = Options(seed=1, data_dir=tmp_path, flags=flags)
+    options = Options(seed=1, data_dir=tmp_path)
     try:
-        assert await demo(options) == 0
+        running = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            RUN,
+            engine.url,
+            str(tmp_path),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, told = (text.decode() for text in await asyncio.wait_for(running.communicate(), 240))
     finally:
         await engine.stop()
-    told = capsys.readouterr()
-    summary = json.loads(told.out.splitlines()[-1])
+    assert running.returncode == 0, told
+    summary = json.loads(out.splitlines()[-1])
     assert summary["task"] == "inbox"
     assert (summary["success_base"], summary["success_last"], summary["steps"]) == (0, 0, 0)
     assert summary["failed_calls"] == 0
     assert summary["episodes"] >= 8
     assert summary["recorded"] >= summary["calls"] == summary["episodes"] + 24
-    assert "no step in 3 s" in told.err
-    assert "held-out reward of the base model: 0.000 ± 0.000 (12 episodes); a scripted expert has 1.000" in told.err
+    assert "no step in 3 s" in told
+    assert "held-out reward of the base model: 0.000 ± 0.000 (12 episodes); a scripted expert has 1.000" in told
     kept = json.loads((options.folder / "curve.json").read_text())["curve"]
     (version,) = kept["versions"]
     assert version["version"] == 0

@@ -33,7 +33,7 @@ class FilterQuery(Query):
     key: str | None = Field(
         None, max_length=64, pattern="^[A-Za-z0-9_-]+$", description="Another key's episodes (admin)."
     )
-    task: c.Named | None = Field(None, description="Any text, as the calls were tagged with it.")
+    task: c.Asked | None = Field(None, description="Any text, as the calls were tagged with it.")
     split: Literal["train", "eval"] | None = None
     adapter: str | None = Field(None, min_length=1, max_length=200, pattern=r"^[^\x00]+$")
     state: c.EpisodeState | None = None
@@ -45,7 +45,7 @@ class FilterQuery(Query):
     tag: str | None = Field(
         None,
         pattern=TAG_PAIR,
-        max_length=4096,
+        max_length=c.IN_A_URL,
         description="`name:value`, or `name` for any value; both are any text. More: `tag.<name>=<value>`.",
     )
     q: Annotated[str, StringConstraints(pattern=r"\S", max_length=200)] | None = Field(

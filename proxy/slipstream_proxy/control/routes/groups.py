@@ -36,7 +36,7 @@ class GroupsQuery(PageQuery):
     key: str | None = Field(
         None, max_length=64, pattern="^[A-Za-z0-9_-]+$", description="Another key's (admin, viewer)."
     )
-    task: c.Named | None = None
+    task: c.Asked | None = None
     model: str | None = Field(None, min_length=1, max_length=200, pattern=NAME)
     split: Literal["train", "eval"] | None = None
     state: GroupState | None = None

@@ -24,10 +24,10 @@ class LearningQuery(Query):
         None, max_length=64, pattern="^[A-Za-z0-9_-]+$", description="Another key's (admin, viewer)."
     )
     model: str | None = Field(None, min_length=1, max_length=200, pattern=r"^[^\x00]+$")
-    task: c.Named | None = None
+    task: c.Asked | None = None
     split: Literal["train", "eval"] | None = None
     arm: Literal["live", "control", "best", "candidate"] | None = None
-    tag: str | None = Field(None, pattern=r"^[^:]+:.", max_length=4096, description="`name:value`.")
+    tag: str | None = Field(None, pattern=r"^[^:]+:[\s\S]", max_length=c.IN_A_URL, description="`name:value`.")
     since: Number | None = Field(None, description="Started at or after, seconds since the epoch.")
     until: Number | None = Field(None, description="Started before.")
     bucket: float | None = Field(

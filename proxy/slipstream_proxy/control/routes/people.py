@@ -31,7 +31,7 @@ class AuditQuery(Query):
 
 class QueueQuery(Query):
     key: KeyName | None = Field(None, description="Another key's episodes (admin, viewer).")
-    task: c.Named | None = None
+    task: c.Asked | None = None
     split: Literal["train", "eval"] | None = None
     adapter: str | None = Field(None, min_length=1, max_length=200, pattern=r"^[^\x00]+$")
     limit: int = Field(20, ge=1, le=200)

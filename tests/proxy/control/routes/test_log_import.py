@@ -118,7 +118,7 @@ async def test_refusals(plane):
     assert (await plane.ask("POST", "/import", body(messages=[USER])))[1]["error"]["field"] == "body.messages"
     assert (await plane.ask("POST", "/import", body(messages=[])))[0] == 422
     assert (await plane.ask("POST", "/import", body(messages=["hi"])))[0] == 422
-    assert (await plane.ask("POST", "/import", body(id="a b")))[0] == 422
+    assert (await plane.ask("POST", "/import", body(id="")))[0] == 422
     assert (await plane.ask("POST", "/import", body(), scopes=["inference"]))[0] == 403
     assert (await plane.ask("POST", "/import?key=k2", body(), key="k1", scopes=["reward"]))[0] == 403
     assert (await plane.ask("POST", "/import", body()))[0] == 200
