@@ -11,7 +11,7 @@ from tests.support.adapters import write_adapter
 from tests.support.fake_engine import LoraEngine
 
 from slipstream.config import Config
-from slipstream_proxy.control.app import make_app
+from slipstream_proxy.control.app import REQUEST_LINE, make_app
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.worker import ControlPlane
 from slipstream_proxy.records import CallHead, Kind
@@ -47,7 +47,9 @@ class Plane:
     async def start(self) -> Plane:
         self.deps = await self.control.start()
         server = TestServer(make_app(self.deps), port=self.port)
-        await server.start_server(shutdown_timeout=1.0)  # a page that is open does not hold up its end
+        await server.start_server(
+            shutdown_timeout=1.0, max_line_size=REQUEST_LINE
+        )  # a page that is open does not hold up its end
         self.client = TestClient(server)
         self.writer = SpoolWriter(
             self.config.spool_dir, "data0", segment_bytes=self.config.proxy.segment_bytes, durability="process"

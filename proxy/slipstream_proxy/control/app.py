@@ -143,6 +143,10 @@ def _handler(deps: Deps, route: Route) -> Handler:
     return handle
 
 
+REQUEST_LINE = 128 * 1024
+"""Bytes of a request's first line: two texts of a query, each character of which takes up to twelve."""
+
+
 def make_app(deps: Deps) -> web.Application:
     app = web.Application(middlewares=[shape], client_max_size=BODY_LIMIT)
     app[DEPS] = deps

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from slipstream.config import Config
 from slipstream.log import setup_logging
-from slipstream_proxy.control.app import make_app
+from slipstream_proxy.control.app import REQUEST_LINE, make_app
 from slipstream_proxy.control.assembly import assemble
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.ingest import CONTROL
@@ -68,7 +68,9 @@ class ControlPlane:
 
     async def serve(self) -> None:
         """On the Unix socket, for the owner of its file alone."""
-        self.runner = web.AppRunner(make_app(self.deps), access_log=None, shutdown_timeout=2.0)
+        self.runner = web.AppRunner(
+            make_app(self.deps), access_log=None, shutdown_timeout=2.0, max_line_size=REQUEST_LINE
+        )
         await self.runner.setup()
         path = self.config.socket
         with contextlib.suppress(FileNotFoundError):

@@ -54,7 +54,7 @@ _Text = StringConstraints(min_length=1, max_length=16 * 1024)
 Named = Annotated[str, _Text, AfterValidator(name_of)]
 """A task's or a tag's name, given as any text."""
 IN_A_URL = 4096
-"""Most characters of a text in a query: a request line has 8 KiB."""
+"""Most characters of a text in a query: it stands in the request's first line, which is bounded."""
 Asked = Annotated[str, StringConstraints(min_length=1, max_length=IN_A_URL), AfterValidator(name_of)]
 """``Named``, in a query."""
 NamedEpisode = Annotated[str, _Text, AfterValidator(id_of)]
