@@ -8,7 +8,7 @@ import time
 
 from prometheus_client import Counter, generate_latest
 
-from slipstream.operate.sidecars import read_sidecars
+from slipstream.operate.sidecars import read_stack
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.ingest import spool_bytes
 from slipstream_proxy.control.status import read_funnel
@@ -69,7 +69,7 @@ class MetricsScrape:
         for model in a.models:
             m.live.labels(model).set(a.versions(model)[1])
         m.sidecar_up.clear()
-        for sidecar in read_sidecars(deps.config.root):
+        for sidecar in read_stack(deps.config.root).sidecars:
             if sidecar.state != "ended":
                 m.sidecar_up.labels(sidecar.name).set(sidecar.state == "running")
         for engine in deps.engines.engines:

@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 from slipstream import contract as c
-from slipstream.operate.sidecars import read_engine, read_sidecars, sentence
+from slipstream.operate.sidecars import StackReport, read_stack, sentence
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.funnel import Surroundings, funnel_of
 from slipstream_proxy.control.problem import Problem
@@ -56,16 +56,15 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
     )
 
 
-async def read_funnel(deps: Deps, sidecars: Sequence[c.Sidecar] | None = None) -> c.Funnel:
+async def read_funnel(deps: Deps, stack: StackReport | None = None) -> c.Funnel:
     """Why there is no step yet. It answers while the store is away too, and says so.
 
-    ``sidecars``: as read a moment ago, so that one answer does not show two states.
+    ``stack``: as read a moment ago, so that one answer does not show two states.
     """
-    if sidecars is None:
-        sidecars = await in_thread(read_sidecars, deps.config.root)
-    around = surroundings_of(deps, sidecars)
-    engine = await in_thread(read_engine, deps.config.root)
-    around.engine_busy = engine.sentence(time.time()) if engine else None
+    if stack is None:
+        stack = await in_thread(read_stack, deps.config.root)
+    around = surroundings_of(deps, stack.sidecars)
+    around.engine_busy = stack.engine.sentence(time.time()) if stack.engine else None
     counts: FunnelCounts | None = None
     try:
         counts = await deps.ask(deps.store.statistics.funnel, deps.config.judge.name, around.now)
@@ -82,8 +81,8 @@ async def read_funnel(deps: Deps, sidecars: Sequence[c.Sidecar] | None = None) -
 
 
 async def status_of(deps: Deps) -> c.Status:
-    sidecars = await in_thread(read_sidecars, deps.config.root)
-    funnel = await read_funnel(deps, sidecars)
+    stack = await in_thread(read_stack, deps.config.root)
+    funnel = await read_funnel(deps, stack)
     try:
         counts = await deps.ask(deps.store.statistics.counts, deps.now())
     except Exception:
@@ -114,6 +113,6 @@ async def status_of(deps: Deps) -> c.Status:
         funnel=funnel,
         judging=judging,
         forgetting=deps.forgetter.progress(),
-        sidecars=sidecars,
+        sidecars=stack.sidecars,
         batch={"batches": counts.get("batches", {}), "missing": counts.get("missing", {})},
     )

@@ -6,7 +6,7 @@ import time
 
 from slipstream.cli.common import add_client, connect, read_config, when
 from slipstream.errors import Unavailable
-from slipstream.operate.sidecars import read_engine
+from slipstream.operate.sidecars import read_stack
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def counts(by: dict[str, int]) -> str:
 
 def starting(args: argparse.Namespace) -> str | None:
     """What the engine of this folder's `up` is busy with: the proxy starts after it."""
-    engine = read_engine(read_config(args).root)
+    engine = read_stack(read_config(args).root).engine
     return engine.sentence(time.time()) if engine else None
 
 

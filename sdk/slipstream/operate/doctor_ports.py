@@ -14,7 +14,7 @@ from slipstream.config import Config
 from slipstream.errors import SlipstreamError
 from slipstream.operate.findings import Finding, ok, warn
 from slipstream.operate.proxy_file import running_proxy
-from slipstream.operate.sidecars import read_engine, read_sidecars
+from slipstream.operate.sidecars import read_stack
 
 
 class Running(NamedTuple):
@@ -35,10 +35,10 @@ class Running(NamedTuple):
 
 
 def find_running(config: Config, url: str | None, key: str | None) -> Running:
-    sidecars = frozenset(s.name for s in read_sidecars(config.root) if s.state == "running")
+    stack = read_stack(config.root)
+    sidecars = frozenset(s.name for s in stack.sidecars if s.state == "running")
     own = running_proxy(config.root)
-    engine = read_engine(config.root)
-    busy = engine.sentence(time.time()) if engine else None
+    busy = stack.engine.sentence(time.time()) if stack.engine else None
     try:
         with Client(url or own, key, timeout=10.0) as client:
             status = client.status()

@@ -43,10 +43,12 @@ class OwnEngine(BaseModel):
         return f"{ended}, and `slipstream up` is starting it again ({spent})"
 
 
-class _Written(BaseModel):
-    pid: int
+class StackReport(BaseModel):
+    """What a ``slipstream up`` says of its trainer, its judge and its engine."""
+
+    pid: int = 0
     """The supervisor's process id. If that process is gone, an earlier run wrote the file."""
-    sidecars: list[Sidecar]
+    sidecars: list[Sidecar] = []
     engine: OwnEngine | None = None
 
 
@@ -111,19 +113,10 @@ class SidecarFile:
         self.path.unlink(missing_ok=True)
 
 
-def read_engine(root: Path) -> OwnEngine | None:
-    """The engine of the ``slipstream up`` that runs on this data folder; None where none runs, or it starts none."""
+def read_stack(root: Path) -> StackReport:
+    """The report of the ``slipstream up`` that runs on this data folder; an empty one where none does."""
     try:
-        found = _Written.model_validate_json((root / FILE).read_bytes())
+        found = StackReport.model_validate_json((root / FILE).read_bytes())
     except (OSError, ValidationError):
-        return None
-    return found.engine if is_alive(found.pid) else None
-
-
-def read_sidecars(root: Path) -> list[Sidecar]:
-    """Trainer and judge of the ``slipstream up`` that runs on this data folder; empty where none does."""
-    try:
-        found = _Written.model_validate_json((root / FILE).read_bytes())
-    except (OSError, ValidationError):
-        return []
-    return found.sidecars if is_alive(found.pid) else []
+        return StackReport()
+    return found if is_alive(found.pid) else StackReport()

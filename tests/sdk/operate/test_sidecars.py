@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.contract import Sidecar
-from slipstream.operate.sidecars import FILE, SidecarFile, read_engine, read_sidecars, sentence
+from slipstream.operate.sidecars import FILE, SidecarFile, read_stack, sentence
 from slipstream.operate.supervisor import Child, ChildState
 
 
@@ -23,7 +23,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     trainer.tail.extend(["loading", "StartError: no checkpoint", "bye"])
     report = SidecarFile(tmp_path / "data")  # the folder need not be there
     report([Child("engine", ["x"]), trainer, child("judge")])
-    found = read_sidecars(tmp_path / "data")
+    found = read_stack(tmp_path / "data").sidecars
     assert [s.name for s in found] == ["trainer", "judge"]
     assert found[0] == Sidecar(
         name="trainer", state="down", since=5.0, starts=10, exit_code=2, reason="StartError: no checkpoint"
@@ -31,7 +31,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert found[1].state == "running" and found[1].reason is None
     report.remove()
     report.remove()
-    assert read_sidecars(tmp_path / "data") == []
+    assert read_stack(tmp_path / "data").sidecars == []
 
 
 def test_the_file_of_a_run_that_was_killed_counts_for_nothing(tmp_path: Path) -> None:
@@ -41,13 +41,13 @@ def test_the_file_of_a_run_that_was_killed_counts_for_nothing(tmp_path: Path) ->
     told = json.loads((tmp_path / FILE).read_text())
     assert told["pid"] == os.getpid()
     (tmp_path / FILE).write_text(json.dumps({**told, "pid": dead.pid}))
-    assert read_sidecars(tmp_path) == []
+    assert read_stack(tmp_path).sidecars == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', '{"pid": "x", "sidecars": []}'])
 def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
-    assert read_sidecars(tmp_path) == []
+    assert read_stack(tmp_path).sidecars == []
 
 
 def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
@@ -59,23 +59,23 @@ def test_the_engine_before_it_answers_and_when_it_is_started_again(tmp_path: Pat
     report = SidecarFile(tmp_path)
     engine = Child("engine", ["x"], slow_start=True, answers=False, starts=1, since=100.0)
     report([engine, child("judge")])
-    found = read_engine(tmp_path)
+    found = read_stack(tmp_path).engine
     assert found and found.sentence(142.0) == "the engine is starting (42 s so far); vLLM takes a minute or more"
     engine.answers = True
     report([engine])
-    assert (found := read_engine(tmp_path)) and found.sentence(142.0) is None
+    assert (found := read_stack(tmp_path).engine) and found.sentence(142.0) is None
     engine.state, engine.exit_code = ChildState.RESTARTING, 0
     engine.tail.append("EngineDeadError: gone")
     report([engine])
-    assert (found := read_engine(tmp_path)) and found.sentence(103.0) == (
+    assert (found := read_stack(tmp_path).engine) and found.sentence(103.0) == (
         "the engine ended with exit code 0 (EngineDeadError: gone), and `slipstream up` is starting it again "
         "(3 s so far)"
     )
     engine.state, engine.starts, engine.last_exit, engine.answers = ChildState.RUNNING, 2, 0, False
     report([engine])
-    assert (found := read_engine(tmp_path)) and "is starting it again" in (found.sentence(103.0) or "")
+    assert (found := read_stack(tmp_path).engine) and "is starting it again" in (found.sentence(103.0) or "")
     report([child("judge")])
-    assert read_engine(tmp_path) is None
+    assert read_stack(tmp_path).engine is None
 
 
 def test_sentences() -> None:
