@@ -22,5 +22,15 @@ async def _state(plane, name: str, state: str) -> bool:
     return (await plane.seen(name))["state"] == state
 
 
+async def first_lease(plane):
+    """The answer of the first lease that holds a batch."""
+
+    async def get():
+        r = await lease(plane)
+        return r if r.status == 200 else None
+
+    return await until(get)
+
+
 async def lease(plane, **more):
     return await plane.client.post("/slipstream/v1/batches/lease", json={**LEASE, **more}, headers=plane.as_())

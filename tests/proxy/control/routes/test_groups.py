@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from tests.support.leases import group_of, lease
-from tests.support.plane import until
+from tests.support.leases import first_lease, group_of
 
 
 @pytest.fixture
@@ -11,12 +10,7 @@ async def trained(make_plane):
     """A plane with one group that became adapter tiny@1 in step 2, and its batch."""
     plane = await make_plane(groups={"size": 2})
     await group_of(plane, "t", [0.0, 1.0])
-
-    async def get():
-        r = await lease(plane)
-        return r if r.status == 200 else None
-
-    r = await until(get)
+    r = await first_lease(plane)
     pa.ipc.open_stream(await r.read()).read_all()
     batch, held = r.headers["x-slipstream-batch"], r.headers["x-slipstream-lease"]
     ack = {"lease": held, "outcome": "trained", "adapter": "tiny@1", "step": 2, "advantages": {"t-0": -1.0, "t-1": 1.0}}

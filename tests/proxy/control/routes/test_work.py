@@ -3,19 +3,14 @@ from __future__ import annotations
 import asyncio
 
 import pyarrow as pa
-from tests.support.leases import LEASE, group_of, lease
+from tests.support.leases import LEASE, first_lease, group_of, lease
 from tests.support.plane import until
 
 
 async def test_a_batch_is_arrow_and_acked_once(make_plane):
     plane = await make_plane(groups={"size": 2})
     await group_of(plane, "t", [0.0, 1.0])
-
-    async def get():
-        r = await lease(plane)
-        return r if r.status == 200 else None
-
-    r = await until(get)
+    r = await first_lease(plane)
     table = pa.ipc.open_stream(await r.read()).read_all()
     assert table.num_rows == 2
     assert sorted(table["reward"].to_pylist()) == [0.0, 1.0]
@@ -35,12 +30,7 @@ async def test_a_batch_is_arrow_and_acked_once(make_plane):
 async def test_a_released_batch_comes_back(make_plane):
     plane = await make_plane(groups={"size": 2})
     await group_of(plane, "t", [0.0, 1.0])
-
-    async def get():
-        r = await lease(plane)
-        return r if r.status == 200 else None
-
-    await until(get)
+    await first_lease(plane)
     status, body = await plane.ask("POST", "/leases/release", {"worker": "w1"})
     assert (status, body["released"]) == (200, 1)
     assert (await lease(plane)).status == 200
