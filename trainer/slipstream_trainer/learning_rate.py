@@ -44,6 +44,8 @@ TOO_FAR = 2.0
 """A step with more than so many times its target KL is shortened to its target."""
 TOO_SHORT = 0.7
 """A shortened step with less than this share of its target KL becomes longer again."""
+SHORTEST = 0.05
+"""Share of its length that a step keeps at least, each time that it is shortened."""
 QUADRATIC, STEEPEST = 2.0, 8.0
 """Power of a step's length with which KL grows: what is expected of a small step, and the most that is believed."""
 NEAR_ZERO = 0.01
@@ -105,12 +107,12 @@ class StepPace:
         if not steers(t) or not (kl > TOO_FAR * reach.target_kl or too_short):
             return 1.0
         if not math.isfinite(kl):
-            return 0.05
+            return SHORTEST
         power = QUADRATIC
         if share < 1:
             seen = math.log(full / kl) / -math.log(share) if math.isfinite(full) else STEEPEST / 2
             power = min(STEEPEST, max(QUADRATIC, seen))
-        return min(1 / share, max(0.05, float((reach.target_kl / kl) ** (1 / power))))
+        return min(1 / share, max(SHORTEST, float((reach.target_kl / kl) ** (1 / power))))
 
     def note(self, t: TrainerConfig, reach: Reach, kl: float, *, undone: bool) -> None:
         """After a step that was taken, or undone."""

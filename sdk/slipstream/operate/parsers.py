@@ -115,9 +115,8 @@ def choose_parsers(config: Config, described: dict[str, object]) -> Parsers:
     name = f"{described.get('model_type', '')} {own}".lower()
     files = files_of(str(engine.model)) if path.is_dir() else ModelFiles()
     tool, why = _configured("tool_parser", engine.tool_parser, TOOL_TOKENS, files) or _tool(name, files)
-    reasoning, _ = _configured("reasoning_parser", engine.reasoning_parser, REASONING_TOKENS, files) or _reasoning(
-        name, files, known=bool(described)
-    )
+    asked = _configured("reasoning_parser", engine.reasoning_parser, REASONING_TOKENS, files)
+    reasoning = asked[0] if asked else _reasoning(name, files, known=bool(described))
     says = [f"tool parser: {tool or f'none ({why})'}", f"reasoning parser: {reasoning or 'none'}"]
     return Parsers(tool, reasoning, says)
 
@@ -149,11 +148,11 @@ def _tool(name: str, files: ModelFiles) -> tuple[str | None, str]:
     return family, ""
 
 
-def _reasoning(name: str, files: ModelFiles, *, known: bool) -> tuple[str | None, str]:
+def _reasoning(name: str, files: ModelFiles, *, known: bool) -> str | None:
     family = next((p for key, p in REASONING_PARSERS if key in name), None)
     # a folder whose chat template never says ``think`` has nothing for a reasoning parser to cut
     silent = known and "think" not in (files.template or "")
-    return (None if family is None or silent or files.missing(REASONING_TOKENS.get(family, ())) else family), ""
+    return None if family is None or silent or files.missing(REASONING_TOKENS.get(family, ())) else family
 
 
 def remedy(words: list[str]) -> str:
