@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream_proxy.data.engines.standstill import Pulse, listener_of, pulse_of, stands_still
+from slipstream_proxy.data.engines.standstill import Pulse, listener_of, pulse_of, read_pulse, stands_still
 
 LISTEN = """
 import socket, sys, threading, time
@@ -62,6 +62,13 @@ def test_who_waits_for_a_cpu_or_a_disk_does_not_stand_still() -> None:
         assert not stands_still(Pulse(frozenset({"S", state}), 7), asleep)
     assert not stands_still(asleep, Pulse(frozenset("S"), 8))
     assert not stands_still(None, asleep) and not stands_still(asleep, None)
+
+
+def test_a_system_that_counts_no_switches_tells_nothing() -> None:
+    asleep = "Name:\tpython\nState:\tS (sleeping)\nThreads:\t2\n"
+    assert read_pulse([asleep, asleep]) is None, "who only seems to sleep would be taken for one that hangs"
+    counted = asleep + "voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t2\n"
+    assert read_pulse([counted, counted]) == Pulse(frozenset("S"), 14)
 
 
 def test_nobody_listens(tmp_path: Path) -> None:

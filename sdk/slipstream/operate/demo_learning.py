@@ -18,6 +18,8 @@ from slipstream.operate.supervisor import Supervisor
 
 WINDOW = 256
 """Episodes of the newest adapters over which the reward is watched."""
+REWARD_EVERY = 5.0
+"""Seconds between two looks at it: each is an SQL query, which takes a process of its own."""
 SHORT_OF_EXPERT = 0.01
 """As good as the expert is: less than this share of its reward below it."""
 FIRST_STEP_LIMIT = 300.0
@@ -87,6 +89,7 @@ class Watcher:
         self.first_step: float | None = None
         self.after = 0
         self.tokens, self.looked = 0.0, self.began
+        self.reward, self.watched, self.asked = 0.0, 0, 0.0
 
     def note(self, events: list[Event]) -> None:
         """Count steps. The first one had begun before it was told."""
@@ -103,7 +106,9 @@ class Watcher:
         try:
             events = await client.events(self.after)
             live = next(iter((await client.adapters()).live.values()), "")
-            reward, watched = await newest_reward(client)
+            if time.monotonic() - self.asked > REWARD_EVERY:
+                self.reward, self.watched = await newest_reward(client)
+                self.asked = time.monotonic()
         except ApiError:
             return False
         self.note(events)
@@ -116,12 +121,12 @@ class Watcher:
             min(self.seen.train_seconds, self.end.seconds),
             self.end.seconds,
             episodes=self.driver.tally.episodes,
-            reward=round(reward, 3),
+            reward=round(self.reward, 3),
             adapter=live,
             steps=self.seen.steps,
             tokens_per_s=round(rate),
         )
-        self.seen.stopped = self.end.reason(self.seen, reward, watched)
+        self.seen.stopped = self.end.reason(self.seen, self.reward, self.watched)
         if not self.seen.stopped and self.first_step is None and now - self.began > FIRST_STEP_LIMIT:
             waiting = "; ".join((await client.status()).waiting)
             self.seen.stopped = f"no step in {FIRST_STEP_LIMIT:.0f} s: {waiting}"

@@ -47,8 +47,14 @@ def pulse_of(pid: int | None) -> Pulse | None:
         texts = [(task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
         return None
+    return read_pulse(texts)
+
+
+def read_pulse(texts: list[str]) -> Pulse | None:
+    """What the threads' ``status`` files say. None: they do not count switches, as in gVisor's sandboxes."""
+    switches = [int(n) for text in texts for n in _SWITCHES.findall(text)]
     states = frozenset(state for text in texts for state in _STATE.findall(text))
-    return Pulse(states, sum(int(n) for text in texts for n in _SWITCHES.findall(text)))
+    return Pulse(states, sum(switches)) if switches and states else None
 
 
 def stands_still(before: Pulse | None, now: Pulse | None) -> bool:
