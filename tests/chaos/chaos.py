@@ -3,7 +3,8 @@
 ``python tests/chaos/chaos.py --rounds 200 --seed 1``: half of the rounds on one proxy with DuckDB, half on two proxies with PostgreSQL
 (``fleet.py``); ``--only`` chooses one. The last line is a JSON object: rounds, acknowledged, lost, doubled, out_of_order, returned (forgotten and
 there again), refused_starts, failed_by_us (calls that failed for another reason than the engine; counted where there is another proxy to
-turn to), and how often each hurt was done.
+turn to), expired (rewards of episodes without a call, which wait for it for ``reward.orphan_ttl``: no loss), and how often each hurt was done.
+Where a figure is bad, the run keeps what shows why: see ``evidence.py``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import asyncio
 import collections
 import contextlib
+import dataclasses
 import json
 import logging
 import shutil
@@ -20,44 +22,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.chaos.evidence import keep
 from tests.chaos.fleet import Fleet
 from tests.chaos.hurts import KILLS, NEED_MOUNT, SYSCALLS, WAL, Hurts, clock_library, mounted, strace_works
 from tests.chaos.running import API, PATIENCE
+from tests.chaos.told import Found, Stored, Told
 from tests.support.fake_engine import FakeEngine
 from tests.support.postgres import postgres_server
 
 from slipstream_proxy.segments import list_segments, read_segment
 
 AGENTS = 4
-
-
-@dataclass
-class Told:
-    """What the clients were told: acknowledged calls and rewards by episode, in order."""
-
-    calls: dict[str, list[str]] = field(default_factory=dict)
-    rewards: dict[str, list[float]] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
-    count: int = 0
-
-    def forget(self, episode: str) -> None:
-        self.calls.pop(episode, None)
-        self.rewards.pop(episode, None)
-
-
-@dataclass
-class Found:
-    lost: int = 0
-    doubled: int = 0
-    out_of_order: int = 0
-    returned: int = 0
 
 
 class Chaos(Hurts):
@@ -105,6 +86,8 @@ class Chaos(Hurts):
             if r.status == 200:
                 self.told.rewards.setdefault(episode, []).append(value)
                 self.told.count += 1
+                if not (await r.json())["known"]:
+                    self.told.early.add((episode, value))
 
     async def forget_one(self, begin: str) -> None:
         """One of an earlier round, which nobody works on any more. Forgetting takes a snapshot, after which the spool's older segments go."""
@@ -124,75 +107,96 @@ class Chaos(Hurts):
                 raise aiohttp.ClientError(str(body))
             return body["rows"]
 
-    async def check(
-        self, begin: str, before: int | None, *, patience: float = PATIENCE, but: Collection[str] = ()
-    ) -> None:
-        """All that was acknowledged in episodes whose names begin so, ``but`` those of some rounds. What the proxy said that it lost is no loss that nobody was told of."""
-        end, allowed = time.monotonic() + patience, 0
+    async def check(self, begin: str, before: int | None) -> None:
+        """All that was acknowledged in a round. What the proxy said that it lost is no loss that nobody was told of."""
+        allowed = 0
+
+        async def enough(stored: Stored) -> bool:
+            nonlocal allowed
+            if before is not None:  # the workers write their numbers down once a second
+                allowed = max(allowed, await self.said_lost() - before)
+            return len(self.told.missing(begin, stored)) <= allowed
+
+        stored = await self.ask(begin, enough, PATIENCE)
+        missing = self.told.missing(begin, stored)
+        self.told.count -= min(len(missing), allowed)
+        if allowed:
+            self.excused.add(begin)
+        self.judge(begin, stored, missing if len(missing) > allowed else [], allowed)
+
+    async def check_again(self, rounds: int) -> None:
+        """All rounds once more at the end: what was there then is there still, but for rewards that no call came to."""
+        before, self.found = self.found, Found()
+        for hundred in range(0, rounds, 100):
+            begin = f"r{hundred // 100:03d}"
+
+            def gone(stored: Stored, begin: str = begin) -> list[tuple[str, str | float]]:
+                missing = self.told.missing(begin, stored, self.excused)
+                return [(e, one) for e, one in missing if not self.told.may_expire(e, one, stored)]
+
+            async def enough(stored: Stored, gone=gone) -> bool:
+                return not gone(stored)
+
+            stored = await self.ask(begin, enough, 20.0)
+            lost = gone(stored)
+            self.found.expired += len(self.told.missing(begin, stored, self.excused)) - len(lost)
+            self.judge(begin, stored, lost, 0)
+        for name, count in vars(before).items():
+            setattr(self.found, name, max(count, getattr(self.found, name)))
+
+    async def ask(self, begin: str, enough: Callable[[Stored], Awaitable[bool]], patience: float) -> Stored:
+        """What the store has of these episodes, when it is enough or that long has passed."""
+        end = time.monotonic() + patience
         while True:
             try:
-                calls, rewards = await self.there(begin)
-                missing = self.missing(begin, calls, rewards, but)
-                if before is not None:  # the workers write their numbers down once a second
-                    allowed = max(allowed, await self.said_lost() - before)
-                if missing <= allowed or time.monotonic() > end:
-                    break
+                stored = await self.there(begin)
+                if await enough(stored) or time.monotonic() > end:
+                    return stored
             except (aiohttp.ClientError, TimeoutError, OSError) as e:
                 assert time.monotonic() < end, f"the store cannot be asked: {e}"
             await asyncio.sleep(0.1)
-        self.found.lost += max(0, missing - allowed)
-        self.told.count -= min(missing, allowed)
-        if allowed:
-            self.excused.add(begin)
-        if missing > allowed:
-            self.said(f"lost: {missing - allowed} of {begin}; {allowed} were said; {self.where(begin, calls)}")
-        for rows, told in ((calls, self.told.calls), (rewards, self.told.rewards)):
+
+    def judge(self, begin: str, stored: Stored, missing: list[tuple[str, str | float]], allowed: int) -> None:
+        was = dataclasses.replace(self.found)
+        self.found.lost += max(0, len(missing) - allowed)
+        for rows, told in ((stored.calls, self.told.calls), (stored.rewards, self.told.rewards)):
             self.found.returned += sum(e in self.told.gone for e in rows)
             for episode, ids in rows.items():
-                if episode[:6] in but:
+                if episode[:6] in self.excused and len(begin) < 6:
                     continue
                 self.found.doubled += len(ids) - len(set(ids))
                 mine = [i for i in told.get(episode, []) if i in set(ids)]
                 if not in_order(mine, ids):
                     self.found.out_of_order += 1
                     self.said(f"out of order: {episode} {mine} {ids}")
+        if missing:
+            self.said(
+                f"lost: {len(missing) - allowed} of {begin}; {allowed} were said; {missing[:20]}; {self.spooled(missing)}"
+            )
+        if self.found != was and self.found.bad():
+            facts = {"begin": begin, "missing": missing, "told": vars(self.told), "stored": vars(stored)}
+            self.said(f"kept: {keep(self.folder, begin, {'data': self.data}, facts)}")
 
-    async def there(self, begin: str) -> tuple[dict[str, list[str]], dict[str, list[float]]]:
-        """Calls and rewards by episode, in order. In one query: each has a process of its own."""
-        found: dict[str, dict[str, list]] = {"call": {}, "reward": {}}
+    async def there(self, begin: str) -> Stored:
+        """In one query: each has a process of its own."""
+        stored = Stored()
         like = f"episode like '{begin}%'"
         query = f"""select 'call' as kind, episode, number as place, id, 0.0 as value from calls where {like} union all
             select 'reward', episode, seq, '', value from rewards where name = 'score' and {like} order by kind, episode, place"""
         for kind, episode, _, call, value in await self.sql(query):
-            found[str(kind)].setdefault(str(episode), []).append(call if kind == "call" else value)
-        return found["call"], found["reward"]
+            if kind == "call":
+                stored.calls.setdefault(str(episode), []).append(str(call))
+            else:
+                stored.rewards.setdefault(str(episode), []).append(float(str(value)))
+        return stored
 
-    def missing(self, begin: str, calls, rewards, but: Collection[str] = ()) -> int:
-        count = 0
-        for rows, told in ((calls, self.told.calls), (rewards, self.told.rewards)):
-            mine = {e: t for e, t in told.items() if e.startswith(begin) and e[:6] not in but}
-            count += sum(len(set(t) - set(rows.get(e, ()))) for e, t in mine.items())
-        return count
-
-    async def check_again(self, rounds: int) -> None:
-        """All rounds once more at the end: what was there then is there still."""
-        before, self.found = self.found, Found()
-        for hundred in range(0, rounds, 100):
-            await self.check(f"r{hundred // 100:03d}", None, patience=20.0, but=self.excused)
-        self.found.lost = max(before.lost, self.found.lost)
-        self.found.out_of_order = max(before.out_of_order, self.found.out_of_order)
-        self.found.doubled = max(before.doubled, self.found.doubled)
-        self.found.returned = max(before.returned, self.found.returned)
-
-    def where(self, begin: str, calls: dict[str, list[str]]) -> str:
-        """Of the calls that are not in the store: how many stand in the spool."""
-        gone = {i for e, ids in self.told.calls.items() if e.startswith(begin) for i in ids} - {
-            i for ids in calls.values() for i in ids
-        }
-        spooled = {
+    def spooled(self, missing: list[tuple[str, str | float]]) -> str:
+        """How many of the missing calls stand in the spool."""
+        calls = {one for _, one in missing if isinstance(one, str)}
+        there = {
             f.head["id"] for s in list_segments(self.data / "spool").values() for _, p in s for f in read_segment(p)
         }
-        return f"{len(gone)} calls are missing, {len(gone & spooled)} of them in the spool"
+        return f"{len(calls)} are calls, {len(calls & there)} of them in the spool"
 
     # rounds
 

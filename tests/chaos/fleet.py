@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 import aiohttp
+from tests.chaos.evidence import keep
 from tests.chaos.hurts import Hurts
 from tests.chaos.running import API, PATIENCE, children
 from tests.chaos.sidecars import trained_twice
@@ -228,9 +229,11 @@ class Fleet:
         said that it lost.
         """
         end, excused = time.monotonic() + patience, 0
+        was = (self.lost, self.doubled, self.out_of_order)
         mine = {e: calls for e, calls in self.told.items() if e.startswith(begin) and e[:6] not in but}
         scores = {e: vs for e, vs in self.rewards.items() if e.startswith(begin) and e[:6] not in but}
         stored: dict[str, list[str]] = collections.defaultdict(list)
+        rewarded: set[tuple[str, float]] = set()
         missing = 0
         while True:
             with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
@@ -256,6 +259,11 @@ class Fleet:
                 self.said(f"out of order: {episode} {places}")
         if missing > excused:
             self.said(f"lost: {missing - excused} of {begin}")
+        bad = (self.lost, self.doubled, self.out_of_order)
+        if bad != was:
+            facts = {"begin": begin, "told": mine, "rewards": scores, "stored": stored, "rewarded": rewarded}
+            parts = {m.folder.name: m.data / "spool" for m in self.members}
+            self.said(f"kept: {keep(self.folder, begin, parts, facts)}")
 
     # rounds
 

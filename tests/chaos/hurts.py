@@ -67,6 +67,14 @@ def break_file(path: Path, how: str, rng: random.Random) -> None:
     path.write_bytes(data)
 
 
+def fill(ballast: Path) -> None:
+    """Take what is free of its disk, to the last byte."""
+    for size in (65536, 1):
+        with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+            while file.write(bytes(size)):
+                pass
+
+
 class Hurts(Running):
     async def hurt(self, how: str) -> int | None:
         """Do it and undo it. Where calls cannot be kept meanwhile: how many the proxy had said so of before."""
@@ -108,12 +116,7 @@ class Hurts(Running):
     async def full(self) -> int:
         await self.count_anew()
         ballast = self.data / "ballast"
-        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(65536))
-        with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
-            while file.write(b"x"):
-                pass
+        await asyncio.to_thread(fill, ballast)  # the engine answers in this loop, and is not to hang
         await asyncio.sleep(0.4)
         ballast.unlink()
         return 0

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
-from tests.chaos.chaos import BAD, in_order, kinds_here, run, run_fleet, together
+from tests.chaos.chaos import BAD, Chaos, in_order, kinds_here, run, run_fleet, together
+from tests.chaos.evidence import MOST, keep
 from tests.chaos.fleet import HURTS
 from tests.chaos.hurts import WAL, break_file
 from tests.chaos.sidecars import trained_twice
+from tests.chaos.told import Stored, Told
 
 
 async def rounds(folder, hurts: list[str]) -> None:
@@ -78,3 +81,49 @@ def test_what_cannot_be_done_here_is_said(tmp_path, monkeypatch):
     said: list[str] = []
     assert set(WAL) < set(kinds_here(tmp_path, said.append, disk=False))
     assert [line.split(":")[0] for line in said] == ["skipped"] * 3
+
+
+def test_only_a_reward_that_no_call_came_to_may_expire():
+    told = Told(calls={"r00001-0-0": ["c1"]}, rewards={"r00001-0-0": [1.0], "r00002-0-0": [2.0]}, count=3)
+    told.early |= {("r00001-0-0", 1.0), ("r00002-0-0", 2.0)}
+    nothing = Stored()
+    assert told.missing("r000", nothing) == [("r00001-0-0", "c1"), ("r00001-0-0", 1.0), ("r00002-0-0", 2.0)]
+    assert [told.may_expire(*one, nothing) for one in told.missing("r000", nothing)] == [False, False, True]
+    told.early.clear()
+    assert not any(told.may_expire(*one, nothing) for one in told.missing("r000", nothing))
+    assert told.missing("r000", nothing, {"r00001"}) == [("r00002-0-0", 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "figure"),
+    [
+        (Stored(calls={"r00001-0-0": ["c1"]}), "lost"),
+        (Stored(calls={"r00001-0-0": ["c1", "c2", "c2"]}), "doubled"),
+        (Stored(calls={"r00001-0-0": ["c2", "c1"]}), "out_of_order"),
+        (Stored(calls={"r00001-0-0": ["c1", "c2"], "r00000-0-0": ["c0"]}), "returned"),
+    ],
+)
+def test_what_shows_why_a_figure_is_bad_is_kept(tmp_path, rows, figure):
+    said: list[str] = []
+    chaos = Chaos(tmp_path, None, 1, kinds=[], said=said.append)  # type: ignore[arg-type]
+    chaos.told.calls["r00001-0-0"] = ["c1", "c2"]
+    chaos.told.gone.add("r00000-0-0")
+    (tmp_path / "data" / "spool").mkdir(parents=True)
+    (tmp_path / "data" / "slipstream.duckdb").write_bytes(b"rows")
+    chaos.judge("r00001", rows, chaos.told.missing("r00001", rows), 0)
+    assert vars(chaos.found)[figure] == 1, said
+    kept = tmp_path / "evidence-r00001"
+    assert (kept / "data" / "slipstream.duckdb").read_bytes() == b"rows"
+    facts = json.loads((kept / "facts.json").read_text())
+    assert facts["told"]["calls"] == {"r00001-0-0": ["c1", "c2"]}
+    assert facts["stored"]["calls"] == rows.calls
+
+
+def test_a_disk_holds_the_evidence_of_a_few_rounds(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_text("x")
+    for n in range(MOST + 2):
+        keep(tmp_path, f"r{n}", {"data": tmp_path / "data"}, {"n": n})
+    kept = sorted(tmp_path.glob("evidence-*"))
+    assert [(k / "data" / "file").exists() for k in kept] == [True] * MOST + [False, False]
+    assert [json.loads((k / "facts.json").read_text())["n"] for k in kept] == list(range(MOST + 2))

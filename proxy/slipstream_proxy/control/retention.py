@@ -10,6 +10,7 @@ from pathlib import Path
 from slipstream.contract import Event
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.feed_watch import FeedWatch
+from slipstream_proxy.control.patient_clock import PatientClock
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import end
 
@@ -24,6 +25,7 @@ class Sweeper:
     def __init__(self, deps: Deps) -> None:
         self.deps = deps
         self._watch = FeedWatch(deps)
+        self._clock = PatientClock(deps.config.reward.orphan_ttl)
         self.next_retention = 0.0
         """Monotonic."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -40,25 +42,27 @@ class Sweeper:
             if not self.deps.store_answers:
                 continue
             try:
-                await self.deps.ask(self.deps.store.sweep, self.deps.now())
+                now = self.deps.now()
+                sure = self._clock.read(now, time.monotonic())
+                await self.deps.ask(self.deps.store.sweep, now, sure)
                 await self._watch.look()
-                await self._retention()
+                await self._retention(sure)
             except Problem as p:
                 log.warning("the sweep waits: %s", p)
             except Exception:
                 log.exception("the sweep failed")
 
-    async def _retention(self) -> None:
+    async def _retention(self, now: float) -> None:
         """Drop days beyond ``store.keep_days``, after they are archived."""
         deps, settings = self.deps, self.deps.config.store
         if time.monotonic() < self.next_retention:
             return
         self.next_retention = time.monotonic() + RETENTION_EVERY
         keep = settings.keep_days * 86_400 if settings.keep_days is not None else None
-        await deps.ask(deps.store.prune, deps.now(), keep)
+        await deps.ask(deps.store.prune, now, keep)
         if settings.keep_days is None:
             return
-        oldest = time.strftime("%Y-%m-%d", time.gmtime(deps.now() - settings.keep_days * 86400))
+        oldest = time.strftime("%Y-%m-%d", time.gmtime(now - settings.keep_days * 86400))
         dropped = [day for day in await deps.ask(deps.store.archive.days) if _dashed(day) < oldest]
         for day in dropped:
             if settings.archive:

@@ -52,30 +52,31 @@ class Lifecycle:
     _due: float = 0.0
     """When the first open episode may be over."""
 
-    def sweep(self, now: float) -> None:
+    def sweep(self, now: float, sure: float) -> None:
+        """``sure``: by which rewards and ends go that no call came to."""
         with self.db.write() as tx:
             full, held = self._end_idle(tx, now)
             if not self._swept <= now < self._swept + SELDOM:
                 self._swept = now
                 self.pins.expire(tx, now - self.rules.idle_timeout)
-                tx.run("DELETE FROM t_early WHERE ts < ?", (now - self.rules.orphan_ttl,))
+                tx.run("DELETE FROM t_early WHERE ts < ?", (sure - self.rules.orphan_ttl,))
                 self.tallies.compact(tx)
             complete = {*full, *self.groups.aged(tx, now)}
             self.groups.complete(tx, complete, now)
             self.groups.mark_ready(tx, complete | held, now)
             self.batches.expire(tx, now)
-            self._expire_orphans(tx, now)
+            self._expire_orphans(tx, now, sure)
 
-    def _expire_orphans(self, tx: Tx, now: float) -> None:
+    def _expire_orphans(self, tx: Tx, now: float, sure: float) -> None:
         """What is known to have no orphans is not searched for them."""
         if self.memory.orphans is None and not self.db.shared:
             self.memory.orphans = self.rewards.orphans(tx)
         orphans = self.memory.orphans
         if orphans is not None:
-            orphans -= self.rewards.expire_orphans(tx, now, list(orphans)) if orphans else set()
+            orphans -= self.rewards.expire_orphans(tx, sure, list(orphans)) if orphans else set()
         elif not self._searched <= now < self._searched + SELDOM:
             self._searched = now
-            self.rewards.expire_orphans(tx, now, None)
+            self.rewards.expire_orphans(tx, sure, None)
 
     def _end_idle(self, tx: Tx, now: float) -> tuple[list[str], set[str]]:
         """→ Groups that became complete, and those that had waited for an episode that went on."""

@@ -179,9 +179,12 @@ class Store:
         """The share of the database's file that is empty, and that rewriting it would free."""
         return self.db.free_share()
 
-    def sweep(self, now: float) -> None:
-        """Idle episodes become done, groups complete by age, leases run out, orphans expire."""
-        self._lifecycle.sweep(now)
+    def sweep(self, now: float, sure: float | None = None) -> None:
+        """Idle episodes become done, groups complete by age, leases run out, orphans expire.
+
+        ``sure``: the time by which something goes for good, if that is not ``now``.
+        """
+        self._lifecycle.sweep(now, now if sure is None else sure)
 
     def release_leases(self, worker: str) -> int:
         """A worker starts again: what it had leased is free at once. → Leases released."""

@@ -4,6 +4,7 @@ import json
 import time
 
 import pyarrow.parquet as pq
+import pytest
 from tests.support.plane import until
 
 
@@ -29,3 +30,39 @@ async def _retained(plane):
     plane.control.sweeper.next_retention = 0.0  # it is looked at every ten minutes
     events = (await plane.ask("GET", "/training/events"))[1].splitlines()
     return any(json.loads(e)["kind"] == "retention" for e in events)
+
+
+@pytest.mark.parametrize("jump", [7200.0, 3 * 86_400.0])
+async def test_a_jump_of_the_clock_makes_nothing_expire(make_plane, jump):
+    """An early reward and an early end wait ``reward.orphan_ttl`` real seconds; a day is kept for ``store.keep_days``."""
+    plane = await make_plane(store={"keep_days": 1})
+    await plane.call("kept")
+    await plane.seen("kept")
+    for path in ("rewards", "done"):
+        body = {"value": 0.5} if path == "rewards" else None
+        assert (await plane.ask("POST", f"/episodes/late/{path}", body))[0] == 200
+    sweeps = _sweeps(plane)
+    right = plane.deps.now
+    plane.deps.now = lambda: right() + jump
+    plane.control.sweeper.next_retention = 0.0
+    await until(lambda: max(sweeps, default=0.0) > right() + jump - 60)
+    plane.deps.now = right
+    swept = len(sweeps)
+    await until(lambda: len(sweeps) > swept)
+    await plane.call("late")
+    seen = await plane.seen("late")
+    assert (seen["reward"], seen["state"]) == (0.5, "done")
+    assert len((await plane.seen("kept"))["call_list"]) == 1
+
+
+def _sweeps(plane) -> list[float]:
+    """The time of each of the store's sweeps, as they come."""
+    found: list[float] = []
+    sweep = plane.deps.store.sweep
+
+    def noted(*args):
+        sweep(*args)
+        found.append(args[0])
+
+    plane.deps.store.sweep = noted
+    return found

@@ -1,0 +1,58 @@
+"""What the clients were told, what the store has, and what came of the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Told:
+    """What the clients were told: acknowledged calls and rewards by episode, in order."""
+
+    calls: dict[str, list[str]] = field(default_factory=dict)
+    rewards: dict[str, list[float]] = field(default_factory=dict)
+    early: set[tuple[str, float]] = field(default_factory=set)
+    """Rewards of which the answer said ``known: false``: no call of their episode had come. They wait for one for ``reward.orphan_ttl``
+    seconds, and a clock that is set three days on may end that at once.
+    """
+    gone: set[str] = field(default_factory=set)
+    count: int = 0
+
+    def forget(self, episode: str) -> None:
+        self.calls.pop(episode, None)
+        self.rewards.pop(episode, None)
+
+    def missing(self, begin: str, stored: Stored, but: Collection[str] = ()) -> list[tuple[str, str | float]]:
+        """(episode, call or reward) of what is not stored, of episodes whose names begin so, ``but`` those of some rounds."""
+        return [
+            (episode, one)
+            for told, rows in ((self.calls, stored.calls), (self.rewards, stored.rewards))
+            for episode, mine in told.items()
+            if episode.startswith(begin) and episode[:6] not in but
+            for one in sorted(set(mine) - set(rows.get(episode, ())))
+        ]
+
+    def may_expire(self, episode: str, one: str | float, stored: Stored) -> bool:
+        """Whether it is a reward that nothing but its episode's first call would have kept, and none came."""
+        return (episode, one) in self.early and episode not in stored.calls and episode not in self.calls
+
+
+@dataclass
+class Stored:
+    """What the store has, by episode, in order."""
+
+    calls: dict[str, list[str]] = field(default_factory=dict)
+    rewards: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass
+class Found:
+    lost: int = 0
+    doubled: int = 0
+    out_of_order: int = 0
+    returned: int = 0
+    expired: int = 0
+
+    def bad(self) -> bool:
+        return any((self.lost, self.doubled, self.out_of_order, self.returned))
