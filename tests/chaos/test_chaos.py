@@ -105,7 +105,7 @@ def test_only_a_reward_that_no_call_came_to_may_expire():
 )
 def test_what_shows_why_a_figure_is_bad_is_kept(tmp_path, rows, figure):
     said: list[str] = []
-    chaos = Chaos(tmp_path, None, 1, kinds=[], said=said.append)  # type: ignore[arg-type]
+    chaos = Chaos(tmp_path, None, 1, kinds=[], said=said.append)
     chaos.told.calls["r00001-0-0"] = ["c1", "c2"]
     chaos.told.gone.add("r00000-0-0")
     (tmp_path / "data" / "spool").mkdir(parents=True)

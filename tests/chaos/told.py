@@ -25,13 +25,14 @@ class Told:
 
     def missing(self, begin: str, stored: Stored, but: Collection[str] = ()) -> list[tuple[str, str | float]]:
         """(episode, call or reward) of what is not stored, of episodes whose names begin so, ``but`` those of some rounds."""
-        return [
-            (episode, one)
-            for told, rows in ((self.calls, stored.calls), (self.rewards, stored.rewards))
-            for episode, mine in told.items()
-            if episode.startswith(begin) and episode[:6] not in but
-            for one in sorted(set(mine) - set(rows.get(episode, ())))
-        ]
+        found: list[tuple[str, str | float]] = []
+        for episode in [*self.calls, *(e for e in self.rewards if e not in self.calls)]:
+            if episode.startswith(begin) and episode[:6] not in but:
+                calls = set(self.calls.get(episode, ())) - set(stored.calls.get(episode, ()))
+                rewards = set(self.rewards.get(episode, ())) - set(stored.rewards.get(episode, ()))
+                found += [(episode, call) for call in sorted(calls)]
+                found += [(episode, value) for value in sorted(rewards)]
+        return found
 
     def may_expire(self, episode: str, one: str | float, stored: Stored) -> bool:
         """Whether it is a reward that nothing but its episode's first call would have kept, and none came."""
