@@ -31,7 +31,7 @@ def flat_loss(
     def mean_of_unit(x: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(count).index_add(0, unit, x) / count
 
-    log_ratio = lp - old
+    log_ratio = torch.where(weight > 0, lp - old, 0.0)
     r = (mean_of_unit(log_ratio)[unit] if kind == "gspo" else log_ratio).exp()
     if kind == "cispo":
         term = -r.clamp(max=1 + high).detach() * advantage * lp

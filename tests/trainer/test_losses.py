@@ -286,3 +286,19 @@ def test_stale_runs_count_in_the_baseline_and_not_in_the_loss(trainer, loss: str
     expected.backward()
     assert found == pytest.approx(float(expected), rel=2e-5, abs=1e-6)
     assert apart(ours, gradients(trainer)) < 1e-5
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_guarded_call_pulls_at_nothing(trainer, loss: str, beta: float) -> None:
+    """The slope of the loss at each token of a call that weighs nothing is zero: through the clip, the sequence's ratio and KL."""
+    use(trainer, loss, beta)
+    samples = conversation(1)
+    assign(samples, "std")
+    work = perturbed(trainer, make_plan(samples, layout="tree", micro=64), "guarded")
+    leaf = work.policy_logprobs_T.clone().requires_grad_()
+    (slope_T,) = torch.autograd.grad(trainer._loss(work, leaf, work.entropy_T, None), leaf)
+    guarded = work.importance_ratio_T == 0
+    assert guarded.any() and not guarded.all()
+    assert slope_T[guarded].abs().max() == 0
+    assert slope_T[~guarded].abs().max() > 0

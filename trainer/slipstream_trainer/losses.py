@@ -11,11 +11,12 @@ https://fengyao.notion.site/off-policy-rl):
     dr_grpo  the same terms, 1/(N · LENGTH) Σ_t, N episodes                       https://arxiv.org/abs/2503.20783
     cispo    1/|T| Σ_t  w_t · -min(r_t, 1+ε_high).detach() A log π_θ             https://arxiv.org/abs/2506.13585
     gspo     grpo's with r_i = exp(mean_t log r_t) in place of r_t                https://arxiv.org/abs/2507.18071
+             (log r_t = 0 where w_t is zero)
     sapo     mean_i 1/|i| Σ_t  w_t · -4/τ σ(τ (r_t - 1)) A, τ by A's sign         https://arxiv.org/abs/2511.20347
 
 With β, each term gains β · r_t · (exp(d) - d - 1), d = log π_ref - log π_θ (k3 with bias correction,
 https://arxiv.org/abs/2512.02556). π_ref is the adapter that training started from (``init_adapter``), else the base
-model, as in TRL. Where w_t is zero (a guarded call), this term is zero too.
+model, as in TRL. Where w_t is zero (a guarded call), this term is zero too: such a token pulls at nothing.
 """
 
 from __future__ import annotations

@@ -213,6 +213,10 @@ class CapturedGRPOTrainer(GRPOTrainer):
             def view(x: torch.Tensor) -> torch.Tensor:
                 return x[None]
 
+        # a token that weighs nothing is a constant: neither its sequence's ratio (gspo) nor the KL term pulls at it
+        guarded = work.importance_ratio_T[token] == 0
+        fixed = logps.detach()
+        logps = torch.where(guarded, fixed, logps)
         mask = view(torch.ones(len(token), device=self.device))
         ids = torch.zeros(mask.shape, dtype=torch.long, device=self.device)
         inputs = {
@@ -221,14 +225,12 @@ class CapturedGRPOTrainer(GRPOTrainer):
             "completion_ids": ids,
             "completion_mask": mask,
             "advantages": view(work.advantage_T[token]),
-            "old_per_token_logps": view(work.trainer_logprobs_T[token]),
+            "old_per_token_logps": view(torch.where(guarded, fixed, work.trainer_logprobs_T[token])),
             "importance_sampling_ratio": view(work.importance_ratio_T[token]),
             "num_items_in_batch": torch.tensor(float(scored.tokens * self.world), device=self.device),
         }
         if work.reference_logprobs_T is not None:
-            # a reference equal to the policy: the KL term of a token that weighs nothing, and its gradient, are zero
-            ref = torch.where(work.importance_ratio_T[token] == 0, logps.detach(), work.reference_logprobs_T[token])
-            inputs["ref_per_token_logps"] = view(ref)
+            inputs["ref_per_token_logps"] = view(torch.where(guarded, fixed, work.reference_logprobs_T[token]))
         self._given = view(logps), view(entropy)
         try:
             loss: torch.Tensor = self.compute_loss(self.model, inputs)
