@@ -49,8 +49,12 @@ class _KeysFile:
 class Keys:
     """The keys in a file, which is read again when it changes (looked at once a second at most)."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, serving: bool = False) -> None:
+        """``serving``: a file that cannot be read shows in ``broken``. Else it raises ``SlipstreamError``."""
         self.path = path
+        self.serving = serving
+        self.broken: str | None = None
+        """Why no key is known although there is a file."""
         self._file = _KeysFile()
         self._looked = 0.0
         self._generation = 0
@@ -134,7 +138,7 @@ class Keys:
         try:
             stat = self.path.stat()
         except OSError:
-            self._file = _KeysFile()
+            self._file, self.broken = _KeysFile(), None
             self._generation += 1
             return
         stamp = (stat.st_mtime_ns, stat.st_ino)
@@ -143,11 +147,14 @@ class Keys:
         try:
             read = json.loads(self.path.read_text())
             by_hash = {k.pop("hash"): Key(**{**k, "scopes": tuple(k["scopes"])}) for k in read["keys"]}
-        except (OSError, ValueError, KeyError, TypeError) as e:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
             if self._file.stamp is not None:
                 return  # half-written by another hand: what was known stays valid
-            raise SlipstreamError(f"{self.path}: not a keys file: {e}") from e
-        self._file = _KeysFile(stamp, by_hash)
+            self.broken = f"{self.path}: not a keys file: {e}"
+            if not self.serving:
+                raise SlipstreamError(self.broken) from e
+            return
+        self._file, self.broken = _KeysFile(stamp, by_hash), None
         self._generation += 1
 
     def _save(self, by_hash: dict[str, Key]) -> None:

@@ -87,3 +87,28 @@ async def test_an_open_proxy_closes_with_the_first_key(start, fake):
     keys.revoke(key_id)
     proxy.plane.admission.keys._looked = 0.0
     assert (await post(proxy.url, ASK))[0] == 401  # for good
+
+
+@pytest.mark.parametrize("when", ["before", "later"])
+async def test_a_keys_file_that_cannot_be_read_is_answered_at_once_and_opens_no_door(start, tmp_path, when):
+    """A worker that starts beside it serves: with 503 until the file is whole, as a worker that died has no caller's answer."""
+    file = tmp_path / "data" / "keys.json"
+    file.parent.mkdir(exist_ok=True)
+    if when == "before":
+        file.write_text("{")
+    proxy = await start()
+    assert proxy.config.keys_file == file
+    keys = proxy.plane.admission.keys
+    if when == "later":
+        assert (await post(proxy.url, ASK))[0] == 200
+        file.write_text('{"keys": [1]}')
+        keys._looked = 0.0
+    for headers in ({}, {"authorization": "Bearer sk-slip-any"}):
+        status, fields, body = await post(proxy.url, ASK, headers=headers)
+        assert (status, fields["retry-after"]) == (503, "1")
+        assert b"cannot read its keys file" in body
+    file.unlink()
+    _, secret = Keys(file).add("agent", ["inference"])
+    keys._looked = 0.0
+    assert (await post(proxy.url, ASK, headers={"authorization": f"Bearer {secret}"}))[0] == 200
+    assert (await post(proxy.url, ASK))[0] == 401

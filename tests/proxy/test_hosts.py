@@ -21,7 +21,17 @@ def asked(**headers: str):
 
 @pytest.mark.parametrize(
     "host",
-    ["localhost", "localhost:8000", "127.0.0.1:1", "127.8.9.1", "[::1]:8000", "EXAMPLE.org", "host.docker.internal:1"],
+    [
+        "localhost",
+        "localhost:8000",
+        "127.0.0.1:1",
+        "127.8.9.1",
+        "[::1]:8000",
+        "EXAMPLE.org",
+        "host.docker.internal:1",
+        "localhost.",
+        "localhost.:80",
+    ],
 )
 def test_served_names(host):
     served = hosts()
@@ -31,7 +41,20 @@ def test_served_names(host):
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "localhost.evil.example", "", "a b", "localhost:80:80", "10.0.0.1", "[::2]", "ë", "localhost, b"],
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "",
+        "a b",
+        "localhost:80:80",
+        "10.0.0.1",
+        "[::2]",
+        "ë",
+        "localhost, b",
+        ".",
+        "localhost..",
+        "evil.example.",
+    ],
 )
 def test_dns_rebinding_shows_in_host(host):
     with pytest.raises(RequestRefused) as e:

@@ -68,6 +68,7 @@ def check_origin(deps: Deps, request: web.Request) -> None:
     """
     try:
         host = urlsplit(f"//{request.headers.get('host', 'localhost')}").hostname or ""
+        host = host.removesuffix(".")
         origin = request.headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
             raise Problem(

@@ -65,7 +65,7 @@ class Plane:
         self.metrics = WorkerMetrics(proxy.metric_tags)
         self.metrics_file = config.root / "metrics" / f"data{number}.json"
         self.limits = Limits(config.root / "limits", proxy.workers, number)
-        self.admission = Admission(Keys(config.keys_file), self.limits, keyed)
+        self.admission = Admission(Keys(config.keys_file, serving=True), self.limits, keyed)
         self.hosts = AllowedHosts(self.admission, proxy.own_names)
         self.models = ModelMap(config)
         urls, timeout = config.engine.urls, proxy.upstream_timeout

@@ -54,6 +54,7 @@ async def test_nobody_is_nobody(plane):
     ({"host": "evil.example"}, "-", 403),
     ({"host": "evil.example"}, "k1", 200),
     ({"host": "localhost:8100"}, "-", 200),
+    ({"host": "localhost.:8100"}, "-", 200),
     ({"host": "[::1]:8100"}, "-", 200),
     ({"host": "host.docker.internal:8100"}, "-", 200),
     ({"host": "Host.Containers.internal"}, "-", 200),

@@ -24,6 +24,8 @@ class Admission:
         """Whether calls need no key: none was there at the start, and none came since. Revoking keeps the door shut."""
         if self._open:
             self.keys.generation()  # reads the file again, once a second at most
+            if self.keys.broken is not None:
+                return False
             self._open = len(self.keys) == 0
         return self._open
 
@@ -38,6 +40,10 @@ class Admission:
         suffix: str | None = found[1]
         if self.open:
             return ANYONE, suffix
+        self.keys.generation()
+        if self.keys.broken is not None:
+            message = "the proxy cannot read its keys file, so it knows no key: its administrator can mend the file"
+            raise RequestRefused(503, message, retry_after=1.0)
         if secret is None:
             raise RequestRefused(401, "no API key: send it as a bearer token")
         key = self.keys.check(secret)

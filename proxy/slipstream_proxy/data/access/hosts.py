@@ -66,7 +66,9 @@ class AllowedHosts:
 
 
 def _hostname(url: str) -> str | None:
+    """Without the dot that ends a name's absolute form."""
     try:
-        return urlsplit(url).hostname
+        name = urlsplit(url).hostname
     except ValueError:
         return None
+    return name.removesuffix(".") if name else name
