@@ -49,5 +49,6 @@ async def rest(seconds: float, wake: asyncio.Event | None = None) -> bool:
         await asyncio.sleep(seconds)
         return False
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(wake.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await wake.wait()
     return wake.is_set()

@@ -81,7 +81,7 @@ def flat_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLin
     for model in sorted({version.model for version in counts.standing}):
         own = [version for version in counts.standing if version.model == model]
         base, newest = _pooled([v for v in own if not v.version]), _pooled(_newest(own))
-        if base is None or newest is None or base.mean == counts.best:
+        if base is None or newest is None or (counts.best is not None and math.isclose(base.mean, counts.best)):
             continue
         if newest.mean - base.mean > 2.0 * math.hypot(base.error, newest.error):
             continue

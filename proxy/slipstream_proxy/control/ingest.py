@@ -37,7 +37,8 @@ BATCH, MOST_BATCH = 512, 4096
 FEW = 64
 """A round of fewer, for which nobody waits, is followed by a rest as long as it took: others write, too."""
 BATCH_BYTES = 64 * 2**20
-POLL = 0.05
+POLL, SELDOM = 0.05, 0.25
+"""Seconds between looks at the spool; and at one to which nothing has been written for a few seconds."""
 SNAPSHOT_EVERY = 180.0
 CONTROL = "control"
 
@@ -166,11 +167,13 @@ class Ingester:
         """Until something is written, or for a while if the store takes nothing. A look at files that are as they were
         costs no thread.
         """
+        pause = backoff.pause
         while True:
             self._wake.clear()
-            await rest(backoff.pause, self._wake)
+            await rest(pause, self._wake)
             if self.stats.broken is not None or stand_of(self.dir) != self._stand:
                 return
+            pause = min(1.1 * pause, SELDOM)
 
     async def round(self) -> bool:
         """Ingest one batch. False: there was nothing."""

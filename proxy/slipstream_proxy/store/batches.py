@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -142,6 +143,11 @@ class BatchQueue:
         }
 
     # leases that end
+
+    def next_expired(self, tx: Tx) -> float:
+        """When the first lease runs out; infinite: there is none."""
+        ((first,),) = tx.all("SELECT min(until) FROM t_batches WHERE state = 'leased'")
+        return math.inf if first is None else float(first)
 
     def expire(self, tx: Tx, now: float) -> None:
         """Leases that ran out: their groups are ready again. An ack is still taken until another lease has them."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import NamedTuple
 
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.driver import IN, Tx
+from slipstream_proxy.store.group_counts import GroupCounts, count_groups, totals
 from slipstream_proxy.store.meta import STALE_RUNS, get_meta
 from slipstream_proxy.store.tallies import Tallied
 from slipstream_proxy.store.values import Rules
@@ -15,50 +16,61 @@ def plural(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 
-def counts(tx: Tx, kept: Tallied, missing: dict[str, int], orphans: int, now: float) -> JsonObject:
-    """What ``Statistics.counts`` answers. ``orphans``: episodes with rewards and no calls."""
-    pairs = {
-        "groups": """SELECT CASE WHEN parked THEN 'parked' ELSE state END, count(*) FROM t_groups
-            WHERE kind <> 'window' GROUP BY 1""",
-        "batches": "SELECT state, count(*) FROM t_batches GROUP BY state",
+class BatchCount(NamedTuple):
+    """The trainer's batches of one state."""
+
+    n: int
+    newest: float
+    """When the newest was leased, in seconds since the epoch."""
+
+
+class StoreCounts(NamedTuple):
+    """What one look at the store finds, whenever it is: nothing here depends on the time of day."""
+
+    kept: Tallied
+    groups: GroupCounts
+    batches: dict[str, BatchCount]
+    lags: list[float]
+    """Seconds that each of the latest groups had waited for its rewards."""
+    stale_runs: int
+
+
+def store_counts(tx: Tx, kept: Tallied) -> StoreCounts:
+    batches = {
+        state: BatchCount(int(n), newest)
+        for state, n, newest in tx.all("SELECT state, count(*), max(created) FROM t_batches GROUP BY state")
     }
-    found: JsonObject = {name: dict(tx.all(sql)) for name, sql in pairs.items()}
-    found["episodes"] = totals((state, tally.n) for (state, *_), tally in kept.episodes.items())
-    found["rewards"] = {source: tally.n for (source,), tally in kept.rewards.items()}
-    found["calls"] = int(sum(tally.x for tally in kept.episodes.values()))
-    found["untrainable"] = untrainable_calls(kept)
-    found["missing"] = missing
-    found["orphans"] = orphans
-    found["lost"] = _lost(tx)
-    found["stale_runs"] = int(get_meta(tx, STALE_RUNS) or 0)
-    found["judging"] = _judging(tx, now)
-    return found
-
-
-def totals(items: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Sums by name."""
-    found: dict[str, int] = {}
-    for name, n in items:
-        found[name] = found.get(name, 0) + n
-    return found
-
-
-def _lost(tx: Tx) -> dict[str, int]:
-    """Cause → groups from which nothing was learnt, the most frequent first."""
-    sql = """SELECT coalesce(cause, state), count(*) FROM t_groups
-        WHERE cause IS NOT NULL OR state IN ('stale', 'dropped', 'skipped') GROUP BY 1 ORDER BY 2 DESC, 1"""
-    return dict(tx.all(sql))
-
-
-def _judging(tx: Tx, now: float) -> dict[str, float]:
-    """Groups that wait for rewards: how many, the oldest one's seconds, and the latest one's (``lag``)."""
-    sql = "SELECT count(*), min(completed) FROM t_groups WHERE state = 'waiting_reward' AND NOT parked"
-    ((waiting, oldest),) = tx.all(sql)
     sql = """SELECT ready_at - completed FROM t_groups WHERE ready_at IS NOT NULL AND completed IS NOT NULL
         ORDER BY ready_at DESC LIMIT 20"""
     lags = [lag for (lag,) in tx.all(sql)]
+    return StoreCounts(kept, count_groups(tx), batches, lags, int(get_meta(tx, STALE_RUNS) or 0))
+
+
+def counts(found: StoreCounts, missing: dict[str, int], orphans: int, now: float) -> JsonObject:
+    """What ``Statistics.counts`` answers. ``orphans``: episodes with rewards and no calls."""
+    kept = found.kept
+    return {
+        "groups": found.groups.states(),
+        "batches": {state: batch.n for state, batch in found.batches.items()},
+        "episodes": totals((state, tally.n) for (state, *_), tally in kept.episodes.items()),
+        "rewards": {source: tally.n for (source,), tally in kept.rewards.items()},
+        "calls": int(sum(tally.x for tally in kept.episodes.values())),
+        "untrainable": untrainable_calls(kept),
+        "missing": missing,
+        "orphans": orphans,
+        "lost": found.groups.lost(),
+        "stale_runs": found.stale_runs,
+        "judging": _judging(found, now),
+    }
+
+
+def _judging(found: StoreCounts, now: float) -> dict[str, float]:
+    """Groups that wait for rewards: how many, the oldest one's seconds, and the latest ones' (``lag``)."""
+    waiting = [row for row in found.groups.of("waiting_reward") if not row.parked]
+    oldest = min((row.completed for row in waiting if row.completed is not None), default=None)
     age = max(0.0, now - oldest) if oldest is not None else 0.0
-    return {"waiting": waiting, "oldest": age, "lag": sum(lags) / len(lags) if lags else 0.0}
+    lag = sum(found.lags) / len(found.lags) if found.lags else 0.0
+    return {"waiting": sum(row.n for row in waiting), "oldest": age, "lag": lag}
 
 
 def untrainable_calls(kept: Tallied) -> dict[str, int]:
@@ -67,9 +79,13 @@ def untrainable_calls(kept: Tallied) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
-def missing_rewards(tx: Tx, rules: Rules) -> dict[str, int]:
-    """Weighted reward name → episodes of complete groups that wait for it."""
-    groups = [group for (group,) in tx.all("SELECT id FROM t_groups WHERE state = 'waiting_reward'")]
+def waiting_groups(tx: Tx) -> list[str]:
+    """Complete groups in which an episode lacks its reward."""
+    return [group for (group,) in tx.all("SELECT id FROM t_groups WHERE state = 'waiting_reward'")]
+
+
+def missing_rewards(tx: Tx, rules: Rules, groups: list[str]) -> dict[str, int]:
+    """Weighted reward name → episodes of these groups that wait for it."""
     found = {}
     for name in rules.weights if groups else ():
         sql = f"""SELECT count(*) FROM t_episodes e WHERE e.reward IS NULL AND e.grp {IN}
@@ -79,9 +95,8 @@ def missing_rewards(tx: Tx, rules: Rules) -> dict[str, int]:
     return found
 
 
-def unweighted_rewards(tx: Tx, rules: Rules) -> dict[str, int]:
-    """Name without a weight → episodes of complete groups that have such a reward and wait for another name."""
-    groups = [group for (group,) in tx.all("SELECT id FROM t_groups WHERE state = 'waiting_reward'")]
+def unweighted_rewards(tx: Tx, rules: Rules, groups: list[str]) -> dict[str, int]:
+    """Name without a weight → episodes of these groups that have such a reward and wait for another name."""
     if not groups:
         return {}
     sql = f"""SELECT r.name, count(DISTINCT r.eid) FROM t_rewards r JOIN t_episodes e ON e.eid = r.eid

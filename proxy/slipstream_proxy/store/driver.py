@@ -67,6 +67,9 @@ class Driver(Protocol):
     """Appended to an INSERT that may meet a row of its key that a concurrent writer put there."""
     rebuilt: bool
 
+    def stand(self) -> int | None:
+        """Another number after each change of what is stored; None: other processes may change it, too."""
+
     def read(self) -> AbstractContextManager[Tx]: ...
     def write(self, *, serial: bool = True) -> AbstractContextManager[Tx]:
         """A transaction: committed at the end, rolled back by an exception.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -16,7 +14,7 @@ import duckdb
 from slipstream.contract import SqlResult
 from slipstream_proxy.store.driver import StoreError
 from slipstream_proxy.store.duckcopy import Busy, NotingTx, WriteLog, copy_anew
-from slipstream_proxy.store.duckfile import copy_file, open_file, open_or_set_aside, restore_deleted
+from slipstream_proxy.store.duckfile import LentLock, copy_file, open_file, open_or_set_aside, restore_deleted
 from slipstream_proxy.store.ducktx import DuckTx
 from slipstream_proxy.store.queries import check
 from slipstream_proxy.store.sqlstore import Store
@@ -47,8 +45,7 @@ class DuckDriver:
         }
         self._writing = threading.Lock()
         self._querying = threading.Lock()
-        self._lock_fd: int | None = None
-        """Holds the file's lock since a reader had it. Closing it would give the lock up."""
+        self._lock = LentLock(self.path)
         self._idle = threading.Condition()
         self._users = 0
         self._closing = False
@@ -58,6 +55,7 @@ class DuckDriver:
         self._cursors: list[duckdb.DuckDBPyConnection] = []
         self._local = threading.local()
         self._seq: int | None = None
+        self._changes = 0
         self._log: WriteLog | None = None
         """Notes what is written while the file is copied; None: it is not being copied."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,11 +142,12 @@ class DuckDriver:
         if self._con is not None:
             self._con.close()
             self._con = None
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
-            self._lock_fd = None
+        self._lock.close()
 
     # transactions
+
+    def stand(self) -> int:
+        return self._changes + self._opening
 
     @contextmanager
     def read(self) -> Iterator[DuckTx]:
@@ -172,6 +171,7 @@ class DuckDriver:
                     try:
                         yield tx
                         cursor.commit()
+                        self._changes += tx.changes
                         if self._log is not None and isinstance(tx, NotingTx):
                             self._log.add(tx.written)
                     except BaseException:
@@ -298,28 +298,11 @@ class DuckDriver:
             # holds this lock while it waits for users, so it comes first
             with self._writing:
                 stack.enter_context(self._using())
-                stack.callback(self._take_lock)
+                stack.callback(self._lock.take_back)
                 stack.callback(running.end)
-                self._lend_lock()
+                self._lock.lend()
                 running.open()
             return running.result()
-
-    def _lend_lock(self) -> None:
-        """DuckDB's lock lets no other process read. It is given up for a reader, whose own lock keeps writers out
-        meanwhile.
-
-        POSIX locks belong to a process and a file, whichever descriptor they were taken with.
-        """
-        if self._lock_fd is None:
-            self._lock_fd = os.open(self.path, os.O_RDWR)
-        fcntl.lockf(self._lock_fd, fcntl.LOCK_UN)
-
-    def _take_lock(self) -> None:
-        if self._lock_fd is not None:
-            try:
-                fcntl.lockf(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                log.error("%s is open in another process, too", self.path)
 
     def close(self) -> None:
         if self._log is not None:

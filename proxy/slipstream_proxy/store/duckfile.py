@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import shutil
 import time
 from pathlib import Path
@@ -23,6 +25,37 @@ BLOCKED = (
     "read-only file system",
 )
 """Why a good file cannot be opened just now: it is left where it is."""
+
+
+class LentLock:
+    """DuckDB's lock on an open file, which lets no other process read. It is given up for a reader, whose own lock
+    keeps writers out meanwhile.
+
+    POSIX locks belong to a process and a file, whichever descriptor they were taken with.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+        """Holds the lock since a reader had it. Closing it would give the lock up."""
+
+    def lend(self) -> None:
+        if self._fd is None:
+            self._fd = os.open(self.path, os.O_RDWR)
+        fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+    def take_back(self) -> None:
+        if self._fd is not None:
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                log.error("%s is open in another process, too", self.path)
+
+    def close(self) -> None:
+        """The file was closed."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
 
 
 def open_file(path: Path, config: dict[str, str]) -> duckdb.DuckDBPyConnection:

@@ -46,6 +46,8 @@ def spread(sql: str, params: Sequence[object]) -> tuple[str, Sequence[object]]:
 class DuckTx:
     def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
         self._cursor = cursor
+        self.changes = False
+        """Something was written."""
 
     def all(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
         rows: list[Row] = self._cursor.execute(*spread(sql, params)).fetchall()
@@ -53,10 +55,12 @@ class DuckTx:
 
     def run(self, sql: str, params: Sequence[Any] = ()) -> int:
         rows = self._cursor.execute(*spread(sql, params)).fetchall()
+        self.changes = self.changes or rows != [(0,)]
         return int(rows[0][0]) if rows and isinstance(rows[0][0], int) else 0
 
     def insert(self, table: str, rows: Sequence[Row]) -> None:
         if rows:
+            self.changes = True
             self._stage(list(schema.columns_of(table).items()), rows)
             try:
                 self._cursor.execute(f"INSERT INTO {table} SELECT * FROM stage").fetchall()
@@ -65,6 +69,7 @@ class DuckTx:
 
     def update(self, table: str, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]) -> None:
         if rows:
+            self.changes = True
             kinds = schema.columns_of(table)
             self._stage([(c, kinds[c]) for c in (*keys, *columns)], rows)
             sets = ", ".join(f"{c} = stage.{c}" for c in columns)

@@ -1,4 +1,4 @@
-"""Figures that cost a look at much: the more one costs, the longer it is good for."""
+"""Figures that cost a look at much: one is good while nothing is written, and the more it costs, the longer."""
 
 from __future__ import annotations
 
@@ -30,6 +30,23 @@ def clocks() -> Clocks:
 class _Found(NamedTuple, Generic[T]):
     value: T
     until: float
+    stand: int | None
+
+
+class ExactFigure(Generic[T]):
+    """Looked up once for each stand of the store (``Driver.stand``); always, where others write to it, too."""
+
+    def __init__(self) -> None:
+        self._found: tuple[int, T] | None = None
+
+    def get(self, stand: int | None, look: Callable[[], T]) -> T:
+        """``stand``: from before the transaction in which ``look`` reads."""
+        found = self._found
+        if stand is None:
+            return look()
+        if found is None or found[0] != stand:
+            found = self._found = stand, look()
+        return found[1]
 
 
 class PacedFigure(Generic[T]):
@@ -38,10 +55,13 @@ class PacedFigure(Generic[T]):
         self._found: dict[object, _Found[T]] = {}
         self._looking = threading.Lock()
 
-    def get(self, key: object, look: Callable[[], T]) -> T:
-        """The figure of this key: as it was a moment ago where it is dear, or where somebody else looks just now."""
+    def get(self, key: object, look: Callable[[], T], stand: int | None = None) -> T:
+        """The figure of this key: as it was a moment ago where it is dear, or where somebody else looks just now.
+
+        ``stand``: the store's (``Driver.stand``). What was found in a store that stood the same is still true.
+        """
         known = self._found.get(key)
-        if known is not None and self._clock().wall < known.until:
+        if known is not None and (self._clock().wall < known.until or (stand is not None and stand == known.stand)):
             return known.value
         if not self._looking.acquire(blocking=known is None):
             assert known is not None
@@ -51,7 +71,7 @@ class PacedFigure(Generic[T]):
             value = look()
             after = self._clock()
             cost = max(after.work - before.work, after.wall - before.wall - WAIT)
-            self._found[key] = _Found(value, after.wall + cost / SHARE if cost > CHEAP else 0.0)
+            self._found[key] = _Found(value, after.wall + cost / SHARE if cost > CHEAP else 0.0, stand)
             return value
         finally:
             self._looking.release()

@@ -6,20 +6,25 @@ from typing import NamedTuple
 
 from slipstream_proxy.records import IMPORTED
 from slipstream_proxy.store.codec import load
-from slipstream_proxy.store.counts import missing_rewards, untrainable_calls, unweighted_rewards
+from slipstream_proxy.store.counts import (
+    StoreCounts,
+    missing_rewards,
+    untrainable_calls,
+    unweighted_rewards,
+    waiting_groups,
+)
 from slipstream_proxy.store.driver import IN, Tx
+from slipstream_proxy.store.group_counts import GroupCounts
 from slipstream_proxy.store.learning import version_of
 from slipstream_proxy.store.pace import Agent, Pace
 from slipstream_proxy.store.schema import table_of
-from slipstream_proxy.store.tallies import Tallied
+from slipstream_proxy.store.tallies import KeptCount, Tallied
 from slipstream_proxy.store.values import Rules
 
 NEAR_ZERO, SMALL_KL = 0.01, 1e-4
 """Share of its target below which a step's KL is near zero; the same in nats a token, for a step without a target."""
 RECENT = 16
 """Groups, and steps, that count as recent."""
-SWEPT = 60.0
-"""Seconds after which a sweep has ended what is over."""
 RATE_SECONDS = 600.0
 """Seconds over which the judge's rate is measured."""
 
@@ -59,7 +64,21 @@ class DearFigures(NamedTuple):
     oldest_to_judge: float | None
     best: float | None
     live: bool
-    standing: list[AdapterReward]
+
+
+class FunnelFigures(NamedTuple):
+    """Figures that a look at little finds, whenever it is."""
+
+    outcomes: list[GroupOutcome]
+    last_skipped: str | None
+    kls: list[float]
+    ends: list[tuple[Agent, bool, float]]
+    """Of open episodes: agent, whether untagged, and when the latest call of the first of them to end was over."""
+
+
+def funnel_figures(tx: Tx, found: StoreCounts) -> FunnelFigures:
+    going = any(t.n for (state, *_), t in found.kept.episodes.items() if state == "open")
+    return FunnelFigures(_outcomes(tx), _last_skipped(tx, found), _kls(tx), _ends(tx) if going else [])
 
 
 def _live(tx: Tx) -> bool:
@@ -68,25 +87,26 @@ def _live(tx: Tx) -> bool:
     return any(tx.all(f"SELECT 1 FROM {table_of(day)} WHERE id > ? LIMIT 1", (f"{IMPORTED}~",)) for (day,) in days)
 
 
-def _standing(tx: Tx) -> list[AdapterReward]:
-    sql = """SELECT model, adapter, count(*), avg(reward), coalesce(stddev_samp(reward), 0) FROM t_episodes
-        WHERE split = 'train' AND state <> 'deleted' AND reward IS NOT NULL AND adapter IS NOT NULL
-        GROUP BY model, adapter"""
-    rows = [(version_of(adapter, model), model, n, mean, std) for model, adapter, n, mean, std in tx.all(sql)]
-    known = [(version, model, n, mean, std) for version, model, n, mean, std in rows if version is not None]
-    return [AdapterReward(m, v, int(n), float(mean), float(std) ** 2) for v, m, n, mean, std in sorted(known)]
+def standing(kept: Tallied) -> list[AdapterReward]:
+    """By version, oldest first."""
+    found: dict[tuple[int, str], KeptCount] = {}
+    for (model, adapter, split, _), tally in kept.success.items():
+        if split == "train" and (version := version_of(adapter, model)) is not None:
+            before = found.get((version, model), KeptCount(0))
+            found[version, model] = KeptCount(before.n + tally.n, before.x + tally.x, before.y + tally.y)
+    return [AdapterReward(m, v, t.n, t.mean, t.spread**2) for (v, m), t in sorted(found.items())]
 
 
 def dear_figures(tx: Tx, rules: Rules, judge_name: str) -> DearFigures:
     """``judge_name``: the reward name that the judge writes."""
+    waiting = waiting_groups(tx)
     sql = "SELECT max(reward) FROM t_episodes WHERE split = 'train' AND state <> 'deleted'"
     return DearFigures(
-        missing_rewards(tx, rules),
-        unweighted_rewards(tx, rules),
+        missing_rewards(tx, rules, waiting),
+        unweighted_rewards(tx, rules, waiting),
         *to_judge(tx, judge_name),
         best=tx.all(sql)[0][0],
         live=_live(tx),
-        standing=_standing(tx),
     )
 
 
@@ -131,25 +151,25 @@ class FunnelCounts(NamedTuple):
     last_skipped: str | None
     """Why the trainer skipped its latest batch; None: it trained on it."""
     kls: list[float]
-    """The KL of each of the latest steps. Below 1, a step was near zero."""
-    """KL of the latest steps, newest first."""
+    """The KL of each of the latest steps, newest first. Below 1, a step was near zero."""
     untrainable: dict[str, int]
     orphans: int
     """Episodes that have rewards and no calls."""
 
 
-def _forming(tx: Tx, split: str) -> Forming:
-    sql = """SELECT count(*), coalesce(sum(n), 0), min(created) FROM t_groups
-        WHERE state = 'forming' AND kind <> 'window' AND split = ?"""
-    ((groups, episodes, oldest),) = tx.all(sql, (split,))
-    return Forming(int(groups), int(episodes), oldest)
+def _forming(groups: GroupCounts, split: str) -> Forming:
+    rows = list(groups.of("forming", split))
+    oldest = min((row.created for row in rows if row.created is not None), default=None)
+    return Forming(sum(row.n for row in rows), sum(row.episodes for row in rows), oldest)
 
 
-def _next_end(tx: Tx, pace: Pace, now: float) -> float | None:
-    # The others are over with the next sweep; their age lets the database pass most of the table over.
-    sql = "SELECT key, model, untagged, last_end FROM t_episodes WHERE state = 'open' AND last_end > ?"
-    rows = tx.all(sql, (now - pace.limit - SWEPT,))
-    ends = (end + pace.idle_after(Agent(key, model), untagged=untagged) for key, model, untagged, end in rows)
+def _ends(tx: Tx) -> list[tuple[Agent, bool, float]]:
+    sql = "SELECT key, model, untagged, min(last_end) FROM t_episodes WHERE state = 'open' GROUP BY 1, 2, 3"
+    return [(Agent(key, model), untagged, end) for key, model, untagged, end in tx.all(sql)]
+
+
+def _next_end(figures: FunnelFigures, pace: Pace) -> float | None:
+    ends = (end + pace.idle_after(agent, untagged=untagged) for agent, untagged, end in figures.ends)
     return min(ends, default=None)
 
 
@@ -167,7 +187,10 @@ def to_judge(tx: Tx, name: str) -> tuple[int, float | None]:
     return len(times), min((at for at in times if at is not None), default=None)
 
 
-def _judged(tx: Tx, now: float) -> int:
+def judged(tx: Tx, kept: Tallied, now: float) -> int:
+    """Episodes that the judge scored lately."""
+    if not kept.rewards.get(("judge",)):
+        return 0
     sql = "SELECT count(DISTINCT eid) FROM t_rewards WHERE source = 'judge' AND ts > ?"
     return int(tx.all(sql, (now - RATE_SECONDS,))[0][0])
 
@@ -190,50 +213,53 @@ def _kls(tx: Tx) -> list[float]:
     return [abs(kl) / limit for kl, limit in limits if isinstance(kl, int | float)]
 
 
-def _last_skipped(tx: Tx) -> str | None:
-    sql = "SELECT state, reason FROM t_batches WHERE state IN ('trained', 'skipped') ORDER BY created DESC LIMIT 1"
-    found = tx.all(sql)
-    return found[0][1] or "no reason given" if found and found[0][0] == "skipped" else None
+def _last_skipped(tx: Tx, found: StoreCounts) -> str | None:
+    skipped, trained = found.batches.get("skipped"), found.batches.get("trained")
+    if skipped is None or (trained is not None and trained.newest > skipped.newest):
+        return None
+    reasons = tx.all("SELECT reason FROM t_batches WHERE state = 'skipped' ORDER BY created DESC LIMIT 1")
+    return reasons[0][0] or "no reason given"
 
 
 def funnel_counts(
-    tx: Tx, rules: Rules, pace: Pace, kept: Tallied, dear: DearFigures, orphans: int, now: float
+    rules: Rules,
+    pace: Pace,
+    found: StoreCounts,
+    figures: FunnelFigures,
+    dear: DearFigures,
+    *,
+    orphans: int,
+    judged: int,
 ) -> FunnelCounts:
     """``dear``: what was looked up before, as it costs more."""
+    kept, states = found.kept, found.groups.states()
     there = {parts: tally for parts, tally in kept.episodes.items() if parts[0] != "deleted"}
-    sql = (
-        "SELECT CASE WHEN parked THEN 'parked' ELSE state END, count(*) FROM t_groups WHERE kind <> 'window' GROUP BY 1"
-    )
-    states: dict[str, int] = dict(tx.all(sql))
-    sql = """SELECT state, coalesce(cause, 'unknown'), count(*) FROM t_groups WHERE kind <> 'window'
-        AND state IN ('stale', 'dropped') GROUP BY 1, 2"""
-    lost = {(state, cause): int(count) for state, cause, count in tx.all(sql)}
-    trained = "SELECT count(*) FROM t_batches WHERE state = 'trained'"
+    trained = found.batches.get("trained")
     return FunnelCounts(
         calls=int(sum(t.x for t in there.values())),
         live=dear.live,
         trained_calls=int(sum(t.y for t in there.values())),
         train_episodes=sum(t.n for (_, split, _), t in there.items() if split == "train"),
         open_episodes=sum(t.n for (state, _, _), t in there.items() if state == "open"),
-        next_end=_next_end(tx, pace, now),
+        next_end=_next_end(figures, pace),
         without_task=0 if rules.ungrouped else sum(t.n for (_, _, alone), t in there.items() if alone),
-        forming=_forming(tx, "train"),
-        evaluating=_forming(tx, "eval"),
+        forming=_forming(found.groups, "train"),
+        evaluating=_forming(found.groups, "eval"),
         missing=dear.missing,
         unweighted=dear.unweighted,
         to_judge=dear.to_judge,
         oldest_to_judge=dear.oldest_to_judge,
-        judged=_judged(tx, now),
+        judged=judged,
         parked=states.get("parked", 0),
         ready=states.get("ready", 0),
         leased=states.get("leased", 0),
-        lost=lost,
-        outcomes=_outcomes(tx),
+        lost=found.groups.lost_by_state(),
+        outcomes=figures.outcomes,
         best=dear.best,
-        standing=dear.standing,
-        trained=int(tx.all(trained)[0][0]),
-        last_skipped=_last_skipped(tx),
-        kls=_kls(tx),
+        standing=standing(kept),
+        trained=trained.n if trained else 0,
+        last_skipped=figures.last_skipped,
+        kls=figures.kls,
         untrainable=untrainable_calls(kept),
         orphans=orphans,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from hashlib import blake2b
@@ -142,6 +143,11 @@ class GroupTable:
                 completed = ?
                 WHERE state = 'forming' AND id {IN}"""
             tx.run(sql, (now, list(groups)))
+
+    def next_aged(self, tx: Tx) -> float:
+        """When the first of the forming groups has waited for ``groups.max_age``; infinite: there is none."""
+        ((first,),) = tx.all("SELECT min(created) FROM t_groups WHERE state = 'forming' AND n >= 2")
+        return math.inf if first is None else float(first) + self.rules.group_max_age
 
     def aged(self, tx: Tx, now: float) -> list[str]:
         """Forming groups of at least two that have waited longer than ``groups.max_age``."""

@@ -85,10 +85,11 @@ class JudgeCandidates:
                 self._possible(tx, names)
         with self.db.read() as tx:
             possible = list(self._possible(tx, names))
-            lacking = f"SELECT e.grp FROM t_episodes e WHERE e.grp {IN} AND {lacks_of('e.eid')}"
+            sql = f"SELECT DISTINCT e.grp FROM t_episodes e WHERE e.grp {IN} AND {lacks_of('e.eid')}"
+            lacking = [g for (g,) in tx.all(sql, (possible, list(names), len(names)))] if possible else []
             sql = f"""SELECT count(*), min(completed), max(completed) FROM t_groups
-                WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND NOT parked AND id IN ({lacking})"""
-            found = tx.all(sql, (possible, list(names), len(names))) if possible else [(0, None, None)]
+                WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND NOT parked AND id {IN}"""
+            found = tx.all(sql, (lacking,)) if lacking else [(0, None, None)]
             ((parked,),) = tx.all("SELECT count(*) FROM t_groups WHERE parked AND state <> 'dropped'")
         ((groups, oldest, newest),) = found
         return Backlog(groups, oldest, newest, parked)

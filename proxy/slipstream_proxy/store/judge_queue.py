@@ -183,7 +183,7 @@ class JudgeQueue:
         """Complete groups in which an episode lacks one of the names. Windows are not counted: they train nothing."""
         names = list(dict.fromkeys(names))
         kinds = "'task', 'like'" if singles else "'task'"
-        found = self._backlogs.get((kinds, *names), lambda: self.candidates.backlog(kinds, names))
+        found = self._backlogs.get((kinds, *names), lambda: self.candidates.backlog(kinds, names), self.db.stand())
         age = (None if at is None else max(0.0, now - at) for at in (found.oldest, found.newest))
         return JudgeBacklog(
             groups=found.groups, oldest_seconds=next(age), newest_seconds=next(age), parked=found.parked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,6 +33,14 @@ class _OpenRow(NamedTuple):
     last_end: float
 
 
+class _Rest(NamedTuple):
+    """Nothing is to be done between these times (seconds since the epoch) while the store stands so."""
+
+    stand: int
+    since: float
+    until: float
+
+
 @dataclass(eq=False)
 class Lifecycle:
     db: Driver
@@ -51,21 +60,35 @@ class Lifecycle:
     _looked: float = -SELDOM
     _due: float = 0.0
     """When the first open episode may be over."""
+    _first_over: float = 0.0
+    """The same, as long as nothing is written, and how the store stood then."""
+    _looked_stand: int | None = None
+    _rest: _Rest | None = None
 
     def sweep(self, now: float, sure: float) -> None:
         """``sure``: by which rewards and ends go that no call came to."""
+        rest = self._rest
+        if rest is not None and rest.stand == self.db.stand() and rest.since <= now < rest.until:
+            return
         with self.db.write() as tx:
+            stand = self.db.stand()
             full, held = self._end_idle(tx, now)
             if not self._swept <= now < self._swept + SELDOM:
                 self._swept = now
                 self.pins.expire(tx, now - self.rules.idle_timeout)
                 tx.run("DELETE FROM t_early WHERE ts < ?", (sure - self.rules.orphan_ttl,))
                 self.tallies.compact(tx)
-            complete = {*full, *self.groups.aged(tx, now)}
+            aged, expired = self.groups.next_aged(tx), self.batches.next_expired(tx)
+            complete = {*full, *(self.groups.aged(tx, now) if aged < now else ())}
             self.groups.complete(tx, complete, now)
             self.groups.mark_ready(tx, complete | held, now)
-            self.batches.expire(tx, now)
+            if expired < now:
+                self.batches.expire(tx, now)
             self._expire_orphans(tx, now, sure)
+        # What this sweep itself has changed makes another one necessary: the store stands otherwise then.
+        if stand is not None and self.memory.orphans == set():
+            over = self._first_over if stand == self._looked_stand else self._due
+            self._rest = _Rest(stand, now, min(self._swept + SELDOM, over, aged, expired))
 
     def _expire_orphans(self, tx: Tx, now: float, sure: float) -> None:
         """What is known to have no orphans is not searched for them."""
@@ -107,7 +130,8 @@ class Lifecycle:
         if not self.pace.seeded:
             self.pace.seed(tx, self.days)
         # A call that has come since, or that is new, can't be over before then.
-        self._looked, self._due = now, now + min(AGAIN, self.rules.idle_timeout)
+        self._looked, self._looked_stand = now, self.db.stand()
+        self._first_over = math.inf
         idle = []
         for row in tx.all("SELECT eid, key, model, untagged, last_end FROM t_episodes WHERE state = 'open'"):
             ep = _OpenRow(*row)
@@ -115,5 +139,6 @@ class Lifecycle:
             if over < now:
                 idle.append(ep.eid)
             else:
-                self._due = min(self._due, over)
+                self._first_over = min(self._first_over, over)
+        self._due = min(self._first_over, now + min(AGAIN, self.rules.idle_timeout))
         return idle

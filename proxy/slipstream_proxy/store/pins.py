@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from slipstream_proxy.store.driver import IN, Driver, Tx
+from slipstream_proxy.store.figures import ExactFigure
 from slipstream_proxy.store.rows import PinRow, eid_of
 from slipstream_proxy.store.values import Pin, PinAsk
 
@@ -17,6 +18,9 @@ FEW = 512
 class PinTable:
     def __init__(self, db: Driver) -> None:
         self.db = db
+        self._open: ExactFigure[dict[str, int]] = ExactFigure()
+        self._expired: tuple[int | None, float] = (None, 0.0)
+        """Until when pins were looked through, and how the store stood then."""
 
     def pin(self, key: str, episode: str, model: str, adapter: str, arm: str, now: float, chances: str = "") -> Pin:
         """The episode's pin: the one stored, else this one. Proxies agree by the first to ask."""
@@ -54,6 +58,9 @@ class PinTable:
 
     def open(self) -> dict[str, int]:
         """Adapter → open episodes."""
+        return dict(self._open.get(self.db.stand(), self._counted))
+
+    def _counted(self) -> dict[str, int]:
         with self.db.read() as tx:
             return self.count(tx)
 
@@ -91,7 +98,11 @@ class PinTable:
 
     def expire(self, tx: Tx, before: float) -> None:
         """A pin of before then whose episode never had a call is let go."""
-        old = [eid for (eid,) in tx.all("SELECT eid FROM t_pins WHERE active AND ts < ?", (before,))]
+        stand = self.db.stand()
+        after = self._expired[1] if stand is not None and stand == self._expired[0] else 0.0
+        self._expired = stand, before
+        sql = "SELECT eid FROM t_pins WHERE active AND ts < ? AND ts >= ?"
+        old = [eid for (eid,) in tx.all(sql, (before, after))]
         for begin in range(0, len(old), FEW):
             some = old[begin : begin + FEW]
             there = {eid for (eid,) in tx.all(f"SELECT eid FROM t_episodes WHERE eid {IN}", (some,))}

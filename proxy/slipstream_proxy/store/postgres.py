@@ -111,6 +111,9 @@ class PostgresDriver:
         with self.write() as tx:
             tx.run("CREATE SEQUENCE IF NOT EXISTS slipstream_seq")
 
+    def stand(self) -> None:
+        return None
+
     @contextmanager
     def read(self) -> Iterator[PostgresTx]:
         with self._pool.connection() as con, con.transaction(), con.cursor() as cursor:

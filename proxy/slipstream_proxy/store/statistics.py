@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.store.counts import counts, missing_rewards
-from slipstream_proxy.store.driver import Driver
-from slipstream_proxy.store.figures import PacedFigure
-from slipstream_proxy.store.funnel import DearFigures, FunnelCounts, dear_figures, funnel_counts
+from slipstream_proxy.store.counts import StoreCounts, counts, missing_rewards, store_counts, waiting_groups
+from slipstream_proxy.store.driver import Driver, Tx
+from slipstream_proxy.store.figures import ExactFigure, PacedFigure
+from slipstream_proxy.store.funnel import (
+    DearFigures,
+    FunnelCounts,
+    FunnelFigures,
+    dear_figures,
+    funnel_counts,
+    funnel_figures,
+    judged,
+)
 from slipstream_proxy.store.pace import Pace
 from slipstream_proxy.store.rewards import RewardTable
-from slipstream_proxy.store.tallies import TallyTable
+from slipstream_proxy.store.tallies import Tallied, TallyTable
 from slipstream_proxy.store.values import Rules
 
 
@@ -20,30 +28,47 @@ class StoreStatistics:
         self.pace = pace
         self.tallies = tallies
         self.rewards = rewards
+        self._kept: ExactFigure[Tallied] = ExactFigure()
+        self._counts: ExactFigure[StoreCounts] = ExactFigure()
+        self._funnel: ExactFigure[FunnelFigures] = ExactFigure()
         self._missing: PacedFigure[dict[str, int]] = PacedFigure()
         self._orphans: PacedFigure[int] = PacedFigure()
         self._dear: PacedFigure[DearFigures] = PacedFigure()
 
     def counts(self, now: float) -> JsonObject:
         """Episodes and groups by state, calls, untrainable by reason, rewards by source, missing rewards by name."""
-        missing, orphans = self._missing.get(None, self._look_missing), self._orphans.get(None, self._look_orphans)
+        stand = self.db.stand()
+        orphans = self._orphans.get(None, self._look_orphans, stand)
         with self.db.read() as tx:
-            return counts(tx, self.tallies.all(tx), missing, orphans, now)
+            found = self._found(tx, stand)
+        waits = any(found.groups.of("waiting_reward"))
+        return counts(found, self._missing.get(None, self._look_missing, stand) if waits else {}, orphans, now)
 
     def funnel(self, judge_name: str, now: float) -> FunnelCounts:
         """The numbers behind "why is there no step yet". ``judge_name``: the reward name that the judge writes."""
-        dear = self._dear.get(judge_name, lambda: self._look(judge_name))
-        orphans = self._orphans.get(None, self._look_orphans)
+        stand = self.db.stand()
+        dear = self._dear.get(judge_name, lambda: self._look(judge_name), stand)
+        orphans = self._orphans.get(None, self._look_orphans, stand)
         with self.db.read() as tx:
-            return funnel_counts(tx, self.rules, self.pace, self.tallies.all(tx), dear, orphans, now)
+            found = self._found(tx, stand)
+            figures = self._funnel.get(stand, lambda: funnel_figures(tx, found))
+            scored = judged(tx, found.kept, now)
+        return funnel_counts(self.rules, self.pace, found, figures, dear, orphans=orphans, judged=scored)
+
+    def _found(self, tx: Tx, stand: int | None) -> StoreCounts:
+        return self._counts.get(stand, lambda: store_counts(tx, self._kept.get(stand, lambda: self.tallies.all(tx))))
+
+    def _tallied(self) -> Tallied:
+        stand = self.db.stand()
+        with self.db.read() as tx:
+            return self._kept.get(stand, lambda: self.tallies.all(tx))
 
     def success_by_adapter(self) -> list[JsonObject]:
         """For the page: adapter, split, arm, episodes, mean reward, std (of the sample; 0 for one).
 
         ``first`` and ``last``: when its first and its last rewarded episode began.
         """
-        with self.db.read() as tx:
-            kept = self.tallies.all(tx).success
+        kept = self._tallied().success
         found = [
             dict(zip(("model", "adapter", "split", "arm"), parts, strict=True))
             | {"episodes": t.n, "mean": t.mean, "std": t.spread, "first": t.low, "last": t.high}
@@ -53,8 +78,7 @@ class StoreStatistics:
 
     def rewards_by_source(self) -> list[JsonObject]:
         """Source, adapter, split, count, mean, std (of the sample; 0 for one) of the latest rewards of each name."""
-        with self.db.read() as tx:
-            kept = self.tallies.all(tx).sources
+        kept = self._tallied().sources
         return [
             dict(zip(("source", "adapter", "split"), parts, strict=True))
             | {"count": t.n, "mean": t.mean, "std": t.spread}
@@ -67,7 +91,7 @@ class StoreStatistics:
 
     def _look_missing(self) -> dict[str, int]:
         with self.db.read() as tx:
-            return missing_rewards(tx, self.rules)
+            return missing_rewards(tx, self.rules, waiting_groups(tx))
 
     def _look_orphans(self) -> int:
         with self.db.read() as tx:

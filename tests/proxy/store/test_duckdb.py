@@ -329,3 +329,30 @@ def test_readers_that_stay_put_a_snapshot_off(path, monkeypatch):
     store.snapshot()
     assert store.episodes.get("-", "a") is not None
     store.close()
+
+
+def test_its_stand_is_another_one_after_each_change_alone(path):
+    store = DuckStore(path, rules())
+    stands = [store.db.stand()]
+
+    def another() -> bool:
+        stands.append(store.db.stand())
+        return stands[-1] not in stands[:-1]
+
+    store.ingest([call("a")], {})
+    assert another()
+    store.episodes.get("-", "a")
+    store.sweep(NOW + 1)
+    store.sweep(NOW + 2)
+    another()
+    store.sweep(NOW + 3)
+    with pytest.raises(ValueError, match="unknown kind"):
+        store.ingest([call("b"), mutation("nonsense", {})], {})
+    assert not another()
+    store.pins.pin("-", "b", "m", "m@1", "live", NOW)
+    assert another()
+    store.forget([("-", "a")], NOW)
+    assert another()
+    store.rewrite()
+    assert another(), "what was remembered of the old file is not believed"
+    store.close()

@@ -30,6 +30,15 @@ def test_rows_in_bulk(tx):
     assert tx.run("DELETE FROM t_pins WHERE eid = ?", ("z",)) == 0
 
 
+def test_it_knows_whether_something_was_written(tx):
+    assert tx.all("SELECT * FROM t_pins") == [] and tx.run("DELETE FROM t_pins") == 0
+    tx.insert("t_pins", [])
+    tx.update("t_pins", ("eid",), ("adapter",), [])
+    assert not tx.changes
+    tx.insert("t_pins", [("a", "m", "m@1", "live", 1.0, True, "x")])
+    assert tx.changes
+
+
 def test_every_kind_of_column_is_known():
     assert {kind for columns in schema.TABLES.values() for kind in columns.values()} <= set(ARROW)
 

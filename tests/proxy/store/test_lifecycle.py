@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
-from tests.support.records import NOW, call, done, reward, want
+from tests.support.records import NOW, call, done, mutation, reward, rules, want
 
 from slipstream.contract import GroupLeaseIn
+from slipstream_proxy.store.duckdb import DuckStore
 from slipstream_proxy.store.values import EpisodeFilter
 
 
@@ -114,3 +117,97 @@ def test_where_nobody_else_writes_orphans_are_searched_for_once(opened, url, mon
         store.ingest([reward("late", at=NOW + 200)], {})
         assert len(searched) == 1
     assert store.rewards.acknowledge("-", "nobody", None, NOW) is None, "it has expired"
+
+
+SHORT = {"idle_timeout": 100, "orphan_ttl": 150, "group_max_age": 130}
+EVERYTHING = """SELECT 'e', eid, state, idle::VARCHAR, grp FROM t_episodes
+    UNION ALL SELECT 'g', id, state, n::VARCHAR, cause FROM t_groups
+    UNION ALL SELECT 'b', state, count(*)::VARCHAR, NULL, NULL FROM t_batches GROUP BY state
+    UNION ALL SELECT 'p', eid, adapter, active::VARCHAR, NULL FROM t_pins
+    UNION ALL SELECT 'r', id, eid, NULL, NULL FROM t_rewards
+    UNION ALL SELECT 'x', eid, NULL, NULL, NULL FROM t_expired ORDER BY 1, 2, 3"""
+
+
+class SleepyPair:
+    """A store, and one that is told at each sweep that something may have changed."""
+
+    def __init__(self, folder, monkeypatch, seed):
+        self.random, self.now = random.Random(seed), NOW
+        self.stores = [DuckStore(folder / f"{name}.duckdb", rules(**SHORT)) for name in ("rests", "looks")]
+        monkeypatch.setattr(self.stores[1].db, "stand", lambda: None)
+        self.writes = 0
+        write = self.stores[0].db.write
+
+        def counted(**kw):
+            self.writes += 1
+            return write(**kw)
+
+        monkeypatch.setattr(self.stores[0].db, "write", counted)
+
+    def record(self):
+        r, name = self.random, f"{self.random.choice('abcdefgh')}{int((self.now - NOW) // 300)}"
+        match r.randrange(6):
+            case 0 | 1 | 2:
+                origin = r.choice(["tagged", "new"])
+                return call(
+                    name, at=self.now, task=r.choice(["t1", "t2"]), adapter=r.choice(["m@1", "m@2"]), origin=origin
+                )
+            case 3:
+                return reward(r.choice([name, "nobody"]), r.random(), at=self.now)
+            case 4:
+                return done(r.choice([name, f"early{self.now:.0f}"]), at=self.now)
+            case _:
+                return mutation("delete", {"key": "-", "episode": name}, at=self.now)
+
+    def work(self):
+        """What agents, workers and the trainer do."""
+        kind, items = self.random.randrange(8), [self.record() for _ in range(self.random.randrange(1, 5))]
+        name = f"pin{self.now:.0f}"
+        for store in self.stores:
+            match kind:
+                case 0:
+                    store.pins.pin("-", name, "m", "m@1", "live", self.now)
+                case 1:
+                    store.batches.lease(want(seconds=40.0), {"m@1": 1, "m@2": 2}, 2, self.now)
+                case _:
+                    store.ingest(items, {})
+
+    def sweep(self):
+        self.now += 1
+        for store in self.stores:
+            store.sweep(self.now)
+
+    def check(self):
+        found = []
+        for store in self.stores:
+            with store.db.read() as tx:
+                found.append(tx.all(EVERYTHING))
+        assert found[0] == found[1], self.now - NOW
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_time_does_is_done_in_the_same_second_in_a_store_at_rest(tmp_path, monkeypatch, seed):
+    pair = SleepyPair(tmp_path, monkeypatch, seed)
+    for _ in range(3):
+        for _ in range(pair.random.randrange(3, 25)):
+            pair.work()
+            pair.sweep()
+        for _ in range(180):
+            pair.sweep()
+            pair.check()
+    for store in pair.stores:
+        store.close()
+
+
+def test_a_store_at_rest_is_left_alone(tmp_path, monkeypatch):
+    pair = SleepyPair(tmp_path, monkeypatch, 0)
+    for store in pair.stores:
+        store.ingest([call("a"), call("b", at=NOW + 0.5)], {})
+    pair.sweep()
+    pair.sweep()
+    before = pair.writes
+    for _ in range(20):
+        pair.sweep()
+    assert pair.writes == before
+    for store in pair.stores:
+        store.close()

@@ -66,3 +66,12 @@ def test_many_ask_for_one_pin(store):
         t.join()
     assert len(got) == 8
     assert len({p.adapter for p in got}) == 1
+
+
+def test_pins_are_counted_again_only_where_something_was_written(store, monkeypatch):
+    counted, count = [], store.pins.count
+    monkeypatch.setattr(store.pins, "count", lambda tx: counted.append(1) or count(tx))
+    for n in range(3):
+        store.pins.pin("-", f"e{n}", "m", "m@1", "live", NOW)
+        assert [store.pins.open() for _ in range(4)] == [{"m@1": n + 1}] * 4
+    assert len(counted) == (12 if store.shared else 3)

@@ -11,6 +11,7 @@ import logging
 import shutil
 import time
 
+from slipstream.backoff import rest
 from slipstream.contract import Adapter, AdapterState
 from slipstream_proxy.control.adapters.fleet import Fleet
 from slipstream_proxy.control.adapters.journal import AdapterJournal, ConcurrentChange
@@ -105,8 +106,7 @@ class Swapper:
             except Exception:
                 log.exception("swapping failed; trying again")
                 await asyncio.sleep(TICK)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), TICK)
+            await rest(TICK, wake)
 
     async def tick(self) -> None:
         """One look at what should be loaded and what is."""
@@ -122,7 +122,8 @@ class Swapper:
         self.publisher.publish()
         if self.fleet.up_to_date(self.grace):
             await self._unload()
-        await in_thread(self._forget_files)
+        if self._tidied != self._files_stand():
+            await in_thread(self._forget_files)
 
     async def _pins(self) -> None:
         """How many open episodes each adapter has. In a large store that is counted less often."""
@@ -222,10 +223,8 @@ class Swapper:
     def _forget_files(self) -> None:
         """Delete files of retired adapters beyond ``adapters.keep``, oldest first."""
         registry = self.registry
-        changes = registry.changes
-        keep = set(registry.keep()) | {n for e in self.engines.engines for n in e.loaded}
-        if self._tidied == (changes, frozenset(keep)):
-            return
+        tidied = self._files_stand()
+        keep = tidied[1]
         lives = [live for m in registry.models if (live := registry.of(m, S.LIVE))]
         rollback_targets = {back.name for live in lives if (back := registry.last_accepted(live))}
         rollback_targets |= {registry.best(m) for m in registry.models}
@@ -240,4 +239,9 @@ class Swapper:
                 continue
             shutil.rmtree(registry.files.folder(adapter), ignore_errors=True)
             log.info("%s: its files are deleted (adapters.keep = %d)", adapter.name, self.config.adapters.keep)
-        self._tidied = (changes, frozenset(keep))
+        self._tidied = tidied
+
+    def _files_stand(self) -> tuple[int, frozenset[str]]:
+        """The registry's changes, and the adapters that are needed: what there is to delete depends on them."""
+        loaded = {name for engine in self.engines.engines for name in engine.loaded}
+        return self.registry.changes, frozenset(loaded | set(self.registry.keep()))
