@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from slipstream_proxy.store.figures import Clocks, PacedFigure
+from slipstream_proxy.store.figures import Clocks, ExactFigure, PacedFigure
 
 
 class Clock:
@@ -77,3 +77,16 @@ def test_a_look_that_fails_is_tried_again():
             continue
         raise AssertionError
     assert figure.get("k", lambda: 5) == 5
+
+
+def test_an_exact_one_is_looked_up_once_for_each_stand_of_the_store():
+    figure: ExactFigure[int] = ExactFigure()
+    assert [figure.get(1, lambda: 10), figure.get(1, lambda: 11), figure.get(2, lambda: 12)] == [10, 10, 12]
+    assert [figure.get(None, lambda: 13), figure.get(None, lambda: 14), figure.get(2, lambda: 15)] == [13, 14, 12]
+
+
+def test_a_dear_one_of_a_store_that_stands_the_same_is_still_true():
+    clock = Clock()
+    figure: PacedFigure[int] = PacedFigure(clock)
+    assert [figure.get("k", lambda: 1, 7), figure.get("k", lambda: 2, 7), figure.get("k", lambda: 3, 8)] == [1, 1, 3]
+    assert [figure.get("k", lambda: 4, None), figure.get("k", lambda: 5, None)] == [4, 5]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.support.records import NOW, call, done, mutation, reward, rules, want
+from tests.support.records import NOW, call, done, group, mutation, reward, rules, want
 
 from slipstream.contract import GroupLeaseIn
 from slipstream_proxy.store.duckdb import DuckStore
@@ -119,7 +119,7 @@ def test_where_nobody_else_writes_orphans_are_searched_for_once(opened, url, mon
     assert store.rewards.acknowledge("-", "nobody", None, NOW) is None, "it has expired"
 
 
-SHORT = {"idle_timeout": 100, "orphan_ttl": 150, "group_max_age": 130}
+SHORT = {"idle_timeout": 100, "orphan_ttl": 150, "group_max_age": 130, "group_size": 3}
 EVERYTHING = """SELECT 'e', eid, state, idle::VARCHAR, grp FROM t_episodes
     UNION ALL SELECT 'g', id, state, n::VARCHAR, cause FROM t_groups
     UNION ALL SELECT 'b', state, count(*)::VARCHAR, NULL, NULL FROM t_batches GROUP BY state
@@ -172,6 +172,13 @@ class SleepyPair:
                 case _:
                     store.ingest(items, {})
 
+    def lease_some(self):
+        """The trainer takes a group, and is heard of no more."""
+        items = group(f"done{self.now:.0f}", 3, start=self.now, adapter="m@1")
+        for store in self.stores:
+            store.ingest(items, {})
+            assert store.batches.lease(want(seconds=70.0), {"m@1": 1}, 0, self.now) is not None
+
     def sweep(self):
         self.now += 1
         for store in self.stores:
@@ -192,6 +199,7 @@ def test_what_time_does_is_done_in_the_same_second_in_a_store_at_rest(tmp_path, 
         for _ in range(pair.random.randrange(3, 25)):
             pair.work()
             pair.sweep()
+        pair.lease_some()
         for _ in range(180):
             pair.sweep()
             pair.check()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import contextmanager
 
 import pytest
 from tests.support.records import NOW, call, done, group, mutation, reward, want
 
 from slipstream.contract import BatchAck, GroupLeaseIn, Score, ScoresIn
+from slipstream_proxy.store import figures
+from slipstream_proxy.store.statistics import StoreStatistics
 from slipstream_proxy.store.tallies import MOST_ROWS, KeptCount
 from slipstream_proxy.store.values import EpisodeFilter
 
@@ -23,6 +26,25 @@ def check(store):
         assert kept[key].y == pytest.approx(tally.y, abs=1e-6), key
         if tally.low is not None:
             assert kept[key].low <= tally.low and kept[key].high >= tally.high, "a forgotten one may be the first"
+
+
+def check_figures(store, now):
+    """What status and metrics get is what somebody finds who has not looked before, and what the rows say."""
+    found = store.statistics
+    fresh = StoreStatistics(store.db, store.rules, found.pace, store.tallies, store.rewards)
+    assert found.counts(now) == fresh.counts(now)
+    funnel = found.funnel("judge", now)
+    assert funnel == fresh.funnel("judge", now)
+    assert found.success_by_adapter() == fresh.success_by_adapter()
+    assert found.rewards_by_source() == fresh.rewards_by_source()
+    sql = """SELECT adapter, count(*), avg(reward), coalesce(var_samp(reward), 0) FROM t_episodes
+        WHERE split = 'train' AND state <> 'deleted' AND reward IS NOT NULL AND adapter LIKE 'm@%' GROUP BY 1 ORDER BY 1"""
+    with store.db.read() as tx:
+        rows = tx.all(sql)
+    told = [(f"m@{s.version}", s.n, s.mean, s.variance) for s in funnel.standing if s.version]
+    assert [t[:2] for t in told] == [r[:2] for r in rows]
+    for mine, theirs in zip(told, rows, strict=True):
+        assert mine[2:] == pytest.approx(theirs[2:], abs=1e-6)
 
 
 class Life:
@@ -86,13 +108,41 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_kept_is_counted_after_anything(store, seed):
+def test_kept_is_counted_after_anything(store, seed, monkeypatch):
+    monkeypatch.setattr(figures, "CHEAP", float("inf"))
     life = Life(store, seed)
     for n in range(40):
         life.step()
+        check_figures(store, life.now)
         if n % 4 == 0:
             check(store)
     check(store)
+
+
+def test_figures_are_looked_up_once_while_nothing_is_written(store, monkeypatch):
+    store.ingest([*group("t1"), call("b", adapter="m@1")], {})
+    asked = []
+    read = store.db.read
+
+    def ask():
+        asked.clear()
+        store.statistics.funnel("judge", NOW)
+        store.statistics.counts(NOW)
+        return len(asked)
+
+    @contextmanager
+    def noted():
+        with read() as tx:
+            all_ = tx.all
+            tx.all = lambda *args: asked.append(args[0]) or all_(*args)
+            yield tx
+
+    monkeypatch.setattr(store.db, "read", noted)
+    first = ask()
+    assert first > 8
+    assert ask() == (first if store.shared else 0)
+    store.ingest([reward("b", 0.5)], {})
+    assert ask() > 8
 
 
 def test_a_batch_that_fails_leaves_no_trace_and_another_program_finds_the_same(opened):
