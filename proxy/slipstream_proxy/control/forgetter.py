@@ -53,7 +53,10 @@ class Forgetter:
         self._tasks = [asyncio.create_task(self._run(), name="forgetting")]
 
     async def stop(self) -> None:
+        """A rewriting that is under way is given up: the next start begins it again."""
         await end(self._tasks)
+        if self.stores.current is not None:
+            await in_thread(self.stores.current.give_up)
 
     def told(self, gone: Forgotten) -> None:
         """These were forgotten just now."""

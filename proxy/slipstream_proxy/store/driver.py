@@ -104,6 +104,9 @@ class Driver(Protocol):
         Others read and write meanwhile. Raises ``StoreError`` when it can't be done now.
         """
 
+    def give_up(self) -> None:
+        """A rewriting that is under way ends soon and leaves everything as it was; none begins any more."""
+
     def free_share(self) -> float:
         """The share of the database's file that is empty; 0 where a server manages its files."""
 

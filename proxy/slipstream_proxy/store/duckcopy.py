@@ -13,7 +13,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -64,8 +64,7 @@ class WriteLog:
         self._done: list[list[Write]] = []
         self._lock = threading.Lock()
         self.rows = 0
-        self.over = False
-        """It was too much, or the file was closed meanwhile: what is copied is of no use."""
+        self._over = threading.Event()
 
     def add(self, written: list[Write]) -> None:
         if not written or self.over:
@@ -77,9 +76,18 @@ class WriteLog:
         with self._lock:
             self._done.append(written)
 
+    @property
+    def over(self) -> bool:
+        """It was too much, or the file was closed meanwhile: what is copied is of no use."""
+        return self._over.is_set()
+
     def give_up(self) -> None:
-        self.over = True
+        self._over.set()
         self._done = []
+
+    def rest(self, seconds: float) -> None:
+        """Sleep, unless it is over."""
+        self._over.wait(seconds)
 
     def take(self) -> list[list[Write]]:
         with self._lock:
@@ -152,6 +160,9 @@ def copy_anew(source: OpenFile, config: dict[str, str]) -> None:
             _catch_up(to, written)
             _swap(source, to, new, written)
         finally:
+            if written.over:
+                with suppress(duckdb.Error):  # closing would write what nobody wants
+                    to.execute("PRAGMA disable_checkpoint_on_shutdown")
             to.close()
     finally:
         source.end_copy()
@@ -190,8 +201,8 @@ def _copy_tables(cursor: duckdb.DuckDBPyConnection, to: duckdb.DuckDBPyConnectio
             to.register("part", pa.Table.from_batches([batch]))
             to.execute(f"INSERT INTO {name} SELECT * FROM part")
             to.unregister("part")
+            written.rest(REST * (time.monotonic() - started))
             _go_on(written)
-            time.sleep(REST * (time.monotonic() - started))
     for (sql,) in (*indexes, *views):
         to.execute(sql)
         _go_on(written)

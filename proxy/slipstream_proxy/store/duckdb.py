@@ -56,6 +56,7 @@ class DuckDriver:
         self._local = threading.local()
         self._seq: int | None = None
         self._changes = 0
+        self._given_up = False
         self._log: WriteLog | None = None
         """Notes what is written while the file is copied; None: it is not being copied."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -244,6 +245,11 @@ class DuckDriver:
         """Copy everything to a new file that takes this one's place: freed blocks of a file keep their bytes."""
         copy_anew(self, self._config)
 
+    def give_up(self) -> None:
+        self._given_up = True
+        if (written := self._log) is not None:
+            written.give_up()
+
     def free_share(self) -> float:
         """The share of the file's blocks that are free."""
         with self.read() as tx:
@@ -255,8 +261,8 @@ class DuckDriver:
         with self._writing:
             with self._idle:
                 self._idle.wait_for(lambda: not self._closing)
-                if self._con is None or self._ended:
-                    raise StoreError(f"{self.path} is not open")
+                if self._con is None or self._ended or self._given_up:
+                    raise StoreError(f"{self.path} is not open for a rewriting")
                 cursor = self._con.cursor()
                 self._users += 1
             cursor.begin()

@@ -48,6 +48,34 @@ OTHERS = """SELECT l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a 
 """Transactions of others that may look at an older state. One that waits for a lock looks anew when it has it."""
 
 
+class Rewriting:
+    """Lets a thread end the rewriting that another one is at."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self._at: Connection | None = None
+        """Its connection, while a statement of it may be cut off."""
+
+    @contextlib.contextmanager
+    def by(self, one: Connection) -> Iterator[None]:
+        self._at = one
+        try:
+            yield
+        finally:
+            self._at = None
+
+    def go_on(self) -> None:
+        """Raises ``StoreError`` if it is over."""
+        if self.over:
+            raise StoreError("the store was closed while it was rewritten")
+
+    def give_up(self) -> None:
+        """It ends soon and leaves everything as it was; none begins any more."""
+        self.over = True
+        if (at := self._at) is not None:
+            at.cancel()
+
+
 class CopiedTable(NamedTuple):
     """Names in one table's rewriting, as they stand in SQL. ``name``: of the table, without its schema."""
 
@@ -65,7 +93,7 @@ class CopiedTable(NamedTuple):
         return pgsql.SQL(text).format(**names).as_bytes(None)
 
 
-def copy_tables(one: Connection, two: Connection, tables: list[str]) -> None:
+def copy_tables(one: Connection, two: Connection, tables: list[str], rewriting: Rewriting) -> None:
     """Rewrite each. Two connections without a transaction. Raises ``StoreError`` when it can't be done now."""
     if not one.execute("SELECT pg_try_advisory_lock(%s)", (REWRITING,)).fetchall()[0][0]:
         raise StoreError("another proxy rewrites its tables just now")
@@ -75,7 +103,10 @@ def copy_tables(one: Connection, two: Connection, tables: list[str]) -> None:
         for table in tables:
             if one.execute("SELECT to_regclass(%s)", (f"{namespace}.{table}",)).fetchall()[0][0] is not None:
                 key = "id" if table.startswith("t_calls_") else schema.PRIMARY[table]
-                _copy(one, two, CopiedTable(namespace, table, key))
+                with rewriting.by(one):
+                    _copy(one, two, CopiedTable(namespace, table, key), rewriting)
+    except psycopg.errors.QueryCanceled as e:
+        raise StoreError(f"the rewriting was cut off: {str(e).splitlines()[0]}") from e
     except psycopg.errors.LockNotAvailable as e:
         raise StoreError(f"a table is in use: it is rewritten later ({str(e).splitlines()[0]})") from e
     finally:
@@ -102,7 +133,8 @@ def _waiting(one: Connection, seconds: float) -> Iterator[None]:
         yield
 
 
-def _copy(one: Connection, two: Connection, copied: CopiedTable) -> None:
+def _copy(one: Connection, two: Connection, copied: CopiedTable, rewriting: Rewriting) -> None:
+    rewriting.go_on()
     with _waiting(one, WRITERS_WAIT):
         one.execute(copied.sql("CREATE TABLE {new} (LIKE {table} INCLUDING DEFAULTS INCLUDING STORAGE)"))
         one.execute(copied.sql("CREATE TABLE {noted} (n BIGSERIAL PRIMARY KEY, k TEXT)"))
@@ -115,13 +147,16 @@ def _copy(one: Connection, two: Connection, copied: CopiedTable) -> None:
             copied.sql("""CREATE TRIGGER {trigger} AFTER INSERT OR UPDATE OR DELETE ON {table}
             FOR EACH ROW EXECUTE FUNCTION {note}()""")
         )
+    rewriting.go_on()
     one.execute(copied.sql("INSERT INTO {new} SELECT * FROM {table}"))
     indexes = _make_indexes(one, copied)
     for _ in range(ROUNDS):
+        rewriting.go_on()
         if _again(one, copied) <= LITTLE:
             break
     _check(one, copied)
     for _ in range(SWAP_TRIES):
+        rewriting.go_on()
         try:
             if _swap(one, two, copied, indexes):
                 return

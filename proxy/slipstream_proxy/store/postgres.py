@@ -18,7 +18,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from slipstream.contract import SqlResult
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.driver import QueryError, Row, StoreError
-from slipstream_proxy.store.pgcopy import SERIAL, copy_tables
+from slipstream_proxy.store.pgcopy import SERIAL, Rewriting, copy_tables
 from slipstream_proxy.store.queries import bare, check
 from slipstream_proxy.store.sqlstore import Store
 from slipstream_proxy.store.user_query import BoundedQuery, QueryRequest
@@ -108,6 +108,7 @@ class PostgresDriver:
             self._pool.close()
             raise StoreError(f"PostgreSQL cannot be reached: {str(e).strip().splitlines()[0]}") from e
         self._reader = False
+        self._rewriting = Rewriting()
         with self.write() as tx:
             tx.run("CREATE SEQUENCE IF NOT EXISTS slipstream_seq")
 
@@ -160,12 +161,15 @@ class PostgresDriver:
     def rewrite(self, tables: Sequence[str]) -> None:
         """By copies that take their places (``pgcopy``)."""
         with self._pool.connection() as con, self._pool.connection() as other:
-            copy_tables(con, other, list(tables))
+            copy_tables(con, other, list(tables), self._rewriting)
             # Pages of the old files may still stand in the log: the oldest segments are used again from here on.
             try:
                 con.execute("CHECKPOINT")
             except psycopg.errors.InsufficientPrivilege:
                 log.debug("not allowed to CHECKPOINT: the server will in its own time")
+
+    def give_up(self) -> None:
+        self._rewriting.give_up()
 
     def free_share(self) -> float:
         """PostgreSQL's own vacuum uses free pages again."""

@@ -164,6 +164,10 @@ class Store:
             self._deletion.rewrite(waiting)
         return waiting
 
+    def give_up(self) -> None:
+        """A rewriting that is under way ends soon and leaves everything as it was; none begins any more."""
+        self.db.give_up()
+
     def erased(self, done: Collection[Erasing]) -> None:
         """Nor does anything else (the spool, archives) hold these."""
         self._deletion.erased(done)

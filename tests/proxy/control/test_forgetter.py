@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 
 import pytest
+from tests.support.plane import until
 
 from slipstream_proxy.control import forgetter
+from slipstream_proxy.control.worker import ControlPlane
+from slipstream_proxy.store import duckcopy
 from slipstream_proxy.store.driver import StoreError
 
 
@@ -103,6 +107,38 @@ async def test_a_restart_goes_on_with_it(make_plane, monkeypatch):
     assert holding(plane, "SECRET-kept")
 
 
+async def test_a_stop_does_not_wait_for_it(make_plane, monkeypatch):
+    """The copy rests for an hour after its first rows."""
+    plane = await make_plane()
+    await filled(plane, "gone", "kept")
+    folder = plane.config.root
+    with monkeypatch.context() as m:
+        m.setattr(duckcopy, "REST", 1e6)
+        await plane.ask("DELETE", "/episodes/gone")
+        await until((folder / "slipstream.duckdb.rewrite").exists)
+        began = time.monotonic()
+        await plane.stop()
+        assert time.monotonic() - began < 10.0
+    assert not list(folder.glob("*.rewrite*"))
+    plane.control = ControlPlane(plane.config)
+    await plane.start()
+    await until_erased(plane)
+    assert holding(plane, "SECRET-gone") == []
+    assert (await plane.seen("kept"))["calls"] == 1
+
+
+async def test_none_begins_once_it_was_given_up(make_plane):
+    plane = await make_plane()
+    await filled(plane, "gone")
+    await plane.ask("DELETE", "/episodes/gone")
+    plane.deps.store.give_up()
+    with pytest.raises(StoreError):
+        await asyncio.to_thread(plane.deps.store.rewrite)
+    await plane.again()
+    await until_erased(plane)
+    assert holding(plane, "SECRET-gone") == []
+
+
 async def test_a_failure_is_told_and_tried_again(make_plane, monkeypatch):
     monkeypatch.setattr(forgetter, "AGAIN", 0.3)
     plane = await make_plane()
@@ -140,7 +176,7 @@ async def test_days_that_are_dropped_give_their_room_back(make_plane, monkeypatc
     for look in range(400):
         if look % 40 == 0:
             plane.control.sweeper.next_retention = 0.0
-            await plane.control.sweeper._retention()
+            await plane.control.sweeper._retention(plane.deps.now())
         if not plane.deps.forgetter.shrink and path.stat().st_size < before:
             break
         await asyncio.sleep(0.05)

@@ -42,6 +42,7 @@ async def test_a_jump_of_the_clock_makes_nothing_expire(make_plane, jump):
         body = {"value": 0.5} if path == "rewards" else None
         assert (await plane.ask("POST", f"/episodes/late/{path}", body))[0] == 200
     sweeps = _sweeps(plane)
+    await until(lambda: sweeps)  # the clock was right once
     right = plane.deps.now
     plane.deps.now = lambda: right() + jump
     plane.control.sweeper.next_retention = 0.0

@@ -230,3 +230,36 @@ def test_one_proxy_at_a_time(url, store):
         with pytest.raises(StoreError, match="another proxy"):
             store.rewrite()
     assert [e.episode for e in store.rewrite()] == ["a"]
+
+
+def test_it_is_given_up(store, url, monkeypatch):
+    """Somebody reads an older state for as long as it lasts, so that no copy takes a table's place."""
+    monkeypatch.setattr(pgcopy, "READERS_WAIT", 0.1)
+    for name in ("a", "b"):
+        store.ingest([call(name, done=True), reward(name)], {})
+    store.forget([("-", "a")], NOW)
+    before, failed = shape(store), []
+
+    def rewrite():
+        try:
+            store.rewrite()
+        except StoreError as e:
+            failed.append(e)
+
+    with psycopg.connect(url) as reader:
+        reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT count(*) FROM t_episodes")
+        thread = threading.Thread(target=rewrite)
+        thread.start()
+        time.sleep(1.0)
+        began = time.monotonic()
+        store.give_up()
+        thread.join(30)
+        assert time.monotonic() - began < 10 and len(failed) == 1
+        with pytest.raises(StoreError):
+            store.rewrite()
+    assert (shape(store), left_over(store)) == (before, [])
+    again = PostgresStore(url, rules())
+    assert [e.episode for e in again.rewrite()] == ["a"]
+    assert again.episodes.get("-", "b").calls == 1
+    again.close()
