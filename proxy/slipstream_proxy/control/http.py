@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 AUTH_HEADER = "x-slipstream-auth"
 """Set by the data plane after it has checked the key; the socket is readable by its owner only, so it is trusted."""
-M = TypeVar("M", bound=BaseModel)
+F = TypeVar("F")
 JSON = "application/json"
 INFERENCE, REWARD, GRADE, JUDGE, TRAINER, ADMIN = "inference", "reward", "grade", "judge", "trainer", "admin"
 VIEWER = "viewer"
@@ -81,13 +81,14 @@ class Ctx:
 
     def owner(self, named: str | None) -> str:
         """The key whose episode is meant: one's own; an admin may name another's."""
-        if named is None or named == self.caller.key:
-            return self.caller.key
-        if not self.caller.admin:
-            raise Problem(
-                403, "only an admin key may name another key's episode", field="query.key", fix="leave ?key= out"
-            )
-        return named
+        if named is not None and named != self.caller.key and not self.caller.admin:
+            text = "only an admin key may name another key's episode"
+            raise Problem(403, text, field="query.key", fix="leave ?key= out")
+        return self.caller.key if named is None else named
+
+    def visible(self, named: str | None = None) -> str | None:
+        """The key whose episodes may be read: ``owner``'s, or for who sees all the one that is named (None: any)."""
+        return named if self.caller.sees_all else self.owner(named)
 
 
 Handler = Callable[[Ctx], Awaitable[web.StreamResponse]]
@@ -155,6 +156,15 @@ def reply(model: BaseModel, status: int = 200) -> web.Response:
     return web.Response(body=json_of(model), status=status, content_type=JSON)
 
 
+async def paged(ctx: Ctx, read: Callable[[F], BaseModel], wanted: F) -> web.Response:
+    """A page of what the store holds. Raises ``Problem`` 404 for a cursor that no page gave."""
+    try:
+        return reply(await ctx.deps.ask(read, wanted))
+    except ValueError as e:
+        fix = "pass `next` of the page before as it is"
+        raise Problem(404, f"no such page: {e}", field="query.cursor", fix=fix) from e
+
+
 def problem_response(p: Problem) -> web.Response:
     body = Error(error=Error.Detail(type=p.type, message=p.message, field=p.field, fix=p.fix))
     return web.Response(body=json_of(body), status=p.status, content_type=JSON, headers=p.headers)
@@ -179,11 +189,8 @@ def explain(error: ValidationError, place: str, kind: type[BaseModel]) -> Proble
 def caller_of(request: web.Request) -> Caller:
     raw = request.headers.get(AUTH_HEADER)
     if raw is None:
-        raise Problem(
-            401,
-            "no caller: the control plane is asked through the proxy",
-            fix="send your request to the proxy's port, with its API key",
-        )
+        fix = "send your request to the proxy's port, with its API key"
+        raise Problem(401, "no caller: the control plane is asked through the proxy", fix=fix)
     try:
         read = json.loads(raw)
         return Caller(str(read["key"]), frozenset(str(s) for s in read["scopes"]))
@@ -254,12 +261,8 @@ async def read_body(request: web.Request, route: Route) -> BaseModel | None:
     except Problem as p:
         # a body that reads as JSON counts as JSON, whatever its type: curl calls all bodies forms unless told otherwise
         if p.status == 400 and not _is_json(request.content_type):
-            raise Problem(
-                415,
-                f"content-type {request.content_type} is not taken here, and the body does not read as JSON",
-                field="header.content-type",
-                fix=f"send a JSON object as {JSON}",
-            ) from p
+            text = f"content-type {request.content_type} is not taken here, and the body does not read as JSON"
+            raise Problem(415, text, field="header.content-type", fix=f"send a JSON object as {JSON}") from p
         raise
 
 
@@ -272,12 +275,8 @@ async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamR
     caller = caller_of(request)
     if not caller.may(route.scopes):
         need = " or ".join(dict.fromkeys((*route.scopes, ADMIN)))
-        raise Problem(
-            403,
-            f"the key lacks the scope for {request.method} {request.path}",
-            field="header.authorization",
-            fix=f"use a key with {need}",
-        )
+        text = f"the key lacks the scope for {request.method} {request.path}"
+        raise Problem(403, text, field="header.authorization", fix=f"use a key with {need}")
     plain, tags = _one_by_one(request, route)
     kind = route.query or Query
     try:

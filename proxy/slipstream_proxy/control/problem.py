@@ -39,8 +39,3 @@ TYPES = {
     500: "internal",
     503: "unavailable",
 }
-
-
-def no_such_page(e: ValueError) -> Problem:
-    """A cursor that no page gave."""
-    return Problem(404, f"no such page: {e}", field="query.cursor", fix="pass `next` of the page before as it is")

@@ -10,8 +10,8 @@ from pydantic import Field, StringConstraints
 
 from slipstream import contract as c
 from slipstream_proxy.control import export
-from slipstream_proxy.control.http import ADMIN, INFERENCE, JSON, REWARD, Ctx, Query, Routes, json_of, reply
-from slipstream_proxy.control.problem import Problem, no_such_page
+from slipstream_proxy.control.http import ADMIN, INFERENCE, JSON, REWARD, Ctx, Query, Routes, json_of, paged, reply
+from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.store.call_page import PAGE_CALLS, CallPage
 from slipstream_proxy.store.values import EpisodeFilter, Forgotten, Name
@@ -24,20 +24,21 @@ FORM = (
 )
 TOGETHER = 100
 """Episodes that are forgotten in one transaction."""
-CURSOR = r"^[\x21-\x7e]+$"
 TAG_PAIR = r"^[^:]"
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
+KeyId = Annotated[str, Field(max_length=64, pattern="^[A-Za-z0-9_-]+$")]
+Label = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]+$")]
+"""The name of a model or an adapter, or what else a filter is to equal."""
+Cursor = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[\x21-\x7e]+$")]
 
 
 class FilterQuery(Query):
-    key: str | None = Field(
-        None, max_length=64, pattern="^[A-Za-z0-9_-]+$", description="Another key's episodes (admin)."
-    )
+    key: KeyId | None = Field(None, description="Another key's episodes (admin).")
     task: c.Asked | None = Field(None, description="Any text, as the calls were tagged with it.")
     split: Literal["train", "eval"] | None = None
-    adapter: str | None = Field(None, min_length=1, max_length=200, pattern=r"^[^\x00]+$")
+    adapter: Label | None = None
     state: c.EpisodeState | None = None
-    model: str | None = Field(None, min_length=1, max_length=200, pattern=r"^[^\x00]+$")
+    model: Label | None = None
     reward_min: Number | None = None
     reward_max: Number | None = None
     since: Number | None = Field(None, description="Started at or after, seconds since the epoch.")
@@ -64,9 +65,7 @@ PLAIN = {"task", "split", "adapter", "model", "reward_min", "reward_max", "since
 
 
 class EpisodesQuery(FilterQuery):
-    cursor: str | None = Field(
-        None, min_length=1, max_length=1000, pattern=CURSOR, description="`next` of the page before."
-    )
+    cursor: Cursor | None = Field(None, description="`next` of the page before.")
     limit: int = Field(50, ge=1, le=1000)
     patience: float = Field(
         1.0,
@@ -88,12 +87,7 @@ class ExportQuery(FilterQuery):
 
 
 class KeyQuery(Query):
-    key: str | None = Field(
-        None,
-        max_length=64,
-        pattern="^[A-Za-z0-9_-]+$",
-        description="The episode's key, when it is another one's (admin).",
-    )
+    key: KeyId | None = Field(None, description="The episode's key, when it is another one's (admin).")
 
 
 class EpisodeQuery(KeyQuery):
@@ -128,13 +122,12 @@ def wanted(ctx: Ctx, query: FilterQuery, **more: Any) -> EpisodeFilter:
         least, most = getattr(query, low), getattr(query, high)
         if least is not None and most is not None and least > most:
             raise Problem(422, f"query.{low}: {least} is above {high}", field=f"query.{low}", fix="swap the two")
-    key = query.key if ctx.caller.sees_all else ctx.owner(query.key)
     tags = {c.name_of(name): c.tag_text(value) for name, value in ctx.tags.items()}
     name, value = pair_of(query.tag)
     if value and tags.get(name, value) != value:
         raise Problem(422, f"query.tag: query.tag.{name} says otherwise", field="query.tag", fix="give it once")
     return EpisodeFilter(
-        key=key,
+        key=ctx.visible(query.key),
         state=query.state.value if query.state else None,
         tags=tags | ({name: value} if value else {}),
         tagged=[name] if name and not value else [],
@@ -150,21 +143,15 @@ ROUTES = Routes()
 async def list_episodes(ctx: Ctx) -> web.StreamResponse:
     """List and filter episodes, newest first."""
     q: EpisodesQuery = ctx.query
-    try:
-        page = await ctx.deps.ask(
-            ctx.deps.store.episodes.page, wanted(ctx, q, cursor=q.cursor, limit=q.limit, patience=q.patience)
-        )
-    except ValueError as e:
-        raise no_such_page(e) from e
-    return reply(page)
+    which = wanted(ctx, q, cursor=q.cursor, limit=q.limit, patience=q.patience)
+    return await paged(ctx, ctx.deps.store.episodes.page, which)
 
 
 @ROUTES.add("GET", EPISODE, query=EpisodeQuery, result=c.EpisodeDetail, errors=(404,))
 async def get_episode(ctx: Ctx) -> web.StreamResponse:
     """One episode: calls, rewards, adapter, lineage."""
     q: EpisodeQuery = ctx.query
-    key = q.key if ctx.caller.sees_all else ctx.owner(q.key)
-    page = CallPage(q.form, q.calls_from, q.calls)
+    key, page = ctx.visible(q.key), CallPage(q.form, q.calls_from, q.calls)
     found = await ctx.deps.ask(ctx.deps.store.episodes.get, key, episode_of(ctx), tokens=q.tokens, page=page)
     if found is None:
         raise _unknown(ctx)

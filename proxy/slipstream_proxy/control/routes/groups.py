@@ -8,49 +8,42 @@ from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import Ctx, Query, Routes, reply
-from slipstream_proxy.control.problem import Problem, no_such_page
-from slipstream_proxy.control.routes.episodes import CURSOR
+from slipstream_proxy.control.http import Ctx, Query, Routes, paged, reply
+from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.routes.episodes import Cursor, KeyId, Label
 from slipstream_proxy.control.token_text import TokenTexts
 from slipstream_proxy.store.call_tokens import StoredTokens
-from slipstream_proxy.store.codec import Floats, Ids
+from slipstream_proxy.store.codec import Floats
 from slipstream_proxy.store.group_pages import BatchFilter, GroupFilter
 
 ID = "[A-Za-z0-9._~-]{1,160}"
 NOT_A_VERB = "(?!lease$|parked$)"
 """Paths beside those of groups and batches."""
-NAME = r"^[^\x00]+$"
 GroupState = Literal[
     "forming", "waiting_reward", "ready", "leased", "trained", "skipped", "stale", "dropped", "eval", "window"
 ]
 
 
 class PageQuery(Query):
-    cursor: str | None = Field(
-        None, min_length=1, max_length=1000, pattern=CURSOR, description="`next` of the page before."
-    )
+    cursor: Cursor | None = Field(None, description="`next` of the page before.")
     limit: int = Field(50, ge=1, le=500)
 
 
 class GroupsQuery(PageQuery):
-    key: str | None = Field(
-        None, max_length=64, pattern="^[A-Za-z0-9_-]+$", description="Another key's (admin, viewer)."
-    )
+    key: KeyId | None = Field(None, description="Another key's (admin, viewer).")
     task: c.Asked | None = None
-    model: str | None = Field(None, min_length=1, max_length=200, pattern=NAME)
+    model: Label | None = None
     split: Literal["train", "eval"] | None = None
     state: GroupState | None = None
     kind: Literal["task", "like", "window"] | None = None
     batch: c.Id | None = Field(None, description="Groups that were in this batch.")
-    adapter: str | None = Field(
-        None, min_length=1, max_length=200, pattern=NAME, description="That one of its runs is of, or that came of it."
-    )
+    adapter: Label | None = Field(None, description="That one of its runs is of, or that came of it.")
 
 
 class BatchesQuery(PageQuery):
-    model: str | None = Field(None, min_length=1, max_length=200, pattern=NAME)
+    model: Label | None = None
     state: Literal["leased", "trained", "skipped", "released", "expired"] | None = None
-    adapter: str | None = Field(None, min_length=1, max_length=200, pattern=NAME, description="What came of it.")
+    adapter: Label | None = Field(None, description="What came of it.")
     step: int | None = Field(None, ge=0, le=2**31 - 1)
 
 
@@ -66,19 +59,14 @@ ROUTES = Routes()
 async def list_groups(ctx: Ctx) -> web.StreamResponse:
     """Groups, newest first: runs of a task that are compared."""
     q: GroupsQuery = ctx.query
-    key = q.key if ctx.caller.sees_all else ctx.owner(q.key)
-    fields = q.model_dump(exclude={"key"})
-    try:
-        return reply(await ctx.deps.ask(ctx.deps.store.reports.groups.page, GroupFilter(key=key, **fields)))
-    except ValueError as e:
-        raise no_such_page(e) from e
+    wanted = GroupFilter(**q.model_dump(exclude={"key"}), key=ctx.visible(q.key))
+    return await paged(ctx, ctx.deps.store.reports.groups.page, wanted)
 
 
 @ROUTES.add("GET", "/groups/{group:" + NOT_A_VERB + ID + "}", result=c.GroupDetail)
 async def get_group(ctx: Ctx) -> web.StreamResponse:
     """One group: its runs side by side, rewards, advantages, judgements with votes, and its batches."""
-    key = None if ctx.caller.sees_all else ctx.caller.key
-    found = await ctx.deps.ask(ctx.deps.store.reports.groups.get, key, ctx.path("group"))
+    found = await ctx.deps.ask(ctx.deps.store.reports.groups.get, ctx.visible(), ctx.path("group"))
     if found is None:
         raise Problem(404, f"no group {ctx.path('group')}", field="path.group", fix="list them with GET groups")
     return reply(found)
@@ -87,11 +75,7 @@ async def get_group(ctx: Ctx) -> web.StreamResponse:
 @ROUTES.add("GET", "/batches", query=BatchesQuery, result=c.BatchPage, errors=(404,))
 async def list_batches(ctx: Ctx) -> web.StreamResponse:
     """Batches, newest first: groups that the trainer leased together, and the step and adapter that came of them."""
-    q: BatchesQuery = ctx.query
-    try:
-        return reply(await ctx.deps.ask(ctx.deps.store.reports.groups.batch_page, BatchFilter(**q.model_dump())))
-    except ValueError as e:
-        raise no_such_page(e) from e
+    return await paged(ctx, ctx.deps.store.reports.groups.batch_page, BatchFilter(**ctx.query.model_dump()))
 
 
 @ROUTES.add("GET", "/batches/{batch:" + NOT_A_VERB + ID + "}", result=c.BatchDetail)
@@ -118,13 +102,13 @@ def why_masked(stored: StoredTokens) -> str | None:
     return None
 
 
-def _sampled(
-    ids: Ids,
-    logprobs: Floats,
-    gaps: Floats | None,
+def _tokens(
+    ids: list[int],
     texts: list[str] | None,
     masked: str | None,
-    advantage: float | None,
+    advantage: float | None = None,
+    logprobs: Floats | None = None,
+    gaps: Floats | None = None,
 ) -> list[c.Token]:
     if gaps is not None and len(gaps) != len(ids):
         gaps = None
@@ -132,13 +116,13 @@ def _sampled(
         c.Token(
             id=token,
             text=texts[i] if texts is not None else None,
-            logprob=float(logprobs[i]) if i < len(logprobs) else None,
+            logprob=float(logprobs[i]) if logprobs is not None and i < len(logprobs) else None,
             trained=masked is None,
             masked=masked,
             advantage=advantage,
             gap=float(f"{gaps[i]:.4g}") if gaps is not None else None,
         )
-        for i, token in enumerate(ids.tolist())
+        for i, token in enumerate(ids)
     ]
 
 
@@ -149,8 +133,7 @@ async def get_tokens(ctx: Ctx) -> web.StreamResponse:
     Prompts are never trained on: the tokens of replies in them count in the calls that sampled them.
     """
     deps, q = ctx.deps, ctx.query
-    key = None if ctx.caller.sees_all else ctx.caller.key
-    stored = await deps.ask(deps.store.reports.tokens.get, key, ctx.path("call"))
+    stored = await deps.ask(deps.store.reports.tokens.get, ctx.visible(), ctx.path("call"))
     if stored is None:
         raise Problem(404, f"no call {ctx.path('call')}", field="path.call", fix="find it with GET episodes?q=<call>")
     ep, row = stored.ep, stored.call
@@ -172,11 +155,11 @@ async def get_tokens(ctx: Ctx) -> web.StreamResponse:
         adapter=row.adapter,
         trainable=row.trainable,
         untrainable_reason=row.reason,
-        prompt=_prompt(lists[0], texts[0]),
+        prompt=_tokens(lists[0], texts[0], "prompt"),
         prompt_left_out=len(stored.prompt) - len(prompt),
         choices=[
-            _sampled(ids, logprobs, stored.gaps.get(n), text, masked, advantage)
-            for n, ((ids, logprobs), text) in enumerate(zip(stored.choices, texts[1:], strict=True))
+            _tokens(ids, text, masked, advantage, logprobs, stored.gaps.get(n))
+            for n, ((_, logprobs), ids, text) in enumerate(zip(stored.choices, lists[1:], texts[1:], strict=True))
         ],
         tokenizer=said.source,
         no_text=said.why if said.texts is None else None,
@@ -187,10 +170,3 @@ async def get_tokens(ctx: Ctx) -> web.StreamResponse:
         gap_max=gaps[1],
     )
     return reply(found)
-
-
-def _prompt(ids: list[int], texts: list[str] | None) -> list[c.Token]:
-    return [
-        c.Token(id=token, text=texts[i] if texts is not None else None, trained=False, masked="prompt")
-        for i, token in enumerate(ids)
-    ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
 from slipstream_proxy.control.http import Ctx, Query, Routes, reply
-from slipstream_proxy.control.routes.episodes import Number, pair_of
+from slipstream_proxy.control.routes.episodes import KeyId, Label, Number, pair_of
 from slipstream_proxy.store.learning import LearningFilter
 
 
@@ -20,22 +20,16 @@ class LearningQuery(Query):
         pattern=r"^(task|split|arm|tag\.[A-Za-z0-9._-]{1,128})$",
         description="A series for each `task`, `split`, `arm` or value of a tag (`tag.<name>`).",
     )
-    key: str | None = Field(
-        None, max_length=64, pattern="^[A-Za-z0-9_-]+$", description="Another key's (admin, viewer)."
-    )
-    model: str | None = Field(None, min_length=1, max_length=200, pattern=r"^[^\x00]+$")
+    key: KeyId | None = Field(None, description="Another key's (admin, viewer).")
+    model: Label | None = None
     task: c.Asked | None = None
     split: Literal["train", "eval"] | None = None
     arm: Literal["live", "control", "best", "candidate"] | None = None
     tag: str | None = Field(None, pattern=r"^[^:]+:[\s\S]", max_length=c.IN_A_URL, description="`name:value`.")
     since: Number | None = Field(None, description="Started at or after, seconds since the epoch.")
     until: Number | None = Field(None, description="Started before.")
-    bucket: float | None = Field(
-        None,
-        ge=1,
-        le=1e9,
-        allow_inf_nan=False,
-        description="Seconds of a span of time; left out: by the time there is.",
+    bucket: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] | None = Field(
+        None, description="Seconds of a span of time; left out: by the time there is."
     )
     success_from: Number = Field(0.5, description="A reward of this or more is a success.")
 
@@ -50,7 +44,7 @@ async def get_learning(ctx: Ctx) -> web.StreamResponse:
     name, value = pair_of(q.tag)
     wanted = LearningFilter(
         **q.model_dump(exclude={"tag", "key"}),
-        key=q.key if ctx.caller.sees_all else ctx.owner(q.key),
+        key=ctx.visible(q.key),
         tag=(name, value) if name else None,
     )
     return reply(await ctx.deps.ask(ctx.deps.store.reports.learning.read, wanted))

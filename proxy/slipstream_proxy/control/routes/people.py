@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
-from slipstream_proxy.control.http import ADMIN, GRADE, TRAINER, VIEWER, Ctx, Query, Routes, reply
-from slipstream_proxy.control.problem import no_such_page
-from slipstream_proxy.control.routes.episodes import CURSOR, Number
+from slipstream_proxy.control.http import ADMIN, GRADE, TRAINER, VIEWER, Ctx, Query, Routes, paged, reply
+from slipstream_proxy.control.routes.episodes import Cursor, KeyId, Label, Number
 from slipstream_proxy.store.audit import AuditFilter
 
-KeyName = Annotated[str, Field(max_length=64, pattern="^[A-Za-z0-9_-]+$")]
 SHOWN_KINDS = ("annotation", "pause", "resume", "promote", "rollback", "adapter", "refused", "live", "accept")
 
 
 class AuditQuery(Query):
-    key: KeyName | None = Field(None, description="Done with this API key.")
+    key: KeyId | None = Field(None, description="Done with this API key.")
     action: c.Tag | None = None
-    target: str | None = Field(None, min_length=1, max_length=200, pattern=r"^[^\x00]+$")
+    target: Label | None = None
     since: Number | None = Field(None, description="Seconds since the epoch.")
     until: Number | None = None
-    cursor: str | None = Field(
-        None, min_length=1, max_length=1000, pattern=CURSOR, description="`next` of the page before."
-    )
+    cursor: Cursor | None = Field(None, description="`next` of the page before.")
     limit: int = Field(100, ge=1, le=1000)
 
 
 class QueueQuery(Query):
-    key: KeyName | None = Field(None, description="Another key's episodes (admin, viewer).")
+    key: KeyId | None = Field(None, description="Another key's episodes (admin, viewer).")
     task: c.Asked | None = None
     split: Literal["train", "eval"] | None = None
-    adapter: str | None = Field(None, min_length=1, max_length=200, pattern=r"^[^\x00]+$")
+    adapter: Label | None = None
     limit: int = Field(20, ge=1, le=200)
 
 
@@ -49,20 +45,15 @@ ROUTES = Routes()
 @ROUTES.add("GET", "/audit", (VIEWER, ADMIN), AuditQuery, result=c.AuditPage, errors=(404,))
 async def get_audit(ctx: Ctx) -> web.StreamResponse:
     """Who promoted, rolled back, labelled, deleted, paused or made keys, the newest first."""
-    q: AuditQuery = ctx.query
-    try:
-        return reply(await ctx.deps.ask(ctx.deps.store.audit.page, AuditFilter(**q.model_dump())))
-    except ValueError as e:
-        raise no_such_page(e) from e
+    return await paged(ctx, ctx.deps.store.audit.page, AuditFilter(**ctx.query.model_dump()))
 
 
 @ROUTES.add("GET", "/labels/queue", query=QueueQuery, result=c.LabelCases)
 async def get_queue(ctx: Ctx) -> web.StreamResponse:
     """Finished episodes to label, the most uncertain first; label one with a reward of source `human`."""
     q: QueueQuery = ctx.query
-    key = q.key if ctx.caller.sees_all else ctx.owner(q.key)
     queue = ctx.deps.store.reports.labels
-    return reply(await ctx.deps.ask(queue.read, key, q.task, q.split, q.adapter, q.limit))
+    return reply(await ctx.deps.ask(queue.read, ctx.visible(q.key), q.task, q.split, q.adapter, q.limit))
 
 
 @ROUTES.add(
@@ -106,30 +97,22 @@ async def annotate(ctx: Ctx) -> web.StreamResponse:
     at = deps.now() if body.at is None else body.at
     event = c.Event(kind="annotation", at=at, data={"text": body.text, "by": _who(ctx)})
     await deps.mutate("event", event.model_dump(mode="json"))
-    return await get_annotations_of(ctx, AnnotationsQuery(since=event.at, limit=1))
+    return reply(await _annotations(ctx, AnnotationsQuery(since=event.at, limit=1)))
 
 
 @ROUTES.add("GET", "/annotations", query=AnnotationsQuery, result=c.Annotations)
 async def get_annotations(ctx: Ctx) -> web.StreamResponse:
     """Notes, pauses and changes of adapters, oldest first: marks for a time axis."""
-    return await get_annotations_of(ctx, ctx.query)
+    return reply(await _annotations(ctx, ctx.query))
 
 
-async def get_annotations_of(ctx: Ctx, q: AnnotationsQuery) -> web.StreamResponse:
+async def _annotations(ctx: Ctx, q: AnnotationsQuery) -> c.Annotations:
     events = await ctx.deps.ask(ctx.deps.store.events.within, SHOWN_KINDS, q.since, q.until, q.limit)
-    return reply(c.Annotations(annotations=[_annotation(e) for e in events]))
+    return c.Annotations(annotations=[_annotation(e) for e in events])
 
 
 def _annotation(event: c.Event) -> c.Annotation:
-    data = event.data
-    words = [str(data[name]) for name in ("text", "adapter", "name", "reason") if data.get(name)]
-    by = data.get("by")
-    return c.Annotation.model_validate(
-        {
-            "id": event.id,
-            "at": event.at,
-            "kind": event.kind,
-            "text": ": ".join(words),
-            "by": None if by is None else str(by),
-        }
-    )
+    words = [str(event.data[name]) for name in ("text", "adapter", "name", "reason") if event.data.get(name)]
+    by = event.data.get("by")
+    text = {"text": ": ".join(words), "by": None if by is None else str(by)}
+    return c.Annotation.model_validate(event.model_dump(include={"id", "at", "kind"}) | text)
