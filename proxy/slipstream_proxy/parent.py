@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import fcntl
 import ipaddress
 import logging
@@ -14,6 +12,7 @@ import socket
 import sys
 from pathlib import Path
 
+from slipstream.backoff import rest
 from slipstream.config import Config
 from slipstream.errors import StartError
 from slipstream.operate.health import answers
@@ -168,11 +167,7 @@ class Parent:
                 return
             except OSError as e:
                 if not told:
-                    log.warning(
-                        "%s cannot be written, so commands find this proxy by --url only: %s",
-                        self.config.root / FILE,
-                        e,
-                    )
+                    text = "%s cannot be written, so commands find this proxy by --url only: %s"
+                    log.warning(text, self.config.root / FILE, e)
                 told = True
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.supervisor.stopping.wait(), ANNOUNCE_EVERY)
+            await rest(ANNOUNCE_EVERY, self.supervisor.stopping)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -71,35 +72,22 @@ def check_origin(deps: Deps, request: web.Request) -> None:
         host = host.removesuffix(".")
         origin = request.headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-            raise Problem(
-                403,
-                "requests from this origin are refused",
-                field="header.origin",
-                fix="open the page on the proxy's own address",
-            )
+            fix = "open the page on the proxy's own address"
+            raise Problem(403, "requests from this origin are refused", field="header.origin", fix=fix)
     except ValueError as e:
         raise Problem(403, "host or origin cannot be read", field="header.host") from e
     if caller_of(request).key != "-":
         return
     if not (_is_loopback(host) or host in deps.config.proxy.own_names):
-        raise Problem(
-            403,
-            f"no keys are configured and {host!r} is no name of this machine",
-            field="header.host",
-            fix="add it to proxy.allowed_hosts",
-        )
+        text = f"no keys are configured and {host!r} is no name of this machine"
+        raise Problem(403, text, field="header.host", fix="add it to proxy.allowed_hosts")
 
 
-def _allowed(request: web.Request) -> str | None:
+def _allowed(request: web.Request) -> str:
     """Methods that exist for this path, for a 405."""
-    resource = request.app.router
-    methods = sorted({m for r in resource.resources() for m in _methods(r, request)})
-    return ", ".join(methods) or None
-
-
-def _methods(resource: web.AbstractResource, request: web.Request) -> set[str]:
-    match = resource._match(request.rel_url.raw_path) if isinstance(resource, web.Resource) else None
-    return {r.method for r in resource} if match is not None else set()
+    path, resources = request.rel_url.raw_path, request.app.router.resources()
+    found = (r for r in resources if isinstance(r, web.Resource) and r._match(path) is not None)
+    return ", ".join(sorted({route.method for resource in found for route in resource}))
 
 
 @web.middleware
@@ -107,41 +95,33 @@ async def shape(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every error in the contract's shape; nothing of ours leaks in an internal one."""
     deps = request.app[DEPS]
     started = time.monotonic()
+    problem: Problem | None = None
     response: web.StreamResponse
     try:
         if not request.path.startswith("/internal/"):
             check_origin(deps, request)
         response = await handler(request)
     except Problem as p:
-        response = problem_response(p)
+        problem = p
     except web.HTTPMethodNotAllowed:
-        allow = _allowed(request) or ""
-        response = problem_response(
-            Problem(405, f"{request.method} is not known here", fix=f"use {allow}", headers={"allow": allow})
-        )
+        allow = _allowed(request)
+        problem = Problem(405, f"{request.method} is not known here", fix=f"use {allow}", headers={"allow": allow})
     except web.HTTPNotFound:
-        response = problem_response(
-            Problem(404, f"no such path: {request.path}", field="path", fix="see /slipstream/openapi.json")
-        )
+        problem = Problem(404, f"no such path: {request.path}", field="path", fix="see /slipstream/openapi.json")
     except web.HTTPRequestEntityTooLarge:
-        response = problem_response(Problem(413, "the body is too large", field="body"))
+        problem = Problem(413, "the body is too large", field="body")
     except web.HTTPException as e:
-        response = problem_response(Problem(e.status, e.reason))
+        problem = Problem(e.status, e.reason)
     except (ConnectionResetError, TimeoutError) as e:
-        response = problem_response(Problem(408, f"{type(e).__name__}"))
+        problem = Problem(408, type(e).__name__)
     except Exception:
         resource = request.match_info.route.resource  # a path may be a text that somebody wrote
         log.exception("%s %s failed", request.method, resource.canonical if resource is not None else "?")
-        response = problem_response(Problem(500, "an internal error; the proxy's log has the details"))
+        problem = Problem(500, "an internal error; the proxy's log has the details")
+    if problem is not None:
+        response = problem_response(problem)
     deps.metrics.request(request, response.status, time.monotonic() - started)
     return response
-
-
-def _handler(deps: Deps, route: Route) -> Handler:
-    async def handle(request: web.Request) -> web.StreamResponse:
-        return await checked(deps, request, route)
-
-    return handle
 
 
 REQUEST_LINE = 128 * 1024
@@ -151,15 +131,13 @@ REQUEST_LINE = 128 * 1024
 def make_app(deps: Deps) -> web.Application:
     app = web.Application(middlewares=[shape], client_max_size=BODY_LIMIT)
     app[DEPS] = deps
-    for route in ROUTES:
-        app.router.add_route(route.method, route.path, _handler(deps, route))
     document = openapi.document(ROUTES)
-    spec = Route("GET", "/slipstream/openapi.json", lambda ctx: _document(ctx, document), "This API, as OpenAPI")
-    app.router.add_route("GET", spec.path, _handler(deps, spec))
+
+    async def spec(_: Ctx) -> web.StreamResponse:
+        return web.json_response(document)
+
+    for route in (*ROUTES, Route("GET", "/slipstream/openapi.json", spec, "This API, as OpenAPI")):
+        app.router.add_route(route.method, route.path, partial(checked, deps, route=route))
     internal.add(app, deps)
     page.add(app)
     return app
-
-
-async def _document(_: Ctx, document: dict[str, object]) -> web.StreamResponse:
-    return web.json_response(document)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from pydantic import BaseModel
@@ -22,6 +21,7 @@ from slipstream_proxy.control.http import json_of
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.store.judge_candidates import batched
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.http import Ctx
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from slipstream_proxy.store.values import EpisodeFilter
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 DPO_TASKS = 50
 Note = Callable[[list[tuple[str, str]]], None]
 """Told of the (key, id) of episodes that are about to leave."""
@@ -80,14 +79,16 @@ def edits(episode: EpisodeDetail) -> list[Edit]:
     return edits_of(good_calls(episode), episode.rewards, longest_call(episode))
 
 
-def without_nulls(value: Any) -> Any:
+def without_nulls(row: JsonObject) -> JsonObject:
     """Trainers read no null. A field without a value is left out; a message without content has an empty one."""
+    kept = {k: _without_nulls(v) for k, v in row.items() if v is not None}
+    return kept | {"content": ""} if "role" in row and kept.get("content") is None else kept
+
+
+def _without_nulls(value: object) -> object:
     if isinstance(value, list):
-        return [without_nulls(v) for v in value]
-    if not isinstance(value, dict):
-        return value
-    kept = {k: without_nulls(v) for k, v in value.items() if v is not None}
-    return kept | {"content": ""} if "role" in value and kept.get("content") is None else kept
+        return [_without_nulls(v) for v in value]
+    return without_nulls(value) if isinstance(value, dict) else value
 
 
 def tools_of(episode: EpisodeDetail) -> str | None:
@@ -103,16 +104,8 @@ def sft_row(episode: EpisodeDetail, *, edited: bool = True) -> JsonObject | None
         messages = [*prompt_of(episode, found_edits[-1].call), found_edits[-1].message]
     if messages is None:
         return None
-    row: JsonObject = {
-        "messages": messages,
-        "episode": episode.id,
-        "task": episode.task,
-        "adapter": episode.adapter,
-        "reward": episode.reward,
-        "tools": tools_of(episode),
-    }
-    found: JsonObject = without_nulls(row)
-    return found
+    fields = {name: getattr(episode, name) for name in ("task", "adapter", "reward")}
+    return without_nulls({"messages": messages, "episode": episode.id, **fields, "tools": tools_of(episode)})
 
 
 def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> JsonObject | None:
@@ -123,32 +116,17 @@ def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> JsonObject | None:
         same += 1
     if not same or best.reward == worst.reward:
         return None
-    row: JsonObject = {
-        "prompt": chosen[:same],
-        "chosen": chosen[same:],
-        "rejected": rejected[same:],
-        "task": best.task,
-        "chosen_reward": best.reward,
-        "rejected_reward": worst.reward,
-        "tools": tools_of(best),
-    }
-    found: JsonObject = without_nulls(row)
-    return found
+    row = {"prompt": chosen[:same], "chosen": chosen[same:], "rejected": rejected[same:], "task": best.task}
+    rewards = {"chosen_reward": best.reward, "rejected_reward": worst.reward}
+    return without_nulls({**row, **rewards, "tools": tools_of(best)})
 
 
 def edited_rows(episode: EpisodeDetail) -> Iterator[JsonObject]:
     """Pairs for DPO: the answer that a person wrote is preferred to the agent's own."""
     for edit in edits(episode):
-        row = {
-            "prompt": prompt_of(episode, edit.call),
-            "chosen": [edit.message],
-            "rejected": [as_reply(edit.call.reply[0])],
-            "task": episode.task,
-            "rejected_reward": edit.value,
-            "tools": tools_of(episode),
-        }
-        found: JsonObject = without_nulls(row)
-        yield found
+        pair = {"chosen": [edit.message], "rejected": [as_reply(edit.call.reply[0])]}
+        fields = {"task": episode.task, "rejected_reward": edit.value, "tools": tools_of(episode)}
+        yield without_nulls({"prompt": prompt_of(episode, edit.call), **pair, **fields})
 
 
 def noted(batches: Iterator[list[EpisodeDetail]], note: Note) -> Iterator[list[EpisodeDetail]]:
@@ -174,11 +152,6 @@ def dpo_rows(store: Store, wanted: EpisodeFilter, note: Note) -> Iterator[JsonOb
             if chosen and rejected and (row := dpo_row(chosen, rejected)):
                 note([(e.key, e.id) for e in (chosen, rejected)])
                 yield row
-
-
-def batched(items: Iterator[T], size: int) -> Iterator[list[T]]:
-    while batch := list(itertools.islice(items, size)):
-        yield batch
 
 
 LISTS = ("prompt_ids", "completion_ids", "logprobs")

@@ -10,9 +10,9 @@ import json
 import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import suppress
 from typing import Literal, NamedTuple
 
+from slipstream.backoff import rest
 from slipstream_proxy.control.spool_reader import Item
 from slipstream_proxy.records import Mutation
 from slipstream_proxy.store.values import RecordedCall
@@ -142,20 +142,12 @@ class Feed:
             if place < self.last:
                 count, place = self.last - place, self.last
                 recent = [self._ring[i] for i in range(len(self._ring) - count, len(self._ring))]
-                text = b"".join(
-                    self._text(e.name, e.number, e.data) for e in recent if e.key is None or self._is(key, e)
-                )
-                if text:
+                seen = (e for e in recent if key is None or e.key in (None, key))
+                if text := b"".join(self._text(e.name, e.number, e.data) for e in seen):
                     yield text
                 continue
-            with suppress(TimeoutError):
-                await asyncio.wait_for(told.wait(), heartbeat)
-                continue
-            yield b": still here\n\n"
-
-    @staticmethod
-    def _is(key: str | None, event: FeedEvent) -> bool:
-        return key is None or event.key == key
+            if not await rest(heartbeat, told):
+                yield b": still here\n\n"
 
     def _text(self, name: str, number: int, data: bytes) -> bytes:
         return f"event: {name}\nid: {self.epoch}-{number}\ndata: ".encode() + data + b"\n\n"

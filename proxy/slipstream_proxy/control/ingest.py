@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,11 +58,6 @@ class Stats:
     """Why the store takes nothing just now."""
 
 
-@dataclass(slots=True)
-class Seen:
-    torn: set[tuple[str, int]] = field(default_factory=set)
-
-
 def of_a_record(e: Exception) -> bool:
     """Whether the store refuses what it was given; else it takes nothing just now, and nothing may be passed over."""
     names = {kind.__name__ for kind in type(e).__mro__}
@@ -88,7 +83,8 @@ class Ingester:
         self._positions: dict[str, Position] = {}
         self._batch = BATCH
         self._small = False
-        self._seen = Seen()
+        self._damaged: set[tuple[str, int]] = set()
+        """Writer and number of segments whose damage has been told."""
         self._stand: frozenset[tuple[str, int, int]] = frozenset()
         """The spool's files (``stand_of``) before nothing new was found in them."""
         self._wake = asyncio.Event()
@@ -220,16 +216,11 @@ class Ingester:
         return reads, items, positions
 
     def _torn(self, writer: str, number: int, path: Path, why: str, offset: int) -> None:
-        if (writer, number) not in self._seen.torn:
-            self._seen.torn.add((writer, number))
+        if (writer, number) not in self._damaged:
+            self._damaged.add((writer, number))
             self.stats.torn += 1
-            log.error(
-                "spool: %s is damaged (%s) from byte %d of %d on: what stands before is kept",
-                path.name,
-                why,
-                offset,
-                path.stat().st_size,
-            )
+            text = "spool: %s is damaged (%s) from byte %d of %d on: what stands before is kept"
+            log.error(text, path.name, why, offset, path.stat().st_size)
 
     def _commit(self, reads: list[Read], items: list[Item], positions: dict[str, Position]) -> None:
         try:
@@ -279,8 +270,7 @@ class Ingester:
 
     async def _snapshots(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._snapshot_now.wait(), self.snapshot_every)
+            await rest(self.snapshot_every, self._snapshot_now)
             self._snapshot_now.clear()
             try:
                 await in_thread(self.tidy)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -12,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slipstream.backoff import rest
 from slipstream_proxy.json_types import JsonObject
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,5 @@ class LiveState:
                 sent = self.version
                 yield json.dumps(self.value).encode() + b"\n"
                 continue
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(told.wait(), heartbeat)
-                continue
-            yield b"{}\n"
+            if not await rest(heartbeat, told):
+                yield b"{}\n"

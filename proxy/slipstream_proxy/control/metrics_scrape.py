@@ -34,7 +34,6 @@ class MetricsScrape:
         self._looking: asyncio.Task[None] | None = None
         self._done: dict[str, float] = {}
         """Counter → what it had been raised to at the last scrape."""
-        self._held = 0.0
 
     def _add(self, name: str, counter: Counter, now: float) -> None:
         counter.inc(max(0.0, now - self._done.get(name, 0.0)))
@@ -56,9 +55,7 @@ class MetricsScrape:
         self._add("losses", m.engine_restarts, deps.engines.restarts)
         for how, count in deps.lease.ended.items():
             self._add(how, m.holds.labels(how), count)
-        held = deps.lease.seconds_held()
-        m.held_seconds.inc(max(0.0, held - self._held))
-        self._held = max(held, self._held)
+        self._add("held", m.held_seconds, deps.lease.seconds_held())
         m.loaded.set(len(deps.engines.loaded()))
         m.states.clear()
         for item in a.items.values():

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from slipstream import __version__
 from slipstream import contract as c
 from slipstream_proxy.control.http import ENDLESS, JSON, Route
-from slipstream_proxy.control.status import version
 from slipstream_proxy.json_types import JsonObject
 
 _PARAMETER = re.compile(r"\{(\w+)(?::((?:[^{}]|\{[^{}]*\})+))?\}")
@@ -102,14 +102,8 @@ def operation(route: Route, refs: dict[Any, Any], parameters: list[JsonObject]) 
             responses[str(status)] = {"description": text}
         else:
             responses[str(status)] = {"description": text, "content": {JSON: {"schema": refs[what]}}}
-    codes = {
-        **COMMON_ERRORS,
-        **{
-            e: MORE_ERRORS[e]
-            for e in (*route.errors, *([413, 415] if route.body else []), *([404] if "{" in route.path else []))
-        },
-    }
-    for status, text in sorted(codes.items()):
+    more = [*route.errors, *([413, 415] if route.body else []), *([404] if "{" in route.path else [])]
+    for status, text in sorted((COMMON_ERRORS | {e: MORE_ERRORS[e] for e in more}).items()):
         responses[str(status)] = {"description": text, **error}
     found: JsonObject = {
         "operationId": f"{route.method.lower()}_{getattr(route.handler, '__name__', 'call')}",
@@ -162,7 +156,7 @@ def document(routes: list[Route]) -> JsonObject:
         "openapi": "3.1.0",
         "info": {
             "title": "Slipstream control API",
-            "version": version(),
+            "version": __version__,
             "description": "Where no keys are configured none is needed. Every error has the shape of `Error`.",
         },
         "paths": paths,

@@ -63,7 +63,7 @@ class Sweeper:
         if settings.keep_days is None:
             return
         oldest = time.strftime("%Y-%m-%d", time.gmtime(now - settings.keep_days * 86400))
-        dropped = [day for day in await deps.ask(deps.store.archive.days) if _dashed(day) < oldest]
+        dropped = [day for day in await deps.ask(deps.store.archive.days) if day < oldest]
         for day in dropped:
             if settings.archive:
                 folder = Path(settings.archive).expanduser()
@@ -76,8 +76,3 @@ class Sweeper:
             await deps.ask(deps.store.snapshot)  # only then does the file say how much of it is free
         # at each round: a reader may have kept the dropped tables' blocks in use until now
         deps.forgetter.shrink |= await deps.ask(deps.store.free_share) > EMPTY
-
-
-def _dashed(day: str) -> str:
-    digits = "".join(ch for ch in day if ch.isdigit())
-    return f"{digits[:4]}-{digits[4:6]}-{digits[6:8]}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 
+from slipstream import __version__
 from slipstream import contract as c
 from slipstream.operate.sidecars import StackReport, read_stack, sentence
 from slipstream_proxy.control.deps import Deps
@@ -17,13 +17,6 @@ from slipstream_proxy.data.observe.metrics import read_parts
 from slipstream_proxy.store.funnel import FunnelCounts
 
 LOST = "slipstream_capture_lost_total"
-
-
-def version() -> str:
-    try:
-        return metadata.version("slipstream")
-    except metadata.PackageNotFoundError:
-        return "0"
 
 
 def lost_by_workers(folder: Path) -> int:
@@ -70,9 +63,8 @@ async def read_funnel(deps: Deps, stack: StackReport | None = None) -> c.Funnel:
         counts = await deps.ask(deps.store.statistics.funnel, deps.config.judge.name, around.now)
         paused = await deps.switch.state(deps)
         if paused.paused:
-            around.paused = ("somebody" if paused.by in (None, "-") else paused.by) + (
-                f": {paused.reason}" if paused.reason else ""
-            )
+            who = "somebody" if paused.by in (None, "-") else paused.by
+            around.paused = f"{who}: {paused.reason}" if paused.reason else who
     except Problem as p:
         around.store_error = around.store_error or p.message
     except Exception as e:
@@ -96,7 +88,7 @@ async def status_of(deps: Deps) -> c.Status:
     stats = deps.ingester.stats if deps.ingester else None
     newest = max((a.created for a in deps.registry.items.values()), default=None)
     return c.Status(
-        version=version(),
+        version=__version__,
         started=deps.started,
         models={m: deps.registry.live(m) for m in deps.registry.models},
         engines=[{**e.public(), "error": e.error} for e in deps.engines.engines],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.freshness import JUDGE, STALE, freshness_of
 from slipstream_proxy.store.groups import GroupTable
 from slipstream_proxy.store.values import Rules
 
+T = TypeVar("T")
 CHUNK = 256
 """Groups that are looked at together."""
 MANY = 4096
@@ -26,7 +27,7 @@ def lacks_of(eid: str) -> str:
         WHERE r.eid = {eid} AND r.call IS NULL AND r.name {IN}) < ?"""
 
 
-def batched(items: Iterable[str], size: int) -> Iterator[list[str]]:
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Lists of at most ``size`` items."""
     rest = iter(items)
     while part := list(islice(rest, size)):

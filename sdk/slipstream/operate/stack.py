@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from slipstream.backoff import rest
 from slipstream.config import Config
 from slipstream.errors import StartError
 from slipstream.operate.engine import engine_command, has_gpu
@@ -118,8 +118,7 @@ def _own_key(config: Config) -> dict[str, str]:
 async def hand_over_key(config: Config, supervisor: Supervisor, sidecars: Sequence[Child], pause: float = 2.0) -> None:
     """The first API key closes a proxy that was open. Judge and trainer are then restarted with a key of their own."""
     while not (key := await asyncio.to_thread(_own_key, config)):
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(supervisor.stopping.wait(), pause)
+        if await rest(pause, supervisor.stopping):
             return
     for child in sidecars:
         if child.state in (ChildState.ENDED, ChildState.DOWN):

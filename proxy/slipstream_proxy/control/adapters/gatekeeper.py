@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 
+from slipstream.backoff import rest
 from slipstream.contract import Adapter, AdapterState
 from slipstream_proxy.assignment import tried
 from slipstream_proxy.control.adapters.fleet import Fleet
@@ -75,8 +76,7 @@ class Gatekeeper:
 
     async def _run(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._rewards_changed.wait(), LONGEST)
+            await rest(LONGEST, self._rewards_changed)
             self._rewards_changed.clear()
             began = time.monotonic()
             try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +15,7 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from slipstream import contract as c
 from slipstream.files import sync
+from slipstream_proxy.control.adapters.registrar import NEXT
 from slipstream_proxy.control.adapters.validation import CONFIG, WEIGHTS
 from slipstream_proxy.control.gate.history import joined, last_reading
 from slipstream_proxy.control.http import ADMIN, TRAINER, Ctx, Query, Routes, explain, reply
@@ -47,16 +50,10 @@ async def list_adapters(ctx: Ctx) -> web.StreamResponse:
     return reply(c.AdapterList(adapters=registry.public(ctx.deps.engines.loaded()), live=live))
 
 
-@ROUTES.add(
-    "POST",
-    "/adapters",
-    (TRAINER,),
-    WaitQuery,
-    AdapterPost,
-    responses={201: c.Adapter},
-    errors=(404, 409),
-    multipart=True,
-)
+MADE = {201: c.Adapter}
+
+
+@ROUTES.add("POST", "/adapters", (TRAINER,), WaitQuery, AdapterPost, responses=MADE, errors=(404, 409), multipart=True)
 async def post_adapter(ctx: Ctx) -> web.StreamResponse:
     """Register a folder under adapters.dir, or upload one as multipart/form-data (parts: adapter = this body as
     JSON, adapter_config.json, adapter_model.safetensors).
@@ -64,10 +61,8 @@ async def post_adapter(ctx: Ctx) -> web.StreamResponse:
     deps = ctx.deps
     body: c.AdapterIn = ctx.body if ctx.body is not None else await upload(ctx)
     adapter = await deps.registrar.register(body)
-    until = asyncio.get_running_loop().time() + ctx.query.wait
-    while (
-        deps.registry.items[adapter.name].state == c.AdapterState.LOADING and asyncio.get_running_loop().time() < until
-    ):
+    until = time.monotonic() + ctx.query.wait
+    while deps.registry.items[adapter.name].state == c.AdapterState.LOADING and time.monotonic() < until:
         await asyncio.sleep(POLL)
     return reply(_shown(ctx, deps.registry.items[adapter.name]), 201)
 
@@ -111,27 +106,14 @@ async def upload(ctx: Ctx) -> c.AdapterIn:
             elif name in (CONFIG, WEIGHTS):
                 await _receive(part, temp / name)
             else:
-                raise Problem(
-                    422,
-                    f"part {name[:80]!r} is not known",
-                    field="body",
-                    fix=f"send adapter (JSON), {CONFIG} and {WEIGHTS}",
-                )
+                fix = f"send adapter (JSON), {CONFIG} and {WEIGHTS}"
+                raise Problem(422, f"part {name[:80]!r} is not known", field="body", fix=fix)
         if wanted is None:
-            raise Problem(
-                422,
-                "the part adapter is missing",
-                field="body.adapter",
-                fix="send AdapterIn as JSON in a part of that name",
-            )
+            fix = "send AdapterIn as JSON in a part of that name"
+            raise Problem(422, "the part adapter is missing", field="body.adapter", fix=fix)
         folder = root / wanted.path
         if folder.exists() or wanted.path in ctx.deps.registry.items:
-            raise Problem(
-                409,
-                f"{wanted.path} is there already",
-                field="body.adapter.path",
-                fix="names are never used again: take the next number",
-            )
+            raise Problem(409, f"{wanted.path} is there already", field="body.adapter.path", fix=NEXT)
         await in_thread(_publish, temp, folder)
         return wanted
     except ValueError as e:
@@ -157,16 +139,12 @@ def _publish(temp: Path, folder: Path) -> None:
     sync(folder.parent)
 
 
-@ROUTES.add(
-    "POST",
-    ADAPTER + "/promote",
-    (ADMIN,),
-    body=c.GateIn,
-    body_required=False,
-    result=c.Adapter,
-    errors=(404, 409),
-    audit="promote",
+by_hand = partial(
+    ROUTES.add, "POST", scopes=(ADMIN,), body=c.GateIn, body_required=False, result=c.Adapter, errors=(404, 409)
 )
+
+
+@by_hand(ADAPTER + "/promote", audit="promote")
 async def promote(ctx: Ctx) -> web.StreamResponse:
     """Make the adapter live."""
     adapter = await ctx.deps.lifecycle.promote(ctx.path("adapter"), ctx.body.reason)
@@ -174,16 +152,7 @@ async def promote(ctx: Ctx) -> web.StreamResponse:
     return reply(_shown(ctx, adapter))
 
 
-@ROUTES.add(
-    "POST",
-    ADAPTER + "/rollback",
-    (ADMIN,),
-    body=c.GateIn,
-    body_required=False,
-    result=c.Adapter,
-    errors=(404, 409),
-    audit="rollback",
-)
+@by_hand(ADAPTER + "/rollback", audit="rollback")
 async def rollback(ctx: Ctx) -> web.StreamResponse:
     """Roll the adapter back."""
     adapter = await ctx.deps.lifecycle.rollback(ctx.path("adapter"), ctx.body.reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from aiohttp import web
@@ -56,17 +57,16 @@ async def get_queue(ctx: Ctx) -> web.StreamResponse:
     return reply(await ctx.deps.ask(queue.read, ctx.visible(q.key), q.task, q.split, q.adapter, q.limit))
 
 
-@ROUTES.add(
-    "POST", "/training/pause", (TRAINER, ADMIN), body=c.PauseIn, body_required=False, result=c.Paused, audit="pause"
-)
+switch = partial(ROUTES.add, "POST", scopes=(TRAINER, ADMIN), body=c.PauseIn, body_required=False, result=c.Paused)
+
+
+@switch("/training/pause", audit="pause")
 async def pause(ctx: Ctx) -> web.StreamResponse:
     """Hand out no batches until training is resumed; what is leased goes on."""
     return reply(await _switch(ctx, paused=True))
 
 
-@ROUTES.add(
-    "POST", "/training/resume", (TRAINER, ADMIN), body=c.PauseIn, body_required=False, result=c.Paused, audit="resume"
-)
+@switch("/training/resume", audit="resume")
 async def resume(ctx: Ctx) -> web.StreamResponse:
     """Hand out batches again."""
     return reply(await _switch(ctx, paused=False))

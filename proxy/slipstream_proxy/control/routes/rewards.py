@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 from aiohttp import web
 
 from slipstream import contract as c
+from slipstream.backoff import rest
 from slipstream_proxy.control.http import GRADE, INFERENCE, JUDGE, REWARD, Ctx, Routes, reply
 from slipstream_proxy.control.permissions import OF_OTHERS, check_reward
 from slipstream_proxy.control.problem import Problem
@@ -41,28 +41,18 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
     if deps.store_answers:  # else the spool keeps it until the store does
         ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, body.key, deps.now())
     if ack is None:
-        raise Problem(
-            404,
-            f"no call of episode {episode} has come, and its rewards have waited long enough",
-            field="path.episode",
-            fix=(
-                "check the episode's id (x-slipstream-episode of its replies); a reward waits reward.orphan_ttl seconds"
-            ),
-        )
+        text = f"no call of episode {episode} has come, and its rewards have waited long enough"
+        fix = "check the episode's id (x-slipstream-episode of its replies); a reward waits reward.orphan_ttl seconds"
+        raise Problem(404, text, field="path.episode", fix=fix)
     if ack.known and body.call is not None and not await _call_exists(ctx, key, episode, body.call):
-        raise Problem(
-            404,
-            f"episode {episode} has no call {body.call}",
-            field="body.call",
-            fix="name a call by the x-slipstream-call of its reply, or leave `call` out to score the whole episode",
-        )
+        fix = "name a call by the x-slipstream-call of its reply, or leave `call` out to score the whole episode"
+        raise Problem(404, f"episode {episode} has no call {body.call}", field="body.call", fix=fix)
     # the spool keeps the decision itself: a replay under other weights ends the same episodes
     ends = body.ends({name for name, weight in deps.config.reward.weights.items() if weight})
     if ack.stored:
         reward = body.model_copy(update={"done": ends}).model_dump(mode="json")
-        await deps.mutate(
-            "reward", {"key": key, "episode": episode, "reward": reward}, wait=10.0 if deps.store_answers else 0
-        )
+        change = {"key": key, "episode": episode, "reward": reward}
+        await deps.mutate("reward", change, wait=10.0 if deps.store_answers else 0)
     if body.source == "human" and ack.stored:
         # its name and number; the text of notes and edits stays with the reward, which may be forgotten
         detail = {"name": body.name, "value": body.value, "key": key, "edited": "edited" in body.meta}
@@ -91,12 +81,8 @@ async def _owner(ctx: Ctx, episode: str) -> str:
     named: str | None = ctx.query.key
     if named is not None and named != caller.key:
         if not caller.may(OF_OTHERS):
-            raise Problem(
-                403,
-                "this key may score its own episodes only",
-                field="query.key",
-                fix="use a key with the scope grade, or leave ?key= out",
-            )
+            fix = "use a key with the scope grade, or leave ?key= out"
+            raise Problem(403, "this key may score its own episodes only", field="query.key", fix=fix)
         return named
     if named is not None or INFERENCE in caller.scopes or not deps.store_answers:
         return caller.key  # its first call may still be on the way
@@ -104,21 +90,13 @@ async def _owner(ctx: Ctx, episode: str) -> str:
     if caller.key in owners:
         return caller.key
     if not caller.may(OF_OTHERS):
-        raise Problem(
-            404,
-            f"this key has no episode {episode}",
-            field="path.episode",
-            fix="use the key that made its calls, or a key with the scope grade",
-        )
+        fix = "use the key that made its calls, or a key with the scope grade"
+        raise Problem(404, f"this key has no episode {episode}", field="path.episode", fix=fix)
     if len(owners) > 1:
         raise Problem(409, f"several keys have an episode {episode}", field="query.key", fix="name one with ?key=")
     if not owners and not caller.admin:
-        raise Problem(
-            404,
-            f"no key has an episode {episode}",
-            field="path.episode",
-            fix="score it after its first call, or name its key with ?key=",
-        )
+        fix = "score it after its first call, or name its key with ?key="
+        raise Problem(404, f"no key has an episode {episode}", field="path.episode", fix=fix)
     return owners[0] if owners else caller.key
 
 
@@ -135,5 +113,4 @@ async def _call_exists(ctx: Ctx, key: str, episode: str, call: str) -> bool:
             return False
         if asyncio.get_running_loop().time() > until:
             return pending > 0  # the store is behind: take the reward, and join it when the call comes
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), 0.1)
+        await rest(0.1, changed)

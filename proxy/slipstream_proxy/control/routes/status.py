@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-
 from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
+from slipstream.backoff import rest
 from slipstream_proxy.control.http import ADMIN, ENDLESS, JUDGE, TRAINER, Ctx, Query, Routes, json_of, reply
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.routes.episodes import Stored
@@ -54,10 +52,9 @@ async def get_events(ctx: Ctx) -> web.StreamResponse:
     """Events as NDJSON, from the start; `follow=true` stays on for new ones."""
     deps, q = ctx.deps, ctx.query
     after = q.after
-    first = await deps.ask(deps.store.events.page, after, PAGE)
+    events = await deps.ask(deps.store.events.page, after, PAGE)
     response = web.StreamResponse(headers={"content-type": NDJSON, "cache-control": "no-store"})
     await response.prepare(ctx.request)
-    events = first
     idle = 0.0
     while True:
         changed = deps.changed
@@ -71,8 +68,7 @@ async def get_events(ctx: Ctx) -> web.StreamResponse:
             await response.write(b"\n")
             idle = 0.0
         if not events:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), FOLLOW_POLL)
+            await rest(FOLLOW_POLL, changed)
             idle += FOLLOW_POLL
         events = await deps.ask(deps.store.events.page, after, PAGE)
     await response.write_eof()
@@ -108,20 +104,14 @@ async def post_sql(ctx: Ctx) -> web.StreamResponse:
     try:
         result = await deps.ask(deps.store.sql, body.query, body.limit, deps.config.store.sql_timeout)
     except TimeoutError as e:
-        raise Problem(
-            408, f"the query took longer than store.sql_timeout: {e}", field="body.query", fix="ask for less"
-        ) from e
+        text = f"the query took longer than store.sql_timeout: {e}"
+        raise Problem(408, text, field="body.query", fix="ask for less") from e
     except Problem:
         raise
     except Exception as e:
         # the body is as it should be; what it asks for does not go with what is there
-        raise Problem(
-            409,
-            str(e)[:2000],
-            type="query_failed",
-            field="body.query",
-            fix=f"one SELECT over the views {', '.join(VIEW_NAMES)}",
-        ) from e
+        fix = f"one SELECT over the views {', '.join(VIEW_NAMES)}"
+        raise Problem(409, str(e)[:2000], type="query_failed", field="body.query", fix=fix) from e
     return reply(result)
 
 

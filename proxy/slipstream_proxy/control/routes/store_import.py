@@ -83,10 +83,8 @@ async def check(ctx: Ctx, bodies: Sequence[EpisodeIn], fields: Sequence[str]) ->
             text = "calls of another episode, or one twice"
             raise Problem(409, text, field=f"{field}.call_list", fix="send it as exported")
         if strange := next((c.prefix.call for c in body.call_list if c.prefix and c.prefix.call not in known), None):
-            text, fix = (
-                f"a call begins with call {strange}, which is not here",
-                "send all calls of the episode, as exported",
-            )
+            fix = "send all calls of the episode, as exported"
+            text = f"a call begins with call {strange}, which is not here"
             raise Problem(409, text, field=f"{field}.call_list", fix=fix)
         if standing[body.key, body.id] == "gone":
             raise Problem(409, f"episode {body.id} is forgotten", field=f"{field}.id")
@@ -147,8 +145,6 @@ async def post_adapters(ctx: Ctx) -> web.StreamResponse:
     body: c.AdapterList = ctx.body
     strange = [a.name for a in body.adapters if a.model not in models or a.name != f"{a.model}@{a.version}"]
     if strange:
-        known = ", ".join(models)
-        raise Problem(
-            409, f"{strange[0]} is no adapter of a trained model", field="body.adapters", fix=f"trained models: {known}"
-        )
+        text = f"{strange[0]} is no adapter of a trained model"
+        raise Problem(409, text, field="body.adapters", fix=f"trained models: {', '.join(models)}")
     return reply(BroughtIn(adapters=await ctx.deps.registrar.bring_in(body.adapters)))

@@ -26,15 +26,10 @@ async def get_stream(ctx: Ctx) -> web.StreamResponse:
     """
     feed = ctx.deps.feed
     if feed.readers >= MOST_READERS:
-        raise Problem(
-            503,
-            f"{MOST_READERS} readers follow the events already",
-            fix="close a page, or poll",
-            headers={"retry-after": "30"},
-        )
-    response = web.StreamResponse(
-        headers={"content-type": EVENT_STREAM, "cache-control": "no-store", "x-accel-buffering": "no"}
-    )
+        why = f"{MOST_READERS} readers follow the events already"
+        raise Problem(503, why, fix="close a page, or poll", headers={"retry-after": "30"})
+    headers = {"content-type": EVENT_STREAM, "cache-control": "no-store", "x-accel-buffering": "no"}
+    response = web.StreamResponse(headers=headers)
     await response.prepare(ctx.request)
     key = None if ctx.caller.sees_all else ctx.caller.key
     feed.readers += 1

@@ -89,9 +89,8 @@ async def retry(ctx: Ctx) -> web.StreamResponse:
     """Hand a parked group out again."""
     count = await ctx.deps.ask(ctx.deps.store.judging.unpark, ctx.path("group"))
     if not count:
-        raise Problem(
-            404, f"no parked group {ctx.path('group')}", field="path.group", fix="list them with GET groups/parked"
-        )
+        text = f"no parked group {ctx.path('group')}"
+        raise Problem(404, text, field="path.group", fix="list them with GET groups/parked")
     return reply(Retried(retried=count))
 
 
@@ -134,18 +133,14 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
     if (await deps.switch.state(deps)).paused:
         return web.Response(status=204)
     # the most groups of a batch are enough for one
-    wanted = body.model_copy(
-        update={"model": body.model or deps.config.model_name, "min_groups": min(body.min_groups, body.max_groups)}
-    )
+    least = min(body.min_groups, body.max_groups)
+    wanted = body.model_copy(update={"model": body.model or deps.config.model_name, "min_groups": least})
     versions, live = deps.registry.versions(str(wanted.model))
     leased: ArrowBatch | None = await deps.ask(deps.store.batches.lease, wanted, versions, live, deps.now())
     if leased is None:
         return web.Response(status=204)
-    headers = {
-        "x-slipstream-batch": leased.id,
-        "x-slipstream-lease": leased.lease,
-        "x-slipstream-until": repr(leased.until),
-    }
+    told = {"batch": leased.id, "lease": leased.lease, "until": repr(leased.until)}
+    headers = {f"x-slipstream-{name}": text for name, text in told.items()}
     return web.Response(body=await in_thread(arrow_bytes, leased.table), content_type=ARROW, headers=headers)
 
 
