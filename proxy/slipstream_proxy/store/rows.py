@@ -1,12 +1,12 @@
-"""Rows of the tables. Field order is the order of the columns in ``schema``."""
+"""Rows of the tables. Their fields are the tables' columns (``schema.columns_like``)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from slipstream.contract import Episode, EpisodeState, Reward, Split
-from slipstream_proxy.store.codec import load
+from slipstream.contract import Episode, EpisodeState, Reward, RewardIn, Split
+from slipstream_proxy.store.codec import clean, dump, load
 from slipstream_proxy.store.driver import Row
 
 
@@ -134,6 +134,12 @@ class RewardRow(NamedTuple):
     idem: str | None
     meta: str
     ts: float
+
+    @classmethod
+    def of(cls, id: str, eid: str, given: RewardIn | Reward, at: float) -> Self:
+        """The row of a reward that was posted or exported."""
+        texts = (clean(given.reason), clean(given.key), dump(given.meta))
+        return cls(id, 0, eid, given.call, given.name, given.source, given.value, *texts, at)
 
     def public(self, adapter: str | None) -> Reward:
         """``adapter``: the episode's."""

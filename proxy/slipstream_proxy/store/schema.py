@@ -8,26 +8,29 @@ is TEXT. Calls stand in one table per UTC day of the call's start, ``t_calls_YYY
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
+from types import NoneType
+from typing import get_args, get_type_hints
 
 from slipstream_proxy.store.driver import StoreError, Tx
+from slipstream_proxy.store.rows import BatchRow, CallRow, EpisodeRow, GroupRow, MemberRow, PinRow, RewardRow
 
 VERSION = 4
 
-CALLS: dict[str, str] = {
-    "id": "TEXT", "eid": "TEXT", "number": "INTEGER", "ts": "FLOAT8", "seconds": "FLOAT8", "dialect": "TEXT",
-    "model": "TEXT",
-    "trained": "TEXT", "adapter": "TEXT", "status": "INTEGER", "outcome": "TEXT", "trainable": "BOOLEAN",
-    "reason": "TEXT",
-    "sampling": "TEXT", "temperature": "FLOAT8", "delta_base": "TEXT", "keep_messages": "INTEGER",
-    "keep_tokens": "INTEGER",
-    "messages": "TEXT", "tools": "TEXT", "reply": "TEXT", "finish": "TEXT", "prompt_tokens": "INTEGER",
-    "completion_tokens": "INTEGER",
-    "prompt_ids": "BYTEA", "completion_ids": "BYTEA", "lengths": "BYTEA", "logprobs": "BYTEA", "error": "TEXT",
-    "body_hash": "TEXT",
-    "attempt": "INTEGER", "extra": "TEXT", "extends": "TEXT",
-}  # fmt: skip
+SQL_TYPES = {str: "TEXT", float: "FLOAT8", int: "INTEGER", bool: "BOOLEAN", bytes: "BYTEA"}
+
+
+def columns_like(row: type[object], *, big: Collection[str] = ()) -> dict[str, str]:
+    """Column → type of a table that holds such rows. ``big``: integers of 64 bits."""
+    made = {}
+    for name, kind in get_type_hints(row).items():
+        (plain,) = {*(get_args(kind) or (kind,))} - {NoneType}
+        made[name] = "BIGINT" if name in big else SQL_TYPES[plain]
+    return made
+
+
+CALLS = columns_like(CallRow)
 """``eid`` is key/episode. What is stored of messages, tools and prompt_ids is what call ``delta_base`` does not have
 (``delta``); ``extends`` is the call whose conversation this one goes on with (``tree``)."""
 
@@ -36,45 +39,17 @@ TABLES: dict[str, dict[str, str]] = {
     "t_days": {"day": "TEXT"},
     "t_positions": {"instance": "TEXT", "writer": "TEXT", "segment": "BIGINT", "pos": "BIGINT"},
     "t_seen": {"id": "TEXT", "ts": "FLOAT8"},
-    "t_episodes": {
-        "eid": "TEXT", "key": "TEXT", "id": "TEXT", "task": "TEXT", "split": "TEXT", "tags": "TEXT", "model": "TEXT",
-        "adapter": "TEXT",
-        "arm": "TEXT", "state": "TEXT", "started": "FLOAT8", "last_at": "FLOAT8", "ended": "FLOAT8", "calls": "INTEGER",
-        "trained_calls": "INTEGER", "prompt_tokens": "BIGINT", "completion_tokens": "BIGINT", "reward": "FLOAT8",
-        "grp": "TEXT",
-        "grouped": "BOOLEAN", "alike": "TEXT", "adapters": "TEXT", "retried": "BOOLEAN",
-        "untagged": "BOOLEAN", "last_end": "FLOAT8", "idle": "BOOLEAN", "chances": "TEXT",
-    },
+    "t_episodes": columns_like(EpisodeRow, big=("prompt_tokens", "completion_tokens")),
     "t_early": {"eid": "TEXT", "ts": "FLOAT8"},
-    "t_rewards": {
-        "id": "TEXT", "seq": "BIGINT", "eid": "TEXT", "call": "TEXT", "name": "TEXT", "source": "TEXT",
-        "value": "FLOAT8", "reason": "TEXT",
-        "idem": "TEXT", "meta": "TEXT", "ts": "FLOAT8",
-    },
+    "t_rewards": columns_like(RewardRow, big=("seq",)),
     "t_expired": {"eid": "TEXT", "ts": "FLOAT8"},
-    "t_pins": {
-        "eid": "TEXT", "model": "TEXT", "adapter": "TEXT", "arm": "TEXT", "ts": "FLOAT8", "active": "BOOLEAN",
-        "chances": "TEXT",
-    },
-    "t_groups": {
-        "id": "TEXT", "bucket": "TEXT", "ordinal": "INTEGER", "kind": "TEXT", "key": "TEXT", "task": "TEXT",
-        "model": "TEXT", "split": "TEXT",
-        "state": "TEXT", "n": "INTEGER", "created": "FLOAT8", "completed": "FLOAT8", "ready_at": "FLOAT8",
-        "batch": "TEXT", "attempts": "INTEGER",
-        "parked": "BOOLEAN", "retry_at": "FLOAT8", "judge_lease": "TEXT", "judge_until": "FLOAT8",
-        "judge_worker": "TEXT",
-        "judge_last": "TEXT", "single": "TEXT", "cause": "TEXT",
-    },
-    "t_batches": {
-        "id": "TEXT", "lease": "TEXT", "worker": "TEXT", "model": "TEXT", "state": "TEXT", "until": "FLOAT8",
-        "created": "FLOAT8",
-        "adapter": "TEXT", "step": "INTEGER", "reason": "TEXT",
-    },
-    "t_members": {"batch": "TEXT", "grp": "TEXT", "eid": "TEXT", "reward": "FLOAT8", "advantage": "FLOAT8"},
+    "t_pins": columns_like(PinRow),
+    "t_groups": columns_like(GroupRow),
+    "t_batches": columns_like(BatchRow),
+    "t_members": columns_like(MemberRow),
     "t_adapters": {
         "name": "TEXT", "model": "TEXT", "version": "INTEGER", "state": "TEXT", "created": "FLOAT8",
-        "decided": "FLOAT8", "body": "TEXT",
-        "reason": "TEXT",
+        "decided": "FLOAT8", "body": "TEXT", "reason": "TEXT",
     },
     "t_events": {"id": "BIGINT", "ts": "FLOAT8", "kind": "TEXT", "data": "TEXT"},
     "t_audit": {
@@ -85,12 +60,9 @@ TABLES: dict[str, dict[str, str]] = {
     "t_exported": {"export": "TEXT", "eid": "TEXT"},
     "t_outcomes": {
         "seq": "BIGINT", "eid": "TEXT", "model": "TEXT", "adapter": "TEXT", "arm": "TEXT", "chances": "TEXT",
-        "task": "TEXT",
-        "reward": "FLOAT8", "ts": "FLOAT8",
+        "task": "TEXT", "reward": "FLOAT8", "ts": "FLOAT8",
     },
-    "t_gaps": {
-        "call": "TEXT", "choice": "INTEGER", "eid": "TEXT", "batch": "TEXT", "gaps": "BYTEA", "ts": "FLOAT8",
-    },
+    "t_gaps": {"call": "TEXT", "choice": "INTEGER", "eid": "TEXT", "batch": "TEXT", "gaps": "BYTEA", "ts": "FLOAT8"},
     "t_rewrite": {"tab": "TEXT"},
     "t_erasing": {"eid": "TEXT", "ts": "FLOAT8", "instance": "TEXT", "tables": "TEXT", "archives": "TEXT"},
     "t_tallies": {
@@ -101,11 +73,9 @@ TABLES: dict[str, dict[str, str]] = {
 
 PRIMARY: dict[str, str] = {
     "t_meta": "name", "t_days": "day", "t_positions": "instance, writer", "t_seen": "id", "t_episodes": "eid",
-    "t_early": "eid",
-    "t_rewards": "id", "t_expired": "eid", "t_pins": "eid", "t_groups": "id", "t_batches": "id",
-    "t_members": "batch, eid",
-    "t_adapters": "name", "t_events": "id", "t_audit": "id", "t_cache": "id", "t_rewrite": "tab", "t_outcomes": "seq",
-    "t_exports": "id", "t_exported": "eid, export", "t_gaps": "call, choice",
+    "t_early": "eid", "t_rewards": "id", "t_expired": "eid", "t_pins": "eid", "t_groups": "id", "t_batches": "id",
+    "t_members": "batch, eid", "t_adapters": "name", "t_events": "id", "t_audit": "id", "t_cache": "id",
+    "t_rewrite": "tab", "t_outcomes": "seq", "t_exports": "id", "t_exported": "eid, export", "t_gaps": "call, choice",
 }  # fmt: skip
 """Keys where the database wants indexes (PostgreSQL)."""
 
@@ -139,15 +109,12 @@ VIEWS: dict[str, str] = {
         CASE WHEN ended IS NULL THEN NULL ELSE greatest(ended, last_end) END AS ended, calls, prompt_tokens,
         completion_tokens, reward, grp AS group_id FROM t_episodes WHERE state <> 'deleted'""",
     "rewards": """SELECT r.id, split_part(r.eid, '/', 2) AS episode, split_part(r.eid, '/', 1) AS key, r.call, r.name,
-        r.source, r.value,
-        r.reason, r.ts, e.adapter, r.seq FROM t_rewards r LEFT JOIN t_episodes e ON e.eid = r.eid""",
+        r.source, r.value, r.reason, r.ts, e.adapter, r.seq FROM t_rewards r LEFT JOIN t_episodes e ON e.eid = r.eid""",
     "adapters": "SELECT name, model, version, state, created, decided, reason FROM t_adapters",
 }
 CALLS_VIEW = """SELECT id, split_part(eid, '/', 2) AS episode, split_part(eid, '/', 1) AS key, number, ts, seconds,
-    dialect, model, trained,
-    adapter, status, outcome, trainable, reason AS untrainable_reason, temperature, sampling, prompt_tokens,
-    completion_tokens, finish,
-    reply, error, attempt, extends FROM """
+    dialect, model, trained, adapter, status, outcome, trainable, reason AS untrainable_reason, temperature, sampling,
+    prompt_tokens, completion_tokens, finish, reply, error, attempt, extends FROM """
 MESSAGES_VIEW = """SELECT split_part(c.eid, '/', 2) AS episode, split_part(c.eid, '/', 1) AS key, c.id AS call,
     c.number, {kind} AS kind, {first} + CAST(m.nth AS INTEGER) AS nth, {role} AS role,
     CAST(m.message AS TEXT) AS message FROM {table} c, {unnested} WITH ORDINALITY AS m(message, nth)"""
