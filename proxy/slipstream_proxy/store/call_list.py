@@ -38,6 +38,13 @@ def weight_of(row: CallRow, *, tokens: bool) -> int:
     return CALL_BYTES + text + ID_BYTES * ids + LOGPROB_BYTES * len(row.logprobs) // 4
 
 
+def head_ids(row: CallRow, count: int) -> Ids:
+    """The first so many ids of a call's own part of its prompt and then its first reply."""
+    lengths = ids_of(row.lengths)
+    first = ids_of(row.completion_ids)[: int(lengths[0])] if len(lengths) else NO_IDS
+    return np.concatenate((ids_of(row.prompt_ids), first))[:count]
+
+
 class CallList:
     """``rows``: of one run, by number. If a call's base is not among them, the call's own part is what there is."""
 
@@ -62,12 +69,6 @@ class CallList:
             found = self._said[row.id] = [*self._own(row), *load(row.reply, [])[:1]]
         return found[:count]
 
-    @staticmethod
-    def _head_ids(row: CallRow, count: int) -> Ids:
-        lengths = ids_of(row.lengths)
-        first = ids_of(row.completion_ids)[: int(lengths[0])] if len(lengths) else NO_IDS
-        return np.concatenate((ids_of(row.prompt_ids), first))[:count]
-
     def messages(self, row: CallRow) -> list[object]:
         """All messages of the call's request."""
         found = anchor(row, lambda r: (self.base(r), r.keep_messages), self._head)
@@ -77,7 +78,7 @@ class CallList:
         self, row: CallRow, stays: Callable[[CallRow], bool] = lambda _: False
     ) -> tuple[Anchored[CallRow, Ids], Ids]:
         """Where the prompt's ids begin (``prefixes.anchor``), and the ids from there on; by default all of them."""
-        found = anchor(row, lambda r: (self.base(r), r.keep_tokens), self._head_ids, stays)
+        found = anchor(row, lambda r: (self.base(r), r.keep_tokens), head_ids, stays)
         return found, np.concatenate((*found.pieces, ids_of(row.prompt_ids)))
 
     def ids(self, row: CallRow) -> Ids:
@@ -102,9 +103,8 @@ class CallList:
             # a page may begin after the base
             made = call_public(row, self._own(row), load(row.tools, []), ids_of(row.prompt_ids) if tokens else None)
             if row.delta_base is not None:
-                made.prefix = SharedPrefix(
-                    call=row.delta_base, messages=row.keep_messages, tokens=row.keep_tokens, tools=row.tools is None
-                )
+                kept = {"messages": row.keep_messages, "tokens": row.keep_tokens}
+                made.prefix = SharedPrefix(call=row.delta_base, **kept, tools=row.tools is None)
             return made
         said = anchor(row, lambda r: (self.base(r), r.keep_messages), self._head, stays)
         sampled, ids = self.anchored_ids(row, stays)
@@ -112,12 +112,8 @@ class CallList:
         while holder.tools is None and holder is not base and (before := self.base(holder)) is not None:
             holder = before
         shared = holder is base
-        made = call_public(
-            row,
-            [*chain.from_iterable(said.pieces), *self._own(row)],
-            [] if shared else load(holder.tools, []),
-            ids if tokens else None,
-        )
+        messages = [*chain.from_iterable(said.pieces), *self._own(row)]
+        made = call_public(row, messages, [] if shared else load(holder.tools, []), ids if tokens else None)
         if base is not None:
             made.prefix = SharedPrefix(call=base.id, messages=said.keep, tokens=sampled.keep, tools=shared)
         return made

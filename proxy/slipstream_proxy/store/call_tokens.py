@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slipstream_proxy.store.call_list import head_ids
 from slipstream_proxy.store.call_rows import choices_of
 from slipstream_proxy.store.calls import TOKEN_COLUMNS, CallTable
 from slipstream_proxy.store.codec import Floats, Ids, ids_of
-from slipstream_proxy.store.delta import NO_IDS
 from slipstream_proxy.store.driver import Driver, Tx
 from slipstream_proxy.store.gaps import gaps_of
 from slipstream_proxy.store.lineage import LineageRow, lineage_of
@@ -37,10 +37,7 @@ def prompt_of(call: CallRow, calls: dict[str, CallRow]) -> Ids:
     keep, base = call.keep_tokens, call.delta_base
     while keep > 0 and base is not None and base in calls:
         row = calls[base]
-        lengths = ids_of(row.lengths).reshape(-1, 2)
-        first = ids_of(row.completion_ids)[: int(lengths[0, 0])] if len(lengths) else NO_IDS
-        own = np.concatenate((ids_of(row.prompt_ids), first))
-        parts.append(own[: max(0, keep - row.keep_tokens)])
+        parts.append(head_ids(row, max(0, keep - row.keep_tokens)))
         keep, base = min(keep, row.keep_tokens), row.delta_base
     return np.concatenate(parts[::-1])
 

@@ -194,11 +194,8 @@ class DuckDriver:
 
     def next_seq(self, tx: Any, count: int) -> int:
         if self._seq is None:
-            sql = (
-                "SELECT (SELECT max(seq) FROM t_rewards), (SELECT max(id) FROM "
-                "t_events), (SELECT max(seq) FROM t_outcomes)"
-            )
-            self._seq = max(n or 0 for n in tx.all(sql)[0])
+            numbers = ("max(seq) FROM t_rewards", "max(id) FROM t_events", "max(seq) FROM t_outcomes")
+            self._seq = max(tx.all(f"SELECT {number}")[0][0] or 0 for number in numbers)
         first = self._seq + 1
         self._seq += count
         return first
@@ -330,6 +327,5 @@ class DuckStore(Store):
         threads: int = 1,
         instance: str = "local",
     ) -> None:
-        super().__init__(
-            DuckDriver(path, memory_limit=memory_limit, threads=threads), rules or Rules(), instance=instance
-        )
+        driver = DuckDriver(path, memory_limit=memory_limit, threads=threads)
+        super().__init__(driver, rules or Rules(), instance=instance)

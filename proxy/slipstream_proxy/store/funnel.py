@@ -175,9 +175,8 @@ def _next_end(figures: FunnelFigures, pace: Pace) -> float | None:
 
 def to_judge(tx: Tx, name: str) -> tuple[int, float | None]:
     """Complete groups with an episode that has no reward of this name, and when the oldest was complete."""
-    sql = (
-        "SELECT id, completed FROM t_groups WHERE kind = 'task' AND NOT parked AND state IN ('waiting_reward', 'eval')"
-    )
+    sql = """SELECT id, completed FROM t_groups
+        WHERE kind = 'task' AND NOT parked AND state IN ('waiting_reward', 'eval')"""
     waiting: dict[str, float | None] = dict(tx.all(sql))
     if not waiting:
         return 0, None
@@ -237,7 +236,6 @@ def funnel_counts(
     trained = found.batches.get("trained")
     return FunnelCounts(
         calls=int(sum(t.x for t in there.values())),
-        live=dear.live,
         trained_calls=int(sum(t.y for t in there.values())),
         train_episodes=sum(t.n for (_, split, _), t in there.items() if split == "train"),
         open_episodes=sum(t.n for (state, _, _), t in there.items() if state == "open"),
@@ -245,21 +243,17 @@ def funnel_counts(
         without_task=0 if rules.ungrouped else sum(t.n for (_, _, alone), t in there.items() if alone),
         forming=_forming(found.groups, "train"),
         evaluating=_forming(found.groups, "eval"),
-        missing=dear.missing,
-        unweighted=dear.unweighted,
-        to_judge=dear.to_judge,
-        oldest_to_judge=dear.oldest_to_judge,
         judged=judged,
         parked=states.get("parked", 0),
         ready=states.get("ready", 0),
         leased=states.get("leased", 0),
         lost=found.groups.lost_by_state(),
         outcomes=figures.outcomes,
-        best=dear.best,
         standing=standing(kept),
         trained=trained.n if trained else 0,
         last_skipped=figures.last_skipped,
         kls=figures.kls,
         untrainable=untrainable_calls(kept),
         orphans=orphans,
+        **dear._asdict(),
     )

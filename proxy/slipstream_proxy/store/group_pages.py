@@ -9,12 +9,15 @@ from slipstream import contract as c
 from slipstream_proxy.store.codec import cursor_of, load, parse_cursor
 from slipstream_proxy.store.driver import IN, Driver, Row, Tx, given
 from slipstream_proxy.store.groups import GroupTable
+from slipstream_proxy.store.label_queue import votes_of
 from slipstream_proxy.store.lineage import adapters_of
 from slipstream_proxy.store.rewards import RewardTable
 from slipstream_proxy.store.rows import BATCH_COLUMNS, GROUP_COLUMNS, BatchRow, GroupRow
 
 JUDGING = ("judge", "human")
 """Sources of rewards that are somebody's judgement."""
+AS_STORED = c.GroupSummary.model_fields.keys() & set(GroupRow._fields)
+"""What a group's summary has under the same name as its row."""
 
 
 @dataclass(slots=True)
@@ -54,23 +57,10 @@ def _after(cursor: str | None, where: list[str], params: list[object]) -> None:
 def judgements_of(rewards: Collection[c.Reward]) -> list[c.RunJudgement]:
     """The latest of each name and source first."""
     found = []
-    for reward in reversed(list(rewards)):
-        if reward.source not in JUDGING:
-            continue
-        votes = reward.meta.get("values")
-        numbers = [float(v) for v in votes if isinstance(v, int | float)] if isinstance(votes, list) else []
+    for reward in reversed([r for r in rewards if r.source in JUDGING]):
         meta = {name: value for name, value in reward.meta.items() if name != "values"}
-        found.append(
-            c.RunJudgement(
-                name=reward.name,
-                source=reward.source,
-                value=reward.value,
-                reason=reward.reason,
-                votes=numbers,
-                at=reward.at,
-                meta=meta,
-            )
-        )
+        told = reward.model_dump(include={"name", "source", "value", "reason", "at"})
+        found.append(c.RunJudgement(**told, votes=votes_of(reward), meta=meta))
     return found
 
 
@@ -153,27 +143,14 @@ class GroupPages:
             batch = batches.get(r.batch or "")
             made.append(
                 c.GroupSummary(
-                    id=r.id,
-                    kind=c.GroupKind(r.kind),
-                    key=r.key,
-                    task=r.task,
-                    model=r.model,
-                    split=r.split,
-                    state=r.state,
-                    cause=r.cause,
+                    **{name: getattr(r, name) for name in AS_STORED},
                     episodes=r.n,
                     rewarded=rewarded,
                     mean=mean,
                     low=low,
                     high=high,
-                    created=r.created,
-                    completed=r.completed,
-                    ready_at=r.ready_at,
-                    batch=r.batch,
                     step=batch.step if batch else None,
                     adapter=batch.adapter if batch else None,
-                    attempts=r.attempts,
-                    parked=r.parked,
                 )
             )
         return made

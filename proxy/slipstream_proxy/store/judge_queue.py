@@ -8,18 +8,7 @@ from math import isfinite
 from typing import NamedTuple
 from uuid import uuid4
 
-from slipstream.contract import (
-    Form,
-    Group,
-    GroupEpisode,
-    GroupKind,
-    GroupLease,
-    GroupLeaseIn,
-    JudgeAgreement,
-    JudgeBacklog,
-    ScoresIn,
-    Split,
-)
+from slipstream import contract as c
 from slipstream_proxy.store.codec import clean, dump
 from slipstream_proxy.store.driver import IN, Driver, Tx
 from slipstream_proxy.store.episodes import EpisodeTable
@@ -76,14 +65,14 @@ class JudgeQueue:
     tallies: TallyTable
     candidates: JudgeCandidates = field(init=False)
     _backlogs: PacedFigure[Backlog] = field(default_factory=PacedFigure, init=False)
-    _agreements: PacedFigure[dict[str, JudgeAgreement]] = field(default_factory=PacedFigure, init=False)
+    _agreements: PacedFigure[dict[str, c.JudgeAgreement]] = field(default_factory=PacedFigure, init=False)
 
     def __post_init__(self) -> None:
         self.candidates = JudgeCandidates(self.db, self.rules, self.groups)
 
     # leases
 
-    def lease(self, wanted: GroupLeaseIn, now: float) -> GroupLease | None:
+    def lease(self, wanted: c.GroupLeaseIn, now: float) -> c.GroupLease | None:
         """Up to ``limit`` groups in which an episode lacks one of the names, the newest first. None: there is nothing
         to judge.
 
@@ -108,7 +97,7 @@ class JudgeQueue:
                 (lease, until, wanted.worker, groups),
             )
         with self.db.read() as tx:
-            return GroupLease(lease=lease, until=until, groups=self._groups(tx, groups, names, wanted.form))
+            return c.GroupLease(lease=lease, until=until, groups=self._groups(tx, groups, names, wanted.form))
 
     def release(self, tx: Tx, worker: str) -> int:
         """What a worker had leased is free at once. → Groups released."""
@@ -131,7 +120,7 @@ class JudgeQueue:
         rows = tx.all(sql, (now - self.rules.group_max_age, list(names), len(names), limit))
         tx.insert("t_groups", [window_of(EpisodeRow(*row), now) for row in rows])
 
-    def _groups(self, tx: Tx, groups: Collection[str], names: Sequence[str], form: Form = "auto") -> list[Group]:
+    def _groups(self, tx: Tx, groups: Collection[str], names: Sequence[str], form: c.Form = "auto") -> list[c.Group]:
         """Groups as the judge sees them, in the order given."""
         sql = f"SELECT {', '.join(JudgedGroup._fields)} FROM t_groups WHERE id {IN}"
         rows = {r.id: r for r in map(JudgedGroup._make, tx.all(sql, (list(groups),)))}
@@ -153,21 +142,11 @@ class JudgeQueue:
                 detail = details[ep.eid]
                 context = row.kind == "window" and ep.eid != row.single
                 episodes.append(
-                    GroupEpisode(episode=ep.public(), calls=detail.call_list, rewards=detail.rewards, context=context)
+                    c.GroupEpisode(episode=ep.public(), calls=detail.call_list, rewards=detail.rewards, context=context)
                 )
             if episodes:
-                made.append(
-                    Group(
-                        id=group,
-                        kind=GroupKind(row.kind),
-                        key=row.key,
-                        task=row.task,
-                        split=Split(row.split),
-                        model=row.model,
-                        episodes=episodes,
-                        attempts=row.attempts,
-                    )
-                )
+                fields = {name: value for name, value in row._asdict().items() if name != "single"}
+                made.append(c.Group(**fields, episodes=episodes))
         return made
 
     def _alike(self, tx: Tx, ep: EpisodeRow, names: Sequence[str]) -> list[EpisodeRow]:
@@ -179,17 +158,17 @@ class JudgeQueue:
         params = (ep.key, ep.model, likeness_of(ep.alike), ep.eid, list(names), len(names), self.rules.window)
         return [EpisodeRow(*r) for r in tx.all(sql, params)]
 
-    def backlog(self, names: Sequence[str], *, singles: bool, now: float) -> JudgeBacklog:
+    def backlog(self, names: Sequence[str], *, singles: bool, now: float) -> c.JudgeBacklog:
         """Complete groups in which an episode lacks one of the names. Windows are not counted: they train nothing."""
         names = list(dict.fromkeys(names))
         kinds = "'task', 'like'" if singles else "'task'"
         found = self._backlogs.get((kinds, *names), lambda: self.candidates.backlog(kinds, names), self.db.stand())
         age = (None if at is None else max(0.0, now - at) for at in (found.oldest, found.newest))
-        return JudgeBacklog(
+        return c.JudgeBacklog(
             groups=found.groups, oldest_seconds=next(age), newest_seconds=next(age), parked=found.parked
         )
 
-    def agreements(self, name: str) -> dict[str, JudgeAgreement]:
+    def agreements(self, name: str) -> dict[str, c.JudgeAgreement]:
         """Source → Pearson's correlation of the judge's latest scores of that name with the latest rewards of the
         source, among the newest ``AGREEING`` rewards.
         """
@@ -203,13 +182,13 @@ class JudgeQueue:
         with self.db.read() as tx:
             found = tx.all(sql, (AGREEING, name))
         return {
-            source: JudgeAgreement(value=value if value is not None and isfinite(value) else None, pairs=pairs)
+            source: c.JudgeAgreement(value=value if value is not None and isfinite(value) else None, pairs=pairs)
             for source, value, pairs in found
         }
 
     # scores
 
-    def score(self, group: str, scores: ScoresIn, now: float) -> bool:
+    def score(self, group: str, scores: c.ScoresIn, now: float) -> bool:
         """False: the lease is not this worker's any more (409). Posting twice under one lease changes nothing."""
         with self.db.write() as tx:
             rows = self._accept(tx, group, scores, now)
@@ -228,7 +207,7 @@ class JudgeQueue:
             self.groups.mark_ready(tx, {ep.grp for ep in eps.values() if ep.grp}, now)
         return True
 
-    def _accept(self, tx: Tx, group: str, scores: ScoresIn, now: float) -> list[RewardRow] | None:
+    def _accept(self, tx: Tx, group: str, scores: c.ScoresIn, now: float) -> list[RewardRow] | None:
         """Settle the lease. → Rewards to insert; None: refused."""
         state = self._state(tx, group)
         if state is None:
@@ -240,7 +219,7 @@ class JudgeQueue:
         self._settle(tx, group, scores, now, state.attempts)
         return self._rewards(tx, state.key, group, scores, now)
 
-    def replay(self, tx: Tx, group: str, scores: ScoresIn, now: float, *, key: str | None) -> list[RewardRow]:
+    def replay(self, tx: Tx, group: str, scores: c.ScoresIn, now: float, *, key: str | None) -> list[RewardRow]:
         """Scores that were accepted before, out of the spool. ``key``: whose group it was. → Rewards to insert."""
         state = self._state(tx, group)
         if state is None:
@@ -254,7 +233,7 @@ class JudgeQueue:
         return JudgeLease(*found[0]) if found else None
 
     def _rewards(
-        self, tx: Tx, key: str, group: str, scores: ScoresIn, now: float, *, forgotten: bool = False
+        self, tx: Tx, key: str, group: str, scores: c.ScoresIn, now: float, *, forgotten: bool = False
     ) -> list[RewardRow]:
         """``forgotten``: the store was rebuilt and knows neither group nor, perhaps, its episodes."""
         if scores.failed is not None:
@@ -267,24 +246,11 @@ class JudgeQueue:
                 # The id makes a second post under one lease, and the mutation after the post, change nothing.
                 name = f"{scores.lease}/{group}/{score.episode}/{score.name}"
                 meta = {**score.meta, "values": score.values} if score.values else score.meta
-                rows.append(
-                    RewardRow(
-                        name,
-                        0,
-                        eid,
-                        None,
-                        score.name,
-                        score.source,
-                        score.value,
-                        clean(score.reason),
-                        None,
-                        dump(meta),
-                        now,
-                    )
-                )
+                given = (score.name, score.source, score.value, clean(score.reason))
+                rows.append(RewardRow(name, 0, eid, None, *given, None, dump(meta), now))
         return rows
 
-    def _settle(self, tx: Tx, group: str, scores: ScoresIn, now: float, attempts: int) -> None:
+    def _settle(self, tx: Tx, group: str, scores: c.ScoresIn, now: float, attempts: int) -> None:
         """The lease ends. A failure without ``retry_after`` counts as an attempt, and too many park the group."""
         failed = scores.failed is not None
         if failed and scores.retry_after is None:
@@ -304,7 +270,7 @@ class JudgeQueue:
             found = tx.all("SELECT key FROM t_groups WHERE id = ?", (group,))
         return found[0][0] if found else None
 
-    def parked(self) -> list[Group]:
+    def parked(self) -> list[c.Group]:
         """Groups that the judge failed at too often, with their episodes."""
         with self.db.read() as tx:
             sql = "SELECT id FROM t_groups WHERE parked AND state <> 'dropped' ORDER BY completed, id"

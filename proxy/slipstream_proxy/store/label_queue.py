@@ -18,7 +18,8 @@ MIDDLE = 0.4
 """Uncertainty of a score in the middle of the range."""
 
 
-def _votes(reward: Reward) -> list[float]:
+def votes_of(reward: Reward) -> list[float]:
+    """What each vote of a judge gave."""
     votes = reward.meta.get("values")
     return [float(v) for v in votes if isinstance(v, int | float)] if isinstance(votes, list) else []
 
@@ -37,7 +38,7 @@ def uncertainty_of(rewards: Sequence[Reward], low: float, high: float) -> tuple[
     spread = (high - low) or 1.0
     found = []
     for reward in whole.values():
-        votes = _votes(reward)
+        votes = votes_of(reward)
         if len(votes) > 1:
             deviation = statistics.pstdev(votes)
             found.append((min(1.0, 2 * deviation / spread), f"the votes differ: {', '.join(f'{v:g}' for v in votes)}"))

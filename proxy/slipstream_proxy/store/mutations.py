@@ -29,7 +29,6 @@ from slipstream_proxy.store.audit import AuditLog
 from slipstream_proxy.store.batches import BatchQueue
 from slipstream_proxy.store.cache import CacheTable
 from slipstream_proxy.store.changes import Changes
-from slipstream_proxy.store.codec import clean, dump
 from slipstream_proxy.store.deletion import Deletion
 from slipstream_proxy.store.driver import Tx
 from slipstream_proxy.store.events import EventLog
@@ -91,9 +90,8 @@ class MutationReplay:
                 self.cache.write(tx, entry.key, entry.value, entry.at or item.at)
             case "pin":
                 eid = eid_of(data["key"], data["episode"])
-                changes.pins[eid] = PinRow(
-                    eid, data["model"], data["adapter"], data["arm"], item.at, chances=data.get("chances") or ""
-                )
+                pin = (data["model"], data["adapter"], data["arm"])
+                changes.pins[eid] = PinRow(eid, *pin, item.at, chances=data.get("chances") or "")
             case "blank":
                 pass  # what stood here is forgotten
             case other:
@@ -115,20 +113,7 @@ class MutationReplay:
             if (eid, reward.key) in changes.idem:
                 return
             changes.idem.add((eid, reward.key))
-        row = RewardRow(
-            id=item.id,
-            seq=0,
-            eid=eid,
-            call=reward.call,
-            name=reward.name,
-            source=reward.source,
-            value=reward.value,
-            reason=clean(reward.reason),
-            idem=clean(reward.key),
-            meta=dump(reward.meta),
-            ts=item.at,
-        )
-        changes.rewards.append(row)
+        changes.rewards.append(RewardRow.of(item.id, eid, reward, item.at))
         changes.rewarded.add(eid)
         if reward.done:
             self._done(changes, item, eid)

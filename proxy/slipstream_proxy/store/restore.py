@@ -62,16 +62,8 @@ def record_of(call: CallRecord, ep: EpisodeDetail) -> RecordedCall:
         origin=UPSTREAM,
         grouped=ep.task is not None,
     )
-    parsed = Parsed(
-        call.messages,
-        call.tools,
-        dict(call.sampling),
-        call.prompt_ids or [],
-        choices,
-        call.untrainable_reason,
-        call.error,
-    )
-    return RecordedCall(head, parsed)
+    said = (call.messages, call.tools, dict(call.sampling), call.prompt_ids or [])
+    return RecordedCall(head, Parsed(*said, choices, call.untrainable_reason, call.error))
 
 
 def episode_row(detail: EpisodeDetail, first: RecordedCall | None) -> EpisodeRow:
@@ -124,9 +116,8 @@ class _Lineage:
         self._new: set[str] = set()
         self._changed: set[str] = set()
         batches = list({lineage.batch for d in details for lineage in d.lineage})
-        self._batches = (
-            {i for (i,) in tx.all(f"SELECT id FROM t_batches WHERE id {IN}", (batches,))} if batches else set()
-        )
+        sql = f"SELECT id FROM t_batches WHERE id {IN}"
+        self._batches = {i for (i,) in tx.all(sql, (batches,))} if batches else set()
         self._batch_rows: list[BatchRow] = []
         self._members: list[MemberRow] = []
 
@@ -196,22 +187,8 @@ class EpisodeRestore:
         for call in detail.call_list:  # each is put together when it is its turn: a long run's prompts fill a memory
             self._call(tx, changes, ep, record_of(run.whole(call), detail), call)
         self.memory.calls.add(c.id for c in detail.call_list)
-        for i, r in enumerate(detail.rewards):
-            row = RewardRow(
-                f"{item.id}/{i}",
-                0,
-                eid,
-                r.call,
-                r.name,
-                r.source,
-                r.value,
-                clean(r.reason),
-                clean(r.key),
-                dump(r.meta),
-                r.at,
-            )
-            changes.rewards.append(row)
-            changes.rewarded.add(eid)
+        changes.rewards += [RewardRow.of(f"{item.id}/{i}", eid, r, r.at) for i, r in enumerate(detail.rewards)]
+        changes.rewarded |= {eid} if detail.rewards else set()
         if ep.state == "open" and ep.adapter:
             changes.pins[eid] = PinRow(eid, ep.model, ep.adapter, ep.arm, ep.last_at)
         self._regroup(changes, lineage, ep, detail, item.at)

@@ -141,14 +141,13 @@ class TallyTable:
     def around_calls(self, tx: Tx, tables: Iterable[str], eids: Collection[str]) -> Iterator[None]:
         """The block changes calls of these episodes in these tables."""
         tables = list(tables) if eids else []
-        before: Tallies = {}
-        for table in tables:
-            before |= self._untrainable(tx, table, eids)
+
+        def counted() -> Tallies:
+            return {key: tally for table in tables for key, tally in self._untrainable(tx, table, eids).items()}
+
+        before = counted()
         yield
-        after: Tallies = {}
-        for table in tables:
-            after |= self._untrainable(tx, table, eids)
-        self._insert(tx, difference(before, after))
+        self._insert(tx, difference(before, counted()))
 
     def add_calls(self, tx: Tx, table: str, reasons: Iterable[str | None]) -> None:
         """Calls that cannot be trained on, by their reasons, were inserted into a day's table."""
