@@ -13,7 +13,7 @@ from slipstream_proxy.control.audit import AuditTrail
 from slipstream_proxy.control.feed import Feed
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.store_handle import RETRY, StoreHandle
-from slipstream_proxy.control.store_health import StoreHealth
+from slipstream_proxy.control.store_health import PATIENCE, StoreHealth
 from slipstream_proxy.control.threads import in_thread
 from slipstream_proxy.control.training_switch import TrainingSwitch
 from slipstream_proxy.json_types import JsonObject
@@ -43,26 +43,16 @@ if TYPE_CHECKING:
     from slipstream_proxy.store.sqlstore import Store
 
 T = TypeVar("T")
-PATIENCE = 0.3
-"""Seconds that a request waits for the store before it asks whether the database is there at all."""
 
 
 def away() -> Problem:
-    return Problem(
-        503,
-        "the store does not answer; calls and rewards are kept in the spool meanwhile",
-        fix="ask again; if it lasts, see the proxy's log and the database",
-        headers=RETRY,
-    )
+    text = "the store does not answer; calls and rewards are kept in the spool meanwhile"
+    return Problem(503, text, fix="ask again; if it lasts, see the proxy's log and the database", headers=RETRY)
 
 
 def unwritable() -> Problem:
-    return Problem(
-        503,
-        "this cannot be kept now: the spool cannot be written",
-        fix="free the disk and send it again",
-        headers=RETRY,
-    )
+    text = "this cannot be kept now: the spool cannot be written"
+    return Problem(503, text, fix="free the disk and send it again", headers=RETRY)
 
 
 def ignore(task: asyncio.Future[Any]) -> None:

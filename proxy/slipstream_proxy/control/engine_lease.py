@@ -114,9 +114,8 @@ class EngineLease:
                 pass
         held = self.held
         if held is not None and held.worker != wanted.worker:
-            raise Problem(
-                409, f"{held.worker} has the engine", field="body.worker", fix="ask again when it is released"
-            )
+            fix = "ask again when it is released"
+            raise Problem(409, f"{held.worker} has the engine", field="body.worker", fix=fix)
         if held is None:
             held = HeldLease(wanted.worker, until)
             held.asleep = asyncio.create_task(self._sleep(held), name="sleep")

@@ -62,9 +62,8 @@ def same(root: str | None, *paths: str) -> bool:
 
 
 class EnginePool:
-    """``wanted()``: adapters (name → path as vLLM sees it) that each engine must have before it is ``ok``;
-    ``known(name)``:
-    the paths that an engine may have one from; none if it is not ours.
+    """``wanted()``: adapters (name → path as vLLM sees it) that each engine must have before it is ``ok``.
+    ``known(name)``: the paths that an engine may have one from; none if it is not ours.
     """
 
     def __init__(
@@ -89,9 +88,8 @@ class EnginePool:
         self.awake.set()
 
     async def start(self) -> None:
-        self.session = aiohttp.ClientSession(
-            headers=self.headers, connector=aiohttp.TCPConnector(limit=64), trust_env=False
-        )
+        connector = aiohttp.TCPConnector(limit=64)
+        self.session = aiohttp.ClientSession(headers=self.headers, connector=connector, trust_env=False)
 
     async def stop(self) -> None:
         if self.session:
@@ -189,7 +187,7 @@ class EnginePool:
         if name in engine.replaced:
             raise EngineRefused(f"{other}, again: two proxies with stores of their own share this engine")
         log.warning("%s: ours takes its place", other)
-        status, _, text = await self.ask("POST", f"{engine.url}/v1/unload_lora_adapter", {"lora_name": name}, 30.0)
+        status, text = await self._unload(engine, name)
         if status not in (200, 404):
             raise EngineRefused(f"{other}, and it cannot be unloaded ({status}: {text[:200]}): restart the engine")
         engine.replaced.add(name)
@@ -202,6 +200,10 @@ class EnginePool:
         status, _, text = await self.ask("POST", f"{engine.url}/v1/load_lora_adapter", body, LOAD_TIMEOUT)
         return status, text
 
+    async def _unload(self, engine: EngineReplica, name: str) -> tuple[int, str]:
+        status, _, text = await self.ask("POST", f"{engine.url}/v1/unload_lora_adapter", {"lora_name": name}, 30.0)
+        return status, text
+
     @staticmethod
     def _error(status: int, message: str) -> Exception:
         return EngineRefused(message) if 400 <= status < 500 and status not in (408, 429) else EngineFailed(message)
@@ -211,9 +213,7 @@ class EnginePool:
             if name not in engine.loaded:
                 continue
             try:
-                status, _, text = await self.ask(
-                    "POST", f"{engine.url}/v1/unload_lora_adapter", {"lora_name": name}, 30.0
-                )
+                status, text = await self._unload(engine, name)
             except EngineAway:
                 status, text = 404, ""  # a dead engine has it no more
             if status in (200, 404, 400):

@@ -58,22 +58,10 @@ class Surroundings:
 def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:
     """``counts`` None: the store does not answer."""
     lines = [*_engine(around), *_store(counts, around)]
-    if counts is not None:
-        for stage in (
-            _calls,
-            _episodes,
-            _groups,
-            _judge,
-            unweighted_lines,
-            reward_lines,
-            flat_lines,
-            _untrainable,
-            _lost,
-            _ready,
-            _trainer,
-            _steps,
-        ):
-            lines += stage(counts, around)
+    rewards = (unweighted_lines, reward_lines, flat_lines)
+    stages = (_calls, _episodes, _groups, _judge, *rewards, _untrainable, _lost, _ready, _trainer, _steps)
+    for stage in stages:
+        lines += stage(counts, around) if counts is not None else ()
     lines += _gate(around)
     return Funnel(lines=lines)
 
@@ -139,10 +127,10 @@ def _episodes(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine
         if counts.next_end is not None:
             text += f"; without another call the next one ends in {seconds(max(0.0, counts.next_end - around.now))}"
         fix = "post the final reward, or send x-slipstream-done with the last call, and it ends at once"
-        none_done = not (counts.outcomes or counts.forming.groups or counts.evaluating.groups or counts.missing)
+        done = counts.outcomes or counts.forming.groups or counts.evaluating.groups or counts.missing or counts.ready
         soon = counts.next_end is not None and counts.next_end - around.now <= SOON
-        line = FunnelLine(stage="episodes", cause="open", count=counts.open_episodes, text=text, fix=fix)
-        yield line.model_copy(update={"blocks": none_done and not counts.ready and not soon})
+        stuck, count = not done and not soon, counts.open_episodes
+        yield FunnelLine(stage="episodes", cause="open", count=count, text=text, fix=fix, blocks=stuck)
     if counts.without_task:
         text = f"{plural(counts.without_task, 'episode has', 'episodes have')} no task, so nothing compares them"
         fix = "send x-slipstream-task, or set groups.ungrouped = true"
@@ -164,16 +152,11 @@ def _groups(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
             f"run each task {size} times, or set groups.size lower; two episodes are enough after "
             f"groups.max_age ({seconds(max_age)})"
         )
-        nothing_else = not (counts.ready or counts.leased or counts.missing or counts.outcomes)
-        line = FunnelLine(stage="groups", cause="forming", count=forming, text=text, fix=fix)
-        yield line.model_copy(update={"blocks": nothing_else})
+        stuck = not (counts.ready or counts.leased or counts.missing or counts.outcomes)
+        yield FunnelLine(stage="groups", cause="forming", count=forming, text=text, fix=fix, blocks=stuck)
     if evaluating := counts.evaluating.groups:
-        episodes = plural(counts.evaluating.episodes, "episode", "episodes")
-        text = (
-            ""
-            f"{plural(evaluating, 'evaluation group forms', 'evaluation groups form')} with {episodes}: "
-            "never trained on"
-        )
+        groups = plural(evaluating, "evaluation group forms", "evaluation groups form")
+        text = f"{groups} with {plural(counts.evaluating.episodes, 'episode', 'episodes')}: never trained on"
         yield FunnelLine(stage="groups", cause="evaluation", count=evaluating, text=text)
 
 
@@ -198,9 +181,8 @@ def _judge(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         if around.judge_away and not _in_trouble("judge", around):
             text = f"the judge has not asked for work for {seconds(around.judge_silence)}"
             fix = "start `slipstream judge` (or `slipstream up`), and see its log"
-            wanted = around.config.judge.name in around.config.reward.weights
-            line = FunnelLine(stage="judge", cause="away", count=round(around.judge_silence), text=text, fix=fix)
-            yield line.model_copy(update={"blocks": wanted})
+            wanted, silence = around.config.judge.name in around.config.reward.weights, round(around.judge_silence)
+            yield FunnelLine(stage="judge", cause="away", count=silence, text=text, fix=fix, blocks=wanted)
     if counts.parked:
         text = f"{plural(counts.parked, 'group is', 'groups are')} parked: the judge failed too often"
         fix = "GET /slipstream/v1/groups/parked says which; fix the judge, then POST groups/{id}/retry"
@@ -211,8 +193,8 @@ def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
     total = sum(counts.untrainable.values())
     for reason, count in counts.untrainable.items():
         text = f"{plural(count, 'call', 'calls')} can't be trained on: {reason}"
-        line = FunnelLine(stage="untrainable", cause=reason[:80], count=count, text=text, fix=fix_untrainable(reason))
-        yield line.model_copy(update={"blocks": 0 < counts.trained_calls <= total})
+        fix, stuck = fix_untrainable(reason), 0 < counts.trained_calls <= total
+        yield FunnelLine(stage="untrainable", cause=reason[:80], count=count, text=text, fix=fix, blocks=stuck)
 
 
 def _lost(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
@@ -288,9 +270,8 @@ def _gate(around: Surroundings) -> Iterator[FunnelLine]:
         report = candidate.gate or GateReport()
         seen = report.trial_episodes
         control = report.control or "the adapter before it"
-        text = (
-            f"the gate compares {candidate.name} with {control}: {plural(seen, 'episode', 'episodes')} on trial so far"
-        )
+        episodes = plural(seen, "episode", "episodes")
+        text = f"the gate compares {candidate.name} with {control}: {episodes} on trial so far"
         if report.reason:
             text += f"; {report.reason}"
         if report.episodes_left is not None:

@@ -8,13 +8,7 @@ FORCED = (
 )
 UNTRAINABLE = {
     "temperature 0": f"an agent that always asks temperature 0 never learns: ask 1.0 in training, {TRUST}",
-    "top_p": f"do not send top_p in training, {TRUST}",
-    "top_k": f"do not send top_k in training, {TRUST}",
-    "min_p": f"do not send min_p in training, {TRUST}",
     "penalties": f"do not send presence_, frequency_ or repetition_penalty in training, {TRUST}",
-    "min_tokens": f"do not send min_tokens in training, {TRUST}",
-    "ignore_eos": f"do not send ignore_eos in training, {TRUST}",
-    "logit_bias": f"do not send logit_bias in training, {TRUST}",
     "structured output": FORCED,
     "forced tool": f'send tool_choice "auto" in place of "required", {TRUST}',
     "restricted tokens": FORCED,
@@ -30,6 +24,9 @@ UNTRAINABLE = {
     "superseded": "the client sent the call again: raise its timeout, so that it retries less",
     "external upstream": "it went to another API, which returns no tokens; map the model name to the trained model",
     "redacted": "proxy.redact changed its text, so its tokens no longer match",
+} | {
+    name: f"do not send {name} in training, {TRUST}"
+    for name in ("top_p", "top_k", "min_p", "min_tokens", "ignore_eos", "logit_bias")
 }
 """Reason, or the beginning of one → fix."""
 

@@ -37,32 +37,29 @@ def unweighted_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[Fun
         if name not in found:
             posted = [repr(name) for name in weights if name not in judge.names]
             fix += f"; or post it as {' and '.join(posted)}" if posted else ""
-        line = FunnelLine(stage="reward", cause=f"unweighted_{name}"[:80], count=count, text=text, fix=fix)
         judge_comes = around.judge_expected and judge.name in counts.missing
         stuck = bool(counts.missing) and not (judge_comes or counts.ready or counts.leased)
-        yield line.model_copy(update={"blocks": stuck})
+        cause = f"unweighted_{name}"[:80]
+        yield FunnelLine(stage="reward", cause=cause, count=count, text=text, fix=fix, blocks=stuck)
 
 
 def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     for name, count in counts.missing.items():
-        text = (
-            f"{plural(count, 'episode of complete groups has', 'episodes of complete groups have')} no reward '{name}'"
-        )
+        episodes = plural(count, "episode of complete groups has", "episodes of complete groups have")
+        text = f"{episodes} no reward '{name}'"
         if name == around.config.judge.name:
             fix = "the judge writes it" if around.judge_expected else "set judge.model, or post it with a judge's key"
         else:
             fix = f"post it to /slipstream/v1/episodes/<id>/rewards as {name!r}, or change reward.weights"
-        line = FunnelLine(stage="reward", cause=f"missing_{name}"[:80], count=count, text=text, fix=fix)
-        yield line.model_copy(update={"blocks": not counts.ready and not counts.leased})
+        cause, stuck = f"missing_{name}"[:80], not counts.ready and not counts.leased
+        yield FunnelLine(stage="reward", cause=cause, count=count, text=text, fix=fix, blocks=stuck)
     equal = [o for o in counts.outcomes if o.low == o.high]
     if not equal:
         return
     recent = len(counts.outcomes)
     if len(equal) == recent >= LEARNED_GROUPS and all(o.high == counts.best for o in equal):
-        text = (
-            f"training has nothing left to learn: every run of the last {recent} groups has the best reward, "
-            f"{counts.best:g}"
-        )
+        why = f"every run of the last {recent} groups has the best reward, {counts.best:g}"
+        text = f"training has nothing left to learn: {why}"
         fix = "give the agent harder tasks, or stop the trainer: this adapter is done"
         yield FunnelLine(stage="reward", cause="learned", count=recent, text=text, fix=fix, blocks=True)
         return
@@ -70,8 +67,8 @@ def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
     verb = "teaches nothing: its" if len(equal) == 1 else "teach nothing: their"
     text = f"{which} {verb} rewards are all equal"
     fix = "give partial credit in the reward, mix easier and harder tasks, or sample at temperature 1.0"
-    line = FunnelLine(stage="reward", cause="equal", count=len(equal), text=text, fix=fix)
-    yield line.model_copy(update={"blocks": len(equal) == recent})
+    stuck = len(equal) == recent
+    yield FunnelLine(stage="reward", cause="equal", count=len(equal), text=text, fix=fix, blocks=stuck)
 
 
 def flat_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:

@@ -10,13 +10,12 @@ from dataclasses import asdict
 from typing import Any
 
 from slipstream_proxy.control.store_handle import StoreHandle
+from slipstream_proxy.control.store_health import PATIENCE
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.records import Kind, Mutation
 from slipstream_proxy.spool import SpoolWriter
 
 log = logging.getLogger(__name__)
-PATIENCE = 0.3
-"""Seconds that a change waits for the store before it asks whether the database is there at all."""
 
 
 def _storable(value: Any) -> Any:

@@ -29,19 +29,11 @@ def check_source(caller: Caller, source: str, field: str) -> None:
     """Raises ``Problem`` 403: the source belongs to another scope."""
     needed = SOURCES.get(source.lower())
     if needed is not None and not caller.may((needed,)):
-        raise Problem(
-            403,
-            f"this key may not write rewards with the source {source!r}",
-            field=field,
-            fix=f"use a key with the scope {needed}, or leave `source` out",
-        )
+        fix = f"use a key with the scope {needed}, or leave `source` out"
+        raise Problem(403, f"this key may not write rewards with the source {source!r}", field=field, fix=fix)
     if needed is None and caller.only(JUDGE):
-        raise Problem(
-            403,
-            f"a judge's key may not write rewards with the source {source!r}",
-            field=field,
-            fix='use the source "judge", or a key with the scope reward',
-        )
+        fix = 'use the source "judge", or a key with the scope reward'
+        raise Problem(403, f"a judge's key may not write rewards with the source {source!r}", field=field, fix=fix)
 
 
 def check_reward(caller: Caller, name: str, source: str, judge_names: Collection[str], *, field: str = "body") -> None:
@@ -51,9 +43,5 @@ def check_reward(caller: Caller, name: str, source: str, judge_names: Collection
     """
     check_source(caller, source, f"{field}.source")
     if name.lower() in {n.lower() for n in judge_names} and source.lower() not in SOURCES and not caller.admin:
-        raise Problem(
-            403,
-            f"{name!r} is a reward name of the judge's",
-            field=f"{field}.name",
-            fix="choose a name of your own and give it a weight in reward.weights",
-        )
+        fix = "choose a name of your own and give it a weight in reward.weights"
+        raise Problem(403, f"{name!r} is a reward name of the judge's", field=f"{field}.name", fix=fix)

@@ -13,6 +13,8 @@ log = logging.getLogger(__name__)
 PROBE_TIMEOUT = 0.5
 """Seconds in which the database must take a connection and answer on it."""
 PROBE_EVERY, PROBE_EVERY_WHILE_DOWN = 5.0, 0.5
+PATIENCE = 0.3
+"""Seconds that a request or a change waits for the store before it asks whether the database is there at all."""
 Probe = Callable[[], Awaitable[None]]
 """Returns if the database answers, else raises."""
 

@@ -47,12 +47,8 @@ class Fleet:
                 return await decide()
             except ConcurrentChange:
                 continue
-        raise Problem(
-            503,
-            "other proxies change adapters just now, or made one live that this proxy's engines have not loaded yet",
-            fix="ask again",
-            headers={"retry-after": "1"},
-        )
+        text = "other proxies change adapters just now, or made one live that this proxy's engines have not loaded yet"
+        raise Problem(503, text, fix="ask again", headers={"retry-after": "1"})
 
     async def follow(self) -> None:
         """Take over what the store says, once this proxy's engines have every adapter that calls will be sent to."""

@@ -61,17 +61,8 @@ class AdapterLifecycle:
     ) -> Adapter:
         """It is live, and the adapter before it retires. ``best``: slides are measured against it from now on."""
         before = self.registry.of(adapter.model, S.LIVE)
-        adapter = adapter.model_copy(
-            update={
-                "state": S.LIVE,
-                "reason": reason,
-                "decided": time.time(),
-                "accepted": True,
-                "forced": False,
-                "gate": report or adapter.gate,
-                "best": best,
-            }
-        )
+        now = {"state": S.LIVE, "reason": reason, "decided": time.time(), "gate": report or adapter.gate, "best": best}
+        adapter = adapter.model_copy(update={**now, "accepted": True, "forced": False})
         changed = [adapter]
         if before and before.name != adapter.name:
             changed.insert(0, before.model_copy(update={"state": S.RETIRED, "reason": f"{adapter.name} is live"}))
@@ -145,11 +136,8 @@ class AdapterLifecycle:
 
     def _descendants(self, adapter: Adapter) -> list[Adapter]:
         """Newer versions that wait for the verdict go on from this one, so they go with it."""
-        update = {
-            "state": S.RETIRED,
-            "reason": f"made from {adapter.name}, which was taken back",
-            "decided": time.time(),
-        }
+        reason = f"made from {adapter.name}, which was taken back"
+        update = {"state": S.RETIRED, "reason": reason, "decided": time.time()}
         waiting = self.registry.in_state(S.LOADING)
         newer = (a for a in waiting if a.model == adapter.model and a.version > adapter.version and not a.forced)
         return [a.model_copy(update=update) for a in newer]
@@ -171,19 +159,12 @@ class AdapterLifecycle:
         if adapter.state == S.CANDIDATE:
             return await self.accept(adapter, reason or "promoted by hand")
         if not self.registry.files.exist(adapter):
-            raise Problem(
-                409,
-                f"{adapter.name} cannot be served: its files are gone from {self.registry.files.folder(adapter)}",
-                field="path.adapter",
-                fix="put its folder back, or promote another version; adapters.keep says how many stay on disk",
-            )
+            text = f"{adapter.name} cannot be served: its files are gone from {self.registry.files.folder(adapter)}"
+            fix = "put its folder back, or promote another version; adapters.keep says how many stay on disk"
+            raise Problem(409, text, field="path.adapter", fix=fix)
         if adapter.state == S.REFUSED:
-            raise Problem(
-                409,
-                f"{adapter.name} cannot be served: {adapter.reason}",
-                field="path.adapter",
-                fix="publish it again under the next number",
-            )
+            text, fix = f"{adapter.name} cannot be served: {adapter.reason}", "publish it again under the next number"
+            raise Problem(409, text, field="path.adapter", fix=fix)
         self.registry.expect(adapter)
         adapter = adapter.model_copy(update={"state": S.LOADING, "reason": reason, "forced": True})
         await self.journal.change([adapter])
@@ -197,9 +178,8 @@ class AdapterLifecycle:
         adapter = self.registry.find(which)
         if adapter.state in (S.CANDIDATE, S.LIVE, S.LOADING):
             return await self.take_back(adapter, reason or "taken back by hand")
-        raise Problem(
-            409, f"{adapter.name} is {adapter.state.value}: there is nothing to take back", field="path.adapter"
-        )
+        text = f"{adapter.name} is {adapter.state.value}: there is nothing to take back"
+        raise Problem(409, text, field="path.adapter")
 
 
 def _dumped(report: GateReport | None) -> dict[str, JsonValue] | None:

@@ -45,16 +45,14 @@ class AdapterRegistrar:
         if not folder.is_dir() or folder.is_symlink():
             if before:
                 raise Problem(409, f"{name} is there already", field="body.path", fix=NEXT)
-            raise Problem(
-                404, f"no folder {name} in adapters.dir", field="body.path", fix="write the files first, then register"
-            )
+            fix = "write the files first, then register"
+            raise Problem(404, f"no folder {name} in adapters.dir", field="body.path", fix=fix)
         try:
             digest = await in_thread(check_folder, folder, self.config.engine.max_lora_rank, self.base_shapes)
         except BadAdapter as e:
             if before is None:
-                refused = _new(wanted, name, model, version, S.REFUSED).model_copy(
-                    update={"reason": str(e), "decided": time.time()}
-                )
+                why = {"reason": str(e), "decided": time.time()}
+                refused = _new(wanted, name, model, version, S.REFUSED).model_copy(update=why)
                 await self.journal.change([refused], event("refused", adapter=name, reason=str(e)))
             raise Problem(422, str(e), field="body.path", fix="publish it again under the next number") from e
         if before is not None:
@@ -77,12 +75,8 @@ class AdapterRegistrar:
             fix = "a folder right under adapters.dir, named <model>@<n>"
             raise Problem(422, str(e), field="body.path", fix=fix) from e
         if wanted.model not in (None, model) or model not in self.registry.models:
-            raise Problem(
-                404,
-                f"{wanted.model or model!r} is no trained model",
-                field="body.model",
-                fix=f"trained models: {', '.join(self.registry.models)}",
-            )
+            fix = f"trained models: {', '.join(self.registry.models)}"
+            raise Problem(404, f"{wanted.model or model!r} is no trained model", field="body.model", fix=fix)
         return model, version
 
     async def bring_in(self, found: Sequence[Adapter]) -> int:
@@ -94,24 +88,13 @@ class AdapterRegistrar:
         serving = {S.LIVE, S.CANDIDATE}
         live = {a.model for a in self.registry.in_state(*serving)}
         if any(a.model in live and a.state in serving for a in new):
-            raise Problem(
-                409, "an adapter is live here already", field="body.adapters", fix="import before anything is trained"
-            )
+            fix = "import before anything is trained"
+            raise Problem(409, "an adapter is live here already", field="body.adapters", fix=fix)
         if new:
             await self.journal.change([a.model_copy(update={"loaded": False, "episodes": 0}) for a in new])
         return len(new)
 
 
 def _new(wanted: AdapterIn, name: str, model: str, version: int, state: AdapterState) -> Adapter:
-    return Adapter(
-        name=name,
-        model=model,
-        version=version,
-        state=state,
-        created=time.time(),
-        path=name,
-        parent=wanted.parent,
-        step=wanted.step,
-        batches=list(wanted.batches),
-        meta=wanted.meta,
-    )
+    given = wanted.model_dump(include={"parent", "step", "batches", "meta"})
+    return Adapter(name=name, model=model, version=version, state=state, created=time.time(), path=name, **given)

@@ -65,10 +65,8 @@ class AdapterRegistry:
         if len(found) == 1:
             return found[0]
         if found:
-            names = ", ".join(sorted(a.name for a in found))
-            raise Problem(
-                409, f"several models have a version {which}", field="path.adapter", fix=f"use one of {names}"
-            )
+            fix = f"use one of {', '.join(sorted(a.name for a in found))}"
+            raise Problem(409, f"several models have a version {which}", field="path.adapter", fix=fix)
         raise Problem(404, f"no adapter {which}", field="path.adapter", fix="list them with GET adapters")
 
     def of(self, model: str, state: AdapterState, items: Mapping[str, Adapter] | None = None) -> Adapter | None:

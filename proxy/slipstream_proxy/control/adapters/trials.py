@@ -36,16 +36,8 @@ class GateTrials:
 
     def make(self) -> GateTrial:
         gate = self.config.gate
-        return GateTrial(
-            TrialSettings(
-                canary=gate.mode == "canary",
-                holdout=gate.holdout,
-                share=gate.share,
-                alpha=gate.alpha,
-                settle=gate.settle,
-                reward_range=gate.reward_range,
-            )
-        )
+        same = {"holdout", "share", "alpha", "settle", "reward_range"}
+        return GateTrial(TrialSettings(canary=gate.mode == "canary", **gate.model_dump(include=same)))
 
     def of(self, model: str) -> GateTrial:
         """As the adapters stand now."""

@@ -15,21 +15,11 @@ NAME = re.compile(r"^(?P<model>[A-Za-z0-9._~-]{1,120})@(?P<version>[1-9][0-9]{0,
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 HEADER_LIMIT = 100 * 2**20
-_BYTES = {
-    "F64": 8,
-    "F32": 4,
-    "F16": 2,
-    "BF16": 2,
-    "F8_E4M3": 1,
-    "F8_E5M2": 1,
-    "I64": 8,
-    "I32": 4,
-    "I16": 2,
-    "I8": 1,
-    "U8": 1,
-    "BOOL": 1,
-}
-_FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2} | dict.fromkeys(
+    ("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"), 1
+)
+_EXPONENTS = {"F64": 0x7FF0000000000000, "F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
+"""Bits of a float's exponent."""
 
 
 class BadAdapter(SlipstreamError):
@@ -83,26 +73,15 @@ def check_finite(path: Path, tensors: dict[str, JsonObject]) -> None:
     """No NaN or infinity in the weights: an exponent of all ones is one, in each of the float formats."""
     import numpy as np
 
-    masks = {
-        "F64": ("<u8", 0x7FF0000000000000),
-        "F32": ("<u4", 0x7F800000),
-        "F16": ("<u2", 0x7C00),
-        "BF16": ("<u2", 0x7F80),
-    }
     with path.open("rb") as file:
         start = 8 + int.from_bytes(file.read(8), "little")
     for name, entry in tensors.items():
         begin, stop = (int(x) for x in entry["data_offsets"])
-        if entry["dtype"] not in _FLOATS or begin == stop:
+        kind = str(entry["dtype"])
+        if kind not in _EXPONENTS or begin == stop:
             continue
-        kind, mask = masks[str(entry["dtype"])]
-        bits = np.memmap(
-            path,
-            dtype=np.dtype(kind),
-            mode="r",
-            offset=start + begin,
-            shape=((stop - begin) // np.dtype(kind).itemsize,),
-        )
+        size, mask = _BYTES[kind], _EXPONENTS[kind]
+        bits = np.memmap(path, dtype=f"<u{size}", mode="r", offset=start + begin, shape=((stop - begin) // size,))
         if bool(np.any((bits & np.array(mask, bits.dtype)) == mask)):
             raise BadAdapter(f"{path.name}: tensor {name} holds NaN or infinity")
 
@@ -132,10 +111,8 @@ def check_shapes(tensors: dict[str, JsonObject], base: dict[str, list[int]]) -> 
             continue  # saved names differ from module names in some families: those are for the engine to judge
         shape, outer = [int(n) for n in entry["shape"]], weight[1] if part["side"] == "A" else weight[0]
         if len(shape) != 2 or shape[1 if part["side"] == "A" else 0] != outer:
-            raise BadAdapter(
-                f"{WEIGHTS}: {name} has shape {shape}, the base model's layer "
-                f"has {weight}: an adapter of another model?"
-            )
+            there = f"the base model's layer has {weight}: an adapter of another model?"
+            raise BadAdapter(f"{WEIGHTS}: {name} has shape {shape}, {there}")
 
 
 def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None = None) -> str:

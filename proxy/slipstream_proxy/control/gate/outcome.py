@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from slipstream_proxy.assignment import BEST, CANDIDATE, CONTROL, LIVE, chance
 
 
+@dataclass(slots=True)
 class ArmOutcome:
     """One finished training episode. ``version``: of the adapter that it is pinned to; probabilities: of the arms at
     its assignment; ``tried``: the version that was on trial then, None where that was not written down.
     """
 
-    def __init__(
-        self,
-        version: int,
-        arm: str,
-        live: float,
-        control: float,
-        best: float,
-        candidate: float,
-        task: str,
-        reward: float,
-        tried: int | None = None,
-    ) -> None:
-        self.version, self.arm, self.task, self.reward, self.tried = version, arm, task, reward, tried
-        self.live, self.control, self.best, self.candidate = live, control, best, candidate
+    version: int
+    arm: str
+    live: float
+    control: float
+    best: float
+    candidate: float
+    task: str
+    reward: float
+    tried: int | None = None
 
 
 def outcome_of(version: int, arm: str, chances: str, task: str, reward: float, tried: int | None = None) -> ArmOutcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -14,17 +15,12 @@ class Decision(StrEnum):
     """To the best version: small losses have added up."""
 
 
+@dataclass(kw_only=True)
 class TrialSettings:
-    def __init__(
-        self,
-        *,
-        canary: bool = False,
-        holdout: float = 0.1,
-        share: float = 0.1,
-        alpha: float = 0.01,
-        settle: int = 500,
-        reward_range: tuple[float, float] | None = None,
-        shifts: bool = True,
-    ) -> None:
-        self.canary, self.holdout, self.share, self.alpha, self.settle = canary, holdout, share, alpha, settle
-        self.reward_range, self.shifts = reward_range, shifts
+    canary: bool = False
+    holdout: float = 0.1
+    share: float = 0.1
+    alpha: float = 0.01
+    settle: int = 500
+    reward_range: tuple[float, float] | None = None
+    shifts: bool = True
