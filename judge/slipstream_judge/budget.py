@@ -12,7 +12,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from slipstream.client import AsyncClient
 from slipstream.errors import ApiError
@@ -21,6 +22,7 @@ from slipstream_judge.metrics import JudgeMetrics
 
 log = logging.getLogger(__name__)
 DAY = 86_400
+FIGURES = ("calls", "tokens", "dollars")
 
 
 class OverBudget(Exception):
@@ -38,6 +40,12 @@ class Spent:
     calls: int = 0
     tokens: int = 0
     dollars: float = 0.0
+
+    def plus(self, calls: int, tokens: int, dollars: float) -> Self:
+        return replace(self, calls=self.calls + calls, tokens=self.tokens + tokens, dollars=self.dollars + dollars)
+
+    def figures(self) -> tuple[int, int, float]:
+        return self.calls, self.tokens, self.dollars
 
 
 class Budget:
@@ -126,10 +134,8 @@ class Budget:
         self._turn()
         self._reserved -= reserved
         self.running -= 1
-        for spent in (self.spent, self._unsaved):
-            spent.calls += 1
-            spent.tokens += tokens
-            spent.dollars += dollars or 0.0
+        self.spent = self.spent.plus(1, tokens, dollars or 0.0)
+        self._unsaved = self._unsaved.plus(1, tokens, dollars or 0.0)
 
     async def sync(self) -> None:
         """Add what was spent to the day's count in the store, and learn what the other copies spent."""
@@ -141,29 +147,14 @@ class Budget:
         key = f"budget-{mine.day}"
         try:
             before = await self.client.cache_get(key) or {}
-            total = Spent(
-                mine.day,
-                int(before.get("calls", 0)) + mine.calls,
-                int(before.get("tokens", 0)) + mine.tokens,
-                float(before.get("dollars", 0.0)) + mine.dollars,
-            )
+            calls, tokens = int(before.get("calls", 0)), int(before.get("tokens", 0))
+            total = mine.plus(calls, tokens, float(before.get("dollars", 0.0)))
             if mine.calls:
-                await self.client.cache_put(
-                    key, {"calls": total.calls, "tokens": total.tokens, "dollars": total.dollars}
-                )
+                await self.client.cache_put(key, dict(zip(FIGURES, total.figures(), strict=True)))
         except ApiError as e:
             log.debug("budget not saved: %s", e)
-            self._give_back(mine)
+            if mine.day == self._unsaved.day:
+                self._unsaved = self._unsaved.plus(*mine.figures())
             return
         if total.day == self.spent.day:
-            late = self._unsaved
-            self.spent = Spent(
-                total.day, total.calls + late.calls, total.tokens + late.tokens, total.dollars + late.dollars
-            )
-
-    def _give_back(self, mine: Spent) -> None:
-        if mine.day == self._unsaved.day:
-            late = self._unsaved
-            self._unsaved = Spent(
-                mine.day, mine.calls + late.calls, mine.tokens + late.tokens, mine.dollars + late.dollars
-            )
+            self.spent = total.plus(*self._unsaved.figures())

@@ -39,19 +39,15 @@ def _call(id: str, number: int, given: dict[str, Any]) -> CallRecord:
 
 def make_episode(id: str, task: str | None, calls: list[dict[str, Any]]) -> GroupEpisode:
     """An episode from as much of its calls as is known."""
-    episode = Episode(
-        id=id,
-        key="-",
-        task=task,
-        split=Split.TRAIN,
-        model="",
-        adapter=None,
-        state=EpisodeState.DONE,
-        started=0.0,
-        ended=0.0,
-        calls=len(calls),
-    )
+    plain = {"key": "-", "split": Split.TRAIN, "model": "", "adapter": None, "state": EpisodeState.DONE}
+    episode = Episode(id=id, task=task, started=0.0, ended=0.0, calls=len(calls), **plain)
     return GroupEpisode(episode=episode, calls=[_call(id, n, c) for n, c in enumerate(calls)], rewards=[])
+
+
+def make_group(id: str, episodes: list[GroupEpisode]) -> Group:
+    """Runs of one task that no proxy has grouped."""
+    plain = {"kind": GroupKind.TASK, "key": "-", "split": Split.TRAIN, "model": ""}
+    return Group(id=id, task=episodes[0].episode.task if episodes else None, episodes=episodes, **plain)
 
 
 def _line(number: int, line: str) -> tuple[str, GroupEpisode, float]:
@@ -97,16 +93,4 @@ def read_cases(path: str | Path) -> tuple[list[Group], dict[str, float]]:
         groups.setdefault(group, []).append(episode)
     if not groups:
         raise ConfigError(f"{path} has no episodes")
-    made = [
-        Group(
-            id=f"eval-{n}",
-            kind=GroupKind.TASK,
-            key="-",
-            task=e[0].episode.task,
-            split=Split.TRAIN,
-            model="",
-            episodes=e,
-        )
-        for n, e in enumerate(groups.values())
-    ]
-    return made, truth
+    return [make_group(f"eval-{n}", episodes) for n, episodes in enumerate(groups.values())], truth

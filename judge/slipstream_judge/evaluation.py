@@ -126,23 +126,18 @@ def plot(path: str, done: list[Measured], truth: dict[str, float], numbers: dict
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4.2), constrained_layout=True)
     points = [(truth[e], s) for m in done for r in m.scores_RE for e, s in r.items()]
     left.scatter([x for x, _ in points], [y for _, y in points], s=14, alpha=0.4)
-    left.set(
-        xlabel="truth", ylabel="score", title=f"Spearman {_show(numbers['spearman'])}, AUC {_show(numbers['auc'])}"
-    )
+    title = f"Spearman {_show(numbers['spearman'])}, AUC {_show(numbers['auc'])}"
+    left.set(xlabel="truth", ylabel="score", title=title)
     again = [(m.scores_RE[0][e], r[e]) for m in done for r in m.scores_RE[1:] for e in r]
     middle.plot([0, 1], [0, 1], lw=0.8, color="grey")
     middle.scatter([x for x, _ in again], [y for _, y in again], s=14, alpha=0.4)
-    middle.set(
-        xlabel="first judging", ylabel="later judging", title=f"test-retest spread {_show(numbers['retest_spread'])}"
-    )
+    title = f"test-retest spread {_show(numbers['retest_spread'])}"
+    middle.set(xlabel="first judging", ylabel="later judging", title=title)
     places = [p for m in done for p in m.places]
     right.axhline(0, lw=0.8, color="grey")
     right.scatter([p.place for p in places], [p.gained for p in places], s=14, alpha=0.4)
-    right.set(
-        xlabel="place in the prompt (0 first, 1 last)",
-        ylabel="score − run's mean",
-        title=f"order bias {_show(numbers['order_bias'])}",
-    )
+    where, title = "place in the prompt (0 first, 1 last)", f"order bias {_show(numbers['order_bias'])}"
+    right.set(xlabel=where, ylabel="score − run's mean", title=title)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
@@ -176,13 +171,8 @@ async def evaluate(config: Config, file: str | Path, repeats: int = 2, plot_to: 
     if sys.stderr.isatty():
         print(file=sys.stderr)
     done.sort(key=lambda m: m.group.id)
-    head = {
-        "groups": len(groups),
-        "episodes": len(truth),
-        "failed": len(failures),
-        "repeats": repeats,
-        "votes": config.judge.votes,
-    }
+    head = {"groups": len(groups), "episodes": len(truth), "failed": len(failures)}
+    head |= {"repeats": repeats, "votes": config.judge.votes}
     if not done:
         return {**head, "error": failures[0] if failures else "nothing was judged"}
     numbers: dict[str, Any] = {k: round(v, 6) if isinstance(v, float) else v for k, v in summary(done, truth).items()}

@@ -12,7 +12,6 @@ from pydantic import JsonValue
 
 from slipstream.contract import Group, GroupKind, Score
 from slipstream.settings import JudgeConfig
-from slipstream_judge.budget import OverBudget
 from slipstream_judge.cache import VoteCache, cache_key
 from slipstream_judge.excerpts import RESULT_LEVELS, fit, force
 from slipstream_judge.llm import JudgeFailed, TooLong, Usage
@@ -80,24 +79,18 @@ class GroupJudge:
         transcripts: dict[str, Transcript] = {}
         for episode in group.episodes:
             if not episode.context:
-                transcript = (
-                    await asyncio.to_thread(of_episode, episode) if len(episode.calls) > 50 else of_episode(episode)
-                )
+                long = len(episode.calls) > 50
+                transcript = await asyncio.to_thread(of_episode, episode) if long else of_episode(episode)
                 transcripts.setdefault(transcript.digest, transcript)
                 runs.setdefault(transcript.digest, []).append(episode.episode.id)
         if not transcripts:
             return Judged([], [], {}, "absolute")
         context, known = self._context(group, transcripts)
-        work = _Work(
-            transcripts, context, known, self.rubrics.of(group.task), self._mode(group, transcripts, known), deadline
-        )
-        if work.mode == "absolute":
-            jobs = [
-                self._votes(_Work({d: t}, {}, {}, work.rubric, "absolute", deadline), votes)
-                for d, t in transcripts.items()
-            ]
-            judged = await gather(jobs)
-            return self._scores(judged, runs, work)
+        rubric, mode = self.rubrics.of(group.task), self._mode(group, transcripts, known)
+        work = _Work(transcripts, context, known, rubric, mode, deadline)
+        if mode == "absolute":
+            alone = [_Work({d: t}, {}, {}, rubric, mode, deadline) for d, t in transcripts.items()]
+            return self._scores(await gather([self._votes(one, votes) for one in alone]), runs, work)
         return self._scores([await self._votes(work, votes)], runs, work)
 
     def _mode(self, group: Group, transcripts: dict[str, Transcript], known: dict[str, float]) -> Mode:
@@ -175,10 +168,9 @@ class GroupJudge:
                 known.popitem()  # the least alike goes first
                 continue
             shown = shown or force([runs[r] for r in shown_order], self.ruler.room)
+            ask = Question(work.rubric, "window", dict(known))
             try:
-                return await self.ruler.part(
-                    shown, shown_order, number, Question(work.rubric, "window", dict(known)), work.deadline
-                )
+                return await self.ruler.part(shown, shown_order, number, ask, work.deadline)
             except TooLong:
                 self.ruler.shrink(self.ruler.room)
                 known.popitem()
@@ -238,6 +230,3 @@ def _unpack(value: dict[str, Any] | None, order: Sequence[str]) -> Vote | None:
         return Vote(grades, Usage(), int((value or {})["parts"])) if set(grades) == set(order) else None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         return None
-
-
-__all__ = ["GroupJudge", "Judged", "OverBudget"]

@@ -79,19 +79,16 @@ def _latest(episode: EpisodeDetail, name: str) -> Reward | None:
 def _run(episode: str, score: Reward | None) -> JudgedRun:
     if score is None:
         return JudgedRun(episode, None)
-    meta = score.meta
-    return JudgedRun(
-        episode, score.value, meta.get("values"), meta.get("spread"), score.reason or "", meta.get("same_as")
-    )
+    votes, spread, same_as = (score.meta.get(name) for name in ("values", "spread", "same_as"))
+    return JudgedRun(episode, score.value, votes, spread, score.reason or "", same_as)
 
 
 def _summary(transcripts: Sequence[Transcript], judge: JudgeConfig, task: str | None, mode: Mode) -> PromptSummary:
     distinct = list({t.digest: t for t in transcripts}.values())
     shown = force(distinct, judge.context)
     rubric = Rubrics(judge).of(task)
-    prompt = build(
-        shown, [f"e{n + 1}" for n in range(len(distinct))], rubric, mode if len(distinct) > 1 else "absolute"
-    )
+    ids = [f"e{n + 1}" for n in range(len(distinct))]
+    prompt = build(shown, ids, rubric, mode if len(distinct) > 1 else "absolute")
     return PromptSummary(
         distinct_runs=len(distinct),
         shared_steps=common_prefix(distinct),
@@ -110,9 +107,8 @@ def text_of(judgement: Judgement, *, prompt: bool = False) -> str:
     if not meta:
         lines.append("no scores yet")
     else:
-        lines.append(
-            "judged by " + ", ".join(f"{name} {_plain(meta[name])}" for name in SHARED if meta.get(name) is not None)
-        )
+        shared = (f"{name} {_plain(meta[name])}" for name in SHARED if meta.get(name) is not None)
+        lines.append("judged by " + ", ".join(shared))
         if meta.get("rubric") not in (None, p.rubric):
             lines.append(f"the rubric has changed since: it is {p.rubric} now")
     lines.append(

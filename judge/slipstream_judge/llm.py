@@ -103,9 +103,8 @@ def retry_after(headers: Mapping[str, str] | None) -> float | None:
 
 
 def _headers(error: Exception) -> Mapping[str, str] | None:
-    found = getattr(error, "litellm_response_headers", None) or getattr(
-        getattr(error, "response", None), "headers", None
-    )
+    reply = getattr(error, "response", None)
+    found = getattr(error, "litellm_response_headers", None) or getattr(reply, "headers", None)
     return found if isinstance(found, Mapping) or found is None else dict(found)
 
 
@@ -118,10 +117,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _no_connection(error: BaseException) -> bool:
     """LiteLLM calls a refused connection a server error; what it was stands further down its chain."""
-    return any(
-        isinstance(e, ConnectionError) or type(e).__name__ in {"APIConnectionError", "ConnectError"}
-        for e in _chain(error)
-    )
+    names = {"APIConnectionError", "ConnectError"}
+    return any(isinstance(e, ConnectionError) or type(e).__name__ in names for e in _chain(error))
 
 
 def _status(error: BaseException) -> int:
@@ -167,10 +164,8 @@ class Llm:
         if j.max_tokens is not None:
             given["max_tokens"] = j.max_tokens
         if "response_format" not in self._dropped and self._supports_schema():
-            given["response_format"] = {
-                "type": "json_schema",
-                "json_schema": {"name": "scores", "schema": schema, "strict": True},
-            }
+            named = {"name": "scores", "schema": schema, "strict": True}
+            given["response_format"] = {"type": "json_schema", "json_schema": named}
         return given
 
     async def ask(self, messages: list[dict[str, str]], schema: dict[str, Any], deadline: float) -> Answer:
@@ -270,11 +265,8 @@ class Llm:
                 return name
         if "temperature" in low and "temperature" in arguments:
             return "temperature"
-        if "response_format" in arguments and any(
-            word in low for word in ("response_format", "json_schema", "schema", "structured output")
-        ):
-            return "response_format"
-        return None
+        about_schema = any(word in low for word in ("response_format", "schema", "structured output"))
+        return "response_format" if "response_format" in arguments and about_schema else None
 
 
 class PromptRefused(JudgeFailed):

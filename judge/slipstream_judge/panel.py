@@ -62,9 +62,8 @@ class Panel:
         if judge.function is not None:
             function_name = own if judge.model is None else FUNCTION
             if judge.model is not None and own == FUNCTION:
-                raise ConfigError(
-                    f"judge.name = {own!r}: the function's scores have that name where a model judges too"
-                )
+                why = "the function's scores have that name where a model judges too"
+                raise ConfigError(f"judge.name = {own!r}: {why}")
             self.function = FunctionJudge(judge.function, function_name)
 
     @property

@@ -79,12 +79,8 @@ class JudgePrompt:
 
         The bad answer itself is not shown: it may have been talked into by the record.
         """
-        last = self.messages[-1]["content"]
-        note = (
-            "An earlier answer could not be used: "
-            + "; ".join(problems)
-            + ". Answer anew, briefly, in exactly the form asked for."
-        )
+        last, what = self.messages[-1]["content"], "; ".join(problems)
+        note = f"An earlier answer could not be used: {what}. Answer anew, briefly, in exactly the form asked for."
         return [*self.messages[:-1], {"role": "user", "content": f"{last}\n\n{note}"}]
 
 
@@ -126,15 +122,8 @@ def build(
         block.append(f"SHARED-BEGINNING-{nonce}\n{shown.shared}")
     block += [f"RUN-{nonce} {i}\n{text}" for i, text in zip(ids, shown.episodes, strict=True)]
     block.append(f"DATA-END-{nonce}")
-    user = "\n\n".join(
-        [
-            task,
-            f"What counts, most important first:\n{rubric}",
-            READING,
-            "\n".join(block),
-            ANSWER.format(first=asked[0], ids=", ".join(asked)),
-        ]
-    )
+    answer = ANSWER.format(first=asked[0], ids=", ".join(asked))
+    user = "\n\n".join([task, f"What counts, most important first:\n{rubric}", READING, "\n".join(block), answer])
     messages = [{"role": "system", "content": SYSTEM.format(nonce=nonce)}, {"role": "user", "content": user}]
     return JudgePrompt(messages, schema_of(asked), asked)
 
@@ -159,11 +148,8 @@ def _loads(text: str) -> object:
 
 def _score(entry: dict[str, object], where: str, problems: list[str]) -> float | None:
     value = entry.get("score")
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or (isinstance(value, float) and math.isnan(value))
-    ):
+    nan = isinstance(value, float) and math.isnan(value)
+    if nan or isinstance(value, bool) or not isinstance(value, int | float):
         problems.append(f"{where} has no number as its score")
         return None
     if not 0 <= value <= 1:

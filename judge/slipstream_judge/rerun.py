@@ -56,15 +56,8 @@ async def _fetched(client: AsyncClient, episodes: Sequence[Episode], number: int
         found.append(GroupEpisode(episode=plain, calls=detail.call_list, rewards=detail.rewards))
     first = episodes[0]
     kind = GroupKind.TASK if first.task is not None else GroupKind.WINDOW
-    return Group(
-        id=first.group or f"rerun-{number}",
-        kind=kind,
-        key=first.key,
-        task=first.task,
-        split=first.split,
-        model=first.model,
-        episodes=found,
-    )
+    shared = first.model_dump(include={"key", "task", "split", "model"})
+    return Group(id=first.group or f"rerun-{number}", kind=kind, episodes=found, **shared)
 
 
 class Rerun:
@@ -112,14 +105,9 @@ class Rerun:
 
     async def _store(self, score: Score) -> None:
         meta = score.meta | {"values": [*score.values], "rerun": self.id}
-        reward = RewardIn(
-            name=score.name,
-            value=score.value,
-            source=score.source,
-            reason=score.reason or None,
-            key=f"rerun-{self.id}-{score.name}-{score.episode}"[:200],
-            meta=meta,
-        )
+        key = f"rerun-{self.id}-{score.name}-{score.episode}"[:200]
+        given = score.model_dump(include={"name", "value", "source"})
+        reward = RewardIn(**given, reason=score.reason or None, key=key, meta=meta)
         await self.client.add_reward(score.episode, reward)
 
 

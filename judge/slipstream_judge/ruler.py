@@ -71,13 +71,11 @@ class Ruler:
     async def _vote(
         self, runs: Mapping[str, Transcript], order: Sequence[str], number: int, ask: Question, deadline: float
     ) -> Vote:
-        levels = RESULT_LEVELS if len(order) > 2 else None
-        shown = (
-            fit([runs[r] for r in order], self.room, levels) if levels else force([runs[r] for r in order], self.room)
-        )
+        ordered = [runs[r] for r in order]
+        shown = fit(ordered, self.room, RESULT_LEVELS) if len(order) > 2 else force(ordered, self.room)
         if shown is not None:
             return await self.part(shown, order, number, ask, deadline)
-        small = show([runs[r] for r in order], RESULT_LEVELS[-1])
+        small = show(ordered, RESULT_LEVELS[-1])
         sizes = {r: estimate(text) for r, text in zip(order, small.episodes, strict=True)}
         room = self.room - estimate(small.shared)
         first_runs = pack(order, sizes, room, 2)[0]
@@ -131,9 +129,8 @@ class Ruler:
             if attempt == 0:
                 self.metrics.repairs.inc()
                 messages = prompt.again(problems[:8])
-        raise JudgeFailed(
-            "the judge's answer could not be used, and the one after it neither: " + "; ".join(problems[:8])
-        )
+        what = "the judge's answer could not be used, and the one after it neither"
+        raise JudgeFailed(f"{what}: {'; '.join(problems[:8])}")
 
 
 async def gather(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -8,11 +8,11 @@ from statistics import pstdev
 from typing import NamedTuple, TypeAlias
 
 from slipstream.config import load_config
-from slipstream.contract import Group, GroupKind, Split
+from slipstream.contract import Group
 from slipstream.errors import ConfigError
 from slipstream_judge.budget import Budget
 from slipstream_judge.cache import VoteCache
-from slipstream_judge.cases import make_episode
+from slipstream_judge.cases import make_episode, make_group
 from slipstream_judge.group import GroupJudge
 from slipstream_judge.llm import Llm
 from slipstream_judge.loop import run_loop
@@ -80,7 +80,7 @@ def _group(runs: Sequence[Messages], tools: Sequence[Mapping[str, object]]) -> G
             raise ConfigError(f"runs[{n}] is no list of messages: {fix}")
         call = {"messages": [dict(m) for m in messages], "tools": [dict(t) for t in tools]}
         episodes.append(make_episode(f"run-{n}", None, [call]))
-    return Group(id="runs", kind=GroupKind.TASK, key="-", task=None, split=Split.TRAIN, model="", episodes=episodes)
+    return make_group("runs", episodes)
 
 
 def ruler_score_sync(runs: Sequence[Messages], model: str, **settings: object) -> list[RulerScore]:

@@ -212,9 +212,7 @@ def call_steps(call: CallRecord, choice: int) -> tuple[list[Step], int]:
     asked = len(reader.end())  # close reasoning that stood alone before the reply begins
     found = replies(call)
     for message in found[choice] if choice < len(found) else []:
-        reader.message(
-            {"role": "assistant", **message} if isinstance(message, dict) else {"role": "assistant", "content": message}
-        )
+        reader.message({"role": "assistant", **(message if isinstance(message, dict) else {"content": message})})
     return reader.end(_note(call)), asked
 
 

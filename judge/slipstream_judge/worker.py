@@ -98,15 +98,8 @@ class JudgeWorker:
             if self.tasks:
                 await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0.5)
             return 0.0 if self.tasks else IDLE[0]
-        singles = self.config.judge.singles != "off"
-        wanted = GroupLeaseIn(
-            worker=self.name,
-            names=self.panel.names,
-            seconds=self.seconds,
-            limit=min(64, room),
-            singles=singles,
-            form="deltas",
-        )
+        who = {"worker": self.name, "names": self.panel.names, "singles": self.config.judge.singles != "off"}
+        wanted = GroupLeaseIn(**who, seconds=self.seconds, limit=min(64, room), form="deltas")
         began = time.time()
         try:
             lease = await self.client.lease_groups(wanted)
@@ -198,12 +191,8 @@ class JudgeWorker:
         assert outcome.judged is not None
         found = await self.auditor.audit(group, outcome.judged.scores, deadline)
         if found is not None:
-            data = {
-                "group": group.id,
-                "agreement": found,
-                "model": self.config.judge.model,
-                "audit_model": self.config.judge.audit_model,
-            }
+            models = {"model": self.config.judge.model, "audit_model": self.config.judge.audit_model}
+            data = {"group": group.id, "agreement": found, **models}
             with contextlib.suppress(ApiError):
                 await self.client.post_event(Event(kind="judge", data=data))
 
