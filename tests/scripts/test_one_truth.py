@@ -6,18 +6,29 @@ import ast
 import inspect
 import json
 import re
+import tomllib
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support import ROOT
 
+import slipstream
 from slipstream.config import Config, load_config
 from slipstream.contract import check_lora_rank
 from slipstream.settings import TrainerConfig
 from slipstream_judge.worker import lease_seconds
+from slipstream_proxy.control import engines
 from slipstream_proxy.control.adapters.validation import BadAdapter, check_folder
+from slipstream_proxy.control.live import LiveState, ModelLive
+from slipstream_proxy.control.metrics import ALIASES, STEP_NUMBERS
+from slipstream_proxy.control.routes.internal import PinOut
+from slipstream_proxy.data.engines.live import LiveView
+from slipstream_trainer import metrics
 from slipstream_trainer.losses import CISPO_HIGH
 from slipstream_trainer.policy import check_adapter
+from slipstream_vllm import packing
 
 SOURCES = [p for area in ("sdk", "proxy", "judge", "trainer", "engine") for p in (ROOT / area).rglob("*.py")]
 
@@ -85,3 +96,82 @@ def test_nothing_points_to_a_file_that_is_not_there(folder: str) -> None:
                 if not (ROOT / "docs" / page).is_file():
                     missing.add(f"{path.relative_to(ROOT)}: docs/{page}")
     assert not missing
+
+
+def keys_read(path: Path, name: str) -> set[str]:
+    """The keys that the module reads of the mapping that it calls ``name``."""
+    text = path.read_text()
+    return set(re.findall(rf'\b{name}(?:\.get\(|\[)"(\w+)"', text))
+
+
+def test_what_is_read_of_a_pin_is_what_is_sent() -> None:
+    """A worker once read an episode's new name, which nobody sent."""
+    read = keys_read(ROOT / "proxy/slipstream_proxy/data/episode/pins.py", "answer")
+    read |= keys_read(ROOT / "proxy/slipstream_proxy/data/engines/control_link.py", "one")
+    assert read == set(PinOut.__annotations__)
+
+
+class Noting(dict[str, Any]):
+    """Notes what is asked for and not there."""
+
+    missing: set[str] = set()
+
+    def get(self, key: str, default: object = None) -> Any:
+        if key not in self:
+            self.missing.add(key)
+        return self[key] if key in self else default
+
+
+def noting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Noting({k: noting(v) for k, v in value.items()})
+    return [noting(v) for v in value] if isinstance(value, list) else value
+
+
+def test_what_is_read_of_the_live_state_is_sent(tmp_path: Path) -> None:
+    state = LiveState(tmp_path / "live.json")
+    state.hold = {"worker": "trainer", "until": 1.0}
+    replica = engines.EngineReplica("http://127.0.0.1:1", ok=True, healthy=True, loaded={"m@1"})
+    state.set({"m": ModelLive("m", "m@1", [("m", "control", 0.1)], ["m@1"])}, [replica.public()])
+    LiveView(load_config(None, env={}, base={"data_dir": str(tmp_path / "other")})).update(noting(state.value))
+    assert not Noting.missing
+
+
+def test_every_figure_that_is_shown_is_sent() -> None:
+    """Dashboards read figures of a step by name: the trainer's own, and the proxy's from the step's event."""
+    modules = [ROOT / f"trainer/slipstream_trainer/{name}.py" for name in ("step", "worker", "gpu_lease")]
+    sent = {name for path in modules for name in re.findall(r'"(\w+)"', path.read_text())}
+    shown = {name: name for name in STEP_NUMBERS} | {metric: name for name, metric in ALIASES.items()}
+    assert not set(shown.values()) - sent
+    assert not set(metrics.GAUGES) - sent - {"memory_bytes"}, "memory_bytes is memory_mib in bytes"
+    assert "memory_mib" in sent
+
+
+def test_engine_and_proxy_speak_of_one_packed_form() -> None:
+    assert packing.VERSION == engines.PACKED_VERSION
+
+
+def test_the_version_is_the_packages_own() -> None:
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == slipstream.__version__
+
+
+CALLED_BY_OTHERS = {
+    "_get_per_token_logps_and_entropies": "TRL",
+    "_prepare_inputs": "TRL",
+    "handle_error": "aiohttp",
+    "writable": "io",
+}
+
+
+def test_no_function_is_there_for_tests_alone() -> None:
+    """What has its name nowhere else in the packages is dead, or called by tests only."""
+    packages = [p for p in SOURCES if "__pycache__" not in p.parts]
+    named = Counter(word for path in packages for word in re.findall(r"[A-Za-z_]\w+", path.read_text()))
+    unused = set()
+    for path in packages:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list:
+                own = named[node.name] == 1 and not node.name.startswith("__")
+                if own and node.name not in CALLED_BY_OTHERS:
+                    unused.add(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+    assert not unused

@@ -27,14 +27,8 @@ STEP_NUMBERS = {
     "tokens_per_second": "Tokens a second of the last training step.",
     "grad_norm": "Gradient norm of the last training step.",
 }
-ALIASES = {
-    "clip": "clip_ratio",
-    "clipped": "clip_ratio",
-    "clip_fraction": "clip_ratio",
-    "clip_share": "clip_ratio",
-    "gap": "logprob_gap",
-    "reward_mean": "reward",
-}
+ALIASES = {"clipped": "clip_ratio"}
+"""Names in a step's event → names of metrics."""
 
 
 class ControlMetrics:

@@ -95,11 +95,3 @@ def main(argv: list[str] | None = None) -> int:
         # who read our output has gone; what Python still flushes at the end goes nowhere, without a complaint
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-
-
-def entry() -> None:
-    sys.exit(main())
-
-
-if __name__ == "__main__":
-    entry()

@@ -1,3 +1,5 @@
-from slipstream.cli import entry
+import sys
 
-entry()
+from slipstream.cli import main
+
+sys.exit(main())

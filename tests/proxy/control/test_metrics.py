@@ -13,7 +13,7 @@ async def test_metrics_are_there_and_bounded(plane):
     await plane.ask(
         "POST",
         "/training/events",
-        {"kind": "step", "data": {"loss": 0.25, "clip_fraction": 0.5, "text": "x", "kl": float(1)}},
+        {"kind": "step", "data": {"loss": 0.25, "clipped": 0.5, "text": "x", "kl": float(1)}},
     )
     for i in range(60):
         plane.deps.metrics.event(type("E", (), {"kind": f"kind{i}", "data": {}})())
