@@ -16,6 +16,7 @@ SCHEMA = {"type": "json_schema", "json_schema": {"name": "Out", "schema": {"type
 STOPS = ["Observation:", "Calling tools:"]
 ONE = {"type": "function", "function": {"name": "add"}}
 SENT: dict[str, dict[str, Any]] = {
+    "openai 2.54": {},
     "pydantic-ai 2.68": {"stream": False, "tools": STRICT, "tool_choice": "auto"},
     "pydantic-ai with an `output_type`": {"stream": False, "tools": STRICT, "tool_choice": "required"},
     "LangGraph 1.2, langchain-openai 1.7": {"stream": False, "tools": TOOLS},
@@ -39,6 +40,7 @@ SENT: dict[str, dict[str, Any]] = {
     "`llm` 0.36": {"stream": True, "stream_options": {"include_usage": True}},
 }
 """Row of the page's table → the fields that the framework sent beside model and messages."""
+ANTHROPIC = "anthropic 2.11"
 RESPONSES = "OpenAI Agents 0.20, responses (its default)"
 IN_TABLE = "## What can be trained on"
 NAMED = (
@@ -54,7 +56,7 @@ def row(name: str) -> list[str]:
 
 def test_every_row_was_tried_and_every_framework_has_a_section():
     table = PAGE.split(IN_TABLE)[1].split("\n\n")[1].splitlines()[2:]
-    assert {line.split("|")[1].strip() for line in table} == {*SENT, RESPONSES}
+    assert {line.split("|")[1].strip() for line in table} == {*SENT, ANTHROPIC, RESPONSES}
     sections = [line for line in PAGE.splitlines() if line.startswith("## ")]
     for name in NAMED:
         assert any(name in line for line in table) and any(name in line for line in sections), name
@@ -91,6 +93,19 @@ async def test_langgraph_sends_what_the_page_says(start, fake):
     assert (frame.head["episode"], frame.head["task"]) == ("e1", "book-a-flight")
     sent = set(fake.seen[0][0]) - {"return_token_ids", "logprobs"}
     assert sent == {"model", "messages", *SENT["LangGraph 1.2, langchain-openai 1.7"]}
+
+
+async def test_anthropics_client_sends_what_the_page_says(start, fake):
+    """The messages format: the proxy asks the engine for a chat completion."""
+    from anthropic import AsyncAnthropic
+
+    proxy = await start()
+    client = AsyncAnthropic(base_url=proxy.url, api_key="none", default_headers={"x-slipstream-episode": "e5"})
+    reply = await client.messages.create(model="tiny", max_tokens=8, messages=[{"role": "user", "content": "hi"}])
+    assert reply.content
+    (frame,) = await proxy.record(1)
+    assert (frame.head["episode"], frame.head["dialect"]) == ("e5", "messages")
+    assert row(ANTHROPIC)[2] == "yes" and parsed(frame)[1].untrainable is None
 
 
 async def test_openai_agents_send_what_the_page_says(start, fake):
