@@ -1,6 +1,8 @@
 """Groups a minute that one judge process scores, with a model that takes one second, at several concurrencies; and its CPU per group.
 
-    python benchmarks/judge/bench_judge.py [--rounds 12] [--levels 1,16,64]
+    python benchmarks/judge/bench_judge.py [--rounds 12] [--levels 1,16,64] [--words 0,1000,10000]
+
+``--rounds``: so many groups for each slot wait at the start. ``--words``: how much longer each of a group's eight runs is.
 
 The model and the control API (tests/support/control.py) are processes of their own, over HTTP on loopback; LiteLLM, the cache and the posting
 of scores are the real ones. Ideal is ``concurrency`` groups a second. The clock runs from the first lease to
@@ -61,15 +63,17 @@ def serve_model(pipe: Connection) -> None:
         pipe.recv()
 
 
-def serve_control(pipe: Connection, count: int, run: str) -> None:
+def serve_control(pipe: Connection, count: int, run: str, words: int) -> None:
     from tests.support.control import FakeControl
     from tests.support.groups import quality_group
     from tests.support.served import Served
 
-    control = FakeControl()
+    control, more = FakeControl(), " ".join(f"word{n}" for n in range(words))
     control.add_groups(
         *(
-            quality_group(f"{run}-{n}", [round((n + k) % 10 / 10 + k / 1000, 3) for k in range(SIZE)], filler=f"{n}")
+            quality_group(
+                f"{run}-{n}", [round((n + k) % 10 / 10 + k / 1000, 3) for k in range(SIZE)], filler=f"{n} {more}"
+            )
             for n in range(count)
         )
     )
@@ -114,6 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20, help="groups for each slot")
     parser.add_argument("--levels", default="1,16,64")
+    parser.add_argument("--words", default="0")
     args = parser.parse_args()
     from slipstream_judge.llm import litellm
     from slipstream_judge.loop import run_loop
@@ -121,18 +126,20 @@ def main() -> None:
     litellm()
     result: dict[str, float] = {}
     model_process, model_pipe, model = start(serve_model)
-    for level in [int(x) for x in args.levels.split(",")]:
+    cases = [(int(level), int(words)) for level in args.levels.split(",") for words in args.words.split(",")]
+    for level, words in cases:
         for warm, count in ((True, level), (False, level * args.rounds)):
-            process, pipe, control = start(serve_control, count, f"c{level}{'w' if warm else ''}")
+            process, pipe, control = start(serve_control, count, f"c{level}{'w' if warm else ''}", words)
             seconds, cpu = run_loop(measure(model, control, pipe, level, count))
             pipe.send("end")
             process.join(30)
         ideal = count * LATENCY / level
-        result[f"throughput_vs_ideal_c{level}"] = round(ideal / seconds, 4)
-        result[f"groups_per_minute_c{level}"] = round(60 * count / seconds, 1)
-        result[f"cpu_ms_per_group_c{level}"] = round(1000 * cpu / count, 2)
+        of = f"c{level}" + f"_w{words}" * (words > 0)
+        result[f"throughput_vs_ideal_{of}"] = round(ideal / seconds, 4)
+        result[f"groups_per_minute_{of}"] = round(60 * count / seconds, 1)
+        result[f"cpu_ms_per_group_{of}"] = round(1000 * cpu / count, 2)
         print(
-            f"concurrency {level:3}: {60 * count / seconds:7.1f} groups/min, {ideal / seconds:.3f} of ideal, {1000 * cpu / count:.1f} ms CPU a group"
+            f"concurrency {level:3}, {words} more words: {60 * count / seconds:7.1f} groups/min, {ideal / seconds:.3f} of ideal, {1000 * cpu / count:.1f} ms CPU a group"
         )
     model_pipe.send("end")
     model_process.join(30)

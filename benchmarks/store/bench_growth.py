@@ -4,7 +4,7 @@
 
 Parts: ``routes``, ``pins``, ``rate``, ``idle`` and ``forget`` (control planes over two stores that were filled with SQL, asked by turns), ``export``,
 ``runs`` and ``ingest`` (``long_runs.py``), ``streams`` (``../proxy/burst.py``) and ``agree`` (``agreement.py``). The last line is one JSON object;
-``--postgres URL`` asks the first four of an empty database that is filled with ``--postgres-episodes``, too. ``load`` has the machine's load average before and after each part: with no other work on two cores it is below 2.
+``--postgres URL`` asks the first four, ``runs`` and ``ingest`` of an empty database that is filled with ``--postgres-episodes``, too. ``load`` has the machine's load average before and after each part: with no other work on two cores it is below 2.
 """
 
 from __future__ import annotations
@@ -151,6 +151,10 @@ def of_postgres(url: str, episodes: int, parts: Collection[str]) -> Found:
         for part in (part for part in ("rate", "idle") if part in parts):
             found[part] = process.ask(part)
         process.close()
+    if "runs" in parts:
+        found["runs"] = long_runs.long_run(CALLS, url)
+    if "ingest" in parts:
+        found["ingest"] = long_runs.ingest(TURNS, url)
     return {"postgres": found}
 
 

@@ -1,6 +1,6 @@
 """What long runs and many conversations cost: the part of ``bench_growth`` that fills stores by itself.
 
-``python benchmarks/store/long_runs.py [--calls 2000] [--turns 150]``. The last line is one
+``python benchmarks/store/long_runs.py [--calls 2000] [--turns 150] [--postgres URL]``. The last line is one
 JSON object:
 
 - ``long_run_mb``: the most megabytes that a run of so many calls is as its page, its batch, its group or its export;
@@ -11,6 +11,7 @@ JSON object:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import io
 import json
@@ -18,9 +19,11 @@ import multiprocessing
 import statistics
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pyarrow as pa
 from filling import started_of
 
@@ -74,12 +77,28 @@ class Agent:
         return RecordedCall(head, parsed)
 
 
-def opened(folder: str, **rules: int) -> Store:
-    return open_store(f"duckdb:///{Path(folder) / 'runs.duckdb'}", Rules(**rules), memory_limit="1GB")
+@contextlib.contextmanager
+def room(postgres: str | None) -> Iterator[str]:
+    """Where an empty store may be made: a folder, or the URL of a schema of that server's own."""
+    if postgres is None:
+        with tempfile.TemporaryDirectory() as folder:
+            yield folder
+        return
+    name = f"room{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(postgres, autocommit=True) as con:
+        con.execute(f"CREATE SCHEMA {name}".encode())
+        yield f"{postgres}{'&' if '?' in postgres else '?'}options=-csearch_path%3D{name}"
+        con.execute(f"DROP SCHEMA {name} CASCADE".encode())
 
 
-def fill_run(folder: str, calls: int) -> None:
-    store, agent = opened(folder, group_size=1), Agent("long")
+def opened(where: str, **rules: int) -> Store:
+    """``where``: of ``room``."""
+    url = where if where.startswith("postgresql:") else f"duckdb:///{Path(where) / 'runs.duckdb'}"
+    return open_store(url, Rules(**rules), memory_limit="1GB")
+
+
+def fill_run(where: str, calls: int) -> None:
+    store, agent = opened(where, group_size=1), Agent("long")
     for _ in range(0, calls, 100):
         store.ingest([agent.call() for _ in range(min(100, calls - agent.turn))], {})
     data = {"key": "-", "episode": "long", "reward": RewardIn(value=1.0).model_dump(mode="json")}
@@ -93,9 +112,9 @@ def peak() -> float:
     return int(line.split()[1]) / 1024
 
 
-def read_run(folder: str, what: str, answer: multiprocessing.Queue[tuple[float, float]]) -> None:
+def read_run(where: str, what: str, answer: multiprocessing.Queue[tuple[float, float]]) -> None:
     """In a process of its own: megabytes of the reply, and of memory for it."""
-    store = opened(folder, group_size=1)
+    store = opened(where, group_size=1)
     store.episodes.page(EpisodeFilter())
     gc.collect()
     before, size, later = peak(), 0, NOW + 99_999
@@ -120,14 +139,14 @@ def read_run(folder: str, what: str, answer: multiprocessing.Queue[tuple[float, 
     answer.put((size / MB, peak() - before))
 
 
-def long_run(calls: int) -> dict[str, float]:
+def long_run(calls: int, postgres: str | None = None) -> dict[str, float]:
     spawn = multiprocessing.get_context("spawn")
     found: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        fill_run(folder, calls)
+    with room(postgres) as where:
+        fill_run(where, calls)
         for what in READS:
             answer = spawn.Queue()
-            process = spawn.Process(target=read_run, args=(folder, what, answer))
+            process = spawn.Process(target=read_run, args=(where, what, answer))
             process.start()
             size, memory = answer.get(timeout=600)
             process.join()
@@ -139,8 +158,8 @@ def long_run(calls: int) -> dict[str, float]:
 class Conversations:
     """So many at once, at a turn. They are asked by turns with others, so that a busy machine is as slow for both."""
 
-    def __init__(self, folder: str, count: int, turns: int) -> None:
-        self.store = opened(folder)
+    def __init__(self, where: str, count: int, turns: int) -> None:
+        self.store = opened(where)
         self.agents = [Agent(f"a{n:04d}") for n in range(count)]
         for _ in range(turns - LAST):
             self.store.ingest([agent.call() for agent in self.agents], {})
@@ -155,8 +174,8 @@ class Conversations:
             self.spent.append(1000 * (time.perf_counter() - begun) / len(calls))
 
 
-def ingest(turns: int) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as small, tempfile.TemporaryDirectory() as large:
+def ingest(turns: int, postgres: str | None = None) -> dict[str, float]:
+    with room(postgres) as small, room(postgres) as large:
         few, many = Conversations(small, 8, turns), Conversations(large, 128, turns)
         for _ in range(LAST):
             few.turn()
@@ -200,12 +219,13 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=2_000)
     parser.add_argument("--turns", type=int, default=150)
     parser.add_argument("--only", choices=("run", "ingest"))
+    parser.add_argument("--postgres", metavar="URL", help="of a server on which schemas may be made")
     args = parser.parse_args()
     found: dict[str, float] = {}
     if args.only in (None, "run"):
-        found |= long_run(args.calls)
+        found |= long_run(args.calls, args.postgres)
     if args.only in (None, "ingest"):
-        found |= ingest(args.turns)
+        found |= ingest(args.turns, args.postgres)
     print(json.dumps(found))
 
 

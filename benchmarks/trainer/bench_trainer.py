@@ -211,6 +211,25 @@ def measure(args: argparse.Namespace, settings: dict[str, Any], form: str) -> di
     return found
 
 
+def sweep(args: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
+    """Turns → tokens of the longest context, and sampled and computed tokens a second of a forward and backward pass."""
+    found: dict[str, Any] = {}
+    for turns in args.sweep.split(","):
+        args.turns = int(turns)
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            did = pool.submit(one, settings, "auto", args.forms.split(",")[0], args).result()
+        sampled = args.groups * args.episodes * args.turns * args.sampled
+        found[turns] = {
+            "context": args.prompt + args.turns * (args.sampled + args.results),
+            "sampled": sampled,
+            "sampled_a_second": round(sampled / did["seconds"]),
+            "computed_a_second": round(did["computed"] / did["seconds"]),
+            "peak_mib": round(did["peak_mib"]),
+        }
+        print(turns, json.dumps(found[turns]), file=sys.stderr, flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in {
@@ -226,6 +245,11 @@ def main() -> None:
     }.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--forms", default="plain,stripped,compacted")
+    parser.add_argument(
+        "--sweep",
+        metavar="TURNS",
+        help="only ours, as it chooses: at each of these numbers of turns, with commas between",
+    )
     parser.add_argument("--full", action="store_true", help="8 groups, 1.5k shared prompt, 300 + 300 tokens a turn")
     args = parser.parse_args()
     if args.full:
@@ -237,6 +261,9 @@ def main() -> None:
             "engine": {"model": f"{folder}/model"},
             "trainer": {"lora_rank": 16, "max_ratio": 1e30, "is_max": 1e-30 + 1.0},
         }
+        if args.sweep:
+            print(json.dumps(sweep(args, settings)))
+            return
         results = [measure(args, settings, form) for form in args.forms.split(",")]
     first = results[0]
     names = (
