@@ -18,6 +18,9 @@ from slipstream_proxy.store.values import Name, Rules
 ORPHAN = "NOT EXISTS (SELECT 1 FROM t_episodes e WHERE e.eid = r.eid)"
 """Of a reward ``r``. PostgreSQL compares NOT IN row by row where what is in does not fit its memory."""
 
+LATE = 86_400.0
+"""Seconds that a reward may be older than ``orphan_ttl`` and not be gone: the clock was set, or no proxy ran."""
+
 
 class RewardTable:
     def __init__(self, db: Driver, rules: Rules, memory: Memory, tallies: TallyTable) -> None:
@@ -99,9 +102,14 @@ class RewardTable:
         """Episodes with rewards and no calls."""
         return {eid for (eid,) in tx.all(f"SELECT DISTINCT eid FROM t_rewards r WHERE {ORPHAN}")}
 
-    def count_orphans(self, tx: Tx) -> int:
-        """Episodes with rewards and no calls. Where nobody else writes they are known by now."""
-        return len(self.orphans(tx) if self.memory.orphans is None else self.memory.orphans)
+    def count_orphans(self, tx: Tx, now: float) -> int:
+        """Episodes with rewards and no calls. Where nobody else writes they are known by now; else only rewards that
+        the sweep may have left are compared with the episodes.
+        """
+        if self.memory.orphans is not None:
+            return len(self.memory.orphans)
+        sql = f"SELECT count(DISTINCT eid) FROM t_rewards r WHERE ts > ? AND {ORPHAN}"
+        return int(tx.all(sql, (now - self.rules.orphan_ttl - LATE,))[0][0])
 
     def expire_orphans(self, tx: Tx, now: float, orphans: list[str] | None) -> set[str]:
         """Rewards whose episode did not come within ``orphan_ttl`` are dropped. ``orphans`` None: not known.

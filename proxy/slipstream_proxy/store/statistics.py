@@ -38,7 +38,7 @@ class StoreStatistics:
     def counts(self, now: float) -> JsonObject:
         """Episodes and groups by state, calls, untrainable by reason, rewards by source, missing rewards by name."""
         stand = self.db.stand()
-        orphans = self._orphans.get(None, self._look_orphans, stand)
+        orphans = self._orphans.get(None, lambda: self._look_orphans(now), stand)
         with self.db.read() as tx:
             found = self._found(tx, stand)
         waits = any(found.groups.of("waiting_reward"))
@@ -48,7 +48,7 @@ class StoreStatistics:
         """The numbers behind "why is there no step yet". ``judge_name``: the reward name that the judge writes."""
         stand = self.db.stand()
         dear = self._dear.get(judge_name, lambda: self._look(judge_name), stand)
-        orphans = self._orphans.get(None, self._look_orphans, stand)
+        orphans = self._orphans.get(None, lambda: self._look_orphans(now), stand)
         with self.db.read() as tx:
             found = self._found(tx, stand)
             figures = self._funnel.get(stand, lambda: funnel_figures(tx, found))
@@ -93,6 +93,6 @@ class StoreStatistics:
         with self.db.read() as tx:
             return missing_rewards(tx, self.rules, waiting_groups(tx))
 
-    def _look_orphans(self) -> int:
+    def _look_orphans(self, now: float) -> int:
         with self.db.read() as tx:
-            return self.rewards.count_orphans(tx)
+            return self.rewards.count_orphans(tx, now)

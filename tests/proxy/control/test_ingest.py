@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import duckdb
 import psycopg
 from tests.support.plane import until
 
+from slipstream_proxy.control import ingest
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.ingest import of_a_record
 from slipstream_proxy.records import Kind
@@ -155,6 +157,20 @@ async def test_at_rest_the_files_are_looked_at_and_not_read(plane, monkeypatch):
     await plane.call("e2")  # of another process, which wakes nobody here
     await plane.seen("e2")
     assert reads
+
+
+async def test_a_call_after_a_long_rest_is_stored_within_two_seconds(plane, monkeypatch):
+    looks = []
+    look = ingest.stand_of
+    monkeypatch.setattr(ingest, "stand_of", lambda folder: looks.append(1) or look(folder))
+    await asyncio.sleep(4.0)
+    looks.clear()
+    await asyncio.sleep(2.0)
+    assert len(looks) <= 12, "about four a second"
+    began = time.monotonic()
+    await plane.call("late")
+    await plane.seen("late")
+    assert time.monotonic() - began < 2.0
 
 
 async def test_a_record_whose_end_comes_later_is_read_when_it_is_there(plane):
