@@ -11,6 +11,7 @@ from tests.support.plane import until
 from slipstream_proxy.control import ingest
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.ingest import of_a_record
+from slipstream_proxy.control.spool_reader import stand_of
 from slipstream_proxy.records import Kind
 from slipstream_proxy.segments import encode, list_segments
 from slipstream_proxy.spool import SpoolWriter
@@ -161,7 +162,7 @@ async def test_at_rest_the_files_are_looked_at_and_not_read(plane, monkeypatch):
 
 async def test_a_call_after_a_long_rest_is_stored_within_two_seconds(plane, monkeypatch):
     looks = []
-    look = ingest.stand_of
+    look = stand_of
     monkeypatch.setattr(ingest, "stand_of", lambda folder: looks.append(1) or look(folder))
     await asyncio.sleep(4.0)
     looks.clear()
