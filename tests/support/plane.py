@@ -87,6 +87,7 @@ class Plane:
         text: str = "hello",
         done: bool = False,
         request: dict | None = None,
+        reply: str = "hi",
         **head,
     ) -> str:
         """Spool a chat call as a data plane would, with ids and log-probabilities."""
@@ -96,9 +97,9 @@ class Plane:
             "temperature": 1.0,
             **(request or {}),
         }
-        reply = {
+        answer = {
             "id": "c", "object": "chat.completion", "model": adapter, "prompt_token_ids": [1, 2, 3],
-            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}, "token_ids": [4, 5],
+            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": reply}, "token_ids": [4, 5],
                          "logprobs": {"content": [{"token": "h", "logprob": -0.5, "bytes": [104], "top_logprobs": []},
                                                   {"token": "i", "logprob": -0.25, "bytes": [105], "top_logprobs": []}]}}],
             "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
@@ -110,7 +111,7 @@ class Plane:
             "status": 200, "outcome": "ok", "upstream": self.engine.url, "done": done, "grouped": task is not None,
         }  # fmt: skip
         h = CallHead(**{**fields, **head})
-        assert await self.writer.put(Kind.CALL, h, json.dumps(request).encode(), json.dumps(reply).encode())
+        assert await self.writer.put(Kind.CALL, h, json.dumps(request).encode(), json.dumps(answer).encode())
         return h.id
 
     async def seen(self, episode: str = "e1", **query):

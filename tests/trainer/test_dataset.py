@@ -106,6 +106,20 @@ def test_groups_stay_whole() -> None:
     assert np.isfinite(samples[0].reward)
 
 
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("task", ["t", None])
+def test_an_episode_is_its_keys_own(tokenizer, text: bool, task: str | None) -> None:
+    """Two keys use the same ids and tasks: each run is a loss unit of its own, and is compared with its own key's alone."""
+    rows = [episode(f"e{n}", reward) | {"key": key, "task": task} for key, reward in (("a", 0.25), ("b", 1.0)) for n in range(2)]  # fmt: skip
+    if text:
+        rows = [{"episode": r["id"], **{k: v for k, v in r.items() if k not in ("id", "call_list")}} for r in rows]
+    samples = samples_of(rows, tokenizer, sft=True)
+    assert [s.run for s in samples] == ["a/e0", "a/e1", "b/e0", "b/e1"]
+    together = [[s.key for s in samples if s.group == group] for group in dict.fromkeys(s.group for s in samples)]
+    assert together == ([["a", "a"], ["b", "b"]] if task else [["a"], ["a"], ["b"], ["b"]])
+    assert choose(samples) == 4, "each key's best, whatever another key's rewards are"
+
+
 def test_a_long_runs_calls_begin_with_earlier_ones(tmp_path: Path) -> None:
     """As an export has them: what an earlier call has stands there alone."""
     calls = [

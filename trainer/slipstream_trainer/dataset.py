@@ -66,6 +66,12 @@ def _prompts(calls: Sequence[dict[str, Any]]) -> list[Ints]:
     ).whole()
 
 
+def _group_of(row: dict[str, Any], episode: str) -> str:
+    """With which episodes it is compared: those of its group, else its key's others of its task."""
+    alone = str(row.get("task") or episode)
+    return str(row.get("group") or (f"{row['key']}/{alone}" if row.get("key") else alone))
+
+
 def _captured(row: dict[str, Any], *, imitate: bool) -> Iterator[Sample]:
     """The calls of an episode that have their tokens. To ``imitate`` them it does not matter how they were sampled."""
     reward = row.get("reward")
@@ -82,7 +88,7 @@ def _captured(row: dict[str, Any], *, imitate: bool) -> Iterator[Sample]:
             )
             temperature = (call.get("sampling") or {}).get("temperature")
             yield Sample(
-                row.get("group") or row.get("task") or row["id"],
+                _group_of(row, row["id"]),
                 "task",
                 row["id"],
                 call["id"],
@@ -119,7 +125,7 @@ def _by_template(row: dict[str, Any], tokenizer: Any) -> Iterator[Sample]:
         exact = whole[: len(prompt)] == prompt and len(whole) > len(prompt)
         said = _array(whole[len(prompt) :] if exact else [], np.int32)
         yield Sample(
-            str(row.get("task") or name),
+            _group_of(row, name),
             "task",
             name,
             f"{name}-{number}",

@@ -104,8 +104,13 @@ def sft_row(episode: EpisodeDetail, *, edited: bool = True) -> JsonObject | None
         messages = [*prompt_of(episode, found_edits[-1].call), found_edits[-1].message]
     if messages is None:
         return None
-    fields = {name: getattr(episode, name) for name in ("task", "adapter", "reward")}
+    fields = {name: getattr(episode, name) for name in ("key", "task", "adapter", "reward")}
     return without_nulls({"messages": messages, "episode": episode.id, **fields, "tools": tools_of(episode)})
+
+
+def names_of(chosen: EpisodeDetail, rejected: EpisodeDetail) -> JsonObject:
+    """Of a pair's episodes, which are one key's."""
+    return {"key": chosen.key, "chosen_episode": chosen.id, "rejected_episode": rejected.id}
 
 
 def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> JsonObject | None:
@@ -118,7 +123,7 @@ def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> JsonObject | None:
         return None
     row = {"prompt": chosen[:same], "chosen": chosen[same:], "rejected": rejected[same:], "task": best.task}
     rewards = {"chosen_reward": best.reward, "rejected_reward": worst.reward}
-    return without_nulls({**row, **rewards, "tools": tools_of(best)})
+    return without_nulls({**row, **names_of(best, worst), **rewards, "tools": tools_of(best)})
 
 
 def edited_rows(episode: EpisodeDetail) -> Iterator[JsonObject]:
@@ -126,6 +131,7 @@ def edited_rows(episode: EpisodeDetail) -> Iterator[JsonObject]:
     for edit in edits(episode):
         pair = {"chosen": [edit.message], "rejected": [as_reply(edit.call.reply[0])]}
         fields = {"task": episode.task, "rejected_reward": edit.value, "tools": tools_of(episode)}
+        fields |= names_of(episode, episode)
         yield without_nulls({"prompt": prompt_of(episode, edit.call), **pair, **fields})
 
 

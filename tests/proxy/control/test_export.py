@@ -115,3 +115,26 @@ async def test_many_pairs_are_fetched_together(plane, monkeypatch):
     rows = [json.loads(line) for line in (await r.read()).splitlines()]
     assert [row["task"] for row in rows] == [f"t{i}" for i in range(5)]
     assert all((row["chosen_reward"], row["rejected_reward"]) == (1.0, 0.0) for row in rows)
+
+
+async def test_rows_name_their_episodes_by_key_and_id(plane):
+    """Two keys use the same ids and the same task."""
+    for key in ("a", "b"):
+        for n in range(2):
+            await plane.call("same" if n else "other", key=key, text="question", reply=f"{key}{n}")
+            body = {"value": float(n == (key == "a"))}
+            assert (await plane.ask("POST", f"/episodes/{'same' if n else 'other'}/rewards", body, key=key))[0] == 200
+    await until(lambda: _all(plane))
+    rows = {}
+    for name in ("sft", "dpo"):
+        r = await plane.client.get(f"/slipstream/v1/export?format={name}", headers=plane.as_())
+        rows[name] = [json.loads(line) for line in (await r.read()).splitlines()]
+    named = {(row["key"], row["episode"]): (row["messages"][-1]["content"], row["reward"]) for row in rows["sft"]}
+    assert named == {
+        ("a", "same"): ("a1", 1.0), ("a", "other"): ("a0", 0.0), ("b", "same"): ("b1", 0.0), ("b", "other"): ("b0", 1.0),
+    }  # fmt: skip
+    pairs = {
+        row["key"]: (row["chosen_episode"], row["rejected_episode"], row["chosen"][-1]["content"])
+        for row in rows["dpo"]
+    }
+    assert pairs == {"a": ("same", "other", "a1"), "b": ("other", "same", "b0")}

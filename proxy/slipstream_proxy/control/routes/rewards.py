@@ -61,18 +61,29 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
         there = await deps.ask(deps.store.episodes.known, key, [episode])
         ack = ack.model_copy(update={"known": bool(there)})  # its call was read from the spool before this reward
     if not ack.known:
-        pending = 1
-        if deps.ingester is not None and deps.store_answers:
-            pending, _ = await in_thread(deps.ingester.backlog)
-        hint = (
+        ack = ack.model_copy(update={"fix": await _why_unknown(ctx, key, episode)})
+    return ended_reply(reply(ack.model_copy(update={"done": True}))) if ends else reply(ack)
+
+
+async def _why_unknown(ctx: Ctx, key: str, episode: str) -> str:
+    """What to do about a reward of an episode that the store does not know with this key."""
+    caller, deps = ctx.caller, ctx.deps
+    pending = 1
+    if deps.ingester is not None and deps.store_answers:
+        pending, _ = await in_thread(deps.ingester.backlog)
+    if deps.store_answers and caller.may(OF_OTHERS):
+        others = [owner for owner in await deps.ask(deps.store.episodes.owners, episode) if owner != key]
+        if others:
+            named = " or ".join(f"?key={owner}" for owner in others[:3])
+            return f"no call of it has come with the key {key}; another key has an episode of this id: name it with {named}"
+    if pending:
+        return (
             "no call of it is in the store yet, which is reading newer ones just now: the reward counts once the call "
             "is there"
-            if pending
-            else "no call of it has come with this key yet; if another key makes its calls, use that key or one of "
-            "scope grade"
         )
-        ack = ack.model_copy(update={"fix": hint})
-    return ended_reply(reply(ack.model_copy(update={"done": True}))) if ends else reply(ack)
+    return (
+        "no call of it has come with this key yet; if another key makes its calls, use that key or one of scope grade"
+    )
 
 
 async def _owner(ctx: Ctx, episode: str) -> str:

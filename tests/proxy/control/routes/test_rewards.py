@@ -64,6 +64,19 @@ async def test_an_agents_own_reward_may_come_first_and_the_answer_says_what_to_d
     await until(lambda: _rewarded(plane, "agent", "early"))
 
 
+async def test_a_key_that_makes_calls_and_may_score_others_is_told_to_name_the_key(plane):
+    """The id may be its own, whose first call is on the way: the answer names whom else it may mean."""
+    await plane.call("e1", key="agent")
+    await known(plane, "agent", "e1")
+    for scopes in (["inference", "grade"], ["inference", "judge"], ["inference", "admin"]):
+        status, ack = await score(plane, "e1", scopes, source="judge" if "judge" in scopes else "human")
+        assert (status, ack["known"]) == (200, False)
+        assert "?key=agent" in ack["fix"]
+    status, ack = await score(plane, "e1", ["inference", "reward"], key="other")
+    assert (status, ack["known"]) == (200, False)
+    assert "agent" not in ack["fix"], "no key learns of another's episodes"
+
+
 async def _rewarded(plane, key, episode):
     found = await _seen(plane, key, episode)
     return found and found["reward"] == 1.0
