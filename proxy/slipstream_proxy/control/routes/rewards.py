@@ -75,7 +75,7 @@ async def _why_unknown(ctx: Ctx, key: str, episode: str) -> str:
         others = [owner for owner in await deps.ask(deps.store.episodes.owners, episode) if owner != key]
         if others:
             named = " or ".join(f"?key={owner}" for owner in others[:3])
-            return f"no call of it has come with the key {key}; another key has an episode of this id: name it with {named}"
+            return f"no call of it has come with the key {key}; another key has an episode of this id: name {named}"
     if pending:
         return (
             "no call of it is in the store yet, which is reading newer ones just now: the reward counts once the call "
