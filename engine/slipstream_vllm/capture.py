@@ -3,6 +3,8 @@
 A request with ``"slipstream_capture": 1`` gets the packed member (``packing``) and is otherwise answered as if it had
 not asked: the client's own ``logprobs`` and ``return_token_ids`` keep their meaning. The sampled token's
 log-probability is computed by the engine core as for ``logprobs: 0``, and collected here as plain floats.
+``"slipstream_capture": {"prefixes": [[n, digest], …]}`` says which prompts the caller knows, so that their ids are not
+sent again.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import LogprobsLists
 
 ASKED = "slipstream_capture"
+MOST = 8
+"""Prefixes that are looked at."""
 
 
 class Request(Protocol):
@@ -35,6 +39,16 @@ class Request(Protocol):
 def asked(request: object) -> bool:
     extra = getattr(request, "model_extra", None)
     return bool(extra and extra.get(ASKED)) and not getattr(request, "echo", False)
+
+
+def known_prefixes(request: object) -> list[packing.Known] | None:
+    """What the caller says that it knows; None: it does not want to hear of it. What makes no sense is left out."""
+    value = (getattr(request, "model_extra", None) or {}).get(ASKED)
+    prefixes = value.get("prefixes") if isinstance(value, dict) else None
+    if not isinstance(prefixes, list):
+        return None
+    pairs = [p for p in prefixes[:MOST] if isinstance(p, list) and [type(x) for x in p] == [int, str]]
+    return [(n, digest) for n, digest in pairs]
 
 
 # --- sampling parameters and the collection of log-probabilities ---
@@ -102,7 +116,9 @@ def logprobs_of(output: CompletionOutput) -> Sequence[float]:
 class Stream:
     """What a streamed call has sampled and not sent yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: list[packing.Known] | None = None) -> None:
+        """``known``: prompts that the caller knows (``known_prefixes``)."""
+        self._known = known
         self.prompts: list[tuple[int, Sequence[int]]] = []
         self.choices: list[packing.Choice] = []
         self._seen: set[int] = set()
@@ -119,7 +135,7 @@ class Stream:
     def take(self) -> packing.Packed | None:
         if not (self.prompts or self.choices):
             return None
-        packed = packing.pack(self.prompts, self.choices)
+        packed = packing.pack(self.prompts, self.choices, self._known)
         self.prompts, self.choices = [], []
         return packed
 
@@ -167,7 +183,7 @@ def streaming_chat(original: Callable[..., AsyncIterator[str]]) -> Callable[...,
     ) -> AsyncIterator[str]:
         if not asked(request):
             return original(self, request, results, *args, **kwargs)
-        stream = Stream()
+        stream = Stream(known_prefixes(request))
         return _splicing(original(self, request, _tapped(results, stream), *args, **kwargs), stream)
 
     return generator
@@ -185,7 +201,7 @@ def streaming_completion(original: Callable[..., AsyncIterator[str]]) -> Callabl
     ) -> AsyncIterator[str]:
         if not asked(request):
             return original(self, request, inputs, results, *args, **kwargs)
-        stream = Stream()
+        stream = Stream(known_prefixes(request))
         tapped = _tapped_batch(results, stream, getattr(request, "n", None) or 1)
         return _splicing(original(self, request, inputs, tapped, *args, **kwargs), stream)
 
@@ -205,7 +221,7 @@ def whole_chat(original: Callable[..., Awaitable[object]]) -> Callable[..., Awai
     ) -> object:
         if not asked(request):
             return await original(self, request, results, *args, **kwargs)
-        stream = Stream()
+        stream = Stream(known_prefixes(request))
         return _with_field(await original(self, request, _tapped(results, stream), *args, **kwargs), stream)
 
     return generator
@@ -219,7 +235,7 @@ def whole_completion(original: Callable[..., object]) -> Callable[..., object]:
         made = original(self, results, request, *args, **kwargs)
         if not asked(request):
             return made
-        stream = Stream()
+        stream = Stream(known_prefixes(request))
         for prompt, result in enumerate(results):
             stream.note(result, prompt, getattr(request, "n", None) or 1)
         return _with_field(made, stream)

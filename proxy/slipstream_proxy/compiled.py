@@ -43,7 +43,7 @@ _HOT = {
         *("services", "step", "trainability", "translation", "view"),
     ),
     "data/engines": ("hangs", "live", "models", "pools", "probe"),
-    "data/episode": ("identity", "ids", "memory", "pins", "shared_table"),
+    "data/episode": ("identity", "ids", "memory", "pins", "prompts", "shared_table"),
     "data/observe": ("call_log", "metrics", "tracing"),
     "data/wire": ("connection", "errors", "http1", "receiver", "request", "server_state", "sink", "upstream"),
     "dialects": (

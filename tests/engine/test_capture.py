@@ -176,3 +176,44 @@ def test_choices_of_several_prompts_have_the_replys_indices() -> None:
         None, batch, SimpleNamespace(model_extra={capture.ASKED: 1}, n=2)
     )
     assert made.slipstream == packing.pack([(0, [1]), (1, [2])], [(0, [1], [-1.0]), (3, [2], [-1.0])])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1, None),
+        ({}, None),
+        ({"prefixes": 3}, None),
+        ({"prefixes": []}, []),
+        ({"prefixes": [[3, "a"], [True, "a"], ["3", "a"], [3, 4], [3], 5, [6, "b"]]}, [(3, "a"), (6, "b")]),
+        ({"prefixes": [[3, "a"]] * 99}, [(3, "a")] * capture.MOST),
+    ],
+)
+def test_what_the_caller_says_that_it_knows(value: object, expected: object) -> None:
+    assert capture.known_prefixes(SimpleNamespace(model_extra={capture.ASKED: value})) == expected
+    assert capture.known_prefixes(SimpleNamespace(model_extra=None)) is None
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_known_ids_are_left_out_of_whole_and_streamed_replies(streamed: bool) -> None:
+    prompt = tuple(range(100))
+    _, _, _, count, digest = packing.prompt_entry(0, prompt, ())
+    request = SimpleNamespace(model_extra={capture.ASKED: {"prefixes": [[count, digest]]}}, n=1)
+    found = (request_output(output([10], array("f", [-1.0])), prompt=prompt),)
+    expected = packing.pack([(0, prompt)], [(0, [10], [-1.0])], [(count, digest)])
+    assert expected["p"][0][2] == count  # type: ignore[index]
+
+    async def chat(self: object, request: object, stream: AsyncIterator[RequestOutput]) -> object:
+        _ = [r async for r in stream]
+        return SimpleNamespace(choices=[])
+
+    async def events(self: object, request: object, stream: AsyncIterator[RequestOutput]) -> AsyncIterator[str]:
+        async for _ in stream:
+            yield 'data: {"id":"0"}\n\n'
+
+    if streamed:
+        (event,) = [e async for e in capture.streaming_chat(events)(None, request, results(*found))]
+        assert json.loads(event[6:])["slipstream"] == expected
+    else:
+        made = await capture.whole_chat(chat)(None, request, results(*found))
+        assert made.slipstream == expected  # type: ignore[attr-defined]

@@ -13,7 +13,18 @@ from slipstream_proxy.dialects.chat import Chat
 from slipstream_proxy.dialects.completions import Completions
 from slipstream_proxy.dialects.messages import Messages
 from slipstream_proxy.dialects.responses import Responses
-from slipstream_proxy.dialects.token_arrays import ASKED, FIELD, Sampled, cut, cut_event, null_members, prompt_length
+from slipstream_proxy.dialects.token_arrays import (
+    ASKED,
+    FIELD,
+    UNIT,
+    UNIT_TEXT,
+    Sampled,
+    cut,
+    cut_event,
+    null_members,
+    prompt_length,
+    prompt_part,
+)
 from slipstream_vllm import capture, packing
 
 TEXT = st.text(max_size=40) | st.sampled_from(['","slipstream":{"v":1}', ',"slipstream":{"v":', "}", "data: [DONE]"])
@@ -115,7 +126,13 @@ def test_a_member_that_is_damaged_makes_the_call_unreadable() -> None:
 
 
 def test_a_translated_stream_knows_how_long_the_prompt_was() -> None:
-    assert prompt_length({FIELD: packed_of([(7, -1.0)], [3, 4, 5])}) == 3
+    for length in range(1, 9):
+        assert prompt_length({FIELD: packed_of([(7, -1.0)], list(range(length)))}) == length
+    *_, count, digest = packing.prompt_entry(0, list(range(200)), ())
+    for known, expected in (([], 0), ([(count, digest)], count)):
+        entry = packing.pack([(0, list(range(200)))], [], known)
+        assert entry["p"][0][2] == expected  # type: ignore[index]
+        assert prompt_length({FIELD: entry}) == 200
     assert prompt_length({FIELD: {"v": 1}}) == prompt_length({}) == 0
 
 
@@ -130,3 +147,29 @@ def test_a_translated_stream_leaves_out_an_event_with_nothing_else(dialect) -> N
     }
     back = dialect.inject(body, packed=True).back
     assert back.event(b'data: {"slipstream":{"v":1,"c":[]}}\n\n') is None
+
+
+@given(TEXT, TOKENS, st.lists(st.integers(0, 9), min_size=64, max_size=120), st.booleans())
+def test_a_reply_that_left_out_ids_becomes_the_one_with_all_of_them(
+    text: str, tokens: list[tuple[int, float]], prompt: list[int], stream: bool
+) -> None:
+    """Whatever the model says, and wherever the part stands."""
+    choice = (0, [t for t, _ in tokens], [x for _, x in tokens])
+
+    def reply(known: list[packing.Known] | None) -> bytes:
+        packed = packing.pack([(0, prompt)], [choice], known)
+        said = json.dumps({"choices": [{"delta": {"content": text}}], FIELD: packed}, separators=(",", ":"))
+        return f"data: {said}\n\ndata: [DONE]\n\n".encode() if stream else said.encode()
+
+    *_, count, digest = packing.prompt_entry(0, prompt, ())
+    sent = reply([(count, digest)])
+    part = prompt_part(sent, stream=stream)
+    assert part is not None
+    assert (part.shared, part.count, part.digest) == (count, count, digest)
+    known = packing.encode_ids(prompt)[: count // UNIT * UNIT_TEXT].encode()
+    assert part.whole(sent, known) == reply(None)
+    assert prompt_part(reply(None), stream=stream) is None
+
+
+def test_the_plugin_and_the_proxy_cut_base64_alike() -> None:
+    assert len(packing.encode_ids([1] * UNIT)) == UNIT_TEXT and packing._UNIT == UNIT

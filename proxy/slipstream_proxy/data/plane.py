@@ -31,6 +31,7 @@ from slipstream_proxy.data.engines.pools import Pools
 from slipstream_proxy.data.engines.probe import EngineProbe
 from slipstream_proxy.data.episode.memory import EpisodeMemory
 from slipstream_proxy.data.episode.pins import EpisodePins
+from slipstream_proxy.data.episode.prompts import PromptMemory
 from slipstream_proxy.data.episode.shared_table import SharedTable
 from slipstream_proxy.data.observe.call_log import CallLog
 from slipstream_proxy.data.observe.metrics import WorkerMetrics
@@ -77,6 +78,7 @@ class Plane:
         window = config.identity.continue_window
         self.shared = _shared_table(config.root / "conversations", window) if several else None
         self.episodes = EpisodeMemory(window=window, shared=self.shared)
+        self.prompts = PromptMemory()
         self.pools = Pools(
             engine_key=config.engine.api_key, connect_timeout=proxy.connect_timeout, timeout=timeout, hangs=self.hangs
         )
@@ -95,7 +97,7 @@ class Plane:
             admission=self.admission,
             live=self.live,
             pools=self.pools,
-            recorder=Recorder(self.spool, self.metrics, redact),
+            recorder=Recorder(self.spool, self.metrics, self.prompts, redact),
             metrics=self.metrics,
             steps=CallSteps(self._steps()),
             default_model=self.models.default,
@@ -107,7 +109,7 @@ class Plane:
         """In the order in which a call meets them."""
         found: list[CallStep] = [
             Conversation(self.episodes, traceparent=self.config.identity.traceparent),
-            Capture(self.models, self.live),
+            Capture(self.models, self.live, self.prompts),
             Replays(),
             AdapterChoice(self.live, self.holding, self.pins),
             Renaming(),

@@ -23,6 +23,11 @@ _MEMBER: Final = b',"slipstream":{"v":'
 _ALONE: Final = b'data: {"slipstream":'
 _ANY: Final = re.compile(rb'("slipstream"\s*:\s*)\{[^{}]*\}')
 # Quotes inside a JSON string are escaped, so that no text of a model can look like the member.
+_PROMPT: Final = b'"slipstream":{"v":1,"p":[[0,"'
+UNIT: Final = 3
+"""Ids whose base64 is whole: a text of a multiple of them can be cut off and put together again."""
+UNIT_TEXT: Final = 16
+"""Characters of their base64."""
 
 
 def cut(reply: bytes) -> bytes:
@@ -46,10 +51,49 @@ def null_members(text: bytes) -> bytes:
 
 
 def prompt_length(read: JsonObject) -> int:
-    """How many ids of the prompt the member of an event holds; 0: it has none."""
+    """How many ids the prompt has of which the member of an event tells; 0: it tells of none."""
     member = read.get(FIELD)
     prompts = member.get("p") if isinstance(member, dict) else None
-    return len(b64decode(prompts[0][1])) // 4 if prompts else 0
+    if not prompts:
+        return 0
+    _, text, *more = prompts[0]
+    sent: int = (len(text) // 4 * 3 - text.count("=", -2)) // 4
+    return sent + more[0] if more else sent
+
+
+class PromptPart:
+    """Where a reply's member tells of the prompt: ``reply[start:end]`` is the base64 of its ids behind the first
+    ``shared``, which the engine left out because the proxy knows them. What follows, up to ``stop``, says so.
+
+    ``digest`` tells the prompt's first ``count`` ids.
+    """
+
+    __slots__ = ("count", "digest", "end", "shared", "start", "stop")
+
+    def __init__(self, start: int, end: int, stop: int, shared: int, count: int, digest: str) -> None:
+        self.start, self.end, self.stop = start, end, stop
+        self.shared, self.count, self.digest = shared, count, digest
+
+    def whole(self, reply: bytes, known: bytes) -> bytes:
+        """The reply as the engine sends it to somebody who knows nothing. ``known``: base64 of the ids left out."""
+        return b"".join((reply[: self.start], known, reply[self.start : self.end + 1], reply[self.stop :]))
+
+
+def prompt_part(reply: bytes, *, stream: bool) -> PromptPart | None:
+    """None: the engine did not tell what it left out (an older plugin, a short prompt), and left out nothing."""
+    at = reply.find(_PROMPT) if stream else reply.rfind(_PROMPT)
+    if at < 0:
+        return None
+    start = at + len(_PROMPT)
+    end = reply.find(b'"', start)
+    stop = reply.find(b"]", end) if end >= 0 else -1
+    fields = reply[end + 2 : stop].split(b",") if stop >= 0 else []
+    if len(fields) != 3:
+        return None
+    try:
+        return PromptPart(start, end, stop, int(fields[0]), int(fields[1]), fields[2][1:-1].decode("ascii"))
+    except ValueError:
+        return None
 
 
 @dataclass(slots=True)
@@ -67,7 +111,9 @@ class Sampled:
         if not isinstance(member, dict):
             return
         self.found = True
-        for _, ids in member.get("p", ())[:1]:
+        for _, ids, *more in member.get("p", ())[:1]:
+            if more and more[0] != 0:
+                raise ValueError("the engine left out ids of the prompt")
             self.prompt = _unpack("i", ids)
         for index, ids, logprobs in member.get("c", ()):
             self.ids.setdefault(index, []).extend(_unpack("i", ids))

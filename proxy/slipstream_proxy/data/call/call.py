@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.call.services import Services
     from slipstream_proxy.data.episode.memory import RunningEpisode
     from slipstream_proxy.data.episode.pins import Pinned
+    from slipstream_proxy.data.episode.prompts import Prefixes
     from slipstream_proxy.data.wire.http1 import ResponseHead
     from slipstream_proxy.data.wire.receiver import Sent
     from slipstream_proxy.data.wire.request import RequestHead
@@ -73,6 +74,7 @@ class ActiveCall(Receiver):
         self.note: str | None = None
         """Why the capture is not whole."""
         self.hide: Hide | None = None
+        self.prefixes: Prefixes | None = None
         self.names: Names | None = None
         self.back: ReplyTranslator | None = None
         """Asked as a chat completion: this makes the client's format of the reply. ``plain``: what the client asked."""

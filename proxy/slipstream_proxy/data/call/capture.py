@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream_proxy.data.call.step import CallStep
-from slipstream_proxy.dialects.token_arrays import cut, cut_event
+from slipstream_proxy.data.episode.prompts import asking
+from slipstream_proxy.dialects.token_arrays import ASKED, cut, cut_event
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.call.call import ActiveCall
     from slipstream_proxy.data.engines.live import LiveView
     from slipstream_proxy.data.engines.models import ModelMap
+    from slipstream_proxy.data.episode.prompts import PromptMemory
     from slipstream_proxy.dialects.base import Injected
     from slipstream_proxy.json_types import JsonObject
 
@@ -18,9 +20,10 @@ if TYPE_CHECKING:
 class Capture(CallStep):
     """Maps the model, asks for token ids and log-probabilities, and hides them from a client that did not ask."""
 
-    def __init__(self, models: ModelMap, live: LiveView) -> None:
+    def __init__(self, models: ModelMap, live: LiveView, prompts: PromptMemory) -> None:
         self._models = models
         self._live = live
+        self._prompts = prompts
 
     def request(self, call: ActiveCall) -> bool:
         payload = call.payload
@@ -36,6 +39,9 @@ class Capture(CallStep):
                 call.back, call.plain = injected.back, payload
             call.payload, call.note = injected.body, injected.note
             call.hide = injected.hide or None
+            if injected.hide.packed and call.episode is not None:
+                call.prefixes = self._prompts.of(call.episode)
+                injected.body[ASKED] = asking(call.prefixes)
         return False
 
     def _inject(self, call: ActiveCall, payload: JsonObject) -> Injected:

@@ -15,6 +15,7 @@ from slipstream_proxy.segments import common_head
 if TYPE_CHECKING:
     from slipstream_proxy.data.call.view import CallView
     from slipstream_proxy.data.episode.memory import RunningEpisode
+    from slipstream_proxy.data.episode.prompts import PromptMemory
     from slipstream_proxy.data.observe.metrics import WorkerMetrics
     from slipstream_proxy.spool import Done, SpoolWriter
 
@@ -118,14 +119,19 @@ class Commons:
 class Recorder:
     """Writes a worker's calls to its spool. ``redact`` changes what is stored, and nothing of what the client gets."""
 
-    def __init__(self, spool: SpoolWriter, metrics: WorkerMetrics, redact: Redact | None = None) -> None:
+    def __init__(
+        self, spool: SpoolWriter, metrics: WorkerMetrics, prompts: PromptMemory, redact: Redact | None = None
+    ) -> None:
         self._spool, self._metrics, self._redact = spool, metrics, redact
+        self._prompts = prompts
         self._commons = Commons()
 
     def record(
         self, call: CallView, status: int, outcome: str, request: bytes, reply: bytes, done: Done | None
     ) -> None:
         """``done`` is called when the record is durable or given up. ``split: off`` is not stored. Never raises."""
+        if call.prefixes is not None and call.episode is not None:
+            reply = self._prompts.whole(call.episode, call.prefixes, reply, stream=call.stream)
         if call.episode is None or call.key is None or call.split == "off":
             if done:
                 done(True)

@@ -26,6 +26,7 @@ class CallView:
         "parts",
         "payload",
         "pin",
+        "prefixes",
         "replied",
         "request",
         "split",
@@ -57,6 +58,7 @@ class CallView:
         self.tries: Final = call.tries
         self.payload: Final = call.payload
         self.through_chat: Final = call.back is not None
+        self.prefixes: Final = call.prefixes
         self.note: Final = call.note
         self.started: Final = call.started
         self.forwarded: Final = call.forwarded
