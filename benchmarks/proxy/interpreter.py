@@ -43,7 +43,19 @@ class Interpreter:
         if os.path.samefile(self.path, sys.executable):
             return {}
         here = [sysconfig.get_path("purelib"), *filter(None, sys.path)]
-        return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(here))}
+        return {"PYTHONPATH": os.pathsep.join(p for p in dict.fromkeys(here) if not standard(p))}
+
+    def runs(self) -> bool:
+        """Whether it runs a worker's modules: its compiled packages must be of the same make."""
+        command = [self.path, "-c", "import slipstream_proxy.data.plane"]
+        env = {**os.environ, **self.env}
+        return subprocess.run(command, env=env, check=False, capture_output=True).returncode == 0
+
+
+def standard(path: str) -> bool:
+    """Whether this is a part of the standard library, of which each interpreter has its own."""
+    library = Path(sysconfig.get_path("stdlib"))
+    return Path(path) in (library, library / "lib-dynload") or path.endswith(".zip")
 
 
 def measured(path: str) -> Interpreter | None:
@@ -65,4 +77,4 @@ def fastest() -> Interpreter:
     others = {shutil.which(name, path=folder) for folder in ("/usr/bin", "/usr/local/bin", "/opt/bin")}
     found = [x for path in others if path and Path(path).exists() and (x := measured(path)) is not None]
     best = min(found, key=lambda x: x.seconds, default=ours)
-    return best if best.seconds < 0.95 * ours.seconds else ours
+    return best if best.seconds < 0.95 * ours.seconds and best.runs() else ours

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from array import array
-from base64 import b64decode
+from binascii import a2b_base64
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -87,11 +87,13 @@ def prompt_part(reply: bytes, *, stream: bool) -> PromptPart | None:
     start = at + len(_PROMPT)
     end = reply.find(b'"', start)
     stop = reply.find(b"]", end) if end >= 0 else -1
-    fields = reply[end + 2 : stop].split(b",") if stop >= 0 else []
+    if stop < end + 2:  # compiled, a slice must not end before it begins
+        return None
+    fields = reply[end + 2 : stop].split(b",")
     if len(fields) != 3:
         return None
     try:
-        return PromptPart(start, end, stop, int(fields[0]), int(fields[1]), fields[2][1:-1].decode("ascii"))
+        return PromptPart(start, end, stop, int(fields[0]), int(fields[1]), fields[2].strip(b'"').decode("ascii"))
     except ValueError:
         return None
 
@@ -127,7 +129,7 @@ class Sampled:
 
 
 def _unpack(kind: str, text: str) -> list:  # type: ignore[type-arg]
-    values = array(kind, b64decode(text, validate=True))
+    values = array(kind, a2b_base64(text, strict_mode=True))
     if sys.byteorder == "big":
         values.byteswap()
     return values.tolist()

@@ -78,7 +78,7 @@ class PromptMemory:
             return
         units, odd = divmod(part.count - part.shared, UNIT)
         end = part.start + units * UNIT_TEXT
-        if odd or not part.start <= end <= part.end:
+        if odd or part.count < 1 or not part.start <= end <= part.end:
             return
         made = PromptPrefix(part.count, part.digest, text + reply[part.start : end])
         # The call goes on where the one before it ended, and takes its place. Of one length there is one, so that the
