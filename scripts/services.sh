@@ -2,6 +2,7 @@
 # What the tests start besides Python: PostgreSQL, Prometheus with promtool, a browser. Debian or Ubuntu with root or sudo; elsewhere install them by hand.
 # `services.sh nginx` installs the benchmarks' nginx and nothing else.
 set -e
+PATH=$PATH:/usr/sbin  # where Debian has nginx
 database() { ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null 2>&1; }
 prometheus() { command -v prometheus >/dev/null 2>&1 && command -v promtool >/dev/null 2>&1; }
 browser() { command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1; }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 from tests.support.comparing import ask, detokenized, same
 from tests.support.requests import TOOL
+from tests.support.running import spooled
 
 pytestmark = pytest.mark.engine
 
@@ -100,19 +100,6 @@ def test_responses(engine, proxy, name, stream):
     same(engine, proxy, "/v1/responses", {**RESPONSES[name], **({"stream": True} if stream else {})})
 
 
-def record(proxy: Any, reply: httpx.Response) -> tuple[Any, Any]:
-    """What the store will have of a call."""
-    from slipstream_proxy.dialects import BY_NAME
-    from slipstream_proxy.records import CallHead
-    from slipstream_proxy.segments import list_segments, read_segment
-
-    call = reply.headers["x-slipstream-call"]
-    segments = [path for found in list_segments(proxy.data_dir / "spool").values() for _, path in found]
-    (frame,) = [f for path in segments for f in read_segment(path) if f.head["id"] == call]
-    head = CallHead(**frame.head)
-    return head, BY_NAME[head.dialect].parse(frame.request, frame.reply, head)
-
-
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(
     ("path", "cases", "name"),
@@ -129,7 +116,7 @@ def test_what_was_recorded_is_what_was_sampled(engine, proxy, path, cases, name,
     body = {**cases[name], "temperature": 1.0}
     reply = ask(proxy.url, path, {**body, "stream": True} if stream else body)
     assert reply.status_code == 200
-    head, read = record(proxy, reply)
+    head, read = spooled(proxy, reply.headers["x-slipstream-call"])
     assert read.untrainable is None, read.untrainable
     rendered = ask(engine.url, f"{path}/render", body)
     assert rendered.status_code == 200, rendered.text

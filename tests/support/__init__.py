@@ -74,8 +74,11 @@ def slipstream(*args: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def vllm(log: Path, *more: str) -> Iterator[str]:
-    """A vLLM of its own with the inbox example's model; ``more`` are flags. Yields its URL without /v1."""
+def vllm(log: Path, *more: str, plugin: bool = True) -> Iterator[str]:
+    """A vLLM of its own with the inbox example's model; ``more`` are flags. Yields its URL without /v1.
+
+    ``plugin`` False: without Slipstream's, as of somebody who has not installed it.
+    """
     import httpx
 
     from slipstream.config import load_config
@@ -89,7 +92,8 @@ def vllm(log: Path, *more: str) -> Iterator[str]:
         "args": ["--max-num-seqs", "64", "--enable-scale-out"],  # what vLLM renders, to compare with
     }
     command = engine_command(load_config(None, env={}, base={"engine": engine}))
-    with process([*command.argv, *more], log, command.env) as p:
+    env = command.env if plugin else {**command.env, "VLLM_PLUGINS": ""}
+    with process([*command.argv, *more], log, env) as p:
 
         def up() -> bool:
             return p.poll() is not None or httpx.get(f"{command.url}/health", timeout=5, trust_env=False).is_success

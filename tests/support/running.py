@@ -15,6 +15,9 @@ import tomli_w
 from tests.support import MODEL, process, slipstream, wait_for
 
 from slipstream.client import Client
+from slipstream_proxy.dialects import BY_NAME
+from slipstream_proxy.records import CallHead, Parsed
+from slipstream_proxy.segments import Frame, list_segments, read_segment
 
 
 @dataclass
@@ -59,3 +62,17 @@ def recorded(url: str, episode: str, calls: int = 1):
         return found if found.calls >= calls else None
 
     return wait_for(there, 60, 0.2, f"{episode} is stored")
+
+
+def frame_of(running: Running, call: str) -> Frame:
+    """A call of this id as it stands in the spool."""
+    segments = [path for found in list_segments(running.data_dir / "spool").values() for _, path in found]
+    (frame,) = [f for path in segments for f in read_segment(path) if f.head["id"] == call]
+    return frame
+
+
+def spooled(running: Running, call: str) -> tuple[CallHead, Parsed]:
+    """The same, as the store will have it."""
+    frame = frame_of(running, call)
+    head = CallHead(**frame.head)
+    return head, BY_NAME[head.dialect].parse(frame.request, frame.reply, head)
