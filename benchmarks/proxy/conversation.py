@@ -7,7 +7,8 @@ those that the proxy knows). An agent's first prompt has 1,500 tokens; a turn ad
 engine is a stand-in whose replies the plugin's own code packs. One worker has one core; its CPU time and the bytes are divided by the calls.
 
 Columns: bytes of the request to the engine, of its reply, and of the spool; microseconds of the worker, and of reading the record back as the
-control plane does. Each record is compared with what was sampled; ``wrong`` must be 0. The last line is one JSON object with the medians.
+control plane does. Each record is compared with what was sampled; ``wrong`` must be 0. Compile first (``python -m
+slipstream_proxy.compiled``), as for production. The last line is one JSON object with the medians.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from types import SimpleNamespace
 
 import aiohttp
 from aiohttp import web
-from interpreter import fastest
 from targets import OTHER_CORE, Target, cpu_seconds, free_port, start_slipstream
 
+from slipstream_proxy import compiled
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.records import CallHead
 from slipstream_proxy.segments import list_segments, read_segment
 from slipstream_vllm import capture, packing
 
 FIRST, REPLY, TOOL = 1500, 150, 250
-CALLS = 400
+CALLS = 200
 AT_ONCE = 16
 FORMS = ("json", "packed", "once")
 MODEL = "m"
@@ -242,8 +243,7 @@ async def start_way(stack: contextlib.ExitStack, folder: Path, form: str) -> Way
     data = folder / form / "process"
     data.mkdir(parents=True)
     (data / "live.json").write_text(dump({"engines": [told], "models": {}}))
-    python = fastest()
-    return Way(form, engine, start_slipstream(stack, folder / form, engine.url, "process", interpreter=python))
+    return Way(form, engine, start_slipstream(stack, folder / form, engine.url, "process"))
 
 
 async def measure(options: argparse.Namespace) -> dict[Cell, list[dict[str, float]]]:
@@ -267,7 +267,8 @@ async def measure(options: argparse.Namespace) -> dict[Cell, list[dict[str, floa
 def report(found: dict[Cell, list[dict[str, float]]]) -> None:
     columns = ("request_bytes", "reply_bytes", "spool_bytes", "worker_us", "read_us")
     print(f"{'turns':>6} {'reply':7}{'form':8}" + "".join(f"{c:>15}" for c in columns))
-    line: dict[str, float] = {"wrong": sum(one["wrong"] for rounds in found.values() for one in rounds)}
+    line: dict[str, float] = {"compiled": (compiled.folder() / "ready").exists()}
+    line |= {"wrong": sum(one["wrong"] for rounds in found.values() for one in rounds)}
     for (form, turns, kind), rounds in sorted(found.items(), key=lambda x: (x[0][1], x[0][2], FORMS.index(x[0][0]))):
         values = {c: statistics.median(one[c] for one in rounds) for c in columns}
         print(f"{turns:6} {kind:7}{form:8}" + "".join(f"{values[c]:15,.0f}" for c in columns))
