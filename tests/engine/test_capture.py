@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.packed_engine import entry_of
 
 pytest.importorskip("vllm")
 
@@ -197,7 +198,7 @@ def test_what_the_caller_says_that_it_knows(value: object, expected: object) -> 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_known_ids_are_left_out_of_whole_and_streamed_replies(streamed: bool) -> None:
     prompt = tuple(range(100))
-    _, _, _, count, digest = packing.prompt_entry(0, prompt, ())
+    _, _, _, count, digest = entry_of(prompt)
     request = SimpleNamespace(model_extra={capture.ASKED: {"prefixes": [[count, digest]]}}, n=1)
     found = (request_output(output([10], array("f", [-1.0])), prompt=prompt),)
     expected = packing.pack([(0, prompt)], [(0, [10], [-1.0])], [(count, digest)])

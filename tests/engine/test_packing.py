@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import math
 import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.packed_engine import entry_of
 
 from slipstream_vllm import packing
 
@@ -57,7 +59,7 @@ def test_what_the_caller_knows_is_left_out_and_nothing_else(ids: list[int], thir
     known = [(3 * n, digest_of(ids[: 3 * n])) for n in thirds]
     if lie:
         known.append((len(ids) // 3 * 3, "0" * 32))
-    index, rest, shared, count, digest = packing.prompt_entry(0, ids, known)
+    index, rest, shared, count, digest = entry_of(ids, known)
     assert index == 0
     assert shared == max((n for n, _ in known[: len(thirds)] if n <= len(ids)), default=0)
     whole = packing.encode_ids(ids)
@@ -68,23 +70,23 @@ def test_what_the_caller_knows_is_left_out_and_nothing_else(ids: list[int], thir
 
 def test_ids_that_differ_anywhere_are_not_left_out() -> None:
     ids = list(range(300))
-    _, _, _, count, digest = packing.prompt_entry(0, ids, ())
+    _, _, _, count, digest = entry_of(ids)
     for at in (0, 100, count - 1):
         other = [*ids[:at], 7777, *ids[at + 1 :]]
-        assert packing.prompt_entry(0, other, [(count, digest)])[1:3] == [packing.encode_ids(other), 0]
+        assert entry_of(other, [(count, digest)])[1:3] == [packing.encode_ids(other), 0]
 
 
 @pytest.mark.parametrize("known", [(-3, "x"), (0, "x"), (4, "x"), (3000, "x"), (2**63, "x")])
 def test_numbers_that_make_no_sense_are_passed_over(known: packing.Known) -> None:
-    assert packing.prompt_entry(0, list(range(100)), [known])[2] == 0
+    assert entry_of(list(range(100)), [known])[2] == 0
 
 
 def test_a_short_prompt_stands_as_for_any_caller() -> None:
-    assert packing.prompt_entry(0, [1, 2, 3], []) == [0, packing.encode_ids([1, 2, 3])]
+    assert entry_of([1, 2, 3]) == [0, packing.encode_ids([1, 2, 3])]
 
 
 def test_of_several_prompts_only_the_first_has_what_is_known() -> None:
     ids = list(range(100))
-    first, second = packing.pack([(0, ids), (1, ids)], [], [])["p"]
+    first, second = json.loads(json.dumps(packing.pack([(0, ids), (1, ids)], [], [])["p"]))
     assert len(first) == 5 and second == [1, packing.encode_ids(ids)]
     assert packing.pack([(0, ids)], [])["p"] == [[0, packing.encode_ids(ids)]]

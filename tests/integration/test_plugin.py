@@ -69,7 +69,9 @@ def test_one_engine_has_it_and_the_other_has_not(engine, bare) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_without_it_the_client_gets_what_the_engine_says(bare, name, stream) -> None:
     """The suites test_conformance*.py say the same of an engine that has it."""
-    same(*bare, *asked(name, stream=stream))
+    engine, proxy = bare
+    path, body = asked(name, stream=stream)
+    same(engine, proxy, path, body)
 
 
 def gist(proxy: Running, path: str, body: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.packed_engine import entry_of
 
 from slipstream_proxy.dialects.base import stream_objects
 from slipstream_proxy.dialects.chat import Chat
@@ -128,7 +129,7 @@ def test_a_member_that_is_damaged_makes_the_call_unreadable() -> None:
 def test_a_translated_stream_knows_how_long_the_prompt_was() -> None:
     for length in range(1, 9):
         assert prompt_length({FIELD: packed_of([(7, -1.0)], list(range(length)))}) == length
-    *_, count, digest = packing.prompt_entry(0, list(range(200)), ())
+    *_, count, digest = entry_of(list(range(200)))
     for known, expected in (([], 0), ([(count, digest)], count)):
         entry = packing.pack([(0, list(range(200)))], [], known)
         assert entry["p"][0][2] == expected  # type: ignore[index]
@@ -161,7 +162,7 @@ def test_a_reply_that_left_out_ids_becomes_the_one_with_all_of_them(
         said = json.dumps({"choices": [{"delta": {"content": text}}], FIELD: packed}, separators=(",", ":"))
         return f"data: {said}\n\ndata: [DONE]\n\n".encode() if stream else said.encode()
 
-    *_, count, digest = packing.prompt_entry(0, prompt, ())
+    *_, count, digest = entry_of(prompt)
     sent = reply([(count, digest)])
     part = prompt_part(sent, stream=stream)
     assert part is not None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,11 @@ def prompt_of(body: dict[str, Any]) -> list[int]:
     for message in body["messages"]:
         ids += [1, *map(ord, message["role"] + (message["content"] or "")), 2]
     return [*ids, 3, 4]
+
+
+def entry_of(ids: Sequence[int], known: Iterable[packing.Known] = ()) -> Any:
+    """A prompt's entry in the member as JSON has it: index, base64, ids left out, ids that the digest tells, digest."""
+    return json.loads(json.dumps(packing.prompt_entry(0, ids, known)))
 
 
 class PackedEngine(FakeEngine):
@@ -57,7 +63,7 @@ class PackedEngine(FakeEngine):
     def _take(self, stream: capture.Stream) -> packing.Packed:
         packed = stream.take()
         assert packed is not None
-        (entry,) = packed["p"]  # type: ignore[misc, attr-defined]
+        (entry,) = json.loads(json.dumps(packed["p"]))
         self.sent.append(len(entry[1]))
         return packed
 
