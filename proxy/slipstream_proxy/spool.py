@@ -28,6 +28,8 @@ _monotonic: Final[Callable[[], float]] = time.monotonic
 
 _ENOUGH: Final = 64
 """Frames that are written at once. If they waited for more of their tick, they would leave the processor's cache."""
+_PIECES: Final = 3
+"""Of a frame."""
 _AT_ONCE: Final = 1023
 """Pieces of one ``writev``: whole frames, and no more than Linux takes (IOV_MAX)."""
 
@@ -138,11 +140,12 @@ class SpoolWriter:
             return
         pieces, dones = self._pieces, self._dones
         self._pieces, self._dones = [], []
-        try:
-            self._write(pieces)
-        except OSError as e:
-            self._give_up(dones, e)
-            return
+        whole, error = self._write(pieces)
+        if error is not None:
+            dones, lost = dones[:whole], dones[whole:]
+            self._give_up(lost, error)
+            if not dones:
+                return
         if self.durability == "power":
             self._syncing = True
             self._syncer.submit(self._sync, self._fd, dones)
@@ -159,11 +162,12 @@ class SpoolWriter:
         self.offset = 0
         self._new_file = True
 
-    def _write(self, pieces: list[bytes]) -> None:
-        if self._fd < 0 or self.offset >= self.segment_bytes:
-            self._open()
+    def _write(self, pieces: list[bytes]) -> tuple[int, OSError | None]:
+        """→ How many frames are in the file, and why the others are not."""
         written = 0
         try:
+            if self._fd < 0 or self.offset >= self.segment_bytes:
+                self._open()
             for at in range(0, len(pieces), _AT_ONCE):
                 some = pieces[at : at + _AT_ONCE]
                 done = os.writev(self._fd, some)
@@ -173,14 +177,23 @@ class SpoolWriter:
                     done = os.write(self._fd, rest)
                     written += done
                     rest = rest[done:]
-        except OSError:
-            if written:  # what is half there would hide what is written behind it
-                try:
-                    os.ftruncate(self._fd, self.offset)
-                except OSError:
-                    self._close_file()
-            raise
+        except OSError as e:
+            whole, size = _whole_frames(pieces, written)
+            self.offset += size
+            if written > size:
+                self._cut()
+            return whole, e
         self.offset += written
+        return len(pieces) // _PIECES, None
+
+    def _cut(self) -> None:
+        """Half a frame would hide what is written behind it. Whole ones stay: a reader may have them already, and goes
+        on behind them.
+        """
+        try:
+            os.ftruncate(self._fd, self.offset)
+        except OSError:
+            self._close_file()
 
     def _sync(self, fd: int, dones: list[Done | None]) -> None:
         error: BaseException | None = None
@@ -225,6 +238,17 @@ class SpoolWriter:
             await self._loop.run_in_executor(self._syncer, os.fdatasync, self._fd)
         self._close_file()
         self._syncer.shutdown(wait=False)
+
+
+def _whole_frames(pieces: list[bytes], written: int) -> tuple[int, int]:
+    """Of so many bytes: how many frames are whole, and their bytes."""
+    whole = size = 0
+    for at in range(0, len(pieces), _PIECES):
+        more = sum(map(len, pieces[at : at + _PIECES]))
+        if size + more > written:
+            break
+        whole, size = whole + 1, size + more
+    return whole, size
 
 
 def _tell(dones: list[Done | None], *, ok: bool) -> None:

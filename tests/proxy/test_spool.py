@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 
 import pytest
 
 from slipstream_proxy.records import Kind
-from slipstream_proxy.segments import list_segments, read_segment
+from slipstream_proxy.segments import encode, list_segments, read_segment
 from slipstream_proxy.spool import SpoolWriter
 
 
@@ -69,6 +70,46 @@ async def test_a_full_disk_costs_the_record_and_not_the_caller(tmp_path, monkeyp
     await spool.close()
     frames = [f for _, path in list_segments(tmp_path)["w"] for f in read_segment(path)]
     assert [f.head["i"] for f in frames] == [1, 3]
+
+
+@pytest.mark.parametrize("durability", ["power", "process"])
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0, 2.5, 4.9])
+async def test_what_a_reader_may_have_seen_stays_where_it_is(tmp_path, monkeypatch, durability, part):
+    """A disk becomes full in the middle of several frames. The reader, in a process of its own, reads in any moment and goes on
+    behind what it has: were that cut off, it would begin in the middle of a later frame, and pass by all that follow.
+    """
+    lost: list[int] = []
+    spool = SpoolWriter(tmp_path, "w", durability=durability, on_lost=lambda n, e: lost.append(n))
+    assert await spool.put(Kind.CALL, {"i": 0}, b"x" * 3000)
+    ((_, path),) = list_segments(tmp_path)["w"]
+    before, size = path.stat().st_size, len(encode(Kind.CALL, {"i": 1, "tick": 1.0, "boot": "b"}, b"y" * 3000))
+    reached: list[int] = []
+    cut = os.ftruncate
+
+    def read_first(fd, length):
+        reached.extend(f.end for f in read_segment(path))
+        cut(fd, length)
+
+    monkeypatch.setattr(os, "ftruncate", read_first)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (before + round(part * size), hard)
+    )  # the kernel writes a part, then refuses
+    try:
+        puts = [asyncio.create_task(spool.put(Kind.CALL, {"i": i}, b"y" * 3000)) for i in range(1, 6)]
+        kept = await asyncio.gather(*puts)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert await spool.put(Kind.CALL, {"i": 6}, b"z" * 100)
+    assert await spool.put(Kind.CALL, {"i": 7}, b"z" * 9000)
+    await spool.close()
+    there = [0, *(i for i, ok in enumerate(kept, 1) if ok), 6, 7]
+    assert [f.head["i"] for f in read_segment(path)] == there
+    start = max(reached, default=before)
+    behind = [f.head["i"] for f in read_segment(path, start)]
+    assert behind == there[-len(behind) :] and behind[-2:] == [6, 7]
+    assert sum(lost) == spool.lost == kept.count(False) > 0
+    assert kept == sorted(kept, reverse=True)
 
 
 async def test_a_failed_sync_is_told_and_survived(tmp_path, monkeypatch):
