@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -179,3 +180,62 @@ s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(64); print("up"
         other.kill()
         await other.wait()
         await link.close()
+
+
+STALLS = """
+import asyncio, sys, time
+from aiohttp import web
+
+async def main():
+    async def stall(request):
+        asyncio.get_running_loop().call_soon(time.sleep, 3.0)
+        return web.Response()
+
+    async def write(request):
+        await request.read()
+        return web.Response()
+
+    app = web.Application()
+    app.add_routes([web.get("/stall", stall), web.get("/internal/healthz", stall), web.post("/x", write)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, sys.argv[1], backlog=4).start()
+    print("up", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def test_writes_that_come_while_the_control_plane_is_busy_are_all_taken(tmp_path, monkeypatch):
+    """More of them than the system lets wait to be accepted, on the worker's own kind of event loop."""
+    import uvloop
+
+    from slipstream_proxy.data.engines import control_link
+
+    monkeypatch.setattr(control_link, "stands_still", lambda *_: False)  # it sleeps here; a busy one computes
+    path = tmp_path / "s"
+
+    async def write() -> list[int]:
+        config = Config(data_dir=str(tmp_path), engine={"urls": ["http://a"], "name": "tiny"})
+        link = ControlLink(path, LiveView(config))
+
+        async def one(at: int) -> int:
+            await asyncio.sleep(at / 100)
+            async with await link.request("POST", URL("http://control/x"), data=b"{}") as reply:
+                return reply.status
+
+        try:
+            async with await link.request("GET", URL("http://control/stall")):
+                return list(await asyncio.gather(*(one(at) for at in range(100))))
+        finally:
+            await link.close()
+
+    with subprocess.Popen([sys.executable, "-c", STALLS, str(path)], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                assert runner.run(write()) == [200] * 100
+        finally:
+            other.kill()

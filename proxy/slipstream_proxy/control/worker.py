@@ -30,6 +30,8 @@ from slipstream_proxy.store.values import RecordedCall
 
 log = logging.getLogger("slipstream_proxy.control.worker")
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
+BACKLOG = 4096
+"""New connections that wait while the event loop is busy (the system's own limit may be lower)."""
 SCORING = ("reward", "scores", "done")
 """Mutations that can change an episode's reward."""
 
@@ -77,7 +79,7 @@ class ControlPlane:
             path.unlink()
         mask = os.umask(0o177)
         try:
-            await web.UnixSite(self.runner, str(path)).start()
+            await web.UnixSite(self.runner, str(path), backlog=BACKLOG).start()
         finally:
             os.umask(mask)
         log.info("control plane on %s", path)

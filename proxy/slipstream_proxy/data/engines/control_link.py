@@ -7,6 +7,8 @@ Nothing here can stop a call: while the control plane is away the worker goes on
 from __future__ import annotations
 
 import asyncio
+import enum
+import errno
 import json
 import logging
 from pathlib import Path
@@ -34,8 +36,18 @@ PIN_PATIENCE, PIN_LIMIT = 1.4, 3.0
 PINS = URL("http://control/internal/pins")
 MOST_PINS = 512
 """Pins in one request."""
+CROWDED = 0.05
+"""Seconds until the next try where so many requests wait to be accepted that the system takes no more."""
 HEARTBEAT = 15.0
 """Seconds without a line after which the stream counts as dead (the control plane sends one each 5 s)."""
+
+
+class Look(enum.Enum):
+    """What a ping found."""
+
+    ANSWERED = enum.auto()
+    SLOW = enum.auto()
+    STANDS_STILL = enum.auto()
 
 
 class ControlLink:
@@ -46,6 +58,7 @@ class ControlLink:
         self._asked: list[tuple[JsonObject, asyncio.Future[JsonObject | None]]] = []
         """Pins that wait for the next request."""
         self._asking: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[Look] | None = None
 
     @property
     def session(self) -> aiohttp.ClientSession:
@@ -66,23 +79,46 @@ class ControlLink:
         not answer a ping meanwhile: for ``patience`` seconds, else within a second for a read or where it stands
         still, and after ``WRITE_PATIENCE`` for another write.
         """
-        running = asyncio.ensure_future(self.session.request(method, url, **options))
+        running = asyncio.ensure_future(self._accepted(method, url, **options))
         if patience is None:
             patience = 0.0 if method in ("GET", "HEAD") else WRITE_PATIENCE
         clock = asyncio.get_running_loop().time
         answered = clock()
         try:
             while not (await asyncio.wait({running}, timeout=PATIENCE))[0]:
-                process = listener_of(self.socket)
-                before = pulse_of(process)
-                if await self._answers():
+                found = await self._look()
+                if found is Look.ANSWERED:
                     answered = clock()
-                elif clock() - answered > patience or stands_still(before, pulse_of(process)):
+                elif found is Look.STANDS_STILL or clock() - answered > patience:
+                    log.warning("the control plane did not answer for %.1f s: %s refused", clock() - answered, method)
                     raise TimeoutError("the control plane hangs")
             return running.result()
         finally:
             if not running.done():
                 running.cancel()
+
+    async def _accepted(self, method: str, url: URL, **options: Any) -> aiohttp.ClientResponse:
+        """``ClientSession.request``; where the control plane's queue of new connections is full, it waits for room."""
+        while True:
+            try:
+                return await self.session.request(method, url, **options)
+            except aiohttp.ClientConnectorError as e:  # nothing of the request was sent
+                if e.errno != errno.EAGAIN:
+                    raise
+                await asyncio.sleep(CROWDED)
+
+    async def _look(self) -> Look:
+        """Ping it. Whoever asks meanwhile shares the answer: each ping takes a place in its queue."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._ping())
+        return await asyncio.shield(self._looking)
+
+    async def _ping(self) -> Look:
+        process = listener_of(self.socket)
+        before = pulse_of(process)
+        if await self._answers():
+            return Look.ANSWERED
+        return Look.STANDS_STILL if stands_still(before, pulse_of(process)) else Look.SLOW
 
     async def _answers(self) -> bool:
         timeout = aiohttp.ClientTimeout(total=PING_TIMEOUT)
@@ -95,6 +131,8 @@ class ControlLink:
     async def close(self) -> None:
         if self._asking is not None:
             self._asking.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
         if self._session is not None:
             await self._session.close()
 
