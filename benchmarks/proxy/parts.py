@@ -3,6 +3,7 @@
     python benchmarks/proxy/parts.py [--rounds N]
 
 - A request's head: ``wire/http1.py`` and ``wire/request.py`` beside httptools, which calls back for each field.
+- The ids of a prompt of 8,000: a first call's remembered, and a later call's put back into its reply (``episode/prompts.py``).
 - A call's metrics: ``observe/metrics.py`` beside prometheus-client in multiprocess mode, which several workers need.
 
 Compile first (``python -m slipstream_proxy.compiled``), as for production. The last line is one JSON object with the medians.
@@ -28,10 +29,14 @@ COMPILED = compiled.use()
 import httptools
 import prometheus_client
 
+from slipstream_proxy.data.episode.identity import Tags
+from slipstream_proxy.data.episode.memory import RunningEpisode
+from slipstream_proxy.data.episode.prompts import PromptMemory
 from slipstream_proxy.data.observe.exposition import BUCKETS
 from slipstream_proxy.data.observe.metrics import WorkerMetrics
 from slipstream_proxy.data.wire.http1 import RepeatedHead
 from slipstream_proxy.data.wire.request import parse_fields
+from slipstream_vllm import packing
 
 HEAD = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost:8000\r\nAccept-Encoding: gzip, deflate\r\nConnection: keep-alive\r\n"
@@ -100,6 +105,31 @@ def our_metrics() -> None:
     OURS.ended(ENDED, 200, "ok")
 
 
+EPISODE = RunningEpisode(("-", "a"), 1, Tags(), 0.0)
+PROMPTS, IDS = PromptMemory(), list(range(8_000))
+
+
+def reply(ids: list[int], known: list[packing.Known]) -> bytes:
+    """As the plugin sends it, with 150 sampled tokens."""
+    packed = packing.pack([(0, ids)], [(0, ids[:150], [-1.0] * 150)], known)
+    said = {"choices": [{"message": {"content": "x" * 600}}], packing.FIELD: packed}
+    return json.dumps(said, separators=(",", ":")).encode()
+
+
+FIRST = reply(IDS, [])
+PROMPTS.whole(EPISODE, [], FIRST, stream=False)
+KNOWN_PROMPTS = PROMPTS.of(EPISODE)
+LATER = reply(IDS + IDS[:300], [(p.count, p.digest) for p in KNOWN_PROMPTS])
+
+
+def remember_prompt() -> None:
+    PROMPTS.whole(EPISODE, [], FIRST, stream=False)
+
+
+def put_back_prompt() -> None:
+    PROMPTS.whole(EPISODE, KNOWN_PROMPTS, LATER, stream=False)
+
+
 def microseconds(do: Callable[[], None], count: int = 20_000) -> float:
     start = time.process_time()
     for _ in range(count):
@@ -114,6 +144,8 @@ def main() -> None:
         "head_httptools_us": library_head,
         "head_ours_us": first_head,
         "head_ours_repeated_us": next_head,
+        "prompt_remembered_us": remember_prompt,
+        "prompt_put_back_us": put_back_prompt,
         "metrics_prometheus_client_us": library_metrics,
         "metrics_ours_us": our_metrics,
     }
