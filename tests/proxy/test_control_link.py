@@ -196,7 +196,7 @@ async def main():
         return web.Response()
 
     app = web.Application()
-    app.add_routes([web.get("/stall", stall), web.get("/internal/healthz", stall), web.post("/x", write)])
+    app.add_routes([web.get("/stall", stall), web.get("/internal/healthz", write), web.post("/x", write)])
     runner = web.AppRunner(app)
     await runner.setup()
     await web.UnixSite(runner, sys.argv[1], backlog=4).start()
