@@ -47,8 +47,7 @@ async def _rewarded(plane, episode: str) -> bool:
 
 
 async def test_guard_takes_a_worse_one_back_and_says_so(make_plane):
-    plane = await make_plane()
-    plane.config.gate.holdout = 0.1
+    plane = await make_plane(gate={"holdout": 0.1})
     await play(plane, "before", 4, lambda _: 1.0)
     _, body = await register(plane, 1)
     assert body["state"] == "candidate"
