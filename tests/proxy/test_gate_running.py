@@ -77,9 +77,14 @@ class Traffic:
         return {a["name"]: a["state"] for a in got["adapters"]}
 
     async def rollback(self) -> dict[str, Any]:
-        async with self.session.get(f"{self.url}{API}/training/events") as r:
-            events = [json.loads(line) for line in (await r.text()).splitlines()]
-        return next(e["data"] for e in events if e["kind"] == "rollback")
+        """What its event says. The event is stored a moment after the states have changed."""
+
+        async def told() -> dict[str, Any] | None:
+            async with self.session.get(f"{self.url}{API}/training/events") as r:
+                events = [json.loads(line) for line in (await r.text()).splitlines()]
+            return next((e["data"] for e in events if e["kind"] == "rollback"), None)
+
+        return await until(told, 30)
 
     async def watch(self) -> None:
         while "rolled_back" not in (await self.states()).values():

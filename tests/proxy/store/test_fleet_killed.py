@@ -105,6 +105,11 @@ async def test_one_fleet(proxies, tmp_path):
     first = await a.call("old", 0)
     assert first.endswith(" tiny")
 
+    async def known() -> bool:  # b knows a's run once its first call is stored
+        said = {"query": "select count(*) from calls where episode = 'old'"}
+        return (await b.ask("POST", API + "/sql", said))[1]["rows"] == [[1]]
+
+    await until(known)
     write_adapter(tmp_path / "adapters" / "tiny@1")
     assert (await a.ask("POST", API + "/adapters", {"path": "tiny@1"}))[0] == 201
 
