@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from interpreter import Interpreter, fastest
+from interpreter import Interpreter, chosen
 from targets import (
     OTHER_CORE,
     Target,
@@ -84,6 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--python", type=Path, help="the proxy's interpreter (default: the fastest)")
     parser.add_argument("--litellm", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
@@ -94,7 +95,7 @@ def main() -> None:
         wait_port(mock_port)
         nginx = start_nginx(stack, folder, mock_port)
         litellm = start_litellm(stack, folder, mock_port) if options.litellm else None
-        python = fastest()
+        python = chosen(options.python)
         compile_proxy(python)
         upstream = f"http://127.0.0.1:{mock_port}"
         ours = [start_slipstream(stack, folder, upstream, d, interpreter=python) for d in ("process", "power")]

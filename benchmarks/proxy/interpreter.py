@@ -78,3 +78,13 @@ def fastest() -> Interpreter:
     found = [x for path in others if path and Path(path).exists() and (x := measured(path)) is not None]
     best = min(found, key=lambda x: x.seconds, default=ours)
     return best if best.seconds < 0.95 * ours.seconds and best.runs() else ours
+
+
+def chosen(path: Path | None) -> Interpreter:
+    """That one, or the fastest. Raises ``SystemExit`` where it cannot run the proxy."""
+    if path is None:
+        return fastest()
+    found = measured(str(path))
+    if found is None or not found.runs():
+        raise SystemExit(f"{path} cannot run the proxy: it needs the version and make of {sys.executable}")
+    return found

@@ -7,7 +7,8 @@ import json
 import pytest
 from tests.support.dialects import CHAT, head, whole
 
-from slipstream_proxy.dialects.sampling import sampling_of, untrainable
+from slipstream_proxy.dialects import sampling
+from slipstream_proxy.dialects.sampling import forces, sampling_of, untrainable
 
 
 @pytest.mark.parametrize(
@@ -69,3 +70,24 @@ def test_what_sampling_can_be_learned_from(body, reason):
 )
 def test_the_effective_sampling(asked, effective):
     assert sampling_of({"n": 2, "max_tokens": 5, "temperature": asked})["temperature"] == effective
+
+
+class Watched(dict[str, object]):
+    """A body that has every member, and keeps which were read."""
+
+    def __init__(self) -> None:
+        super().__init__({name: None for name in sampling._CONSTRAINING})
+        self.read: set[str] = set()
+
+    def get(self, name, default=None):
+        self.read.add(name)
+        return super().get(name, default)
+
+
+def test_the_short_way_looks_at_all_members_that_the_long_way_reads():
+    body = Watched()
+    assert forces(body) is None
+    assert body.read == sampling._FORCING
+    assert untrainable(body, trust=False) is None
+    kept = {"messages", "temperature", *sampling._KEPT}  # what is kept says nothing, but min_tokens
+    assert body.read - kept | {"min_tokens"} == sampling._CONSTRAINING

@@ -46,6 +46,15 @@ _MEDIA = frozenset(
 _STRUCTURED = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
+_FORCING = frozenset(
+    (
+        *("response_format", "text", *_STRUCTURED, "tool_choice", "use_beam_search", "logit_bias", "allowed_token_ids"),
+        *("bad_words", "thinking_token_budget", "watermarking", "vllm_xargs", "echo"),
+    )
+)
+"""All members that ``forces`` reads. Few requests have one, so that one look at the body's own members is enough."""
+_CONSTRAINING = _FORCING.union(DEFAULTS, ("min_tokens", "ignore_eos", "prompt_embeds")) - {"temperature"}
+"""All members that ``untrainable`` reads, but messages and temperature."""
 LEAST_TEMPERATURE = 0.01
 """vLLM samples with this where less is asked (and with the greatest logit at 0)."""
 
@@ -71,6 +80,8 @@ def sampling_of(body: JsonObject) -> JsonObject:
 
 def forces(body: JsonObject) -> str | None:
     """What of the request constrains the sampled tokens by a grammar, a choice or a bias."""
+    if _FORCING.isdisjoint(body):
+        return None
     kind = body.get("response_format")
     if isinstance(kind, dict) and kind.get("type") not in (None, "text"):
         return "structured output"
@@ -115,8 +126,12 @@ def has_media(messages: Json) -> bool:
 
 def untrainable(body: JsonObject, *, trust: bool) -> str | None:
     """The first reason why sampling was not the policy's own. ``trust`` overrides all but media, beams and echo."""
-    if has_media(body.get("messages")) or body.get("prompt_embeds") is not None:
+    usual = _CONSTRAINING.isdisjoint(body)
+    if has_media(body.get("messages")) or not (usual or body.get("prompt_embeds") is None):
         return "images or other media"
+    temperature = body.get("temperature")
+    if usual and (temperature is None or temperature == 1.0):
+        return None
     forced = forces(body)
     if trust:
         return forced if forced in ("beam search", "echo") else None

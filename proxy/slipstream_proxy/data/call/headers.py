@@ -48,8 +48,8 @@ class ProxyHeaders(CallStep):
 
     def response_head(self, call: ActiveCall, fields: bytes) -> bytes:
         if call.episode is not None and call.split != "off":
-            ids = call.episode.id.encode(), call.id.encode()
-            fields = b"%bx-slipstream-episode: %b\r\nx-slipstream-call: %b\r\n" % (fields, *ids)
+            episode, own = call.episode.id.encode(), call.id.encode()
+            fields = b"%bx-slipstream-episode: %b\r\nx-slipstream-call: %b\r\n" % (fields, episode, own)
         if call.adapter and not (call.reply.head is not None and call.reply.head.status == NOT_FOUND):
             fields += _adapter_lines.get(call.adapter) or adapter_line(call.adapter)
         return fields
