@@ -24,7 +24,7 @@ from common.pretrain import Row
 from common.sampling import measure
 from transformers import PreTrainedTokenizerFast
 
-from twenty48.board import DIRECTIONS, Board, Game, first_message, make_item, make_items, next_message, show
+from twenty48.board import DIRECTIONS, Board, Game, Item, first_message, make_item, make_items, next_message, show
 from twenty48.players import draw_player, play_expert
 from twenty48.vocabulary import WORDS, make_tokenizer
 
@@ -82,8 +82,8 @@ def make_rows(seed: int, count: int) -> list[Row]:
 class Played:
     """One game as `common.sampling` plays it: board by board, as the agent does."""
 
-    def __init__(self, index: int, run: int) -> None:
-        self.game = Game(make_item("eval", index))
+    def __init__(self, item: Item) -> None:
+        self.game = Game(item)
         self.messages: list[dict[str, Any]] = [first_message(self.game.item, self.game.board)]
         self.tools: list[dict[str, Any]] = []
         self.done = False
@@ -101,7 +101,7 @@ class Played:
 def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int, count: int) -> dict[str, float]:
     """What the model does with held-out games, in process."""
     held_out = list(islice(make_items("eval"), count))
-    figures = measure(model, tokenizer, Played, items=count, k_items=count // 10, tokens=4)
+    figures = measure(model, tokenizer, lambda i, _: Played(held_out[i]), items=count, k_items=count // 10, tokens=4)
     return {**figures, "expert": sum(map(play_expert, held_out)) / count}
 
 

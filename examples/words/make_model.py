@@ -77,9 +77,9 @@ def held_out(count: int) -> list[Item]:
 class Played:
     """One game as `common.sampling` plays it: call by call, as the agent does."""
 
-    def __init__(self, index: int, run: int) -> None:
-        self.game = Game(held_out(5000)[index])
-        self.messages: list[dict[str, Any]] = [{"role": "user", "content": self.game.item.question}]
+    def __init__(self, item: Item) -> None:
+        self.game = Game(item)
+        self.messages: list[dict[str, Any]] = [{"role": "user", "content": item.question}]
         self.tools = tools_of(self.game.item.kind)
         self.done = False
         self.reward = 0.0
@@ -99,8 +99,9 @@ class Played:
 
 def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int, count: int) -> dict[str, float]:
     """What the model does with held-out games, in process."""
-    figures = measure(model, tokenizer, Played, items=count, k_items=count // 10, tokens=8)
-    return {**figures, "expert": sum(map(play_expert, held_out(count))) / count}
+    items = held_out(count)
+    figures = measure(model, tokenizer, lambda i, _: Played(items[i]), items=count, k_items=count // 10, tokens=8)
+    return {**figures, "expert": sum(map(play_expert, items)) / count}
 
 
 RECIPE = Recipe(

@@ -54,7 +54,7 @@ def test_games_do_not_repeat_and_fit_a_network() -> None:
 
 
 def test_a_game_in_process_is_the_agents() -> None:
-    played, game = make_model.Played(3, 0), Game(make_item("eval", 3))
+    played, game = make_model.Played(make_item("eval", 3)), Game(make_item("eval", 3))
     assert play_expert(game.item) == 1.0
     from twenty48.players import expert_move
 
@@ -74,7 +74,7 @@ def test_the_committed_model_starts_where_the_readme_says() -> None:
     assert tokenizer.backend_tokenizer.to_str() == make_tokenizer().backend_tokenizer.to_str()
     assert tokenizer.chat_template == make_tokenizer().chat_template
     torch.manual_seed(0)
-    figures = play_out(model, tokenizer, [make_model.Played(i, 0) for i in range(24)], tokens=4)
+    figures = play_out(model, tokenizer, [make_model.Played(make_item("eval", i)) for i in range(24)], tokens=4)
     assert 0.15 < figures["reward"] < 0.55
     assert figures["exact"] > 0.98
     assert 8 < figures["calls"] < 25

@@ -59,7 +59,7 @@ def test_a_third_of_the_games_is_about_numbers_and_they_fit_a_network() -> None:
 
 def test_a_game_in_process_is_the_agents() -> None:
     for index in (0, 1):
-        played, told = make_model.Played(index, 0), None
+        played, told = make_model.Played(make_model.held_out(5000)[index]), None
         while not played.game.left == 0:
             told = expert_guess(played.game.item.kind, played.game.told)
             played.act(guess_message(played.game.item.kind, told))
@@ -71,7 +71,7 @@ def test_a_game_in_process_is_the_agents() -> None:
 
 
 def test_a_broken_call_costs_a_guess() -> None:
-    played = make_model.Played(0, 0)
+    played = make_model.Played(make_model.held_out(5000)[0])
     call = {"id": "a", "type": "function", "function": {"name": "guess", "arguments": '{"letter": "x"}'}}
     played.act({"role": "assistant", "content": None, "tool_calls": [call]})
     assert played.messages[-1]["content"] == "no such guess"
@@ -85,7 +85,7 @@ def test_the_committed_model_starts_where_the_readme_says() -> None:
     assert tokenizer.backend_tokenizer.to_str() == make_tokenizer().backend_tokenizer.to_str()
     assert tokenizer.chat_template == make_tokenizer().chat_template
     torch.manual_seed(0)
-    figures = play_out(model, tokenizer, [make_model.Played(i, 0) for i in range(60)], tokens=8)
+    figures = play_out(model, tokenizer, [make_model.Played(item) for item in make_model.held_out(60)], tokens=8)
     assert 0.12 < figures["reward"] < 0.45
     assert figures["exact"] > 0.98
     assert 3 < figures["calls"] < 6
