@@ -238,6 +238,9 @@ class Chaos(Hurts):
                     n += 1
                     self.said(f"round {n}: {how}, {time.monotonic() - started:.1f} s, {self.told.count} acknowledged, {self.found}")  # fmt: skip
                 await self.check_again(n)
+            except AssertionError:  # it did not come up again, or its store cannot be asked
+                self.said(f"kept: {keep(self.folder, 'stuck', {'data': self.data}, {'round': n, 'log': self.log()})}")
+                raise
             finally:
                 await self.stop()
         return {"rounds": n, "acknowledged": self.told.count, **vars(self.found), "refused_starts": self.refused, "hurts": dict(self.hurts)}  # fmt: skip

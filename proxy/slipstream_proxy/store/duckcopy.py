@@ -13,7 +13,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -150,20 +150,20 @@ def copy_anew(source: OpenFile, config: dict[str, str]) -> None:
         left.unlink(missing_ok=True)
     cursor, written = source.begin_copy()
     try:
-        to = duckdb.connect(str(new), config={**config})
-        try:
+        with ExitStack() as reading:
+            reading.callback(source.end_read, cursor)
+            to = duckdb.connect(str(new), config={**config})
             try:
                 with _nice():
                     _copy_tables(cursor, to, written)
+                reading.close()
+                _catch_up(to, written)
+                _swap(source, to, new, written)
             finally:
-                source.end_read(cursor)
-            _catch_up(to, written)
-            _swap(source, to, new, written)
-        finally:
-            if written.over:
-                with suppress(duckdb.Error):  # closing would write what nobody wants
-                    to.execute("PRAGMA disable_checkpoint_on_shutdown")
-            to.close()
+                if written.over:
+                    with suppress(duckdb.Error):  # closing would write what nobody wants
+                        to.execute("PRAGMA disable_checkpoint_on_shutdown")
+                to.close()
     finally:
         source.end_copy()
         for left in (new, Path(f"{new}.wal")):

@@ -262,17 +262,23 @@ class DuckDriver:
                     raise StoreError(f"{self.path} is not open for a rewriting")
                 cursor = self._con.cursor()
                 self._users += 1
-            cursor.begin()
-            cursor.execute("SELECT count(*) FROM t_meta").fetchall()
+            try:
+                cursor.begin()
+                cursor.execute("SELECT count(*) FROM t_meta").fetchall()
+            except BaseException:
+                self.end_read(cursor)
+                raise
             self._log = WriteLog()
             return cursor, self._log
 
     def end_read(self, cursor: duckdb.DuckDBPyConnection) -> None:
         """The copy's reading transaction ends."""
-        cursor.close()
-        with self._idle:
-            self._users -= 1
-            self._idle.notify_all()
+        try:
+            cursor.close()
+        finally:  # whoever closes the file waits for this
+            with self._idle:
+                self._users -= 1
+                self._idle.notify_all()
 
     def end_copy(self) -> None:
         """Nothing is noted any more."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 
+import duckdb
 import pytest
 from tests.support.records import NOW, at, call, group, reward, rules
 
 from slipstream_proxy.store import duckcopy
 from slipstream_proxy.store.driver import StoreError
 from slipstream_proxy.store.duckcopy import Write, WriteLog
-from slipstream_proxy.store.duckdb import DuckStore
+from slipstream_proxy.store.duckdb import DuckDriver, DuckStore
 from slipstream_proxy.store.values import EpisodeFilter
 
 
@@ -182,3 +183,28 @@ def test_closing_gives_the_copy_up(tmp_path, monkeypatch):
     again = DuckStore(tmp_path / "s.duckdb", rules())
     assert len(again.episodes.page(EpisodeFilter(limit=100)).episodes) == 80
     again.close()
+
+
+def closes(driver: DuckDriver) -> bool:
+    """Whether the file can be closed and opened again: this waits for all who read it."""
+    thread = threading.Thread(target=driver.put_file_back, daemon=True)
+    thread.start()
+    thread.join(10)
+    return not thread.is_alive()
+
+
+def test_a_new_file_that_cannot_be_made_leaves_no_reader_behind(store):
+    """On a full disk, for one. Else the file could never be closed again, and whoever tried to would hold up all writers."""
+    store.ingest(group("t", 4), at(0, 1))
+    with pytest.raises(duckdb.Error):
+        duckcopy.copy_anew(store.db, {"memory_limit": "no size"})
+    assert closes(store.db)
+    store.ingest([call("new")], at(0, 2))
+
+
+def test_a_copy_that_cannot_begin_leaves_no_reader_behind(tmp_path):
+    driver = DuckDriver(tmp_path / "s.duckdb")  # without a table, as after a log that was broken from its first byte on
+    with pytest.raises(duckdb.Error):
+        driver.begin_copy()
+    assert closes(driver)
+    driver.close()
