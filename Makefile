@@ -7,6 +7,8 @@
 # make lighthouse   Lighthouse's scores of each view of the page (needs Chromium and npm)
 # make docs    build the documentation site into site/, with every link checked
 # make fuzz    coverage-guided, ARGS="chunked -max_total_time=600" (needs atheris)
+# make fuzz-bulk   many inputs over the whole way in, fast: ARGS="--corpus CORPUS --inputs 10000000", where
+#              make fuzz ARGS="requests CORPUS -max_total_time=300" has filled the folder CORPUS
 # make bench   the benchmarks that need no GPU
 # make curves  every task of examples/ learns, by its reward and by a judge alone (ARGS="--only NAME --seed N"; hours)
 # make first-hour   a foreign agent at the default settings, with rewards and then with a judge (25 minutes)
@@ -21,7 +23,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-learning test-deploy chaos fuzz lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-real bench-store bench-growth bench-gate bench-spoiled bench-operate lighthouse curves curves-ci first-hour first-hour-ci clean
+.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-learning test-deploy chaos fuzz fuzz-bulk lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-real bench-store bench-growth bench-gate bench-spoiled bench-operate lighthouse curves curves-ci first-hour first-hour-ci clean
 
 setup: $(VENV)/.ready
 
@@ -129,6 +131,10 @@ chaos: setup
 fuzz: setup
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target .fuzz atheris==3.0.0
 	PYTHONPATH=.fuzz $(BIN)/python tests/fuzz/fuzz.py $(or $(ARGS),record -max_total_time=60)
+
+fuzz-bulk: setup
+	-$(BIN)/python -m slipstream_proxy.compiled
+	$(BIN)/python tests/fuzz/bulk.py $(ARGS)
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)

@@ -1,6 +1,6 @@
 """A data plane in front of the fake engine, without a socket between them: bytes of a connection in, a stored row out.
 
-What is sent goes as it is read. Each eighth input also goes past the fast way, and both ways must say the same.
+What is sent goes as it is read. One input in ``compare_every`` also goes past the fast way, and both must say the same.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import time
 
 import aiohttp
 from tests.support.dataplane import LAST, NEVER, forget_replays, sent
-from tests.support.fake_engine import FakeEngine
 from tests.support.memory import MemoryLoop, MemoryTransport
-from tests.support.memory_engine import MemoryEngine
+from tests.support.memory_engine import CountedEngine, MemoryEngine
 
 from slipstream.config import Config
 from slipstream_proxy.control.spool_reader import gather, parse
@@ -27,7 +26,7 @@ from slipstream_proxy.store.values import Position, RecordedCall
 
 ENGINE, ITSELF = "engine:80", "engine itself"
 COMPARE_EVERY = 8
-"""Inputs of which one goes both ways: aiohttp's takes several times as long."""
+"""Inputs of which one goes both ways: that takes several times as long."""
 READ_EVERY = 64
 """Inputs after which the records are read."""
 Said = tuple[list[bytes], list[bytes], list[dict[str, str]]]
@@ -35,19 +34,20 @@ Said = tuple[list[bytes], list[bytes], list[dict[str, str]]]
 
 
 class WholeWay:
-    def __init__(self) -> None:
+    def __init__(self, compare_every: int = COMPARE_EVERY) -> None:
         self.loop = MemoryLoop()
+        self.compare_every = compare_every
         self.folder = tempfile.TemporaryDirectory(prefix="fuzz-proxy-")
         proxy = {"durability": "none", "body_limit": 4096, "header_limit": 4096, "segment_bytes": 2**20}
         engine = {"urls": [f"http://{ENGINE}"], "name": "tiny"}
         self.config = Config(data_dir=self.folder.name, engine=engine, proxy=proxy)
         self.positions: dict[str, Position] = {}
-        self.inputs = self.asked = self.recorded = 0
+        self.inputs = self.compared = self.asked = self.recorded = 0
         self.loop.run_until_complete(self.start())
         self.loop.enter()
 
     async def start(self) -> None:
-        self.engine = await FakeEngine().start()
+        self.engine = await CountedEngine().start()
         assert self.engine._runner is not None
         server = self.engine._runner.server
         assert server is not None
@@ -58,13 +58,15 @@ class WholeWay:
         self.server = self.plane.make_server()
         # what is relayed and not captured goes to the engine with aiohttp's client, which dials by itself
         self.plane.passthrough._session()._connector = aiohttp.UnixConnector(ENGINE, limit=0)
+        self.plane.contexts._known[f"http://{ENGINE}"] = 4096  # it would ask with a client of its own
 
     def send(self, parts: list[bytes]) -> None:
         """Raises ``AssertionError`` where the two ways differ, or a record cannot be read."""
         if not parts or b"pgrade" in b"".join(parts):  # aiohttp drops what is sent behind it
             return
         self.inputs += 1
-        if self.inputs % COMPARE_EVERY == 1:
+        if self.inputs % self.compare_every == 1 % self.compare_every:
+            self.compared += 1
             parts = [*parts, LAST.replace(b"close", b"keep-alive"), LAST]  # so that each head and most bodies end
             assert self.same(parts, 0.0) or self.same(parts, 0.05) or self.same(parts, 1.0), parts
         else:
@@ -93,6 +95,7 @@ class WholeWay:
         engine = self.engine
         engine.seen.clear()
         engine.raw.clear()
+        engine.lines.clear()
         forget_replays(self.plane)
         client = MemoryTransport(self.loop, self.server())
         for part in parts:
@@ -109,7 +112,7 @@ class WholeWay:
         assert b"the proxy failed" not in got and b"500 Internal" not in got, got
         heads = [sent(headers) for _, headers in engine.seen]
         assert not [name for head in heads for name in head if name.startswith("x-slipstream-")], heads
-        self.asked += len(engine.raw)
+        self.asked += len(engine.lines)
         return re.findall(rb"HTTP/\d\.\d (\d+) ", got), engine.raw[:], heads
 
     def read_records(self) -> None:
@@ -134,4 +137,5 @@ class WholeWay:
         with contextlib.suppress(Exception):
             self.loop.run_until_complete(self.plane.close())
             self.loop.run_until_complete(self.engine.stop())
+        self.loop.close()
         self.folder.cleanup()

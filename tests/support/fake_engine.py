@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import Any, Self
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from tests.support.sleeping import Sleeping
 
+log = logging.getLogger("fake engine")
 WORDS = ["Hello", " wor", "ld", ' "]},', '"finish_reason":', " ünï", " ✓"]
 
 
@@ -45,7 +48,7 @@ class FakeEngine:
 
     async def start(self, port: int = 0) -> Self:
         """On ``port``, else where it was before, else on a free one."""
-        app = web.Application(client_max_size=2**28)
+        app = web.Application(client_max_size=2**28, middlewares=[self._checked])
         self.sleeping.add(app)
         app.router.add_post("/v1/chat/completions", self.chat)
         app.router.add_post("/v1/completions", self.completions)
@@ -56,7 +59,7 @@ class FakeEngine:
         app.router.add_post("/v1/unload_lora_adapter", self.admin)
         app.router.add_post("/detokenize", self.detokenize)
         app.router.add_get("/health", self.health)
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1, logger=log)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port or self._port)
         await site.start()
@@ -68,6 +71,14 @@ class FakeEngine:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    @web.middleware
+    async def _checked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """A field of the wrong type, or a missing one, is the client's mistake."""
+        try:
+            return await handler(request)
+        except (TypeError, ValueError, LookupError, AttributeError) as e:
+            return self.error(400, f"the body is refused: {e!r}")
 
     def known(self) -> set[str]:
         """Models that it serves."""

@@ -125,7 +125,12 @@ class MemoryLoop(asyncio.SelectorEventLoop):
 
     def settle(self, turns: int = 10_000) -> None:
         """Until nothing is left to do but to wait for time to pass."""
-        self.call_soon(int)  # timers that are due are looked at, too
-        while self._ready and turns:  # type: ignore[attr-defined]
-            turns -= 1
-            self._run_once()  # type: ignore[attr-defined]
+        ready = self._ready  # type: ignore[attr-defined]
+        if not ready:
+            self.call_soon(int)  # or it would wait
+        self._run_once()  # type: ignore[attr-defined]  # with the timers that are due
+        while ready and (turns := turns - 1) > 0:
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    handle._run()

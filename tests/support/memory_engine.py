@@ -12,6 +12,13 @@ MOST = 4096
 """Answers that are kept."""
 
 
+class CountedEngine(FakeEngine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[bytes] = []
+        """Request lines of the calls, also on routes that it does not have."""
+
+
 class Listening:
     """The near end of a connection to the engine itself: its answers go to ``client``."""
 
@@ -34,7 +41,7 @@ class Listening:
 class MemoryEngine:
     """One connection to it, a protocol."""
 
-    def __init__(self, engine: FakeEngine, loop: MemoryLoop, name: str, kept: dict[bytes, bytes]) -> None:
+    def __init__(self, engine: CountedEngine, loop: MemoryLoop, name: str, kept: dict[bytes, bytes]) -> None:
         """``name``: under which the engine itself is reached on ``loop``. ``kept``: answers by request, of all connections."""
         self.engine, self.loop, self.name, self.kept = engine, loop, name, kept
         self.transport: MemoryTransport | None = None
@@ -52,6 +59,8 @@ class MemoryEngine:
         if not end or (at >= 0 and len(rest) < int(head[at + 17 :].split(b"\r\n", 1)[0])):
             return
         whole, self.buffer = self.buffer, b""
+        if head.startswith(b"POST "):
+            self.engine.lines.append(head.split(b"\r\n", 1)[0])
         key = head.split(b"\r\n", 1)[0] + b"\n" + rest
         self._keep()
         found = self.kept.get(key) if at >= 0 else None
