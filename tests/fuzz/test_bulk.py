@@ -8,7 +8,7 @@ import logging
 import pytest
 from tests.fuzz import bulk
 
-from slipstream_proxy.data.wire import connection
+from slipstream_proxy.data.wire import connection, request
 
 
 def last_line(capsys) -> dict[str, int]:
@@ -29,7 +29,7 @@ def test_it_counts_what_it_did(tmp_path, capsys):
 
 @pytest.mark.parametrize("defect", ["a line is lost", "an error is logged", "it raises"])
 def test_a_defect_is_found_and_repeated(tmp_path, capsys, monkeypatch, defect):
-    read = connection.parse_fields
+    read = request.parse_fields
 
     def spoilt(text: bytes):
         if text.count(b"\r\n") < 4:
