@@ -23,6 +23,7 @@ from slipstream_proxy.data.wire.request import parse_fields
         b"a: b\x7f\r\n",
         b"content-length: 1\r\ncontent-length: 2\r\n",
         b"Host: a\r\nhost: b\r\n",
+        b"Connection: keep-alive\r\nconnection: close\r\n",
         b"a\xff: b\r\n",
     ],
 )

@@ -94,7 +94,7 @@ def parse_fields(text: bytes) -> Fields | None:
             return None
         low, value, forward, tag = read
         if low in headers:
-            if low in (b"content-length", b"host"):
+            if low in (b"content-length", b"host", b"connection"):
                 return None
         else:
             headers[low] = value
