@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.support.store_writes import pin
+
 from slipstream.contract import BatchLeaseIn, RewardIn
 from slipstream_proxy.records import CallHead, Choice, Mutation, Parsed
 from slipstream_proxy.store import calls, delta, open_store
@@ -140,7 +142,7 @@ def main() -> None:
         }
         wall = time.perf_counter()
         for i in range(100):
-            store.pins.pin("-", f"p{i}", "m", "m", "live", NOW)
+            pin(store, "-", f"p{i}", "m", "m", "live", NOW)
         found["pin_ms"] = round(10 * (time.perf_counter() - wall), 2)
         wall = time.perf_counter()
         store.statistics.counts(NOW)

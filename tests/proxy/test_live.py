@@ -123,7 +123,7 @@ def test_workers_and_the_control_plane_agree_always(tmp_path_factory, arms, seed
         LiveState(folder / "live.json"),
         [(f"tiny@{i}", name, share) for i, (name, share) in enumerate(arms)],
     )
-    model = ModelLive(base="tiny", live="tiny@9", arms=registry, loaded={"tiny@9", *(name for name, _, _ in registry)})  # type: ignore[arg-type]
+    model = ModelLive(base="tiny", live="tiny@9", arms=registry)
     published.set({"tiny": model}, [{"url": "http://a", "ok": True, "loaded": []}])
     worker = LiveView(Config(data_dir=str(folder), engine={"name": "tiny"}))
     worker.update(json.loads(json.dumps(published.value)))

@@ -132,7 +132,7 @@ def test_what_is_read_of_the_live_state_is_sent(tmp_path: Path) -> None:
     state = LiveState(tmp_path / "live.json")
     state.hold = {"worker": "trainer", "until": 1.0}
     replica = engines.EngineReplica("http://127.0.0.1:1", ok=True, healthy=True, loaded={"m@1"})
-    state.set({"m": ModelLive("m", "m@1", [("m", "control", 0.1)], ["m@1"])}, [replica.public()])
+    state.set({"m": ModelLive("m", "m@1", [("m", "control", 0.1)])}, [replica.public()])
     LiveView(load_config(None, env={}, base={"data_dir": str(tmp_path / "other")})).update(noting(state.value))
     assert not Noting.missing
 

@@ -31,7 +31,6 @@ STATE = {
             "base": "tiny",
             "live": "tiny@2",
             "arms": [["tiny@1", "control", 0.25]],
-            "loaded": ["tiny@1", "tiny@2"],
         }
     },
     "engines": [

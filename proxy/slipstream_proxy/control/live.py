@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.backoff import rest
@@ -25,9 +25,6 @@ class ModelLive:
     base: str
     live: str
     arms: Sequence[tuple[str, str, float]] = ()
-    loaded: list[str] = field(default_factory=list)
-    """Adapters that may be sent to the engine. A pin to another one has been given up: its episode moves to ``live``.
-    """
 
 
 class LiveState:
@@ -51,7 +48,7 @@ class LiveState:
         """Publish. Returns whether anything is different."""
         value: JsonObject = {
             "models": {
-                name: {"base": m.base, "live": m.live, "arms": [list(a) for a in m.arms], "loaded": sorted(m.loaded)}
+                name: {"base": m.base, "live": m.live, "arms": [list(a) for a in m.arms]}
                 for name, m in sorted(models.items())
             },
             "engines": engines,

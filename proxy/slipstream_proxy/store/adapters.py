@@ -21,16 +21,6 @@ class AdapterTable:
         self.events = events
         self.pins = pins
 
-    def put(self, adapter: Adapter) -> None:
-        """Insert or replace what is known of an adapter."""
-        with self.db.write() as tx:
-            self.write(tx, adapter)
-
-    def all(self) -> list[Adapter]:
-        """All that ever were, oldest first, with their open episodes."""
-        with self.db.read() as tx:
-            return self._load(tx)
-
     def since(self, revision: int) -> tuple[int, list[Adapter]] | None:
         """All adapters and the revision they stand at; None: nothing has been put since ``revision``."""
         with self.db.read() as tx:

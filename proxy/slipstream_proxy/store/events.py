@@ -14,12 +14,8 @@ class EventLog:
     def __init__(self, db: Driver) -> None:
         self.db = db
 
-    def add(self, event: Event) -> int:
-        """→ The event's id; ids ascend."""
-        with self.db.write() as tx:
-            return self.append(tx, event)
-
     def append(self, tx: Tx, event: Event) -> int:
+        """→ The event's id; ids ascend."""
         number = self.db.next_seq(tx, 1)
         tx.insert("t_events", [(number, event.at, event.kind, dump(event.data))])
         return number

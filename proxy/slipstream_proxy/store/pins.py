@@ -22,12 +22,8 @@ class PinTable:
         self._expired: tuple[int | None, float] = (None, 0.0)
         """Until when pins were looked through, and how the store stood then."""
 
-    def pin(self, key: str, episode: str, model: str, adapter: str, arm: str, now: float, chances: str = "") -> Pin:
-        """The episode's pin: the one stored, else this one. Proxies agree by the first to ask."""
-        return self.pin_many([PinAsk(key, episode, model, adapter, arm, now, chances)])[0]
-
     def pin_many(self, asks: Sequence[PinAsk]) -> list[Pin]:
-        """Those of many, in one transaction; of one episode the first to ask counts."""
+        """The episodes' pins, in one transaction: those stored, else these. Proxies agree by the first to ask."""
         wanted: dict[str, PinAsk] = {}
         for ask in asks:
             wanted.setdefault(eid_of(ask.key, ask.episode), ask)

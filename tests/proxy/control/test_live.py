@@ -15,15 +15,15 @@ async def test_a_line_now_at_each_change_and_heartbeats(tmp_path):
     waiting = asyncio.ensure_future(anext(lines))
     await asyncio.sleep(0)
     assert live.set(
-        {"m": ModelLive("base", "m@1", [("base", "control", 0.1)], ["m@1"])}, [{"url": "u", "ok": True, "loaded": []}]
+        {"m": ModelLive("base", "m@1", [("base", "control", 0.1)])}, [{"url": "u", "ok": True, "loaded": []}]
     )
     said = json.loads(await waiting)
     while not said:
         said = json.loads(await anext(lines))
-    assert said["models"]["m"] == {"base": "base", "live": "m@1", "arms": [["base", "control", 0.1]], "loaded": ["m@1"]}
+    assert said["models"]["m"] == {"base": "base", "live": "m@1", "arms": [["base", "control", 0.1]]}
     assert live.read() == said
     assert not live.set(
-        {"m": ModelLive("base", "m@1", [("base", "control", 0.1)], ["m@1"])}, [{"url": "u", "ok": True, "loaded": []}]
+        {"m": ModelLive("base", "m@1", [("base", "control", 0.1)])}, [{"url": "u", "ok": True, "loaded": []}]
     )
 
 

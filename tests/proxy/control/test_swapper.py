@@ -47,7 +47,7 @@ async def test_a_pinned_episode_keeps_its_adapter_and_the_old_one_leaves_after_i
     assert (await state(plane, 1))["state"] == "retired"
     await plane.call("old", adapter="tiny@1", done=True)
     await until(lambda: set(plane.engine.adapters) == {"tiny@2"})
-    assert plane.deps.live.value["models"]["tiny"]["loaded"] == ["tiny@2"]
+    assert plane.deps.live.value["engines"][0]["loaded"] == ["tiny@2"]
 
 
 async def test_more_pinned_versions_than_slots_move_the_oldest_episodes(make_plane):

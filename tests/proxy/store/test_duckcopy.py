@@ -8,6 +8,7 @@ import time
 import duckdb
 import pytest
 from tests.support.records import NOW, at, call, group, reward, rules
+from tests.support.store_writes import pin
 
 from slipstream_proxy.store import duckcopy
 from slipstream_proxy.store.driver import StoreError
@@ -78,7 +79,7 @@ def test_what_is_written_meanwhile_is_in_the_new_file(store, monkeypatch):
         started = time.perf_counter()
         day = NOW + 86_400 * (rounds % 3)
         store.ingest([call(f"n{rounds}", at=day, done=True), reward(f"n{rounds}", 0.5)], at(0, 2 + rounds))
-        store.pins.pin("-", f"p{rounds}", "m", "m@1", "live", NOW)
+        pin(store, "-", f"p{rounds}", "m", "m@1", "live", NOW)
         store.forget([("-", f"t{rounds % 20}-0")], NOW)
         assert store.episodes.get("-", f"n{rounds}").reward == 0.5
         waits.append(time.perf_counter() - started)
@@ -110,7 +111,7 @@ def test_a_failure_leaves_the_old_file(store, tmp_path, monkeypatch):
             with pytest.raises(StoreError, match="no room"):
                 store.rewrite()
         assert dump(store) == before
-        store.pins.pin("-", step, "m", "m@1", "live", NOW)
+        pin(store, "-", step, "m", "m@1", "live", NOW)
         before = dump(store)
     assert not list(tmp_path.glob("*.rewrite*"))
     store.rewrite()
@@ -123,7 +124,7 @@ def test_a_difference_keeps_the_old_file(store, monkeypatch):
     catch_up = duckcopy._catch_up
 
     def forgetful(to, written):
-        store.pins.pin("-", "late", "m", "m@1", "live", NOW)
+        pin(store, "-", "late", "m", "m@1", "live", NOW)
         written.take()
         catch_up(to, written)
 
@@ -151,7 +152,7 @@ def test_a_reader_is_let_go_on(store, monkeypatch):
         thread = threading.Thread(target=store.rewrite)
         thread.start()
         time.sleep(0.6)
-        pinning = threading.Thread(target=store.pins.pin, args=("-", "e", "m", "m@1", "live", NOW))
+        pinning = threading.Thread(target=pin, args=(store, "-", "e", "m", "m@1", "live", NOW))
         pinning.start()
         pinning.join(10)
         assert not pinning.is_alive()

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.support.records import NOW, at, call, done, group, mutation, reward, rules, want
+from tests.support.store_writes import pin
 
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.driver import StoreError
@@ -349,7 +350,7 @@ def test_its_stand_is_another_one_after_each_change_alone(path):
     with pytest.raises(ValueError, match="unknown kind"):
         store.ingest([call("b"), mutation("nonsense", {})], {})
     assert not another()
-    store.pins.pin("-", "b", "m", "m@1", "live", NOW)
+    pin(store, "-", "b", "m", "m@1", "live", NOW)
     assert another()
     store.forget([("-", "a")], NOW)
     assert another()

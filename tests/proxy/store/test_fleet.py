@@ -10,6 +10,7 @@ import pytest
 from tests.support.adapters import write_adapter
 from tests.support.fake_engine import LoraEngine
 from tests.support.plane import Plane, make_config, until
+from tests.support.store_writes import all_adapters, put_adapter
 
 from slipstream.contract import Adapter
 from slipstream_proxy.control.store_keeper import instance_of
@@ -145,7 +146,7 @@ async def test_one_gate_decides(make_fleet):
     found = await asyncio.gather(*verdict)
     assert {status for status, _ in found} <= {200, 409}
     await until(lambda: states(a) == states(b) and "loading" not in states(a).values())
-    told = a.deps.store.adapters.all()
+    told = all_adapters(a.deps.store)
     assert {x.name: x.state.value for x in told} == states(a)
     assert sum(x.state == "live" for x in told) <= 1
 
@@ -156,7 +157,7 @@ async def test_a_proxy_that_dies_while_it_loads_is_replaced(fleet):
     b.deps.fleet.take_over = 0.0
     write_adapter(b.config.adapters_dir / "tiny@1")
     left = Adapter(name="tiny@1", model="tiny", version=1, state="loading", created=b.deps.now(), path="tiny@1")
-    b.deps.store.adapters.put(left)
+    put_adapter(b.deps.store, left)
     await until(lambda: live(b) == "tiny@1")
     a.control = ControlPlane(a.config)
     a.deps = await a.control.start()

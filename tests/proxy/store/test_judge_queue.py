@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.records import NOW, call, group, mutation, reward
+from tests.support.store_writes import put_adapter
 
 from slipstream.contract import Adapter, GroupKind, GroupLeaseIn, Score, ScoresIn
 
@@ -213,7 +214,7 @@ def test_superseded_calls_are_not_shown(store):
 def test_what_is_too_old_to_train_on_is_not_judged(store):
     adapters = [("m@1", 1, "retired"), ("m@9", 9, "live")]
     for name, version, state in adapters:
-        store.adapters.put(Adapter(name=name, model="m", version=version, state=state, created=NOW, path=name))
+        put_adapter(store, Adapter(name=name, model="m", version=version, state=state, created=NOW, path=name))
     store.ingest([*group("old", adapter="m@1", value=None), *group("new", adapter="m@9", value=None)], {})
     store.ingest(group("held-out", adapter="m@1", split="eval", value=None, start=NOW + 9), {})
     got = store.judging.lease(ask(limit=9), NOW + 20)

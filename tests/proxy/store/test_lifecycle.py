@@ -6,6 +6,7 @@ import random
 
 import pytest
 from tests.support.records import NOW, call, done, group, mutation, reward, rules, want
+from tests.support.store_writes import pin
 
 from slipstream.contract import GroupLeaseIn
 from slipstream_proxy.store.duckdb import DuckStore
@@ -166,7 +167,7 @@ class SleepyPair:
         for store in self.stores:
             match kind:
                 case 0:
-                    store.pins.pin("-", name, "m", "m@1", "live", self.now)
+                    pin(store, "-", name, "m", "m@1", "live", self.now)
                 case 1:
                     store.batches.lease(want(seconds=40.0), {"m@1": 1, "m@2": 2}, 2, self.now)
                 case _:

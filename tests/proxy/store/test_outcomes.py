@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.records import NOW, call, done, group, reward
+from tests.support.store_writes import pin
 
 from slipstream_proxy.store import outcomes
 
@@ -54,8 +55,8 @@ def test_a_forgotten_episode_is_forgotten_here_too(store):
 
 
 def test_what_an_episode_was_assigned_with_stays_with_its_pin(store):
-    first = store.pins.pin("-", "a", "m", "m@1", "control", NOW, CHANCES)
-    again = store.pins.pin("-", "a", "m", "m@2", "live", NOW, "live=0.5 control=0.5")
+    first = pin(store, "-", "a", "m", "m@1", "control", NOW, CHANCES)
+    again = pin(store, "-", "a", "m", "m@2", "live", NOW, "live=0.5 control=0.5")
     assert first == again and again.chances == CHANCES
 
 

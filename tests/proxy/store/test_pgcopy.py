@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.support.records import NOW, at, call, mutation, reward, rules
+from tests.support.store_writes import pin
 
 from slipstream.contract import GroupLeaseIn
 from slipstream_proxy.store import pgcopy
@@ -136,7 +137,7 @@ def test_others_go_on_meanwhile_and_nothing_of_theirs_is_lost(url, store, monkey
         time.sleep(0.05)
 
     others = {
-        "pins": Others(lambda n: store.pins.pin("-", f"p{n}", "m", "m@1", "live", NOW)),
+        "pins": Others(lambda n: pin(store, "-", f"p{n}", "m", "m@1", "live", NOW)),
         "writes": Others(write),
         "reads": Others(read),
         "leases": Others(lambda n: other.judging.lease(GroupLeaseIn(worker="j", names=["judge"]), NOW)),

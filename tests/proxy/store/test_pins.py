@@ -5,20 +5,21 @@ from __future__ import annotations
 import threading
 
 from tests.support.records import NOW, call, mutation
+from tests.support.store_writes import pin
 
 from slipstream_proxy.store.pins import FEW
 from slipstream_proxy.store.values import Pin, PinAsk
 
 
 def test_the_first_pin_stays(store):
-    assert store.pins.pin("-", "a", "m", "m@1", "candidate", NOW) == Pin("m@1", "candidate")
-    assert store.pins.pin("-", "a", "m", "m@2", "live", NOW) == Pin("m@1", "candidate")
-    assert store.pins.pin("k", "a", "m", "m@2", "live", NOW) == Pin("m@2", "live")
+    assert pin(store, "-", "a", "m", "m@1", "candidate", NOW) == Pin("m@1", "candidate")
+    assert pin(store, "-", "a", "m", "m@2", "live", NOW) == Pin("m@1", "candidate")
+    assert pin(store, "k", "a", "m", "m@2", "live", NOW) == Pin("m@2", "live")
     assert store.pins.open() == {"m@1": 1, "m@2": 1}
     store.ingest([call("a", adapter="m@1", done=True)], {})
     assert store.pins.open() == {"m@2": 1}
     assert store.pins.move("m@2", "m@3") == 1
-    assert store.pins.pin("k", "a", "m", "m@9", "live", NOW) == Pin("m@3", "live")
+    assert pin(store, "k", "a", "m", "m@9", "live", NOW) == Pin("m@3", "live")
 
 
 def test_pins_that_a_worker_decided_alone_are_kept(store):
@@ -36,7 +37,7 @@ def test_pins_that_a_worker_decided_alone_are_kept(store):
 
 def test_a_pin_without_calls_is_let_go(opened):
     store = opened(idle_timeout=100)
-    store.pins.pin("-", "a", "m", "m@1", "live", NOW)
+    pin(store, "-", "a", "m", "m@1", "live", NOW)
     store.sweep(NOW + 50)
     assert store.pins.open() == {"m@1": 1}
     store.sweep(NOW + 200)
@@ -57,7 +58,7 @@ def test_many_ask_for_one_pin(store):
     got = []
 
     def ask(n):
-        got.append(store.pins.pin("-", "a", "m", f"m@{n}", "live", NOW))
+        got.append(pin(store, "-", "a", "m", f"m@{n}", "live", NOW))
 
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
     for t in threads:
@@ -72,6 +73,6 @@ def test_pins_are_counted_again_only_where_something_was_written(store, monkeypa
     counted, count = [], store.pins.count
     monkeypatch.setattr(store.pins, "count", lambda tx: counted.append(1) or count(tx))
     for n in range(3):
-        store.pins.pin("-", f"e{n}", "m", "m@1", "live", NOW)
+        pin(store, "-", f"e{n}", "m", "m@1", "live", NOW)
         assert [store.pins.open() for _ in range(4)] == [{"m@1": n + 1}] * 4
     assert len(counted) == (12 if store.shared else 3)

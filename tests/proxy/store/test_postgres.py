@@ -8,6 +8,7 @@ import time
 import psycopg
 import pytest
 from tests.support.records import NOW, at, call, group, reward, rules, want
+from tests.support.store_writes import pin
 
 from slipstream_proxy.store import open_store, pgcopy
 from slipstream_proxy.store.driver import StoreError
@@ -38,7 +39,7 @@ def test_one_fleet(two):
     assert found.call_list[2].messages == [*more.parsed.messages, "z"]
     assert (found.reward, found.state) == (1.0, "done")
     assert (a.positions(), b.positions()) == ({"data0": Position(0, 2)}, {"data0": Position(0, 5)})
-    assert a.pins.pin("-", "n", "m", "m@1", "live", NOW) == b.pins.pin("-", "n", "m", "m@2", "live", NOW)
+    assert pin(a, "-", "n", "m", "m@1", "live", NOW) == pin(b, "-", "n", "m", "m@2", "live", NOW)
 
 
 def test_leases_are_never_handed_out_twice(two):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.records import NOW, call, done, group, mutation, reward, rules, want
+from tests.support.store_writes import pin
 
 from slipstream.contract import BatchAck
 from slipstream_proxy.store import open_store
@@ -120,7 +121,7 @@ def test_open_episodes_go_on(source, store):
     source.ingest([call("e", adapter="m@1", messages=[{"role": "user", "content": "a"}], prompt=[1, 2])], {})
     restore(store, exported(source))
     assert store.pins.open() == {"m@1": 1}
-    assert store.pins.pin("-", "e", "m", "m@2", "live", NOW).adapter == "m@1"
+    assert pin(store, "-", "e", "m", "m@2", "live", NOW).adapter == "m@1"
     longer = [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "yes"},

@@ -7,6 +7,7 @@ import duckdb
 import psycopg
 import pytest
 from tests.support.records import call, reward
+from tests.support.store_writes import all_adapters, put_adapter
 
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.driver import StoreError
@@ -51,11 +52,11 @@ def test_a_store_of_every_version_opens(opened, url, version):
                 assert tx.all(f"SELECT {', '.join(columns)} FROM {table}") is not None
         rows = store.sql("select name, state, reason from adapters order by name", 10, 5.0).rows
         assert rows == [["m@1", "rolled_back", "worse than m"], ["m@2", "live", None]]
-        assert [a.name for a in store.adapters.all()] == ["m@1", "m@2"]
+        assert [a.name for a in all_adapters(store)] == ["m@1", "m@2"]
         assert store.episodes.get("-", "e1").reward == 0.5
         store.ingest([call("e2"), reward("e2", 0.25)], {})
         assert store.episodes.get("-", "e2").reward == 0.25
-        store.adapters.put(store.adapters.all()[0])
+        put_adapter(store, all_adapters(store)[0])
         store.close()
 
 

@@ -14,9 +14,6 @@ class LivePublisher:
 
     def publish(self) -> None:
         """Send the data planes what is true now. Nothing happens if nothing changed."""
-        r, keep = self.registry, self.registry.keep()
-        models = {
-            m: ModelLive(r.base, r.live(m), self.trials.arms(m), [n for n, x in keep.items() if x.model == m])
-            for m in r.models
-        }
+        r = self.registry
+        models = {m: ModelLive(r.base, r.live(m), self.trials.arms(m)) for m in r.models}
         self.live.set(models, [e.public() for e in self.engines.engines])

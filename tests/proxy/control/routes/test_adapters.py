@@ -51,4 +51,4 @@ async def test_states_outlive_a_restart(plane):
     await plane.ask("POST", "/adapters?wait=30", {"path": "tiny@1"})
     await plane.again()
     assert (await plane.ask("GET", "/adapters"))[1]["live"] == {"tiny": "tiny@1"}
-    await until(lambda: plane.deps.live.value["models"]["tiny"]["loaded"] == ["tiny@1"])
+    await until(lambda: plane.deps.live.value["engines"][0]["loaded"] == ["tiny@1"])
