@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.dialects import ALL, head
 
-from slipstream_proxy.dialects import BY_NAME
+from slipstream_proxy.dialects import BY_NAME, base
+from slipstream_proxy.dialects.base import put_behind, stream_objects
 
 
 @settings(max_examples=300, deadline=None)
@@ -56,3 +59,37 @@ def test_rubbish_never_raises(name, rubbish, stream):
     if isinstance(body, dict):
         dialect.turn(body)
         dialect.inject(body)
+
+
+def test_a_streams_text_grows_in_time_that_grows_with_it():
+    """Of a quadratic one, four times the parts would take sixteen times as long."""
+
+    def seconds(parts: int) -> float:
+        message = {"content": None}
+        began = time.process_time()
+        for _ in range(parts):
+            put_behind(message, "content", "0123456789")
+        assert message == {"content": "0123456789" * parts}
+        return time.process_time() - began
+
+    seconds(1000)
+    assert min(seconds(400_000) for _ in range(3)) < 9 * min(seconds(100_000) for _ in range(3))
+
+
+def test_only_text_is_put_behind_text():
+    for before in (["a"], {"a": 1}, 3):
+        message = {"content": before}
+        with pytest.raises(TypeError):
+            put_behind(message, "content", "b")
+        assert message == {"content": before}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text(max_size=20), max_size=20), st.integers(1, 40), st.sampled_from(["\n\n", "\r\n\r\n", "\r\r"]))
+def test_a_stream_is_read_alike_in_whatever_pieces(texts, size, blank):
+    stream = "".join(f"data: {json.dumps({'t': text})}{blank}" for text in texts).encode()
+    whole, base._PIECE = base._PIECE, size
+    try:
+        assert [e["t"] for e in stream_objects(stream)] == texts
+    finally:
+        base._PIECE = whole

@@ -52,3 +52,10 @@ def test_a_stream_in_which_the_engine_failed_is_not_learned_from(name, failed):
     read = BY_NAME[name].parse(b'{"messages":[]}', reply, head(stream=True, dialect=name))
     assert read.choices[0].completion_ids == [2] and read.untrainable == ("error" if failed else None)
     assert ("out of memory" in (read.error or "")) == failed
+
+
+def test_more_choices_than_an_engine_samples_are_not_read():
+    for count, read in ((16384, 16384), (16385, 0)):
+        found = CHAT.parse(b'{"messages":[]}', b'{"choices":[' + b"{}," * (count - 1) + b"{}]}", head())
+        assert len(found.choices) == read
+    assert found.untrainable == "too many choices"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipstream_proxy import segments
 from slipstream_proxy.records import Kind
 from slipstream_proxy.segments import common_head, encode, frame, read_segment
 
@@ -85,3 +88,44 @@ def test_what_heads_have_in_common_is_read_with_the_rest(common, own):
         file.flush()
         (found,) = read_segment(Path(file.name))
     assert found.head == {**common, **own, "request_bytes": 1} and (found.request, found.reply) == (b"q", b"r")
+
+
+def test_a_large_frame_is_checked_and_its_body_left_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "LARGE", 1000)
+    path = tmp_path / "w-00000001.seg"
+    small, large = encode(Kind.CALL, {"n": 1}, b"q", b"r"), encode(Kind.CALL, {"n": 2}, b"Q" * 600, b"R" * 500)
+    path.write_bytes(small + large + small)
+    one, two, three = read_segment(path)
+    assert (one.place, one.reply, three.reply, three.head["n"]) == (None, b"r", b"r", 1)
+    place = two.place
+    assert place is not None and (two.request, two.reply, two.head["n"]) == (b"", b"", 2)
+    text = path.read_bytes()
+    assert text[place.offset : place.offset + place.request] == b"Q" * 600
+    assert text[place.offset + place.request : place.offset + place.request + place.reply] == b"R" * 500
+    assert two.end == len(small + large)
+    path.write_bytes((small + large + small).replace(b"RR", b"RS", 1))
+    reader = read_segment(path)
+    assert len(list(reader)) == 1 and reader.torn == "bad"
+
+
+CUT_OFF = """
+import os, sys
+from pathlib import Path
+from slipstream_proxy.records import Kind
+from slipstream_proxy.segments import encode, read_segment
+
+path = Path(sys.argv[1])
+whole = encode(Kind.CALL, {"n": 1}, b"q", bytes(4096 - len(encode(Kind.CALL, {"n": 1}, b"q"))))
+assert len(whole) == 4096
+path.write_bytes(whole + whole[:2000] + bytes(30000))
+reader = read_segment(path)
+os.truncate(path, 4096)
+print(len(list(reader)), reader.torn, reader.offset)
+"""
+
+
+def test_half_a_frame_that_is_cut_off_while_it_is_read_ends_no_process(tmp_path):
+    """On a full disk a writer cuts its half frame off. Of a memory map, the page behind the cut would be a SIGBUS."""
+    command = [sys.executable, "-c", CUT_OFF, tmp_path / "w-00000001.seg"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, ["1", "short", "4096"]), done.stderr

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import orjson
@@ -19,6 +19,7 @@ from slipstream_proxy.segments import Frame, list_segments, read_segment
 from slipstream_proxy.store.values import Position
 
 BLANK = "blank"
+_PIECE = 2**20
 NAMED = ("reward", "episode")
 """Mutations that hold what somebody wrote about an episode."""
 Name = tuple[str, str]
@@ -33,16 +34,27 @@ def name_of(frame: Frame) -> Name | None:
     return None
 
 
-def nothing(frame: Frame, size: int) -> bytes | None:
-    """A frame of ``size`` bytes with the id and the time of this one. None: it does not fit."""
+def nothing(frame: Frame, size: int) -> tuple[bytes, int] | None:
+    """A frame of ``size`` bytes with the id and the time of this one: how it begins, and how many spaces follow.
+
+    None: it does not fit.
+    """
     at = float(frame.head.get("at") or 0.0) + float(frame.head.get("seconds") or 0.0)
     when = {name: frame.head[name] for name in ("tick", "boot") if name in frame.head}
     text = orjson.dumps({"id": frame.head.get("id"), "op": BLANK, "at": at, "data": {}, **when})
-    room = size - 8 - 5
-    if len(text) > room:
+    spaces = size - 8 - 5 - len(text)
+    if spaces < 0:
         return None
-    payload = struct.pack("<BI", Kind.MUTATION, room) + text.ljust(room)
-    return struct.pack("<II", len(payload), crc32c(payload)) + payload
+    start = struct.pack("<BI", Kind.MUTATION, len(text)) + text
+    check = crc32c(start)
+    for piece in _spaces(spaces):
+        check = crc32c(piece, check)
+    return struct.pack("<II", len(start) + spaces, check) + start, spaces
+
+
+def _spaces(count: int) -> Iterator[bytes]:
+    for at in range(0, count, _PIECE):
+        yield b" " * min(_PIECE, count - at)
 
 
 def blank(folder: Path, reached: dict[str, Position], wanted: Collection[Name]) -> int:
@@ -57,7 +69,7 @@ def blank(folder: Path, reached: dict[str, Position], wanted: Collection[Name]) 
 
 
 def _blank(path: Path, limit: int | None, wanted: Collection[Name]) -> int:
-    found: list[tuple[int, bytes]] = []
+    found: list[tuple[int, bytes, int]] = []
     try:
         segment = read_segment(path)
     except FileNotFoundError:
@@ -67,13 +79,15 @@ def _blank(path: Path, limit: int | None, wanted: Collection[Name]) -> int:
         if limit is not None and frame.end > limit:
             break
         if name_of(frame) in wanted and (instead := nothing(frame, frame.end - begin)):
-            found.append((begin, instead))
+            found.append((begin, *instead))
         begin = frame.end
     if found:
         fd = os.open(path, os.O_WRONLY)
         try:
-            for at, data in found:
-                os.pwrite(fd, data, at)
+            for at, start, spaces in found:
+                os.lseek(fd, at, os.SEEK_SET)
+                for piece in (start, *_spaces(spaces)):
+                    os.write(fd, piece)
             os.fdatasync(fd)
         finally:
             os.close(fd)

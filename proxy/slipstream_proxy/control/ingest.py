@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING
 
 from slipstream.backoff import Backoff, rest
 from slipstream_proxy.control.erasure import blank
+from slipstream_proxy.control.large_records import FOLDER, LargeRecords, too_large
 from slipstream_proxy.control.spool_reader import Item, Read, backlog, gather, parse, stand_of, textless
 from slipstream_proxy.control.threads import end, in_thread
-from slipstream_proxy.records import Mutation
+from slipstream_proxy.records import Kind, Mutation
 from slipstream_proxy.segments import list_segments
 from slipstream_proxy.store.driver import is_store_fault
+from slipstream_proxy.store.rows import eid_of
 from slipstream_proxy.store.sqlstore import Store
 from slipstream_proxy.store.values import Position, RecordedCall
 
@@ -76,6 +78,7 @@ class Ingester:
         snapshot_every: float = SNAPSHOT_EVERY,
     ) -> None:
         self.dir = spool_dir
+        self.large = LargeRecords(spool_dir.with_name(FOLDER))
         self.store = store
         self.on_commit = on_commit
         self.stats = Stats()
@@ -205,6 +208,8 @@ class Ingester:
         items: list[Item] = []
         for read in reads:
             positions[read.writer] = read.position
+            if too_large(read.frame):
+                self._keep_large(read)
             try:
                 item, whole = parse(read)
             except Exception:
@@ -214,6 +219,15 @@ class Ingester:
             self.stats.unreadable += not whole
             items.append(item)
         return reads, items, positions
+
+    def _keep_large(self, read: Read) -> None:
+        """Its raw bytes are safe before the store has the call, and its segment may go."""
+        head = read.frame.head
+        with self.store.db.read() as tx:
+            known = self.store.episodes.load(tx, [eid_of(str(head.get("key")), str(head.get("episode")))])
+        if read.frame.kind is Kind.CALL and not any(ep.state == "deleted" for ep in known.values()):
+            path = self.large.keep(read.frame)
+            log.warning("call %s takes too much memory to be parsed: its raw record is in %s", head["id"], path)
 
     def _torn(self, writer: str, number: int, path: Path, why: str, offset: int) -> None:
         if (writer, number) not in self._damaged:
@@ -295,6 +309,7 @@ class Ingester:
                     gone += 1
         if wanted:
             blank(self.dir, before, wanted)
+            self.large.forget(wanted)
             self.forgotten -= wanted
         self.stats.spool_bytes = spool_bytes(self.dir)
         return gone

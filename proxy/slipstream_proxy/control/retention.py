@@ -72,6 +72,8 @@ class Sweeper:
             rows = await deps.ask(deps.store.archive.drop, day)
             event = Event(kind="retention", at=time.time(), data={"day": day, "calls": rows})
             await deps.mutations.keep("event", event.model_dump(mode="json"))
+        if deps.ingester:
+            await deps.ask(deps.ingester.large.prune, now - settings.keep_days * 86400)
         if dropped:
             await deps.ask(deps.store.snapshot)  # only then does the file say how much of it is free
         # at each round: a reader may have kept the dropped tables' blocks in use until now

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from itertools import takewhile
 from pathlib import Path
 
+from slipstream_proxy.control.large_records import REASON, too_large, where_kept
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.dialects.base import loads
 from slipstream_proxy.records import CallHead, Kind, Mutation, Parsed
@@ -143,6 +144,8 @@ def parse(read: Read) -> tuple[Item, bool]:
         h = frame.head
         return Mutation(str(h["id"]), str(h["op"]), float(h["at"]), dict(h["data"])), True
     head = CallHead(**{k: v for k, v in frame.head.items() if k in _HEAD_FIELDS})
+    if too_large(frame):
+        return RecordedCall(head, Parsed([], [], {}, [], [], REASON, where_kept(frame))), False
     try:
         parsed = BY_NAME[head.dialect].parse(frame.request, frame.reply, head)
         if not parsed.prompt_ids and frame.reply:

@@ -145,6 +145,9 @@ def dumps(value: Json) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
+_PIECE: Final = 2**20
+"""Bytes of a recorded stream that are cut into events at once."""
+
 # For bytes ``find`` is far cheaper than ``in``, which tries to take what it looks for as a number first.
 _BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
@@ -214,15 +217,29 @@ def event_data(event: bytes) -> bytes:
 def stream_objects(reply: bytes) -> Iterator[JsonObject]:
     """The JSON objects of a recorded stream, in order; what is cut off at its end is left out."""
     reader = EventCutter()
-    for event in reader.feed(reply):
-        data = event_data(event)
-        if data.startswith(b"{"):
-            try:
-                value = loads(data)
-            except ValueError:
-                continue
-            if isinstance(value, dict):
-                yield value
+    for at in range(0, len(reply), _PIECE):
+        for event in reader.feed(reply[at : at + _PIECE]):
+            data = event_data(event)
+            if data.startswith(b"{"):
+                try:
+                    value = loads(data)
+                except ValueError:
+                    continue
+                if isinstance(value, dict):
+                    yield value
+
+
+def put_behind(holder: JsonObject, name: str, text: str) -> None:
+    """Append to a text that a stream brings in a hundred thousand parts.
+
+    The text grows in place while nothing but ``before`` holds it; else each part would cost a copy of all of it.
+    """
+    before = holder.get(name) or ""
+    if not isinstance(before, str):
+        raise TypeError(f"{name} is no text")
+    holder[name] = None
+    before += text
+    holder[name] = before
 
 
 _IDS: Final = b'token_ids":['

@@ -12,6 +12,8 @@ from slipstream_proxy.records import CallHead, Choice, Parsed
 Read = tuple[list[int], list[Choice], str | None]
 """Prompt ids, choices, error of a reply."""
 
+MOST_CHOICES = 16384
+"""As many as vLLM samples of one prompt. More of them, each empty, would be a small reply that takes much memory."""
 _BROKEN = ("abort", "error")
 """Ends that the engine made and the policy did not."""
 
@@ -34,6 +36,8 @@ def parsed(
             found = read(reply, stream=head.stream)
         except Exception:  # an aborted call's is cut off somewhere
             bad = "unreadable"
+    if len(found[1]) > MOST_CHOICES:
+        found, bad = ([], [], None), "too many choices"
     prompt, choices, error = found
     reason = why_not(head, bad or untrainable(body, trust=head.trust_sampling), prompt, choices)
     if reason is None and (error is not None or any(c.finish_reason in _BROKEN for c in choices)):

@@ -20,6 +20,7 @@ from slipstream_proxy.dialects.base import (
     loads,
     null_ids,
     null_logprobs,
+    put_behind,
     stream_objects,
 )
 from slipstream_proxy.dialects.call_reader import Read, parsed
@@ -239,7 +240,7 @@ def _add(message: JsonObject, delta: JsonObject) -> None:
             for part in _list(value):
                 _add_tool(message.setdefault("tool_calls", []), part)
         elif isinstance(value, str) and name != "role":
-            message[name] = (message.get(name) or "") + value
+            put_behind(message, name, value)
         elif value is not None:
             message[name] = value
 
@@ -250,8 +251,8 @@ def _add_tool(calls: list[JsonObject], part: JsonObject) -> None:
         calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
     call, function = calls[index], part.get("function") or {}
     call["id"] = part.get("id") or call["id"]
-    call["function"]["name"] += function.get("name") or ""
-    call["function"]["arguments"] += function.get("arguments") or ""
+    for name in ("name", "arguments"):
+        put_behind(call["function"], name, function.get(name) or "")
 
 
 def _hide_in(choice: JsonObject, hide: Hide) -> None:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from slipstream_proxy.dialects.base import Hide, Injected, Turn, dumps, loads, null_ids, null_logprobs, stream_objects
+from slipstream_proxy.dialects.base import (
+    Hide,
+    Injected,
+    Turn,
+    dumps,
+    loads,
+    null_ids,
+    null_logprobs,
+    put_behind,
+    stream_objects,
+)
 from slipstream_proxy.dialects.call_reader import Read, parsed
 from slipstream_proxy.dialects.openai import PACKED, OpenAI, ask_for_ids
 from slipstream_proxy.dialects.token_arrays import ASKED, Sampled
@@ -72,7 +82,7 @@ def _read(reply: bytes, *, stream: bool) -> Read:
             error = dumps(read["error"])[:4096].decode("utf-8", "replace")
         for part in read.get("choices") or ():
             choice = found.setdefault(part.get("index", 0), Choice({"role": "assistant", "content": ""}, None))
-            choice.message["content"] += part.get("text") or ""
+            put_behind(choice.message, "content", part.get("text") or "")
             choice.completion_ids += part.get("token_ids") or []
             choice.logprobs += _logprobs(part)
             choice.finish_reason = part.get("finish_reason") or choice.finish_reason

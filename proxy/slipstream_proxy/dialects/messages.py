@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream_proxy.dialects import messages_back, messages_chat
-from slipstream_proxy.dialects.base import ReplyTranslator, Turn, dumps, loads, stream_objects
+from slipstream_proxy.dialects.base import ReplyTranslator, Turn, dumps, loads, put_behind, stream_objects
 from slipstream_proxy.dialects.call_reader import Read
 from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.through_chat import ThroughChat, items
@@ -89,7 +89,7 @@ class Messages(ThroughChat):
 def _add_delta(block: JsonObject, delta: JsonObject) -> None:
     for name in ("text", "thinking", "partial_json", "signature"):
         if isinstance(delta.get(name), str):
-            block[name] = block.get(name, "") + delta[name]
+            put_behind(block, name, delta[name])
 
 
 def _anthropic_kind(status: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple, overload
@@ -16,11 +16,28 @@ BLOCK = 64
 EMPTY = b""
 SIZE = 16
 """Bytes of a hash."""
+PIECE = 2**18
+"""Characters of a long text that are looked at at once."""
 
 
 def digest(text: str) -> bytes:
     """16 bytes that stand for a message's exact text."""
+    if len(text) > PIECE:
+        return digest_of(pieces_of(text))
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()
+
+
+def digest_of(pieces: Iterable[str]) -> bytes:
+    """The same of a text in pieces, so that it is not in memory twice."""
+    found = blake2b(digest_size=SIZE)
+    for piece in pieces:
+        found.update(piece.encode("utf-8", "surrogatepass"))
+    return found.digest()
+
+
+def pieces_of(text: str) -> Iterator[str]:
+    for at in range(0, len(text), PIECE):
+        yield text[at : at + PIECE]
 
 
 def _link(before: bytes, part: bytes) -> bytes:

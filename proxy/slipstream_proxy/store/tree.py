@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from slipstream_proxy.store.codec import Ids
-from slipstream_proxy.store.fingerprint import BLOCK, TokenEnd, digest
+from slipstream_proxy.store.fingerprint import BLOCK, TokenEnd, digest_of, pieces_of
 
 REPLY_TYPES = ("function_call", "custom_tool_call", "tool_use")
 RESULT_TYPES = ("function_call_output", "custom_tool_call_output", "tool_result")
@@ -64,7 +64,8 @@ def words_of(message: object) -> bytes | None:
     texts = [
         t for part in _parts(message) for t in _texts(part.get("content"), part.get("text"), part.get("arguments"))
     ]
-    return digest("".join("".join(texts).split()).casefold())
+    # in pieces, because a list of a long text's words takes ten times its memory
+    return digest_of("".join(piece.split()).casefold() for piece in pieces_of("".join(texts)))
 
 
 def returned_ids(messages: Sequence[object]) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream_proxy.store.fingerprint import BLOCK, Links, TokenPrint, chain, common, digest
+from slipstream_proxy.store.fingerprint import BLOCK, PIECE, SIZE, Links, TokenPrint, chain, common, digest
 
 IDS = st.lists(st.integers(0, 2), max_size=4 * BLOCK)
 
@@ -37,3 +39,8 @@ def test_chains_share_what_their_messages_share(one, other):
     kept = Links(a)
     assert (list(kept), kept[-1], kept[1:], len(kept)) == (a, a[-1], a[1:], len(a))
     assert common(b, kept) == prefix(one, other)
+
+
+def test_a_long_text_is_hashed_in_pieces():
+    for text in ("x" * (PIECE + 1), "\ud800\u00e9" * PIECE):
+        assert digest(text) == blake2b(text.encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.records import NOW, call
 
-from slipstream_proxy.store.tree import issued_ids, returned_ids
+from slipstream_proxy.store.fingerprint import PIECE, digest
+from slipstream_proxy.store.tree import issued_ids, returned_ids, words_of
 
 _numbers = itertools.count()
 
@@ -159,3 +160,12 @@ def test_ids_in_every_format():
     assert returned_ids(
         [{"type": "function_call", "call_id": "d"}, {"type": "function_call_output", "call_id": "d"}]
     ) == ["d"]
+
+
+@pytest.mark.parametrize("filler", ["a", "\u00df ", "\u1e9e\u2003", "\u0130\u03a3 \t", "\U0001f600 x"])
+def test_a_long_text_has_the_words_that_it_has_at_once(filler):
+    """Spaces, sharp s and signs that fold to two lie across the pieces in which it is read."""
+    for shift in range(3):
+        text = "." * shift + filler * (2 * PIECE // len(filler))
+        whole = digest("".join(text.split()).casefold())
+        assert words_of({"role": "assistant", "content": text}) == whole
