@@ -70,6 +70,8 @@ class Sweeper:
                 folder.mkdir(parents=True, exist_ok=True)
                 await deps.ask(deps.store.archive.write, day, folder)
             rows = await deps.ask(deps.store.archive.drop, day)
+            if not rows:  # its first call is just being stored
+                continue
             event = Event(kind="retention", at=time.time(), data={"day": day, "calls": rows})
             await deps.mutations.keep("event", event.model_dump(mode="json"))
         if deps.ingester:

@@ -87,7 +87,7 @@ class CallArchive:
     def write(self, day: str, folder: Path, batch: int = 200) -> Path | None:
         """Write ``folder/calls-YYYY-MM-DD.parquet`` (by rename, so that it is whole or not there).
 
-        None: there is no such day.
+        Calls of a day that was archived before, which came late, are put to those. None: there are no calls.
         """
         if day not in self.days():
             return None
@@ -96,7 +96,11 @@ class CallArchive:
         table = schema.table_of(day)
         with self.db.read() as tx:
             eids = [eid for (eid,) in tx.all(f"SELECT DISTINCT eid FROM {table} ORDER BY eid")]
+        if not eids:
+            return None
         with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
+            for earlier in self._archived(path, table):
+                writer.write_table(earlier)
             for i in range(0, len(eids), batch):
                 for part_of_it in self._tables(table, eids[i : i + batch]):
                     writer.write_table(part_of_it)
@@ -104,6 +108,16 @@ class CallArchive:
         names = [(key, episode) for key, _, episode in (eid.partition("/") for eid in eids)]
         self.note_export(path.name, "archive", names, time.time())
         return path
+
+    def _archived(self, path: Path, table: str) -> Iterator[pa.Table]:
+        """What an archive of this day holds, without calls that the table has too: the last try was killed."""
+        if not path.exists():
+            return
+        for batch in pq.ParquetFile(path).iter_batches(1000):
+            with self.db.read() as tx:
+                again = [i for (i,) in tx.all(f"SELECT id FROM {table} WHERE id {IN}", (batch["id"].to_pylist(),))]
+            mine = pc.is_in(batch["id"], pa.array(again, pa.string()))
+            yield pa.Table.from_batches([batch.filter(pc.invert(mine))], schema=SCHEMA)
 
     def note_export(self, export: str, format: str, names: Collection[Name], now: float) -> None:
         """The manifest: these (key, id) stand in the dataset of this id. Again for more of them."""

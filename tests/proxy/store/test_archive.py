@@ -25,6 +25,22 @@ def test_a_day_is_written_whole(store, tmp_path):
     assert store.archive.write("2001-01-01", tmp_path) is None
 
 
+def test_calls_that_come_after_their_day_was_archived_are_put_to_it(store, tmp_path):
+    """A proxy that was dead for days reads its spool in. A try that was killed before the day was dropped changes nothing."""
+    store.ingest([call("a"), call("b")], {})
+    (day,) = store.archive.days()
+    for _ in range(2):
+        path = store.archive.write(day, tmp_path)
+    store.archive.drop(day)
+    store.ingest([call("c", at=NOW)], {})
+    assert store.archive.write(day, tmp_path, batch=1) == path
+    store.archive.drop(day)
+    assert [r["episode"] for r in pq.read_table(path).to_pylist()] == ["a", "b", "c"]
+    store.calls.days.ensure({day})
+    assert store.archive.write(day, tmp_path) is None
+    assert pq.read_table(path).num_rows == 3
+
+
 def test_an_archive_forgets_too(store, tmp_path):
     store.ingest([call("a"), call("b"), call("a", key="k2")], {})
     path = store.archive.write(store.archive.days()[0], tmp_path / "cold")
