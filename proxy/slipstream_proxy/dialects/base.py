@@ -145,7 +145,7 @@ def dumps(value: Json) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-_PIECE: Final = 2**20
+_PIECE = 2**20
 """Bytes of a recorded stream that are cut into events at once."""
 
 # For bytes ``find`` is far cheaper than ``in``, which tries to take what it looks for as a number first.
