@@ -9,7 +9,7 @@ import pytest
 from tests.support import MODEL
 
 from slipstream.config import load_config
-from slipstream.operate.doctor_engine import check_engine
+from slipstream.operate.doctor_engine import _distance, check_engine
 
 pytestmark = pytest.mark.engine
 
@@ -27,3 +27,16 @@ def test_a_healthy_engine(engine, tmp_path: Path) -> None:
     assert (bad.level, "up to rank 16" in bad.what, "--max-lora-rank 32" in bad.fix) == ("fail", True, True)
     served = {m["id"] for m in httpx.get(f"{engine.url}/v1/models", trust_env=False).json()["data"]}
     assert not any("doctor" in name for name in served), "nothing is left in the engine"
+
+
+def test_the_distance_of_two_tokens_follows_the_temperature(engine) -> None:
+    asked = {
+        "model": "inbox",
+        "messages": [{"role": "user", "content": "hi"}],
+        "logprobs": True,
+        "top_logprobs": 2,
+        "max_tokens": 1,
+    }
+    with httpx.Client(base_url=engine.url, timeout=60.0, trust_env=False) as http:
+        whole, half = (_distance(http, {**asked, "temperature": t}) for t in (1.0, 0.5))
+    assert whole and half == pytest.approx(2 * whole, rel=0.1)

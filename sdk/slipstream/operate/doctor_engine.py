@@ -7,7 +7,7 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -22,6 +22,8 @@ PROBE_RANK = 4096
 """Above what any vLLM takes (512): it refuses such an adapter, and says what it would take."""
 OLDEST = (0, 11)
 """The first vLLM with ``return_token_ids`` on chat completions."""
+SMALL = 0.01
+"""A distance of log-probabilities that rounding may change."""
 
 
 def check_engine(url: str, config: Config) -> Iterator[Finding]:
@@ -163,3 +165,27 @@ def check_capture(http: httpx.Client, model: str) -> Iterator[Finding]:
         yield fail("the engine returns no log-probabilities", "start it without --max-logprobs 0")
     else:
         yield ok("token ids and log-probabilities come back")
+        yield from check_temperature(http, body)
+
+
+def check_temperature(http: httpx.Client, body: Mapping[str, object]) -> Iterator[Finding]:
+    """Half the temperature doubles the distance between the two likeliest tokens, if log-probabilities are those after
+    temperature. Says nothing where the engine shows no such two.
+    """
+    whole, half = (_distance(http, {**body, "temperature": t, "max_tokens": 1, "top_logprobs": 2}) for t in (1.0, 0.5))
+    if whole is not None and half is not None and whole > SMALL and half < 1.5 * whole:
+        yield fail(
+            "the engine's log-probabilities are those before temperature, and not those that it samples by",
+            "start it with --logprobs-mode processed_logprobs",
+        )
+
+
+def _distance(http: httpx.Client, body: Mapping[str, object]) -> float | None:
+    """Between the two greatest log-probabilities of a reply's first token."""
+    with contextlib.suppress(httpx.HTTPError, ValueError, KeyError, IndexError, TypeError):
+        choice = http.post("/v1/chat/completions", json=body).raise_for_status().json()["choices"][0]
+        first, second = sorted((t["logprob"] for t in choice["logprobs"]["content"][0]["top_logprobs"]), reverse=True)[
+            :2
+        ]
+        return float(first - second)
+    return None

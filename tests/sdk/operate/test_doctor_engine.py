@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.support import free_port
 from tests.support.doctored import CHOICE, config, engine, levels, refuse
-from tests.support.server import Reply, Server
+from tests.support.server import Reply, Seen, Server
 
 from slipstream.operate.doctor_engine import check_engine
 
@@ -88,3 +89,26 @@ def test_the_engines_key_is_sent(server: Server, tmp_path: Path) -> None:
     settings = engine(server, "engine.api_key=sk-e", f"data_dir={tmp_path}")
     list(check_engine(server.url, settings))
     assert {s.headers["authorization"] for s in server.seen} == {"Bearer sk-e"}
+
+
+LOGITS = (2.0, 1.5, 0.25)
+
+
+def answer(seen: Seen, *, processed: bool) -> Reply:
+    """As vLLM does by its ``--logprobs-mode``: of the logits divided by the temperature, or of those that the model gave."""
+    heat = seen.json["temperature"] if processed else 1.0
+    scale = math.log(sum(math.exp(x / heat) for x in LOGITS))
+    top = [
+        {"token": str(i), "logprob": x / heat - scale} for i, x in enumerate(LOGITS[: seen.json.get("top_logprobs", 0)])
+    ]
+    content = [{"token": "0", "logprob": -0.1, "top_logprobs": top}]
+    return Reply({"choices": [{**CHOICE, "logprobs": {"content": content}}]})
+
+
+def test_log_probabilities_before_temperature(server: Server, tmp_path: Path) -> None:
+    settings = engine(server, f"data_dir={tmp_path}", chat=partial(answer, processed=False))
+    (bad,) = [f for f in check_engine(server.url, settings) if f.level != "ok"]
+    assert (bad.level, "before temperature" in bad.what) == ("fail", True)
+    assert bad.fix == "start it with --logprobs-mode processed_logprobs"
+    settings = engine(server, f"data_dir={tmp_path}", chat=partial(answer, processed=True))
+    assert set(levels(list(check_engine(server.url, settings)))) == {"ok"}
