@@ -59,6 +59,7 @@ class WholeWay:
         # what is relayed and not captured goes to the engine with aiohttp's client, which dials by itself
         self.plane.passthrough._session()._connector = aiohttp.UnixConnector(ENGINE, limit=0)
         self.plane.contexts._known[f"http://{ENGINE}"] = 4096  # it would ask with a client of its own
+        self.plane.episodes.limit = 2000  # so that they are forgotten, too, and memory does not grow
 
     def send(self, parts: list[bytes]) -> None:
         """Raises ``AssertionError`` where the two ways differ, or a record cannot be read."""
