@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -53,6 +54,29 @@ def test_what_is_imported_already_stays(monkeypatch, tmp_path):
 
 def test_modules_are_there():
     assert all((compiled.PACKAGE / name).exists() for name in compiled.MODULES)
+
+
+def waiting_while_leaving(source: str) -> list[int]:
+    """Lines that wait in an ``except``, a ``finally`` or an ``__aexit__``."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Try | ast.TryStar):
+            leaving = [*node.handlers, *node.finalbody]
+            found += [n.lineno for part in leaving for n in ast.walk(part) if isinstance(n, ast.Await)]
+        elif isinstance(node, ast.AsyncWith):
+            entered = [ast.unparse(item.context_expr) for item in node.items]
+            # its __aexit__ waits for nothing
+            found += [node.lineno for text in entered if not text.startswith("asyncio.timeout(")]
+    return found
+
+
+def test_nothing_that_is_compiled_waits_while_an_exception_leaves():
+    """mypyc loses the exception there, or the process dies of it."""
+    assert waiting_while_leaving("async def f():\n async with a as b, asyncio.timeout(1):\n  pass") == [2]
+    assert waiting_while_leaving("async def f():\n try:\n  pass\n finally:\n  await g()") == [5]
+    assert waiting_while_leaving("async def f():\n try:\n  pass\n except E:\n  await g()") == [5]
+    found = {name: waiting_while_leaving((compiled.PACKAGE / name).read_text()) for name in compiled.MODULES}
+    assert not {name: lines for name, lines in found.items() if lines}
 
 
 @pytest.mark.chaos  # a compiler at work takes its time

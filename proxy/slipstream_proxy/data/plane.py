@@ -12,6 +12,7 @@ from slipstream_proxy.data.access.hosts import AllowedHosts
 from slipstream_proxy.data.access.limits import Limits
 from slipstream_proxy.data.call.capture import Capture
 from slipstream_proxy.data.call.choice import AdapterChoice
+from slipstream_proxy.data.call.contexts import ContextLengths
 from slipstream_proxy.data.call.conversation import Conversation
 from slipstream_proxy.data.call.guards import CpuGuard
 from slipstream_proxy.data.call.headers import ProxyHeaders
@@ -21,7 +22,7 @@ from slipstream_proxy.data.call.replays import Replays
 from slipstream_proxy.data.call.services import Services
 from slipstream_proxy.data.call.step import CallStep, CallSteps
 from slipstream_proxy.data.call.trainability import Trainability
-from slipstream_proxy.data.call.translation import ContextLengths, Translation
+from slipstream_proxy.data.call.translation import Translation
 from slipstream_proxy.data.engines.control_link import ControlLink
 from slipstream_proxy.data.engines.hangs import HangTable
 from slipstream_proxy.data.engines.hold import Holding
