@@ -15,7 +15,7 @@ export function Gate({ adapter }: { adapter: Adapter }): JSX.Element {
     return (
       <>
         <p class="soft small"><Said text={gate.reason} /></p>
-        <Moved name={adapter.name} />
+        <Moved name={adapter.name} trial={0} />
       </>
     );
   return (
@@ -34,15 +34,17 @@ export function Gate({ adapter }: { adapter: Adapter }): JSX.Element {
         {percent(gate.control_share)} of new episodes go to the control
         {gate.episodes_left === null ? "" : `; about ${plural(gate.episodes_left, "more episode")} until a verdict`}
       </p>
-      <Moved name={adapter.name} />
+      <Moved name={adapter.name} trial={gate.trial_episodes} />
     </>
   );
 }
 
 /** How the evidence came about, from the first finished episode on trial; it grows while somebody looks. */
-function Moved({ name }: { name: string }): JSX.Element | null {
-  const { data } = useAsk<GateEvidence>(`/adapters/${encodeURIComponent(name)}/evidence`, ["adapter", "reward"]);
-  const readings = data?.adapter === name ? data.readings : [];
+function Moved({ name, trial }: { name: string; trial: number }): JSX.Element | null {
+  const { data, loading } = useAsk<GateEvidence>(`/adapters/${encodeURIComponent(name)}/evidence`, ["adapter", "reward"]);
+  const known = data?.adapter === name;
+  if (!known && loading && trial > 1) return <div class="charts-to-come" />;
+  const readings = known ? data.readings : [];
   if (readings.length < 2 || !data) return null;
   const xs = readings.map((r) => r.at);
   // where the control is the best there has been, both are the same line

@@ -34,11 +34,12 @@ export function VirtualTable<T>(props: {
 }): JSX.Element {
   const { rows, columns, idOf, chosen, onChoose, onEnd } = props;
   const box = useRef<HTMLDivElement>(null);
-  const [[top, height], setSight] = useState<[number, number]>([0, 800]);
+  const [[top, height], setSight] = useState<[number, number]>([0, innerHeight]);
   useEffect(() => {
     const element = box.current;
     if (!element) return;
-    const look = (): void => setSight([element.scrollTop, element.clientHeight]);
+    // the window's height, not the box's: it is low before its rows come, and drawing them in two goes moves the columns
+    const look = (): void => setSight([element.scrollTop, innerHeight]);
     const measure = (): void => {
       element.style.setProperty("--above", `${element.getBoundingClientRect().top + scrollY + MARGIN}px`);
       look();
@@ -65,7 +66,7 @@ export function VirtualTable<T>(props: {
     if (onEnd && last >= rows.length - SPARE) onEnd();
   }, [last, rows.length, onEnd]);
   return (
-    <div class="scroll tall" ref={box} tabIndex={0} role="region" aria-label={props.label}>
+    <div class={`scroll tall ${props.busy && !rows.length ? "to-come" : ""}`} ref={box} tabIndex={0} role="region" aria-label={props.label}>
       <table aria-rowcount={(props.total ?? rows.length) + 1} aria-busy={props.busy ?? false}>
         <thead>
           <tr>

@@ -91,7 +91,7 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
       </div>
       <Stopped why={pages.stopped} again={pages.loadMore} />
       {rows.length || pages.loading ? null : <Nothing filtered={filtered} ok={ok && !pages.error} />}
-      <div class="split preview" hidden={!rows.length}>
+      <div class="split preview" hidden={!rows.length && !(ok && pages.loading)}>
         <VirtualTable
           label="Episodes"
           columns={COLUMNS}

@@ -100,7 +100,7 @@ function Case(props: { id: string; owner: string; why?: string; onDone: () => vo
   const trunk = nodes.filter((n) => n.depth === 0).at(-1);
   const chosen = nodes.find((n) => n.call.id === call) ?? trunk ?? nodes.at(-1);
   return (
-    <section aria-label={`Episode ${id}`}>
+    <section aria-label={`Episode ${id}`} class={detail || error ? "" : "view-to-come"}>
       <h2 style={{ marginTop: 0 }}>
         <a href={link("episode", id, { key: owner })}>{id}</a>
       </h2>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -15,6 +16,10 @@ COLOURS = "[...document.querySelectorAll('.tokens span')].map(b => getComputedSt
 CLEAR = "rgba(0, 0, 0, 0)"
 PRESSED = "[...document.querySelectorAll('button[aria-pressed=true]')].map(b => b.textContent)"
 FIGURES = ("log-probability", "advantage", "trainer–engine gap")
+SHIFTS = """window.shifts = []; new PerformanceObserver(list => list.getEntries().forEach(e => shifts.push(
+    [e.value, ...e.sources.map(s => s.node?.parentElement?.outerHTML.slice(0, 120))]))).observe({type: 'layout-shift', buffered: true})"""
+MOST_SHIFT = 0.1
+"""What browsers' makers call good, of a page's cumulative layout shift."""
 SCROLLS = "document.scrollingElement.scrollHeight > innerHeight"
 
 
@@ -139,6 +144,28 @@ async def test_nothing_that_an_agent_sends_breaks_a_view(make_plane, tmp_path):
                 assert await page.js("window.pwned") is None
         assert wrong == []
         assert page.errors == []
+
+
+async def test_nothing_jumps_while_a_view_comes(make_plane, tmp_path):
+    plane = await make_plane(**PLANE)
+    await make_demo(plane)
+    views = {
+        "now": "trial-23", "episodes": "trial-23", "episode/run-1-1": "Moved it to Work", "groups": "inbox-2", "adapters?adapter=tiny%403": "How the difference moved",
+        "training": "Trainer–engine gap", "judge": "Agreement", "label/run-1-0": "Sort mail number run-1-0.", "audit": "it is better",
+    }  # fmt: skip
+    async with opened(plane, tmp_path) as (page, home):
+        await page.ask("Page.addScriptToEvaluateOnNewDocument", source=SHIFTS)
+        wrong = []
+        for width in (1440, 390):
+            await page.screen(width)
+            for where, holds in views.items():
+                await page.go(f"{home}#/{where}")
+                await page.holds(holds)
+                await asyncio.sleep(0.7)  # what comes after the view's data
+                shifts = await page.js("shifts")
+                if sum(shift[0] for shift in shifts) >= MOST_SHIFT:
+                    wrong.append((where, width, shifts))
+        assert wrong == []
 
 
 async def test_a_long_table_ends_with_the_window(make_plane, tmp_path):
