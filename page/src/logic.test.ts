@@ -7,7 +7,8 @@ import { step } from "./keyboard";
 import { curveOf, pool } from "./learning";
 import { EventParser } from "./live";
 import { may } from "./may";
-import { read } from "./messages";
+import { errorText, read } from "./messages";
+import { tagsOf, taskOf } from "./names";
 import { link, parsePlace } from "./route";
 import { ordinal, rangeOf, shade, shadeLogprob } from "./scales";
 import { wayTo } from "./parts/gate";
@@ -157,4 +158,17 @@ test("the funnel counts training groups alone, and keeps every line", () => {
   expect(Object.fromEntries(found.map((s) => [s.name, s.count]))).toEqual({ calls: 50, episodes: 22, groups: 6, scored: 5, leased: 4, trained: 3, steps: 3 });
   expect(found.flatMap((s) => s.losses.map((l) => l.stage)).sort()).toEqual([...stages, "groups"].sort());
   expect(found[2]?.losses.at(-1)?.text).toBe("7 held-out groups measure (split = eval): such runs never train");
+});
+
+test("a task has the name that the agent gave it", () => {
+  const named = { task: "Book-a-flight-4d8bb65b", tags: { "task-text": "Book a flight", lang: "de" } };
+  expect([taskOf(named), tagsOf(named)]).toEqual(["Book a flight", [["lang", "de"]]]);
+  expect(taskOf({ task: "sort", tags: {} })).toBe("sort");
+  expect(taskOf({ task: null, tags: {} })).toBe("");
+});
+
+test("an error is read where it has a usual shape, and shown whole where it has none", () => {
+  expect(errorText('{"error": {"message": "too long", "code": 400}}')).toBe("too long");
+  expect(errorText('{"message": "too long"}')).toBe("too long");
+  for (const odd of ["no JSON", "[1]", "null", '{"error": 3}']) expect(errorText(odd)).toBe(odd);
 });

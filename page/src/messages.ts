@@ -117,3 +117,14 @@ export function headline(message: Message | undefined, length = 90): string {
   const text = said.text || said.uses.map((u) => `${u.name}(${u.args})`).join(" ") || said.thought || said.others.join(", ");
   return text.slice(0, length * 4).replace(/\s+/g, " ").trim().slice(0, length);
 }
+
+/** What a refusal says, where its body has one of the usual shapes; else all of it. */
+export function errorText(body: string): string {
+  try {
+    const whole = JSON.parse(body) as Json;
+    const error = isObject(whole) && isObject(whole.error) ? whole.error : whole;
+    return isObject(error) && typeof error.message === "string" ? error.message : body;
+  } catch {
+    return body;
+  }
+}

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { expand } from "./episode";
-import { type Kind, ownMessages, pathTo, treeOf } from "./tree";
+import { type Kind, lastOfRun, ownMessages, pathTo, treeOf } from "./tree";
 import type { Call, Message } from "./types";
 
 const SYSTEM = { role: "system", content: "You sort mail." };
@@ -58,6 +58,32 @@ test("the same request again without a failure is another sample", () => {
   const c = after(a, "c", "go");
   const d = after(a, "d", "go");
   expect(kinds([a, c, d]).d).toBe("sample");
+});
+
+test("samples and edits stand below the call that they repeat or change", () => {
+  const a = call("a", [SYSTEM, user("hi")]);
+  const b = after(a, "b", "go");
+  const more = [after(a, "c", "go"), after(a, "d", "go"), after(a, "e", "stop")];
+  const on = after(b, "f", "and on");
+  expect(treeOf([a, b, ...more, on]).map((n) => [n.call.id, n.kind, n.depth])).toEqual([
+    ["a", "start", 0], ["b", "turn", 0], ["c", "sample", 1], ["d", "sample", 1], ["e", "edit", 1], ["f", "turn", 0],
+  ]);
+});
+
+test("a run ends where it went on, not where a sub-agent or a failed attempt did", () => {
+  const a = call("a", [SYSTEM, user("hi")], { reply: [says("ask a helper")] });
+  const b = after(a, "b", "go");
+  const best = after(a, "c", "go");
+  const on = after(best, "d", "with the second sample");
+  expect(lastOfRun(treeOf([a, b, best, on]))?.call.id).toBe("d");
+  const tail = [call("h", [HELPER, user("look up")]), after(a, "x", "found"), call("k", [HELPER, user("look up more")], { at: 0.5 })];
+  const nodes = treeOf([a, ...tail]);
+  expect(lastOfRun(nodes)?.call.id).toBe("x");
+  const failed = after(a, "f", "again", { outcome: "error", reply: [] });
+  const retried = after(a, "r", "again");
+  expect(lastOfRun(treeOf([a, failed]))?.call.id).toBe("f");
+  expect(lastOfRun(treeOf([a, failed, retried]))?.call.id).toBe("r");
+  expect(lastOfRun([])).toBe(undefined);
 });
 
 test("another message at the same place is an edit", () => {

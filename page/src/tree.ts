@@ -98,8 +98,9 @@ class Builder {
     const first = siblings[0];
     const twin = siblings.findLast((s) => s.own.length === own.length && commonPrefix(s.own, own) === own.length);
     if (twin && repeats(twin.call, call) === "retry") return this.instead(twin, node);
-    if (twin) node.kind = "sample";
-    else if (first) node.kind = own[0] && !isAssistant(own[0]) && sameRole(own[0], first.own[0]) ? "edit" : "branch";
+    if (twin) Object.assign(node, { kind: "sample", parent: twin.kind === "sample" ? twin.parent : twin });
+    else if (first && own[0] && !isAssistant(own[0]) && sameRole(own[0], first.own[0])) Object.assign(node, { kind: "edit", parent: first });
+    else if (first) node.kind = "branch";
     const line = this.lines.get(parent) as Line;
     if (node.kind === "turn") {
       node.straight = true;
@@ -253,6 +254,14 @@ function isSystemRole(message: Message): boolean {
 /** All calls of an episode, each once, in the order in which the tree is drawn. */
 export function treeOf(calls: Call[]): Node[] {
   return new Builder([...calls].sort((a, b) => a.number - b.number)).build();
+}
+
+/** The run's own last call: what sub-agents did, and attempts that failed, are no end of it. */
+export function lastOfRun(nodes: Node[]): Node | undefined {
+  const helpers = new Set<Node>();
+  for (const node of nodes) if (node.kind === "subagent" || (node.parent && helpers.has(node.parent))) helpers.add(node);
+  const own = nodes.filter((n) => !helpers.has(n) && n.kind !== "failed");
+  return (own.length ? own : nodes).reduce<Node | undefined>((last, n) => (last && last.call.number > n.call.number ? last : n), undefined);
 }
 
 /** The calls from the conversation's beginning to this one, by what each extends. */

@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { plural } from "../format";
+import { duration, plural } from "../format";
 import { headline, toolName } from "../messages";
 import { KIND_NAMES, type Node } from "../tree";
 import { visible } from "./table";
@@ -68,6 +68,7 @@ export function CallTree(props: { nodes: Node[]; chosen: string; onChoose: (id: 
                 {call.reply.length > 1 ? <span class="kind">{call.reply.length} samples </span> : null}
                 {uses}
               </span>
+              <span class="took soft">{duration(call.seconds)}</span>
             </button>
           );
         })}

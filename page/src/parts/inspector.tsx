@@ -100,9 +100,11 @@ function CallTokens({ node, colour, onColour }: {
           <Tokens tokens={data.prompt} colour={colour} onColour={onColour} plain />
         </details>
       ) : (
-        <button type="button" onClick={() => setPrompt(true)}>
-          Show the prompt's tokens too
-        </button>
+        <p>
+          <button type="button" onClick={() => setPrompt(true)}>
+            Show the prompt's tokens too
+          </button>
+        </p>
       )}
       {data.choices.map((tokens, n) => (
         <div key={n}>

@@ -23,25 +23,32 @@ function Thumb({ up }: { up?: boolean }): JSX.Element {
   );
 }
 
+function answerOf(call: Call): string {
+  return call.reply[0] === undefined ? "" : read(call.reply[0]).text;
+}
+
 export function LabelForm(props: {
   episode: string;
   owner: string;
-  last: Call | undefined;
+  /** The call whose answer can be written anew. */
+  of: Call | undefined;
+  /** It is the run's last one. */
+  isLast: boolean;
   onDone: () => void;
 }): JSX.Element {
-  const { episode, owner, last } = props;
+  const { episode, owner, of, isLast } = props;
   const labels = useMay("inference", "reward", "grade", "judge");
-  const answer = last?.reply[0] === undefined ? "" : read(last.reply[0]).text;
   const [value, setValue] = useState<string>("");
   const [note, setNote] = useState("");
-  const [edited, setEdited] = useState<string | null>(null);
+  // another call may be chosen meanwhile: what was begun stays with its own
+  const [edit, setEdit] = useState<{ of: Call; text: string } | null>(null);
   const [name, setName] = useState("reward");
   const [error, setError] = useState<ApiError | null>(null);
   const [busy, setBusy] = useState(false);
   useEffect(() => {
     setValue("");
     setNote("");
-    setEdited(null);
+    setEdit(null);
     setError(null);
   }, [episode, owner]);
   const ok = value.trim() !== "" && Number.isFinite(Number(value));
@@ -51,7 +58,7 @@ export function LabelForm(props: {
     setBusy(true);
     setError(null);
     const meta: JsonObject = {};
-    if (edited !== null && edited !== answer) meta.edited = edited;
+    if (edit && edit.text !== answerOf(edit.of)) Object.assign(meta, { edited: edit.text, edited_call: edit.of.id });
     try {
       await post<Ack>(withQuery(`/episodes/${encodeURIComponent(episode)}/rewards`, { key: owner }), {
         name,
@@ -87,15 +94,15 @@ export function LabelForm(props: {
       <Field label="note: why">
         <input name="note" value={note} onInput={(e) => setNote(e.currentTarget.value)} />
       </Field>
-      {edited === null ? (
+      {edit === null ? (
         <p>
-          <button type="button" disabled={!last} onClick={() => setEdited(answer)}>
-            Write a better last answer
+          <button type="button" disabled={!of} onClick={() => of && setEdit({ of, text: answerOf(of) })}>
+            Write a better {of && !isLast ? `answer of call ${of.number + 1}` : "last answer"}
           </button>
         </p>
       ) : (
-        <Field label="a better last answer">
-          <textarea name="edited" value={edited} onInput={(e) => setEdited(e.currentTarget.value)} />
+        <Field label={`a better answer of call ${edit.of.number + 1}`}>
+          <textarea name="edited" value={edit.text} onInput={(e) => setEdit({ ...edit, text: e.currentTarget.value })} />
         </Field>
       )}
       <Refused error={error} />

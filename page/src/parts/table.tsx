@@ -8,6 +8,10 @@ export interface Column<T> {
   /** Shown above the column; `name` if absent. */
   title?: string;
   num?: boolean;
+  /** It holds sentences: it may be wider than a name. */
+  wide?: boolean;
+  /** The whole of it, shown on hover, where a cell may cut it off. */
+  whole?: (row: T) => string | null;
   cell: (row: T) => ComponentChildren;
 }
 
@@ -90,7 +94,7 @@ export function VirtualTable<T>(props: {
                 onClick={() => onChoose?.(row)}
               >
                 {columns.map((column) => (
-                  <td key={column.name} class={column.num ? "num" : ""}>
+                  <td key={column.name} class={column.num ? "num" : column.wide ? "wide" : ""} title={column.whole?.(row) ?? undefined}>
                     {column.cell(row)}
                   </td>
                 ))}

@@ -38,7 +38,7 @@ export function Adapters({ place }: { place: Place }): JSX.Element {
     { name: "n", title: "rewarded", num: true, cell: (a) => number(means.get(a.name)?.n ?? 0) },
     { name: "running", title: "open now", num: true, cell: (a) => number(a.episodes) },
     { name: "difference", num: true, cell: (a) => <Num value={a.gate?.difference} sign column /> },
-    { name: "why", cell: (a) => <span title={a.reason ?? a.gate?.reason}>{a.reason ?? a.gate?.reason ?? ""}</span> },
+    { name: "why", wide: true, cell: (a) => <span title={a.reason ?? a.gate?.reason}>{a.reason ?? a.gate?.reason ?? ""}</span> },
     { name: "made", num: true, cell: (a) => <Time at={a.created} /> },
   ];
   return (

@@ -25,10 +25,10 @@ function who(e: AuditEntry): string {
 
 const COLUMNS: Column<AuditEntry>[] = [
   { name: "action", cell: (e) => words(e.action) },
-  { name: "target", title: "what", cell: target },
+  { name: "target", title: "what", wide: true, cell: target },
   { name: "who", cell: who },
   { name: "key", cell: (e) => (e.key === "-" ? "" : (e.key ?? "")) },
-  { name: "detail", cell: (e) => Object.entries(e.detail).map(([k, v]) => `${k}: ${textOf(v)}`).join(", ") },
+  { name: "detail", wide: true, cell: (e) => Object.entries(e.detail).map(([k, v]) => `${k}: ${textOf(v)}`).join(", ") },
   { name: "at", title: "when", num: true, cell: (e) => <Time at={e.at} /> },
 ];
 

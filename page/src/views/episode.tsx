@@ -8,13 +8,14 @@ import { readEpisode } from "../episode";
 import { duration, number, plural, signed, words } from "../format";
 import { useKeys } from "../keyboard";
 import { subscribe } from "../live";
+import { tagsOf, taskOf } from "../names";
 import { CallTree } from "../parts/calltree";
 import { Inspector } from "../parts/inspector";
 import type { Colour } from "../parts/tokens";
 import { Transcript } from "../parts/transcript";
 import { Mark, Refused, Time } from "../parts/ui";
 import { change, link, type Place } from "../route";
-import { treeOf } from "../tree";
+import { lastOfRun, treeOf } from "../tree";
 import type { EpisodeDetail } from "../types";
 import { arm } from "./episodes";
 
@@ -106,12 +107,6 @@ export function Episode({ place }: { place: Place }): JSX.Element {
   );
 }
 
-/** What the transcript shows first: the end of the conversation that the run began with. */
-function lastOfRun(nodes: ReturnType<typeof treeOf>): (typeof nodes)[number] | undefined {
-  const trunk = nodes.filter((n) => n.depth === 0);
-  return trunk.at(-1) ?? nodes.at(-1);
-}
-
 function Head({ detail: d }: { detail: EpisodeDetail }): JSX.Element {
   const now = useNow();
   const item = (content: ComponentChildren): JSX.Element => <span>{content}</span>;
@@ -119,7 +114,7 @@ function Head({ detail: d }: { detail: EpisodeDetail }): JSX.Element {
     <>
       <h1>Episode {d.id}</h1>
       <div class="row about">
-        {d.task ? item(<>task <a href={link("episodes", "", { task: d.task })}>{d.task}</a></>) : null}
+        {d.task ? item(<>task <a href={link("episodes", "", { task: d.task })} title={d.task}>{taskOf(d)}</a></>) : null}
         {item(<Mark kind={arm(d)}>{d.split === "eval" ? "held-out" : d.arm}</Mark>)}
         {d.adapter ? item(<>adapter <a href={link("adapters", "", { adapter: d.adapter })}>{d.adapter}</a></>) : null}
         {item(words(d.state))}
@@ -128,7 +123,7 @@ function Head({ detail: d }: { detail: EpisodeDetail }): JSX.Element {
         {d.group ? item(<>group <a href={link("group", d.group)}>{d.group}</a></>) : null}
         {item(plural(d.calls, "call"))}
         {item(<>began <Time at={d.started} />, {d.ended === null ? `open for ${duration(now - d.started)}` : `took ${duration(d.ended - d.started)}`}</>)}
-        {Object.entries(d.tags).map(([k, v]) => (
+        {tagsOf(d).map(([k, v]) => (
           <a class="tag" key={k} href={link("episodes", "", { tag: `${k}=${v}` })}>
             {k}={v}
           </a>

@@ -8,7 +8,8 @@ import { episodePath } from "../episode";
 import { FILTERS, type FilterName, fieldOf, type Filters, mistakes, toQuery } from "../filters";
 import { duration, number, plural, words } from "../format";
 import { step, useKeys } from "../keyboard";
-import { headline } from "../messages";
+import { errorText, headline } from "../messages";
+import { tagsOf, taskOf } from "../names";
 import { type Column, VirtualTable } from "../parts/table";
 import { Facts, Field, Mark, Num, Refused, Stopped, Time } from "../parts/ui";
 import { change, link, parsePlace, type Place } from "../route";
@@ -23,16 +24,16 @@ export function arm(e: Episode): string {
 
 const MORE: FilterName[] = ["split", "state", "outcome", "trainable", "reward_min", "reward_max", "since", "until", "key"];
 const COLUMNS: Column<Episode>[] = [
-  { name: "episode", cell: (e) => <a href={link("episode", e.id, { key: e.key })} tabIndex={-1}>{e.id}</a> },
-  { name: "task", cell: (e) => e.task ?? "" },
-  { name: "adapter", cell: (e) => e.adapter ?? "" },
+  { name: "episode", whole: (e) => e.id, cell: (e) => <a href={link("episode", e.id, { key: e.key })} tabIndex={-1}>{e.id}</a> },
+  { name: "task", whole: taskOf, cell: taskOf },
+  { name: "adapter", whole: (e) => e.adapter, cell: (e) => e.adapter ?? "" },
   { name: "arm", cell: (e) => <Mark kind={arm(e)}>{e.split === "eval" ? "held-out" : e.arm}</Mark> },
   { name: "state", cell: (e) => words(e.state) },
   { name: "reward", num: true, cell: (e) => <Num value={e.reward} column /> },
   { name: "calls", num: true, cell: (e) => number(e.calls) },
   { name: "tokens", num: true, cell: (e) => number(e.prompt_tokens + e.completion_tokens) },
   { name: "took", num: true, cell: (e) => (e.ended === null ? "" : duration(e.ended - e.started)) },
-  { name: "tags", cell: (e) => Object.entries(e.tags).map(([k, v]) => <span class="tag" key={k}>{k}={v}</span>) },
+  { name: "tags", wide: true, cell: (e) => tagsOf(e).map(([k, v]) => <span class="tag" key={k}>{k}={v}</span>) },
   { name: "started", num: true, cell: (e) => <Time at={e.started} /> },
 ];
 
@@ -82,6 +83,11 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
             ? `${number(rows.length)}${pages.more ? " loaded, more below" : ""}${filtered ? " that match" : ` of ${number(Math.max(total, rows.length))}`}`
             : "nothing is shown until the filter is right"}
         </span>
+        {filtered ? (
+          <button type="button" onClick={() => change(place, Object.fromEntries(FILTERS.map((name) => [name, null])), true)}>
+            Clear all filters
+          </button>
+        ) : null}
         {pages.more && pages.stalled ? (
           <button type="button" onClick={pages.loadMore}>
             Search further back{pages.reached ? <> than <Time at={pages.reached} /></> : null}
@@ -163,7 +169,6 @@ function Filter(props: { place: Place; filters: Filters; problems: Filters }): J
       </select>
     </Field>
   );
-  const clear = (): void => change(place, Object.fromEntries(FILTERS.map((name) => [name, null])), true);
   return (
     <div class="filters" ref={form} role="search" aria-label="Filters">
       {text("q", "text in messages", "wide", "words of any message")}
@@ -184,11 +189,6 @@ function Filter(props: { place: Place; filters: Filters; problems: Filters }): J
           {text("key", "key", "narrow")}
         </div>
       </details>
-      {Object.keys(filters).length ? (
-        <button type="button" onClick={clear}>
-          Clear
-        </button>
-      ) : null}
     </div>
   );
 }
@@ -264,7 +264,7 @@ function Preview({ episode: e }: { episode: Episode }): JSX.Element {
       <Refused error={error} />
       <Facts
         facts={[
-          ["task", e.task],
+          ["task", taskOf(e)],
           ["reward", <Num value={e.reward} />],
           ["adapter", e.adapter ? <a href={link("adapters", "", { adapter: e.adapter })}>{e.adapter}</a> : null],
           ["group", e.group ? <a href={link("group", e.group)}>{e.group}</a> : null],
@@ -281,7 +281,7 @@ function Preview({ episode: e }: { episode: Episode }): JSX.Element {
       {last ? (
         <>
           <h3>Answered last</h3>
-          <p class="small">{headline(last.reply[0], 400) || last.error || "nothing"}</p>
+          <p class="small">{headline(last.reply[0], 400) || (last.error ? errorText(last.error) : "nothing")}</p>
         </>
       ) : null}
       {data?.rewards.length ? (

@@ -7,11 +7,12 @@ import { useAsk } from "../data";
 import { readEpisode } from "../episode";
 import { number, plural } from "../format";
 import { useKeys } from "../keyboard";
+import { taskOf } from "../names";
 import { LabelForm } from "../parts/labelform";
 import { Transcript } from "../parts/transcript";
 import { Mark, Refused, Time } from "../parts/ui";
 import { link, type Place } from "../route";
-import { treeOf } from "../tree";
+import { lastOfRun, treeOf } from "../tree";
 import type { Episode, EpisodeDetail, LabelCases } from "../types";
 
 const idOf = (e: Episode): string => `${e.key}/${e.id}`;
@@ -47,7 +48,7 @@ export function Label({ place }: { place: Place }): JSX.Element {
       <p class="small soft">
         {data && data.looked_at > data.cases.length
           ? `The first ${number(queue.length)} of the newest ${number(data.looked_at)} episodes without a label`
-          : `${plural(queue.length, "episode")} in the queue`}
+          : data ? `${plural(queue.length, "episode")} in the queue` : "…"}
         , those first of which a label tells most; {number(data?.labelled ?? 0)} are labelled{done.size ? `, ${number(done.size)} labelled since you came` : ""}. j and k go through them.
       </p>
       {wanted ? (
@@ -65,7 +66,7 @@ export function Label({ place }: { place: Place }): JSX.Element {
                   <a href={link("label", e.id, { key: e.key })} aria-current={e.id === wanted.id && e.key === wanted.key ? "true" : undefined}>
                     {e.id}
                   </a>{" "}
-                  {e.task ? <span class="tag">{e.task}</span> : null} <span class="soft">{why}</span>
+                  {e.task ? <span class="tag">{taskOf(e)}</span> : null} <span class="soft">{why}</span>
                 </li>
               ))}
             </ol>
@@ -97,8 +98,8 @@ function Case(props: { id: string; owner: string; why?: string; onDone: () => vo
   }, [id, owner]);
   const nodes = useMemo(() => treeOf(detail?.call_list ?? []), [detail]);
   const [call, setCall] = useState<string | null>(null);
-  const trunk = nodes.filter((n) => n.depth === 0).at(-1);
-  const chosen = nodes.find((n) => n.call.id === call) ?? trunk ?? nodes.at(-1);
+  const last = lastOfRun(nodes);
+  const chosen = nodes.find((n) => n.call.id === call) ?? last;
   return (
     <section aria-label={`Episode ${id}`} class={detail || error ? "" : "view-to-come"}>
       <h2 style={{ marginTop: 0 }}>
@@ -106,7 +107,7 @@ function Case(props: { id: string; owner: string; why?: string; onDone: () => vo
       </h2>
       <Refused error={error} />
       {props.why ? <p class="small">Why this one: {props.why}</p> : null}
-      <LabelForm episode={id} owner={owner} last={chosen?.call} onDone={onDone} />
+      <LabelForm episode={id} owner={owner} of={chosen?.call} isLast={chosen === last} onDone={onDone} />
       {detail?.rewards.map((r) => (
         <p class="small" key={`${r.name}${r.at}${r.source}`}>
           {r.name} <strong>{number(r.value)}</strong> by {r.source} <Time at={r.at} />

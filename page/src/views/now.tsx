@@ -4,6 +4,7 @@ import type { JSX } from "preact";
 import { useAsk } from "../data";
 import { duration, number, plural, words } from "../format";
 import { funnelOf } from "../funnel";
+import { taskOf } from "../names";
 import { Card, Copy, Mark, Said, Time } from "../parts/ui";
 import { LearningCurve } from "../parts/curve";
 import { link } from "../route";
@@ -161,7 +162,7 @@ function Next({ status }: { status: Status }): JSX.Element {
             {l.fix ? <span class="soft"> → <Said text={l.fix} /></span> : null}
           </li>
         ))}
-        {behind !== null && behind > 0 ? <li>The judge has caught up in about {duration(behind)}.</li> : null}
+        {behind !== null && behind > 0 ? <li>The judge catches up in about {duration(behind)}.</li> : null}
         {trial?.gate?.episodes_left ? (
           <li>
             <a href={link("adapters", "", { adapter: trial.name })}>{trial.name}</a> is on trial: about{" "}
@@ -183,7 +184,7 @@ function Latest(): JSX.Element {
         <ul class="plain">
           {(data?.episodes ?? []).map((e) => (
             <li key={`${e.key}/${e.id}`}>
-              <a href={link("episode", e.id, { key: e.key })}>{e.id}</a> <Time at={e.started} /> {e.task ? <span class="tag">{e.task}</span> : null}{" "}
+              <a href={link("episode", e.id, { key: e.key })}>{e.id}</a> <Time at={e.started} /> {e.task ? <span class="tag">{taskOf(e)}</span> : null}{" "}
               {plural(e.calls, "call")}, {words(e.state)}
               {e.reward === null ? "" : `, reward ${number(e.reward)}`}
             </li>

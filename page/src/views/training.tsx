@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { withQuery } from "../api";
 import { useAsk } from "../data";
-import { fixed, number, plural, signed, words } from "../format";
+import { fixed, number, plural, words } from "../format";
 import { subscribe } from "../live";
 import { Chart } from "../parts/chart";
 import { Lines } from "../parts/curve";
@@ -253,5 +253,5 @@ function reasonOf(e: TrainingEvent): string {
   if (typeof e.data.text === "string") return e.data.text;
   const kl = valueOf(e, "kl");
   const reward = valueOf(e, "reward");
-  return [reward === null ? "" : `reward ${number(reward)}`, kl === null ? "" : `KL ${signed(kl)}`].filter(Boolean).join(", ");
+  return [reward === null ? "" : `reward ${number(reward)}`, kl === null ? "" : `KL ${number(kl)}`].filter(Boolean).join(", ");
 }

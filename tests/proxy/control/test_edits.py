@@ -15,9 +15,9 @@ def call(number: int) -> CallRecord:
     )  # fmt: skip
 
 
-def label(text: object, *, source: str = "human", of: str | None = None) -> Reward:
+def label(text: object, *, source: str = "human", of: str | None = None, **meta: object) -> Reward:
     return Reward.model_validate(
-        {"episode": "e", "at": 0.0, "value": 0.0, "source": source, "call": of, "meta": {"edited": text}}
+        {"episode": "e", "at": 0.0, "value": 0.0, "source": source, "call": of, "meta": {"edited": text, **meta}}
     )
 
 
@@ -34,6 +34,13 @@ def test_the_latest_edit_of_each_call_counts_and_only_peoples():
     ]
     assert [(e.call.id, e.text) for e in edits_of(calls, rewards, calls[1])] == [("c0", "first"), ("c1", "two")]
     assert edits_of([], rewards, None) == []
+
+
+def test_a_score_of_the_episode_names_the_call_of_its_edit():
+    """The run's last answer is not its longest conversation where history was compacted."""
+    calls = [call(0), call(1), call(2)]
+    rewards = [label("better", edited_call="c2"), label("gone", edited_call="c9"), label("odd", edited_call=7)]
+    assert [(e.call.id, e.text) for e in edits_of(calls, rewards, calls[1])] == [("c2", "better")]
 
 
 async def test_datasets_hold_what_people_wrote(plane):

@@ -344,7 +344,8 @@ async def test_a_person_labels_pauses_and_notes(make_plane, tmp_path):
 
         (reward,) = await until(labelled)
         assert (reward["value"], reward["source"], reward["reason"]) == (0.0, "human", "it moved the wrong mail")
-        assert reward["meta"] == {"edited": "I moved nothing."}
+        last = (await plane.ask("GET", "/episodes/e1"))[1]["call_list"][-1]["id"]
+        assert reward["meta"] == {"edited": "I moved nothing.", "edited_call": last}
         await page.until("!location.hash.includes('e1')")
         await page.go(home + "#/training")
         await page.until("!!document.querySelector('[name=annotation]')")

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from tests.support.browser import CHROMIUM
-from tests.support.page_data import EVIL, PLANE, Runs, make_demo, says, step_event
+from tests.support.page_data import EVIL, PLANE, Runs, make_demo, make_tangle, says, step_event
 from tests.support.page_views import ROWS, SIDEWAYS, click, fill, opened
 from tests.support.plane import until
 
@@ -180,6 +180,48 @@ async def test_a_long_table_ends_with_the_window(make_plane, tmp_path):
             await page.until(f"!({SCROLLS})")
         await page.go(home + "#/audit")
         await page.holds("Nothing was changed by hand")
+
+
+async def test_one_long_name_does_not_take_the_columns_from_all_rows(make_plane, tmp_path):
+    plane = await make_plane()
+    for n in range(4):
+        text = "Book a flight to Oslo " + "and back " * 30
+        await plane.call(f"{'long-' * 24}{n}", task="x" * 120, tags={"task-text": text, "lang": "de"}, adapter="tiny@" + "9" * 90)
+    await plane.call("short")
+    await plane.seen("short")
+    right = "[...document.querySelectorAll('th')].find(t => t.textContent === {!r}).getBoundingClientRect().right"
+    async with opened(plane, tmp_path, "#/episodes") as (page, _):
+        for width, column in ((1440, "calls"), (390, "task")):
+            await page.screen(width)
+            await page.until(f"{ROWS} === 5")
+            edge = await page.js("document.querySelector('.scroll').getBoundingClientRect().right")
+            assert await page.js(right.format(column)) <= edge, f"{column} is in sight at {width} px"
+        task = "document.querySelectorAll('tr[data-id*=long] td')[1]"
+        assert (await page.js(f"{task}.innerText")).startswith("Book a flight to Oslo")
+        assert await page.js(f"{task}.title") == text.strip()
+        assert await page.accessibility() == []
+
+
+async def test_an_edit_is_of_the_call_that_it_was_written_at(make_plane, tmp_path):
+    """The history was compacted: the run's last answer is not that of its longest conversation."""
+    plane = await make_plane(groups={"size": 4})
+    ids = await make_tangle(Runs(plane))
+
+    async def labelled():
+        return [r for r in (await plane.ask("GET", "/episodes/tangle"))[1]["rewards"] if r["source"] == "human"]
+
+    async with opened(plane, tmp_path, "#/label/tangle") as (page, _):
+        await page.holds("Here is the report.")
+        await click(page, "Write a better last answer")
+        await fill(page, "edited", "A shorter report.")
+        await click(page, "good")
+        await click(page, "Save 1")
+        (saved,) = await until(labelled)
+        assert saved["meta"] == {"edited": "A shorter report.", "edited_call": ids["compaction"]}
+        rows = (await plane.ask("GET", "/export", params={"format": "sft"}))[1].splitlines()
+        messages = json.loads(rows[0])["messages"]
+        assert messages[-1]["content"] == "A shorter report." and messages[-2]["content"].startswith("Summary so far")
+        assert page.errors == []
 
 
 async def test_rows_that_do_not_come_are_told_and_asked_for_again(make_plane, tmp_path):
