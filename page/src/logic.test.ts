@@ -8,7 +8,7 @@ import { curveOf, pool } from "./learning";
 import { EventParser } from "./live";
 import { may } from "./may";
 import { errorText, read } from "./messages";
-import { tagsOf, taskOf } from "./names";
+import { isImported, isMeasured, tagsOf, taskOf } from "./names";
 import { link, parsePlace } from "./route";
 import { ordinal, rangeOf, shade, shadeLogprob } from "./scales";
 import { wayTo } from "./parts/gate";
@@ -165,6 +165,13 @@ test("a task has the name that the agent gave it", () => {
   expect([taskOf(named), tagsOf(named)]).toEqual(["Book a flight", [["lang", "de"]]]);
   expect(taskOf({ task: "sort", tags: {} })).toBe("sort");
   expect(taskOf({ task: null, tags: {} })).toBe("");
+});
+
+test("what was imported has no times and tokens of its own", () => {
+  expect([isImported({ id: "0000000000QJ33PAWZ6BCN73MY" }), isImported({ id: "01M832A79SPAH7WXYCXHHQPTVC" })]).toEqual([true, false]);
+  expect(isMeasured({ adapter: null, prompt_tokens: 0, completion_tokens: 0 })).toBe(false);
+  expect(isMeasured({ adapter: "tiny", prompt_tokens: 0, completion_tokens: 0 })).toBe(true);
+  expect(isMeasured({ adapter: null, prompt_tokens: 7, completion_tokens: 0 })).toBe(true);
 });
 
 test("an error is read where it has a usual shape, and shown whole where it has none", () => {

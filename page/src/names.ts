@@ -1,6 +1,6 @@
 // What people called things. An id is what the proxy made of a text that is none: the text itself is kept as a tag.
 
-import type { Episode } from "./types";
+import type { Call, Episode } from "./types";
 
 type Named = Pick<Episode, "task" | "tags">;
 
@@ -12,4 +12,14 @@ export function taskOf(episode: Named): string {
 /** Tags, without the texts of what has a place of its own. */
 export function tagsOf(episode: Named): [string, string][] {
   return Object.entries(episode.tags).filter(([name]) => name !== "task-text");
+}
+
+/** It was read in from another tool's file: its text is known, its times, tokens and parameters are not. */
+export function isImported(call: Pick<Call, "id">): boolean {
+  return call.id.startsWith("0000000000");
+}
+
+/** Whether the proxy itself saw the episode's calls, and so knows how long they took. */
+export function isMeasured(e: Pick<Episode, "adapter" | "prompt_tokens" | "completion_tokens">): boolean {
+  return e.adapter !== null || e.prompt_tokens + e.completion_tokens > 0;
 }

@@ -4,6 +4,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { duration, plural } from "../format";
 import { headline, toolName } from "../messages";
+import { isImported } from "../names";
 import { KIND_NAMES, type Node } from "../tree";
 import { visible } from "./table";
 
@@ -68,7 +69,7 @@ export function CallTree(props: { nodes: Node[]; chosen: string; onChoose: (id: 
                 {call.reply.length > 1 ? <span class="kind">{call.reply.length} samples </span> : null}
                 {uses}
               </span>
-              <span class="took soft">{duration(call.seconds)}</span>
+              {isImported(call) ? null : <span class="took soft">{duration(call.seconds)}</span>}
             </button>
           );
         })}

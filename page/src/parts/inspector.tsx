@@ -6,6 +6,7 @@ import { withQuery } from "../api";
 import { useAsk } from "../data";
 import { duration, number } from "../format";
 import { textOf, toolName } from "../messages";
+import { isImported } from "../names";
 import { link } from "../route";
 import { KIND_NAMES, type Node } from "../tree";
 import type { CallTokens as Answer, EpisodeDetail } from "../types";
@@ -20,6 +21,7 @@ export function Inspector(props: {
 }): JSX.Element {
   const { node, detail } = props;
   const { call } = node;
+  const imported = isImported(call);
   const rewards = detail.rewards.filter((r) => r.call === call.id);
   return (
     <>
@@ -41,10 +43,11 @@ export function Inspector(props: {
           ["asked for", call.model],
           ["format", call.dialect],
           ["at", <Time at={call.at} />],
-          ["took", duration(call.seconds)],
+          ["took", imported ? null : duration(call.seconds)],
           ["speed", call.completion_tokens && call.seconds ? <Num value={call.completion_tokens / call.seconds} unit="tokens/s" /> : null],
-          ["prompt", <Num value={call.prompt_tokens} unit="tokens" />],
-          ["sampled", <Num value={call.completion_tokens} unit="tokens" />],
+          ["prompt", imported ? null : <Num value={call.prompt_tokens} unit="tokens" />],
+          ["sampled", imported ? null : <Num value={call.completion_tokens} unit="tokens" />],
+          ["came by", imported ? "import: times, tokens and parameters are not known" : null],
           ["ended by", call.finish_reason],
           ["tools", call.tools.length ? call.tools.map(toolName).join(", ") : "none offered"],
         ]}
@@ -52,7 +55,9 @@ export function Inspector(props: {
       <h3>Tokens</h3>
       <CallTokens {...props} />
       <h3>Parameters</h3>
-      {Object.keys(call.sampling).length ? (
+      {imported ? (
+        <p class="small soft">not known of an imported call</p>
+      ) : Object.keys(call.sampling).length ? (
         <Facts facts={Object.entries(call.sampling).map(([name, value]) => [name, textOf(value)])} />
       ) : (
         <p class="small soft">the engine's own</p>
@@ -76,7 +81,7 @@ function CallTokens({ node, colour, onColour }: {
   const sampled = node.call.completion_tokens > 0;
   const path = `/calls/${encodeURIComponent(node.call.id)}/tokens`;
   const { data, error } = useAsk<Answer>(sampled ? withQuery(path, { prompt: prompt ? 2000 : 0 }) : null, ["step"]);
-  if (!sampled) return <p class="small soft">Nothing was sampled.</p>;
+  if (!sampled) return <p class="small soft">{isImported(node.call) ? "It was imported as text." : "Nothing was sampled."}</p>;
   if (error) return <Refused error={error} />;
   if (!data) return <p class="small soft">…</p>;
   const why = data.choices[0]?.find((t) => !t.trained)?.masked;

@@ -4,6 +4,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { duration, number, percent } from "../format";
 import { isSystem, read, toolName } from "../messages";
+import { isImported } from "../names";
 import type { Call, Json, Message } from "../types";
 import { KIND_NAMES, type Node, pathTo } from "../tree";
 import { Long, Mark } from "./ui";
@@ -77,7 +78,7 @@ function Step(props: { node: Node; chosen: boolean; tools: boolean; onChoose: (i
         </button>
         {node.kind === "turn" ? null : <strong>{KIND_NAMES[node.kind]}</strong>}
         <span>{call.adapter ?? call.model}</span>
-        <span>{duration(call.seconds)}</span>
+        {isImported(call) ? <span>imported</span> : <span>{duration(call.seconds)}</span>}
         {outcomeOf(call)}
       </div>
       {props.tools ? <Tools tools={call.tools} /> : null}

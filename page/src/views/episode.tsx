@@ -8,7 +8,7 @@ import { readEpisode } from "../episode";
 import { duration, number, plural, signed, words } from "../format";
 import { useKeys } from "../keyboard";
 import { subscribe } from "../live";
-import { tagsOf, taskOf } from "../names";
+import { isMeasured, tagsOf, taskOf } from "../names";
 import { CallTree } from "../parts/calltree";
 import { Inspector } from "../parts/inspector";
 import type { Colour } from "../parts/tokens";
@@ -122,7 +122,7 @@ function Head({ detail: d }: { detail: EpisodeDetail }): JSX.Element {
         {d.advantage === null ? null : item(<>advantage <strong>{signed(d.advantage)}</strong></>)}
         {d.group ? item(<>group <a href={link("group", d.group)}>{d.group}</a></>) : null}
         {item(plural(d.calls, "call"))}
-        {item(<>began <Time at={d.started} />, {d.ended === null ? `open for ${duration(now - d.started)}` : `took ${duration(d.ended - d.started)}`}</>)}
+        {item(<>began <Time at={d.started} />, {d.ended === null ? `open for ${duration(now - d.started)}` : isMeasured(d) ? `took ${duration(d.ended - d.started)}` : "imported"}</>)}
         {tagsOf(d).map(([k, v]) => (
           <a class="tag" key={k} href={link("episodes", "", { tag: `${k}=${v}` })}>
             {k}={v}

@@ -9,7 +9,7 @@ import { FILTERS, type FilterName, fieldOf, type Filters, mistakes, toQuery } fr
 import { duration, number, plural, words } from "../format";
 import { step, useKeys } from "../keyboard";
 import { errorText, headline } from "../messages";
-import { tagsOf, taskOf } from "../names";
+import { isMeasured, tagsOf, taskOf } from "../names";
 import { type Column, VirtualTable } from "../parts/table";
 import { Facts, Field, Mark, Num, Refused, Stopped, Time } from "../parts/ui";
 import { change, link, parsePlace, type Place } from "../route";
@@ -31,8 +31,8 @@ const COLUMNS: Column<Episode>[] = [
   { name: "state", cell: (e) => words(e.state) },
   { name: "reward", num: true, cell: (e) => <Num value={e.reward} column /> },
   { name: "calls", num: true, cell: (e) => number(e.calls) },
-  { name: "tokens", num: true, cell: (e) => number(e.prompt_tokens + e.completion_tokens) },
-  { name: "took", num: true, cell: (e) => (e.ended === null ? "" : duration(e.ended - e.started)) },
+  { name: "tokens", num: true, cell: (e) => (isMeasured(e) ? number(e.prompt_tokens + e.completion_tokens) : "–") },
+  { name: "took", num: true, cell: (e) => (e.ended === null ? "" : isMeasured(e) ? duration(e.ended - e.started) : "–") },
   { name: "tags", wide: true, cell: (e) => tagsOf(e).map(([k, v]) => <span class="tag" key={k}>{k}={v}</span>) },
   { name: "started", num: true, cell: (e) => <Time at={e.started} /> },
 ];
@@ -269,7 +269,7 @@ function Preview({ episode: e }: { episode: Episode }): JSX.Element {
           ["adapter", e.adapter ? <a href={link("adapters", "", { adapter: e.adapter })}>{e.adapter}</a> : null],
           ["group", e.group ? <a href={link("group", e.group)}>{e.group}</a> : null],
           ["calls", plural(e.calls, "call")],
-          ["took", e.ended === null ? `open for ${duration(now - e.started)}` : duration(e.ended - e.started)],
+          ["took", e.ended === null ? `open for ${duration(now - e.started)}` : isMeasured(e) ? duration(e.ended - e.started) : "–"],
         ]}
       />
       {first ? (

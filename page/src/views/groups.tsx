@@ -28,7 +28,7 @@ export function GroupState({ group }: { group: GroupSummary }): JSX.Element {
 
 const COLUMNS: Column<GroupSummary>[] = [
   { name: "group", cell: (g) => <a href={link("group", g.id)} tabIndex={-1}>{g.id}</a> },
-  { name: "task", wide: true, whole: (g) => g.task, cell: (g) => g.task ?? (g.kind === "like" ? "alike runs" : "") },
+  { name: "task", whole: (g) => g.task, cell: (g) => g.task ?? (g.kind === "like" ? "alike runs" : "") },
   { name: "state", wide: true, cell: (g) => <GroupState group={g} /> },
   { name: "runs", num: true, cell: (g) => number(g.episodes) },
   { name: "rewarded", num: true, cell: (g) => number(g.rewarded) },

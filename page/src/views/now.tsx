@@ -148,12 +148,12 @@ function Next({ status }: { status: Status }): JSX.Element {
   const behind = status.judging.seconds_behind;
   return (
     <>
-      {blocking.length ? (
-        <p>
-          <Mark kind="bad"><Said text={blocking[0]?.text ?? ""} /></Mark>
-          {blocking[0]?.fix ? <span class="soft"> → <Said text={blocking[0].fix} /></span> : null}
+      {blocking.map((l) => (
+        <p key={l.stage + l.cause}>
+          <Mark kind="bad"><Said text={l.text} /></Mark>
+          {l.fix ? <span class="soft"> → <Said text={l.fix} /></span> : null}
         </p>
-      ) : null}
+      ))}
       {other.length || blocking.length ? null : <p>Nothing is in the way: steps come as groups fill.</p>}
       <ul class="small">
         {other.map((l) => (

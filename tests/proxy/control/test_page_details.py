@@ -185,8 +185,10 @@ async def test_a_long_table_ends_with_the_window(make_plane, tmp_path):
 async def test_one_long_name_does_not_take_the_columns_from_all_rows(make_plane, tmp_path):
     plane = await make_plane()
     for n in range(4):
-        text = "Book a flight to Oslo " + "and back " * 30
-        await plane.call(f"{'long-' * 24}{n}", task="x" * 120, tags={"task-text": text, "lang": "de"}, adapter="tiny@" + "9" * 90)
+        text = "Book a flight to Oslo" + " and back" * 30
+        await plane.call(
+            f"{'long-' * 24}{n}", task="x" * 120, tags={"task-text": text, "lang": "de"}, adapter="tiny@" + "9" * 90
+        )
     await plane.call("short")
     await plane.seen("short")
     right = "[...document.querySelectorAll('th')].find(t => t.textContent === {!r}).getBoundingClientRect().right"
@@ -198,7 +200,7 @@ async def test_one_long_name_does_not_take_the_columns_from_all_rows(make_plane,
             assert await page.js(right.format(column)) <= edge, f"{column} is in sight at {width} px"
         task = "document.querySelectorAll('tr[data-id*=long] td')[1]"
         assert (await page.js(f"{task}.innerText")).startswith("Book a flight to Oslo")
-        assert await page.js(f"{task}.title") == text.strip()
+        assert await page.js(f"{task}.title") == text
         assert await page.accessibility() == []
 
 
@@ -221,6 +223,24 @@ async def test_an_edit_is_of_the_call_that_it_was_written_at(make_plane, tmp_pat
         rows = (await plane.ask("GET", "/export", params={"format": "sft"}))[1].splitlines()
         messages = json.loads(rows[0])["messages"]
         assert messages[-1]["content"] == "A shorter report." and messages[-2]["content"].startswith("Summary so far")
+        assert page.errors == []
+
+
+async def test_no_figure_is_made_up_for_what_was_imported(make_plane, tmp_path):
+    plane = await make_plane()
+    said = [{"role": "user", "content": "Oslo, please"}, {"role": "assistant", "content": "Booked."}]
+    body = {"id": "elsewhere", "model": "gpt-4o", "messages": said, "at": plane.deps.now() - 60}
+    assert (await plane.ask("POST", "/import", body))[0] == 200
+    await plane.seen("elsewhere")
+    async with opened(plane, tmp_path, "#/episode/elsewhere") as (page, home):
+        await page.holds("times, tokens and parameters are not known")
+        shown = await page.js("document.querySelector('main').innerText")
+        assert "Booked." in shown
+        for made_up in ("0 ms", "1 ms", "0 tokens", "temperature"):
+            assert made_up not in shown
+        await page.go(home + "#/episodes")
+        await page.until(f"{ROWS} === 1")
+        assert " ms" not in await page.js("document.querySelector('tr[data-id]').innerText")
         assert page.errors == []
 
 
