@@ -24,8 +24,9 @@ class Edit(NamedTuple):
 
 
 def edits_of(calls: Sequence[CallRecord], rewards: Sequence[Reward], last: CallRecord | None) -> list[Edit]:
-    """The latest edit of each call, in the order of the calls. A score of the whole episode names the call of its edit in
-    ``meta.edited_call``. ``last``: the call that an edit of no call is of.
+    """The latest edit of each call, in the order of the calls. ``last``: the call that an edit of no call is of.
+
+    A score of the whole episode names the call of its edit in ``meta.edited_call``.
     """
     by_id = {c.id: c for c in calls}
     found: dict[str, Edit] = {}
