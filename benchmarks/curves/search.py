@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "examples"), str(Path(__file__).parent)]
+PACKAGES = ("", "examples", "benchmarks/curves", "sdk", "proxy", "judge", "trainer", "engine")
+sys.path[:0] = [str(ROOT / part) for part in PACKAGES]
 
 import torch
 from common.task import load_task
@@ -52,9 +53,15 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which it ends early")
+    parser.add_argument(
+        "--deadline", type=float, default=float("inf"), help="by the clock (UTC), in seconds since 1970"
+    )
     parser.add_argument("--groups", type=int, default=10, help="that end while a step runs; bounded by the trainer's")
     parser.add_argument("--size", type=int, default=8, help="runs of a group")
     parser.add_argument("--stale", type=int, default=0, help="versions that the sampling policy is behind")
+    parser.add_argument(
+        "--stumble", type=float, default=0.0, help="chance that a training reply does not end where it would"
+    )
     parser.add_argument("--informative", action="store_true", help="play on until so many groups have unequal rewards")
     parser.add_argument("--leave-out-cut", action="store_true", help="do not train on replies that were cut off")
     parser.add_argument("--held-out", type=int, default=256, help="items of a measurement")
@@ -67,7 +74,9 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         help="an option or a trainer's setting, from that step on",
     )
     parser.add_argument("--average", action="store_true", help="measure the mean of the last versions, too")
-    parser.add_argument("--agreement", action="store_true", help="measure the gradient's noise, too")
+    parser.add_argument(
+        "--agreement", type=int, default=0, help="batches by which the gradient's noise is measured, too"
+    )
     for name in SHORTCUTS:
         parser.add_argument(f"--{name.replace('_', '-')}", help=f"trainer.{name}")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")

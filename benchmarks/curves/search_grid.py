@@ -17,8 +17,8 @@ from typing import Any
 __all__ = ["lines_of", "run_all", "table"]
 
 SCRIPT = Path(__file__).with_name("search.py")
-SPARE = 20.0
-"""Seconds that a run has left for its last measurement."""
+SPARE = 10.0
+"""Seconds between the deadline of the runs and the end."""
 
 
 def lines_of(text: str, only: Sequence[str] = ()) -> list[str]:
@@ -41,7 +41,7 @@ def lines_of(text: str, only: Sequence[str] = ()) -> list[str]:
 def begin(line: str, out: Path, seconds: float) -> subprocess.Popen[bytes]:
     """Start the run of a line. What it prints goes into files of its name."""
     name, *words = shlex.split(line)
-    argv = [sys.executable, str(SCRIPT), *words, "--seconds", str(max(1.0, seconds - SPARE))]
+    argv = [sys.executable, str(SCRIPT), *words, "--deadline", str(time.time() + seconds - SPARE)]
     stem = out / f"{name}-{words[0]}-{words[2]}"
     with stem.with_suffix(".json").open("wb") as told, stem.with_suffix(".log").open("wb") as log:
         env = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}

@@ -118,12 +118,14 @@ class Search:
     def held_out(self, weights: dict[str, torch.Tensor] | None = None) -> float:
         """Mean reward of one episode of each held-out item, by the newest version or by these weights."""
         self.sampler.load(weights or self.versions[-1])
+        self.sampler.stumble = 0.0
         episodes, _ = self.play(self.held_items)
         return statistics.fmean(e.reward for e in episodes)
 
     def batch(self, groups: int) -> Batch:
         """So many groups of runs, by the version that is `--stale` steps old. With --informative, only such count."""
         self.sampler.load(self.versions[0])
+        self.sampler.stumble = self.args.stumble
         found = Batch([], [])
         while groups > 0:
             taken = list(itertools.islice(self.items, groups))
@@ -177,12 +179,14 @@ class Search:
         point |= {"equal": batch.equal, "cut_tokens": batch.cut_tokens / max(1, tokens)}
         return point | ({} if result.outcome == "step" else {"outcome": f"{result.outcome}: {result.reason}"})
 
-    def agreement(self) -> float | None:
-        """The cosine between the gradients of two batches of the same policy: 1 is no noise, 0 nothing but noise."""
-        gradients = [self.gradient(self.batch(self.wanted())) for _ in range(2)]
-        if any(g is None for g in gradients):
+    def agreement(self, batches: int) -> float | None:
+        """The mean cosine between the gradients of so many batches of one policy: 1 is no noise, 0 nothing but noise."""
+        found = [self.gradient(self.batch(self.wanted())) for _ in range(batches)]
+        kept = torch.stack([torch.nn.functional.normalize(g, dim=0) for g in found if g is not None])
+        if len(kept) < 2:
             return None
-        return float(torch.nn.functional.cosine_similarity(*gradients, dim=0))
+        cosines = kept @ kept.T
+        return float((cosines.sum() - cosines.trace()) / (len(kept) * (len(kept) - 1)))
 
     def gradient(self, batch: Batch) -> torch.Tensor | None:
         """All gradients in a row, before they are clipped; None where no group teaches anything."""
@@ -209,7 +213,9 @@ class Search:
         args, began = self.args, time.monotonic()
         curve: list[dict[str, Any]] = [{"step": 0, "held_out": self.held_out()}]
         expert = self.task.expert(self.held_items)
+        longest = 0.0
         for n in range(1, args.steps + 1):
+            start = time.time()
             self.change(n)
             point = {"step": n, **self.step()}
             if n % args.every == 0 or n == args.steps:
@@ -217,11 +223,12 @@ class Search:
                 if args.average:
                     point["held_out_average"] = self.held_out(self.average)
                 if args.agreement:
-                    point["agreement"] = self.agreement()
+                    point["agreement"] = self.agreement(args.agreement)
             curve.append(point)
             if args.verbose or "held_out" in point:
                 print(json.dumps(rounded(point)), file=sys.stderr, flush=True)
-            if time.monotonic() - began > args.seconds:
+            longest = max(longest, time.time() - start)
+            if time.monotonic() - began > args.seconds or time.time() + 2 * longest > args.deadline:
                 break
         if "held_out" not in curve[-1]:
             curve[-1]["held_out"] = self.held_out()

@@ -103,6 +103,8 @@ class PolicySampler:
     tokenizer: PreTrainedTokenizerFast
     device: torch.device
     tokens: int | None = None
+    stumble: float = 0.0
+    """Chance that another token is taken where a reply would end: what happens rarely, more often."""
     model: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -219,6 +221,9 @@ class PolicySampler:
         while True:
             logps = logits.log_softmax(-1)
             token = torch.multinomial(logps.exp(), 1)
+            if self.stumble:
+                slips = (token == self.end) & (torch.rand(token.shape, device=self.device) < self.stumble)
+                token = torch.where(slips, torch.randint_like(token, logps.shape[1]), token)
             tokens.append(token)
             chances.append(logps.gather(1, token))
             count += 1
