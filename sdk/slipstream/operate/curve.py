@@ -15,6 +15,24 @@ from slipstream.contract import Event
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+FIGURES = (
+    "advantage_std",
+    "episodes",
+    "grad_norm",
+    "groups",
+    "groups_dropped",
+    "guarded",
+    "kl_engine",
+    "kl_target",
+    "learning_rate_scale",
+    "logprob_gap",
+    "logprob_gap_max",
+    "reward",
+    "shortened",
+    "staleness",
+    "tokens",
+)
+"""What a step's event says that a plateau can be explained with."""
 FEW = 8
 """With fewer episodes than this, a version's own standard deviation says little: that of all versions stands for it."""
 
@@ -43,6 +61,8 @@ class StepPoint:
     at: float
     entropy: float | None
     kl: float | None
+    figures: dict[str, float] = field(default_factory=dict)
+    """Those of ``FIGURES`` that the step has."""
 
 
 @dataclass(slots=True)
@@ -92,6 +112,7 @@ def steps_of(events: Sequence[Event], began: float) -> list[StepPoint]:
             event.at - began,
             number(event.data.get("entropy")),
             number(event.data.get("kl")),
+            {name: value for name in FIGURES if (value := number(event.data.get(name))) is not None},
         )
         for event in events
         if event.kind == "step"

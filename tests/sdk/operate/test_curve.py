@@ -50,6 +50,19 @@ def test_only_steps_are_steps() -> None:
     assert steps_of(events, 1.0) == [StepPoint(0, 4.0, None, None)]
 
 
+def test_a_step_keeps_the_figures_that_explain_a_plateau() -> None:
+    data = {
+        "adapter": "inbox@3",
+        "kl": 0.002,
+        "staleness": 1.5,
+        "tokens": 800,
+        "groups_dropped": 2,
+        "parent": "inbox@2",
+    }
+    (step,) = steps_of([Event(at=5.0, kind="step", data=data)], 1.0)
+    assert step == StepPoint(3, 4.0, None, 0.002, {"groups_dropped": 2.0, "staleness": 1.5, "tokens": 800.0})
+
+
 @pytest.mark.parametrize("axis", ["version", "time"])
 @pytest.mark.parametrize("versions", [0, 1, 60])
 def test_the_plot_is_a_small_picture(tmp_path: Path, versions: int, axis: str) -> None:
