@@ -64,6 +64,8 @@ FIGURES = (
     "logprob_gap",
     "shortened",
 )
+SHOWN = 24
+"""Tokens of a reply that was cut off that the curve shows."""
 DIGITS = 4
 AVERAGE = 0.9
 """What the mean of the versions keeps of the older ones at each step: about the last ten count."""
@@ -76,8 +78,13 @@ class Batch:
     samples: list[Sample]
     rewards: list[list[float]]
     """Of each group."""
-    cut_tokens: int = 0
-    """Sampled tokens of replies that did not end by themselves."""
+    cut: list[Call] = field(default_factory=list)
+    """Those that did not end by themselves."""
+
+    @property
+    def cut_tokens(self) -> int:
+        """Sampled tokens of replies that did not end by themselves."""
+        return sum(len(call.reply) for call in self.cut)
 
     @property
     def equal(self) -> float:
@@ -138,7 +145,7 @@ class Search:
                 found.rewards.append(rewards)
                 for i in runs:
                     said = calls[i]
-                    found.cut_tokens += sum(len(c.reply) for c in said if c.cut)
+                    found.cut += [c for c in said if c.cut]
                     found.samples += self.samples(
                         f"g{made + g}", f"e{made * self.args.size + i}", said, rewards[i - runs[0]]
                     )
@@ -177,6 +184,8 @@ class Search:
         tokens = sum(len(s.completion_C) for s in batch.samples)
         point = {name: result.figures[name] for name in FIGURES if name in result.figures}
         point |= {"equal": batch.equal, "cut_tokens": batch.cut_tokens / max(1, tokens)}
+        if batch.cut:
+            point["cut_text"] = str(self.sampler.tokenizer.decode(batch.cut[0].reply[:SHOWN]))
         return point | ({} if result.outcome == "step" else {"outcome": f"{result.outcome}: {result.reason}"})
 
     def agreement(self, batches: int) -> float | None:

@@ -91,6 +91,7 @@ def test_cut_replies_can_be_left_out(tmp_path: Path) -> None:
     found = searched.batch(2)
     assert found.cut_tokens == sum(len(s.completion_C) for s in found.samples) > 0
     assert {s.reason for s in found.samples} == {"cut"}
+    assert searched.step()["cut_text"]
 
 
 def test_two_gradients_of_one_batch_agree(tmp_path: Path) -> None:
