@@ -100,7 +100,7 @@ function Login(): JSX.Element {
     tell("all");
   };
   return (
-    <form class="banner warn" onSubmit={use}>
+    <form class="banner warn" aria-label="API key" onSubmit={use}>
       <label>
         {key() ? "This API key is not known here. Another one: " : "This proxy asks for an API key: "}
         <input type="password" autocomplete="off" value={value} onInput={(e) => setValue(e.currentTarget.value)} />
@@ -127,10 +127,15 @@ function Keys({ close }: { close: () => void }): JSX.Element {
           ))}
         </tbody>
       </table>
-      <p>
+      <p class="row">
         <button type="button" onClick={() => dialog.current?.close()}>
           Close
         </button>
+        {key() ? (
+          <button type="button" onClick={() => (setKey(""), location.reload())}>
+            Forget this tab's API key
+          </button>
+        ) : null}
       </p>
     </dialog>
   );

@@ -8,6 +8,7 @@ import { episodePath } from "../episode";
 import { FILTERS, type FilterName, fieldOf, type Filters, mistakes, toQuery } from "../filters";
 import { duration, number, plural, words } from "../format";
 import { step, useKeys } from "../keyboard";
+import { useMay } from "../may";
 import { errorText, headline } from "../messages";
 import { isMeasured, tagsOf, taskOf } from "../names";
 import { type Column, VirtualTable } from "../parts/table";
@@ -71,6 +72,7 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
   });
   const total = Object.entries(status?.episodes ?? {}).reduce((n, [s, c]) => n + (s === "deleted" ? 0 : c), 0);
   const filtered = Object.keys(filters).length > 0;
+  const all = useMay("viewer");
   return (
     <>
       <h1>Episodes</h1>
@@ -80,7 +82,7 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
       <div class="row small soft">
         <span role="status" class="count">
           {ok && !pages.error
-            ? `${number(rows.length)}${pages.more ? " loaded, more below" : ""}${filtered ? " that match" : ` of ${number(Math.max(total, rows.length))}`}`
+            ? `${number(rows.length)}${pages.more ? " loaded, more below" : ""}${filtered ? " that match" : all ? ` of ${number(Math.max(total, rows.length))}` : " made with your key"}`
             : "nothing is shown until the filter is right"}
         </span>
         {filtered ? (
@@ -96,7 +98,7 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
         <Export query={query} disabled={!ok || !rows.length} />
       </div>
       <Stopped why={pages.stopped} again={pages.loadMore} />
-      {rows.length || pages.loading ? null : <Nothing filtered={filtered} ok={ok && !pages.error} />}
+      {rows.length || pages.loading ? null : <Nothing filtered={filtered} ok={ok && !pages.error} others={all ? 0 : total} />}
       <div class="split preview" hidden={!rows.length && !(ok && pages.loading)}>
         <VirtualTable
           label="Episodes"
@@ -107,7 +109,7 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
           onChoose={(e) => setChosen(idOf(e))}
           onEnd={pages.more && !pages.stalled && !pages.stopped ? pages.loadMore : undefined}
           busy={pages.loading}
-          total={filtered ? undefined : total}
+          total={filtered || !all ? undefined : total}
         />
         <aside class="pane" aria-label="Preview">
           {row ? <Preview episode={row} /> : <p class="soft small">Choose a row (click, or j and k) to see what it is about.</p>}
@@ -117,8 +119,15 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
   );
 }
 
-function Nothing({ filtered, ok }: { filtered: boolean; ok: boolean }): JSX.Element | null {
+/** `others`: episodes of other keys, which this one does not see. */
+function Nothing({ filtered, ok, others }: { filtered: boolean; ok: boolean; others: number }): JSX.Element | null {
   if (!ok) return null;
+  if (others && !filtered)
+    return (
+      <div class="empty">
+        <p>None of the {plural(others, "episode")} came with your key. To see them all takes a key with the scope viewer.</p>
+      </div>
+    );
   return (
     <div class="empty">
       <p>{filtered ? "No episode fits these filters." : <>No episode yet. <a href={link("now")}>Now</a> shows the line to paste into your agent.</>}</p>

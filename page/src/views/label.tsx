@@ -49,7 +49,7 @@ export function Label({ place }: { place: Place }): JSX.Element {
         {data && data.looked_at > data.cases.length
           ? `The first ${number(queue.length)} of the newest ${number(data.looked_at)} episodes without a label`
           : data ? `${plural(queue.length, "episode")} in the queue` : "…"}
-        , those first of which a label tells most; {number(data?.labelled ?? 0)} are labelled{done.size ? `, ${number(done.size)} labelled since you came` : ""}. j and k go through them.
+        , those first of which a label tells most; {number(data?.labelled ?? 0)} labelled so far{done.size ? `, ${number(done.size)} since you came` : ""}. j and k go through them.
       </p>
       {wanted ? (
         <div class="split preview">
