@@ -29,7 +29,7 @@ export function Judge({ status }: { status: Status | null }): JSX.Element {
       )}
       <h2>Queue</h2>
       <div class="cards">
-        <Card name="groups to judge" value={number(judging.backlog.groups)} note={<>no judge scored them; <a href={link("groups", "", { state: "waiting_reward" })}>those without any reward</a></>} />
+        <Card name="groups to judge" value={number(judging.backlog.groups)} note={<>no judge scored them; <a href={link("groups", "", { state: "waiting_reward" })}>those that wait for rewards</a></>} />
         <Card name="the oldest waits for" value={duration(judging.backlog.oldest_seconds)} />
         <Card name="behind by" value={duration(judging.seconds_behind)} note="queue over the judges' rate" />
         <Card name="parked" value={number(judging.backlog.parked)} note="it failed too often on these" kind={judging.backlog.parked ? "bad" : undefined} />
