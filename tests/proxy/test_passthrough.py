@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import aiohttp
+import pytest
 from aiohttp import web
 from tests.support.dataplane import ASK, post, read_request
 
@@ -114,6 +115,37 @@ async def test_an_engine_that_says_nothing_is_not_asked_twice(start, fake, serve
 
     proxy = await start(engine={"urls": [await serve(silent)]}, proxy={"upstream_timeout": 0.2})
     assert (await post(proxy.url, {"model": "tiny", "input": "x"}, path="/v1/embeddings"))[0] == 504
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/files/f1", "/v1/embeddings"])
+async def test_a_chunk_whose_extension_has_no_end_is_given_up(start, serve, path):
+    """The engine is never silent, and no byte of the body comes."""
+    gone = asyncio.Event()
+
+    async def endless(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n1;a=")
+        try:
+            while True:
+                writer.write(b"x" * 100)
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        except OSError:
+            gone.set()
+
+    proxy = await start(
+        engine={"urls": [await serve(endless)]}, proxy={"upstream_timeout": 0.5}, models={"gpt-*": {"base": "tiny"}}
+    )
+    method, body = ("POST", {"model": "gpt-4o", "input": "x"}) if path == "/v1/embeddings" else ("GET", None)
+    async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+        async with session.request(method, proxy.url + path, json=body) as reply:
+            if path == "/v1/files/f1":  # it goes on as it comes, so that only its end can say so
+                assert reply.status == 200
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    await reply.read()
+            else:
+                assert reply.status in (503, 504) and b"the model's server" in await reply.read()
+        await gone.wait()
 
 
 async def test_an_engine_whose_calls_hung_gets_one_relayed_post_at_a_time(start, fake):

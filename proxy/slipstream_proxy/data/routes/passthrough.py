@@ -16,7 +16,7 @@ from slipstream_proxy.data.routes.body import body_parts, read_body
 from slipstream_proxy.data.routes.form import find_model
 from slipstream_proxy.data.wire import upstream
 from slipstream_proxy.data.wire.errors import RequestRefused
-from slipstream_proxy.data.wire.replies import WholeReply, end_to_end, first_fields, hand_on
+from slipstream_proxy.data.wire.replies import WholeReply, end_to_end, first_fields, hand_on, parts_of
 from slipstream_proxy.data.wire.request import forwardable
 from slipstream_proxy.dialects.base import dumps, loads
 
@@ -146,14 +146,14 @@ class Passthrough:
             data, names = await self._mapped(request)
             reply = await self._ask_any(request, prefix.path, data)
             async with reply:
-                return await _relay(request, reply, names)
+                return await _relay(request, reply, names, self._config.proxy.upstream_timeout)
         finally:
             self._admission.leave(key)
 
     async def pass_preflight(self, request: web.BaseRequest, prefix: Prefix) -> web.StreamResponse:
         """A browser asks, without a key, whether a page may send something: the engine knows which pages may."""
         async with await self._ask_any(request, prefix.path, None) as reply:
-            return await _relay(request, reply, None)
+            return await _relay(request, reply, None, self._config.proxy.upstream_timeout)
 
     async def _ask_any(self, request: web.BaseRequest, path: str, data: Data) -> aiohttp.ClientResponse:
         """The first engine that answers, and knows what is asked for; a body that is streamed goes to one only."""
@@ -214,7 +214,7 @@ class Passthrough:
         self._admission.enter(key)
         try:
             async with await self._ask_any(request, "/v1/models", None) as reply:
-                body = await _whole(reply)
+                body = await _whole(reply, self._config.proxy.upstream_timeout)
                 headers = end_to_end(reply.headers)
                 if reply.status != 200:
                     return WholeReply(status=reply.status, headers=headers, body=body)
@@ -233,27 +233,29 @@ class Passthrough:
         return WholeReply(status=200, headers=headers, body=dumps(read))
 
 
-async def _relay(request: web.BaseRequest, reply: aiohttp.ClientResponse, names: Names | None) -> web.StreamResponse:
+async def _relay(
+    request: web.BaseRequest, reply: aiohttp.ClientResponse, names: Names | None, timeout: float
+) -> web.StreamResponse:
     headers = end_to_end(reply.headers)
     if not 200 <= reply.status < 600:
         raise RequestRefused(502, f"the model's server answers with the status {reply.status}", retry_after=1.0)
     if names is not None or (reply.content_length is not None and reply.content_length <= _WHOLE):
         try:
-            body = await _whole(reply)
+            body = await _whole(reply, timeout)
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
             status = 504 if isinstance(e, TimeoutError) else 502
             raise RequestRefused(status, f"the model's server broke off: {type(e).__name__}", retry_after=1.0) from e
         if names is not None:
             body = _renamed(body, *names, everywhere=reply.status >= 400)
         return WholeReply(status=reply.status, headers=headers, body=body)
-    return await hand_on(request, reply)
+    return await hand_on(request, reply, timeout)
 
 
-async def _whole(reply: aiohttp.ClientResponse) -> bytes:
+async def _whole(reply: aiohttp.ClientResponse, timeout: float) -> bytes:
     """The body. Raises ``RequestRefused`` (502) where it is larger than a captured call's may be."""
     parts: list[bytes] = []
     size = 0
-    async for part in reply.content.iter_any():
+    async for part in parts_of(reply, timeout):
         size += len(part)
         if size > upstream.MAX_REPLY:
             message = f"the model's server answers with more than {upstream.MAX_REPLY} bytes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from multidict import CIMultiDict
 from slipstream_proxy.data.wire.http1 import HOP_BY_HOP
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     import aiohttp
 
@@ -52,15 +53,30 @@ def end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
     )
 
 
-async def hand_on(request: web.BaseRequest, reply: aiohttp.ClientResponse) -> web.StreamResponse:
-    """Each part of the body when it arrives."""
+async def parts_of(reply: aiohttp.ClientResponse, timeout: float | None) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises ``TimeoutError`` where none of it comes for so many seconds.
+
+    aiohttp's own time-out begins anew with each byte, and a chunk's extension may be endless.
+    """
+    while True:
+        async with asyncio.timeout(timeout):
+            part = await reply.content.readany()
+        if not part:
+            return
+        yield part
+
+
+async def hand_on(
+    request: web.BaseRequest, reply: aiohttp.ClientResponse, timeout: float | None = None
+) -> web.StreamResponse:
+    """Each part of the body when it arrives. Raises as ``parts_of`` does: then the client's body is cut off."""
     response = StreamedReply(status=reply.status, headers=end_to_end(reply.headers))
     if request.version >= (1, 1):
         response.enable_chunked_encoding()
     else:
         response.force_close()
     await response.prepare(request)
-    async for data in reply.content.iter_any():
+    async for data in parts_of(reply, timeout):
         await response.write(data)
     await response.write_eof()
     return response
