@@ -56,6 +56,33 @@ def test_else_the_stores_clock_decides_as_far_as_it_is_exact(count, rng):
     assert arrive(stamps, linear=False) == [str(n) for n in range(count)]
 
 
+@given(st.randoms(use_true_random=False), st.integers(2, 9), st.sampled_from([0.4, 1e6]))
+def test_a_run_with_branches_has_its_order_while_the_clocks_are_right(rng, count, wrong):
+    """Each proxy stores its own calls in order, at its own pace. With wrong clocks each machine's own order still holds."""
+    machine, ticks = {n: rng.choice("ab") for n in range(count)}, {m: rng.uniform(0, 1e6) for m in "ab"}
+    off = {m: rng.uniform(-wrong, wrong) for m in "ab"}
+    before = {n: rng.choice([None, *range(n)]) for n in range(count)}
+
+    def earlier(n: int) -> list[int]:
+        base = before[n]
+        return [] if base is None else [base, *earlier(base)]
+
+    queues = {m: [n for n in range(count) if machine[n] == m] for m in "ab"}
+    found: list[Stamp] = []
+    while any(queues.values()):
+        n = queues[rng.choice([m for m in "ab" if queues[m]])].pop(0)
+        here = [int(s.call) for s in found]
+        base = next((str(b) for b in earlier(n) if b in here), None)
+        later = {str(h) for h in here if n in earlier(h)}
+        stamp = Stamp(str(n), machine[n], ticks[machine[n]] + n, NOW + n + off[machine[n]])
+        found.insert(place(found, stamp, base, later.intersection), stamp)
+    order = [int(s.call) for s in found]
+    assert wrong > 1 or order == sorted(order)
+    for m in "ab":
+        own = [n for n in order if machine[n] == m]
+        assert own == sorted(own)
+
+
 def test_machines_that_do_not_say_which_they_are_are_told_apart_by_the_stores_clock():
     assert arrive([Stamp("1", "-", 5.0, 2.0), Stamp("0", "-", 9.0, 1.0)], linear=False) == ["0", "1"]
 
