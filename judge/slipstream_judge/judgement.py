@@ -59,10 +59,10 @@ class Judgement:
 
 async def fetch(client: AsyncClient, group: str, judge: JudgeConfig, name: str) -> Judgement:
     """Raises ``ConfigError`` where the group is unknown, ``ApiError``."""
-    found = await client.sql(f"SELECT id FROM episodes WHERE group_id = '{group}' ORDER BY started, id")  # checked
+    found = await client.sql(f"SELECT id, key FROM episodes WHERE group_id = '{group}' ORDER BY started, id")  # checked
     if not found.rows:
         raise ConfigError(f"no episode is in a group {group}: `slipstream episodes` shows each episode's group")
-    episodes = [await client.episode(str(row[0])) for row in found.rows]
+    episodes = [await client.episode(str(episode), of_key=str(key)) for episode, key in found.rows]
     scores = {e.id: _latest(e, name) for e in episodes}
     task = episodes[0].task
     runs = [_run(e.id, scores[e.id]) for e in episodes]

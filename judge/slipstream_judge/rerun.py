@@ -51,7 +51,7 @@ async def _listed(client: AsyncClient, since: float, task: str | None) -> list[l
 async def _fetched(client: AsyncClient, episodes: Sequence[Episode], number: int) -> Group:
     found = []
     for e in episodes:
-        detail = await client.episode(e.id)
+        detail = await client.episode(e.id, of_key=e.key)
         plain = Episode.model_validate({k: getattr(detail, k) for k in Episode.model_fields})
         found.append(GroupEpisode(episode=plain, calls=detail.call_list, rewards=detail.rewards))
     first = episodes[0]
@@ -88,7 +88,7 @@ class Rerun:
             group = await _fetched(self.client, episodes, number)
             outcome = await self._scored(group)
             for score in outcome:
-                await self._store(score)
+                await self._store(score, episodes[0].key)
             self.scored += len(outcome)
         except (JudgeFailed, ApiError) as e:
             self.failed += 1
@@ -103,12 +103,12 @@ class Rerun:
             except OverBudget as e:
                 await asyncio.sleep(min(e.seconds, 60.0))
 
-    async def _store(self, score: Score) -> None:
+    async def _store(self, score: Score, of_key: str) -> None:
         meta = score.meta | {"values": [*score.values], "rerun": self.id}
         key = f"rerun-{self.id}-{score.name}-{score.episode}"[:200]
         given = score.model_dump(include={"name", "value", "source"})
         reward = RewardIn(**given, reason=score.reason or None, key=key, meta=meta)
-        await self.client.add_reward(score.episode, reward)
+        await self.client.add_reward(score.episode, reward, of_key=of_key)
 
 
 async def rerun(

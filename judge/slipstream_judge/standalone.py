@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import pstdev
 from typing import NamedTuple, TypeAlias
 
@@ -63,6 +64,8 @@ async def ruler_score(
     """
     base = {"judge": {"model": model, "rubric": rubric, "votes": votes} | settings}
     judge = load_config(env={}, base=base).judge
+    if judge.function is not None:
+        raise ConfigError("judge.function: ruler_score asks the model; call your function yourself")
     metrics = JudgeMetrics()
     ruler = Ruler(judge, Llm(judge, Budget(judge, metrics), metrics), metrics)
     scorer = GroupJudge(judge, ruler, Rubrics(judge), VoteCache(None, metrics), metrics)
@@ -75,7 +78,8 @@ async def ruler_score(
 def _group(runs: Sequence[Messages], tools: Sequence[Mapping[str, object]]) -> Group:
     episodes = []
     for n, messages in enumerate(runs):
-        if isinstance(messages, str | Mapping) or not all(isinstance(m, Mapping) for m in messages):
+        usable = isinstance(messages, Iterable) and not isinstance(messages, str | Mapping)
+        if not usable or not all(isinstance(m, Mapping) for m in messages):
             fix = "give each run as [{'role': …, 'content': …}, …]"
             raise ConfigError(f"runs[{n}] is no list of messages: {fix}")
         call = {"messages": [dict(m) for m in messages], "tools": [dict(t) for t in tools]}
@@ -84,5 +88,9 @@ def _group(runs: Sequence[Messages], tools: Sequence[Mapping[str, object]]) -> G
 
 
 def ruler_score_sync(runs: Sequence[Messages], model: str, **settings: object) -> list[RulerScore]:
-    """``ruler_score`` for code without an event loop."""
-    return run_loop(ruler_score(runs, model, **settings))  # type: ignore[arg-type]
+    """``ruler_score`` for code without an event loop. Raises ``ConfigError`` where one runs, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return run_loop(ruler_score(runs, model, **settings))  # type: ignore[arg-type]
+    raise ConfigError("an event loop runs here already: use `await ruler_score(…)`")

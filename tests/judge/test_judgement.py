@@ -44,6 +44,15 @@ def test_a_judgement_as_text(judged, capsys):
     assert "because 1" in text and "rubric has changed" not in text and "DATA-BEGIN" not in text
 
 
+def test_another_keys_episode_of_the_same_id_is_not_shown(judged, capsys):
+    own = judged.episodes.pop("e1")
+    other = {**own, "key": "k2", "group": "g2", "rewards": [r | {"value": 0.111} for r in own["rewards"]]}
+    judged.episodes |= {f"{own['key']}/e1": own, "e1": other}
+    assert main(JudgeConfig(), judged.url, None, "g1") == 0
+    text = capsys.readouterr().out
+    assert "0.900  e1" in text and "0.111" not in text
+
+
 def test_with_its_prompt_under_another_rubric(judged, capsys):
     main(JudgeConfig(rubric="Be kind."), judged.url, None, "g1", prompt=True)
     text = capsys.readouterr().out

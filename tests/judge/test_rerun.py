@@ -60,6 +60,21 @@ async def test_stored_episodes_are_scored_anew_as_new_rows(ruled, stored):
     assert len({r["key"] for _, r in stored.rewards}) == 6
 
 
+async def test_two_keys_episodes_of_one_id_are_scored_each_by_its_own_calls(ruled, stored):
+    for key, quality in (("k1", 0.1), ("k2", 0.8)):
+        made = episode("same", run(quality, id="same"), None)
+        detail = EpisodeDetail.model_validate(
+            made.episode.model_dump() | {"call_list": [c.model_dump() for c in made.calls], "key": key}
+        )
+        detail.state = EpisodeState.DONE
+        stored.episodes[f"{key}/same"] = json.loads(detail.model_dump_json())
+    stored.episodes["same"] = stored.episodes["k2/same"]  # the newest, for who names no key
+    found = await again(ruled, stored)
+    assert found["failed"] == 0
+    values = {(k, e): r["value"] for k, (e, r) in zip(stored.scored_keys, stored.rewards, strict=True)}
+    assert (values["k1", "same"], values["k2", "same"]) == (0.1, 0.8)
+
+
 async def test_each_run_adds_rows_and_reads_no_cache(ruled, stored):
     await again(ruled, stored)
     await again(ruled, stored)

@@ -42,6 +42,13 @@ async def test_mistakes_are_named(ruled):
         await ruler_score(RUNS, MODEL, votez=3)
     with pytest.raises(ConfigError, match=r"runs\[1\]"):
         await ruler_score([RUNS[0], "text"], MODEL, api_base=ruled.url)  # type: ignore[list-item]
+    for wrong in (None, 3, [object()]):
+        with pytest.raises(ConfigError, match=r"runs\[0\]"):
+            await ruler_score([wrong], MODEL, api_base=ruled.url)  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="function"):
+        await ruler_score(RUNS, MODEL, function="os:getcwd")
+    with pytest.raises(ConfigError, match="await ruler_score"):
+        ruler_score_sync(RUNS, MODEL)
     ruled.always = "prose"
     with pytest.raises(JudgeFailed):
         await ruler_score(RUNS, MODEL, api_base=ruled.url)

@@ -59,6 +59,7 @@ class FakeControl:
     reports: list[Json] = field(default_factory=list)
     cache: Json = field(default_factory=dict)
     rewards: list[tuple[str, Json]] = field(default_factory=list)
+    scored_keys: list[str | None] = field(default_factory=list)
     episodes: dict[str, Json] = field(default_factory=dict)
     queries: list[dict[str, str]] = field(default_factory=list)
 
@@ -201,14 +202,17 @@ class FakeControl:
     async def sql(self, request: web.Request) -> web.Response:
         """The episodes of the group that the query names."""
         group = (await request.json())["query"].split("'")[1]
-        rows = [[e["id"]] for e in self.episodes.values() if e.get("group") == group]
-        return web.json_response({"columns": ["id"], "rows": rows, "truncated": False})
+        rows = [[e["id"], e["key"]] for e in self.episodes.values() if e.get("group") == group]
+        return web.json_response({"columns": ["id", "key"], "rows": rows, "truncated": False})
 
     async def episode(self, request: web.Request) -> web.Response:
-        return web.json_response(self.episodes[request.match_info["id"]])
+        """An id that several keys have is kept as ``key/id``."""
+        name = request.match_info["id"]
+        return web.json_response(self.episodes.get(f"{request.query.get('key')}/{name}") or self.episodes[name])
 
     async def reward(self, request: web.Request) -> web.Response:
         self.rewards.append((request.match_info["id"], await request.json()))
+        self.scored_keys.append(request.query.get("key"))
         return web.json_response({"stored": True, "known": True})
 
     # the trainer's work

@@ -82,15 +82,26 @@ def episodes(**filters: Any) -> Ask[c.EpisodePage]:
 
 
 def episode_page(
-    id: str, *, tokens: bool = False, form: c.Form = "auto", calls_from: int = 0, calls: int | None = None
+    id: str,
+    *,
+    tokens: bool = False,
+    form: c.Form = "auto",
+    calls_from: int = 0,
+    calls: int | None = None,
+    of_key: str | None = None,
 ) -> Ask[c.EpisodeDetail]:
-    """An episode with a page of its calls, in the form asked for. ``next_call`` says where the next page begins."""
-    params = {"tokens": int(tokens), "form": form, "calls_from": calls_from, "calls": calls}
+    """An episode with a page of its calls, in the form asked for. ``next_call`` says where the next page begins.
+
+    ``of_key``: the key that made it, because several may use one id.
+    """
+    params = {"tokens": int(tokens), "form": form, "calls_from": calls_from, "calls": calls, "key": of_key}
     return Ask("GET", f"/episodes/{part(id)}", model(c.EpisodeDetail), params=query(params))
 
 
-def add_reward(episode: str, reward: c.RewardIn) -> Ask[c.RewardAck]:
-    return Ask("POST", f"/episodes/{part(episode)}/rewards", model(c.RewardAck), reward)
+def add_reward(episode: str, reward: c.RewardIn, *, of_key: str | None = None) -> Ask[c.RewardAck]:
+    """``of_key``: the key that made the episode, where it is another one's."""
+    where = f"/episodes/{part(episode)}/rewards"
+    return Ask("POST", where, model(c.RewardAck), reward, params=query({"key": of_key}))
 
 
 def done(episode: str) -> Ask[None]:

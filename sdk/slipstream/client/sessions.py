@@ -161,11 +161,12 @@ class Client(Methods, SyncSession):
                 return
             filters["cursor"] = page.next
 
-    def episode(self, id: str, *, tokens: bool = False) -> c.EpisodeDetail:
-        """An episode with all its calls, each whole."""
-        found = self.episode_page(id, tokens=tokens, form="deltas")
+    def episode(self, id: str, *, tokens: bool = False, of_key: str | None = None) -> c.EpisodeDetail:
+        """An episode with all its calls, each whole. ``of_key``: the key that made it; None: the newest of this id."""
+        found = self.episode_page(id, tokens=tokens, form="deltas", of_key=of_key)
         while found.next_call is not None:
-            more = self.episode_page(id, tokens=tokens, form="deltas", calls_from=found.next_call)
+            first = found.next_call
+            more = self.episode_page(id, tokens=tokens, form="deltas", calls_from=first, of_key=of_key)
             found = joined(found, more)
         return whole_episode(found)
 
@@ -200,11 +201,12 @@ class AsyncClient(Methods, AsyncSession):
                 return
             filters["cursor"] = page.next
 
-    async def episode(self, id: str, *, tokens: bool = False) -> c.EpisodeDetail:
-        """An episode with all its calls, each whole."""
-        found = await self.episode_page(id, tokens=tokens, form="deltas")
+    async def episode(self, id: str, *, tokens: bool = False, of_key: str | None = None) -> c.EpisodeDetail:
+        """An episode with all its calls, each whole. ``of_key``: the key that made it; None: the newest of this id."""
+        found = await self.episode_page(id, tokens=tokens, form="deltas", of_key=of_key)
         while found.next_call is not None:
-            more = await self.episode_page(id, tokens=tokens, form="deltas", calls_from=found.next_call)
+            first = found.next_call
+            more = await self.episode_page(id, tokens=tokens, form="deltas", calls_from=first, of_key=of_key)
             found = joined(found, more)
         return whole_episode(found)
 
