@@ -7,6 +7,7 @@ import duckdb
 import psycopg
 from tests.support.plane import until
 
+from slipstream.backoff import rest
 from slipstream_proxy.control import ingest
 from slipstream_proxy.control.ids import new_id
 from slipstream_proxy.control.ingest import of_a_record
@@ -160,15 +161,15 @@ async def test_at_rest_the_files_are_looked_at_and_not_read(plane, monkeypatch):
 
 async def test_a_call_after_a_long_rest_is_found_at_the_next_look(plane, monkeypatch):
     """Counted in looks and in the pauses between them, so that it says the same on a busy machine."""
-    ingester, real, pauses, found = plane.deps.ingester, ingest.rest, [], []
+    ingester, pauses, found = plane.deps.ingester, [], []
 
-    async def rest(seconds, wake):
+    async def counted(seconds, wake):
         if wake is ingester._wake:
             pauses.append(seconds)
-        return await real(seconds, wake)
+        return await rest(seconds, wake)
 
     read = ingester._read
-    monkeypatch.setattr(ingest, "rest", rest)
+    monkeypatch.setattr(ingest, "rest", counted)
     monkeypatch.setattr(ingester, "_read", lambda: found.append(len(pauses)) or read())
     await until(lambda: pauses.count(ingest.SELDOM) > 3)
     assert pauses == sorted(pauses), "less and less often"
