@@ -8,6 +8,9 @@ from collections.abc import Iterator
 import pytest
 from tests.fuzz.whole_way import COMPARE_EVERY, WholeWay
 
+from slipstream_proxy.data.wire import connection
+from slipstream_proxy.data.wire import request as request_head
+
 GOOD = b'{"model":"tiny","messages":[{"role":"user","content":"a"}],"stream":%s}'
 
 
@@ -59,3 +62,30 @@ def test_a_difference_is_found(way, monkeypatch):
     monkeypatch.setattr(way, "talk", lambda parts, patience, said=iter(range(99)): ([b"200"], [b"%d" % next(said)], []))
     with pytest.raises(AssertionError):
         way.send([request(GOOD % b"false")])
+
+
+def test_a_request_that_one_way_alone_refuses_is_found(way, monkeypatch):
+    bare = request(GOOD % b"false").replace(b"localhost\r\n", b"localhost\n")
+    way.inputs = 0
+    way.send([bare])
+    read = request_head.parse_fields
+    monkeypatch.setattr(
+        connection, "parse_fields", lambda text: read(text.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"))
+    )
+    way.inputs = 0
+    with pytest.raises(AssertionError):
+        way.send([bare])
+
+
+@pytest.mark.parametrize("line", [b"User-Agent: a\r\nUser-Agent: b", b"Server: a\r\nX: y\r\nServer: b"])
+def test_what_aiohttp_alone_refuses_is_no_difference(way, line):
+    way.inputs = 0
+    way.send([request(GOOD % b"true").replace(b"Host:", line + b"\r\nHost:")])
+    way.read_records()
+
+
+def test_bytes_behind_a_request_that_closes_are_no_difference(way):
+    one = request(GOOD % b"true")
+    way.inputs = 0
+    way.send([one, one.replace(b"Host:", b"Connection: close\r\nHost:") + one])
+    way.read_records()

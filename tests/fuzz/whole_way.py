@@ -29,8 +29,24 @@ COMPARE_EVERY = 8
 """Inputs of which one goes both ways: that takes several times as long."""
 READ_EVERY = 64
 """Inputs after which the records are read."""
+REPEATED = re.compile(rb"(?is)\n(content-(?:location|range|type)|etag|max-forwards|server|user-agent):.*\n\1:")
+"""Lines that aiohttp refuses to read twice. The fast way relays both, as the engine reads them."""
 Said = tuple[list[bytes], list[bytes], list[dict[str, str]]]
 """Statuses of the replies; bodies and heads of what the engine got."""
+
+
+def alike(fast: Said, slow: Said, given: bytes) -> bool:
+    """Whether they differ no more than aiohttp does with how it is fed.
+
+    It forgets what it read before a malformed request in the same read, and what stands before bytes behind a request
+    that closes. Only the fast way hands it several requests in one read.
+    """
+    refused = [said[0][-1:] == [b"400"] for said in (fast, slow)]
+    closed_early = given.lower().count(b"close") > 1  # the last request closes, too
+    if all(refused) or (refused[0] and closed_early) or (refused[1] and REPEATED.search(given)):
+        (_, fast_raw, fast_heads), (_, slow_raw, slow_heads) = fast, slow
+        return all(a == b for a, b in (*zip(fast_raw, slow_raw), *zip(fast_heads, slow_heads)))
+    return False
 
 
 class WholeWay:
@@ -84,13 +100,7 @@ class WholeWay:
             slow = self.talk(parts, patience)
         finally:
             connection._LINE = line
-        if b"400" in (*fast[0][-1:], *slow[0][-1:]):
-            # aiohttp forgets what it read before a malformed request in the same read
-            (_, fast_raw, fast_heads), (_, slow_raw, slow_heads) = fast, slow
-            return all(a == b for a, b in zip(fast_raw, slow_raw)) and all(
-                a == b for a, b in zip(fast_heads, slow_heads)
-            )
-        return fast == slow
+        return fast == slow or alike(fast, slow, b"".join(parts))
 
     def talk(self, parts: list[bytes], patience: float) -> Said:
         engine = self.engine

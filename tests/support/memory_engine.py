@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from tests.support.fake_engine import FakeEngine
 from tests.support.memory import MemoryLoop, MemoryTransport
 
+_START = re.compile(rb"[A-Z]+ [^\r\n]+ HTTP/1\.1\r\n")
 MOST = 4096
 """Answers that are kept."""
 
@@ -55,7 +57,8 @@ class MemoryEngine:
     def data_received(self, data: bytes) -> None:
         self.buffer += data
         head, end, rest = self.buffer.partition(b"\r\n\r\n")
-        at = head.lower().find(b"\r\ncontent-length:")
+        # what does not begin as a request is a part of a chunked body
+        at = head.lower().find(b"\r\ncontent-length:") if _START.match(head) else -1
         if not end or (at >= 0 and len(rest) < int(head[at + 17 :].split(b"\r\n", 1)[0])):
             return
         whole, self.buffer = self.buffer, b""
