@@ -1,7 +1,7 @@
 # ruff: noqa: E402 - the path comes first
 """Lighthouse's scores of each view, with the data of a day: python benchmarks/page/lighthouse.py [--mobile] [--only now]
 
-Needs Chromium, npm, and the network once, for the package ``lighthouse``. Four minutes. Exits with 1 if a view has less than
+Needs Chromium, npm, and the network once, for the package ``lighthouse``. Five minutes. Exits with 1 if a view has less than
 95 for performance or 100 for accessibility. ``--mobile``: a slow phone instead of a desk. The last line is one JSON object.
 """
 
