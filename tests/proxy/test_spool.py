@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import subprocess
+import sys
 
 import pytest
 
@@ -142,3 +144,59 @@ async def test_a_head_that_is_no_json_is_lost_and_said(tmp_path):
     assert not await spool.put(Kind.CALL, {"x": object()})
     assert lost == [1]
     await spool.close()
+
+
+FULL = """
+import asyncio, sys, threading
+from pathlib import Path
+from slipstream_proxy.control.spool_reader import backlog, gather
+from slipstream_proxy.records import Kind
+from slipstream_proxy.segments import list_segments, read_segment
+from slipstream_proxy.spool import SpoolWriter
+
+folder, over, looks = Path(sys.argv[1]), threading.Event(), []
+
+def look():
+    while not over.is_set():
+        try:
+            looks.append(len(gather(folder, {}, 10_000, 2**30, lambda *_: None)) + backlog(folder, {})[0])
+        except FileNotFoundError:
+            continue
+
+async def main():
+    readers = [threading.Thread(target=look) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    writer = SpoolWriter(folder, "data0", durability="process", segment_bytes=2**17)
+    kept = {}
+    for n in range(3000):
+        if await writer.put(Kind.CALL, {"n": n}, b"q" * (n * 7919 % 20000)):
+            kept[n] = writer.segment
+        elif n % 5 == 0:  # somebody makes room: an ingested segment goes
+            number, path = list_segments(folder)["data0"][0]
+            if number != writer.segment:
+                path.unlink()
+                kept = {n: s for n, s in kept.items() if s != number}
+    await writer.close()
+    over.set()
+    for reader in readers:
+        reader.join()
+    there = [f.head["n"] for _, path in list_segments(folder)["data0"] for f in read_segment(path)]
+    assert there == list(kept), (len(there), len(kept))
+    print(writer.lost > 10, len(looks) > 10)
+
+asyncio.run(main())
+"""
+
+
+def test_a_full_tmpfs_ends_neither_writer_nor_reader(tmp_path):
+    """Kernel and all: records that do not fit are given up and cut off while two threads read the segments."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
+    if os.geteuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no right to mount a tmpfs")
+    try:
+        command = [sys.executable, "-c", FULL, tmp_path]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)
+    assert (done.returncode, done.stdout.split()) == (0, ["True", "True"]), done.stderr

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from slipstream_proxy.control.adapters.validation import BadAdapter, base_shapes, check_folder, check_shapes, split_name
+from slipstream_proxy.control.adapters import validation
+from slipstream_proxy.control.adapters.validation import (
+    WEIGHTS,
+    BadAdapter,
+    base_shapes,
+    check_finite,
+    check_folder,
+    check_shapes,
+    safetensors_header,
+    split_name,
+)
 
 NAME = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
 
@@ -75,3 +85,24 @@ def test_names(name: str) -> None:
     with pytest.raises(BadAdapter):
         split_name(name)
     assert split_name("my-model@12") == ("my-model", 12)
+
+
+def test_weights_are_looked_at_to_their_last_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces; and a file that somebody cuts off meanwhile is refused."""
+    monkeypatch.setattr(validation, "_PIECE", 64)
+    path = tmp_path / WEIGHTS
+    for wrong in (0, 31, 32, 999, None):
+        values = np.ones(1000, np.float16)
+        if wrong is not None:
+            values[wrong] = np.inf
+        save_file({"a": values, "b": np.ones(3, np.int32), "c": np.ones(0, np.float32)}, path)
+        tensors = safetensors_header(path)
+        if wrong is None:
+            check_finite(path, tensors)
+            continue
+        with pytest.raises(BadAdapter, match="infinity"):
+            check_finite(path, tensors)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 500)
+    with pytest.raises(BadAdapter, match="cut off"):
+        check_finite(path, tensors)
