@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from slipstream_proxy.json_types import JsonObject
 
 log = logging.getLogger(__name__)
 LOAD_TIMEOUT = 120.0
+MOST_READ = 16 * 2**20
+"""Bytes of an engine's answer to the control plane's own questions."""
 PLUGIN_PATH = "/slipstream"
 PACKED_VERSION = 1
 """``slipstream_vllm.packing.VERSION`` that the dialects read."""
@@ -111,10 +114,15 @@ class EnginePool:
             async with self.session.request(
                 method, url, json=body, timeout=aiohttp.ClientTimeout(total=timeout)
             ) as response:
-                text = await response.text(errors="replace")
+                data = b""
+                async for part in response.content.iter_any():
+                    data += part
+                    if len(data) > MOST_READ:
+                        raise EngineAway(f"{url}: it answers with more than {MOST_READ} bytes")
+                text = data.decode("utf-8", "replace")
                 try:
-                    read = await response.json(content_type=None) if text.strip() else None
-                except ValueError:
+                    read = json.loads(text) if text.strip() else None
+                except (ValueError, RecursionError):
                     read = None
                 return response.status, read, text
         except (aiohttp.ClientError, TimeoutError, OSError) as e:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 import pytest
 from tests.support.adapters import write_adapter
 from tests.support.fake_engine import LoraEngine
@@ -18,6 +21,24 @@ async def engines(engine):
     await made.start()
     yield made
     await made.stop()
+
+
+async def test_an_answer_without_end_is_not_kept(engines):
+    async def endless(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+        with contextlib.suppress(OSError):
+            while True:
+                writer.write(b" " * 2**20)
+                await writer.drain()
+
+    server = await asyncio.start_server(endless, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/models"
+    try:
+        with pytest.raises(EngineAway, match="more than"):
+            await engines.ask("GET", url)
+    finally:
+        server.close()
 
 
 def at(engines: EnginePool) -> EngineReplica:
