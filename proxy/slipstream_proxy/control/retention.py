@@ -65,12 +65,14 @@ class Sweeper:
         oldest = time.strftime("%Y-%m-%d", time.gmtime(now - settings.keep_days * 86400))
         dropped = [day for day in await deps.ask(deps.store.archive.days) if day < oldest]
         for day in dropped:
+            archive = deps.store.archive
             if settings.archive:
                 folder = Path(settings.archive).expanduser()
                 folder.mkdir(parents=True, exist_ok=True)
-                await deps.ask(deps.store.archive.write, day, folder)
-            rows = await deps.ask(deps.store.archive.drop, day)
-            if not rows:  # its first call is just being stored
+                rows = await deps.ask(archive.retire, day, folder)
+            else:
+                rows = await deps.ask(archive.drop, day)
+            if not rows:  # calls of that day are just being stored
                 continue
             event = Event(kind="retention", at=time.time(), data={"day": day, "calls": rows})
             await deps.mutations.keep("event", event.model_dump(mode="json"))

@@ -53,6 +53,8 @@ SCHEMA = pa.schema(
 )
 """JSON (messages, tools, reply, sampling, tags) is text."""
 JSON = ("sampling", "messages", "tools", "reply")
+TRIES = 3
+"""Of archiving one day, while calls of it come."""
 
 
 def forget_archived(path: Path, names: Collection[Name]) -> int:
@@ -78,11 +80,27 @@ class CallArchive:
         """Days with calls, ``YYYY-MM-DD``, oldest first."""
         return self.calls.days.all()
 
-    def drop(self, day: str) -> int:
+    def drop(self, day: str, archived: int | None = None) -> int:
         """Drop a day's calls, text and tokens; episodes and rewards stay. → Calls dropped."""
-        count = self.calls.days.drop(day)
+        count = self.calls.days.drop(day, archived)
         self.calls.known.clear()
         return count
+
+    def retire(self, day: str, folder: Path) -> int:
+        """Archive a day and drop it. → Calls dropped; 0 if calls came meanwhile each time: ask again later."""
+        for _ in range(TRIES):
+            archived = self._count(day)
+            if not archived or self.write(day, folder) is None:
+                return 0
+            if dropped := self.drop(day, archived):
+                return dropped
+        return 0
+
+    def _count(self, day: str) -> int:
+        if day not in self.days():
+            return 0
+        with self.db.read() as tx:
+            return int(tx.all(f"SELECT count(*) FROM {schema.table_of(day)}")[0][0])
 
     def write(self, day: str, folder: Path, batch: int = 200) -> Path | None:
         """Write ``folder/calls-YYYY-MM-DD.parquet`` (by rename, so that it is whole or not there).

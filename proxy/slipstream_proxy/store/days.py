@@ -48,14 +48,21 @@ class DayTables:
         self._days |= known | set(missing)
         self.db.settle()
 
-    def drop(self, day: str) -> int:
-        """Drop a day's calls, text and tokens. → Calls dropped."""
+    def drop(self, day: str, archived: int | None = None) -> int:
+        """Drop a day's calls, text and tokens. → Calls dropped.
+
+        ``archived``: how many there must be; with another number nothing is dropped.
+        """
         with self.db.write() as tx:
             days = {d for (d,) in tx.all("SELECT day FROM t_days")}
             if day not in days:
                 return 0
             table = schema.table_of(day)
+            if self.db.shared:
+                tx.run(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
             ((count,),) = tx.all(f"SELECT count(*) FROM {table}")
+            if archived is not None and count != archived:
+                return 0
             self._views(tx, days - {day})
             tx.run(f"DROP TABLE {table}")
             tx.run("DELETE FROM t_days WHERE day = ?", (day,))

@@ -41,6 +41,25 @@ def test_calls_that_come_after_their_day_was_archived_are_put_to_it(store, tmp_p
     assert pq.read_table(path).num_rows == 3
 
 
+def test_no_call_is_dropped_that_came_while_its_day_was_archived(store, tmp_path, monkeypatch):
+    store.ingest([call("a"), call("b")], {})
+    (day,) = store.archive.days()
+    write, late = store.archive.write, ["c", "d", "e", "f"]
+
+    def slowly(*args):
+        path = write(*args)
+        if late:
+            store.ingest([call(late.pop(0), at=NOW)], {})
+        return path
+
+    monkeypatch.setattr(store.archive, "write", slowly)
+    assert store.archive.retire(day, tmp_path / "cold") == 0 and store.archive.days() == [day], "another time"
+    assert store.archive.retire(day, tmp_path / "cold") == 6
+    (path,) = (tmp_path / "cold").iterdir()
+    assert [r["episode"] for r in pq.read_table(path).to_pylist()] == ["a", "b", "c", "d", "e", "f"]
+    assert store.archive.retire(day, tmp_path / "cold") == 0
+
+
 def test_an_archive_forgets_too(store, tmp_path):
     store.ingest([call("a"), call("b"), call("a", key="k2")], {})
     path = store.archive.write(store.archive.days()[0], tmp_path / "cold")
