@@ -89,3 +89,8 @@ def test_bytes_behind_a_request_that_closes_are_no_difference(way):
     way.inputs = 0
     way.send([one, one.replace(b"Host:", b"Connection: close\r\nHost:") + one])
     way.read_records()
+
+
+def test_a_length_beyond_64_bits_is_refused_on_both_ways(way):
+    way.inputs = 0
+    way.send([request(GOOD % b"true").replace(b"Length: ", b"Length: 184467440737095516")])
