@@ -85,9 +85,13 @@ def _blank(path: Path, limit: int | None, wanted: Collection[Name]) -> int:
         fd = os.open(path, os.O_WRONLY)
         try:
             for at, start, spaces in found:
-                os.lseek(fd, at, os.SEEK_SET)
-                for piece in (start, *_spaces(spaces)):
-                    os.write(fd, piece)
+                # The usual frame goes in one write: a kill between two would leave one that ends its segment.
+                with_start = min(spaces, _PIECE)
+                os.pwrite(fd, start + b" " * with_start, at)
+                at += len(start) + with_start
+                for piece in _spaces(spaces - with_start):
+                    os.pwrite(fd, piece, at)
+                    at += len(piece)
             os.fdatasync(fd)
         finally:
             os.close(fd)
