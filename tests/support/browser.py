@@ -21,6 +21,10 @@ CHROMIUM = next(
 )
 
 
+class Navigated(AssertionError):
+    """The page was opened anew before it had answered."""
+
+
 class Page:
     """``errors``: what went wrong in the page: exceptions, console errors, refused requests, violations of its content security policy."""
 
@@ -48,6 +52,8 @@ class Page:
         await self._socket.send_json({"id": number, "method": method, "params": params})
         async with asyncio.timeout(60):
             read = await future
+        if "navigated" in read.get("error", {}).get("message", ""):
+            raise Navigated(read)
         assert "error" not in read, read
         return dict(read["result"])
 
@@ -59,9 +65,11 @@ class Page:
 
     async def until(self, expression: str, seconds: float = 30.0) -> Any:
         async with asyncio.timeout(seconds):
-            while not (value := await self.js(expression)):
+            while True:
+                with contextlib.suppress(Navigated):
+                    if value := await self.js(expression):
+                        return value
                 await asyncio.sleep(0.05)
-        return value
 
     async def go(self, url: str) -> None:
         """Opens ``url`` anew, also where only its fragment differs."""
