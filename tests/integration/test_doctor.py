@@ -9,7 +9,7 @@ import pytest
 from tests.support import MODEL
 
 from slipstream.config import load_config
-from slipstream.operate.doctor_engine import _distance, check_engine
+from slipstream.operate.doctor_engine import COLD, SMALL, _distance, check_engine
 
 pytestmark = pytest.mark.engine
 
@@ -32,11 +32,11 @@ def test_a_healthy_engine(engine, tmp_path: Path) -> None:
 def test_the_distance_of_two_tokens_follows_the_temperature(engine) -> None:
     asked = {
         "model": "inbox",
-        "messages": [{"role": "user", "content": "hi"}],
+        "messages": [{"role": "user", "content": "hello"}],
         "logprobs": True,
         "top_logprobs": 2,
         "max_tokens": 1,
     }
     with httpx.Client(base_url=engine.url, timeout=60.0, trust_env=False) as http:
-        whole, half = (_distance(http, {**asked, "temperature": t}) for t in (1.0, 0.5))
-    assert whole and half == pytest.approx(2 * whole, rel=0.1)
+        warm, cold = (_distance(http, {**asked, "temperature": t}) for t in (1.0, COLD))
+    assert warm and warm > SMALL and cold == pytest.approx(4 * warm, abs=0.3)

@@ -22,8 +22,10 @@ PROBE_RANK = 4096
 """Above what any vLLM takes (512): it refuses such an adapter, and says what it would take."""
 OLDEST = (0, 11)
 """The first vLLM with ``return_token_ids`` on chat completions."""
-SMALL = 0.01
-"""A distance of log-probabilities that rounding may change."""
+COLD = 0.25
+"""A temperature that makes distances of log-probabilities four times as large."""
+SMALL = 0.2
+"""A distance too near to what rounding changes."""
 
 
 def check_engine(url: str, config: Config) -> Iterator[Finding]:
@@ -169,11 +171,11 @@ def check_capture(http: httpx.Client, model: str) -> Iterator[Finding]:
 
 
 def check_temperature(http: httpx.Client, body: Mapping[str, object]) -> Iterator[Finding]:
-    """Half the temperature doubles the distance between the two likeliest tokens, if log-probabilities are those after
-    temperature. Says nothing where the engine shows no such two.
+    """The distance between the two likeliest tokens grows as the temperature falls, if log-probabilities are those
+    after temperature. Says nothing where the engine shows no such two.
     """
-    whole, half = (_distance(http, {**body, "temperature": t, "max_tokens": 1, "top_logprobs": 2}) for t in (1.0, 0.5))
-    if whole is not None and half is not None and whole > SMALL and half < 1.5 * whole:
+    warm, cold = (_distance(http, {**body, "temperature": t, "max_tokens": 1, "top_logprobs": 2}) for t in (1.0, COLD))
+    if warm is not None and cold is not None and warm > SMALL and cold < 2 * warm:
         yield fail(
             "the engine's log-probabilities are those before temperature, and not those that it samples by",
             "start it with --logprobs-mode processed_logprobs",
