@@ -19,7 +19,10 @@ from slipstream_judge.prompt import Mode, build
 from slipstream_judge.rubric import Rubrics, rubric_hash
 from slipstream_judge.transcript import Transcript, common_prefix, read
 
-SHARED = ("model", "function", "prompt", "rubric", "mode", "tokens", "cost", "latency", "calls", "parts", "cached")
+SHARED = (
+    *("model", "function", "prompt", "rubric", "mode", "compared_with"),
+    *("tokens", "cost", "latency", "calls", "parts", "cached"),
+)
 """What all runs of a judgement share of a score's ``meta``."""
 
 
@@ -67,8 +70,11 @@ async def fetch(client: AsyncClient, group: str, judge: JudgeConfig, name: str) 
     task = episodes[0].task
     runs = [_run(e.id, scores[e.id]) for e in episodes]
     meta = next((s.meta for s in scores.values() if s is not None), {})
-    mode: Mode = "alike" if meta.get("mode") == "alike" else "group" if len(episodes) > 1 else "absolute"
-    summary = _summary([read(e.call_list) for e in episodes], judge, task, mode)
+    modes: dict[JsonValue, Mode] = {"alike": "alike", "window": "window"}
+    mode = modes.get(meta.get("mode"), "group" if len(episodes) > 1 else "absolute")
+    count = meta.get("compared_with")
+    earlier = count if isinstance(count, int) else 0
+    summary = _summary([read(e.call_list) for e in episodes], judge, task, mode, earlier)
     return Judgement(group, task, runs, summary, {k: meta[k] for k in SHARED if k in meta})
 
 
@@ -83,12 +89,15 @@ def _run(episode: str, score: Reward | None) -> JudgedRun:
     return JudgedRun(episode, score.value, votes, spread, score.reason or "", same_as)
 
 
-def _summary(transcripts: Sequence[Transcript], judge: JudgeConfig, task: str | None, mode: Mode) -> PromptSummary:
+def _summary(
+    transcripts: Sequence[Transcript], judge: JudgeConfig, task: str | None, mode: Mode, earlier: int
+) -> PromptSummary:
+    """``earlier``: runs that a single one was compared with. They are not stored with the judgement."""
     distinct = list({t.digest: t for t in transcripts}.values())
     shown = force(distinct, judge.context)
     rubric = Rubrics(judge).of(task)
     ids = [f"e{n + 1}" for n in range(len(distinct))]
-    prompt = build(shown, ids, rubric, mode if len(distinct) > 1 else "absolute")
+    prompt = build(shown, ids, rubric, mode if len(distinct) > 1 or mode == "window" else "absolute", earlier=earlier)
     return PromptSummary(
         distinct_runs=len(distinct),
         shared_steps=common_prefix(distinct),

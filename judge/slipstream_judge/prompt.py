@@ -104,19 +104,26 @@ def schema_of(ids: Sequence[str]) -> dict[str, Any]:
 
 
 def build(
-    shown: Shown, ids: Sequence[str], rubric: str, mode: Mode, known: Mapping[str, float] | None = None
+    shown: Shown,
+    ids: Sequence[str],
+    rubric: str,
+    mode: Mode,
+    known: Mapping[str, float] | None = None,
+    *,
+    earlier: int = 0,
 ) -> JudgePrompt:
     """``ids``: of ``shown.episodes``, in their order.
 
-    ``known``: scores of those that have one already (mode window).
+    ``known``: scores of those that have one already (mode window). ``earlier``: how many they were, to show a prompt
+    again for which they are not at hand.
     """
     known = known or {}
     asked = [i for i in ids if i not in known]
     nonce = secrets.token_hex(8)
     while any(nonce in text for text in (shown.shared, *shown.episodes)):
         nonce = secrets.token_hex(8)
-    scores = ", ".join(f"{i} = {score:.2f}" for i, score in known.items())
-    task = TASKS[mode].format(n=len(ids), m=len(known), new=asked[0] if asked else "", known=scores)
+    scores = ", ".join(f"{i} = {score:.2f}" for i, score in known.items()) or "(not shown here)"
+    task = TASKS[mode].format(n=len(ids), m=len(known) or earlier, new=asked[0] if asked else "", known=scores)
     block = [f"DATA-BEGIN-{nonce}"]
     if shown.shared:
         block.append(f"SHARED-BEGINNING-{nonce}\n{shown.shared}")

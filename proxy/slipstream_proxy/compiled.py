@@ -48,13 +48,23 @@ _HOT = {
     "data/wire": ("connection", "errors", "http1", "receiver", "request", "server_state", "sink", "upstream"),
     "dialects": (
         *("base", "chat", "chat_events", "completions", "messages", "messages_back", "messages_chat", "openai"),
-        *("call_reader", "token_arrays", "responses", "responses_back", "responses_chat", "sampling", "through_chat"),
+        *(
+            "call_reader",
+            "large_replies",
+            "token_arrays",
+            "responses",
+            "responses_back",
+            "responses_chat",
+            "sampling",
+            "through_chat",
+        ),
     ),
 }
 MODULES = (
     *(f"{folder}/{name}.py" for folder, names in _HOT.items() for name in names),
     "assignment.py",
     "keys.py",
+    "parse_weight.py",
     "segments.py",
     "spool.py",
 )

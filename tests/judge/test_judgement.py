@@ -44,6 +44,18 @@ def test_a_judgement_as_text(judged, capsys):
     assert "because 1" in text and "rubric has changed" not in text and "DATA-BEGIN" not in text
 
 
+def test_a_single_run_that_was_compared_with_earlier_ones(judged, capsys):
+    for name in ("e1", "e2"):
+        del judged.episodes[name]
+    for reward in judged.episodes["e0"]["rewards"]:
+        reward["meta"] = {**META, "mode": "window", "compared_with": 7}
+    main(JudgeConfig(), judged.url, None, "g1", prompt=True)
+    text = capsys.readouterr().out
+    assert "mode window, compared_with 7" in text
+    assert "one new run, e1, and 7 earlier runs" in text and "already: (not shown here)" in text
+    assert "The record holds one run." not in text
+
+
 def test_another_keys_episode_of_the_same_id_is_not_shown(judged, capsys):
     own = judged.episodes.pop("e1")
     other = {**own, "key": "k2", "group": "g2", "rewards": [r | {"value": 0.111} for r in own["rewards"]]}

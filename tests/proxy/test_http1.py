@@ -38,6 +38,19 @@ def test_chunked_body(parts, cuts, trailers, rest, extension):
     assert b"".join(got) == b"".join(parts) and body.done
 
 
+@pytest.mark.parametrize("line", [b"1;" + b"x" * 1000, b"1" + b" " * 1000])
+@pytest.mark.parametrize("size", [7, 1500, 10**6])
+def test_chunk_extensions_have_a_limit(line, size):
+    def feed(count):
+        text, body = (line + b"\r\na\r\n") * count, ChunkedBody()
+        for at in range(0, len(text), size):
+            body.feed(text[at : at + size])
+
+    feed(16)
+    with pytest.raises(RemoteProtocolError, match="chunk extensions"):
+        feed(17)
+
+
 @settings(max_examples=500, deadline=None)
 @given(
     st.lists(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from tests.support.prometheus import samples
 
+from slipstream_proxy.data.call.reply import EngineReply
 from slipstream_proxy.data.observe.metrics import ADAPTERS, TAG_NAMES, TAG_VALUES, WorkerMetrics, gather, read_parts
 
 
@@ -30,6 +31,13 @@ class Run:
     tags: dict[str, str] = field(default_factory=dict)
 
 
+def in_parts(count: int) -> EngineReply:
+    reply = EngineReply()
+    for _ in range(count):
+        reply.add(b"x")
+    return reply
+
+
 @dataclass
 class Ended:
     """Of a call what its metrics are made of."""
@@ -43,7 +51,7 @@ class Ended:
     first: float | None = 101.0
     replied: float = 105.0
     stream: bool = True
-    parts: list[bytes] = field(default_factory=lambda: [b"x"] * 9)
+    reply: EngineReply = field(default_factory=lambda: in_parts(9))
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.dataplane import ASK, post
+from tests.support.dataplane import ASK, post, read_request
 
-from slipstream_proxy.data.call.payload import body_hash
+from slipstream_proxy.data.call.payload import body_hash, read_payload
 
 
 @given(st.binary(max_size=50), st.binary(max_size=50))
@@ -37,3 +37,30 @@ async def test_the_default_model_is_not_named_to_the_engine(start, fake):
     await post(proxy.url, {"messages": ASK["messages"]})
     await post(proxy.url, {**ASK, "metadata": {"slipstream_episode": "e", "mine": 1}})
     assert "model" not in fake.seen[0][0] and fake.seen[1][0]["metadata"] == {"mine": 1}
+
+
+BOMB = b'{"model":"tiny","messages":[' + b"{}," * (2**25 // 3 - 20) + b"{}]}"
+
+
+def test_a_bomb_is_not_read():
+    assert len(BOMB) <= 2**25 and read_payload(BOMB) is None
+    assert read_payload(b'{"a":"' + b"lorem, ipsum " * 200_000 + b'"}') is not None
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"])
+async def test_a_body_too_heavy_to_be_read_goes_as_it_came(start, serve, path):
+    """Of the largest body, that would be a gigabyte of objects, and seconds in which the worker serves nobody."""
+    body = b'{"model":"tiny","messages":[' + b"{}," * 400_000 + b"{}]}"
+    got = []
+
+    async def engine(reader, writer):
+        request = await read_request(reader)
+        got.append(request.partition(b"\r\n\r\n")[2])
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\n{}")
+
+    proxy = await start(engine={"urls": [await serve(engine)]})
+    status, _, _ = await post(proxy.url, body, path=path)
+    assert (status, got) == (400, [body])
+    if path != "/v1/embeddings":
+        (frame,) = await proxy.record(1)
+        assert frame.request == body and frame.head["note"] == "too heavy a request"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from tests.support.dataplane import ASK, post, read_request
 
@@ -37,10 +39,26 @@ def test_the_end_of_a_stream():
 
 def test_the_body_is_joined_once():
     reply = EngineReply()
-    reply.parts = [b"a" * 100]
-    assert reply.body() is reply.parts[0]
-    reply.parts.append(b"b")
-    assert reply.body() == b"a" * 100 + b"b"
+    assert (reply.body(), reply.count) == (b"", 0)
+    part = b"a" * 100
+    reply.add(part)
+    assert reply.body() is part
+    reply.add(b"b")
+    reply.add(b"c")
+    assert reply.body() == b"a" * 100 + b"bc" and reply.count == 3
+    assert reply.body() is reply.body()
+
+
+def test_a_large_body_is_held_once():
+    part = b"x" * 2**18
+    reply = EngineReply()
+    tracemalloc.start()
+    for _ in range(256):
+        reply.add(bytes(bytearray(part)))
+    body = reply.body()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(body) == 2**26 and peak < 1.3 * 2**26
 
 
 ERROR = b'data: {"error": {"message": "engine died", "type": "InternalServerError", "code": 500}}\n\ndata: [DONE]\n\n'

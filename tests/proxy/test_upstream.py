@@ -193,6 +193,29 @@ async def test_a_reply_without_end_is_cut_off(start, serve, monkeypatch, head):
     assert status == 502 and b"larger than" in body and not proxy.plane.services.in_flight
 
 
+@pytest.mark.parametrize("kind", [b"application/json", b"text/event-stream"])
+async def test_chunks_that_are_all_extension_are_cut_off(start, serve, kind):
+    """Four kilobytes for each byte of the reply: it would be long until the reply is too long."""
+
+    async def wordy(reader, writer):
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: " + kind + b"\r\ntransfer-encoding: chunked\r\n\r\n")
+        while True:
+            writer.write(b"1;" + b"x" * 4000 + b"\r\n \r\n")
+            await writer.drain()
+
+    proxy = await start(engine={"urls": [await serve(wordy)]})
+    async with asyncio.timeout(20):
+        try:
+            status, _, body = await post(proxy.url, {**ASK, "stream": kind != b"application/json"})
+            assert status == 502 and b"chunk extensions" in body
+        except aiohttp.ClientPayloadError:
+            assert kind == b"text/event-stream"
+    (frame,) = await proxy.record(1)
+    assert frame.head["outcome"] == "error" and len(frame.reply) < 10
+    assert not proxy.plane.services.in_flight and any("error" in str(key) for key in proxy.plane.metrics.calls)
+
+
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/models"])
 @pytest.mark.parametrize("head", [b"content-length: 99999999", b"transfer-encoding: chunked"])
 async def test_a_relayed_reply_without_end_is_not_kept(start, serve, monkeypatch, path, head):

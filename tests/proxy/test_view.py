@@ -29,7 +29,7 @@ async def test_it_says_how_the_call_was(start, fake):
     assert isinstance(call, CallView)
     assert (call.model, call.adapter, call.episode.id, call.episode.task) == ("gpt-4o", "tiny", "e1", "t")
     assert call.split == "train" and call.tries == 1 and call.upstream == fake.url and not call.stream
-    assert call.started <= call.forwarded <= call.first <= call.replied and b"".join(call.parts)
+    assert call.started <= call.forwarded <= call.first <= call.replied and call.reply.body()
     (frame,) = await proxy.record(1)
     assert frame.head["id"] == call.id and frame.head["body_hash"] == call.body_hash
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from slipstream.backoff import Backoff, rest
 from slipstream_proxy.control.erasure import blank
-from slipstream_proxy.control.large_records import FOLDER, LargeRecords, too_large
+from slipstream_proxy.control.large_records import FOLDER, LargeRecords
 from slipstream_proxy.control.spool_reader import Item, Read, backlog, gather, parse, stand_of, textless
 from slipstream_proxy.control.threads import end, in_thread
-from slipstream_proxy.records import Kind, Mutation
+from slipstream_proxy.records import Mutation
 from slipstream_proxy.segments import list_segments
 from slipstream_proxy.store.driver import is_store_fault
 from slipstream_proxy.store.rows import eid_of
@@ -208,7 +208,7 @@ class Ingester:
         items: list[Item] = []
         for read in reads:
             positions[read.writer] = read.position
-            if too_large(read.frame):
+            if read.too_large():
                 self._keep_large(read)
             try:
                 item, whole = parse(read)
@@ -225,7 +225,7 @@ class Ingester:
         head = read.frame.head
         with self.store.db.read() as tx:
             known = self.store.episodes.load(tx, [eid_of(str(head.get("key")), str(head.get("episode")))])
-        if read.frame.kind is Kind.CALL and not any(ep.state == "deleted" for ep in known.values()):
+        if not any(ep.state == "deleted" for ep in known.values()):
             path = self.large.keep(read.frame)
             log.warning("call %s takes too much memory to be parsed: its raw record is in %s", head["id"], path)
 

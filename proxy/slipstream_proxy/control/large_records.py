@@ -15,6 +15,8 @@ import orjson
 
 from slipstream.files import sync
 from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.parse_weight import parse_weight
+from slipstream_proxy.records import Kind
 from slipstream_proxy.segments import Frame
 from slipstream_proxy.store.values import Name
 
@@ -24,17 +26,15 @@ MOST = 640 * 2**20
 """Bytes that parsing one record may take, as estimated."""
 _USUAL = 2**20
 """Bytes of a record of which none takes so much."""
-_ASCII, _WIDE = 3, 18
-"""What a byte of text takes until it is stored; and in a text with one character beyond ASCII, in which each takes four
-bytes.
-"""
-_BRACKET, _COMMA = 200, 32
-"""Bytes that an object or a list takes in Python, and a value in one."""
+_ASCII = 3
+"""What a byte of a stream's text takes until it is stored."""
 _PIECE = 2**20
 
 
 def too_large(frame: Frame) -> bool:
     """Whether parsing this record would take more memory than the control plane has for it."""
+    if frame.kind is not Kind.CALL:
+        return False
     if frame.place is not None:
         return True
     request, reply = frame.request, frame.reply
@@ -43,21 +43,14 @@ def too_large(frame: Frame) -> bool:
     # a stream is parsed event by event
     parts = max(reply.split(b"\n\n"), key=len) if frame.head.get("stream") else reply
     texts = _ASCII * (len(reply) - len(parts))
-    return texts + _weight(parts) + _weight(request) > MOST
+    return texts + parse_weight(parts) + parse_weight(request) > MOST
 
 
 def where_kept(frame: Frame) -> str:
     """What the store says in place of the call's text."""
-    size = len(frame.request) + len(frame.reply)
-    if frame.place is not None:
-        size = frame.place.request + frame.place.reply
+    place = frame.place
+    size = len(frame.request) + len(frame.reply) if place is None else place.request + place.reply
     return f"too large to be parsed ({size} bytes): its raw record lies in the data_dir's {FOLDER}/{frame.head['id']}"
-
-
-def _weight(body: bytes) -> int:
-    text = _WIDE if b"\\u" in body or not body.isascii() else _ASCII
-    brackets = body.count(b"{") + body.count(b"[")
-    return text * len(body) + _BRACKET * brackets + _COMMA * body.count(b",")
 
 
 class LargeRecords:

@@ -38,6 +38,14 @@ class Read:
     order: float
     """The same, but never less for what one machine wrote later: the wall clock may have been set meanwhile."""
     frame: Frame
+    large: bool | None = None
+    """Whether it takes too much memory to be parsed; None: nobody has looked."""
+
+    def too_large(self) -> bool:
+        """Looks once: that reads all of a record of some size."""
+        if self.large is None:
+            self.large = too_large(self.frame)
+        return self.large
 
 
 class Steady:
@@ -144,7 +152,7 @@ def parse(read: Read) -> tuple[Item, bool]:
         h = frame.head
         return Mutation(str(h["id"]), str(h["op"]), float(h["at"]), dict(h["data"])), True
     head = CallHead(**{k: v for k, v in frame.head.items() if k in _HEAD_FIELDS})
-    if too_large(frame):
+    if read.too_large():
         return RecordedCall(head, Parsed([], [], {}, [], [], REASON, where_kept(frame))), False
     try:
         parsed = BY_NAME[head.dialect].parse(frame.request, frame.reply, head)

@@ -281,8 +281,8 @@ def null_logprobs(text: bytes) -> bytes | None:
     parts: list[bytes] = []
     start = 0
     while at >= 0:
-        end = _next(text, after, at)
-        if end < 0 or text[end - 1] != 0x7D:
+        end = logprobs_end(text, after, at)
+        if end < 0:
             return None
         parts += (text[start : at + len(key) - 1], b"null")
         start = end
@@ -290,6 +290,12 @@ def null_logprobs(text: bytes) -> bytes | None:
         at = -1 if text.rfind(key, end) < 0 else text.find(key, end)
     parts.append(text[start:])
     return b"".join(parts)
+
+
+def logprobs_end(text: bytes, after: bytes, at: int) -> int:
+    """Where the object behind the key at ``at`` ends; -1: not where vLLM ends it, before ``after``."""
+    end = _next(text, after, at)
+    return -1 if end < 0 or text[end - 1] != 0x7D else end
 
 
 def _next(text: bytes, after: bytes, at: int) -> int:

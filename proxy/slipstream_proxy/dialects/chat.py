@@ -24,10 +24,12 @@ from slipstream_proxy.dialects.base import (
     stream_objects,
 )
 from slipstream_proxy.dialects.call_reader import Read, parsed
+from slipstream_proxy.dialects.large_replies import nulled
 from slipstream_proxy.dialects.openai import PACKED, OpenAI, ask_for_ids
 from slipstream_proxy.dialects.sampling import forces
 from slipstream_proxy.dialects.token_arrays import ASKED, Sampled
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
+from slipstream_proxy.parse_weight import MOST_OF_REPLY, too_heavy
 from slipstream_proxy.records import CallHead, Choice, Parsed
 
 _EMPTY: Final = b'"delta":{},"logprobs":null,"finish_reason":null'
@@ -70,12 +72,8 @@ class Chat(OpenAI):
     def whole(self, reply: bytes, hide: Hide) -> bytes:
         if hide.reasoning:
             return _whole_by_json(reply, hide)
-        if hide.logprobs:
-            cut = null_logprobs(reply)
-            if cut is None:
-                return _whole_by_json(reply, hide)
-            reply = cut
-        return null_ids(reply) if hide.ids else reply
+        cut = nulled(reply, ids=hide.ids, logprobs=hide.logprobs)
+        return _whole_by_json(reply, hide) if cut is None else cut
 
     def event(self, event: bytes, hide: Hide) -> bytes | None:
         if hide.reasoning:
@@ -264,6 +262,8 @@ def _hide_in(choice: JsonObject, hide: Hide) -> None:
 
 def _whole_by_json(reply: bytes, hide: Hide) -> bytes:
     """The same by reading and writing the reply: for hidden reasoning and engines that order their keys otherwise."""
+    if too_heavy(reply, MOST_OF_REPLY):
+        return reply
     try:
         read = loads(reply)
         for choice in read["choices"]:

@@ -8,15 +8,15 @@ from slipstream_proxy.dialects.base import (
     Turn,
     dumps,
     loads,
-    null_ids,
-    null_logprobs,
     put_behind,
     stream_objects,
 )
 from slipstream_proxy.dialects.call_reader import Read, parsed
+from slipstream_proxy.dialects.large_replies import nulled
 from slipstream_proxy.dialects.openai import PACKED, OpenAI, ask_for_ids
 from slipstream_proxy.dialects.token_arrays import ASKED, Sampled
 from slipstream_proxy.json_types import JsonList, JsonObject
+from slipstream_proxy.parse_weight import MOST_OF_REPLY, too_heavy
 from slipstream_proxy.records import CallHead, Choice, Parsed
 
 
@@ -45,12 +45,8 @@ class Completions(OpenAI):
         return Injected(body, hide, note)
 
     def whole(self, reply: bytes, hide: Hide) -> bytes:
-        if hide.logprobs:
-            cut = null_logprobs(reply)
-            if cut is None:
-                return _by_json(reply, hide)
-            reply = cut
-        return null_ids(reply) if hide.ids else reply
+        cut = nulled(reply, ids=hide.ids, logprobs=hide.logprobs)
+        return _by_json(reply, hide) if cut is None else cut
 
     def event(self, event: bytes, hide: Hide) -> bytes | None:
         if not hide or not event.startswith(b"data: {"):
@@ -95,6 +91,8 @@ def _read(reply: bytes, *, stream: bool) -> Read:
 
 
 def _by_json(reply: bytes, hide: Hide) -> bytes:
+    if too_heavy(reply, MOST_OF_REPLY):
+        return reply
     try:
         read = loads(reply)
         for choice in read["choices"]:

@@ -169,7 +169,7 @@ class ActiveCall(Receiver):
             self.sink.send_head(head.status, self.response_fields())
 
     def on_body(self, data: bytes) -> None:
-        self.reply.parts.append(data)
+        self.reply.add(data)
         events = self.reply.events
         if events is None:
             return

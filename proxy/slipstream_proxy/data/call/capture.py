@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from slipstream_proxy.data.call.step import CallStep
 from slipstream_proxy.data.episode.prompts import asking
 from slipstream_proxy.dialects.token_arrays import ASKED, cut, cut_event
+from slipstream_proxy.parse_weight import too_heavy
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.call.call import ActiveCall
@@ -32,7 +33,8 @@ class Capture(CallStep):
         call.target = self._models.of(call.model)
         call.adapter = call.target.model
         if payload is None or (asked is not None and not isinstance(asked, str)):
-            call.note, call.payload = "unreadable request", None
+            call.note = "too heavy a request" if payload is None and too_heavy(call.body) else "unreadable request"
+            call.payload = None
         elif call.target.kind != "upstream":
             injected = self._inject(call, payload)
             if injected.back is not None:

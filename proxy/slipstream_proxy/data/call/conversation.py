@@ -9,6 +9,7 @@ from slipstream_proxy.data.call.payload import body_hash
 from slipstream_proxy.data.call.step import CallStep
 from slipstream_proxy.data.episode.identity import read_tags
 from slipstream_proxy.dialects.base import Turn
+from slipstream_proxy.parse_weight import too_heavy
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.call.call import ActiveCall
@@ -51,8 +52,12 @@ class Conversation(CallStep):
         if call.tags.done:
             self._episodes.end(episode)
         if turn is not None and not episode.done:
-            said = body if call.back is None else b"".join((*call.kept, call.shown))
-            self._episodes.remember(episode, turn, call.dialect.said(said, stream=call.reply.stream))
+            stream = call.reply.stream
+            # the engine's whole reply has log-probabilities beside what is said
+            said = body if stream and call.back is None else b"".join((*call.kept, call.shown))
+            heavy = not stream and too_heavy(said)
+            answer = Turn(has_reply=True) if heavy else call.dialect.said(said, stream=stream)
+            self._episodes.remember(episode, turn, answer)
 
     def ended(self, call: CallView, status: int, outcome: str) -> None:
         if outcome != "ok" and call.conversation and call.episode is not None:

@@ -10,6 +10,7 @@ from crc32c import crc32c
 from slipstream_proxy.dialects.base import loads
 from slipstream_proxy.dialects.numbers import has_long_integer, python_loads
 from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.parse_weight import too_heavy
 
 Payload = JsonObject
 
@@ -17,7 +18,9 @@ _checksum: Final[Callable[[bytes], int]] = crc32c
 
 
 def read_payload(body: bytes) -> Payload | None:
-    """None: it is no JSON object, and the engine says what is wrong with it."""
+    """None: it is no JSON object, and the engine says what is wrong with it; or it is too heavy to be read here."""
+    if too_heavy(body):
+        return None
     try:
         read = loads(body)
     except (ValueError, RecursionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.dialects.base import EventCutter
@@ -18,15 +19,32 @@ itself, and may have had the first token.
 class EngineReply:
     """One engine's answer to one attempt. A call that is sent again starts with a new one."""
 
-    __slots__ = ("events", "failed", "first", "head", "held", "parts", "replied", "stream", "terminal")
+    __slots__ = (
+        "_body",
+        "_first_part",
+        "count",
+        "events",
+        "failed",
+        "first",
+        "head",
+        "held",
+        "replied",
+        "stream",
+        "terminal",
+    )
 
     def __init__(self) -> None:
         self.head: ResponseHead | None = None
         self.first: float | None = None
         """When the head came, in seconds since the epoch; ``replied`` is when the end came, 0 before."""
         self.replied = 0.0
-        self.parts: list[bytes] = []
-        """The body as the engine sent it, without its framing."""
+        self.count = 0
+        """In how many parts the body came."""
+        self._first_part = b""
+        self._body: BytesIO | None = None
+        """All parts, from the second one on. It grows in place and gives its bytes away without a copy; a list of
+        parts would be held beside what they are joined to.
+        """
         self.stream = False
         self.events: EventCutter | None = None
         """Cuts a stream into its events."""
@@ -48,8 +66,22 @@ class EngineReply:
         """Whether a part that comes now shows that the model computes."""
         return self.first is not None and now - self.first >= LASTS
 
+    def add(self, data: bytes) -> None:
+        """The next part of the body, without its framing."""
+        self.count += 1
+        if self._body is not None:
+            self._body.write(data)
+        elif self.count == 1:
+            self._first_part = data
+        else:
+            self._body = BytesIO()
+            self._body.write(self._first_part)
+            self._body.write(data)
+            self._first_part = b""
+
     def body(self) -> bytes:
-        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        """What came so far, as the engine sent it. Costs no copy."""
+        return self._first_part if self._body is None else self._body.getvalue()
 
     def end(self, *, keep_tail: bool) -> tuple[bytes, str]:
         """What was held of a stream, and its outcome. ``keep_tail``: the client gets also what is no whole event."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream_proxy.data.call.step import CallStep
+from slipstream_proxy.parse_weight import MOST_OF_REPLY, too_heavy
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.call.call import ActiveCall
@@ -47,10 +48,10 @@ class Translation(CallStep):
         return True
 
     def event(self, call: ActiveCall, event: bytes) -> bytes | None:
-        return event if call.back is None else call.back.event(event)
+        return event if call.back is None else call.back.event(_light(event))
 
     def response_body(self, call: ActiveCall, status: int, body: bytes) -> bytes:
-        return body if call.back is None or status != 200 else call.back.whole(body)
+        return body if call.back is None or status != 200 else call.back.whole(_light(body))
 
     def rejected(self, call: ActiveCall, status: int) -> bool:
         """The engine's own route says what there is to say of a request that is no chat completion."""
@@ -59,6 +60,12 @@ class Translation(CallStep):
         call.tries -= 1
         _as_asked(call, "the engine refused it as a chat completion")
         return True
+
+
+def _light(reply: bytes) -> bytes:
+    if too_heavy(reply, MOST_OF_REPLY):
+        raise ValueError("a reply that would take too much memory to be read")
+    return reply
 
 
 def _as_asked(call: ActiveCall, note: str) -> None:

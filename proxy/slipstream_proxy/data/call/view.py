@@ -23,11 +23,11 @@ class CallView:
         "key",
         "model",
         "note",
-        "parts",
         "payload",
         "pin",
         "prefixes",
         "replied",
+        "reply",
         "request",
         "split",
         "started",
@@ -65,4 +65,4 @@ class CallView:
         self.first: Final = reply.first
         self.replied: Final = reply.replied
         self.stream: Final = reply.stream
-        self.parts: Final = reply.parts
+        self.reply: Final = reply

@@ -135,8 +135,8 @@ class WorkerMetrics(CallStep):
             if call.replied:
                 self.upstream.observe(call.replied - call.forwarded)
                 self.overhead.observe(call.forwarded - started + now - call.replied)
-                if call.stream and len(call.parts) > 1:
-                    own.chunk.observe((call.replied - call.first) / (len(call.parts) - 1))
+                if call.stream and call.reply.count > 1:
+                    own.chunk.observe((call.replied - call.first) / (call.reply.count - 1))
 
     def _fold(self) -> None:
         for histogram in (

@@ -202,7 +202,7 @@ def attributes(
         value = call.payload.get(name) if call.payload is not None else None
         if isinstance(value, int | float) and not isinstance(value, bool):
             found[attribute] = value
-    return found | _of_reply(b"".join(call.parts))
+    return found | _of_reply(call.reply.body())
 
 
 def _of_reply(reply: bytes) -> dict[str, AttributeValue]:

@@ -19,6 +19,7 @@ from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.replies import WholeReply, end_to_end, first_fields, hand_on, parts_of
 from slipstream_proxy.data.wire.request import forwardable
 from slipstream_proxy.dialects.base import dumps, loads
+from slipstream_proxy.parse_weight import too_heavy
 
 if TYPE_CHECKING:
     from slipstream.config import Config
@@ -105,6 +106,8 @@ class Passthrough:
         if "json" not in kind.lower():
             return body_parts(request, limit, timeout), None
         body = await read_body(request, limit, timeout)
+        if too_heavy(body):
+            return body, None
         try:
             read = loads(body)
         except ValueError:

@@ -1,0 +1,70 @@
+"""A whole reply without what its client did not ask for."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream_proxy.dialects import large_replies
+from slipstream_proxy.dialects.base import null_ids, null_logprobs
+from slipstream_proxy.dialects.large_replies import nulled
+
+texts = st.sampled_from(['token_ids":[', '"logprobs":{', '},"finish_reason":', "]", "f", "ünï", "a" * 50]) | st.text(
+    max_size=9
+)
+ids = st.none() | st.lists(st.integers(0, 999), max_size=9)
+
+
+def choice(text: str, sampled: list[int] | None, told: bool) -> dict:
+    content = [{"token": text, "logprob": -0.5, "bytes": [102], "top_logprobs": []}] * 3
+    said = {"index": 0, "message": {"role": "assistant", "content": text}}
+    return said | {"logprobs": {"content": content} if told else None, "finish_reason": "stop", "token_ids": sampled}
+
+
+replies = st.builds(
+    lambda choices, prompt, spaced, cut: json.dumps(
+        {"model": "m", "choices": choices, "prompt_token_ids": prompt},
+        separators=(", ", ": ") if spaced else (",", ":"),
+    ).encode()[:cut],
+    st.lists(st.builds(choice, texts, ids, st.booleans()), max_size=4),
+    ids,
+    st.booleans(),
+    st.none() | st.integers(0, 500),
+)
+
+
+@given(replies, st.booleans(), st.booleans())
+def test_a_large_one_loses_the_same(reply, ids, logprobs):
+    one_by_one = null_logprobs(reply) if logprobs else reply
+    expected = null_ids(one_by_one) if ids and one_by_one is not None else one_by_one
+    assert nulled(reply, ids=ids, logprobs=logprobs) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large_replies, "LARGE", -1)
+        assert nulled(reply, ids=ids, logprobs=logprobs) == expected
+
+
+def test_a_large_one_is_copied_once():
+    large = choice("short", [1, 2], told=True) | {"text": "x" * 2**25}
+    text = json.dumps({"choices": [large], "prompt_token_ids": [1]}, separators=(",", ":"))
+    reply = text.encode()
+    tracemalloc.start()
+    cut = nulled(reply, ids=True, logprobs=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert b'"token_ids":null' in cut and len(cut) > 2**25 and peak < 1.3 * len(reply)
+
+
+def test_one_without_any_is_not_copied(monkeypatch):
+    monkeypatch.setattr(large_replies, "LARGE", 10)
+    reply = b'{"choices":[{"logprobs":null,"finish_reason":"stop","token_ids":null}]}'
+    assert nulled(reply, ids=True, logprobs=True) is reply
+
+
+def test_keys_in_another_order_are_left_to_json(monkeypatch):
+    monkeypatch.setattr(large_replies, "LARGE", 10)
+    reply = b'{"choices":[{"finish_reason":"stop","logprobs":{"content":[]}}]}'
+    assert nulled(reply, ids=True, logprobs=True) is None
