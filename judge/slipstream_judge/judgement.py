@@ -70,8 +70,8 @@ async def fetch(client: AsyncClient, group: str, judge: JudgeConfig, name: str) 
     task = episodes[0].task
     runs = [_run(e.id, scores[e.id]) for e in episodes]
     meta = next((s.meta for s in scores.values() if s is not None), {})
-    modes: dict[JsonValue, Mode] = {"alike": "alike", "window": "window"}
-    mode = modes.get(meta.get("mode"), "group" if len(episodes) > 1 else "absolute")
+    modes: dict[str, Mode] = {"alike": "alike", "window": "window"}
+    mode = modes.get(str(meta.get("mode")), "group" if len(episodes) > 1 else "absolute")
     count = meta.get("compared_with")
     earlier = count if isinstance(count, int) else 0
     summary = _summary([read(e.call_list) for e in episodes], judge, task, mode, earlier)

@@ -17,7 +17,7 @@ from tests.support.plane import Plane, make_config, until
 from slipstream_proxy.control.store_health import StoreHealth, probe_of
 
 ROUTES = (
-    ("GET", "/export", None), ("GET", "/export?format=parquet", None), ("GET", "/episodes", None), ("GET", "/episodes/e1", None), ("GET", "/success", None), ("POST", "/sql", {"query": "SELECT 1"}),
+    ("GET", "/backup", None), ("GET", "/export", None), ("GET", "/export?format=parquet", None), ("GET", "/episodes", None), ("GET", "/episodes/e1", None), ("GET", "/success", None), ("POST", "/sql", {"query": "SELECT 1"}),
     ("POST", "/groups/lease", {"worker": "j"}), ("POST", "/batches/lease", {"worker": "t"}), ("GET", "/training/events", None),
 )  # fmt: skip
 

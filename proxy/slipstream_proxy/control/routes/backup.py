@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from slipstream_proxy.control import backup
+from slipstream_proxy.control.deps import away
 from slipstream_proxy.control.http import ADMIN, Ctx, Routes
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import in_thread
@@ -45,6 +46,8 @@ ROUTES = Routes()
 async def get_backup(ctx: Ctx) -> web.StreamResponse:
     """Store, spool, adapters, keys and checkpoints as a tar file, to be unpacked into an empty data_dir."""
     deps, root = ctx.deps, ctx.deps.config.root
+    if not await deps.health.check():  # a copy begun now would wait for the database as long as it is away
+        raise away()
     made = backup.staged(root, deps.store, deps.ingester)
     try:
         stage = await in_thread(made.__enter__)
