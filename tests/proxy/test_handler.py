@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import socket
@@ -11,6 +12,7 @@ import aiohttp
 import pytest
 from tests.support.dataplane import ASK, eventually, post, read_request, send
 
+from slipstream_proxy.data.call.call import ActiveCall
 from slipstream_proxy.keys import Keys
 
 BODY = json.dumps(ASK).encode()
@@ -451,3 +453,32 @@ async def test_bare_line_feeds_get_their_400_at_once(start, fake, request_):
     async with asyncio.timeout(10):
         got = await send(proxy.port, request_)
     assert got.startswith(b"HTTP/1.1 400 ") and got.count(b"HTTP/1.") == 1 and not fake.seen
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_call_that_is_over_is_forgotten_at_once(start, fake, chunked, stream, fails):
+    """Without the collector of cycles, which a worker hardly ever runs: a call holds its request and its reply."""
+
+    async def body():
+        yield json.dumps({**ASK, "stream": stream}).encode()
+
+    def calls():
+        return [o for o in gc.get_objects() if isinstance(o, ActiveCall)]
+
+    proxy = await start()
+    fake.fail_with = 500 if fails else None
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(calls())
+        async with aiohttp.ClientSession() as session:
+            for _ in range(3):
+                data = body() if chunked else json.dumps({**ASK, "stream": stream}).encode()
+                headers = {"content-type": "application/json"}
+                async with session.post(proxy.url + "/v1/chat/completions", data=data, headers=headers) as reply:
+                    assert reply.status == (500 if fails else 200) and await reply.read()
+        await eventually(lambda: len(calls()) <= before, 5)
+    finally:
+        gc.enable()

@@ -146,6 +146,8 @@ class RequestHandler:
         except (asyncio.CancelledError, ConnectionError):
             call.client_gone()
             raise
+        finally:
+            sink.call = None  # they hold each other, and with them two bodies; a worker looks for such pairs seldom
 
 
 def _detail(status: int, text: str, headers: dict[str, str]) -> web.Response:
