@@ -46,13 +46,14 @@ export function Label({ place }: { place: Place }): JSX.Element {
       <h1>Cases to label</h1>
       <Refused error={error} />
       <p class="small soft">
-        {data && data.looked_at > data.cases.length
-          ? `The first ${number(queue.length)} of the newest ${number(data.looked_at)} episodes without a label`
-          : data ? `${plural(queue.length, "episode")} in the queue` : "…"}
-        , those first of which a label tells most; {number(data?.labelled ?? 0)} labelled so far{done.size ? `, ${number(done.size)} since you came` : ""}. j and k go through them.
+        {data && data.looked_at <= data.cases.length
+          ? `${plural(queue.length, "episode")} in the queue`
+          : `The first ${data ? number(queue.length) : "…"} of the newest ${data ? number(data.looked_at) : "…"} episodes without a label`}
+        , those first of which a label tells most; {data ? number(data.labelled) : "…"} labelled so far{done.size ? `, ${number(done.size)} since you came` : ""}. j and k go through them.
       </p>
       {wanted ? (
-        <div class="split preview">
+        // shown with the queue, whose line above it may change its height when it comes
+        <div class="split preview" style={data || error ? undefined : { visibility: "hidden" }}>
           <Case
             id={wanted.id}
             owner={wanted.key}
