@@ -17,6 +17,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -170,8 +171,7 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
     served = sorted({c.adapter for c in load.calls})
     with ThreadPoolExecutor(ALONE) as pool:
         reference = dict(zip(served, pool.map(lambda name: alone(engine, kept, name), served), strict=True))
-    marks = {token for name, ids in reference.items() if name != model for token in ids}
-    wrong, wrong_base = wrong_tokens(load.calls, reference, marks, model)
+    seen = tokens_seen(load.calls, reference, model)
     distinct = len({tuple(ids) for ids in reference.values()})
     before = [g for c in load.calls if c.began < quiet_until - 4 for g in c.gaps]
     during = [g for c in load.calls if quiet_until <= c.began < swapped_until for g in c.gaps]
@@ -183,8 +183,10 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
         "swap_calls": len(load.calls),
         "swap_adapters_served": len(reference),
         "swap_distinct_answers": distinct,
-        "swap_wrong_tokens": wrong,
-        "swap_adapter_tokens_in_base_calls": wrong_base,
+        "swap_wrong_tokens": seen.of_another,
+        "swap_unknown_tokens": seen.of_none,
+        "swap_unknown_adapters": sorted(seen.unsure),
+        "swap_adapter_tokens_in_base_calls": seen.in_base_calls,
         "swap_base_calls": sum(c.adapter == model for c in load.calls),
         "swap_live_p50_ms": round(1000 * statistics.median(seconds), 1),
         "swap_live_p99_ms": round(1000 * sorted(seconds)[min(len(seconds) - 1, int(0.99 * len(seconds)))], 1),
@@ -195,16 +197,40 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
     }
 
 
-def wrong_tokens(calls: list[Call], reference: dict[str, list[int]], marks: set[int], model: str) -> tuple[int, int]:
-    """(tokens of adapters' calls that are not their adapter's, tokens of the base model's calls that are an adapter's).
+@dataclass
+class Seen:
+    """Tokens of the calls that the answer alone does not have."""
 
-    The base model has random weights, so its greedy answer depends on rounding and has no reference. ``marks``: all tokens
-    that the adapters say; the base model says none of them.
-    """
-    adapters = (c for c in calls if c.adapter != model)
-    wrong = sum(a != b for c in adapters for a, b in zip(c.ids, reference[c.adapter], strict=True))
-    marks = marks - set(reference.get(model, []))
-    return wrong, sum(t in marks for c in calls if c.adapter == model for t in c.ids)
+    of_another: int = 0
+    """Of an adapter's call, from another adapter's answer."""
+    of_none: int = 0
+    """Of an adapter's call, from no adapter's answer: where two tokens are about as likely, rounding decides between them."""
+    unsure: set[str] = field(default_factory=set)
+    """Adapters of whose calls such tokens came."""
+    in_base_calls: int = 0
+    """Of the base model's calls, from an adapter's answer. Its weights are random, so its own answer depends on rounding."""
+
+
+def tokens_seen(calls: list[Call], reference: dict[str, list[int]], model: str) -> Seen:
+    """Compare each call with the answers (``reference``) that the adapters gave alone."""
+    owners: dict[int, set[str]] = defaultdict(set)
+    for name, ids in reference.items():
+        for token in ids:
+            owners[token].add(name)
+    found = Seen()
+    for call in calls:
+        if call.adapter == model:
+            found.in_base_calls += sum(bool(owners[t] - {model}) and model not in owners[t] for t in call.ids)
+            continue
+        for token, alone_token in zip(call.ids, reference[call.adapter], strict=True):
+            if token == alone_token:
+                continue
+            if owners[token] - {model, call.adapter}:
+                found.of_another += 1
+            else:
+                found.of_none += 1
+                found.unsure.add(call.adapter)
+    return found
 
 
 def alone(engine: str, folder: Path, name: str) -> list[int]:

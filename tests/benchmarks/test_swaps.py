@@ -1,0 +1,32 @@
+"""What the bench of swaps calls a wrong token."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "engine"))
+
+from swaps import Call, tokens_seen
+
+ALONE = {"m": [7, 8], "m@1": [11, 11], "m@2": [22, 22]}
+
+
+def seen(*calls: tuple[str, list[int]]):
+    return tokens_seen([Call(adapter, ids, []) for adapter, ids in calls], ALONE, "m")
+
+
+def test_an_adapter_s_own_answer_is_right():
+    found = seen(("m@1", [11, 11]), ("m@2", [22, 22]), ("m", [8, 9]))
+    assert (found.of_another, found.of_none, found.in_base_calls, found.unsure) == (0, 0, 0, set())
+
+
+def test_a_token_of_another_adapter_is_wrong():
+    assert seen(("m@1", [11, 22])).of_another == 1
+
+
+def test_a_token_that_no_adapter_says_is_rounding_and_names_its_adapter():
+    found = seen(("m@2", [22, 5]), ("m@1", [11, 7]))
+    assert (found.of_another, found.of_none, found.unsure) == (0, 2, {"m@1", "m@2"})
+
+
+def test_the_base_model_says_no_adapter_s_token():
+    assert seen(("m", [11, 22])).in_base_calls == 2
