@@ -42,6 +42,11 @@ class Recipe:
     intermediate: int = 512
     positions: int = 1024
     measure: int = 1000
+    lessons: Callable[[int, int], list[Row]] | None = None
+    """As `make_rows`: what is read before the transcripts, for a skill that they alone teach too slowly."""
+    lesson_rows: int = 0
+    lesson_steps: int = 0
+    lesson_seconds: float = float("inf")
 
 
 def options(about: str | None, recipe: Recipe) -> argparse.ArgumentParser:
@@ -58,9 +63,28 @@ def options(about: str | None, recipe: Recipe) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, help="torch's; default: as many as it likes")
     parser.add_argument("--processes", type=int, help="that make the rows; default: as many as cores")
+    parser.add_argument("--lesson-rows", type=int, default=recipe.lesson_rows, help="read before the transcripts")
+    parser.add_argument("--lesson-steps", type=int, default=recipe.lesson_steps)
+    parser.add_argument("--lesson-seconds", type=float, default=recipe.lesson_seconds, help="of them, at most")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--measure", type=int, default=recipe.measure, help="held-out items to measure with")
     return parser
+
+
+def read(
+    model: Any,
+    make: Callable[[int, int], list[Row]],
+    args: argparse.Namespace,
+    count: int,
+    steps: int,
+    seconds: float,
+) -> list[float]:
+    """Make so many rows and train on them. → The losses that were printed."""
+    began = time.monotonic()
+    rows = gather(make, count=count, seed=args.seed, processes=args.processes)
+    data = pack(rows, args.device)
+    print(f"{len(rows)} rows of up to {data.ids.shape[1]} tokens in {time.monotonic() - began:.0f} s", flush=True)
+    return train(model, data, steps=steps, batch=args.batch, lr=args.lr, seed=args.seed, seconds=seconds)
 
 
 def main(about: str | None, recipe: Recipe) -> None:
@@ -74,11 +98,9 @@ def main(about: str | None, recipe: Recipe) -> None:
     model = make_network(tokenizer, recipe.words(), **shape)
     size = sum(p.numel() for p in model.parameters())
     print(f"{size:,} parameters, {len(tokenizer)} tokens", flush=True)
-    began = time.monotonic()
-    rows = gather(recipe.make_rows, count=args.rows, seed=args.seed, processes=args.processes)
-    data = pack(rows, args.device)
-    print(f"{len(rows)} rows of up to {data.ids.shape[1]} tokens in {time.monotonic() - began:.0f} s", flush=True)
-    curve = train(model, data, steps=args.steps, batch=args.batch, lr=args.lr, seed=args.seed, seconds=args.seconds)
+    if recipe.lessons and args.lesson_steps:
+        read(model, recipe.lessons, args, args.lesson_rows, args.lesson_steps, args.lesson_seconds)
+    curve = read(model, recipe.make_rows, args, args.rows, args.steps, args.seconds)
     save(model, tokenizer, args.out)
     model.to(dtype=torch.bfloat16)
     figures = recipe.figures(model, tokenizer, args.seed, args.measure)

@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerFast
 
 from retail.desk import MAX_CALLS, Case, Desk, cases
 from retail.domains import tools_of
+from retail.lessons import lessons
 from retail.players import expert_reward, transcripts
 from retail.vocabulary import desk_tokenizer, words
 
@@ -33,6 +34,11 @@ tokenizer_here = functools.cache(desk_tokenizer)
 def make_rows(seed: int, count: int) -> list[Row]:
     """Conversations as rows."""
     return [of_messages(tokenizer_here(), messages, tools) for messages, tools in transcripts(seed, count)]
+
+
+def make_lessons(seed: int, count: int) -> list[Row]:
+    """Lessons as rows."""
+    return lessons(tokenizer_here(), seed, count)
 
 
 class Served:
@@ -48,6 +54,9 @@ class Served:
         self.done = False
         self.reward = 0.0
         self.calls = 0
+        self.finds: list[bool] = []
+        """Of looks at the customer's records where the number that he or she said is wrong and was not taken: was it
+        the right one?"""
 
     def act(self, message: dict[str, Any]) -> None:
         """Run the tools of a reply, or tell the customer what it says."""
@@ -56,25 +65,40 @@ class Served:
         for call in message.get("tool_calls", []):
             name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
             number = next(iter(arguments.values()), None) if isinstance(arguments, dict) else None
+            self.look(name, number)
             self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": self.desk.call(name, number)})
         if not message.get("tool_calls"):
             self.messages.append({"role": "user", "content": self.desk.say(message["content"])})
         self.done = self.desk.left or self.calls >= MAX_CALLS
         self.reward = self.desk.reward
 
+    def look(self, tool: str, number: object) -> None:
+        """Note whether a record was found by its thing."""
+        case = self.desk.case
+        wanted = case.record(case.wishes[self.desk.wish]).id
+        own = {r.id for r in case.records if r.code == case.code} - {case.told}
+        if self.desk.verified and tool == case.domain.record and number in own and wanted in own:
+            self.finds.append(number == wanted)
+
 
 def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int, count: int) -> dict[str, float]:
     """What the model does with held-out cases, in process."""
     held_out = list(islice(cases("eval", seed), count))
-    figures = measure(
-        model, tokenizer, lambda i, _: Served(held_out[i]), items=count, k_items=min(50, count), tokens=16
-    )
-    return {**figures, "expert": expert_reward(held_out)}
+    begun: list[Served] = []
+
+    def start(item: int, _: int) -> Served:
+        begun.append(Served(held_out[item]))
+        return begun[-1]
+
+    figures = measure(model, tokenizer, start, items=count, k_items=min(50, count), tokens=16)
+    finds = [found for served in begun for found in served.finds]
+    return {**figures, "found": sum(finds) / max(1, len(finds)), "expert": expert_reward(held_out)}
 
 
 RECIPE = Recipe(
-    desk_tokenizer, words, make_rows, figures_of, rows=100_000, steps=4000, batch=256, seconds=65.0, measure=500
-)
+    desk_tokenizer, words, make_rows, figures_of, rows=60_000, steps=4000, batch=256, seconds=80.0, measure=500,
+    lessons=make_lessons, lesson_rows=40_000, lesson_steps=4000, lesson_seconds=60.0,
+)  # fmt: skip
 
 if __name__ == "__main__":
     main(__doc__, RECIPE)
