@@ -42,6 +42,8 @@ class Recipe:
     intermediate: int = 512
     positions: int = 1024
     measure: int = 1000
+    finding: bool = False
+    """The network begins with heads that find what stands behind a token."""
     lessons: Callable[[int, int], list[Row]] | None = None
     """As `make_rows`: what is read before the transcripts, for a skill that they alone teach too slowly."""
     lesson_rows: int = 0
@@ -95,7 +97,7 @@ def main(about: str | None, recipe: Recipe) -> None:
     torch.manual_seed(args.seed)
     tokenizer = recipe.tokenizer()
     shape = {"layers": args.layers, "intermediate": args.intermediate, "positions": recipe.positions}
-    model = make_network(tokenizer, recipe.words(), **shape)
+    model = make_network(tokenizer, recipe.words(), finding=recipe.finding, **shape)
     size = sum(p.numel() for p in model.parameters())
     print(f"{size:,} parameters, {len(tokenizer)} tokens", flush=True)
     if recipe.lessons and args.lesson_steps:

@@ -138,10 +138,11 @@ def make_network(
     heads: int = 4,
     positions: int = 1024,
     vocabulary: int = 0,
+    finding: bool = False,
 ) -> Qwen3ForCausalLM:
     """The untrained network: about 2 million parameters as it stands. `words` are the tokenizer's.
 
-    `vocabulary`: at least so many tokens, the last of them unused.
+    `vocabulary`: at least so many tokens, the last of them unused. `finding`: begin with heads for it (``begin_finding``).
     """
     config = Qwen3Config(
         vocab_size=max(len(tokenizer), vocabulary),
@@ -162,9 +163,48 @@ def make_network(
     bare, spaced = (torch.tensor(ids) for ids in zip(*spelling_pairs(tokenizer, words), strict=True))
     # The two spellings of a word share half of their variance, so that copying is found early.
     embedding[spaced] = (embedding[bare] + embedding[spaced]) / 2**0.5
+    if finding:
+        begin_finding(model)
     model.generation_config.eos_token_id = config.eos_token_id
     model.generation_config.pad_token_id = 0
     return model
+
+
+@torch.no_grad()
+def begin_finding(model: Qwen3ForCausalLM) -> None:
+    """Begin with two heads that find what stands behind a token: an induction head, which few rows alone don't bring about.
+
+    A head of the first layer looks at the token before, and writes down which it was. A head of the second looks for the
+    token that it stands on, as it is or as what was written down. All the rest is left to training.
+    """
+    size, hidden = model.config.head_dim, model.config.hidden_size
+    first, second = (model.model.layers[n].self_attn for n in range(2))
+    embedding = model.get_input_embeddings().weight
+    same = torch.ones(hidden) / hidden**0.5
+    embedding += 0.5 * embedding.norm(dim=1).mean() * same  # what all tokens share: by it a head can see a place
+    for attention in (model.model.layers[n].self_attn for n in range(len(model.model.layers))):
+        turned, kept = (torch.linalg.qr(torch.randn(hidden, hidden))[0] for _ in range(2))
+        attention.q_proj.weight.copy_(0.3 * turned)
+        attention.k_proj.weight.copy_(0.3 * turned)
+        attention.v_proj.weight.copy_(0.2 * kept)
+        attention.o_proj.weight.copy_(0.2 * kept.T)
+    # Rotary places: the fastest waves of query and key meet where the key stands one place before.
+    waves = 4
+    speed = 10000.0 ** (-torch.arange(waves) * 2 / size)
+    query, key = torch.zeros(size), torch.zeros(size)
+    query[:waves] = 1
+    key[:waves], key[size // 2 : size // 2 + waves] = speed.cos(), speed.sin()
+    for projection, wave in ((first.q_proj, query), (first.k_proj, key)):
+        projection.weight[:size] = 2 * torch.outer(wave, same) + 0.02 * torch.randn(size, hidden)
+    part = torch.linalg.qr(torch.randn(hidden, size))[0].T
+    part = part - torch.outer(part @ same, same)
+    first.v_proj.weight[:size] = 0.25 * part
+    first.o_proj.weight[:, :size] = 0.25 * part.T
+    second.q_proj.weight[:size] = 0.3 * part
+    second.k_proj.weight[:size] = 0.3 * part
+    for attention, sharper in ((first, 1.5), (second, 1.4)):
+        attention.q_norm.weight.mul_(sharper)
+        attention.k_norm.weight.mul_(sharper)
 
 
 def loss_of(model: Any, batch: Packed) -> tuple[torch.Tensor, torch.Tensor]:

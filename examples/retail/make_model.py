@@ -96,8 +96,8 @@ def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int, count:
 
 
 RECIPE = Recipe(
-    desk_tokenizer, words, make_rows, figures_of, rows=60_000, steps=4000, batch=256, seconds=80.0, measure=500,
-    lessons=make_lessons, lesson_rows=40_000, lesson_steps=4000, lesson_seconds=60.0,
+    desk_tokenizer, words, make_rows, figures_of, rows=60_000, steps=4000, batch=256, seconds=110.0, measure=500, finding=True,
+    lessons=make_lessons, lesson_rows=20_000, lesson_steps=600, lesson_seconds=30.0,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -71,3 +71,18 @@ def test_it_learns_to_copy_and_a_seed_says_what(tokenizer, tmp_path):
 def test_a_time_limit_ends_it(tokenizer):
     model = pretrain.make_network(tokenizer, WORDS, layers=1, hidden=64, intermediate=64, heads=1)
     assert pretrain.train(model, pretrain.pack(make_some(0, 3)), steps=10**9, batch=2, seconds=0.3)
+
+
+def test_a_network_that_begins_with_finding_looks_at_what_stands_behind_the_same_token(tokenizer):
+    torch.manual_seed(0)
+    model = pretrain.make_network(tokenizer, WORDS, layers=3, intermediate=64, vocabulary=400, finding=True)
+    model.set_attn_implementation("eager")
+    ids = torch.stack([torch.randperm(400)[:30] for _ in range(20)])
+    again = torch.randint(0, 25, (20,))
+    ids[:, -1] = ids[torch.arange(20), again]
+    with torch.no_grad():
+        first, second = (layer[:, 0] for layer in model(ids, output_attentions=True).attentions[:2])
+    before = first.diagonal(-1, 1, 2)
+    assert before[:, 5:].mean() > 5 / 30
+    behind = second[torch.arange(20), -1, again + 1]
+    assert behind.mean() > 3 * second[:, -1, 1:-1].mean()
