@@ -6,7 +6,7 @@ import re
 
 from retail.domains import DOMAINS
 from retail.lessons import QUESTIONS, REPEATS, lessons
-from retail.make_model import make_lessons
+from retail.make_model import LESSONS, make_lessons, make_rows
 from retail.vocabulary import desk_tokenizer
 
 TOKENIZER = desk_tokenizer()
@@ -42,3 +42,7 @@ def test_a_question_is_answered_by_the_number_beside_its_thing() -> None:
         assert all(numbers[thing] == number for thing, number in answers)
         said = TOKENIZER.decode([i for i, mine in zip(row.ids, row.own, strict=True) if mine])
         assert re.findall(r"\d+", said) == [number for _, number in answers]
+
+
+def test_lessons_go_on_beside_the_conversations() -> None:
+    assert make_rows(2, 4 * LESSONS)[-4:] == make_lessons(2, 4)
