@@ -33,7 +33,7 @@ from common.task import Played
 from openai import AsyncOpenAI
 
 from retail.desk import MAX_CALLS, Case, Desk
-from retail.domains import DOMAINS, Domain, tools_of
+from retail.domains import DOMAINS, Domain, number_of, tools_of
 
 __all__ = ["ServiceAgent"]
 
@@ -127,8 +127,7 @@ def tool_of(function: dict[str, Any]) -> FunctionTool:
             values = json.loads(arguments)
         except ValueError:
             values = None
-        number = next(iter(values.values()), None) if isinstance(values, dict) else None
-        return context.context.call(function["name"], number)
+        return context.context.call(function["name"], number_of(values))
 
     return FunctionTool(
         name=function["name"],

@@ -5,12 +5,24 @@ One engine (`desk.py`) serves both. A domain says what a record is called, what 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 from common.worlds import NAMES, function_tool, listed
 
-__all__ = ["AGES", "AIRLINE", "DOMAINS", "NAMES", "RETAIL", "Allowed", "Domain", "tools_of"]
+__all__ = [
+    "AGES",
+    "AIRLINE",
+    "DOMAINS",
+    "NAMES",
+    "RETAIL",
+    "Allowed",
+    "Domain",
+    "arguments_of",
+    "number_of",
+    "tools_of",
+]
 
 
 AGES = tuple(range(5, 65, 5))
@@ -97,6 +109,22 @@ def tools_of(domain: Domain) -> list[dict[str, Any]]:
     """The tools of an agent that serves this company's customers, in OpenAI's form."""
     record = domain.record
     described = {"customer": ("code", "Look a customer up: the name, and what each record is of.")}
-    described[record] = ("id", f"Look at one {record}: what it is of, its state and its age.")
+    described[record] = ("id", f"Look at one {record}, named by what it is of and its number: its state and its age.")
     described |= {action: ("id", f"{action.capitalize()} this {record}.") for action in domain.actions}
-    return [function_tool(name, key, "integer", description) for name, (key, description) in described.items()]
+    tools = [function_tool(name, key, "integer", description) for name, (key, description) in described.items()]
+    looked_at = tools[1]["function"]["parameters"]
+    looked_at["properties"] = {"thing": {"type": "string"}, **looked_at["properties"]}
+    looked_at["required"] = ["thing", "id"]
+    return tools
+
+
+def arguments_of(domain: Domain, tool: str, number: int, thing: str) -> str:
+    """The arguments of a call as JSON. `thing`: what the record is of."""
+    if tool == domain.record:
+        return json.dumps({"thing": thing, "id": number})
+    return json.dumps({"code" if tool == "customer" else "id": number})
+
+
+def number_of(arguments: object) -> object:
+    """The number in a call's arguments; None where there is none."""
+    return arguments.get("id", arguments.get("code")) if isinstance(arguments, dict) else None

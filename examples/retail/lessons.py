@@ -14,7 +14,7 @@ from common.hermes import tool_call
 from common.pretrain import Row, of_messages
 from transformers import PreTrainedTokenizerFast
 
-from retail.domains import DOMAINS, NAMES, Domain
+from retail.domains import DOMAINS, NAMES, Domain, arguments_of
 
 __all__ = ["lessons"]
 
@@ -64,7 +64,7 @@ def asked(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Row:
     for turn in range(QUESTIONS):
         thing, action = rng.choice(list(numbers)), rng.choice(list(domain.actions))
         said = domain.wish(action, thing)
-        call = tool_call(domain.record, f'{{"id": {numbers[thing]}}}')
+        call = tool_call(domain.record, arguments_of(domain, domain.record, numbers[thing], thing))
         if turn == 0 and rng.random() < 0.5:
             told = rng.choice(list(numbers.values()))
             messages = [{"role": "user", "content": f"{said}, {domain.record} {told}"}, *messages, call]

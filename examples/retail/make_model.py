@@ -23,7 +23,7 @@ from common.sampling import measure
 from transformers import PreTrainedTokenizerFast
 
 from retail.desk import MAX_CALLS, Case, Desk, cases
-from retail.domains import tools_of
+from retail.domains import number_of, tools_of
 from retail.lessons import lessons
 from retail.players import expert_reward, transcripts
 from retail.vocabulary import desk_tokenizer, words
@@ -69,8 +69,7 @@ class Served:
         self.messages.append(message)
         self.calls += 1
         for call in message.get("tool_calls", []):
-            name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
-            number = next(iter(arguments.values()), None) if isinstance(arguments, dict) else None
+            name, number = call["function"]["name"], number_of(json.loads(call["function"]["arguments"]))
             self.look(name, number)
             self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": self.desk.call(name, number)})
         if not message.get("tool_calls"):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from retail.desk import MAX_CALLS, Case, Desk, cases
-from retail.domains import tools_of
+from retail.domains import arguments_of, tools_of
 
 __all__ = ["EXPERT", "PLAYERS", "Move", "Player", "Servant", "expert_reward", "play", "transcripts"]
 
@@ -149,8 +149,8 @@ def play(case: Case, player: Player, rng: random.Random) -> tuple[Desk, list[dic
     for _ in range(MAX_CALLS):
         move = servant.move()
         if move.tool:
-            key = "code" if move.tool == "customer" else "id"
-            function = {"name": move.tool, "arguments": f'{{"{key}": {move.number}}}'}
+            arguments = arguments_of(case.domain, move.tool, move.number, servant.thing)
+            function = {"name": move.tool, "arguments": arguments}
             call = {"id": "call", "type": "function", "function": function}
             answer = desk.call(move.tool, move.number)
             servant.see(move.tool, move.number, answer)

@@ -15,7 +15,7 @@ from retail.players import expert_reward
 __all__ = ["TASK", "RetailTask", "heard"]
 
 STEP = re.compile(r"^\[\d+\] (.*)\n((?:^[|] ?.*\n?)*)", re.MULTILINE)
-CALL = re.compile(r"(\w+) #\d+ \{\"\w+\": (\d+)\}")
+CALL = re.compile(r"(\w+) #\d+ \{.*?\"(?:code|id)\": (\d+)")
 WISH = re.compile(r"\b(\w+) the (\w+)")
 
 

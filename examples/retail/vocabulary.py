@@ -1,4 +1,4 @@
-"""The small model's words: all that the desk, the customers and the players can say. A tool call is four tokens."""
+"""The small model's words: all that the desk, the customers and the players can say. A tool call is three to five tokens."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from retail.domains import DOMAINS, NAMES, tools_of
 
 __all__ = ["desk_tokenizer", "pieces", "words"]
 
+THEN_NUMBER = '", "id": '
 SAID = f"{BYE} {PLEAD} {THANKS} {WHAT} {YES} my code is no customer wait then hello your code? sorry done ok no such tool tools"
 
 
@@ -34,10 +35,13 @@ def words() -> list[str]:
 
 
 def pieces() -> list[str]:
-    """The beginnings of the tools' calls, and their one end."""
+    """The beginnings of the tools' calls, what stands between a thing and its number, and their one end."""
     tools: dict[str, Any] = {t["function"]["name"]: t["function"] for d in DOMAINS.values() for t in tools_of(d)}
-    begun = [opening(name, next(iter(f["parameters"]["properties"])), text=False) for name, f in tools.items()]
-    return [*begun, CLOSE_NUMBER]
+    begun = []
+    for name, tool in tools.items():
+        key, value = next(iter(tool["parameters"]["properties"].items()))
+        begun.append(opening(name, key, text=value["type"] == "string"))
+    return [*begun, THEN_NUMBER, CLOSE_NUMBER]
 
 
 def desk_tokenizer() -> PreTrainedTokenizerFast:

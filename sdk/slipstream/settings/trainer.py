@@ -23,7 +23,7 @@ class TrainerConfig(Section):
         None, description="Upper clip: a ratio counts up to 1 + this; None: 4.0 for cispo, epsilon for the others."
     )
     beta: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="KL weight to what training started from: init_adapter, else the base model."
+        0.02, description="KL weight to what training started from: init_adapter, else the base model. 0: none."
     )
     advantage: Literal["std", "mean", "leave_one_out"] = Field(
         "std", description="How a group's rewards become advantages."

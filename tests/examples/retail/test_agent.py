@@ -22,12 +22,14 @@ from slipstream.config import Config
 SOME = list(islice(cases("eval"), 12))
 
 
-def spoken(move: Move) -> dict[str, Any]:
-    """A move as the engine's message."""
+def spoken(move: Move, thing: str) -> dict[str, Any]:
+    """A move as the engine's message. `thing`: what the record is of."""
     if not move.tool:
         return {"role": "assistant", "content": move.text}
-    key = "code" if move.tool == "customer" else "id"
-    function = {"name": move.tool, "arguments": json.dumps({key: move.number})}
+    said = {"code": move.number} if move.tool == "customer" else {"id": move.number}
+    if move.tool in ("order", "booking"):
+        said = {"thing": thing, **said}
+    function = {"name": move.tool, "arguments": json.dumps(said)}
     return {
         "role": "assistant",
         "content": None,
@@ -48,7 +50,7 @@ def expert(body: dict[str, Any]) -> dict[str, Any]:
             servant.hear(message["content"])
         else:
             servant.see(move.tool, move.number, message["content"])
-    return spoken(servant.move())
+    return spoken(servant.move(), servant.thing)
 
 
 @pytest.fixture
@@ -123,7 +125,7 @@ async def test_calls_through_the_proxy_can_be_trained_on(proxy: Proxy, engine: S
 @pytest.mark.parametrize("what", ["babble", "stranger", "loops"])
 async def test_a_model_that_goes_wrong_earns_nothing_and_fails_nothing(engine: ScriptedEngine, what: str) -> None:
     moves = {"babble": Move("hm"), "stranger": Move(tool="fly", number=1), "loops": Move(tool="customer", number=1)}
-    engine.script = lambda body: spoken(moves[what])
+    engine.script = lambda body: spoken(moves[what], SOME[0].wishes[0].thing)
     [played] = await served(engine.url, SOME[:1], tagged=False)
     assert played.reward == 0.0
     assert 1 <= played.calls <= MAX_CALLS

@@ -52,14 +52,14 @@ def test_a_model_is_served_as_the_agent_serves() -> None:
     wish, served = case.wishes[0], make_model.Served(case)
     record = case.record(wish).id
 
-    def call(name: str, key: str, number: int) -> None:
-        function = {"name": name, "arguments": f'{{"{key}": {number}}}'}
+    def call(name: str, **said: object) -> None:
+        function = {"name": name, "arguments": json.dumps(said)}
         served.act({"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": function}]})
 
-    call("customer", "code", case.code)
-    call(case.domain.record, "id", record)
+    call("customer", code=case.code)
+    call(case.domain.record, thing=wish.thing, id=record)
     served.act({"role": "assistant", "content": f"{wish.action} {record}?"})
-    call(wish.action, "id", record)
+    call(wish.action, id=record)
     assert not served.done
     served.act({"role": "assistant", "content": "done"})
     assert served.done
