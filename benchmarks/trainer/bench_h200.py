@@ -184,7 +184,7 @@ def part_peft(config: Config, args: argparse.Namespace) -> dict[str, Any]:
 def settings(args: argparse.Namespace, **trainer: Any) -> Config:
     base = {
         "data_dir": f"{args.work}/data", "engine": {"model": f"{args.work}/model"},
-        "trainer": {"lora_rank": 16, "lora_alpha": 32, "max_ratio": 1e30} | trainer,
+        "trainer": {"lora_rank": 16, "lora_alpha": 32, "max_ratio": 1e30, "beta": 0.0} | trainer,
     }  # fmt: skip
     return load_config(None, env={}, base=base, flags=args.set)
 

@@ -259,7 +259,7 @@ def main() -> None:
         settings = {
             "data_dir": folder,
             "engine": {"model": f"{folder}/model"},
-            "trainer": {"lora_rank": 16, "max_ratio": 1e30, "is_max": 1e-30 + 1.0},
+            "trainer": {"lora_rank": 16, "max_ratio": 1e30, "is_max": 1e-30 + 1.0, "beta": 0.0},
         }
         if args.sweep:
             print(json.dumps(sweep(args, settings)))

@@ -38,7 +38,6 @@ def perturbed(trainer, plan, weights: bool | str):
     ``weights``: "guarded" has every third call weigh nothing, False has all weigh 1.
     """
     work = trainer.start(plan)
-    trainer.reference(work)
     trainer.backward(work)
     generator = torch.Generator().manual_seed(5)
     work.trainer_logprobs_T = work.policy_logprobs_T + 0.4 * torch.randn(

@@ -42,7 +42,6 @@ for sharding in ("ddp", "fsdp2"):
         plan = make_plan(samples, layout="merged", micro=60)
         assert len(plan.micro) % 2 == 1, len(plan.micro)
         work = trainer.start(even(plan, 2) if trainer.sharded else plan)
-        trainer.reference(work)
         value = trainer.backward(work)
         torch.save((value, gradients(trainer), work.policy_logprobs_T), out / f"{sharding}-{loss}-{trainer.rank}.pt")
 # the last one is sharded: half of the base here, the whole of LoRA
@@ -80,7 +79,6 @@ def test_two_ranks_have_the_gradients_of_one_with_the_base_whole_or_sharded(tiny
         samples = conversation(3, groups=3, episodes=3)
         assign(samples, "std")
         work = trainer.start(make_plan(samples, layout="merged"))
-        trainer.reference(work)
         value = trainer.backward(work)
         for name in (f"{sharding}-{loss}-{rank}.pt" for sharding in ("ddp", "fsdp2") for rank in range(2)):
             other, grads, now = torch.load(tmp_path / name)

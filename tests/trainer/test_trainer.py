@@ -162,6 +162,5 @@ def test_prepared_batches_pass_through_and_trl_is_given_what_was_computed(traine
 def test_fresh_lora_is_the_base_model(tiny, tmp_path) -> None:
     trainer = make_trainer(make_config(tiny, tmp_path, beta=0.1), warm=False)
     work = trainer.start(make_plan(ready(conversation(1))))
-    trainer.reference(work)
     trainer.backward(work)
     assert torch.allclose(work.reference_logprobs_T, work.policy_logprobs_T, atol=1e-6)

@@ -126,7 +126,6 @@ def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: StepPace, applied: in
     t = trainer.config.trainer
     before = Snapshot.take(trainer.model, trainer.optimizer)
     work = trainer.start(plan)
-    trainer.reference(work)
     reach = pace.reach(t, trainer.hidden, plan.scored, applied)
     for inner in range(t.inner_steps):
         loss = trainer.backward(work)

@@ -83,9 +83,10 @@ class CapturedGRPOTrainer(GRPOTrainer):
         self.remove_callback(PrinterCallback)  # steps are logged
         self.create_optimizer()
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
-        given = config.trainer.init_adapter if self.beta else None
-        self.first = weights_of(self.model) if given else None
-        """Weights of the adapter that training started from, where β needs them; None: the base model."""
+        self.first = weights_of(self.model) if self.beta else None
+        """Weights of the adapter that training started from, where β needs them. A new adapter's are the base model:
+        it changes nothing. A model whose adapter is switched off would be compiled once more.
+        """
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None
         self.model.train()
 
@@ -123,7 +124,11 @@ class CapturedGRPOTrainer(GRPOTrainer):
     # a batch
 
     def start(self, plan: Plan) -> Work:
-        return Work.of(plan, self.device)
+        """A batch's work, with the reference's log-probabilities where β asks for them."""
+        work = Work.of(plan, self.device)
+        if self.beta and not self.sft:
+            self._refer(work)
+        return work
 
     def mine(self, plan: Plan) -> list[MicroBatch]:
         return plan.micro[self.rank :: self.world]
@@ -178,10 +183,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
         finally:
             put_weights(self.model, now)
 
-    def reference(self, work: Work) -> None:
-        """The reference's log-probabilities, where β asks for them."""
-        if not self.beta:
-            return
+    def _refer(self, work: Work) -> None:
         work.reference_logprobs_T = torch.zeros_like(work.behavior_logprobs_T)
         with torch.no_grad(), self.as_reference():
             for micro in self.mine(work.plan):
