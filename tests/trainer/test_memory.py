@@ -56,8 +56,9 @@ def test_a_batch_that_runs_out_of_memory_is_computed_again(tiny, tmp_path, monke
             raise torch.OutOfMemoryError("no memory")
         return forward(*args)
 
+    again = trainer.start(plan)
     monkeypatch.setattr(trainer, "forward", short)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    trainer.backward(trainer.start(plan))
+    trainer.backward(again)
     assert trainer.checkpointing.now == 2
     assert apart(gradients(trainer), expected) < 1e-5

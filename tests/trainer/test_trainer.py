@@ -90,7 +90,7 @@ def test_branches_of_an_episode_each_token_once_under_its_own_prefix(trainer) ->
 
 
 def test_nothing_but_sampled_tokens_has_a_gradient(trainer) -> None:
-    """Each scored log-probability pulls by its advantage and by nothing else; prompts, tool results and untrainable calls pull not at all."""
+    """Each scored log-probability pulls by its advantage and by its way from the reference; prompts, tool results and untrainable calls pull not at all."""
     samples = ready(conversation(5))
     samples[3].trainable, samples[3].reason = False, "top_k"
     plan = make_plan(samples, layout="tree")
@@ -111,7 +111,10 @@ def test_nothing_but_sampled_tokens_has_a_gradient(trainer) -> None:
     finally:
         trainer.forward = forward
     token, pull = (torch.cat(x) for x in zip(*pulls, strict=True))
-    expected = -work.importance_ratio_T[token] * work.advantage_T[token] / plan.scored.tokens
+    away_T = work.reference_logprobs_T - work.policy_logprobs_T
+    weight_T = work.importance_ratio_T
+    pull_T = weight_T * work.advantage_T + trainer.beta * away_T * (weight_T > 0)
+    expected = -pull_T[token] / plan.scored.tokens
     assert torch.allclose(pull, expected, atol=1e-7)
     assert plan.scored.tokens == sum(len(s.completion_C) for s in samples if s.trainable)
 
