@@ -15,6 +15,7 @@ import torch
 from slipstream_trainer.layout import Layout
 from slipstream_trainer.plan import make_plan
 from slipstream_trainer.rows import Sample
+from slipstream_trainer.work import Work
 
 if TYPE_CHECKING:
     from slipstream_trainer.trainer import CapturedGRPOTrainer
@@ -42,7 +43,8 @@ def two_and_a_half(vocab: int) -> list[Sample]:
 def logprobs(trainer: CapturedGRPOTrainer, layout: Layout, *, forest: bool) -> torch.Tensor:
     """Log-probabilities of the sampled tokens, in the samples' order."""
     multiple = 1 if trainer.device.type == "cpu" else 128
-    work = trainer.start(make_plan(two_and_a_half(trainer.vocab), layout=layout, multiple=multiple, forest=forest))
+    plan = make_plan(two_and_a_half(trainer.vocab), layout=layout, multiple=multiple, forest=forest)
+    work = Work.of(plan, trainer.device)
     with torch.no_grad():
         for micro in work.plan.micro:
             logps, _, token = trainer.forward(micro, work)

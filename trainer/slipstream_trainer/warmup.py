@@ -19,6 +19,7 @@ from slipstream_trainer.checkpoint import random_state, set_random_state
 from slipstream_trainer.layout import forest_width
 from slipstream_trainer.rows import Sample
 from slipstream_trainer.step import plan_batch
+from slipstream_trainer.work import Work
 
 if TYPE_CHECKING:
     from slipstream_trainer.trainer import CapturedGRPOTrainer
@@ -90,7 +91,7 @@ def compute(trainer: CapturedGRPOTrainer, tokens: int) -> None:
     """Forward, backward and a forward without gradients, as a step has them. Leaves no gradients."""
     plan = plan_batch(trainer, [row(tokens, trainer.vocab)])
     trainer.checkpointing.choose(plan)
-    work = trainer.start(plan)
+    work = Work.of(plan, trainer.device)
     for micro in plan.micro:
         logps, _, _ = trainer.forward(micro, work)
         torch.autograd.backward(logps.sum())
