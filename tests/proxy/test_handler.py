@@ -465,7 +465,9 @@ async def test_a_call_that_is_over_is_forgotten_at_once(start, fake, chunked, st
         yield json.dumps({**ASK, "stream": stream}).encode()
 
     def calls():
-        return [o for o in gc.get_objects() if type(o) is ActiveCall]  # isinstance fails on dead weak proxies
+        return [
+            o for o in gc.get_objects() if type(o) is ActiveCall
+        ]  # isinstance asks each object, and one of torch warns
 
     proxy = await start()
     fake.fail_with = 500 if fails else None
