@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_ASCII: Final = 3
+ASCII: Final = 3
 _WIDE: Final = 18
 """What a byte of text takes until it is stored; and in a text with one character beyond ASCII, in which each takes four
 bytes.
@@ -29,7 +29,7 @@ def values_weight(body: bytes) -> int:
 
 def parse_weight(body: bytes) -> int:
     """Bytes that parsing and storing it takes."""
-    text = _WIDE if b"\\u" in body or not body.isascii() else _ASCII
+    text = _WIDE if b"\\u" in body or not body.isascii() else ASCII
     return text * len(body) + values_weight(body)
 
 

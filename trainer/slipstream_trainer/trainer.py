@@ -83,7 +83,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
         self.remove_callback(PrinterCallback)  # steps are logged
         self.create_optimizer()
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.first = weights_of(self.model) if self.beta else None
+        self.first = weights_of(self.model) if self.beta and not self.sft else {}
         """Weights of the adapter that training started from, where β needs them. A new adapter's are the base model:
         it changes nothing. A model whose adapter is switched off would be compiled once more.
         """
@@ -126,7 +126,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
     def start(self, plan: Plan) -> Work:
         """A batch's work, with the reference's log-probabilities where β asks for them."""
         work = Work.of(plan, self.device)
-        if self.beta and not self.sft:
+        if self.first:
             self._refer(work)
         return work
 
@@ -172,10 +172,6 @@ class CapturedGRPOTrainer(GRPOTrainer):
     @contextlib.contextmanager
     def as_reference(self) -> Iterator[None]:
         """The model computes as the policy that training started from."""
-        if self.first is None:
-            with self.model.disable_adapter():
-                yield
-            return
         now = weights_of(self.model)
         put_weights(self.model, self.first)
         try:

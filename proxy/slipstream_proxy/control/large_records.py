@@ -15,7 +15,7 @@ import orjson
 
 from slipstream.files import sync
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.parse_weight import parse_weight
+from slipstream_proxy.parse_weight import ASCII, parse_weight
 from slipstream_proxy.records import Kind
 from slipstream_proxy.segments import Frame
 from slipstream_proxy.store.values import Name
@@ -26,8 +26,6 @@ MOST = 640 * 2**20
 """Bytes that parsing one record may take, as estimated."""
 _USUAL = 2**20
 """Bytes of a record of which none takes so much."""
-_ASCII = 3
-"""What a byte of a stream's text takes until it is stored."""
 _PIECE = 2**20
 
 
@@ -42,7 +40,7 @@ def too_large(frame: Frame) -> bool:
         return False
     # a stream is parsed event by event
     parts = max(reply.split(b"\n\n"), key=len) if frame.head.get("stream") else reply
-    texts = _ASCII * (len(reply) - len(parts))
+    texts = ASCII * (len(reply) - len(parts))
     return texts + parse_weight(parts) + parse_weight(request) > MOST
 
 
