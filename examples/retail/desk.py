@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from common.worlds import first_seed
 
-from retail.domains import AGES, DOMAINS, NAMES, Domain
+from retail.domains import AGES, DOMAINS, NAMES, Domain, lookup_answer
 
 __all__ = ["Case", "Desk", "Record", "Wish", "cases", "make_case", "right_end"]
 
@@ -206,8 +206,7 @@ class Desk:
         if code != self.case.code:
             self.broken.append("looked another customer up")
         self.verified = self.verified or code == self.case.code
-        listed = ", ".join(f"{r.thing} {r.id}" for r in self.case.records if r.code == code)
-        return f"{name}: {listed}"
+        return lookup_answer(name, ((r.thing, r.id) for r in self.case.records if r.code == code))
 
     def say(self, text: str) -> str:
         """Say something to the customer. Returns the answer; with `left` set it was the last one."""

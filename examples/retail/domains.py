@@ -6,6 +6,7 @@ One engine (`desk.py`) serves both. A domain says what a record is called, what 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ __all__ = [
     "Allowed",
     "Domain",
     "arguments_of",
+    "lookup_answer",
     "number_of",
     "tools_of",
 ]
@@ -111,11 +113,16 @@ def tools_of(domain: Domain) -> list[dict[str, Any]]:
     described = {"customer": ("code", "Look a customer up: the name, and what each record is of.")}
     described[record] = ("id", f"Look at one {record}, named by what it is of and its number: its state and its age.")
     described |= {action: ("id", f"{action.capitalize()} this {record}.") for action in domain.actions}
-    tools = [function_tool(name, key, "integer", description) for name, (key, description) in described.items()]
-    looked_at = tools[1]["function"]["parameters"]
+    tools = {name: function_tool(name, key, "integer", description) for name, (key, description) in described.items()}
+    looked_at = tools[record]["function"]["parameters"]
     looked_at["properties"] = {"thing": {"type": "string"}, **looked_at["properties"]}
     looked_at["required"] = ["thing", "id"]
-    return tools
+    return list(tools.values())
+
+
+def lookup_answer(name: str, records: Iterable[tuple[str, int]]) -> str:
+    """What the customer lookup says. `records`: pairs of a thing and its number."""
+    return f"{name}: " + ", ".join(f"{thing} {number}" for thing, number in records)
 
 
 def arguments_of(domain: Domain, tool: str, number: int, thing: str) -> str:

@@ -14,7 +14,7 @@ from common.hermes import tool_call
 from common.pretrain import Row, of_messages
 from transformers import PreTrainedTokenizerFast
 
-from retail.domains import DOMAINS, NAMES, Domain, arguments_of
+from retail.domains import DOMAINS, NAMES, Domain, arguments_of, lookup_answer
 
 __all__ = ["lessons"]
 
@@ -40,8 +40,7 @@ def drawn(rng: random.Random, least: int, most: int) -> tuple[Domain, dict[str, 
 
 def lookup(rng: random.Random, pairs: list[tuple[str, int]]) -> dict[str, Any]:
     """What the customer lookup answers."""
-    listed = ", ".join(f"{thing} {number}" for thing, number in pairs)
-    return {"role": "tool", "tool_call_id": "call", "content": f"{rng.choice(NAMES)}: {listed}"}
+    return {"role": "tool", "tool_call_id": "call", "content": lookup_answer(rng.choice(NAMES), pairs)}
 
 
 def repeated(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Row:
