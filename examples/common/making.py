@@ -42,8 +42,10 @@ class Recipe:
     intermediate: int = 512
     positions: int = 1024
     measure: int = 1000
-    finding: bool = False
-    """The network begins with heads that find what stands behind a token."""
+    finding: int = 0
+    """The network begins with heads that find what stands behind a token, or behind so many."""
+    reading: bool = False
+    """And with heads that find what stands near two tokens."""
     lessons: Callable[[int, int], list[Row]] | None = None
     """As `make_rows`: what is read before the transcripts, for a skill that they alone teach too slowly."""
     lesson_rows: int = 0
@@ -97,7 +99,7 @@ def main(about: str | None, recipe: Recipe) -> None:
     torch.manual_seed(args.seed)
     tokenizer = recipe.tokenizer()
     shape = {"layers": args.layers, "intermediate": args.intermediate, "positions": recipe.positions}
-    model = make_network(tokenizer, recipe.words(), finding=recipe.finding, **shape)
+    model = make_network(tokenizer, recipe.words(), finding=recipe.finding, reading=recipe.reading, **shape)
     size = sum(p.numel() for p in model.parameters())
     print(f"{size:,} parameters, {len(tokenizer)} tokens", flush=True)
     if recipe.lessons and args.lesson_steps:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from common.hermes import END, encode, render, spelling_pairs
+from common.reading import begin_reading
 
 __all__ = ["Packed", "Row", "gather", "make_network", "of_messages", "own_words", "pack", "save", "train"]
 
@@ -138,11 +139,14 @@ def make_network(
     heads: int = 4,
     positions: int = 1024,
     vocabulary: int = 0,
-    finding: bool = False,
+    finding: int = 0,
+    reading: bool = False,
 ) -> Qwen3ForCausalLM:
     """The untrained network: about 2 million parameters as it stands. `words` are the tokenizer's.
 
-    `vocabulary`: at least so many tokens, the last of them unused. `finding`: begin with heads for it (``begin_finding``).
+    `vocabulary`: at least so many tokens, the last of them unused. `finding`: begin with heads that find what stands behind
+    a token, or behind that many (``begin_finding``). `reading`: begin with heads for what stands near two tokens, too
+    (``begin_reading``).
     """
     config = Qwen3Config(
         vocab_size=max(len(tokenizer), vocabulary),
@@ -163,19 +167,22 @@ def make_network(
     bare, spaced = (torch.tensor(ids) for ids in zip(*spelling_pairs(tokenizer, words), strict=True))
     # The two spellings of a word share half of their variance, so that copying is found early.
     embedding[spaced] = (embedding[bare] + embedding[spaced]) / 2**0.5
-    if finding:
-        begin_finding(model)
+    if finding or reading:
+        begin_finding(model, max(1, finding))
+    if reading:
+        begin_reading(model)
     model.generation_config.eos_token_id = config.eos_token_id
     model.generation_config.pad_token_id = 0
     return model
 
 
 @torch.no_grad()
-def begin_finding(model: Qwen3ForCausalLM) -> None:
-    """Begin with two heads that find what stands behind a token: an induction head, which few rows alone don't bring about.
+def begin_finding(model: Qwen3ForCausalLM, reach: int = 1) -> None:
+    """Begin with heads that find what stands behind a token: an induction head, which few rows alone don't bring about.
 
     A head of the first layer looks at the token before, and writes down which it was. A head of the second looks for the
-    token that it stands on, as it is or as what was written down. All the rest is left to training.
+    token that it stands on, as it is or as what was written down. All the rest is left to training. With a `reach` of 2
+    another head of the first layer does the same with the token before that: what stands behind two tokens is found by both.
     """
     size, hidden = model.config.head_dim, model.config.hidden_size
     first, second = (model.model.layers[n].self_attn for n in range(2))
@@ -188,18 +195,21 @@ def begin_finding(model: Qwen3ForCausalLM) -> None:
         attention.k_proj.weight.copy_(0.3 * turned)
         attention.v_proj.weight.copy_(0.2 * kept)
         attention.o_proj.weight.copy_(0.2 * kept.T)
-    # Rotary places: the fastest waves of query and key meet where the key stands one place before.
+    # Rotary places: the fastest waves of query and key meet where the key stands one place before, or two.
     waves = 4
     speed = 10000.0 ** (-torch.arange(waves) * 2 / size)
-    query, key = torch.zeros(size), torch.zeros(size)
-    query[:waves] = 1
-    key[:waves], key[size // 2 : size // 2 + waves] = speed.cos(), speed.sin()
-    for projection, wave in ((first.q_proj, query), (first.k_proj, key)):
-        projection.weight[:size] = 2 * torch.outer(wave, same) + 0.02 * torch.randn(size, hidden)
+    heads = [slice(head * size, (head + 1) * size) for head in range(reach)]
+    for back, head in enumerate(heads, 1):
+        query, key = torch.zeros(size), torch.zeros(size)
+        query[:waves] = 1
+        key[:waves], key[size // 2 : size // 2 + waves] = (back * speed).cos(), (back * speed).sin()
+        for projection, wave in ((first.q_proj, query), (first.k_proj, key)):
+            projection.weight[head] = 2 * torch.outer(wave, same) + 0.02 * torch.randn(size, hidden)
     part = torch.linalg.qr(torch.randn(hidden, size))[0].T
     part = part - torch.outer(part @ same, same)
-    first.v_proj.weight[:size] = 0.25 * part
-    first.o_proj.weight[:, :size] = 0.25 * part.T
+    for head in heads:
+        first.v_proj.weight[head] = 0.25 * part
+        first.o_proj.weight[:, head] = 0.25 * part.T
     second.q_proj.weight[:size] = 0.3 * part
     second.k_proj.weight[:size] = 0.3 * part
     for attention, sharper in ((first, 1.5), (second, 1.4)):
