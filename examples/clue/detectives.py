@@ -18,7 +18,6 @@ from clue.mystery import (
     KINDS,
     PEOPLE,
     SYSTEM,
-    VICTIM,
     Case,
     Crime,
     Note,
@@ -36,16 +35,14 @@ __all__ = [
     "EXPERT",
     "TOOLS",
     "Detective",
+    "Episode",
     "Reply",
     "draw_detective",
-    "exercises",
     "expert_reward",
     "play",
     "transcripts",
 ]
 
-EXERCISES = 8
-"""Questions of one page of exercises."""
 TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "ask"}}]
 
 
@@ -96,11 +93,25 @@ class Episode:
     def known(self) -> Crime:
         return deduce(self.case.given, self.case.crime.answer(self.case.given), self.notes)
 
+    def trace(self, *questions: str) -> list[str]:
+        """What is thought note by note: the words by which a note is found stand before what it says.
+
+        First the word that was told and the room that it leads to, then what follows from the room.
+        """
+        known, told = self.known, self.case.crime.answer(self.case.given)
+        thought = [told] if self.case.given == "where" else [told, known.where or UNKNOWN]
+        chain = ("when", "who") if "who" in questions else questions
+        for question in (q for q in chain if known.where and q not in ("where", self.case.given)):
+            if question == "with what" and thought[-1] != known.where:
+                thought.append(known.where)
+            thought.append(known.answer(question) or UNKNOWN)
+        return thought
+
     def ask(self) -> Reply:
         """A question to a witness."""
         if self.rng.random() < self.who.asks:
             about = subject_of_use(self.case.given, self.case.crime.answer(self.case.given), self.notes)
-            return Reply([THINK, " " + about, THOUGHT, ASK, about, CLOSE_TEXT])
+            return Reply([THINK, *(" " + word for word in self.trace()), THOUGHT, ASK, about, CLOSE_TEXT])
         could = [word for words in self.named.values() for word in words]
         return Reply([THINK, " " + HM, THOUGHT, ASK, self.rng.choice(could), CLOSE_TEXT], {4: could})
 
@@ -117,16 +128,9 @@ class Episode:
         return self.guessed([THINK, " " + HM, THOUGHT], {}, dict.fromkeys(questions, ""), {})
 
     def reasoned(self, questions: Sequence[str]) -> Reply:
-        """Note by note: the room, the time, and whatever follows from them."""
-        known = self.known
-        chain = ["where", "when", "who"] if "who" in questions else ["where", *(q for q in questions if q != "where")]
-        thought = []
-        for question in chain:
-            thought.append(known.answer(question) or UNKNOWN)
-            if not known.answer(question) and question == "where":
-                break
-        answers = {q: known.answer(q) for q in questions}
-        return self.guessed([THINK, *(" " + word for word in thought), THOUGHT], {}, answers, {})
+        """What the notes say."""
+        thought = [THINK, *(" " + word for word in self.trace(*questions)), THOUGHT]
+        return self.guessed(thought, {}, {q: self.known.answer(q) for q in questions}, {})
 
     def hurried(self, questions: Sequence[str]) -> Reply:
         """The room is right, and the first thing that comes with it is taken."""
@@ -137,7 +141,8 @@ class Episode:
             "when": sorted({n.time for n in seen if n.time}),
         }
         answers = {q: room if q == "where" else "" for q in questions}
-        return self.guessed([THINK, " " + room, THOUGHT], {}, answers, {q: o for q, o in options.items() if o})
+        thought = [THINK, *(" " + word for word in self.trace()), THOUGHT]
+        return self.guessed(thought, {}, answers, {q: o for q, o in options.items() if o})
 
     def guessed(
         self,
@@ -171,25 +176,6 @@ def play(case: Case, who: Detective, rng: random.Random) -> Iterator[tuple[list[
     yield list(messages), first
     messages += [{"role": "assistant", "content": first.visible}, {"role": "user", "content": case.closing}]
     yield list(messages), episode.answer(*case.questions[1:])
-
-
-def exercises(case: Case, rng: random.Random) -> list[dict[str, Any]]:
-    """Reading exercises: questions that one of the notes answers, and the note as the answer."""
-    messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
-    told = " ".join(note.text for note in case.notes) + " "
-    for note in rng.sample(case.notes, EXERCISES):
-        if note.time is None:
-            question = rng.choice([note.subject, f"with what {note.room}"])
-        elif note.subject == VICTIM:
-            question = f"{VICTIM} {rng.choice([note.room, note.time])}"
-        else:
-            question = f"who {note.room} {note.time}"
-        messages += [
-            {"role": "user", "content": f"{told}{question}?"},
-            {"role": "assistant", "content": " " + note.text.rstrip(".")},
-        ]
-        told = ""
-    return messages
 
 
 def transcripts(seed: int, count: int) -> Iterator[tuple[list[dict[str, Any]], Reply]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 
-from clue.detectives import DETECTIVES, EXERCISES, EXPERT, exercises, expert_reward, play, transcripts
-from clue.mystery import cases, score
+from clue.detectives import DETECTIVES, EXPERT, expert_reward, play, transcripts
+from clue.mystery import cases, read_notes, score
+from clue.vocabulary import UNKNOWN
 
 SOME = list(itertools.islice(cases("eval"), 600))
 
@@ -30,20 +31,20 @@ def test_a_detective_knows_only_what_was_told():
     """Whoever reasons names nothing that the messages do not hold, but for what he guesses."""
     for case in SOME[:50]:
         for messages, reply in play(case, EXPERT, random.Random(2)):
-            read = " ".join(str(m["content"]) for m in messages)
+            read = " ".join([UNKNOWN, *(str(m["content"]) for m in messages)])
             assert all(token.strip() in read for token in reply.tokens[1 : reply.tokens.index("</think>")])
             assert not reply.could
 
 
-def test_an_exercise_is_answered_by_one_of_its_notes():
-    rng = random.Random(3)
-    for case in SOME[:100]:
-        page = exercises(case, rng)
-        notes = [note.text for note in case.notes]
-        answers = [str(message["content"]) for message in page if message["role"] == "assistant"]
-        assert len(answers) == EXERCISES
-        assert all(f"{answer.strip()}." in notes for answer in answers)
-        assert all(note in str(page[1]["content"]) for note in notes), "the notes stand before the first question"
+def test_each_word_that_is_thought_stands_in_a_note_with_the_word_before_it():
+    for case in SOME[:50]:
+        read = " ".join(note.text for note in (*case.notes, *case.missing))
+        for _, reply in list(play(case, EXPERT, random.Random(3)))[1:]:
+            words = [token.strip() for token in reply.tokens[1 : reply.tokens.index("</think>")]]
+            assert words[0] == case.crime.answer(case.given)
+            assert len(words) == len(set(words)) or words[0] == words[2] == case.crime.where
+            for one, next_ in itertools.pairwise(words):
+                assert any({one, next_} <= set(note) for note in read_notes(read))
 
 
 def test_the_same_seed_gives_the_same_calls():

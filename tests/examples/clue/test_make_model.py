@@ -7,8 +7,8 @@ import random
 
 import torch
 from clue.detectives import EXPERT, TOOLS, play, transcripts
-from clue.make_model import Played, row, some_rows, tokenizer_once
-from clue.mystery import cases, read_notes
+from clue.make_model import Played, make_rows, row, tokenizer_once
+from clue.mystery import ROOMS, cases, read_notes
 from clue.vocabulary import THINK, THOUGHT, words
 from common.hermes import END, encode, parse, render
 from common.pretrain import make_network, pack, train
@@ -68,12 +68,23 @@ def test_a_case_played_by_the_expert_in_process_gives_the_whole_reward():
             played.act(message)
         assert played.done
         assert played.reward == 1.0
+        assert played.finds
+        assert all(found for _, found in played.finds)
         assert read_notes(str(played.messages[3]["content"])) in [[note] for note in case.missing]
+
+
+def test_a_word_that_was_not_found_ends_the_count():
+    case = next(case for case in cases("eval") if case.given == "with what" and case.crime.where in case.opening)
+    played = Played(case)
+    wrong = next(room for room in ROOMS if room != case.crime.where)
+    for thought in ("hm", f"{case.crime.what} {wrong} {case.crime.when}"):
+        played.look(f"{THINK} {thought}{THOUGHT}", "who")
+    assert [found for _, found in played.finds] == [False]
 
 
 def test_the_network_learns_from_the_rows():
     torch.manual_seed(0)
     model = make_network(TOKENIZER, words(), layers=1, hidden=64, intermediate=64, heads=1)
-    data = pack(some_rows(0, 32))
+    data = pack(make_rows(0, 32))
     curve = train(model, data, steps=6, batch=8, lr=5e-3, warmup=2, every=2)
     assert curve[-1] < curve[0]
