@@ -6,12 +6,17 @@ fewest.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import random
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from twenty48.board import DIRECTIONS, Board, Game, Item, legal, slide
 
-__all__ = ["PLAYERS", "Player", "draw_player", "expert_move", "play_expert"]
+__all__ = ["NOBODY", "PLAYERS", "Player", "draw_player", "expert_move", "most_points", "play_expert"]
+
+CORNER = ("down", "left")
 
 
 class Player(NamedTuple):
@@ -24,15 +29,43 @@ class Player(NamedTuple):
 
     def choices(self, board: Board, rng: random.Random) -> list[str]:
         """The directions that this player finds equally good now."""
-        if rng.random() >= self.looks:
-            return list(DIRECTIONS)
-        found = legal(board)
-        if rng.random() < self.merges:
-            most = max(slide(board, way)[1] for way in found)
-            found = [way for way in found if slide(board, way)[1] == most]
-        if rng.random() < self.corner:
-            found = [way for way in ("down", "left") if way in found] or found
-        return found
+        flips = rng.random() < self.looks, rng.random() < self.merges, rng.random() < self.corner
+        return list(found_good(tuple(legal(board)), most_points(board), *flips))
+
+    def chances(self, board: Board) -> Mapping[str, float]:
+        """The chance of each direction, over all that this player may find good. Do not change it: it is remembered."""
+        return all_chances(self, tuple(legal(board)), most_points(board))
+
+
+def most_points(board: Board) -> tuple[str, ...]:
+    """The directions that change the board and make the most points."""
+    points = {way: slide(board, way)[1] for way in legal(board)}
+    return tuple(way for way, made in points.items() if made == max(points.values()))
+
+
+def found_good(
+    possible: tuple[str, ...], most: tuple[str, ...], looks: bool, merges: bool, corner: bool
+) -> tuple[str, ...]:
+    """What a player finds equally good that looks, merges and keeps to the corner this time, or does not."""
+    if not looks:
+        return DIRECTIONS
+    found = most if merges else possible
+    return tuple(way for way in CORNER if way in found) or found if corner else found
+
+
+@functools.cache
+def all_chances(player: Player, possible: tuple[str, ...], most: tuple[str, ...]) -> Mapping[str, float]:
+    """One object for each of the few cases: it travels between processes once for many rows."""
+    chances = dict.fromkeys(DIRECTIONS, 0.0)
+    habits = (player.looks, player.merges, player.corner)
+    for flips in itertools.product((True, False), repeat=len(habits)):
+        good = found_good(possible, most, *flips)
+        for way in good:
+            chance = 1.0
+            for flip, habit in zip(flips, habits, strict=True):
+                chance *= habit if flip else 1 - habit
+            chances[way] += chance / len(good)
+    return {way: chance for way, chance in chances.items() if chance > 0}
 
 
 PLAYERS = (
@@ -40,6 +73,9 @@ PLAYERS = (
     Player(share=0.22, looks=0.88, merges=0.6, corner=0.2),
     Player(share=0.13, looks=0.98, merges=0.6, corner=0.9),
 )
+
+NOBODY = Player(share=0, looks=1, merges=0, corner=0)
+"""Any possible move with equal chance: nobody in particular. The model has read such games before those of the players."""
 
 
 def draw_player(rng: random.Random) -> Player:

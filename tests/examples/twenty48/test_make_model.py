@@ -75,6 +75,6 @@ def test_the_committed_model_starts_where_the_readme_says() -> None:
     assert tokenizer.chat_template == make_tokenizer().chat_template
     torch.manual_seed(0)
     figures = play_out(model, tokenizer, [make_model.Played(make_item("eval", i)) for i in range(24)], tokens=4)
-    assert 0.15 < figures["reward"] < 0.55
+    assert 0.15 < figures["reward"] < 0.65, "the games that it has read have 0.48; 24 games are off by 0.09"
     assert figures["exact"] > 0.98
     assert 8 < figures["calls"] < 25

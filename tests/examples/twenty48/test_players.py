@@ -6,7 +6,7 @@ import itertools
 import random
 
 from twenty48.board import DIRECTIONS, Game, legal, make_items
-from twenty48.players import PLAYERS, Player, draw_player, expert_move, play_expert, worth
+from twenty48.players import PLAYERS, Player, draw_player, expert_move, most_points, play_expert, worth
 
 
 def mean_reward(player: Player, games: int) -> float:
@@ -51,3 +51,24 @@ def test_the_snake_begins_in_the_lower_left_corner() -> None:
     assert worth((0, 0, 0, 0, 0, 0, 8, 4, 2)) > worth((0, 0, 0, 0, 0, 0, 2, 4, 8))
     assert worth((0, 0, 0, 0, 0, 2, 8, 4, 4)) > worth((0, 0, 0, 2, 0, 0, 8, 4, 4)), "the second row runs back"
     assert expert_move((0, 0, 0, 0, 0, 0, 4, 4, 0)) == "left"
+
+
+def test_the_chances_are_those_of_the_choices() -> None:
+    rng, drawn = random.Random(0), 4000
+    for index, player in enumerate(PLAYERS):
+        game = Game(next(itertools.islice(make_items("train"), index, None)))
+        for _ in range(8):
+            game.play(expert_move(game.board))
+        said = [rng.choice(player.choices(game.board, rng)) for _ in range(drawn)]
+        chances = player.chances(game.board)
+        assert abs(sum(chances.values()) - 1) < 1e-9
+        for way in DIRECTIONS:
+            assert abs(said.count(way) / drawn - chances.get(way, 0)) < 0.04
+
+
+def test_what_a_player_never_does_has_no_chance() -> None:
+    board = (0, 0, 0, 0, 0, 0, 2, 2, 4)
+    assert Player(share=1, looks=1, merges=0, corner=0).chances(board).keys() == {"left", "right", "up"}
+    assert most_points(board) == ("left", "right")
+    assert dict(Player(share=1, looks=1, merges=1, corner=1).chances(board)) == {"left": 1}
+    assert len(Player(share=1, looks=0, merges=1, corner=1).chances(board)) == 4
