@@ -33,6 +33,7 @@ from mail.mailbox import (
     Question,
     Research,
     compacted,
+    value_of,
 )
 
 __all__ = ["ResearchAgent"]
@@ -87,7 +88,7 @@ class ResearchAgent:
             run.messages.append({"role": "assistant", "content": reply.content})
             results: list[Any] = []
             for use in uses:
-                value = next(iter(use.input.values()), "")
+                value = value_of(use.input)
                 if use.name == "answer":
                     run.research.answer = str(value)
                     return

@@ -12,14 +12,26 @@ import itertools
 import random
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from common.worlds import DAYS, first_seed, function_tool, listed
 from common.worlds import NAMES as BASIC_NAMES
 from common.worlds import THINGS as BASIC_THINGS
 
-__all__ = ["TOOLS", "Mail", "Mailbox", "Question", "Research", "compacted", "mailbox_of", "make_question", "questions"]
+__all__ = [
+    "TOOLS",
+    "Mail",
+    "Mailbox",
+    "Question",
+    "Research",
+    "compacted",
+    "listing",
+    "mailbox_of",
+    "make_question",
+    "questions",
+    "value_of",
+]
 
 
 NAMES = BASIC_NAMES + listed(
@@ -59,9 +71,14 @@ TOLD = ALWAYS | {"same", "day", "as"}
 
 TOOLS = [
     function_tool("search", "keywords", "string", "List the first mails in which all of the keywords stand."),
-    function_tool("read", "hit", "integer", "Have one of the mails listed last read."),
+    function_tool(
+        "read", "hit", "integer", "Have one of the mails listed last read, named by its subject and its number."
+    ),
     function_tool("answer", "text", "string", "Give the final answer."),
 ]
+READ = TOOLS[1]["function"]["parameters"]
+READ["properties"] = {"subject": {"type": "string"}, **READ["properties"]}
+READ["required"] = ["subject", "hit"]
 
 
 @dataclass(frozen=True)
@@ -78,13 +95,14 @@ class Mail:
 
     @property
     def subject(self) -> str:
-        return f"{self.thing} for {self.name}"
+        """As a search lists it."""
+        return f"{self.thing} {self.name}"
 
     @property
     def body(self) -> str:
         """The text that is searched and read."""
         when = f"the same day as the {self.same[0]} for {self.same[1]}" if self.same else self.day
-        return f"{self.sender} wrote on {self.sent}: the {self.subject} is on {when}"
+        return f"{self.sender} wrote on {self.sent}: the {self.thing} for {self.name} is on {when}"
 
 
 @dataclass(frozen=True)
@@ -189,8 +207,7 @@ class Research:
         found = mailbox_of(self.question).find(keywords)
         self.keywords, self.hits = keywords, found[:LISTED]
         count = str(len(found)) if len(found) < 100 else "many"
-        listed = ", ".join(f"{number} {mail.subject}" for number, mail in enumerate(self.hits, 1))
-        return f"{count} mails: {listed}" if found else NONE
+        return f"{count} mails: {listing(mail.subject for mail in self.hits)}" if found else NONE
 
     def brief(self, hit: object) -> str | None:
         """What the reader of a hit is told: the words that were searched, and the mail. None where there is no such hit."""
@@ -199,6 +216,17 @@ class Research:
         return f"words: {self.keywords}. mail: {self.hits[hit - 1].body}"
 
 
+def listing(subjects: Iterable[str]) -> str:
+    """Hits with their numbers, as a search lists them."""
+    return ", ".join(f"{subject} {number}" for number, subject in enumerate(subjects, 1))
+
+
 def compacted(question: Question, notes: str) -> str:
     """What takes the place of the old messages."""
     return f"{question.text}. notes: {notes}"
+
+
+def value_of(arguments: object) -> object:
+    """What a call asks for: keywords, the number of a hit, or the answer. Empty where there is none."""
+    values = arguments if isinstance(arguments, dict) else {}
+    return values["hit"] if "hit" in values else next(iter(values.values()), "")

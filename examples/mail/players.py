@@ -6,10 +6,11 @@ better ones are the fewest. They see what an agent sees. The expert does nothing
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mail.mailbox import (
@@ -17,7 +18,6 @@ from mail.mailbox import (
     DAYS,
     MAX_CALLS,
     NAMES,
-    NONE,
     NOTES,
     NOTHING,
     READER,
@@ -29,12 +29,14 @@ from mail.mailbox import (
     Research,
     compacted,
     questions,
+    value_of,
 )
 
 __all__ = ["EXPERT", "PLAYERS", "Player", "Researcher", "expert_reward", "play", "transcripts"]
 
 Conversation = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 CONTENT = {*THINGS, *NAMES}
+LISTED_HIT = re.compile(r"(\w+) (\w+) (\d)\b")
 SAME = re.compile(r"same (?:day )?as (?:the )?(\w+) (?:for )?(\w+)")
 
 
@@ -73,8 +75,8 @@ class Researcher:
     rng: random.Random
     target: tuple[str, str] = ("", "")
     """(thing, name) that is searched for."""
-    listed: list[tuple[str, str]] | None = None
-    """(thing, name) of the hits, where the last thing seen is a list of them."""
+    listed: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Hit → (thing, name), where the last thing seen is a list of them, or a note of one."""
     found: str = ""
     gives_up: bool = False
 
@@ -95,23 +97,27 @@ class Researcher:
         if self.found or self.gives_up:
             return "answer", f'{{"text": "{self.found or UNKNOWN}"}}'
         if self.listed:
-            right = [i for i, pair in enumerate(self.listed, 1) if pair == self.target]
+            right = [hit for hit, pair in self.listed.items() if pair == self.target]
             if right and self.chance(self.player.picks):
-                return "read", f'{{"hit": {right[0]}}}'
+                return "read", self.named(right[0])
             if right or not self.chance(self.player.patient):
-                return "read", f'{{"hit": {self.rng.randint(1, len(self.listed))}}}'
+                return "read", self.named(self.rng.choice(list(self.listed)))
         return "search", f'{{"keywords": "{self.keywords()}"}}'
+
+    def named(self, hit: int) -> str:
+        """The arguments to read a hit: its subject and its number."""
+        return json.dumps({"subject": " ".join(self.listed[hit]), "hit": hit})
 
     def listing(self, text: str) -> None:
         """Take in what a search has found."""
-        self.listed = re.findall(r"\d (\w+) for (\w+)", text) if text != NONE else None
+        self.listed = {int(hit): (thing, name) for thing, name, hit in LISTED_HIT.findall(text)}
 
     def told(self, report: str) -> None:
         """Take in what was read, or the own notes."""
-        if hit := re.fullmatch(r"hit (\d)", report):
-            self.listed = [("", "")] * (int(hit[1]) - 1) + [self.target]
+        self.listing(report)
+        if self.listed:  # the notes name one hit
+            [self.target] = self.listed.values()
             return
-        self.listed = None
         if report in DAYS:
             self.found = report
         elif same := SAME.search(report):
@@ -141,8 +147,9 @@ class Researcher:
             return NOTHING
         if self.found:
             return self.found
-        if self.listed and self.target in self.listed:
-            return f"hit {self.listed.index(self.target) + 1}"
+        for hit, pair in self.listed.items():
+            if pair == self.target:
+                return f"hit {' '.join(pair)} {hit}"
         return f"same as {' '.join(self.target)}" if self.target != target else NOTHING
 
 
@@ -163,7 +170,7 @@ def play(question: Question, player: Player, rng: random.Random) -> tuple[Resear
                 "tool_calls": [{"id": "call", "type": "function", "function": function}],
             }
         )
-        value = re.sub(r'^\{"\w+": "?|"?\}$', "", arguments)
+        value = str(value_of(json.loads(arguments)))
         if tool == "answer":
             research.answer = value
             break

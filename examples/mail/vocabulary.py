@@ -1,4 +1,4 @@
-"""The small model's words: all that mails, questions and players can say. A call of a tool is four or five tokens."""
+"""The small model's words: all that mails, questions and players can say. A call of a tool is four to seven tokens."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mail.mailbox import ASKED, DAYS, NAMES, NONE, NOTES, NOTHING, READER, SYSTE
 
 __all__ = ["mail_tokenizer", "pieces", "words"]
 
+THEN_NUMBER = '", "hit": '
 SAID = (
     f"{SYSTEM} {READER} {NOTES} {NONE} {NOTHING} {UNKNOWN} tools search read answer words mail mails many no such hit notes "
     "wrote on the for is on the same day as"
@@ -25,9 +26,9 @@ def words() -> list[str]:
 
 
 def pieces() -> list[str]:
-    """The beginnings and ends of the tools' calls."""
-    begun = [opening("search", "keywords"), opening("read", "hit", text=False), opening("answer", "text")]
-    return [*begun, CLOSE_TEXT, CLOSE_NUMBER]
+    """The beginnings and ends of the tools' calls, and what stands between a subject and its number."""
+    begun = [opening("search", "keywords"), opening("read", "subject"), opening("answer", "text")]
+    return [*begun, THEN_NUMBER, CLOSE_TEXT, CLOSE_NUMBER]
 
 
 def mail_tokenizer() -> PreTrainedTokenizerFast:

@@ -5,7 +5,20 @@ from __future__ import annotations
 import re
 from itertools import islice
 
-from mail.mailbox import DAYS, LISTED, NONE, Mail, Mailbox, Question, Research, mailbox_of, make_question, questions
+from mail.mailbox import (
+    DAYS,
+    LISTED,
+    NONE,
+    Mail,
+    Mailbox,
+    Question,
+    Research,
+    listing,
+    mailbox_of,
+    make_question,
+    questions,
+    value_of,
+)
 
 SOME = list(islice(questions("eval"), 40))
 
@@ -62,13 +75,24 @@ def test_both_words_narrow_it_down_and_one_does_not() -> None:
 
 def test_only_the_first_hits_are_listed_and_can_be_read() -> None:
     research = Research(SOME[0])
-    assert research.search("the").startswith("many mails: 1 ")
+    assert re.match(r"many mails: \w+ \w+ 1, ", research.search("the"))
     assert len(research.hits) == LISTED
     assert research.search("nobody") == NONE
     assert research.brief(1) is None
     research.search(SOME[0].name)
     assert research.brief(1) == f"words: {SOME[0].name}. mail: {research.hits[0].body}"
     assert [research.brief(hit) for hit in (0, LISTED + 1, "1", None)] == [None] * 4
+
+
+def test_a_hit_is_listed_and_read_by_its_subject_and_its_number() -> None:
+    research = Research(SOME[0])
+    said = research.search(f"{SOME[0].thing} {SOME[0].name}")
+    listed = re.findall(r"(\w+) (\w+) (\d)", said)
+    assert listed == [(mail.thing, mail.name, str(hit)) for hit, mail in enumerate(research.hits, 1)]
+    assert listing(["rent omar", "exam lucy"]) == "rent omar 1, exam lucy 2"
+    assert value_of({"subject": "rent omar", "hit": 2}) == value_of({"hit": 2}) == 2
+    assert value_of({"keywords": "rent"}) == "rent"
+    assert value_of({}) == value_of(None) == value_of([1]) == ""
 
 
 def test_only_the_right_day_earns_the_reward() -> None:

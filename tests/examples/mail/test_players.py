@@ -7,7 +7,7 @@ import random
 from itertools import islice
 
 import pytest
-from common.hermes import encode, not_rerendered, render
+from common.hermes import encode, not_rerendered, render, tool_call
 from mail import make_model
 from mail.mailbox import COMPACT_AFTER, MAX_CALLS, NOTES, READER, SYSTEM, TOOLS, Research, mailbox_of, questions
 from mail.players import EXPERT, PLAYERS, expert_reward, play, transcripts
@@ -61,6 +61,8 @@ def test_every_word_is_a_token_and_a_call_is_few() -> None:
         assert not [t for t in tokens if len(t) == 1 and t.isalnum() and t not in known]
     said = '<tool_call>\n{"name": "search", "arguments": {"keywords": "dentist dana"}}\n</tool_call><|im_end|>'
     assert len(encode(tokenizer, said)) == 5
+    said = '<tool_call>\n{"name": "read", "arguments": {"subject": "dentist dana", "hit": 2}}\n</tool_call><|im_end|>'
+    assert len(encode(tokenizer, said)) == 7
 
 
 def test_a_model_searches_as_the_agent_does() -> None:
@@ -74,6 +76,28 @@ def test_a_model_searches_as_the_agent_does() -> None:
         while not searching.done:
             searching.act(next(readers if searching.messages[0]["content"] == READER else mains))
         assert searching.reward == research.reward
+
+
+def test_a_maker_counts_the_hits_that_are_found_by_their_subjects() -> None:
+    """The expert finds all. One who names a subject with the number of another finds none."""
+    rng = random.Random(0)
+    found, lost = list[bool](), list[bool]()
+    for question in SOME[:20]:
+        research, held = play(question, EXPERT, rng)
+        mains = iter([m for messages, tools in held if tools for m in messages if m["role"] == "assistant"])
+        readers = iter([messages[-1] for messages, tools in held if not tools])
+        searching = make_model.Searching(question)
+        while not searching.done:
+            searching.act(next(readers if searching.messages[0]["content"] == READER else mains))
+        found += searching.finds
+        searching = make_model.Searching(question)
+        searching.act(tool_call("search", {"keywords": question.name}))
+        hits = [mail.subject for mail in searching.research.hits]
+        searching.act(tool_call("read", {"subject": hits[0], "hit": 2}))
+        lost += searching.finds
+    assert len(found) > 10
+    assert all(found)
+    assert lost == [False] * 20
 
 
 def test_text_in_place_of_a_call_ends_it() -> None:
