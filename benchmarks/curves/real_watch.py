@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import statistics
 import threading
 import time
@@ -43,7 +44,7 @@ class Watch:
         try:
             nvml: Any = importlib.import_module("pynvml")
             nvml.nvmlInit()
-            device = nvml.nvmlDeviceGetHandleByIndex(0)
+            device = nvml.nvmlDeviceGetHandleByIndex(first_visible())
         except Exception:  # no GPU here
             return
         while not self._end.wait(PERIOD):
@@ -58,6 +59,12 @@ class Watch:
                 continue
             lines = [line for line in text.splitlines() if line.startswith("vllm:num_requests_running")]
             self.running.append((time.time(), sum(float(line.rsplit(" ", 1)[1]) for line in lines)))
+
+
+def first_visible() -> int:
+    """The number of the GPU that programs here see first. NVML shows all of them, whatever this variable says."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
+    return int(first) if first.isdecimal() else 0
 
 
 def busy_share(watch: Watch, steps: list[tuple[float, float]], since: float, until: float) -> dict[str, float | None]:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from clue import detectives, mystery
+from clue import lessons as clue_lessons
 from clue import make_model as clue_model
 from clue import vocabulary as clue_words
 from common.hermes import build_tokenizer, render
@@ -25,11 +26,13 @@ from common.sampling import Conversation
 from common.task import Item
 from inbox import inbox, pretrain
 from inbox import tokenizer as inbox_words
+from mail import lessons as mail_lessons
 from mail import mailbox
 from mail import make_model as mail_model
 from mail import players as mail_players
 from mail import vocabulary as mail_words
 from retail import desk
+from retail import lessons as retail_lessons
 from retail import make_model as retail_model
 from retail import players as retail_players
 from retail import vocabulary as retail_words
@@ -38,6 +41,8 @@ from transformers import PreTrainedTokenizerFast
 __all__ = ["WORLDS", "World", "longest_row", "rows_of", "tokenizer_of"]
 
 Made = Iterator[Row]
+LESSONS = 4
+"""One row in so many is a lesson."""
 
 
 class World(NamedTuple):
@@ -50,6 +55,8 @@ class World(NamedTuple):
     items: Callable[[str, int], Iterator[Item]]
     """(split, seed) → items without end."""
     start: Callable[[Item], Conversation]
+    lessons: Callable[[PreTrainedTokenizerFast, int, int], list[Row]] | None = None
+    """(tokenizer, seed, count) → rows that teach a skill."""
 
 
 class Searching:
@@ -112,10 +119,14 @@ WORLDS = {
     "clue": World(
         clue_words.words,
         lambda: [clue_words.THINK, clue_words.THOUGHT, clue_words.ASK, inbox_words.PIECES[-2]],
-        clue_rows, mystery.cases, clue_model.Played,
+        clue_rows, mystery.cases, clue_model.Played, clue_lessons.lessons,
     ),
-    "retail": World(retail_words.words, retail_words.pieces, retail_rows, desk.cases, retail_model.Served),
-    "mail": World(mail_words.words, mail_words.pieces, mail_rows, mailbox.questions, mail_model.Searching),
+    "retail": World(
+        retail_words.words, retail_words.pieces, retail_rows, desk.cases, retail_model.Served, retail_lessons.lessons
+    ),
+    "mail": World(
+        mail_words.words, mail_words.pieces, mail_rows, mailbox.questions, mail_model.Searching, mail_lessons.lessons
+    ),
 }  # fmt: skip
 
 
@@ -133,12 +144,19 @@ def tokenizer_of(names: tuple[str, ...]) -> PreTrainedTokenizerFast:
 
 
 def rows_of(names: tuple[str, ...], seed: int, count: int) -> list[Row]:
-    """`count` conversations, as many of each world."""
+    """`count` rows: as many conversations of each world, and a quarter lessons."""
     tokenizer = tokenizer_of(names)
-    share = -(-count // len(names))
-    made = [row for name in names for row in WORLDS[name].rows(tokenizer, seed, share)]
+    learned = lessons_of(names, seed, count // LESSONS)
+    share = -(-(count - len(learned)) // len(names))
+    made = learned + [row for name in names for row in WORLDS[name].rows(tokenizer, seed, share)]
     random.Random(seed).shuffle(made)
     return made[:count]
+
+
+def lessons_of(names: tuple[str, ...], seed: int, count: int) -> list[Row]:
+    """`count` lessons at most, as many of each world that has any."""
+    makers = [lessons for name in names if (lessons := WORLDS[name].lessons)]
+    return [row for lessons in makers for row in lessons(tokenizer_of(names), seed, count // len(makers))]
 
 
 def longest_row(names: tuple[str, ...], seed: int = 0, count: int = 200) -> int:

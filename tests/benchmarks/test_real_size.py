@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "cur
 
 import real_model
 import real_size
+import real_watch
 import worlds
 from common.hermes import encode
 from common.pretrain import make_network, pack
@@ -58,10 +59,31 @@ def test_a_network_with_a_larger_vocabulary_reads_the_batches_for_some_seconds()
     assert model.get_input_embeddings().weight.shape[0] == 512 > len(tokenizer)
     data = [pack(batch) for batch in real_model.batches(worlds.rows_of(names, 0, 24), 512, 0)]
     before = [p.clone() for p in model.parameters()]
-    figures = real_model.train(model, data, lr=1e-3, seconds=0.01, device="cpu")
+    figures = real_model.train(model, data, [], lr=1e-3, seconds=0.01, device="cpu")
     assert figures["steps"] >= 1
     assert figures["tokens"] >= data[0].ids.numel()
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_the_lessons_are_read_first(monkeypatch):
+    names = ("retail",)
+    tokenizer = worlds.tokenizer_of(names)
+    model = make_network(tokenizer, worlds.words_of(names), layers=1, hidden=64, intermediate=64, heads=1)
+    lessons, data = ([pack(rows)] for rows in (worlds.lessons_of(names, 0, 4), worlds.rows_of(names, 0, 8)))
+    read: list[int] = []
+    monkeypatch.setattr(real_model, "moved", lambda batch, device: read.append(id(batch)) or batch)
+    monkeypatch.setattr(real_model.time, "monotonic", iter(range(1000)).__next__)
+    real_model.train(model, data, lessons, lr=1e-3, seconds=20.0, device="cpu")
+    first = read.index(id(data[0]))
+    assert set(read[:first]) == {id(lessons[0])}
+    assert set(read[first:]) == {id(data[0])}
+    assert 0 < first / len(read) <= 0.25
+
+
+def test_a_quarter_of_the_rows_are_lessons_where_a_world_has_any():
+    with_, without = worlds.lessons_of(("retail", "inbox"), 0, 10), worlds.lessons_of(("inbox",), 0, 10)
+    assert (len(with_), len(without)) == (10, 0)
+    assert len(worlds.rows_of(("retail", "inbox"), 0, 40)) == 40
 
 
 class Endpoint:
@@ -179,3 +201,9 @@ def test_the_gpus_share_is_counted_between_two_times():
     assert found["sampling"] == pytest.approx(0.2)
     assert found["sampling_or_training"] == pytest.approx(0.41)
     assert busy_share(watch, [], 50.0, 60.0)["gpu_busy"] is None
+
+
+@pytest.mark.parametrize(("visible", "number"), [("", 0), ("1", 1), ("3,1", 3), ("GPU-8932f937", 0)])
+def test_the_gpu_that_is_watched_is_the_one_that_programs_see(monkeypatch, visible, number):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert real_watch.first_visible() == number
