@@ -11,6 +11,7 @@ The file belongs to the process that started the API servers, so that a new engi
 from __future__ import annotations
 
 import contextlib
+import copy
 import fcntl
 import functools
 import importlib
@@ -34,6 +35,8 @@ log = logging.getLogger("vllm.slipstream")
 HELLO = "/slipstream"
 ROUTES = "SLIPSTREAM_ENGINE_ADAPTERS"
 """Environment: 1 serves vLLM's load and unload routes with any number of API servers."""
+COUNT = 8
+"""Bytes of the number of writings, little-endian."""
 
 
 class AdapterEntry(TypedDict):
@@ -66,34 +69,48 @@ def state_file() -> Path:
 
 
 class StateFile:
-    """The shared table on disk: read when it has changed, written by replacing it under a lock."""
+    """The shared table on disk: read when it has changed, written by replacing it under a lock.
+
+    The lock's file counts the writings. A file's time and inode don't tell two of them apart: both may come again within
+    one tick of the clock.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._stamp: tuple[int, int] | None = None
+        self._count = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._seen: bytes | None = None
         self._state = State(next=1, adapters={})
 
+    def __del__(self) -> None:
+        os.close(self._count)
+
     def read(self) -> State:
-        try:
-            found = self.path.stat()
-        except FileNotFoundError:
-            return self._state if self._stamp is None else State(next=1, adapters={})
-        stamp = (found.st_ino, found.st_mtime_ns)
-        if stamp != self._stamp:
-            self._state = json.loads(self.path.read_text())
-            self._stamp = stamp
+        written = os.pread(self._count, COUNT, 0)
+        if written != self._seen:
+            self._state, self._seen = self._load(), written
         return self._state
+
+    def _load(self) -> State:
+        try:
+            found: State = json.loads(self.path.read_text())
+        except FileNotFoundError:  # not written yet, or cleaned away with other old files: numbers must not begin again
+            return copy.deepcopy(self._state)
+        return found
 
     @contextlib.contextmanager
     def change(self) -> Iterator[State]:
         """The state to change; it is written when the block ends well."""
-        with self.path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            state: State = json.loads(json.dumps(self.read()))
+        fcntl.flock(self._count, fcntl.LOCK_EX)
+        try:
+            state = self._load()
             yield state
             temporary = self.path.with_suffix(f".{os.getpid()}")
             temporary.write_text(json.dumps(state))
             temporary.replace(self.path)
+            written = int.from_bytes(os.pread(self._count, COUNT, 0), "little")
+            os.pwrite(self._count, (written + 1).to_bytes(COUNT, "little"), 0)
+        finally:
+            fcntl.flock(self._count, fcntl.LOCK_UN)
 
 
 class SharedCounter:

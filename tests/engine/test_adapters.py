@@ -86,6 +86,23 @@ def test_a_change_that_fails_writes_nothing(tmp_path: Path) -> None:
     assert SharedCounter(file).inc(1) == 1
 
 
+def test_writings_within_one_tick_of_the_clock_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that stands still, and a file system that gives a freed inode to the next file."""
+    real, first = os.stat, tmp_path.stat()
+    monkeypatch.setattr(os, "stat", lambda path, **more: first if "s" in Path(path).name else real(path, **more))
+    one, other = SharedCounter(StateFile(tmp_path / "s")), SharedCounter(StateFile(tmp_path / "s"))
+    assert [one.inc(1), other.inc(1), other.inc(1), one.inc(1)] == [1, 2, 3, 4]
+
+
+def test_numbers_go_on_where_the_file_was_cleaned_away(tmp_path: Path) -> None:
+    one, other = table(tmp_path / "s"), table(tmp_path / "s")
+    one["m@1"] = Request("m@1", SharedCounter(StateFile(tmp_path / "s")).inc(1), "/a")
+    assert other["m@1"].lora_int_id == 1
+    (tmp_path / "s").unlink()
+    other["m@2"] = Request("m@2", 2, "/b")
+    assert list(one) == ["m@1", "m@2"]
+
+
 def test_the_file_is_named_after_the_process_that_started_the_servers() -> None:
     parent = os.getppid()
     assert state_file().name == f"adapters-{parent}-{started_at(parent)}.json"
