@@ -1,7 +1,10 @@
 """Adapters that each have one answer of their own: python benchmarks/engine/make_adapters.py CONFIG_DIR OUT NAME COUNT
 
-Each adds a huge constant direction of its own in the last layer, which outweighs all else, so that the likeliest next token is the
-adapter's and does not depend on rounding or on what else is in the batch.
+Each adds a huge direction of its own to the last layer's output, always with the same sign, so that an adapter has one token which it
+says whatever it is asked. No rounding changes that, nor what else is in the batch: another token came from another adapter, or from none.
+
+The sign is what takes three matrices. A projection of the layer's input is positive or negative by chance. Two neurons get it through
+gate and up, one of them turned around: the SiLU of the gate lets one of them through, and gate times up is its square.
 """
 
 from __future__ import annotations
@@ -14,19 +17,31 @@ import torch
 from safetensors.torch import save_file
 
 RANK = 16
-SIZE = 1e5
+STEEP = 1e3
+SIZE = 1e3
 
 
 def make(config: dict[str, int], folder: Path, base: str, seed: int) -> None:
-    """Files in PEFT's form: ``down_proj`` of the last layer. lora_A (RANK, intermediate), lora_B (hidden, RANK)."""
+    """Files in PEFT's form, for the last layer's MLP. lora_A (R: rank, I or H: input), lora_B (output, R)."""
     generator = torch.Generator().manual_seed(seed)
-    name = f"base_model.model.model.layers.{config['num_hidden_layers'] - 1}.mlp.down_proj"
-    down_RI = torch.randn(1, config["intermediate_size"], generator=generator).expand(RANK, -1)
-    up_HR = torch.zeros(config["hidden_size"], RANK)
-    up_HR[:, 0] = SIZE * torch.randn(config["hidden_size"], generator=generator)
-    weights = {f"{name}.lora_A.weight": down_RI, f"{name}.lora_B.weight": up_HR}
+    hidden, intermediate = config["hidden_size"], config["intermediate_size"]
+    in_RH = torch.randn(RANK, hidden, generator=generator) / hidden**0.5
+    pairs_IR = torch.zeros(intermediate, RANK)
+    for r in range(RANK):
+        pairs_IR[2 * r, r], pairs_IR[2 * r + 1, r] = STEEP, -STEEP
+    sum_RI = torch.zeros(RANK, intermediate)
+    sum_RI[0, : 2 * RANK] = 1.0
+    out_HR = torch.zeros(hidden, RANK)
+    out_HR[:, 0] = SIZE * torch.randn(hidden, generator=generator)
+    layer = f"base_model.model.model.layers.{config['num_hidden_layers'] - 1}.mlp"
+    parts = {"gate_proj": (in_RH, pairs_IR), "up_proj": (in_RH, pairs_IR), "down_proj": (sum_RI, out_HR)}
+    weights = {
+        f"{layer}.{name}.lora_{which}.weight": matrix
+        for name, both in parts.items()
+        for which, matrix in zip("AB", both, strict=True)
+    }
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.to(torch.bfloat16).contiguous() for k, v in weights.items()}, folder / "adapter_model.safetensors")
+    save_file({k: v.to(torch.bfloat16).clone() for k, v in weights.items()}, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(
         json.dumps(
             {
@@ -36,7 +51,7 @@ def make(config: dict[str, int], folder: Path, base: str, seed: int) -> None:
                 "lora_alpha": RANK,
                 "lora_dropout": 0.0,
                 "bias": "none",
-                "target_modules": ["down_proj"],
+                "target_modules": sorted(parts),
                 "base_model_name_or_path": base,
             }
         )

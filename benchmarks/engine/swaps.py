@@ -1,8 +1,8 @@
 """Adapters that go live under load: how long it takes, what the streams notice, and whether a token came from a wrong adapter.
 
 Each stream makes one greedy call after the other, each an episode of its own, and notes the adapter that the reply names. Afterwards
-each adapter answers the same prompt, on the quiet engine: ids that it does not give there are ids of another adapter. The
-adapters of ``make_adapters.py`` each have one answer of their own, so a wrong one cannot be taken for rounding.
+each adapter answers the same prompt, on the quiet engine: ids that it does not give there come from something else. The adapters
+of ``make_adapters.py`` each have one token that no rounding changes, so each such id is wrong.
 """
 
 from __future__ import annotations
@@ -183,9 +183,9 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
         "swap_calls": len(load.calls),
         "swap_adapters_served": len(reference),
         "swap_distinct_answers": distinct,
-        "swap_wrong_tokens": seen.of_another,
-        "swap_unknown_tokens": seen.of_none,
-        "swap_unknown_adapters": sorted(seen.unsure),
+        "swap_wrong_tokens": seen.of_another + seen.of_none,
+        "swap_wrong_tokens_of_another": seen.of_another,
+        "swap_wrong_in_calls_of": sorted(seen.adapters),
         "swap_adapter_tokens_in_base_calls": seen.in_base_calls,
         "swap_base_calls": sum(c.adapter == model for c in load.calls),
         "swap_live_p50_ms": round(1000 * statistics.median(seconds), 1),
@@ -204,9 +204,9 @@ class Seen:
     of_another: int = 0
     """Of an adapter's call, from another adapter's answer."""
     of_none: int = 0
-    """Of an adapter's call, from no adapter's answer: where two tokens are about as likely, rounding decides between them."""
-    unsure: set[str] = field(default_factory=set)
-    """Adapters of whose calls such tokens came."""
+    """Of an adapter's call, from no adapter's answer: the base model's own, or those of an adapter that is half there."""
+    adapters: set[str] = field(default_factory=set)
+    """Those of whose calls such tokens came."""
     in_base_calls: int = 0
     """Of the base model's calls, from an adapter's answer. Its weights are random, so its own answer depends on rounding."""
 
@@ -225,11 +225,11 @@ def tokens_seen(calls: list[Call], reference: dict[str, list[int]], model: str) 
         for token, alone_token in zip(call.ids, reference[call.adapter], strict=True):
             if token == alone_token:
                 continue
+            found.adapters.add(call.adapter)
             if owners[token] - {model, call.adapter}:
                 found.of_another += 1
             else:
                 found.of_none += 1
-                found.unsure.add(call.adapter)
     return found
 
 
