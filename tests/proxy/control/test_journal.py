@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from slipstream.contract import Adapter
@@ -42,6 +44,19 @@ async def test_a_change_is_a_mutation_and_its_event(plane, writer):
     assert kept(writer) == [("adapter", "tiny@1"), ("adapter", "tiny@2"), ("event", "promote")]
     assert {a.name: a.state.value for a in registry.items.values()} == {"tiny@1": "retired", "tiny@2": "live"}
     assert journal.wake.is_set()
+
+
+async def test_a_change_waits_for_the_disk_once(plane, tmp_path, monkeypatch):
+    syncs, real = [], os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (syncs.append(fd), real(fd))[1])
+    writer = SpoolWriter(tmp_path / "spool", "control", durability="power")
+    stores = StoreHandle("duckdb:///none")
+    stores.replace(plane.deps.store, None)
+    journal = AdapterJournal(AdapterRegistry(plane.config), stores, Mutations(writer, stores, new_id))
+    await journal.change([adapter(1, "retired"), adapter(2)], event("promote", adapter="tiny@2"))
+    assert kept(writer) == [("adapter", "tiny@1"), ("adapter", "tiny@2"), ("event", "promote")]
+    assert syncs.count(writer._fd) == 1
+    await writer.close()
 
 
 async def test_a_shared_store_that_cannot_be_opened_decides_nothing(plane, writer):

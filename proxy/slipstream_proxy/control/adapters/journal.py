@@ -56,13 +56,13 @@ class AdapterJournal:
         if shared:
             self.registry.revision = await self._swap(changed, events)
         self.registry.put(changed)
-        for adapter in () if shared else changed:
-            await self.mutations.keep("adapter", adapter.model_dump(mode="json"))
         for e in events:
             log.info("%s %s", e.kind, " ".join(f"{k}={v}" for k, v in e.data.items() if k != "gate"))
-            if not shared:
-                await self.mutations.keep("event", e.model_dump(mode="json"))
-        self.wake.set()
+        kept = [] if shared else [("adapter", adapter) for adapter in changed] + [("event", e) for e in events]
+        # Spooled in this order, and durable together: one after the other, each would wait for the disk.
+        keeping = [asyncio.ensure_future(self.mutations.keep(op, what.model_dump(mode="json"))) for op, what in kept]
+        self.wake.set()  # an engine can load meanwhile
+        await asyncio.gather(*keeping)
 
     async def _swap(self, changed: Sequence[Adapter], events: Sequence[Event]) -> int:
         store = self.stores.current
