@@ -50,6 +50,8 @@ _HOT = {
         *("base", "chat", "chat_events", "completions", "messages", "messages_back", "messages_chat", "openai"),
         *(
             "call_reader",
+            "chat_message",
+            "chat_speech",
             "large_replies",
             "token_arrays",
             "responses",

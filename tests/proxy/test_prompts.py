@@ -208,6 +208,20 @@ async def test_a_conversation_through_the_proxy(talk, stream, path):
 
 
 @pytest.mark.parametrize("stream", [False, True])
+async def test_what_is_said_is_remembered_though_the_engine_left_out_ids(talk, stream):
+    said = []
+
+    def listen(proxy, turn):
+        if turn == 0:
+            remember = proxy.plane.episodes.remember
+            proxy.plane.episodes.remember = lambda *args: (said.append(args[2].messages), remember(*args))
+
+    engine = PackedEngine()
+    await talk(engine, 3, stream=stream, before=listen)
+    assert [len(messages) for messages in said] == [1, 1, 1] and max(engine.sent[1:]) < 500
+
+
+@pytest.mark.parametrize("stream", [False, True])
 async def test_an_older_plugin_sends_all_of_them(talk, stream):
     engine = PackedEngine(older=True)
     _, frames = await talk(engine, 4, stream=stream)

@@ -70,6 +70,20 @@ class Turn:
     """A message of the assistant is among them: the request may continue something."""
 
 
+class Speech:
+    """What a stream says, put together as its events come. A class and no protocol: compiled, its calls are C calls."""
+
+    __slots__ = ()
+
+    def hear(self, event: bytes) -> None:
+        """The engine's next event, with its blank line. Never raises."""
+        raise NotImplementedError
+
+    def turn(self) -> Turn:
+        """The same as ``Dialect.said`` finds in all events."""
+        raise NotImplementedError
+
+
 class Dialect:
     """A wire format. A class and no protocol: compiled, its calls are C calls."""
 
@@ -123,6 +137,10 @@ class Dialect:
     def said(self, reply: bytes, *, stream: bool) -> Turn:
         """The reply's messages (one a choice)."""
         raise NotImplementedError
+
+    def speech(self) -> Speech | None:
+        """Hears a stream of this format; None: ``said`` reads it when all of it is there."""
+        return None
 
 
 def unreadable(reason: str, error: str | None = None) -> Parsed:
@@ -214,19 +232,24 @@ def event_data(event: bytes) -> bytes:
     return b"\n".join(lines)
 
 
-def stream_objects(reply: bytes) -> Iterator[JsonObject]:
-    """The JSON objects of a recorded stream, in order; what is cut off at its end is left out."""
+def stream_events(reply: bytes) -> Iterator[bytes]:
+    """The events of a recorded stream, in order; what is cut off at its end is left out."""
     reader = EventCutter()
     for at in range(0, len(reply), _PIECE):
-        for event in reader.feed(reply[at : at + _PIECE]):
-            data = event_data(event)
-            if data.startswith(b"{"):
-                try:
-                    value = loads(data)
-                except ValueError:
-                    continue
-                if isinstance(value, dict):
-                    yield value
+        yield from reader.feed(reply[at : at + _PIECE])
+
+
+def stream_objects(reply: bytes) -> Iterator[JsonObject]:
+    """The JSON objects of a recorded stream, in order."""
+    for event in stream_events(reply):
+        data = event_data(event)
+        if data.startswith(b"{"):
+            try:
+                value = loads(data)
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                yield value
 
 
 def put_behind(holder: JsonObject, name: str, text: str) -> None:

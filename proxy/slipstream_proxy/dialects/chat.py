@@ -7,23 +7,32 @@ ids and log-probabilities are not asked for; events without anything but ids it 
 
 from __future__ import annotations
 
-import hashlib
-import re
 from typing import Final
 
 from slipstream_proxy.dialects.base import (
     Hide,
     Injected,
+    Speech,
     Turn,
     dumps,
     event_data,
     loads,
     null_ids,
     null_logprobs,
-    put_behind,
+    stream_events,
     stream_objects,
 )
 from slipstream_proxy.dialects.call_reader import Read, parsed
+from slipstream_proxy.dialects.chat_message import (
+    add_delta,
+    add_said,
+    as_list,
+    canonical,
+    quoted_ids,
+    stop_of,
+    tool_ids,
+)
+from slipstream_proxy.dialects.chat_speech import ChatSpeech
 from slipstream_proxy.dialects.large_replies import nulled
 from slipstream_proxy.dialects.openai import PACKED, OpenAI, ask_for_ids
 from slipstream_proxy.dialects.sampling import forces
@@ -94,35 +103,39 @@ class Chat(OpenAI):
 
     def turn(self, body: JsonObject) -> Turn:
         turn = Turn()
-        for message in _list(body.get("messages")):
+        for message in as_list(body.get("messages")):
             if not isinstance(message, dict):
                 continue
             turn.messages.append(canonical(message))
             if message.get("role") == "assistant":
                 turn.has_reply = True
-                turn.tool_ids += _tool_ids(message) or _quoted_ids(message)
+                turn.tool_ids += tool_ids(message) or quoted_ids(message)
             elif isinstance(message.get("tool_call_id"), str):
                 turn.tool_ids.append(message["tool_call_id"])
         return turn
 
     def said(self, reply: bytes, *, stream: bool) -> Turn:
+        if stream:
+            speech = ChatSpeech()
+            for event in stream_events(reply):
+                speech.hear(event)
+            return speech.turn()
         turn = Turn(has_reply=True)
         try:
-            _, choices, _ = _read(reply, stream=stream)
+            _, choices, _ = _read(reply, stream=False)
         except Exception:
             return turn
         for choice in choices:
-            turn.messages.append(canonical(choice.message))
-            turn.tool_ids += _tool_ids(choice.message)
-            if choice.stop:  # some clients put back the stop string that the engine cut off
-                text = text_of(choice.message.get("content"))
-                turn.messages.append(canonical({**choice.message, "content": f"{text}{choice.stop}"}))
+            add_said(turn, choice.message, choice.stop)
         return turn
+
+    def speech(self) -> Speech:
+        return ChatSpeech()
 
 
 def _masked_calls(body: JsonObject) -> bool:
     """VLLM puts a grammar on the tool calls of such a request, where it does not force any."""
-    tools = _list(body.get("tools"))
+    tools = as_list(body.get("tools"))
     return bool(tools) and (body.get("parallel_tool_calls") is False or any(map(_is_strict, tools)))
 
 
@@ -132,50 +145,7 @@ def _is_strict(tool: Json) -> bool:
 
 
 def _texts(body: JsonObject) -> tuple[JsonList, JsonList]:
-    return _list(body.get("messages")), _list(body.get("tools"))
-
-
-def _list(value: Json) -> JsonList:
-    return value if isinstance(value, list) else []
-
-
-def _tool_ids(message: JsonObject) -> list[str]:
-    return [c["id"] for c in _list(message.get("tool_calls")) if isinstance(c, dict) and isinstance(c.get("id"), str)]
-
-
-_ENGINE_ID: Final = re.compile(r"chatcmpl-tool-[0-9a-f]{8,}|call_[0-9A-Za-z]{8,}")
-"""Ids that vLLM gives tool calls."""
-
-
-def _quoted_ids(message: JsonObject) -> list[str]:
-    """Tool-call ids in the text: smolagents sends its calls back as text, with the ids that the engine gave."""
-    text = text_of(message.get("content"))
-    return _ENGINE_ID.findall(text) if isinstance(text, str) else []
-
-
-def text_of(content: Json) -> Json:
-    """Content as text where it is text: clients send back a string as parts, and an empty one as null."""
-    if isinstance(content, list):
-        if all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
-            return "".join(p["text"] for p in content)
-        return content
-    return content or ""
-
-
-def canonical(message: JsonObject) -> bytes:
-    """A digest of what a message says, whatever its client does to the fields around it."""
-    calls = []
-    for call in _list(message.get("tool_calls")):
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            arguments = function.get("arguments")
-            try:
-                arguments = loads(arguments.encode()) if isinstance(arguments, str) else arguments
-            except ValueError:
-                pass
-            calls.append([function.get("name"), arguments])
-    said = dumps([message.get("role"), text_of(message.get("content")), calls, message.get("tool_call_id")])
-    return hashlib.blake2b(said, digest_size=16).digest()
+    return as_list(body.get("messages")), as_list(body.get("tools"))
 
 
 def _read(reply: bytes, *, stream: bool) -> Read:
@@ -185,8 +155,8 @@ def _read(reply: bytes, *, stream: bool) -> Read:
     if not isinstance(read, dict):
         return [], [], None
     choices = [
-        Choice(c.get("message"), c.get("finish_reason"), c.get("token_ids") or [], _logprobs(c), _stop(c))
-        for c in _list(read.get("choices"))
+        Choice(c.get("message"), c.get("finish_reason"), c.get("token_ids") or [], _logprobs(c), stop_of(c))
+        for c in as_list(read.get("choices"))
     ]
     sampled = Sampled()
     sampled.add(read)
@@ -194,12 +164,6 @@ def _read(reply: bytes, *, stream: bool) -> Read:
         sampled.fill({c.get("index", 0): choice for c, choice in zip(read["choices"], choices, strict=True)})
         return sampled.prompt, choices, None
     return read.get("prompt_token_ids") or [], choices, None
-
-
-def _stop(choice: JsonObject) -> str:
-    """The stop string that ended it."""
-    stop = choice.get("stop_reason")
-    return stop if isinstance(stop, str) else ""
 
 
 def _logprobs(choice: JsonObject) -> list[float]:
@@ -218,39 +182,17 @@ def _read_stream(reply: bytes) -> Read:
             error = dumps(event["error"])[:4096].decode("utf-8", "replace")
         if not prompt and event.get("prompt_token_ids"):
             prompt = event["prompt_token_ids"]
-        for part in _list(event.get("choices")):
+        for part in as_list(event.get("choices")):
             choice = found.setdefault(part.get("index", 0), Choice({"role": "assistant", "content": None}, None))
-            _add(choice.message, part.get("delta") or {})
+            add_delta(choice.message, part.get("delta") or {})
             choice.completion_ids += part.get("token_ids") or []
             choice.logprobs += _logprobs(part)
             choice.finish_reason = part.get("finish_reason") or choice.finish_reason
-            choice.stop = _stop(part) or choice.stop
+            choice.stop = stop_of(part) or choice.stop
     if sampled.found:
         prompt = sampled.prompt
         sampled.fill(found)
     return prompt, [found[i] for i in sorted(found)], error
-
-
-def _add(message: JsonObject, delta: JsonObject) -> None:
-    """Put a delta to the message it belongs to."""
-    for name, value in delta.items():
-        if name == "tool_calls":
-            for part in _list(value):
-                _add_tool(message.setdefault("tool_calls", []), part)
-        elif isinstance(value, str) and name != "role":
-            put_behind(message, name, value)
-        elif value is not None:
-            message[name] = value
-
-
-def _add_tool(calls: list[JsonObject], part: JsonObject) -> None:
-    index = part.get("index", len(calls))
-    while len(calls) <= index < 1024:
-        calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
-    call, function = calls[index], part.get("function") or {}
-    call["id"] = part.get("id") or call["id"]
-    for name in ("name", "arguments"):
-        put_behind(call["function"], name, function.get(name) or "")
 
 
 def _hide_in(choice: JsonObject, hide: Hide) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream_proxy.dialects import responses_back, responses_chat
 from slipstream_proxy.dialects.base import ReplyTranslator, Turn, dumps, loads, openai_error, stream_objects
 from slipstream_proxy.dialects.call_reader import Read
-from slipstream_proxy.dialects.chat import canonical
+from slipstream_proxy.dialects.chat_message import canonical
 from slipstream_proxy.dialects.through_chat import ThroughChat, items
 from slipstream_proxy.json_types import JsonList, JsonObject
 from slipstream_proxy.records import Choice

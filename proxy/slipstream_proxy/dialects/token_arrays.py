@@ -19,7 +19,7 @@ from slipstream_proxy.records import Choice
 
 ASKED: Final = "slipstream_capture"
 FIELD: Final = "slipstream"
-_MEMBER: Final = b',"slipstream":{"v":'
+MEMBER: Final = b',"slipstream":{"v":'
 _ALONE: Final = b'data: {"slipstream":'
 _ANY: Final = re.compile(rb'("slipstream"\s*:\s*)\{[^{}]*\}')
 # Quotes inside a JSON string are escaped, so that no text of a model can look like the member.
@@ -32,13 +32,13 @@ UNIT_TEXT: Final = 16
 
 def cut(reply: bytes) -> bytes:
     """A whole reply without the member."""
-    at = reply.rfind(_MEMBER)
+    at = reply.rfind(MEMBER)
     return reply if at < 0 else reply[:at] + b"}"
 
 
 def cut_event(event: bytes) -> bytes | None:
     """An event without the member; None: it holds nothing else."""
-    at = event.rfind(_MEMBER)
+    at = event.rfind(MEMBER)
     if at < 0:
         return None if event.startswith(_ALONE) else event
     end = event.rfind(b"}")

@@ -161,7 +161,7 @@ class ActiveCall(Receiver):
 
     def on_headers_complete(self, head: ResponseHead) -> None:
         live = self.services.live
-        self.reply.begin(head, time.time())
+        self.reply.begin(head, time.time(), self.dialect if self.turn is not None and self.back is None else None)
         if live.trouble:
             live.mark_reached(self.upstream)
         if self.reply.stream:
@@ -175,7 +175,7 @@ class ActiveCall(Receiver):
             return
         if self.services.live.trying and self.reply.lasts(time.time()):
             self.services.live.mark_up(self.upstream, self.id)
-        part: bytes | None
+        part: bytes | None = data if self.back is None else None
         try:
             if events.single(data):
                 part = self._event(data)
@@ -183,7 +183,7 @@ class ActiveCall(Receiver):
                 part = b"".join([shown for event in events.feed(data) if (shown := self._event(event)) is not None])
         except Exception:
             log.exception("an event could not be read; relayed as it came")
-            part = data if self.back is None else None
+            self.reply.speech = None  # it may have missed events
         if part and not self.ended:
             if self.request.idempotency is not None or (self.back is not None and self.turn is not None):
                 self.kept.append(part)

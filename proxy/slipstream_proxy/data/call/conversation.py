@@ -45,6 +45,12 @@ class Conversation(CallStep):
         call.episode = self._episodes.of(key.id, tags, call.turn)
         return False
 
+    def event(self, call: ActiveCall, event: bytes) -> bytes | None:
+        speech = call.reply.speech
+        if speech is not None:
+            speech.hear(event)
+        return event
+
     def replied(self, call: ActiveCall, outcome: str, body: bytes) -> None:
         episode, turn = call.episode, call.turn
         if outcome != "ok" or episode is None:
@@ -52,16 +58,21 @@ class Conversation(CallStep):
         if call.tags.done:
             self._episodes.end(episode)
         if turn is not None and not episode.done:
-            stream = call.reply.stream
-            # the engine's whole reply has log-probabilities beside what is said
-            said = body if stream and call.back is None else b"".join((*call.kept, call.shown))
-            heavy = not stream and too_heavy(said)
-            answer = Turn(has_reply=True) if heavy else call.dialect.said(said, stream=stream)
-            self._episodes.remember(episode, turn, answer)
+            speech = call.reply.speech
+            self._episodes.remember(episode, turn, _said(call, body) if speech is None else speech.turn())
 
     def ended(self, call: CallView, status: int, outcome: str) -> None:
         if outcome != "ok" and call.conversation and call.episode is not None:
             self._episodes.failed(call.episode.name[0], call.body_hash, call.episode)
+
+
+def _said(call: ActiveCall, body: bytes) -> Turn:
+    """What a reply says that is read as a whole."""
+    stream = call.reply.stream
+    # the engine's whole reply has log-probabilities beside what is said
+    said = body if stream and call.back is None else b"".join((*call.kept, call.shown))
+    heavy = not stream and too_heavy(said)
+    return Turn(has_reply=True) if heavy else call.dialect.said(said, stream=stream)
 
 
 def _turn(call: ActiveCall, payload: Payload) -> Turn:

@@ -9,6 +9,7 @@ from slipstream_proxy.dialects.base import EventCutter
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.wire.http1 import ResponseHead
+    from slipstream_proxy.dialects.base import Dialect, Speech
 
 LASTS: Final = 1.0
 """Seconds after its head at which a stream that goes on shows that the model computes. A server sends the head by
@@ -29,6 +30,7 @@ class EngineReply:
         "head",
         "held",
         "replied",
+        "speech",
         "stream",
         "terminal",
     )
@@ -48,6 +50,8 @@ class EngineReply:
         self.stream = False
         self.events: EventCutter | None = None
         """Cuts a stream into its events."""
+        self.speech: Speech | None = None
+        """Hears what the stream says."""
         self.held: list[bytes] = []
         """The end of a stream, which leaves when the call is durable."""
         self.failed = False
@@ -55,12 +59,15 @@ class EngineReply:
         self.terminal = False
         """The stream's last event has come."""
 
-    def begin(self, head: ResponseHead, now: float) -> None:
+    def begin(self, head: ResponseHead, now: float, hearing: Dialect | None = None) -> None:
+        """``hearing``: of what format a stream is whose words are asked for at its end."""
         self.head = head
         self.first = now
         self.stream = head.status == 200 and head.content_type.startswith(b"text/event-stream")
         if self.stream:
             self.events = EventCutter()
+            if hearing is not None:
+                self.speech = hearing.speech()
 
     def lasts(self, now: float) -> bool:
         """Whether a part that comes now shows that the model computes."""
