@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from slipstream_proxy.dialects import responses_back, responses_chat
-from slipstream_proxy.dialects.base import ReplyTranslator, Turn, dumps, loads, openai_error, stream_objects
+from slipstream_proxy.dialects.base import (
+    ReplyTranslator,
+    Turn,
+    dumps,
+    loads,
+    openai_error,
+    stream_events,
+    stream_objects,
+)
 from slipstream_proxy.dialects.call_reader import Read
 from slipstream_proxy.dialects.chat_message import canonical
 from slipstream_proxy.dialects.through_chat import ThroughChat, items
@@ -81,9 +89,12 @@ def _response(reply: bytes, *, stream: bool) -> tuple[JsonObject, str | None]:
     if not stream:
         read = loads(reply)
         return read if isinstance(read, dict) else found, None
-    for event in stream_objects(reply):
-        if event.get("type") == "error":
-            error = str(event.get("message"))[:4096]
-        if isinstance(event.get("response"), dict):
-            found = event["response"]
+    for event in stream_events(reply):
+        if event.find(b'"response"') < 0 and event.find(b'"error"') < 0 and event.find(b"\\u") < 0:
+            continue  # no such member, and none with escaped letters in its name: most events
+        for read in stream_objects(event):
+            if read.get("type") == "error":
+                error = str(read.get("message"))[:4096]
+            if isinstance(read.get("response"), dict):
+                found = read["response"]
     return found, error
