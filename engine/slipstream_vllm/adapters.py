@@ -71,8 +71,8 @@ def state_file() -> Path:
 class StateFile:
     """The shared table on disk: read when it has changed, written by replacing it under a lock.
 
-    The lock's file counts the writings. A file's time and inode don't tell two of them apart: both may come again within
-    one tick of the clock.
+    The lock's file counts the writings. A file's time and inode don't tell two of them apart: both may come again
+    within one tick of the clock.
     """
 
     def __init__(self, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +16,11 @@ from make_adapters import make
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
 
 
-def network(dtype: torch.dtype) -> Qwen3ForCausalLM:
+def network(dtype: torch.dtype) -> Any:
     torch.manual_seed(0)
-    config = Qwen3Config(**SHAPE, vocab_size=4096, num_attention_heads=4, num_key_value_heads=4, head_dim=16)
-    return Qwen3ForCausalLM(config).to(dtype).eval()
+    shape: dict[str, Any] = {**SHAPE, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16}
+    model: Any = Qwen3ForCausalLM(Qwen3Config(vocab_size=4096, **shape))
+    return model.to(dtype).eval()
 
 
 @pytest.fixture(scope="module")
