@@ -24,6 +24,9 @@ OLDEST = (0, 11)
 """The first vLLM with ``return_token_ids`` on chat completions."""
 COLD = 0.25
 """A temperature that makes distances of log-probabilities four times as large."""
+LIKELIEST = 3
+"""Log-probabilities that are asked for. vLLM's list begins with the sampled token, however unlikely it is, so that the
+second-likeliest is not always among two."""
 SMALL = 0.2
 """A distance too near to what rounding changes."""
 
@@ -174,7 +177,8 @@ def check_temperature(http: httpx.Client, body: Mapping[str, object]) -> Iterato
     """The distance between the two likeliest tokens grows as the temperature falls, if log-probabilities are those
     after temperature. Says nothing where the engine shows no such two.
     """
-    warm, cold = (_distance(http, {**body, "temperature": t, "max_tokens": 1, "top_logprobs": 2}) for t in (1.0, COLD))
+    asked = {**body, "max_tokens": 1, "top_logprobs": LIKELIEST}
+    warm, cold = (_distance(http, {**asked, "temperature": t}) for t in (1.0, COLD))
     if warm is not None and cold is not None and warm > SMALL and cold < 2 * warm:
         yield fail(
             "the engine's log-probabilities are those before temperature, and not those that it samples by",

@@ -91,16 +91,20 @@ def test_the_engines_key_is_sent(server: Server, tmp_path: Path) -> None:
     assert {s.headers["authorization"] for s in server.seen} == {"Bearer sk-e"}
 
 
-LOGITS = (2.0, 1.5, 0.25)
+LOGITS = (2.0, 1.5, 0.25, -1.0)
+UNLIKELY = 3
 
 
 def answer(seen: Seen, *, processed: bool) -> Reply:
-    """As vLLM does by its ``--logprobs-mode``: of the logits divided by the temperature, or of those that the model gave."""
+    """As vLLM does by its ``--logprobs-mode``: of the logits divided by the temperature, or of those that the model gave.
+
+    Its list begins with the sampled token, which is an unlikely one while it is warm.
+    """
     heat = seen.json["temperature"] if processed else 1.0
     scale = math.log(sum(math.exp(x / heat) for x in LOGITS))
-    top = [
-        {"token": str(i), "logprob": x / heat - scale} for i, x in enumerate(LOGITS[: seen.json.get("top_logprobs", 0)])
-    ]
+    order = dict.fromkeys([UNLIKELY if seen.json["temperature"] == 1.0 else 0, *range(len(LOGITS))])
+    shown = list(order)[: seen.json.get("top_logprobs", 0)]
+    top = [{"token": str(i), "logprob": LOGITS[i] / heat - scale} for i in shown]
     content = [{"token": "0", "logprob": -0.1, "top_logprobs": top}]
     return Reply({"choices": [{**CHOICE, "logprobs": {"content": content}}]})
 
