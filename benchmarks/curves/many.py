@@ -27,8 +27,13 @@ TASKS = ("tictactoe", "2048", "clue", "retail", "mail", "words")
 BY = ("reward", "ruler")
 MEMORY = 0.6
 """Of a GPU, for the engines of all its stacks together. The trainers need the rest."""
+SHARED = (
+    "engine.api_servers=1",
+    'engine.args=["--enforce-eager", "--kv-cache-memory-bytes", "2000000000", "--max-num-seqs", "64"]',
+)
+"""What lets engines start beside each other: with a given size of the KV cache, none measures what memory is free."""
 STAGGER = 5.0
-"""Seconds between two starts: an engine measures the free memory while it starts, and none may come free meanwhile."""
+"""Seconds between two starts."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,8 @@ def slots(jobs: int, gpus: int, cores: Sequence[int]) -> list[Slot]:
 
 def command(run: Planned, slot: Slot, folder: Path, rest: Sequence[str]) -> list[str]:
     words = [sys.executable, str(SCRIPT), "--only", run.task, "--by", run.by, "--seed", str(run.seed)]
-    memory = [] if slot.gpu is None else ["--set", f"engine.gpu_memory={slot.memory}"]
-    return [*words, "--into", str(folder), *memory, *rest]
+    shared = () if slot.gpu is None else (f"engine.gpu_memory={slot.memory}", *SHARED)
+    return [*words, "--into", str(folder), *(part for setting in shared for part in ("--set", setting)), *rest]
 
 
 def begin(run: Planned, slot: Slot, into: Path, rest: Sequence[str]) -> subprocess.Popen[bytes]:
