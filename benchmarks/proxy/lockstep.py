@@ -1,6 +1,6 @@
 """What the proxy adds to a call where many calls end in one moment and their clients call again at once, as an agent's rollouts do in lockstep.
 
-    python benchmarks/proxy/lockstep.py [--streams 64] [--tokens 256] [--cycles 8] [--rounds 3] [--cases CASE,…] [--swap-cores]
+    python benchmarks/proxy/lockstep.py [--streams 64] [--tokens 256] [--cycles 6] [--rounds 3] [--cases CASE,…]
 
 The engine is a stand-in that answers when all of a cycle's requests have come, and sends one event to each stream in each step, with what
 the plugin's own code packs. One worker has one core; load and engine share another. So ``--streams 64`` is a worker's part of 256 streams at
@@ -133,7 +133,7 @@ class ClientSide(asyncio.Protocol):
     def call(self) -> None:
         self.calls -= 1
         self.size, self.length, self.tail = -1, 0, b""
-        self.transport.write(self.request % b"" if not self.named else self.request % self.named.encode())
+        self.transport.write(self.request % self.named.encode())
 
     def data_received(self, data: bytes) -> None:
         self.length += len(data)
