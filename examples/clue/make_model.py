@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from common.hermes import END, encode, render
 from common.making import Recipe, main
 from common.pretrain import Row
-from common.sampling import measure
+from common.sampling import keeping, measure
 from transformers import PreTrainedTokenizerFast
 
 from clue.detectives import EXPERT, TOOLS, Episode, Reply, expert_reward, transcripts
@@ -112,11 +112,7 @@ def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int, count:
     """What the model does with held-out cases, in process."""
     held_out = list(itertools.islice(cases("eval"), count))
     begun: list[Played] = []
-
-    def start(item: int, _: int) -> Played:
-        begun.append(Played(held_out[item]))
-        return begun[-1]
-
+    start = keeping(lambda i: Played(held_out[i]), begun)
     figures = measure(model, tokenizer, start, items=count, k_items=min(100, count))
     finds = [find for played in begun for find in played.finds]
     sorts = {

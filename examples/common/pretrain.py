@@ -13,7 +13,7 @@ import itertools
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from common.hermes import END, encode, render, spelling_pairs
-from common.reading import begin_reading
+from common.reading import begin_reading, look_back
 
-__all__ = ["Packed", "Row", "gather", "make_network", "of_messages", "own_words", "pack", "save", "train"]
+__all__ = ["Packed", "Row", "again", "gather", "make_network", "of_messages", "own_words", "pack", "save", "train"]
 
 CONTEXT_WEIGHT = 0.1  # of the loss on what the model reads; its own words weigh 1
 CHUNK = 250  # rows that one process makes at a time
@@ -66,6 +66,16 @@ def own_words(ids: Sequence[int], assistant: int, end: int) -> list[bool]:
     for token in ids:
         own.append(inside)
         inside = (inside and token != end) or token == assistant
+    return own
+
+
+def again(ids: Sequence[int], tokens: Collection[int]) -> list[bool]:
+    """True where one of `tokens` stands that has stood before."""
+    own, seen = [], set[int]()
+    for token in ids:
+        own.append(token in seen)
+        if token in tokens:
+            seen.add(token)
     return own
 
 
@@ -195,19 +205,11 @@ def begin_finding(model: Qwen3ForCausalLM, reach: int = 1) -> None:
         attention.k_proj.weight.copy_(0.3 * turned)
         attention.v_proj.weight.copy_(0.2 * kept)
         attention.o_proj.weight.copy_(0.2 * kept.T)
-    # Rotary places: the fastest waves of query and key meet where the key stands one place before, or two.
-    waves = 4
-    speed = 10000.0 ** (-torch.arange(waves) * 2 / size)
-    heads = [slice(head * size, (head + 1) * size) for head in range(reach)]
-    for back, head in enumerate(heads, 1):
-        query, key = torch.zeros(size), torch.zeros(size)
-        query[:waves] = 1
-        key[:waves], key[size // 2 : size // 2 + waves] = (back * speed).cos(), (back * speed).sin()
-        for projection, wave in ((first.q_proj, query), (first.k_proj, key)):
-            projection.weight[head] = 2 * torch.outer(wave, same) + 0.02 * torch.randn(size, hidden)
+    for head in range(reach):
+        look_back(first, head, head + 1, same)
     part = torch.linalg.qr(torch.randn(hidden, size))[0].T
     part = part - torch.outer(part @ same, same)
-    for head in heads:
+    for head in (slice(n * size, (n + 1) * size) for n in range(reach)):
         first.v_proj.weight[head] = 0.25 * part
         first.o_proj.weight[:, head] = 0.25 * part.T
     second.q_proj.weight[:size] = 0.3 * part

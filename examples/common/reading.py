@@ -6,10 +6,28 @@ stands before it. Lessons alone bring heads for that about late, or never.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers import Qwen3ForCausalLM
 
-__all__ = ["begin_reading"]
+__all__ = ["begin_reading", "look_back"]
+
+
+def look_back(attention: Any, head: int, back: int, same: torch.Tensor) -> None:
+    """Set a head's queries and keys (call it without gradients): it looks at the token that stands so many places before.
+
+    `same`: what all embeddings share, of length 1 [hidden]. By it the head sees a place. The fastest rotary waves of query and key meet
+    where the key stands there.
+    """
+    size, waves = attention.head_dim, 4
+    speed = 10000.0 ** (-torch.arange(waves) * 2 / size)
+    query, key = torch.zeros(size), torch.zeros(size)
+    query[:waves] = 1
+    key[:waves], key[size // 2 : size // 2 + waves] = (back * speed).cos(), (back * speed).sin()
+    rows = slice(head * size, (head + 1) * size)
+    for projection, wave in ((attention.q_proj, query), (attention.k_proj, key)):
+        projection.weight[rows] = 2 * torch.outer(wave, same) + 0.02 * torch.randn(size, len(same))
 
 
 @torch.no_grad()
@@ -24,15 +42,9 @@ def begin_reading(model: Qwen3ForCausalLM) -> None:
     layers = [layer.self_attn for layer in model.model.layers[:3]]
     same = torch.ones(hidden, 1) / hidden**0.5
     here, before, earlier = torch.linalg.qr(torch.cat([same, torch.randn(hidden, 3 * size)], 1))[0][:, 1:].T.split(size)
-    waves = 4
-    speed = 10000.0 ** (-torch.arange(waves) * 2 / size)
     for back, part in enumerate((here, before, earlier)):
-        query, key = torch.zeros(size), torch.zeros(size)
-        query[:waves] = 1
-        key[:waves], key[size // 2 : size // 2 + waves] = (back * speed).cos(), (back * speed).sin()
+        look_back(layers[0], back, back, same[:, 0])
         head = slice(back * size, (back + 1) * size)
-        for projection, wave in ((layers[0].q_proj, query), (layers[0].k_proj, key)):
-            projection.weight[head] = 2 * torch.outer(wave, same[:, 0]) + 0.02 * torch.randn(size, hidden)
         layers[0].v_proj.weight[head] = 0.35 * here
         layers[0].o_proj.weight[:, head] = 0.35 * part.T
     looked_for = (

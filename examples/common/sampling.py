@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from transformers import PreTrainedTokenizerFast
 
 from common.hermes import END, parse, render
 
-__all__ = ["Conversation", "measure", "play_out"]
+__all__ = ["Conversation", "keeping", "measure", "play_out"]
 
 
 class Conversation(Protocol):
@@ -24,6 +24,9 @@ class Conversation(Protocol):
     def act(self, message: dict[str, Any]) -> None:
         """Take the assistant's message (append it), run its tools, append what they say, or set `done` and `reward`."""
         ...
+
+
+Run = TypeVar("Run", bound=Conversation)
 
 
 @torch.no_grad()
@@ -81,6 +84,16 @@ def play_out(
         "tokens": sampled / count,
         "exact": exact / max(1, continued),
     }
+
+
+def keeping(begin: Callable[[int], Run], begun: list[Run]) -> Callable[[int, int], Run]:
+    """A `start` for ``measure`` that keeps each run that it begins. `begin(i)` begins one of the i-th held-out item."""
+
+    def start(item: int, _: int) -> Run:
+        begun.append(begin(item))
+        return begun[-1]
+
+    return start
 
 
 def measure(

@@ -12,7 +12,7 @@ import random
 from typing import Any
 
 from common.hermes import tool_call
-from common.pretrain import Row, of_messages
+from common.pretrain import Row, again, of_messages
 from transformers import PreTrainedTokenizerFast
 
 from mail.mailbox import ASKED, LISTED, NAMES, NOTES, THINGS, listing
@@ -53,11 +53,7 @@ def repeated(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Row:
     told = pairs + rng.choices(pairs, k=REPEATS)
     row = of_messages(tokenizer, [listed(", ".join(f"{thing} {name} {numbers[thing, name]}" for thing, name in told))])
     said = {tokenizer.convert_tokens_to_ids(f"Ġ{number}") for number in numbers.values()}
-    seen: set[int] = set()
-    for place, token in enumerate(row.ids):
-        row.own[place] = token in seen
-        seen |= said & {token}
-    return row
+    return Row(row.ids, again(row.ids, said))
 
 
 def asked(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Row:

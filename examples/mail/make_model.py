@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common.making import Recipe, main
 from common.pretrain import Row, of_messages
-from common.sampling import measure
+from common.sampling import keeping, measure
 from transformers import PreTrainedTokenizerFast
 
 from mail.lessons import lessons
@@ -121,11 +121,7 @@ def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int, count:
     """What the model does with held-out questions, in process."""
     held_out = list(islice(questions("eval", seed), count))
     begun: list[Searching] = []
-
-    def start(item: int, _: int) -> Searching:
-        begun.append(Searching(held_out[item]))
-        return begun[-1]
-
+    start = keeping(lambda i: Searching(held_out[i]), begun)
     figures = measure(model, tokenizer, start, items=count, k_items=min(50, count), tokens=16)
     finds = [found for searching in begun for found in searching.finds]
     return {**figures, "found": sum(finds) / max(1, len(finds)), "expert": expert_reward(held_out)}

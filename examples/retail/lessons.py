@@ -11,7 +11,7 @@ import random
 from typing import Any
 
 from common.hermes import tool_call
-from common.pretrain import Row, of_messages
+from common.pretrain import Row, again, of_messages
 from transformers import PreTrainedTokenizerFast
 
 from retail.domains import DOMAINS, NAMES, Domain, arguments_of, lookup_answer
@@ -49,11 +49,7 @@ def repeated(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Row:
     pairs = list(numbers.items())
     row = of_messages(tokenizer, [lookup(rng, pairs + rng.choices(pairs, k=REPEATS))])
     said = {tokenizer.convert_tokens_to_ids(f"Ġ{number}") for number in numbers.values()}
-    seen: set[int] = set()
-    for place, token in enumerate(row.ids):
-        row.own[place] = token in seen
-        seen |= said & {token}
-    return row
+    return Row(row.ids, again(row.ids, said))
 
 
 def asked(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Row:

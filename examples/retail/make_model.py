@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common.making import Recipe, main
 from common.pretrain import Row, of_messages
-from common.sampling import measure
+from common.sampling import keeping, measure
 from transformers import PreTrainedTokenizerFast
 
 from retail.desk import MAX_CALLS, Case, Desk, cases
@@ -90,11 +90,7 @@ def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int, count:
     """What the model does with held-out cases, in process."""
     held_out = list(islice(cases("eval", seed), count))
     begun: list[Served] = []
-
-    def start(item: int, _: int) -> Served:
-        begun.append(Served(held_out[item]))
-        return begun[-1]
-
+    start = keeping(lambda i: Served(held_out[i]), begun)
     figures = measure(model, tokenizer, start, items=count, k_items=min(50, count), tokens=16)
     finds = [found for served in begun for found in served.finds]
     return {**figures, "found": sum(finds) / max(1, len(finds)), "expert": expert_reward(held_out)}

@@ -23,7 +23,7 @@ import torch
 from common.hermes import END, encode
 from common.making import Recipe, main
 from common.pretrain import Row, pack
-from common.sampling import measure
+from common.sampling import keeping, measure
 from transformers import PreTrainedTokenizerFast
 
 from twenty48.board import DIRECTIONS, Board, Game, Item, first_message, make_item, make_items, next_message, show
@@ -156,11 +156,7 @@ def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int, count:
     """What the model does with held-out games, in process. `wasted`: the share that ends by a move that changes nothing."""
     held_out = list(islice(make_items("eval"), count))
     begun: list[Played] = []
-
-    def start(item: int, _: int) -> Played:
-        begun.append(Played(held_out[item]))
-        return begun[-1]
-
+    start = keeping(lambda i: Played(held_out[i]), begun)
     figures = measure(model, tokenizer, start, items=count, k_items=count // 10, tokens=4)
     wasted = sum(played.game.end == "wasted" for played in begun) / max(1, len(begun))
     skills = right_answers(model, max(2, count // 2))

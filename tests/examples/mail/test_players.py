@@ -9,7 +9,18 @@ from itertools import islice
 import pytest
 from common.hermes import encode, not_rerendered, render, tool_call
 from mail import make_model
-from mail.mailbox import COMPACT_AFTER, MAX_CALLS, NOTES, READER, SYSTEM, TOOLS, Research, mailbox_of, questions
+from mail.mailbox import (
+    COMPACT_AFTER,
+    MAX_CALLS,
+    NOTES,
+    READER,
+    SYSTEM,
+    TOOLS,
+    Question,
+    Research,
+    mailbox_of,
+    questions,
+)
 from mail.players import EXPERT, PLAYERS, expert_reward, play, transcripts
 from mail.task import TASK
 from mail.vocabulary import mail_tokenizer, words
@@ -65,16 +76,22 @@ def test_every_word_is_a_token_and_a_call_is_few() -> None:
     assert len(encode(tokenizer, said)) == 7
 
 
+def searched(question: Question, rng: random.Random) -> tuple[Research, make_model.Searching]:
+    """The expert's research, and the same words said by a model."""
+    research, held = play(question, EXPERT, rng)
+    mains = iter([m for messages, tools in held if tools for m in messages if m["role"] == "assistant"])
+    readers = iter([messages[-1] for messages, tools in held if not tools])
+    searching = make_model.Searching(question)
+    while not searching.done:
+        searching.act(next(readers if searching.messages[0]["content"] == READER else mains))
+    return research, searching
+
+
 def test_a_model_searches_as_the_agent_does() -> None:
     """The expert's words, one after another: the same conversations, and the same reward."""
     rng = random.Random(0)
     for question in SOME[:20]:
-        research, held = play(question, EXPERT, rng)
-        mains = iter([m for messages, tools in held if tools for m in messages if m["role"] == "assistant"])
-        readers = iter([messages[-1] for messages, tools in held if not tools])
-        searching = make_model.Searching(question)
-        while not searching.done:
-            searching.act(next(readers if searching.messages[0]["content"] == READER else mains))
+        research, searching = searched(question, rng)
         assert searching.reward == research.reward
 
 
@@ -83,12 +100,7 @@ def test_a_maker_counts_the_hits_that_are_found_by_their_subjects() -> None:
     rng = random.Random(0)
     found, lost = list[bool](), list[bool]()
     for question in SOME[:20]:
-        research, held = play(question, EXPERT, rng)
-        mains = iter([m for messages, tools in held if tools for m in messages if m["role"] == "assistant"])
-        readers = iter([messages[-1] for messages, tools in held if not tools])
-        searching = make_model.Searching(question)
-        while not searching.done:
-            searching.act(next(readers if searching.messages[0]["content"] == READER else mains))
+        _, searching = searched(question, rng)
         found += searching.finds
         searching = make_model.Searching(question)
         searching.act(tool_call("search", {"keywords": question.name}))
