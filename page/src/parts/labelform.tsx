@@ -2,7 +2,7 @@
 // `human`, so it counts, and it is what judges are compared with.
 
 import type { JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { ApiError, withQuery, post } from "../api";
 import { number } from "../format";
 import { useMay } from "../may";
@@ -27,6 +27,7 @@ function answerOf(call: Call): string {
   return call.reply[0] === undefined ? "" : read(call.reply[0]).text;
 }
 
+/** Give it a key for its episode: what was typed belongs to one. An effect that clears the fields would also clear what is typed before it runs. */
 export function LabelForm(props: {
   episode: string;
   owner: string;
@@ -45,12 +46,6 @@ export function LabelForm(props: {
   const [name, setName] = useState("reward");
   const [error, setError] = useState<ApiError | null>(null);
   const [busy, setBusy] = useState(false);
-  useEffect(() => {
-    setValue("");
-    setNote("");
-    setEdit(null);
-    setError(null);
-  }, [episode, owner]);
   const ok = value.trim() !== "" && Number.isFinite(Number(value));
   const send = async (event: Event): Promise<void> => {
     event.preventDefault();

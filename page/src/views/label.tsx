@@ -55,6 +55,7 @@ export function Label({ place }: { place: Place }): JSX.Element {
         // shown with the queue, whose line above it may change its height when it comes
         <div class="split preview" style={data || error ? undefined : { visibility: "hidden" }}>
           <Case
+            key={`${wanted.key}/${wanted.id}`}
             id={wanted.id}
             owner={wanted.key}
             why={cases.find((c) => idOf(c.episode) === `${wanted.key}/${wanted.id}`)?.why}
@@ -89,8 +90,6 @@ function Case(props: { id: string; owner: string; why?: string; onDone: () => vo
   const [detail, setDetail] = useState<EpisodeDetail | null>(null);
   const [error, setError] = useState<ApiError | null>(null);
   useEffect(() => {
-    setDetail(null);
-    setError(null);
     const stop = new AbortController();
     readEpisode(id, owner, stop.signal, () => undefined)
       .then(setDetail)

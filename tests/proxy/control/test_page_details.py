@@ -100,6 +100,31 @@ async def test_a_label_half_written_stays_while_the_queue_moves(make_plane, tmp_
         assert page.errors == []
 
 
+TYPED_AT_ONCE = """new MutationObserver((_, seen) => { const i = document.querySelector('[name=note]'); if (!i) return;
+    seen.disconnect(); i.value = 'typed at once'; i.dispatchEvent(new Event('input', {bubbles: true})); window.typed = true
+}).observe(document.body, {childList: true, subtree: true}), 0"""
+
+
+async def test_what_is_typed_before_the_first_paint_stays(make_plane, tmp_path):
+    """What clears the form for the next episode runs after a paint, which a busy browser puts off."""
+    plane = await make_plane(groups={"size": 4})
+    runs = Runs(plane)
+    for name in ("one", "two"):
+        await runs.talk(name, 0, done=True)
+    note = "document.querySelector('[name=note]').value"
+    async with opened(plane, tmp_path, "#/episodes") as (page, _):
+        await page.until(f"{ROWS} === 2")
+        await page.js(TYPED_AT_ONCE)
+        await page.js("location.hash = '#/label/one?key=-', 0")
+        await page.until("window.typed && document.querySelectorAll('nav[aria-label=Queue] li').length === 2")
+        await page.js("new Promise(done => setTimeout(done, 300))")
+        assert await page.js(note) == "typed at once"
+        await page.js("location.hash = '#/label/two?key=-', 0")
+        await page.until("document.querySelector('nav [aria-current=true]')?.innerText === 'two'")
+        await page.until(f"{note} === ''")
+        assert page.errors == []
+
+
 async def make_hostile(plane) -> dict[str, str]:
     """Whatever an agent may send. View → a text that it shows."""
     runs = Runs(plane)
