@@ -168,8 +168,8 @@ def _ends(tx: Tx) -> list[tuple[Agent, bool, float]]:
     return [(Agent(key, model), untagged, end) for key, model, untagged, end in tx.all(sql)]
 
 
-def _next_end(figures: FunnelFigures, pace: Pace) -> float | None:
-    ends = (end + pace.idle_after(agent, untagged=untagged) for agent, untagged, end in figures.ends)
+def _next_end(figures: FunnelFigures, pace: Pace, now: float) -> float | None:
+    ends = (end + pace.idle_after(agent, now, untagged=untagged) for agent, untagged, end in figures.ends)
     return min(ends, default=None)
 
 
@@ -226,6 +226,7 @@ def funnel_counts(
     found: StoreCounts,
     figures: FunnelFigures,
     dear: DearFigures,
+    now: float,
     *,
     orphans: int,
     judged: int,
@@ -239,7 +240,7 @@ def funnel_counts(
         trained_calls=int(sum(t.y for t in there.values())),
         train_episodes=sum(t.n for (_, split, _), t in there.items() if split == "train"),
         open_episodes=sum(t.n for (state, _, _), t in there.items() if state == "open"),
-        next_end=_next_end(figures, pace),
+        next_end=_next_end(figures, pace, now),
         without_task=0 if rules.ungrouped else sum(t.n for (_, _, alone), t in there.items() if alone),
         forming=_forming(found.groups, "train"),
         evaluating=_forming(found.groups, "eval"),

@@ -119,7 +119,7 @@ class Ingest:
         elif ep.idle and ep.state == "done":
             self._reopen(tx, changes, ep)
         if ep.last_end:
-            self.pace.note(Agent(ep.key, ep.model), head.at - ep.last_end)
+            self.pace.note(Agent(ep.key, ep.model), head.at - ep.last_end, head.at)
         changes.changed.add(eid)
         row, packed = self.calls.append(tx, ep, call, ep.calls, changes.calls, new=eid in changes.new)
         if row.number < ep.calls:

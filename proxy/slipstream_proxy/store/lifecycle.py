@@ -135,7 +135,7 @@ class Lifecycle:
         idle = []
         for row in tx.all("SELECT eid, key, model, untagged, last_end FROM t_episodes WHERE state = 'open'"):
             ep = _OpenRow(*row)
-            over = ep.last_end + self.pace.idle_after(Agent(ep.key, ep.model), untagged=ep.untagged)
+            over = ep.last_end + self.pace.idle_after(Agent(ep.key, ep.model), now, untagged=ep.untagged)
             if over < now:
                 idle.append(ep.eid)
             else:

@@ -17,8 +17,14 @@ ENOUGH = 8
 """Pauses that must be known before they count."""
 UNKNOWN = 60.0
 """Seconds for an untagged episode while its agent's pace is not known."""
-LEAST_UNTAGGED, LEAST_TAGGED = 20.0, 120.0
-"""Seconds at least. A tagged run can be ended by its agent, so that there is less need to guess."""
+LEAST = 20.0
+"""Seconds at least."""
+WELL_KNOWN, LEAST_TAGGED = 100, 120.0
+"""Seconds at least for a tagged episode until so many pauses are known. It has nothing but a slow tool to wait for, and a
+tool that is seldom slow is met late."""
+LONGEST_FACTOR = 1.5
+"""A tagged episode waits this many times the longest pause of the last ``MEMORY`` seconds, too."""
+MEMORY = 3600.0
 PAUSES = 512
 AGENTS = 4096
 SEED = 4000
@@ -40,15 +46,24 @@ class Pace:
         self.seeded = False
         self._pauses: OrderedDict[Agent, deque[float]] = OrderedDict()
         self._known: dict[Agent, float] = {}
+        self._long: dict[Agent, deque[tuple[float, float]]] = {}
+        """(when it ended, its seconds) of the pauses that ``LEAST`` does not cover and that no later one surpassed."""
 
-    def note(self, agent: Agent, pause: float) -> None:
-        """Seconds from the end of a call to the start of the next one of its episode."""
+    def note(self, agent: Agent, pause: float, at: float) -> None:
+        """Seconds from the end of a call to the start of the next one of its episode, which was at ``at`` (since the epoch)."""
         if agent not in self._pauses:
             self._pauses[agent] = deque(maxlen=PAUSES)
             if len(self._pauses) > AGENTS:
-                self._known.pop(self._pauses.popitem(last=False)[0], None)
+                gone = self._pauses.popitem(last=False)[0]
+                self._known.pop(gone, None)
+                self._long.pop(gone, None)
         self._pauses[agent].append(max(0.0, pause))
         self._known.pop(agent, None)
+        if pause * LONGEST_FACTOR > LEAST:
+            long = self._long.setdefault(agent, deque(maxlen=PAUSES))
+            while long and long[-1][1] <= pause:
+                long.pop()
+            long.append((at, pause))
 
     def seed(self, tx: Tx, days: DayTables) -> None:
         """Learn from the newest calls that are stored."""
@@ -61,16 +76,27 @@ class Pace:
         ends: dict[str, float] = {}
         for eid, model, start, end in calls:
             if eid in ends:
-                self.note(Agent(eid.split("/", 1)[0], model), start - ends[eid])
+                self.note(Agent(eid.split("/", 1)[0], model), start - ends[eid], start)
             ends[eid] = max(end, ends.get(eid, 0.0))
 
-    def idle_after(self, agent: Agent, *, untagged: bool) -> float:
+    def idle_after(self, agent: Agent, now: float, *, untagged: bool) -> float:
         """Seconds without a call after which an episode of this agent is over."""
-        least = LEAST_UNTAGGED if untagged else LEAST_TAGGED
         known = self._typical(agent)
         if known is None:
             return min(UNKNOWN, self.limit) if untagged else self.limit
+        least = LEAST
+        if not untagged:
+            least = max(LEAST, LONGEST_FACTOR * self._longest(agent, now))
+            if len(self._pauses[agent]) < WELL_KNOWN:
+                least = max(least, LEAST_TAGGED)
         return min(max(least, FACTOR * known), self.limit)
+
+    def _longest(self, agent: Agent, now: float) -> float:
+        """Of the pauses that ended in the last ``MEMORY`` seconds; 0 where all were short."""
+        long = self._long.get(agent)
+        while long and long[0][0] <= now - MEMORY:
+            long.popleft()
+        return long[0][1] if long else 0.0
 
     def _typical(self, agent: Agent) -> float | None:
         if agent not in self._known:

@@ -53,7 +53,7 @@ class StoreStatistics:
             found = self._found(tx, stand)
             figures = self._funnel.get(stand, lambda: funnel_figures(tx, found))
             scored = judged(tx, found.kept, now)
-        return funnel_counts(self.rules, self.pace, found, figures, dear, orphans=orphans, judged=scored)
+        return funnel_counts(self.rules, self.pace, found, figures, dear, now, orphans=orphans, judged=scored)
 
     def _found(self, tx: Tx, stand: int | None) -> StoreCounts:
         return self._counts.get(stand, lambda: store_counts(tx, self._kept.get(stand, lambda: self.tallies.all(tx))))

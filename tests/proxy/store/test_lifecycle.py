@@ -60,6 +60,39 @@ def test_the_pace_is_known_after_opening_again(opened):
     assert states(second)["tagged"] == "done"
 
 
+def tagged_runs(store, count: int, at: float, *, first: int = 0, slow: int | None = None) -> None:
+    """Runs that nobody ends, two a second, each of 20 calls with short pauses. `slow`: the one whose tenth pause takes a minute."""
+    for run in range(first, first + count):
+        begun = at + 0.5 * (run - first)
+        starts = [begun + 0.2 * n + (60.0 if run == slow and n >= 10 else 0.0) for n in range(20)]
+        store.ingest([call(f"run{run}", at=start, seconds=0.1, task="t", trained="m") for start in starts], {})
+
+
+def test_runs_of_a_quick_agent_that_nobody_ends_are_over_soon(opened):
+    """Tagged, and left to a judge: no reward, no end mark. A group must not wait two minutes for its verdict."""
+    store = opened(group_size=8)
+    tagged_runs(store, 8, NOW)
+    over = NOW + 0.5 * 7 + 4
+    store.sweep(over + 15)
+    assert states(store)["run7"] == "open"
+    store.sweep(over + 21)
+    assert set(states(store).values()) == {"done"}
+    lease = store.judging.lease(GroupLeaseIn(worker="j", names=["judge"]), over + 21)
+    assert [len(found.episodes) for found in lease.groups] == [8]
+
+
+def test_a_run_whose_tool_is_slow_is_not_over_once_such_a_tool_is_known(opened):
+    store = opened(group_size=8)
+    tagged_runs(store, 8, NOW, slow=3)
+    later = NOW + 200
+    tagged_runs(store, 8, later, first=8)
+    store.ingest([call("waits", at=later, seconds=0.1, task="t", trained="m")], {})
+    store.sweep(later + 85)
+    assert states(store)["waits"] == "open"
+    store.sweep(later + 95)
+    assert states(store)["waits"] == "done", "1.5 times the longest pause"
+
+
 def test_a_tagged_episode_of_an_unknown_agent_waits_for_the_setting(store):
     paced(store, 0.1, model="another")
     store.ingest([call("tagged"), call("untagged", origin="new")], {})
