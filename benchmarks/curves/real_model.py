@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 import worlds
+from common.making import LESSONS
 from common.pretrain import Packed, Row, gather, loss_of, make_network, pack, save
 
 SIZES = {
@@ -137,7 +138,7 @@ def make(
         )  # fmt: skip
         made = gather(functools.partial(worlds.rows_of, names), count=rows, seed=seed, processes=processes)
         lessons = functools.partial(worlds.lessons_of, names)
-        learned = gather(lessons, count=rows // worlds.LESSONS, seed=seed, processes=processes)
+        learned = gather(lessons, count=rows // LESSONS, seed=seed, processes=processes)
         model = making.result()
     print(f"{len(made)} rows and {len(learned)} lessons in {time.monotonic() - began:.0f} s", flush=True)
     data, first = ([pack(batch) for batch in batches(some, tokens, seed)] for some in (made, learned))

@@ -21,6 +21,7 @@ from clue import lessons as clue_lessons
 from clue import make_model as clue_model
 from clue import vocabulary as clue_words
 from common.hermes import build_tokenizer, render
+from common.making import LESSONS
 from common.pretrain import Row, of_messages
 from common.sampling import Conversation
 from common.task import Item
@@ -41,8 +42,6 @@ from transformers import PreTrainedTokenizerFast
 __all__ = ["WORLDS", "World", "longest_row", "rows_of", "tokenizer_of"]
 
 Made = Iterator[Row]
-LESSONS = 4
-"""One row in so many is a lesson."""
 
 
 class World(NamedTuple):

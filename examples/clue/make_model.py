@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common.hermes import END, encode, render
-from common.making import Recipe, main
+from common.making import LESSONS, Recipe, main
 from common.pretrain import Row
 from common.sampling import keeping, measure
 from transformers import PreTrainedTokenizerFast
@@ -29,9 +29,6 @@ from clue.mystery import PEOPLE, SYSTEM, Case, cases, score
 from clue.vocabulary import THINK, THOUGHT, UNKNOWN, build_tokenizer, words
 
 tokenizer_once = cache(build_tokenizer)
-
-LESSONS = 4
-"""One row in so many is a lesson beside the cases, too: from them alone the model forgets how a note is found."""
 
 
 def row(tokenizer: PreTrainedTokenizerFast, messages: list[dict[str, Any]], reply: Reply) -> Row:

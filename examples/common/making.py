@@ -21,7 +21,10 @@ from transformers import PreTrainedTokenizerFast
 
 from common.pretrain import Row, gather, make_network, pack, save, train
 
-__all__ = ["Recipe", "main", "options"]
+__all__ = ["LESSONS", "Recipe", "main", "options"]
+
+LESSONS = 4
+"""One row in so many is a lesson beside the transcripts, too: from them alone a small model forgets what lessons taught."""
 
 
 @dataclass(frozen=True)

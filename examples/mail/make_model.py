@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common.making import Recipe, main
+from common.making import LESSONS, Recipe, main
 from common.pretrain import Row, of_messages
 from common.sampling import keeping, measure
 from transformers import PreTrainedTokenizerFast
@@ -40,10 +40,6 @@ from mail.players import expert_reward, reader_asked, transcripts
 from mail.vocabulary import mail_tokenizer, words
 
 tokenizer_here = functools.cache(mail_tokenizer)
-
-
-LESSONS = 4
-"""One row in so many is a lesson beside the conversations, too: else the model forgets what it has read before them."""
 
 
 def make_rows(seed: int, count: int) -> list[Row]:

@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common.making import Recipe, main
+from common.making import LESSONS, Recipe, main
 from common.pretrain import Row, of_messages
 from common.sampling import keeping, measure
 from transformers import PreTrainedTokenizerFast
@@ -29,10 +29,6 @@ from retail.players import expert_reward, transcripts
 from retail.vocabulary import desk_tokenizer, words
 
 tokenizer_here = functools.cache(desk_tokenizer)
-
-
-LESSONS = 4
-"""One row in so many is a lesson beside the conversations, too: from them alone the model forgets in a hundred steps."""
 
 
 def make_rows(seed: int, count: int) -> list[Row]:
