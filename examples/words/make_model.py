@@ -18,15 +18,20 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import torch
 from common.hermes import CLOSE_NUMBER, CLOSE_TEXT, END, encode, render
-from common.making import Recipe, main
+from common.making import LESSONS, Recipe, main
 from common.pretrain import Row
 from common.sampling import measure
 from transformers import PreTrainedTokenizerFast
 
 from words.game import KINDS, Game, Item, make_items, pairs
+from words.lessons import lessons
 from words.players import choices, draw_habit, play_expert
 from words.vocabulary import DONE, VOCABULARY, make_tokenizer, opening_of, tools_of
+
+HELD_OUT_LESSONS = 1_000_000_007
+"""Seed of the lessons to measure with."""
 
 
 class Spelling:
@@ -62,10 +67,17 @@ spelling = functools.cache(Spelling)
 
 
 def make_rows(seed: int, count: int) -> list[Row]:
-    """`count` games, held-out ones too: reading about a game is not training on its reward."""
+    """`count` games and lessons. Games from held-out items too: reading about a game is not training on its reward."""
     rng = random.Random(seed)
     items = {kind: (*pairs(kind, "train"), *pairs(kind, "eval")) for kind in KINDS}
-    return [spelling().row(rng.choice(items[KINDS[index % 3 // 2]]), rng) for index in range(count)]
+    some = count // LESSONS
+    games = [spelling().row(rng.choice(items[KINDS[index % 3 // 2]]), rng) for index in range(count - some)]
+    return [*games, *make_lessons(seed, some)]
+
+
+def make_lessons(seed: int, count: int) -> list[Row]:
+    """Lessons as rows."""
+    return lessons(spelling().tokenizer, seed, count)
 
 
 @functools.cache
@@ -97,10 +109,21 @@ class Played:
         self.reward = self.game.reward
 
 
+@torch.no_grad()
+def fits(model: Any, tokenizer: PreTrainedTokenizerFast, count: int) -> float:
+    """Mean chance of what fits all that was told, in lessons that were not read."""
+    found = []
+    for row in lessons(tokenizer, HELD_OUT_LESSONS, count):
+        logits = model(torch.tensor([row.ids], device=model.device)).logits[0].float().cpu()
+        found += [logits[place - 1].softmax(-1)[list(chances)].sum().item() for place, chances in row.soft]
+    return sum(found) / len(found)
+
+
 def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int, count: int) -> dict[str, float]:
     """What the model does with held-out games, in process."""
     items = held_out(count)
     figures = measure(model, tokenizer, lambda i, _: Played(items[i]), items=count, k_items=count // 10, tokens=8)
+    figures["fits"] = fits(model, tokenizer, count // 5)
     return {**figures, "expert": sum(map(play_expert, items)) / count}
 
 
@@ -115,6 +138,10 @@ RECIPE = Recipe(
     layers=4,
     intermediate=384,
     positions=512,
+    lessons=make_lessons,
+    lesson_rows=40_000,
+    lesson_steps=1000,
+    lesson_seconds=30.0,
 )
 
 if __name__ == "__main__":

@@ -13,17 +13,19 @@ from transformers import PreTrainedTokenizerFast
 
 from words.game import NUMBERS, OVER, RIGHT, RULES, UNKNOWN, WORDS
 
-__all__ = ["DONE", "VOCABULARY", "guess_message", "make_tokenizer", "opening_of", "tools_of"]
+__all__ = ["ASK", "DONE", "VOCABULARY", "guess_message", "make_tokenizer", "opening_of", "tools_of"]
 
 DONE = "done"
 """What a player says when the game has ended."""
+ASK = "What fits?"
+"""What a lesson asks."""
 SPLIT = r" ?[a-z](?:[=~][1-4]|-)| ?[A-Za-z]+| ?[0-9]+|\s|."
 """A letter's mark ("s=1", "s~1", "s-") is a word of its own."""
 
 
 def vocabulary() -> tuple[str, ...]:
     """Every word that a game or the format can hold."""
-    text = " ".join([*RULES.values(), RIGHT, UNKNOWN, OVER, DONE, "higher lower tools guess"])
+    text = " ".join([*RULES.values(), RIGHT, UNKNOWN, OVER, DONE, ASK, "higher lower tools guess"])
     stands = sorted({(letter, place) for word in WORDS for place, letter in enumerate(word, 1)})
     marks = [f"{letter}{sign}{place}" for letter, place in stands for sign in "=~"]
     marks += [f"{letter}-" for letter in sorted({letter for letter, _ in stands})]

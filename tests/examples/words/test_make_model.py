@@ -54,7 +54,7 @@ def test_a_third_of_the_games_is_about_numbers_and_they_fit_a_network() -> None:
     assert data.ids.shape[1] < 512
     assert data.tokens.shape[2] == len(WORDS)
     numbers = encode(make_tokenizer(), opening_of("number"))[0]
-    assert sum(numbers in row.ids for row in rows) == 20
+    assert sum(numbers in row.ids for row in rows[:45]) == 15, "lessons follow"
 
 
 def test_a_game_in_process_is_the_agents() -> None:
