@@ -45,8 +45,8 @@ class Recipe:
     intermediate: int = 512
     positions: int = 1024
     measure: int = 1000
-    finding: int = 0
-    """The network begins with heads that find what stands behind a token, or behind so many."""
+    finding: bool = False
+    """The network begins with heads that find what stands behind a token."""
     reading: bool = False
     """And with heads that find what stands near two tokens."""
     lessons: Callable[[int, int], list[Row]] | None = None

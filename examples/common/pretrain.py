@@ -149,13 +149,13 @@ def make_network(
     heads: int = 4,
     positions: int = 1024,
     vocabulary: int = 0,
-    finding: int = 0,
+    finding: bool = False,
     reading: bool = False,
 ) -> Qwen3ForCausalLM:
     """The untrained network: about 2 million parameters as it stands. `words` are the tokenizer's.
 
     `vocabulary`: at least so many tokens, the last of them unused. `finding`: begin with heads that find what stands behind
-    a token, or behind that many (``begin_finding``). `reading`: begin with heads for what stands near two tokens, too
+    a token (``begin_finding``). `reading`: begin with heads for what stands near two tokens, too
     (``begin_reading``).
     """
     config = Qwen3Config(
@@ -178,7 +178,7 @@ def make_network(
     # The two spellings of a word share half of their variance, so that copying is found early.
     embedding[spaced] = (embedding[bare] + embedding[spaced]) / 2**0.5
     if finding or reading:
-        begin_finding(model, max(1, finding))
+        begin_finding(model)
     if reading:
         begin_reading(model)
     model.generation_config.eos_token_id = config.eos_token_id
@@ -187,12 +187,11 @@ def make_network(
 
 
 @torch.no_grad()
-def begin_finding(model: Qwen3ForCausalLM, reach: int = 1) -> None:
+def begin_finding(model: Qwen3ForCausalLM) -> None:
     """Begin with heads that find what stands behind a token: an induction head, which few rows alone don't bring about.
 
     A head of the first layer looks at the token before, and writes down which it was. A head of the second looks for the
-    token that it stands on, as it is or as what was written down. All the rest is left to training. With a `reach` of 2
-    another head of the first layer does the same with the token before that: what stands behind two tokens is found by both.
+    token that it stands on, as it is or as what was written down. All the rest is left to training.
     """
     size, hidden = model.config.head_dim, model.config.hidden_size
     first, second = (model.model.layers[n].self_attn for n in range(2))
@@ -205,13 +204,11 @@ def begin_finding(model: Qwen3ForCausalLM, reach: int = 1) -> None:
         attention.k_proj.weight.copy_(0.3 * turned)
         attention.v_proj.weight.copy_(0.2 * kept)
         attention.o_proj.weight.copy_(0.2 * kept.T)
-    for head in range(reach):
-        look_back(first, head, head + 1, same)
+    look_back(first, 0, 1, same)
     part = torch.linalg.qr(torch.randn(hidden, size))[0].T
     part = part - torch.outer(part @ same, same)
-    for head in (slice(n * size, (n + 1) * size) for n in range(reach)):
-        first.v_proj.weight[head] = 0.25 * part
-        first.o_proj.weight[:, head] = 0.25 * part.T
+    first.v_proj.weight[:size] = 0.25 * part
+    first.o_proj.weight[:, :size] = 0.25 * part.T
     second.q_proj.weight[:size] = 0.3 * part
     second.k_proj.weight[:size] = 0.3 * part
     for attention, sharper in ((first, 1.5), (second, 1.4)):
