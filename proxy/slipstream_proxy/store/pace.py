@@ -61,6 +61,8 @@ class Pace:
         self._known.pop(agent, None)
         if pause * LONGEST_FACTOR > LEAST:
             long = self._long.setdefault(agent, deque(maxlen=PAUSES))
+            while long and long[0][0] <= at - MEMORY:
+                long.popleft()
             while long and long[-1][1] <= pause:
                 long.pop()
             long.append((at, pause))
@@ -92,11 +94,9 @@ class Pace:
         return min(max(least, FACTOR * known), self.limit)
 
     def _longest(self, agent: Agent, now: float) -> float:
-        """Of the pauses that ended in the last ``MEMORY`` seconds; 0 where all were short."""
-        long = self._long.get(agent)
-        while long and long[0][0] <= now - MEMORY:
-            long.popleft()
-        return long[0][1] if long else 0.0
+        """Of the pauses that ended in the last ``MEMORY`` seconds; 0 where all were short. Changes nothing: others note meanwhile."""
+        recent = (pause for at, pause in tuple(self._long.get(agent, ())) if at > now - MEMORY)
+        return next(recent, 0.0)  # each one is longer than those after it
 
     def _typical(self, agent: Agent) -> float | None:
         if agent not in self._known:

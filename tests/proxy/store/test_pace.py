@@ -71,3 +71,6 @@ def test_the_longest_pause_counts_until_it_is_an_hour_old():
         pace.note(ANN, pause, NOW + 1000 * n)
     after = [pace.idle_after(ANN, NOW + MEMORY + 1000 * n - 1, untagged=False) for n in range(5)]
     assert after == [150.0, 90.0, 90.0, 45.0, LEAST]
+    assert pace.idle_after(ANN, NOW + MEMORY - 1, untagged=False) == 150.0, (
+        "a look changes nothing: others note meanwhile"
+    )
