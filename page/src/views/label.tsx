@@ -15,7 +15,7 @@ import { link, type Place } from "../route";
 import { lastOfRun, treeOf } from "../tree";
 import type { Episode, EpisodeDetail, LabelCases } from "../types";
 
-const idOf = (e: Episode): string => `${e.key}/${e.id}`;
+const idOf = (e: Pick<Episode, "id" | "key">): string => `${e.key}/${e.id}`;
 
 export function Label({ place }: { place: Place }): JSX.Element {
   const { data, error } = useAsk<LabelCases>("/labels/queue?limit=100", ["episode", "reward"]);
@@ -36,7 +36,7 @@ export function Label({ place }: { place: Place }): JSX.Element {
   }, [place.id, first?.id, first?.key]);
   useKeys({ j: () => go(queue[at + 1]), k: () => go(queue[Math.max(0, at - 1)]) });
   const next = (): void => {
-    if (wanted) setDone(new Set([...done, `${wanted.key}/${wanted.id}`]));
+    if (wanted) setDone(new Set([...done, idOf(wanted)]));
     const after = queue.filter((e) => e.id !== wanted?.id || e.key !== wanted.key);
     if (after.length) go(after[Math.min(at, after.length - 1)] ?? after[0]);
     else location.hash = link("label");
@@ -55,10 +55,10 @@ export function Label({ place }: { place: Place }): JSX.Element {
         // shown with the queue, whose line above it may change its height when it comes
         <div class="split preview" style={data || error ? undefined : { visibility: "hidden" }}>
           <Case
-            key={`${wanted.key}/${wanted.id}`}
+            key={idOf(wanted)}
             id={wanted.id}
             owner={wanted.key}
-            why={cases.find((c) => idOf(c.episode) === `${wanted.key}/${wanted.id}`)?.why}
+            why={cases.find((c) => idOf(c.episode) === idOf(wanted))?.why}
             onDone={next}
           />
           <nav class="pane" aria-label="Queue">
