@@ -32,6 +32,7 @@ __all__ = [
     "render",
     "spelling_pairs",
     "tool_call",
+    "tool_turn",
 ]
 
 PAD, END = "<|endoftext|>", "<|im_end|>"
@@ -63,6 +64,11 @@ CHAT_TEMPLATE = (
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+
+
+def tool_turn(text: str) -> str:
+    """What stands between a tool call and the assistant's next words, where the tool said this."""
+    return f"{ROLES['tool']}{text}{END}{ROLES['assistant']}"
 
 
 def opening(name: str, key: str, *, text: bool = True) -> str:

@@ -21,10 +21,12 @@ from transformers import PreTrainedTokenizerFast
 
 from common.pretrain import Row, gather, make_network, pack, save, train
 
-__all__ = ["LESSONS", "Recipe", "main", "options"]
+__all__ = ["HELD_OUT_LESSONS", "LESSONS", "Recipe", "main", "options"]
 
 LESSONS = 4
 """One row in so many is a lesson beside the transcripts, too: from them alone a small model forgets what lessons taught."""
+HELD_OUT_LESSONS = 1_000_000_007
+"""Seed of the first lessons that no recipe reads, to measure with."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common.hermes import END, encode, render
+from common.hermes import encode, render, tool_turn
 from common.making import Recipe, main
 from common.pretrain import Row
 from common.sampling import measure
@@ -47,7 +47,7 @@ class Spelling:
 
     def answer(self, text: str) -> list[int]:
         """What stands between one move's end token and the next move."""
-        return self.encode(f"<|im_start|>tool\n{text}{END}<|im_start|>assistant\n")
+        return self.encode(tool_turn(text))
 
     def move(self, square: int) -> list[int]:
         """A move (square 1 to 9) with its end token."""

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from common.hermes import END, encode
-from common.making import LESSONS, Recipe, main
+from common.making import HELD_OUT_LESSONS, LESSONS, Recipe, main
 from common.pretrain import Row, pack
 from common.sampling import keeping, measure
 from transformers import PreTrainedTokenizerFast
@@ -30,9 +30,6 @@ from twenty48.board import DIRECTIONS, Board, Game, Item, first_message, make_it
 from twenty48.lessons import CHANGES, draw_lesson
 from twenty48.players import NOBODY, Player, draw_player, play_expert
 from twenty48.vocabulary import WORDS, make_tokenizer
-
-HELD_OUT_LESSONS = 1_000_000_007
-"""Seed of the first lesson to measure with."""
 
 
 class Spelling:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from common.hermes import CLOSE_NUMBER, CLOSE_TEXT, END, encode, render
+from common.hermes import encode, render, tool_turn
 from common.pretrain import Row
 from transformers import PreTrainedTokenizerFast
 
 from words.game import GUESSES, answer, guessable
 from words.players import fitting
-from words.vocabulary import ASK, opening_of, tools_of
+from words.vocabulary import ASK, close_of, opening_of, tools_of
 
 __all__ = ["lessons"]
 
@@ -36,20 +36,17 @@ def lesson(tokenizer: PreTrainedTokenizerFast, kind: str, rng: random.Random) ->
     """Answers to some guesses at a secret, and what fits them all; then one more, and what fits now, and so on."""
     told: list[tuple[str, str]] = []
     secret = rng.choice(guessable(kind))
-    turns = GUESSES[kind]
     first = " ".join(hear(kind, secret, told, rng) for _ in range(rng.randint(1, 3)))
     asked: list[dict[str, Any]] = [{"role": "user", "content": f"{ASK} {first}"}]
     ids = render(tokenizer, asked, tools_of(kind), ask=True)
     row = Row(ids, [False] * len(ids))
-    close = (CLOSE_TEXT if kind == "word" else CLOSE_NUMBER) + END
-    for turn in range(turns):
+    for turn in range(GUESSES[kind]):
         if turn:
-            more = f"<|im_start|>tool\n{hear(kind, secret, told, rng)}{END}<|im_start|>assistant\n"
-            row.ids += encode(tokenizer, more)
+            row.ids += encode(tokenizer, tool_turn(hear(kind, secret, told, rng)))
             row.own += [False] * (len(row.ids) - len(row.own))
         fits = fitting(kind, told)
         row.soft.append((len(row.ids) + 1, {encode(tokenizer, one)[0]: 1 / len(fits) for one in fits}))
-        row.ids += encode(tokenizer, opening_of(kind) + rng.choice(fits) + close)
+        row.ids += encode(tokenizer, opening_of(kind) + rng.choice(fits) + close_of(kind))
         row.own += [True] * (len(row.ids) - len(row.own))
     return row
 

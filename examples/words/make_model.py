@@ -19,8 +19,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from common.hermes import CLOSE_NUMBER, CLOSE_TEXT, END, encode, render
-from common.making import LESSONS, Recipe, main
+from common.hermes import END, encode, render, tool_turn
+from common.making import HELD_OUT_LESSONS, LESSONS, Recipe, main
 from common.pretrain import Row
 from common.sampling import measure
 from transformers import PreTrainedTokenizerFast
@@ -28,10 +28,7 @@ from transformers import PreTrainedTokenizerFast
 from words.game import KINDS, Game, Item, make_items, pairs
 from words.lessons import lessons
 from words.players import choices, draw_habit, play_expert
-from words.vocabulary import DONE, VOCABULARY, make_tokenizer, opening_of, tools_of
-
-HELD_OUT_LESSONS = 1_000_000_007
-"""Seed of the lessons to measure with."""
+from words.vocabulary import DONE, VOCABULARY, close_of, make_tokenizer, opening_of, tools_of
 
 
 class Spelling:
@@ -49,13 +46,13 @@ class Spelling:
         question = [{"role": "user", "content": item.question}]
         row = Row(render(self.tokenizer, question, tools_of(item.kind), ask=True), [])
         row.own += [False] * len(row.ids)
-        close = self.encode((CLOSE_TEXT if item.kind == "word" else CLOSE_NUMBER) + END)
+        close = self.encode(close_of(item.kind))
         while game.left:
             found = choices(habit, item.kind, game.told)
             row.soft.append((len(row.ids) + 1, self.chances(tuple(found))))
             guess = rng.choice(found)
             said = (*self.encode(opening_of(item.kind)), *self.encode(guess), *close)
-            told = self.encode(f"<|im_start|>tool\n{game.guess(guess)}{END}<|im_start|>assistant\n")
+            told = self.encode(tool_turn(game.guess(guess)))
             row.ids += (*said, *told)
             row.own += [True] * len(said) + [False] * len(told)
         row.ids += self.encode(DONE + END)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from common.hermes import CLOSE_NUMBER, CLOSE_TEXT, build_tokenizer, opening, tool_call
+from common.hermes import CLOSE_NUMBER, CLOSE_TEXT, END, build_tokenizer, opening, tool_call
 from transformers import PreTrainedTokenizerFast
 
 from words.game import NUMBERS, OVER, RIGHT, RULES, UNKNOWN, WORDS
 
-__all__ = ["ASK", "DONE", "VOCABULARY", "guess_message", "make_tokenizer", "opening_of", "tools_of"]
+__all__ = ["ASK", "DONE", "VOCABULARY", "close_of", "guess_message", "make_tokenizer", "opening_of", "tools_of"]
 
 DONE = "done"
 """What a player says when the game has ended."""
@@ -38,6 +38,11 @@ VOCABULARY = vocabulary()
 def opening_of(kind: str) -> str:
     """The piece that begins a guess."""
     return opening("guess", kind, text=kind == "word")
+
+
+def close_of(kind: str) -> str:
+    """The piece that ends a guess, and the end of the turn."""
+    return (CLOSE_TEXT if kind == "word" else CLOSE_NUMBER) + END
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from common.hermes import render
+from common.making import HELD_OUT_LESSONS
 from common.pretrain import make_network
 from twenty48 import make_model
 from twenty48.board import DIRECTIONS, Game, first_message, legal, make_item, show, slide
@@ -102,7 +103,7 @@ class Guessing(torch.nn.Module):
 
 def test_the_figures_are_the_chance_of_a_right_answer() -> None:
     guess = make_model.right_answers(Guessing(), 40)
-    seeds = range(make_model.HELD_OUT_LESSONS, make_model.HELD_OUT_LESSONS + 40)
+    seeds = range(HELD_OUT_LESSONS, HELD_OUT_LESSONS + 40)
     for name, question in (("changes", CHANGES), ("merges", MERGES)):
         rights = [
             r for s in seeds for _, r in draw_lesson(s).boards if draw_lesson(s).question == question and len(r) < 4

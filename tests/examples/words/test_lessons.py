@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import re
 
-from common.making import LESSONS
+import torch
+from common.making import HELD_OUT_LESSONS, LESSONS
 from words.game import GUESSES, NUMBERS, WORDS, answer
 from words.lessons import lesson, lessons
 from words.make_model import fits, make_lessons, make_rows, spelling
@@ -62,15 +63,13 @@ def test_a_quarter_of_what_is_read_beside_lessons_is_lessons() -> None:
 
 
 def test_what_fits_is_measured_on_lessons_that_were_not_read() -> None:
-    import torch
-
     class Knows:
         """Gives the first that fits a chance of one half, and one that does not fit the other half."""
 
         device = torch.device("cpu")
 
         def __init__(self) -> None:
-            self.rows = {tuple(row.ids): row for row in lessons(TOKENIZER, 1_000_000_007, 6)}
+            self.rows = {tuple(row.ids): row for row in lessons(TOKENIZER, HELD_OUT_LESSONS, 6)}
 
         def __call__(self, ids: torch.Tensor) -> object:
             row = self.rows[tuple(ids[0].tolist())]
