@@ -20,8 +20,8 @@ UNKNOWN = 60.0
 LEAST = 20.0
 """Seconds at least."""
 WELL_KNOWN, LEAST_TAGGED = 100, 120.0
-"""Seconds at least for a tagged episode until so many pauses are known. It has nothing but a slow tool to wait for, and a
-tool that is seldom slow is met late."""
+"""Seconds at least for a tagged episode until so many pauses are known. It has nothing but a slow tool to wait for,
+and a tool that is seldom slow is met late."""
 LONGEST_FACTOR = 1.5
 """A tagged episode waits this many times the longest pause of the last ``MEMORY`` seconds, too."""
 MEMORY = 3600.0
@@ -50,7 +50,10 @@ class Pace:
         """(when it ended, its seconds) of the pauses that ``LEAST`` does not cover and that no later one surpassed."""
 
     def note(self, agent: Agent, pause: float, at: float) -> None:
-        """Seconds from the end of a call to the start of the next one of its episode, which was at ``at`` (since the epoch)."""
+        """Seconds from the end of a call to the start of the next one of its episode.
+
+        ``at``: that start, in seconds since the epoch.
+        """
         if agent not in self._pauses:
             self._pauses[agent] = deque(maxlen=PAUSES)
             if len(self._pauses) > AGENTS:
@@ -94,7 +97,10 @@ class Pace:
         return min(max(least, FACTOR * known), self.limit)
 
     def _longest(self, agent: Agent, now: float) -> float:
-        """Of the pauses that ended in the last ``MEMORY`` seconds; 0 where all were short. Changes nothing: others note meanwhile."""
+        """Of the pauses that ended in the last ``MEMORY`` seconds; 0 where all were short.
+
+        Changes nothing, as another thread may note pauses meanwhile.
+        """
         recent = (pause for at, pause in tuple(self._long.get(agent, ())) if at > now - MEMORY)
         return next(recent, 0.0)  # each one is longer than those after it
 
