@@ -1,7 +1,8 @@
 """Adapters that each have one answer of their own: python benchmarks/engine/make_adapters.py CONFIG_DIR OUT NAME COUNT
 
 Each adds a huge direction of its own to the last layer's output, always with the same sign, so that an adapter has one token which it
-says whatever it is asked. No rounding changes that, nor what else is in the batch: another token came from another adapter, or from none.
+says whatever it is asked. Where the vocabulary has two tokens that lie nearly alike in that direction, rounding may choose between them:
+`swaps.py` finds out which these are.
 
 The sign is what takes three matrices. A projection of the layer's input is positive or negative by chance. Two neurons get it through
 gate and up, one of them turned around: the SiLU of the gate lets one of them through, and gate times up is its square.

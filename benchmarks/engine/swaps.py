@@ -1,8 +1,10 @@
 """Adapters that go live under load: how long it takes, what the streams notice, and whether a token came from a wrong adapter.
 
 Each stream makes one greedy call after the other, each an episode of its own, and notes the adapter that the reply names. Afterwards
-each adapter answers the same prompt, on the quiet engine: ids that it does not give there come from something else. The adapters
-of ``make_adapters.py`` each have one token that no rounding changes, so each such id is wrong.
+each adapter answers the same prompt, on the quiet engine: ids that it does not give there come from something else. An adapter of
+``make_adapters.py`` has one token, whatever it is asked. Where two tokens of the vocabulary lie nearly alike for it, the logits' rounding
+to bf16 decides between them, and that changes with what else is in the batch. So an adapter with other ids is asked again, alone in the
+engine, in many calls at once: ids that it gives there are its own. All others are wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.queues import Queue
@@ -34,6 +36,8 @@ PAUSE = 1.0
 """Seconds from one swap to the next. A call of 96 tokens lasts about as long, so two or three adapters are at work at once."""
 ALONE = 4
 """Reference calls at once: as many as the engine holds adapters. One answer outweighs the rest in each of them."""
+CROWDS = (256, 64, 16, 1)
+"""Calls at once of one adapter, where rounding is to be seen: batches of these sizes."""
 
 
 @dataclass
@@ -172,6 +176,9 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
     with ThreadPoolExecutor(ALONE) as pool:
         reference = dict(zip(served, pool.map(lambda name: alone(engine, kept, name), served), strict=True))
     seen = tokens_seen(load.calls, reference, model)
+    if seen.adapters:
+        own = {name: crowded(engine, kept, name) for name in sorted(seen.adapters)}
+        seen = tokens_seen(load.calls, reference, model, own)
     distinct = len({tuple(ids) for ids in reference.values()})
     before = [g for c in load.calls if c.began < quiet_until - 4 for g in c.gaps]
     during = [g for c in load.calls if quiet_until <= c.began < swapped_until for g in c.gaps]
@@ -186,6 +193,8 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
         "swap_wrong_tokens": seen.of_another + seen.of_none,
         "swap_wrong_tokens_of_another": seen.of_another,
         "swap_wrong_in_calls_of": sorted(seen.adapters),
+        "swap_wrong_calls": seen.calls,
+        "swap_rounded_tokens": seen.rounded,
         "swap_adapter_tokens_in_base_calls": seen.in_base_calls,
         "swap_base_calls": sum(c.adapter == model for c in load.calls),
         "swap_live_p50_ms": round(1000 * statistics.median(seconds), 1),
@@ -207,12 +216,18 @@ class Seen:
     """Of an adapter's call, from no adapter's answer: the base model's own, or those of an adapter that is half there."""
     adapters: set[str] = field(default_factory=set)
     """Those of whose calls such tokens came."""
+    calls: int = 0
+    """With such tokens."""
+    rounded: int = 0
+    """Tokens that the adapter gives alone, too, in batches of other sizes."""
     in_base_calls: int = 0
     """Of the base model's calls, from an adapter's answer. Its weights are random, so its own answer depends on rounding."""
 
 
-def tokens_seen(calls: list[Call], reference: dict[str, list[int]], model: str) -> Seen:
-    """Compare each call with the answers (``reference``) that the adapters gave alone."""
+def tokens_seen(
+    calls: list[Call], reference: dict[str, list[int]], model: str, own: Mapping[str, set[int]] | None = None
+) -> Seen:
+    """Compare each call with the answers (``reference``) that the adapters gave alone. ``own``: see ``crowded``."""
     owners: dict[int, set[str]] = defaultdict(set)
     for name, ids in reference.items():
         for token in ids:
@@ -222,26 +237,43 @@ def tokens_seen(calls: list[Call], reference: dict[str, list[int]], model: str) 
         if call.adapter == model:
             found.in_base_calls += sum(bool(owners[t] - {model}) and model not in owners[t] for t in call.ids)
             continue
-        for token, alone_token in zip(call.ids, reference[call.adapter], strict=True):
-            if token == alone_token:
-                continue
+        others = [token for token, there in zip(call.ids, reference[call.adapter], strict=True) if token != there]
+        wrong = [token for token in others if token not in (own or {}).get(call.adapter, ())]
+        found.rounded += len(others) - len(wrong)
+        if wrong:
             found.adapters.add(call.adapter)
-            if owners[token] - {model, call.adapter}:
-                found.of_another += 1
-            else:
-                found.of_none += 1
+            found.calls += 1
+            another = sum(bool(owners[token] - {model, call.adapter}) for token in wrong)
+            found.of_another += another
+            found.of_none += len(wrong) - another
     return found
 
 
 def alone(engine: str, folder: Path, name: str) -> list[int]:
-    """The ids that an adapter gives on the quiet engine, under a name that was not used before."""
+    """The ids that an adapter gives on the quiet engine."""
     if "@" not in name:
         return one_call(engine, name, None).ids
-    fresh = f"alone-{name}"
+    with loaded(engine, folder, name, f"alone-{name}"):
+        return one_call(engine, f"alone-{name}", None).ids
+
+
+def crowded(engine: str, folder: Path, name: str) -> set[int]:
+    """All ids that an adapter gives where it is the only one in the engine, in many calls at once."""
+    found: set[int] = set()
+    fresh = f"crowd-{name}"
+    with loaded(engine, folder, name, fresh):
+        for size in CROWDS:
+            with ThreadPoolExecutor(size) as pool:
+                found.update(*pool.map(lambda _: one_call(engine, fresh, None).ids, range(size)))
+    return found
+
+
+@contextlib.contextmanager
+def loaded(engine: str, folder: Path, name: str, fresh: str) -> Iterator[None]:
+    """An adapter in the engine, under a name that was not used before."""
     request(f"{engine}/v1/load_lora_adapter", {"lora_name": fresh, "lora_path": str(folder / name)})
-    ids = one_call(engine, fresh, None).ids
+    yield
     request(f"{engine}/v1/unload_lora_adapter", {"lora_name": fresh})
-    return ids
 
 
 def request(url: str, body: object) -> None:

@@ -31,3 +31,14 @@ def test_a_token_that_no_adapter_says_is_wrong_too():
 
 def test_the_base_model_says_no_adapter_s_token():
     assert seen(("m", [11, 22])).in_base_calls == 2
+
+
+def test_a_token_that_the_adapter_says_alone_in_a_larger_batch_is_its_own():
+    calls = [Call("m@1", [11, 12], []), Call("m@2", [22, 5], [])]
+    found = tokens_seen(calls, ALONE, "m", {"m@1": {11, 12}})
+    assert (found.rounded, found.of_none, found.of_another, found.adapters, found.calls) == (1, 1, 0, {"m@2"}, 1)
+
+
+def test_what_an_adapter_says_alone_does_not_excuse_another() -> None:
+    found = tokens_seen([Call("m@1", [11, 22], [])], ALONE, "m", {"m@2": {22, 11}})
+    assert (found.rounded, found.of_another, found.calls) == (0, 1, 1)
