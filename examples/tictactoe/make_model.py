@@ -17,55 +17,28 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common.hermes import encode, render, tool_turn
-from common.making import Recipe, main
+import torch
+from common.making import HELD_OUT_LESSONS, LESSONS, Recipe, main
 from common.pretrain import Row
 from common.sampling import measure
 from transformers import PreTrainedTokenizerFast
 
+from tictactoe.lessons import lessons
 from tictactoe.players import draw_player
 from tictactoe.tictactoe import Game, Task, best_value, make_tasks, openings
-from tictactoe.vocabulary import PLAY, build_tokenizer, move_message, words
-
-TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "play"}}]
-
-
-class Spelling:
-    """Token ids of a game's texts, as the chat template writes them."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        self.tokenizer = tokenizer
-        self.squares = [tokenizer.convert_tokens_to_ids(str(i + 1)) for i in range(9)]
-        self.known: dict[str, list[int]] = {}
-
-    def prompt(self, task: Task) -> list[int]:
-        """Everything up to the first move."""
-        if task.question not in self.known:
-            asked = [{"role": "user", "content": task.question}]
-            self.known[task.question] = render(self.tokenizer, asked, TOOLS, ask=True)
-        return self.known[task.question]
-
-    def answer(self, text: str) -> list[int]:
-        """What stands between one move's end token and the next move."""
-        return self.encode(tool_turn(text))
-
-    def move(self, square: int) -> list[int]:
-        """A move (square 1 to 9) with its end token."""
-        messages = [{"role": "user", "content": ""}, move_message(square)]
-        text = str(self.tokenizer.apply_chat_template(messages, tokenize=False))
-        return self.encode(text[text.index(PLAY) :])
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text, remembered."""
-        if text not in self.known:
-            self.known[text] = encode(self.tokenizer, text)
-        return self.known[text]
+from tictactoe.vocabulary import TOOLS, Spelling, build_tokenizer, words
 
 
 @functools.cache
 def own_spelling() -> Spelling:
     """One of each process that makes games."""
     return Spelling(build_tokenizer())
+
+
+def make_rows(seed: int, count: int) -> list[Row]:
+    """`count` games and lessons."""
+    some = count // LESSONS
+    return [*make_games(seed, count - some), *make_lessons(seed, some)]
 
 
 def make_games(seed: int, count: int) -> list[Row]:
@@ -75,10 +48,15 @@ def make_games(seed: int, count: int) -> list[Row]:
     return [read_game(spelling, boards[rng.randrange(len(boards))], rng) for _ in range(count)]
 
 
+def make_lessons(seed: int, count: int) -> list[Row]:
+    """Lessons as rows."""
+    return lessons(own_spelling(), seed, count)
+
+
 def read_game(spelling: Spelling, board: str, rng: random.Random) -> Row:
     """One game of a player from this board, against the random opponent."""
     player, game = draw_player(rng), Game(board, rng)
-    ids = list(spelling.prompt(Task("", board, "")))
+    ids = list(spelling.prompt(Task("", board, "").question))
     row = Row(ids, [False] * len(ids))
     while game.reward is None:
         choices = player.choices(game.board, rng)
@@ -122,19 +100,34 @@ def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, *, games: int, k:
     figures = measure(
         model, tokenizer, lambda i, run: GamePlayed(tasks[i], rng), items=games, k=k, k_items=20, tokens=8
     )
-    return {**figures, "expert": sum(best_value(t.board) for t in tasks) / len(tasks)}
+    expert = sum(best_value(t.board) for t in tasks) / len(tasks)
+    return {**figures, "rows": rows_seen(model, min(k * 10, 200)), "expert": expert}
+
+
+@torch.no_grad()
+def rows_seen(model: Any, count: int) -> float:
+    """Mean chance of the squares that complete a row, in `count` lessons that were not read."""
+    found = []
+    for row in lessons(own_spelling(), HELD_OUT_LESSONS, count):
+        logits = model(torch.tensor([row.ids], device=model.device)).logits[0].float().cpu()
+        found += [logits[place - 1].softmax(-1)[list(chances)].sum().item() for place, chances in row.soft]
+    return sum(found) / len(found)
 
 
 RECIPE = Recipe(
     build_tokenizer,
     words,
-    make_games,
+    make_rows,
     lambda model, tokenizer, seed, count: figures_of(model, tokenizer, games=count, k=64, seed=seed),
-    rows=120_000,
-    steps=1200,
+    rows=80_000,
+    steps=1000,
+    batch=64,
     layers=2,
     intermediate=1024,
     measure=2000,
+    lessons=make_lessons,
+    lesson_rows=30_000,
+    lesson_steps=500,
 )
 
 if __name__ == "__main__":

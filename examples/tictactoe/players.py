@@ -36,7 +36,7 @@ class Player(NamedTuple):
 PLAYERS = (
     Player(share=0.70, looks=0.85, attacks=0.15, defends=0.05),
     Player(share=0.20, looks=0.95, attacks=0.5, defends=0.3),
-    Player(share=0.10, looks=0.99, attacks=0.9, defends=0.7),
+    Player(share=0.10, looks=0.99, attacks=0.98, defends=0.9),
 )
 
 

@@ -10,24 +10,24 @@ import pytest
 import torch
 from tictactoe import make_model, tictactoe
 from tictactoe.tictactoe import Game, make_tasks
-from tictactoe.vocabulary import build_tokenizer, move_message
+from tictactoe.vocabulary import TOOLS, Spelling, build_tokenizer, move_message
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 MODEL = Path(tictactoe.__file__).parent / "model"
 
 
 @pytest.fixture(scope="module", params=["built", "committed"])
-def spelling(request: pytest.FixtureRequest) -> make_model.Spelling:
+def spelling(request: pytest.FixtureRequest) -> Spelling:
     tokenizer = build_tokenizer() if request.param == "built" else AutoTokenizer.from_pretrained(MODEL)
-    return make_model.Spelling(tokenizer)
+    return Spelling(tokenizer)
 
 
-def test_a_conversation_that_is_rendered_again_has_the_ids_that_were_sampled(spelling: make_model.Spelling) -> None:
+def test_a_conversation_that_is_rendered_again_has_the_ids_that_were_sampled(spelling: Spelling) -> None:
     rng = random.Random(0)
     for task in make_tasks("train", 20):
         game = Game(task.board, rng)
         messages = [{"role": "user", "content": task.question}]
-        row = list(spelling.prompt(task))
+        row = list(spelling.prompt(task.question))
         while game.reward is None:
             square = rng.choice(tictactoe.free(game.board)) + 1
             seen = game.play(square)
@@ -36,16 +36,16 @@ def test_a_conversation_that_is_rendered_again_has_the_ids_that_were_sampled(spe
             if game.reward is None:
                 messages.append({"role": "tool", "content": seen})
                 row += spelling.answer(seen)
-        text = str(spelling.tokenizer.apply_chat_template(messages, tools=make_model.TOOLS, tokenize=False))
+        text = str(spelling.tokenizer.apply_chat_template(messages, tools=TOOLS, tokenize=False))
         assert spelling.encode(text) == row
 
 
-def test_a_move_is_four_tokens_and_a_word_is_one(spelling: make_model.Spelling) -> None:
+def test_a_move_is_four_tokens_and_a_word_is_one(spelling: Spelling) -> None:
     assert [len(spelling.move(square)) for square in range(1, 10)] == [4] * 9
     assert len(spelling.encode("Take three in a row")) == 5
 
 
-def test_rows_know_where_the_squares_stand(spelling: make_model.Spelling) -> None:
+def test_rows_know_where_the_squares_stand(spelling: Spelling) -> None:
     rows = make_model.make_games(seed=1, count=50)
     for row in rows:
         assert len(row.soft) * 4 == sum(row.own)
