@@ -9,9 +9,10 @@ import json
 import aiohttp
 import pytest
 from aiohttp import web
+from tests.support.dataplane import eventually
 from yarl import URL
 
-from slipstream_proxy.data.routes.control import is_control
+from slipstream_proxy.data.routes.control import MOST_REWARD, is_control
 from slipstream_proxy.data.wire.replies import end_to_end
 from slipstream_proxy.keys import Keys
 
@@ -164,6 +165,29 @@ async def test_a_reward_is_not_lost_to_a_control_plane_that_is_busy(start, tmp_p
     status, _, _ = await ask(proxy, "POST", "/slipstream/v1/episodes/e/rewards", data=b"final")
     assert (status, posted.count(b"final")) == (200, 1)
     await runner.cleanup()
+
+
+async def test_a_reward_waits_for_a_control_plane_that_is_started_again(start, control):
+    proxy = await start()
+    path = "/slipstream/v1/episodes/e/rewards"
+    first = asyncio.create_task(ask(proxy, "POST", path, data=b'{"value": 1}'))
+    with pytest.raises(TimeoutError):  # many clients wait for five seconds, and look at nothing
+        await ask(proxy, "POST", path, data=b'{"value": 2}', timeout=aiohttp.ClientTimeout(total=0.5))
+    packed = {"Content-Encoding": "gzip"}
+    third = asyncio.create_task(ask(proxy, "POST", path, data=gzip.compress(b'{"value": 3}'), headers=packed))
+    assert (await ask(proxy, "POST", "/slipstream/v1/training/pause"))[0] == 503, "the others are told at once"
+    assert not first.done()
+    seen = await control(proxy.config.socket)
+    assert [(await one)[0] for one in (first, third)] == [207, 207]
+    rewards = [b'{"value": 1}', b'{"value": 2}', b'{"value": 3}']
+    await eventually(lambda: sorted(body for _, at, _, body in seen if at == path) == rewards)
+
+
+async def test_a_reward_that_is_too_large_is_refused(start, control):
+    proxy = await start()
+    await control(proxy.config.socket)
+    status, _, body = await ask(proxy, "POST", "/slipstream/v1/episodes/e/rewards", data=b" " * (MOST_REWARD + 1))
+    assert status == 413 and b"larger than 1048576 bytes" in body
 
 
 async def test_a_route_that_takes_long_is_waited_for(start, tmp_path):

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
+import aiohttp
 import pytest
 from aiohttp import web
 from tests.support.dataplane import eventually
@@ -155,6 +156,54 @@ async def test_nobody_there(tmp_path):
     link = ControlLink(tmp_path / "nothing", live)
     live.connected = True
     assert await link.pin("-", "e", "tiny", "t", "train") is None
+    await link.close()
+
+
+async def test_what_must_not_be_lost_is_sent_again_when_the_line_breaks(tmp_path):
+    """A control plane that is killed while it reads, is away, and comes back."""
+    path, taken = tmp_path / "s", []
+
+    async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        taken.append("dropped")
+        writer.close()
+
+    async def take(request: web.Request) -> web.Response:
+        taken.append(await request.text())
+        return web.Response()
+
+    link = ControlLink(path, LiveView(Config(data_dir=str(tmp_path), engine={"urls": ["http://a"], "name": "tiny"})))
+    url = URL("http://control/x")
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await link.request("POST", url, data=b"reward")
+    server = await asyncio.start_unix_server(drop, str(path))
+    sending = asyncio.create_task(link.request("POST", url, restart=True, data=b"reward"))
+    await eventually(lambda: len(taken) >= 2)
+    server.close()
+    path.unlink()
+    await asyncio.sleep(1.0)
+    assert not sending.done()
+    app = web.Application()
+    app.router.add_post("/x", take)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.UnixSite(runner, str(path)).start()
+    try:
+        async with await sending as reply:
+            assert reply.status == 200
+        assert taken[-1] == "reward" and set(taken[:-1]) == {"dropped"}
+    finally:
+        await link.close()
+        await runner.cleanup()
+
+
+async def test_it_is_given_up_where_nobody_comes_back(tmp_path, monkeypatch):
+    monkeypatch.setattr("slipstream_proxy.data.engines.control_link.RESTART_PATIENCE", 0.5)
+    link = ControlLink(
+        tmp_path / "s", LiveView(Config(data_dir=str(tmp_path), engine={"urls": ["http://a"], "name": "tiny"}))
+    )
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await link.request("POST", URL("http://control/x"), restart=True, data=b"reward")
     await link.close()
 
 

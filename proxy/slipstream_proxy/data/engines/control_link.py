@@ -38,6 +38,12 @@ MOST_PINS = 512
 """Pins in one request."""
 CROWDED = 0.05
 """Seconds until the next try where so many requests wait to be accepted that the system takes no more."""
+RESTART_PATIENCE, RESTARTING = 60.0, 0.2
+"""Seconds that what must not be lost waits for a control plane that nobody answers for, as it is started again; and between
+two tries.
+"""
+NOBODY = (errno.ECONNREFUSED, errno.ENOENT)
+"""Errors of a connection to a socket on which nobody listens."""
 HEARTBEAT = 15.0
 """Seconds without a line after which the stream counts as dead (the control plane sends one each 5 s)."""
 
@@ -47,6 +53,7 @@ class Look(enum.Enum):
 
     ANSWERED = enum.auto()
     SLOW = enum.auto()
+    AWAY = enum.auto()
     STANDS_STILL = enum.auto()
 
 
@@ -73,13 +80,16 @@ class ControlLink:
         return self._session
 
     async def request(
-        self, method: str, url: URL, *, patience: float | None = None, **options: Any
+        self, method: str, url: URL, *, patience: float | None = None, restart: bool = False, **options: Any
     ) -> aiohttp.ClientResponse:
         """``ClientSession.request``, for routes that may take long. Raises ``TimeoutError`` if the control plane does
         not answer a ping meanwhile: for ``patience`` seconds, else within a second for a read or where it stands
         still, and after ``WRITE_PATIENCE`` for another write.
+
+        ``restart``: where nobody listens, or the line breaks, it is sent again for up to ``RESTART_PATIENCE`` seconds.
+        Its body is bytes, and sent twice it does no harm.
         """
-        running = asyncio.ensure_future(self._accepted(method, url, **options))
+        running = asyncio.ensure_future(self._accepted(method, url, restart=restart, **options))
         if patience is None:
             patience = 0.0 if method in ("GET", "HEAD") else WRITE_PATIENCE
         clock = asyncio.get_running_loop().time
@@ -87,7 +97,7 @@ class ControlLink:
         try:
             while not (await asyncio.wait({running}, timeout=PATIENCE))[0]:
                 found = await self._look()
-                if found is Look.ANSWERED:
+                if found is Look.ANSWERED or (restart and found is Look.AWAY):
                     answered = clock()
                 elif found is Look.STANDS_STILL or clock() - answered > patience:
                     log.warning("the control plane did not answer for %.1f s: %s refused", clock() - answered, method)
@@ -97,15 +107,21 @@ class ControlLink:
             if not running.done():
                 running.cancel()
 
-    async def _accepted(self, method: str, url: URL, **options: Any) -> aiohttp.ClientResponse:
+    async def _accepted(self, method: str, url: URL, *, restart: bool, **options: Any) -> aiohttp.ClientResponse:
         """``ClientSession.request``; where the control plane's queue of new connections is full, it waits for room."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + RESTART_PATIENCE if restart else 0.0
         while True:
             try:
                 return await self.session.request(method, url, **options)
             except aiohttp.ClientConnectorError as e:  # nothing of the request was sent
-                if e.errno != errno.EAGAIN:
+                if e.errno != errno.EAGAIN and not (e.errno in NOBODY and clock() < until):
                     raise
-                await asyncio.sleep(CROWDED)
+                await asyncio.sleep(CROWDED if e.errno == errno.EAGAIN else RESTARTING)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                if clock() >= until:
+                    raise
+                await asyncio.sleep(RESTARTING)
 
     async def _look(self) -> Look:
         """Ping it. Whoever asks meanwhile shares the answer: each ping takes a place in its queue."""
@@ -118,6 +134,8 @@ class ControlLink:
         before = pulse_of(process)
         if await self._answers():
             return Look.ANSWERED
+        if listener_of(self.socket) is None:
+            return Look.AWAY
         return Look.STANDS_STILL if stands_still(before, pulse_of(process)) else Look.SLOW
 
     async def _answers(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
@@ -15,12 +16,14 @@ from yarl import URL
 from slipstream.contract import Headers, id_of
 from slipstream_proxy.data.access.admission import credential
 from slipstream_proxy.data.episode.identity import text_of
-from slipstream_proxy.data.routes.body import body_parts
+from slipstream_proxy.data.routes.body import body_parts, read_body
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.replies import end_to_end, first_fields, hand_on
 from slipstream_proxy.keys import ANYONE
 
 if TYPE_CHECKING:
+    from multidict import CIMultiDict
+
     from slipstream_proxy.data.access.admission import Admission
     from slipstream_proxy.data.access.hosts import AllowedHosts
     from slipstream_proxy.data.engines.control_link import ControlLink
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 _CREDENTIALS = ("authorization", "x-api-key", "api-key")
 _ENDING = re.compile(r"^/slipstream/v1/episodes/([^/]+)/(?:done|rewards)$")
 _PAGE = ("/", "/favicon.ico")
+MOST_REWARD = 2**20
+"""Bytes of a reward's or an end mark's body. They are kept until the control plane has them."""
 
 
 def is_control(path: str) -> bool:
@@ -44,6 +49,7 @@ class ControlRoutes:
         """``timeout``: seconds that a body may stand still. ``episodes`` is told which ones are done."""
         self._link, self._admission, self._hosts, self._episodes = link, admission, hosts, episodes
         self._timeout = timeout
+        self._sending: set[asyncio.Task[aiohttp.ClientResponse]] = set()
 
     def _auth(self, request: web.BaseRequest, path: str) -> str:
         """Who asks, for the control plane. The page itself needs no key: it asks for one."""
@@ -69,21 +75,49 @@ class ControlRoutes:
             headers.popall(name, None)
         headers.popall("content-encoding", None)  # what is read of the body is unpacked
         headers["x-slipstream-auth"] = auth
-        body = body_parts(request, sys.maxsize, self._timeout) if request.can_read_body else None
         url = URL(f"http://control{request.rel_url.raw_path_qs}", encoded=True)
+        ending = _ENDING.match(path) if request.method == "POST" else None
         try:
-            reply = await self._link.request(request.method, url, headers=headers, data=body, allow_redirects=False)
+            reply = await (self._deliver if ending else self._send)(request, url, headers)
+        except RequestRefused as e:
+            return _refused(e)
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
             if isinstance(e.__cause__, RequestRefused):
                 return _refused(e.__cause__)  # the client's body, and not the control plane
             message = "the control plane does not answer; calls are served and recorded meanwhile"
             return _refused(RequestRefused(503, message, retry_after=1.0))
         async with reply:
-            if request.method == "POST" and Headers.DONE in reply.headers and (m := _ENDING.match(path)):
+            if ending and Headers.DONE in reply.headers:
                 self._episodes.finish(
-                    request.query.get("key") or json.loads(auth)["key"], id_of(text_of(unquote_to_bytes(m[1])))
+                    request.query.get("key") or json.loads(auth)["key"], id_of(text_of(unquote_to_bytes(ending[1])))
                 )
             return await hand_on(request, reply)
+
+    async def _send(self, request: web.BaseRequest, url: URL, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
+        body = body_parts(request, sys.maxsize, self._timeout) if request.can_read_body else None
+        return await self._link.request(request.method, url, headers=headers, data=body, allow_redirects=False)
+
+    async def _deliver(self, request: web.BaseRequest, url: URL, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
+        """A reward or an end mark. Hardly any agent sends one twice, and many wait five seconds at most. So while the control
+        plane restarts it waits, and it is delivered even where the client is gone.
+        """
+        body = await read_body(request, MOST_REWARD, self._timeout) if request.can_read_body else None
+        headers.popall("content-length", None)  # the body's as it came, and it may have been packed
+        sent = self._link.request("POST", url, restart=True, headers=headers, data=body, allow_redirects=False)
+        sending = asyncio.ensure_future(sent)
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+        try:
+            return await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            sending.add_done_callback(_forget)
+            raise
+
+
+def _forget(sending: asyncio.Task[aiohttp.ClientResponse]) -> None:
+    """Nobody waits for this reply any more."""
+    if not sending.cancelled() and sending.exception() is None:
+        sending.result().close()
 
 
 def _refused(e: RequestRefused) -> web.Response:
