@@ -35,6 +35,10 @@ log = logging.getLogger(__name__)
 IDLE = (0.1, 2.0)
 """Seconds between looks for work: at first, and after many looks in vain."""
 SYNC = 5.0
+FAILED, SLOWER = 8, (1.0, 60.0)
+"""Failures in a row after which groups are judged one at a time, and the seconds between two of them, which grow. A judge
+whose answers are of no use costs as much as a good one.
+"""
 GRACE = 10.0
 """Seconds that running groups get when the judge is told to stop."""
 
@@ -68,6 +72,11 @@ class JudgeWorker:
         self.tasks: set[asyncio.Task[None]] = set()
         self.ahead = max(1, min(32, config.judge.concurrency // 2))
         self._away = False
+        self.failures = 0
+        """Groups in a row."""
+        self._slower = Backoff(*SLOWER)
+        self._next = 0.0
+        """When the next group may be leased, after failures (monotonic)."""
 
     async def run(self, stop: asyncio.Event) -> int:
         """Judge until ``stop`` is set. Returns the exit code."""
@@ -94,6 +103,10 @@ class JudgeWorker:
         if blocked is not None:
             return min(1.0, blocked[1])
         room = self._room()
+        if self.failures >= FAILED:
+            if self.tasks or time.monotonic() < self._next:
+                return SLOWER[0] / 2
+            room = 1
         if room <= 0:
             if self.tasks:
                 await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0.5)
@@ -138,6 +151,8 @@ class JudgeWorker:
             outcome, answer = await self._score(lease, group, deadline)
             kept = await self._post(group, answer, deadline)
             self._count(group, answer, kept=kept)
+            if answer.retry_after is None:
+                self._note(failed=answer.failed is not None)
             if answer.failed is None:
                 self.reporter.score(time.time() - began, outcome.judged if outcome else None, kept=kept)
             else:
@@ -145,6 +160,17 @@ class JudgeWorker:
             if outcome is not None and outcome.judged is not None and kept:
                 self.auditor.compare(group, outcome.judged.scores)
                 await self._audit(group, outcome, deadline)
+
+    def _note(self, *, failed: bool) -> None:
+        """A judge that only fails goes on slowly, until it scores a group again."""
+        self.failures = self.failures + 1 if failed else 0
+        if self.failures < FAILED:
+            self._slower.reset()
+            return
+        if self.failures == FAILED:
+            log.error("the judge failed on %d groups in a row: one at a time is tried, after growing pauses", FAILED)
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._slower.next()
 
     async def _score(self, lease: str, group: Group, deadline: float) -> tuple[PanelOutcome | None, ScoresIn]:
         left = deadline - time.time()

@@ -118,8 +118,10 @@ def _one_line(value: object) -> str:
 
 
 def brief(why: object) -> str:
-    """A failure's reason for a log: what stands before the first colon or quote. A transcript may follow it."""
-    return re.split(r"[:\n\"'`({\[]", str(why), maxsplit=1)[0].strip()[:200]
+    """A failure's reason for a log: what stands before the first colon or quote. A transcript may follow it. An
+    apostrophe within a word is no quote.
+    """
+    return re.split(r"[:\n\"`({\[]|(?<!\w)'|'(?!\w)", str(why), maxsplit=1)[0].strip()[:200]
 
 
 def setup_logging(level: str | None = None) -> None:

@@ -16,7 +16,7 @@ from slipstream.config import Config
 from slipstream.contract import GroupKind, GroupLeaseIn
 from slipstream.errors import ConfigError
 from slipstream_judge import worker as worker_module
-from slipstream_judge.worker import JudgeWorker, lease_seconds, run, worker_name
+from slipstream_judge.worker import FAILED, JudgeWorker, lease_seconds, run, worker_name
 
 
 def configured(ruled, **more):
@@ -100,6 +100,25 @@ async def test_a_group_that_always_fails_is_parked_and_the_others_are_not(ruled,
     async with working(control, configured(ruled)):
         await until(lambda: "bad" in control.parked and "good" in control.scored)
     assert [p[1]["retry_after"] for p in control.posts if p[0] == "bad"] == [None] * 4
+
+
+async def test_a_judge_that_only_fails_goes_on_slowly_until_it_scores_again(ruled, control, caplog, monkeypatch):
+    monkeypatch.setattr(worker_module, "SLOWER", (0.3, 60.0))
+    judge, ruled._judge = ruled._judge, lambda _: {"scores": []}
+    control.add_groups(*(quality_group(f"g{n}", [0.1, 0.9]) for n in range(60)))
+    async with working(control, configured(ruled)) as worker:
+        await until(lambda: worker.failures >= FAILED)
+        begun = len(ruled.requests)
+        await asyncio.sleep(1.5)
+        assert len(ruled.requests) - begun <= 2 * (worker.config.judge.concurrency + worker.ahead) + 2 * 3
+        slow = len(ruled.requests)
+        await asyncio.sleep(1.0)
+        assert len(ruled.requests) - slow <= 4, "an answer and its repair, and the next group after a longer pause"
+        assert "the judge failed on 8 groups in a row" in caplog.text
+        ruled._judge = judge
+        await until(lambda: control.scored)
+        assert worker.failures == 0
+        await until(lambda: len(control.scored) + len(control.parked) == 60)
 
 
 async def test_a_rate_limit_is_no_attempt(ruled, control):

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from slipstream.errors import ConfigError
-from slipstream.log import describe, setup_logging
+from slipstream.log import brief, describe, setup_logging
 
 
 def test_a_line_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,6 +16,20 @@ def test_a_line_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert err.split(" ", 1)[1] == "info    two\n    lines episode=e1\n"
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("the judge's answer could not be used, after one repair: 'secret' is not", "the judge's answer could not be used, after one repair"),
+        ("no score for 'a secret run'", "no score for"),
+        ('it said "it\'s me"', "it said"),
+        ("{secret}", ""),
+        ("two\nlines", "two"),
+    ],
+)  # fmt: skip
+def test_a_reason_is_short_and_quotes_nothing(why: str, said: str) -> None:
+    assert brief(why) == said
 
 
 def test_what_a_stranger_wrote_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,12 @@ def test_what_a_file_or_a_flag_set_counts_as_set() -> None:
     assert set(without_effect(config.trainer)) == {"epsilon"}
 
 
+def test_a_process_that_gets_all_settings_from_another_reports_the_same() -> None:
+    assert without_effect(TrainerConfig.model_validate(TrainerConfig().model_dump())) == {}
+    handed_on = TrainerConfig.model_validate(TrainerConfig(epsilon=0.1).model_dump())
+    assert set(without_effect(handed_on)) == {"epsilon"}
+
+
 @pytest.mark.parametrize("loss", ["cispo", "grpo", "dapo"])
 def test_what_is_reported_really_changes_nothing(tiny, tmp_path, loss: str) -> None:
     found = []

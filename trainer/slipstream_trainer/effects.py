@@ -20,7 +20,9 @@ LOSS_ONLY = (
 
 
 def without_effect(t: TrainerConfig) -> dict[str, str]:
-    """Setting → why it changes nothing. Only settings that somebody set."""
+    """Setting → why it changes nothing. Only settings that somebody set: a process that gets all of them from another knows
+    these by values that are not the defaults.
+    """
     found: dict[str, str] = {}
     if t.algorithm == "sft":
         found |= dict.fromkeys(
@@ -35,4 +37,9 @@ def without_effect(t: TrainerConfig) -> dict[str, str]:
         found["epsilon"] = 'loss = "cispo" clips ratios above only (epsilon_high)'
     if t.learning_rate != "auto":
         found["target_kl"] = "learning_rate is a number: only an automatic rate is steered"
-    return {name: why for name, why in found.items() if name in t.model_fields_set}
+    defaults = type(t).model_fields
+    return {
+        name: why
+        for name, why in found.items()
+        if name in t.model_fields_set and getattr(t, name) != defaults[name].get_default(call_default_factory=True)
+    }

@@ -186,7 +186,9 @@ def _judge(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     if counts.parked:
         text = f"{plural(counts.parked, 'group is', 'groups are')} parked: the judge failed too often"
         fix = "GET /slipstream/v1/groups/parked says which; fix the judge, then POST groups/{id}/retry"
-        yield FunnelLine(stage="judge", cause="parked", count=counts.parked, text=text, fix=fix)
+        wanted = around.config.judge.name in around.config.reward.weights
+        stuck = wanted and not (counts.judged or counts.ready or counts.leased)
+        yield FunnelLine(stage="judge", cause="parked", count=counts.parked, text=text, fix=fix, blocks=stuck)
 
 
 def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:

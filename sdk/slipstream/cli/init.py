@@ -8,7 +8,7 @@ from pathlib import Path
 from slipstream.cli.common import add_json
 from slipstream.config import load_config
 from slipstream.errors import ConfigError
-from slipstream.operate.frameworks import BY_NAME, detect
+from slipstream.operate.frameworks import BY_NAME, detect, named
 from slipstream.operate.profiles import PROFILES
 from slipstream.operate.starter import FILE, Answers, gpu_gib, model_for, next_steps, render, settings_of
 
@@ -81,5 +81,8 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     print(f"{path} is written.\n")
+    asked = sys.stdin.isatty() and not args.yes
+    if not (asked or args.framework or answers.framework == "other" or named(Path.cwd())):
+        print(f"{answers.framework} is a guess, because it is installed here: --framework names your agent's.\n")
     print("\n".join(next_steps(answers)))
     return 0

@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 import httpx
 
 from slipstream.client import Client
-from slipstream.contract import Episode, Funnel, Status
+from slipstream.contract import Episode, Funnel, JudgingStatus, Status
 from slipstream.errors import ApiError
 from slipstream.operate.findings import Finding, fail, ok, warn
 
@@ -21,6 +21,8 @@ MANY_CALLS = 200
 AGAIN = 5
 """Episodes in a row named ``id~2``, ``id~3``, … by one id."""
 LAG_SECONDS = 60
+MANY_FAILURES = 5
+"""Groups on which a judge failed before the doctor calls it broken."""
 MANY_EPISODES = 1_000_000
 """In one DuckDB file: beyond it scans of the columns are what routes wait for (docs/operations.md, *Sizing*)."""
 
@@ -46,7 +48,18 @@ def check_proxy(url: str | None, key: str | None, busy: str | None = None) -> It
     yield from check_clock(date)
     yield from check_recording(status, busy)
     yield from check_ids(status, latest)
+    yield from check_judging(status.judging)
     yield from check_funnel(status.funnel)
+
+
+def check_judging(judging: JudgingStatus) -> Iterator[Finding]:
+    """Judges that fail more often than they score."""
+    for judge in judging.judges:
+        if judge.failed >= MANY_FAILURES and judge.failed > judge.scored:
+            yield fail(
+                f"the judge {judge.worker} failed on {judge.failed} groups and scored {judge.scored}: {judge.last_error}",
+                "correct judge.model or its API; then POST groups/{id}/retry for each group of GET groups/parked",
+            )
 
 
 def check_clock(date: str | None) -> Iterator[Finding]:

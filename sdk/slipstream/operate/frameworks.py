@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,15 +103,27 @@ BY_NAME = {f.name: f for f in FRAMEWORKS}
 
 
 def detect(folder: Path) -> str:
-    """The first framework that is installed here, or that ``package.json`` in ``folder`` names; else ``other``."""
+    """The framework that the folder's files name, else the first that is installed here, else ``other``."""
+    found = (f.name for f in FRAMEWORKS if f.module and importlib.util.find_spec(f.module) is not None)
+    return named(folder) or next(found, "other")
+
+
+def named(folder: Path) -> str | None:
+    """The first framework that ``package.json``, ``pyproject.toml`` or a file of requirements in ``folder`` names."""
     try:
         package = json.loads((folder / "package.json").read_text())
         if "ai" in {**package.get("dependencies", {}), **package.get("devDependencies", {})}:
             return "vercel-ai"
     except (OSError, ValueError, AttributeError, TypeError):
         pass
-    found = (f.name for f in FRAMEWORKS if f.module and importlib.util.find_spec(f.module) is not None)
-    return next(found, "other")
+    texts = []
+    for path in (folder / "pyproject.toml", *sorted(folder.glob("requirements*.txt"))):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            texts.append(path.read_text())
+    wanted = re.compile(r"(?m)(?:^|[\"'])\s*([A-Za-z][\w.-]*)").findall("\n".join(texts))
+    packages = {word.lower().replace("_", "-") for word in wanted}
+    known = (f.name for f in FRAMEWORKS if f.module and packages & {f.name, f"{f.name}-ext", f"{f.name}-agentchat"})
+    return next(known, None)
 
 
 def lines_for(name: str, model: str, root: str) -> list[str]:

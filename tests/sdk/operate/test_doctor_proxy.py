@@ -39,6 +39,7 @@ def test_a_good_proxy(server: Server) -> None:
     [
         ({"capture_lost": 2}, "fail", "2 calls were served but not recorded", "disk"),
         ({"store": "duckdb", "episodes": {"done": 1_000_000, "open": 1}}, "warn", "1,000,001 episodes are in one DuckDB file", "PostgreSQL"),
+        ({"judging": {"judges": [{"at": 1.0, "worker": "j", "failed": 5, "scored": 0, "last_error": "no scores"}]}}, "fail", "the judge j failed on 5 groups and scored 0: no scores", "retry"),
         ({"ingest_lag_seconds": 100.0}, "warn", "100 s behind the spool", "SlipstreamSpoolGrowing"),
         ({"engines": [{"url": "http://e", "ok": False, "error": "refused"}]}, "fail", "http://e is down: refused", "SlipstreamEngineDown"),
         ({"funnel": {"lines": [LINE | {"text": "9 calls can't be trained on: temperature 0", "fix": "ask 1.0", "blocks": True}]}}, "warn", "temperature 0", "ask 1.0"),
@@ -57,6 +58,12 @@ def test_a_proxy_in_trouble(server: Server, told: dict, level: str, what: str, f
     assert levels(bad) == [level]
     assert what in bad[0].what
     assert fix in bad[0].fix
+
+
+def test_a_judge_that_fails_now_and_then_is_fine(server: Server) -> None:
+    judges = [{"at": 1.0, "worker": "j", "failed": 5, "scored": 9}, {"at": 1.0, "worker": "k", "failed": 4}]
+    proxy(server, judging={"judges": judges})
+    assert levels([f for f in check_proxy(server.url, None) if f.level != "ok"]) == []
 
 
 def test_clocks_that_differ(server: Server) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.operate.frameworks import BY_NAME, FRAMEWORKS, detect, lines_for
+from slipstream.operate.frameworks import BY_NAME, FRAMEWORKS, detect, lines_for, named
 
 OTHER_LANGUAGES = ("vercel-ai", "llm", "other")
 
@@ -41,4 +41,12 @@ def test_what_is_installed_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert detect(tmp_path) == "pydantic-ai"
     (tmp_path / "package.json").write_text('{"dependencies": {"ai": "5"}}')
     assert detect(tmp_path) == "vercel-ai"
+    (tmp_path / "package.json").unlink()
+    assert named(tmp_path) is None
+    (tmp_path / "requirements-dev.txt").write_text("# my agent\n  Agno[all]>=2\nopenai==2.1\n")
+    assert (named(tmp_path), detect(tmp_path)) == ("agno", "agno")
+    (tmp_path / "pyproject.toml").write_text('[project]\ndependencies = ["openai-agents >= 0.2", "httpx"]\n')
+    assert detect(tmp_path) == "openai-agents"
+    (tmp_path / "pyproject.toml").write_text("my notes on langgraph and crewai")
+    assert detect(tmp_path) == "agno"
     assert len(BY_NAME) == len(FRAMEWORKS)
