@@ -117,7 +117,10 @@ def _calls(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         yield FunnelLine(stage="calls", cause="untrained_model", count=counts.calls, text=text, fix=fix, blocks=True)
     if counts.orphans:
         text = f"{plural(counts.orphans, 'unknown episode has', 'unknown episodes have')} rewards but no calls"
-        fix = "post rewards to the x-slipstream-episode that the replies carry, with the key that made the calls"
+        fix = (
+            "their calls were refused, or never came here: post rewards to the x-slipstream-episode that the replies "
+            "carry, with the key that made the calls"
+        )
         yield FunnelLine(stage="calls", cause="orphan_rewards", count=counts.orphans, text=text, fix=fix)
 
 
