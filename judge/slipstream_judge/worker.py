@@ -36,8 +36,8 @@ IDLE = (0.1, 2.0)
 """Seconds between looks for work: at first, and after many looks in vain."""
 SYNC = 5.0
 FAILED, SLOWER = 8, (1.0, 60.0)
-"""Failures in a row after which groups are judged one at a time, and the seconds between two of them, which grow. A judge
-whose answers are of no use costs as much as a good one.
+"""Failures in a row after which groups are judged one at a time, and the seconds between two of them, which grow. A
+judge whose answers are of no use costs as much as a good one.
 """
 GRACE = 10.0
 """Seconds that running groups get when the judge is told to stop."""

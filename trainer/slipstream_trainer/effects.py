@@ -20,8 +20,8 @@ LOSS_ONLY = (
 
 
 def without_effect(t: TrainerConfig) -> dict[str, str]:
-    """Setting → why it changes nothing. Only settings that somebody set: a process that gets all of them from another knows
-    these by values that are not the defaults.
+    """Setting → why it changes nothing. Only settings that somebody set: a process that gets all of them from another
+    knows these by values that are not the defaults.
     """
     found: dict[str, str] = {}
     if t.algorithm == "sft":

@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
         if len(keys) == 1 and (url := running_proxy(config.root)):
             print(
                 f"this is the first key, so the proxy at {url} asks everybody for one from now on: give it to your "
-                "agents (OPENAI_API_KEY) and to the commands (SLIPSTREAM_API_KEY, or --key)",
+                "agents (OPENAI_API_KEY, or in place of the api_key that their code names) and to the commands "
+                "(SLIPSTREAM_API_KEY, or --key)",
                 file=sys.stderr,
             )
         return 0

@@ -57,7 +57,8 @@ def check_judging(judging: JudgingStatus) -> Iterator[Finding]:
     for judge in judging.judges:
         if judge.failed >= MANY_FAILURES and judge.failed > judge.scored:
             yield fail(
-                f"the judge {judge.worker} failed on {judge.failed} groups and scored {judge.scored}: {judge.last_error}",
+                f"the judge {judge.worker} failed on {judge.failed} groups and scored {judge.scored}: "
+                f"{judge.last_error}",
                 "correct judge.model or its API; then POST groups/{id}/retry for each group of GET groups/parked",
             )
 

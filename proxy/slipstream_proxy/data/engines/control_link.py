@@ -39,8 +39,8 @@ MOST_PINS = 512
 CROWDED = 0.05
 """Seconds until the next try where so many requests wait to be accepted that the system takes no more."""
 RESTART_PATIENCE, RESTARTING = 60.0, 0.2
-"""Seconds that what must not be lost waits for a control plane that nobody answers for, as it is started again; and between
-two tries.
+"""Seconds that what must not be lost waits while the control plane is started again, and nobody listens on its socket;
+and between two tries.
 """
 NOBODY = (errno.ECONNREFUSED, errno.ENOENT)
 """Errors of a connection to a socket on which nobody listens."""
