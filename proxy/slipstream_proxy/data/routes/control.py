@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import sys
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.access.hosts import AllowedHosts
     from slipstream_proxy.data.engines.control_link import ControlLink
     from slipstream_proxy.data.episode.memory import EpisodeMemory
+
+log = logging.getLogger(__name__)
 
 _CREDENTIALS = ("authorization", "x-api-key", "api-key")
 _ENDING = re.compile(r"^/slipstream/v1/episodes/([^/]+)/(?:done|rewards)$")
@@ -116,7 +119,11 @@ class ControlRoutes:
 
 def _forget(sending: asyncio.Task[aiohttp.ClientResponse]) -> None:
     """Nobody waits for this reply any more."""
-    if not sending.cancelled() and sending.exception() is None:
+    if sending.cancelled():
+        return
+    if (why := sending.exception()) is not None:
+        log.warning("a reward or an end mark is lost, the control plane did not come back: %s", type(why).__name__)
+    else:
         sending.result().close()
 
 
