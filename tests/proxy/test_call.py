@@ -195,7 +195,7 @@ async def test_other_routes(start, fake):
     assert status == 200 and json.loads(body)["model"] == "text-embedding-3" and fake.seen[-1][0]["model"] == "tiny"
     for path in ("/v1/load_lora_adapter", "/sleep", "/v1/chat/completions/render", "/internal/pins"):
         assert (await post(proxy.url, {}, path=path))[0] == 404
-    status, _, body = await post(proxy.url, {}, path="/slipstream/v1/episodes/x/done")
+    status, _, body = await post(proxy.url, {}, path="/slipstream/v1/groups/x/retry")
     assert status == 503 and "control plane" in json.loads(body)["error"]["message"]
 
 
