@@ -189,14 +189,16 @@ async def test_completions(start, fake):
     )
 
 
-async def test_other_routes(start, fake):
+async def test_other_routes(start, fake, monkeypatch):
     proxy = await start(models={"text-embedding-3": {"base": "tiny"}})
     status, _, body = await post(proxy.url, {"model": "text-embedding-3", "input": "a"}, path="/v1/embeddings")
     assert status == 200 and json.loads(body)["model"] == "text-embedding-3" and fake.seen[-1][0]["model"] == "tiny"
     for path in ("/v1/load_lora_adapter", "/sleep", "/v1/chat/completions/render", "/internal/pins"):
         assert (await post(proxy.url, {}, path=path))[0] == 404
-    status, _, body = await post(proxy.url, {}, path="/slipstream/v1/groups/x/retry")
-    assert status == 503 and "control plane" in json.loads(body)["error"]["message"]
+    monkeypatch.setattr("slipstream_proxy.data.engines.control_link.RESTART_PATIENCE", 0.3)
+    for path in ("/slipstream/v1/groups/x/retry", "/slipstream/v1/episodes/x/done"):
+        status, _, body = await post(proxy.url, {}, path=path)
+        assert status == 503 and "control plane" in json.loads(body)["error"]["message"]
 
 
 async def test_unreadable_bodies_go_to_the_engine(start, fake):

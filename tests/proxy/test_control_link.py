@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -195,6 +197,26 @@ async def test_what_must_not_be_lost_is_sent_again_when_the_line_breaks(tmp_path
     finally:
         await link.close()
         await runner.cleanup()
+
+
+async def test_a_control_plane_whose_queue_is_full_is_not_away(tmp_path, monkeypatch):
+    """It hangs: what must not be lost waits for it no longer than any other write."""
+    monkeypatch.setattr("slipstream_proxy.data.engines.control_link.WRITE_PATIENCE", 0.5)
+    path = tmp_path / "s"
+    link = ControlLink(path, LiveView(Config(data_dir=str(tmp_path), engine={"urls": ["http://a"], "name": "tiny"})))
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(path))
+        listener.listen(1)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+                waiting.setblocking(False)
+                waiting.connect(str(path))
+        async with asyncio.timeout(20):
+            with pytest.raises(TimeoutError, match="hangs"):
+                await link.request("POST", URL("http://control/x"), restart=True, data=b"reward")
+    await link.close()
 
 
 async def test_it_is_given_up_where_nobody_comes_back(tmp_path, monkeypatch):

@@ -132,19 +132,14 @@ class ControlLink:
     async def _ping(self) -> Look:
         process = listener_of(self.socket)
         before = pulse_of(process)
-        if await self._answers():
-            return Look.ANSWERED
-        if listener_of(self.socket) is None:
-            return Look.AWAY
-        return Look.STANDS_STILL if stands_still(before, pulse_of(process)) else Look.SLOW
-
-    async def _answers(self) -> bool:
         timeout = aiohttp.ClientTimeout(total=PING_TIMEOUT)
         try:
             async with self.session.get("http://control/internal/healthz", timeout=timeout):
-                return True
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            return False
+                return Look.ANSWERED
+        except (aiohttp.ClientError, OSError, TimeoutError) as e:
+            if isinstance(e, aiohttp.ClientConnectorError) and e.errno in NOBODY:
+                return Look.AWAY
+        return Look.STANDS_STILL if stands_still(before, pulse_of(process)) else Look.SLOW
 
     async def close(self) -> None:
         if self._asking is not None:
