@@ -21,7 +21,7 @@ hypothesis.settings.load_profile("any machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test of the real engine runs once more when it fails, and the report lists it (``-rR``). Others only where they say so."""
+    """A test of the real engine runs once more when it fails, and the report lists it (``-rR``). No other test does."""
     for item in items:
         if item.get_closest_marker("engine"):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))
