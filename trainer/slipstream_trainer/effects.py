@@ -20,8 +20,8 @@ LOSS_ONLY = (
 
 
 def without_effect(t: TrainerConfig) -> dict[str, str]:
-    """Setting → why it changes nothing. Only settings that somebody set: a process that gets all of them from another
-    knows these by values that are not the defaults.
+    """Setting → why it changes nothing. Only settings that are not the defaults: a process that gets all of them from
+    another cannot tell which ones somebody set.
     """
     found: dict[str, str] = {}
     if t.algorithm == "sft":
@@ -38,8 +38,4 @@ def without_effect(t: TrainerConfig) -> dict[str, str]:
     if t.learning_rate != "auto":
         found["target_kl"] = "learning_rate is a number: only an automatic rate is steered"
     defaults = type(t).model_fields
-    return {
-        name: why
-        for name, why in found.items()
-        if name in t.model_fields_set and getattr(t, name) != defaults[name].get_default(call_default_factory=True)
-    }
+    return {n: why for n, why in found.items() if getattr(t, n) != defaults[n].get_default(call_default_factory=True)}
