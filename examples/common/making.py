@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 
 from common.pretrain import Row, gather, make_network, pack, save, train
 
-__all__ = ["HELD_OUT_LESSONS", "LESSONS", "Recipe", "main", "options"]
+__all__ = ["HELD_OUT_LESSONS", "LESSONS", "Recipe", "chance_of_right", "main", "options"]
 
 LESSONS = 4
 """One row in so many is a lesson beside the transcripts, too: from them alone a small model forgets what lessons taught."""
@@ -56,6 +56,16 @@ class Recipe:
     lesson_rows: int = 0
     lesson_steps: int = 0
     lesson_seconds: float = float("inf")
+
+
+@torch.no_grad()
+def chance_of_right(model: Any, rows: Sequence[Row]) -> float:
+    """Mean chance that the model gives all that is right, over the places of the rows that have soft targets."""
+    found = []
+    for row in rows:
+        logits = model(torch.tensor([row.ids], device=model.device)).logits[0].float().cpu()
+        found += [logits[place - 1].softmax(-1)[list(chances)].sum().item() for place, chances in row.soft]
+    return sum(found) / len(found)
 
 
 def options(about: str | None, recipe: Recipe) -> argparse.ArgumentParser:

@@ -17,8 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import torch
-from common.making import HELD_OUT_LESSONS, LESSONS, Recipe, main
+from common.making import HELD_OUT_LESSONS, LESSONS, Recipe, chance_of_right, main
 from common.pretrain import Row
 from common.sampling import measure
 from transformers import PreTrainedTokenizerFast
@@ -104,14 +103,9 @@ def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, *, games: int, k:
     return {**figures, "rows": rows_seen(model, min(k * 10, 200)), "expert": expert}
 
 
-@torch.no_grad()
 def rows_seen(model: Any, count: int) -> float:
     """Mean chance of the squares that complete a row, in `count` lessons that were not read."""
-    found = []
-    for row in lessons(own_spelling(), HELD_OUT_LESSONS, count):
-        logits = model(torch.tensor([row.ids], device=model.device)).logits[0].float().cpu()
-        found += [logits[place - 1].softmax(-1)[list(chances)].sum().item() for place, chances in row.soft]
-    return sum(found) / len(found)
+    return chance_of_right(model, lessons(own_spelling(), HELD_OUT_LESSONS, count))
 
 
 RECIPE = Recipe(

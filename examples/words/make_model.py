@@ -18,9 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import torch
 from common.hermes import END, encode, render, tool_turn
-from common.making import HELD_OUT_LESSONS, LESSONS, Recipe, main
+from common.making import HELD_OUT_LESSONS, LESSONS, Recipe, chance_of_right, main
 from common.pretrain import Row
 from common.sampling import measure
 from transformers import PreTrainedTokenizerFast
@@ -106,14 +105,9 @@ class Played:
         self.reward = self.game.reward
 
 
-@torch.no_grad()
 def fits(model: Any, tokenizer: PreTrainedTokenizerFast, count: int) -> float:
     """Mean chance of what fits all that was told, in lessons that were not read."""
-    found = []
-    for row in lessons(tokenizer, HELD_OUT_LESSONS, count):
-        logits = model(torch.tensor([row.ids], device=model.device)).logits[0].float().cpu()
-        found += [logits[place - 1].softmax(-1)[list(chances)].sum().item() for place, chances in row.soft]
-    return sum(found) / len(found)
+    return chance_of_right(model, lessons(tokenizer, HELD_OUT_LESSONS, count))
 
 
 def figures_of(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int, count: int) -> dict[str, float]:
