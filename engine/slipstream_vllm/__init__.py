@@ -1,12 +1,13 @@
 """The engine plugin: it runs inside vLLM, and the proxy works without it.
 
 vLLM loads it by itself (entry point ``vllm.general_plugins``) wherever this distribution is installed beside it. It
-does four things:
+does this:
 
 - ``capture``: a call that asks for it gets its token ids and log-probabilities as packed binary in one field.
 - ``core_outputs``: the engine core sends those log-probabilities as plain floats.
 - ``token_logprobs``: on a GPU, they are computed by kernels that use all of it.
 - ``adapters``: several API-server processes share the adapters that are loaded at run time.
+- ``prefetch``: an adapter is read while the engine goes on with its streams.
 - ``cpu_lora``: on a CPU, calls to the base model get no adapter's weights.
 
 With a vLLM that it does not know it changes nothing and logs so once.
@@ -40,19 +41,23 @@ def register() -> None:
 
 
 def _change_core() -> None:
-    from slipstream_vllm import core_outputs, versions
+    from slipstream_vllm import core_outputs, prefetch, versions
 
-    why = versions.unsupported(core=True)
+    why = versions.unsupported("core")
     if why is not None:
         log.warning("slipstream plugin leaves the engine core as it is: %s", why)
         return
     core_outputs.install_sender()
+    if (why := versions.unsupported("prefetch")) is None:
+        prefetch.install_core()
+    else:
+        log.warning("slipstream plugin reads no adapters ahead: %s", why)
 
 
 def _change_worker() -> None:
     from slipstream_vllm import versions
 
-    if versions.unsupported(core=True) is not None:
+    if versions.unsupported("core") is not None:
         return
     try:
         from slipstream_vllm import token_logprobs
@@ -79,11 +84,13 @@ def _change_api_server() -> None:
     if why is not None:
         log.warning("slipstream plugin is off: %s", why)
         return
-    from slipstream_vllm import adapters, capture, core_outputs, packing
+    from slipstream_vllm import adapters, capture, core_outputs, packing, prefetch
 
     core_outputs.install_receiver()
     capture.install()
     adapters.install()
+    if versions.unsupported("core") is None and versions.unsupported("prefetch") is None:
+        prefetch.install_api()
     log.info("slipstream plugin %s is on", packing.VERSION)
 
 

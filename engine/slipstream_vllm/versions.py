@@ -12,7 +12,7 @@ OLDEST, NEWEST = (0, 25), (0, 32)
 
 CHAT = "vllm.entrypoints.openai.chat_completion"
 COMPLETION = "vllm.entrypoints.openai.completion"
-EXPECTED: dict[str, tuple[str, ...]] = {
+API: dict[str, tuple[str, ...]] = {
     f"{CHAT}.protocol:ChatCompletionRequest.to_sampling_params": ("self", "max_tokens", "default_sampling_params"),
     f"{COMPLETION}.protocol:CompletionRequest.to_sampling_params": ("self", "max_tokens", "default_sampling_params"),
     f"{CHAT}.serving:OpenAIServingChat.chat_completion_stream_generator": ("self", "request", "result_generator"),
@@ -41,10 +41,23 @@ EXPECTED: dict[str, tuple[str, ...]] = {
 }
 """What the plugin replaces or calls in an API server → the first parameters that it must have."""
 
-EXPECTED_IN_CORE: dict[str, tuple[str, ...]] = {
+CORE: dict[str, tuple[str, ...]] = {
     "vllm.v1.core.sched.scheduler:Scheduler.update_from_output": ("self", "scheduler_output", "model_runner_output"),
 }
 """The same for the engine core's process."""
+
+PREFETCH: dict[str, tuple[str, ...]] = {
+    "vllm.v1.engine.async_llm:AsyncLLM.add_lora": ("self", "lora_request"),
+    "vllm.v1.engine.core_client:AsyncMPClient.call_utility_async": ("self", "method", "args"),
+    "vllm.v1.engine.core:EngineCore.add_lora": ("self", "lora_request"),
+    "vllm.lora.worker_manager:WorkerLoRAManager._load_adapter": ("self", "lora_request"),
+    "vllm.lora.worker_manager:WorkerLoRAManager.list_adapters": ("self",),
+    "vllm.lora.model_manager:LoRAModelManager._create_merged_loras_inplace": ("self", "lora_model"),
+}
+"""The same for adapters that are read ahead, in both processes."""
+
+EXPECTED = {"api": API, "core": CORE, "prefetch": PREFETCH}
+"""By part of the plugin."""
 
 
 def resolve(path: str) -> Any:
@@ -62,15 +75,15 @@ def minor(version: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def unsupported(core: bool = False) -> str | None:
-    """Why the plugin must stay off in an API server, or in the engine ``core``; None: it may work."""
+def unsupported(part: str = "api") -> str | None:
+    """Why a part of the plugin must stay off; None: it may work."""
     import vllm
 
     version = minor(vllm.__version__)
     if version is None or not OLDEST <= version <= NEWEST:
         known = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
         return f"vLLM {vllm.__version__} is not one of the versions it knows ({known})"
-    for path, expected in (EXPECTED_IN_CORE if core else EXPECTED).items():
+    for path, expected in EXPECTED[part].items():
         try:
             parameters = tuple(inspect.signature(resolve(path)).parameters)
         except (ImportError, AttributeError, TypeError, ValueError) as e:
