@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import multiprocessing
 import shutil
 import statistics
@@ -198,7 +199,8 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
         "swap_adapter_tokens_in_base_calls": seen.in_base_calls,
         "swap_base_calls": sum(c.adapter == model for c in load.calls),
         "swap_live_p50_ms": round(1000 * statistics.median(seconds), 1),
-        "swap_live_p99_ms": round(1000 * sorted(seconds)[min(len(seconds) - 1, int(0.99 * len(seconds)))], 1),
+        "swap_live_p99_ms": round(1000 * quantile(seconds, 0.99), 1),
+        "swap_live_ms": [round(1000 * s) for s in seconds],
         "token_gap_p99_ms_before": round(1000 * quantile(before, 0.99), 1),
         "token_gap_p99_ms_during": round(1000 * quantile(during, 0.99), 1),
         "token_gap_p999_ms_before": round(1000 * quantile(before, 0.999), 1),
@@ -283,4 +285,5 @@ def request(url: str, body: object) -> None:
 
 
 def quantile(values: list[float], share: float) -> float:
-    return sorted(values)[int(share * (len(values) - 1))] if values else float("nan")
+    """The least value that this share of the values does not exceed (nearest rank)."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else float("nan")

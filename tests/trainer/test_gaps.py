@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.support.tiny import conversation, make_config, make_trainer
 
-from slipstream_trainer.gaps import FAR, gaps_of
+from slipstream_trainer.gaps import FAR, FEWEST, engine_gap, gaps_of
 from slipstream_trainer.learning_rate import StepPace
 from slipstream_trainer.plan import score
 from slipstream_trainer.step import train
@@ -43,3 +43,35 @@ def test_of_a_large_batch_the_last_runs_are_told_whole() -> None:
     assert [len(g.gaps) for g in found] == [len(s.completion_C) for s in (samples[-1], samples[-2])]
     assert found[0].gaps[-2:] == [-FAR, FAR]
     assert len(gaps_of(samples, scored, gap)) == len(samples)
+
+
+def test_the_engines_own_gap_leaves_older_versions_out(tiny, tmp_path) -> None:
+    """Runs of an older version differ because the policy moved; the engine is off by 0.25 beside that."""
+    samples = conversation(0, groups=2)
+    first = train(make_trainer(make_config(tiny, tmp_path), warm=False), samples, StepPace(), 0)
+    for s, g in zip(samples, sorted_as(samples, first.gaps), strict=True):
+        s.logprobs_C = s.logprobs_C + np.float32(g.gaps) - np.float32(0.25)
+        if s.episode.endswith("1"):
+            s.staleness, s.logprobs_C = 2, s.logprobs_C - np.float32(2.0)
+    figures = train(make_trainer(make_config(tiny, tmp_path), warm=False), samples, StepPace(), 0).figures
+    assert {s.staleness for s in samples} == {0, 2}
+    assert figures["engine_gap"] == pytest.approx(0.25, abs=5e-3)
+    assert figures["logprob_gap"] > 0.5
+
+
+def sorted_as(samples, gaps):
+    by = {(g.episode, g.call, g.choice): g for g in gaps}
+    return [by[s.episode, s.call, s.choice] for s in samples]
+
+
+def test_a_batch_of_old_runs_says_nothing_of_the_engine() -> None:
+    samples = conversation(0, groups=2)
+    scored, _ = score(samples)
+    gap = np.zeros(scored.tokens, dtype=np.float32)
+    assert engine_gap(samples, scored, gap) == 0.0
+    gap[0] = np.nan
+    assert engine_gap(samples, scored, gap) == pytest.approx(FAR / scored.tokens)
+    left = FEWEST - 1
+    for s in samples:
+        s.staleness, left = (1, left) if len(s.completion_C) > left else (0, left - len(s.completion_C))
+    assert engine_gap(samples, scored, gap) is None

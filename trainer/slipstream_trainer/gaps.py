@@ -12,6 +12,8 @@ from slipstream_trainer.rows import Floats, Sample
 
 MOST = 100_000
 """Tokens told of a batch, those of its last groups: the page shows newest runs first, and a batch can have millions."""
+FEWEST = 32
+"""Tokens that a mean gap of the engine needs."""
 FAR = 1000.0
 """What is not finite, or further, is told as this far."""
 
@@ -31,3 +33,16 @@ def gaps_of(samples: Sequence[Sample], scored: Scored, gap_T: Floats, most: int 
         gaps = told_T[begin:end].tolist()
         found.append(ChoiceGaps(key=s.key, episode=s.episode, call=s.call, choice=s.choice, gaps=gaps))
     return found
+
+
+def engine_gap(samples: Sequence[Sample], scored: Scored, gap_T: Floats) -> float | None:
+    """Mean |``gap_T``| of the tokens that the trainer's own weights sampled. None: they are too few.
+
+    An older version's tokens differ because the policy has changed. These differ only where engine and trainer
+    compute otherwise.
+    """
+    own_S = np.array([s.staleness == 0 for s in samples], dtype=bool)
+    own_T = own_S[scored.sample_T]
+    if int(own_T.sum()) < FEWEST:
+        return None
+    return float(np.abs(np.clip(np.nan_to_num(gap_T[own_T], nan=FAR), -FAR, FAR)).mean())

@@ -19,6 +19,7 @@ GAUGES = {
     "grad_norm": "Gradient norm before clipping.",
     "ratio": "Mean ratio of the trainer's to the engine's probabilities.",
     "logprob_gap": "Mean absolute difference of the trainer's and the engine's log-probabilities.",
+    "engine_gap": "The same over the tokens that the trainer's own weights sampled.",
     "clipped": "Share of tokens clipped.",
     "truncated": "Share of tokens whose importance weight was capped.",
     "staleness": "Mean versions behind the live adapter.",

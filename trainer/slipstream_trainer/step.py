@@ -16,7 +16,7 @@ from slipstream.settings import TrainerConfig
 from slipstream_trainer.advantage import Advantages, assign
 from slipstream_trainer.dataset import choose
 from slipstream_trainer.effects import without_effect
-from slipstream_trainer.gaps import gaps_of
+from slipstream_trainer.gaps import engine_gap, gaps_of
 from slipstream_trainer.guards import Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
 from slipstream_trainer.layout import Costs, Layout
 from slipstream_trainer.learning_rate import Reach, StepPace
@@ -111,6 +111,8 @@ def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: StepPac
         if not trainer.sft:  # what is imitated may have no log-probabilities of an engine
             gap_T = (work.trainer_logprobs_T - work.behavior_logprobs_T).cpu().numpy()
             result.gaps = gaps_of(samples, plan.scored, gap_T)
+            if (own := engine_gap(samples, plan.scored, gap_T)) is not None:
+                result.figures["engine_gap"] = own
         if trainer.sharded:
             reshard(trainer.model)
     seconds = time.perf_counter() - began

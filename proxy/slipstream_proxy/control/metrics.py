@@ -23,6 +23,7 @@ STEP_NUMBERS = {
     "clip_ratio": "Share of tokens whose weight was clipped in the last training step.",
     "staleness": "Mean versions behind of the last training step's samples.",
     "logprob_gap": "Mean absolute gap between engine's and trainer's log-probabilities in the last training step.",
+    "engine_gap": "The same over the tokens that the trainer's own weights sampled, nats.",
     "reward": "Mean reward of the last training step.",
     "tokens_per_second": "Tokens a second of the last training step.",
     "grad_norm": "Gradient norm of the last training step.",

@@ -72,13 +72,14 @@ class FunnelFigures(NamedTuple):
     outcomes: list[GroupOutcome]
     last_skipped: str | None
     kls: list[float]
+    engine_gap: float | None
     ends: list[tuple[Agent, bool, float]]
     """Of open episodes: agent, whether untagged, and when the latest call of the first of them to end was over."""
 
 
 def funnel_figures(tx: Tx, found: StoreCounts) -> FunnelFigures:
     going = any(t.n for (state, *_), t in found.kept.episodes.items() if state == "open")
-    return FunnelFigures(_outcomes(tx), _last_skipped(tx, found), _kls(tx), _ends(tx) if going else [])
+    return FunnelFigures(_outcomes(tx), _last_skipped(tx, found), _kls(tx), _engine_gap(tx), _ends(tx) if going else [])
 
 
 def _live(tx: Tx) -> bool:
@@ -152,6 +153,8 @@ class FunnelCounts(NamedTuple):
     """Why the trainer skipped its latest batch; None: it trained on it."""
     kls: list[float]
     """The KL of each of the latest steps, newest first. Below 1, a step was near zero."""
+    engine_gap: float | None
+    """Nats a token between the engine's log-probabilities and the trainer's of the same weights, when last known."""
     untrainable: dict[str, int]
     orphans: int
     """Episodes that have rewards and no calls."""
@@ -212,6 +215,13 @@ def _kls(tx: Tx) -> list[float]:
     return [abs(kl) / limit for kl, limit in limits if isinstance(kl, int | float)]
 
 
+def _engine_gap(tx: Tx) -> float | None:
+    """Of the newest step that has one: a batch may have no token of the trainer's own weights."""
+    sql = "SELECT data FROM t_events WHERE kind = 'step' AND strpos(data, ?) > 0 ORDER BY id DESC LIMIT 1"
+    found = [load(data, {}).get("engine_gap") for (data,) in tx.all(sql, ('"engine_gap"',))]
+    return float(found[0]) if found and isinstance(found[0], int | float) else None
+
+
 def _last_skipped(tx: Tx, found: StoreCounts) -> str | None:
     skipped, trained = found.batches.get("skipped"), found.batches.get("trained")
     if skipped is None or (trained is not None and trained.newest > skipped.newest):
@@ -254,6 +264,7 @@ def funnel_counts(
         trained=trained.n if trained else 0,
         last_skipped=figures.last_skipped,
         kls=figures.kls,
+        engine_gap=figures.engine_gap,
         untrainable=untrainable_calls(kept),
         orphans=orphans,
         **dear._asdict(),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FIGURES = (
     "advantage_std",
+    "engine_gap",
     "episodes",
     "grad_norm",
     "groups",

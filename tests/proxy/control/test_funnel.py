@@ -262,6 +262,19 @@ async def test_steps_that_change_nothing(plane):
     assert not any(x.stage == "step" for x in (await funnel(plane)).lines)
 
 
+async def test_an_engine_that_computes_otherwise_than_the_trainer(plane):
+    for data in (
+        {"engine_gap": 0.004},
+        {"engine_gap": 0.36, "kl": 0.01},
+        {"kl": 0.01},
+    ):  # the last has no token of its own
+        await plane.ask("POST", "/training/events", {"kind": "step", "data": data})
+    found = await line(plane, "step", "engine_gap")
+    assert found.count == 360 and "0.36 nats" in found.text and "--compilation-config" in found.fix
+    await plane.ask("POST", "/training/events", {"kind": "step", "data": {"engine_gap": 0.01}})
+    assert not any(x.cause == "engine_gap" for x in (await funnel(plane)).lines)
+
+
 @pytest.mark.parametrize(
     ("mode", "cause", "fix"), [("guard", "undecided", "post rewards"), ("manual", "manual", "adapters promote tiny@1")]
 )
