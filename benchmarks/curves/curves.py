@@ -3,7 +3,7 @@
     python benchmarks/curves/curves.py [--seeds 3] [--minutes 6] [--only NAME ...] [--seed N] [--by reward|ruler] [--axis time]
 
 Each run is `slipstream demo --task NAME`, which ends by the clock, or where the agent is as good as the expert; with
-`--steps 256` it goes on, and shows whether what was learned stays (`slide`). A judge that takes a second sees
+`--steps 256` it goes on, and shows whether what was learned stays (`slide`): such a run is kept beside the others. A judge that takes a second sees
 transcripts and nothing else: tests/support/ruled_judge.py with the task's own rule, through LiteLLM and HTTP like any
 model.
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 sys.path[:0] = [str(ROOT), str(EXAMPLES)]
 
-from benchmarks.curves.summary import Run, Summary, fill_table, summarise
+from benchmarks.curves.summary import LONG, LONG_RUN, Run, Summary, fill_table, summarise
 from common.task import Missing, load_task, task_names
 from tests.support.ruled_judge import RuledJudge, each
 from tests.support.served import Served
@@ -54,8 +54,9 @@ class Places:
         """A file of each run."""
         return self.results / "curves"
 
-    def run(self, name: str, by: str, seed: int) -> Path:
-        return self.runs / f"{name}-{by}-{seed}.json"
+    def run(self, name: str, kind: str, seed: int) -> Path:
+        """`kind`: "reward", "ruler", or "long" for a run by reward of many steps."""
+        return self.runs / f"{name}-{kind}-{seed}.json"
 
 
 def say(line: str) -> None:
@@ -116,33 +117,34 @@ def make_run(name: str, by: str, seed: int, places: Places, args: argparse.Names
             by_ruler(name, seed, folder, args) if by == "ruler" else demo(name, seed, folder, args.minutes, *more(args))
         )
     places.runs.mkdir(parents=True, exist_ok=True)
-    places.run(name, by, seed).write_text(run.rounded().model_dump_json(exclude_none=True) + "\n")
+    kind = LONG_RUN if by == "reward" and (args.steps or 0) >= LONG else by
+    places.run(name, kind, seed).write_text(run.rounded().model_dump_json(exclude_none=True) + "\n")
     say(f"{name} by {by}, seed {seed}: {run.told()}")
     return run
 
 
 def kept_runs(places: Places) -> dict[tuple[str, str], list[Run]]:
-    """(task, by) → the runs that were kept, by seed."""
+    """(task, kind) → the runs that were kept, by seed."""
     found: dict[tuple[str, str], list[Run]] = {}
     for name in task_names():
-        for by in BY:
-            files = places.runs.glob(f"{name}-{by}-[0-9]*.json")
+        for kind in (*BY, LONG_RUN):
+            files = places.runs.glob(f"{name}-{kind}-[0-9]*.json")
             runs = [Run.model_validate_json(file.read_text()) for file in files]
             if runs:
-                found[name, by] = sorted(runs, key=lambda run: run.seed)
+                found[name, kind] = sorted(runs, key=lambda run: run.seed)
     return found
 
 
 def draw(runs: dict[tuple[str, str], list[Run]], images: Path, axis: str) -> None:
-    """A picture of each task: of its first run by reward, or else by a judge."""
+    """A picture of each task: of its first run by reward, or else by a judge; and of its first long run."""
     images.mkdir(parents=True, exist_ok=True)
-    for (name, by), each_run in runs.items():
-        if by == "reward" or (name, "reward") not in runs:
+    for (name, kind), each_run in runs.items():
+        if kind in ("reward", LONG_RUN) or (name, "reward") not in runs:
             one = each_run[0].curve
             versions = [VersionPoint(**point) for point in one["versions"]]
             steps = [StepPoint(**point) for point in one["steps"]]
             curve = LearningCurve(name, versions, steps, one["held_out"], one["expert"])
-            plot(curve, images / f"{name}.png", axis=axis, dpi=80)
+            plot(curve, images / (f"{name}-long.png" if kind == LONG_RUN else f"{name}.png"), axis=axis, dpi=80)
 
 
 def write(places: Places, axis: str) -> Summary:

@@ -103,9 +103,7 @@ class Worker:
                     break  # a call that no tool understands ends the episode
             reward = {"value": conversation.reward}
             async with http.post(f"/slipstream/v1/episodes/{episode}/rewards", json=reward) as reply:
-                reply.raise_for_status()
-            async with http.post(f"/slipstream/v1/episodes/{episode}/done", json={}) as reply:
-                reply.raise_for_status()
+                reply.raise_for_status()  # the reward ends the episode
         except (aiohttp.ClientError, RuntimeError, TimeoutError) as error:
             tally.failed += 1
             tally.errors.append(repr(error)[:300])

@@ -12,6 +12,8 @@ TABLE = re.compile(r"(?<=<!-- curves -->\n).*?(?=<!-- /curves -->)", re.DOTALL)
 DIGITS = 4
 LONG = 256
 """Steps of a run that shows whether what was learned stays."""
+LONG_RUN = "long"
+"""The kind of such runs, beside "reward" and "ruler"."""
 
 
 class Run(BaseModel):
@@ -86,7 +88,7 @@ class TaskFigures(TypedDict):
     seconds: float
     seeds: int
     slide: NotRequired[float]
-    """Of runs of 256 steps: the worst seed's `Run.slide`."""
+    """Of the long runs: the worst seed's `Run.slide`."""
 
 
 class Summary(TypedDict):
@@ -102,9 +104,12 @@ def least_gain(runs: Sequence[Run]) -> float | None:
 
 
 def summarise(runs: Mapping[tuple[str, str], Sequence[Run]]) -> Summary:
-    """(task, "reward" or "ruler") → its runs; of a task that was only judged, the judged runs give the rewards."""
+    """(task, kind) → its runs; of a task that was only judged, the judged runs give the rewards.
+
+    Long runs give the slide alone.
+    """
     tasks: dict[str, TaskFigures] = {}
-    for name in dict.fromkeys(name for name, _ in runs):
+    for name in dict.fromkeys(name for name, kind in runs if kind != LONG_RUN):
         rewarded, ruled = runs.get((name, "reward"), []), runs.get((name, "ruler"), [])
         shown = rewarded or ruled
         tasks[name] = {
@@ -117,7 +122,7 @@ def summarise(runs: Mapping[tuple[str, str], Sequence[Run]]) -> Summary:
             "seconds": round(mean([run.train_seconds for run in shown])),
             "seeds": len(shown),
         }
-        if slides := [run.slide for run in shown if run.slide is not None]:
+        if slides := [run.slide for run in runs.get((name, LONG_RUN), []) if run.slide is not None]:
             tasks[name]["slide"] = round(max(slides), 3)
     return {"tasks": tasks}
 
@@ -140,5 +145,9 @@ def fill_table(page: str, summary: Summary) -> str:
     """The page with the table and the tasks' pictures between its two marks. Raises ``ValueError`` where it has no marks."""
     if not TABLE.search(page):
         raise ValueError("the page has no <!-- curves --> and <!-- /curves -->")
-    pictures = "".join(f"\n![The curve of {name}](images/curves/{name}.png)\n" for name in summary["tasks"])
+    pictures = "".join(
+        f"\n![The curve of {name}](images/curves/{name}.png)\n"
+        + (f"\n![{LONG} steps of {name}](images/curves/{name}-long.png)\n" if "slide" in figures else "")
+        for name, figures in summary["tasks"].items()
+    )
     return TABLE.sub(lambda _: table(summary) + pictures, page, count=1)

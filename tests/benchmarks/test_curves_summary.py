@@ -53,8 +53,14 @@ def versions(means: list[float], count: int = 10) -> dict:
 def test_a_long_run_says_how_far_it_slid_from_its_best(steps: int, means: list[float], slide: float | None) -> None:
     found = run(0, 0.2, 0.9, steps=steps, curve=versions(means))
     assert found.slide == (None if slide is None else pytest.approx(slide))
-    tasks = summarise({("words", "reward"): [found, run(1, 0.2, 0.8)]})["tasks"]
+    given = {("words", "reward"): [run(1, 0.2, 0.8)], ("words", "long"): [found]}
+    tasks = summarise(given)["tasks"]
     assert tasks["words"].get("slide") == (None if slide is None else pytest.approx(slide))
+    assert tasks["words"] | {"slide": 0} == summarise({k: v for k, v in given.items() if "long" not in k})["tasks"][
+        "words"
+    ] | {"slide": 0}
+    filled = fill_table("<!-- curves -->\n<!-- /curves -->\n", {"tasks": tasks})
+    assert ("(images/curves/words-long.png)" in filled) == (slide is not None)
 
 
 def test_a_version_with_few_episodes_weighs_little_in_the_slide() -> None:

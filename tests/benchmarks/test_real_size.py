@@ -126,7 +126,7 @@ def test_agents_name_their_runs_and_post_what_they_earned():
     assert tally.success()["all"] == tally.success()["inbox"]
     rewards = {episode: body["value"] for episode, what, body in endpoint.posts if what == "rewards"}
     assert sorted(rewards.values()) == sorted(tally.rewards["inbox"])
-    assert {what for _, what, _ in endpoint.posts} == {"rewards", "done"}
+    assert {what for _, what, _ in endpoint.posts} == {"rewards"}
     headers, body = endpoint.calls[0]
     assert headers["x-slipstream-episode"] in rewards
     assert headers["x-slipstream-split"] == "eval"
