@@ -9,8 +9,10 @@ engine, in many calls at once: ids that it gives there are its own. All others a
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import http.client
+import itertools
 import json
 import math
 import multiprocessing
@@ -35,6 +37,10 @@ PROMPT = [{"role": "user", "content": "say it"}]
 TOKENS = 96
 PAUSE = 1.0
 """Seconds from one swap to the next. A call of 96 tokens lasts about as long, so two or three adapters are at work at once."""
+SETTLE = 3.0
+"""Seconds until all streams have the first adapter: calls begin with the version of their time, and last about one second."""
+QUIET = 6.0
+"""Seconds under one adapter, without a swap: what the streams' gaps are compared with."""
 ALONE = 4
 """Reference calls at once: as many as the engine holds adapters. One answer outweighs the rest in each of them."""
 CROWDS = (256, 64, 16, 1)
@@ -45,9 +51,8 @@ CROWDS = (256, 64, 16, 1)
 class Call:
     adapter: str
     ids: list[int]
-    gaps: list[float]
-    """Seconds between two events of the stream."""
-    began: float = 0.0
+    times: list[float]
+    """When each event of the stream came, in seconds of the machine's clock."""
 
 
 @dataclass
@@ -65,10 +70,9 @@ def one_call(url: str, model: str, episode: str | None) -> Call:
     body = {"model": model, "messages": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
     body |= {"stream": True, "return_token_ids": True}
     headers = {"content-type": "application/json"} | ({"x-slipstream-episode": episode} if episode else {})
-    began = last = time.monotonic()
     connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
     reply = connection.getresponse()
-    call = Call(reply.headers.get("x-slipstream-adapter", model), [], [], began)
+    call = Call(reply.headers.get("x-slipstream-adapter", model), [], [])
     if reply.status != 200:
         raise RuntimeError(f"{reply.status} {reply.read(300)!r}")
     for line in reply:
@@ -80,9 +84,7 @@ def one_call(url: str, model: str, episode: str | None) -> Call:
         now = time.monotonic()
         for choice in event["choices"]:
             if choice.get("token_ids"):
-                if call.ids:
-                    call.gaps.append(now - last)
-                last = now
+                call.times.append(now)
                 call.ids += choice["token_ids"]
     connection.close()
     if len(call.ids) != TOKENS:
@@ -148,8 +150,37 @@ def control(url: str, method: str, path: str, body: object = None) -> dict[str, 
     raise SystemExit(f"{method} {path}: 503 fifty times in a row")
 
 
-def go_live(url: str, model: str, number: int) -> float:
-    """Seconds from the registration to the adapter being live."""
+@dataclass(frozen=True)
+class Span:
+    """From ``start`` to ``end``, in seconds of the machine's clock."""
+
+    start: float
+    end: float
+
+    def cut(self, length: float) -> list[Span]:
+        """Spans of this length, one after the other."""
+        count = int((self.end - self.start) / length)
+        return [Span(self.start + i * length, self.start + (i + 1) * length) for i in range(count)]
+
+
+class Gaps:
+    """The time between two events of a stream, of all streams, in the order in which they ended."""
+
+    def __init__(self, calls: list[Call]) -> None:
+        found = sorted((now, now - last) for c in calls for last, now in itertools.pairwise(c.times))
+        self._ends, self._gaps = [end for end, _ in found], [gap for _, gap in found]
+
+    def within(self, span: Span) -> list[float]:
+        """Those that ended in a span, in seconds."""
+        return self._gaps[bisect.bisect_left(self._ends, span.start) : bisect.bisect_right(self._ends, span.end)]
+
+    def longest(self, spans: list[Span]) -> float:
+        """The longest gap that any stream had in a span: the median of all spans, in seconds."""
+        return statistics.median(max(self.within(span), default=0.0) for span in spans)
+
+
+def go_live(url: str, model: str, number: int) -> Span:
+    """From the registration to the adapter being live."""
     name = f"{model}@{number}"
     start = time.monotonic()
     control(url, "POST", "/adapters", {"path": name, "step": number})
@@ -157,21 +188,24 @@ def go_live(url: str, model: str, number: int) -> float:
         if time.monotonic() - start > 60:
             raise SystemExit(f"{name} is not live after 60 s: {control(url, 'GET', '/adapters')}"[:2000])
         time.sleep(0.005)
-    return time.monotonic() - start
+    return Span(start, time.monotonic())
 
 
 def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: Path) -> dict[str, object]:
-    """``count`` swaps under ``streams`` streams."""
+    """``count`` swaps under ``streams`` streams, after a first adapter that goes live for the comparison."""
     kept = Path(tempfile.mkdtemp()) / "adapters"
     shutil.copytree(folder, kept)  # the proxy deletes the files of versions that nobody goes back to
-    seconds = []
+    swaps = []
     with streaming(proxy, model, streams) as load:
-        time.sleep(8)
-        quiet_until = time.monotonic()
-        for number in range(1, count + 1):
-            seconds.append(go_live(proxy, model, number))
+        time.sleep(2)
+        go_live(proxy, model, 1)
+        time.sleep(SETTLE)
+        quiet = Span(time.monotonic(), time.monotonic() + QUIET)
+        time.sleep(QUIET)
+        for number in range(2, count + 2):
+            swaps.append(go_live(proxy, model, number))
             time.sleep(PAUSE)
-        swapped_until = time.monotonic()
+        under_swaps = Span(quiet.end, time.monotonic())
         time.sleep(2)
     served = sorted({c.adapter for c in load.calls})
     with ThreadPoolExecutor(ALONE) as pool:
@@ -181,8 +215,9 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
         own = {name: crowded(engine, kept, name) for name in sorted(seen.adapters)}
         seen = tokens_seen(load.calls, reference, model, own)
     distinct = len({tuple(ids) for ids in reference.values()})
-    before = [g for c in load.calls if c.began < quiet_until - 4 for g in c.gaps]
-    during = [g for c in load.calls if quiet_until <= c.began < swapped_until for g in c.gaps]
+    seconds = [s.end - s.start for s in swaps]
+    gaps = Gaps(load.calls)
+    before, during = gaps.within(quiet), gaps.within(under_swaps)
     return {
         "swaps": count,
         "swap_streams": streams,
@@ -201,6 +236,10 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
         "swap_live_p50_ms": round(1000 * statistics.median(seconds), 1),
         "swap_live_p99_ms": round(1000 * quantile(seconds, 0.99), 1),
         "swap_live_ms": [round(1000 * s) for s in seconds],
+        "longest_gap_p50_ms_quiet": round(1000 * gaps.longest(quiet.cut(statistics.median(seconds))), 1),
+        "longest_gap_p50_ms_swap": round(1000 * gaps.longest(swaps), 1),
+        "token_gap_p50_ms_before": round(1000 * quantile(before, 0.5), 1),
+        "token_gap_p50_ms_during": round(1000 * quantile(during, 0.5), 1),
         "token_gap_p99_ms_before": round(1000 * quantile(before, 0.99), 1),
         "token_gap_p99_ms_during": round(1000 * quantile(during, 0.99), 1),
         "token_gap_p999_ms_before": round(1000 * quantile(before, 0.999), 1),

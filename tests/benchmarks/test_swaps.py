@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "engine"))
 
-from swaps import Call, tokens_seen
+from swaps import Call, Gaps, Span, tokens_seen
 
 ALONE = {"m": [7, 8], "m@1": [11, 11], "m@2": [22, 22]}
 
@@ -42,3 +42,19 @@ def test_a_token_that_the_adapter_says_alone_in_a_larger_batch_is_its_own():
 def test_what_an_adapter_says_alone_does_not_excuse_another() -> None:
     found = tokens_seen([Call("m@1", [11, 22], [])], ALONE, "m", {"m@2": {22, 11}})
     assert (found.rounded, found.of_another, found.calls) == (0, 1, 1)
+
+
+def test_gaps_are_those_of_the_span_that_they_end_in() -> None:
+    gaps = Gaps([Call("m@1", [1] * 4, [0.0, 1.0, 1.5, 4.0]), Call("m@2", [1] * 2, [1.0, 1.25])])
+    assert gaps.within(Span(1.0, 1.5)) == [1.0, 0.25, 0.5]
+    assert gaps.within(Span(5.0, 6.0)) == []
+
+
+def test_the_longest_gap_is_the_median_over_the_spans() -> None:
+    gaps = Gaps([Call("m@1", [1] * 6, [0.0, 1.0, 3.0, 3.5, 7.5, 8.0])])
+    assert gaps.longest([Span(0.5, 1.5), Span(2.5, 3.6), Span(7.0, 9.0)]) == 2.0
+    assert gaps.longest([Span(9.0, 10.0)]) == 0.0
+
+
+def test_a_span_is_cut_into_whole_pieces() -> None:
+    assert Span(1.0, 2.25).cut(0.5) == [Span(1.0, 1.5), Span(1.5, 2.0)]
