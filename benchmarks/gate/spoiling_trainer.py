@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from slipstream.cli import main
+from slipstream.contract import AdapterList
 from slipstream_trainer.checkpoint import CheckpointState
 from slipstream_trainer.current_policy import CurrentPolicy
 
@@ -47,14 +48,14 @@ def fingerprint(found: object) -> str:
     return digest.hexdigest()[:16]
 
 
-def spoiled_advance(self: CurrentPolicy, state: CheckpointState) -> None:
+def spoiled_advance(self: CurrentPolicy, state: CheckpointState, known: AdapterList) -> None:
     if state.adapter and (FOLDER / "spoil").exists():
         with torch.no_grad():
             for name, weight in self.trainer.model.named_parameters():
                 if weight.requires_grad and "lora_B" in name:
                     weight.normal_(0.0, NOISE)
         (FOLDER / "spoil").rename(FOLDER / f"spoiled-{state.adapter}")
-    advance(self, state)
+    advance(self, state, known)
 
 
 def told_save(self: CurrentPolicy, state: CheckpointState) -> Path:

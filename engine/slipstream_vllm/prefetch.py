@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
-from slipstream_vllm.slots import Slot, Slots, claiming
+from slipstream_vllm.slots import ReservedSlots, Slot, claiming
 from slipstream_vllm.versions import resolve
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class AsyncEngine(Protocol):
 class Prefetch:
     """The adapters that were read and wait for ``add_lora``. One thread reads, so one adapter at a time."""
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: ReservedSlots) -> None:
         self._slots = slots
         self._thread = ThreadPoolExecutor(1, "slipstream-prefetch")
         self._read: dict[tuple[int, str], LoRAModel] = {}
@@ -150,7 +150,7 @@ def asking_first(original: Callable[..., Awaitable[bool]]) -> Callable[..., Awai
 def install_core() -> None:
     """Put these in vLLM's place, in the engine core. ``versions.unsupported("prefetch")`` was asked before."""
     models = resolve("vllm.lora.model_manager:LoRAModelManager")
-    slots = Slots(models.activate_adapter)
+    slots = ReservedSlots(models.activate_adapter)
     prefetch = Prefetch(slots)
     setattr(resolve("vllm.v1.engine.core:EngineCore"), METHOD, prefetching(prefetch))
     worker = resolve("vllm.lora.worker_manager:WorkerLoRAManager")

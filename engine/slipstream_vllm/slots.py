@@ -75,7 +75,7 @@ class Slot:
         stream.synchronize()
 
 
-class Slots:
+class ReservedSlots:
     """The slots that are set aside, by the adapter's number."""
 
     def __init__(self, activate: Callable[..., bool]) -> None:
@@ -122,7 +122,7 @@ class Slots:
                 self.release(number)
 
 
-def claiming(slots: Slots) -> Callable[..., bool]:
+def claiming(slots: ReservedSlots) -> Callable[..., bool]:
     """In place of ``LoRAModelManager.activate_adapter``: an adapter that is in its slot is not copied again."""
 
     @functools.wraps(slots.activate)

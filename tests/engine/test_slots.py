@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from vllm.lora.lora_weights import LoRALayerWeights
 from vllm.lora.model_manager import AdapterLRUCache, LoRAModelManager, LRUCacheLoRAModelManager
 
-from slipstream_vllm.slots import Slot, Slots, claiming
+from slipstream_vllm.slots import ReservedSlots, Slot, claiming
 
 SLOTS, LAYERS = 3, 4
 ORIGINAL = LoRAModelManager.activate_adapter
@@ -72,13 +72,13 @@ def adapter(number: int) -> Any:
 
 
 @pytest.fixture
-def slots(monkeypatch: pytest.MonkeyPatch) -> Slots:
-    found = Slots(ORIGINAL)
+def slots(monkeypatch: pytest.MonkeyPatch) -> ReservedSlots:
+    found = ReservedSlots(ORIGINAL)
     monkeypatch.setattr(LoRAModelManager, "activate_adapter", claiming(found))
     return found
 
 
-def ahead(slots: Slots, models: Models, lora: Any) -> Slot | None:
+def ahead(slots: ReservedSlots, models: Models, lora: Any) -> Slot | None:
     slot = slots.reserve(models, lora.id)
     if slot is not None:
         thread = threading.Thread(target=lambda: (slot.fill(lora, slots.activate), slot.ended.set()), name="ahead")
@@ -87,7 +87,7 @@ def ahead(slots: Slots, models: Models, lora: Any) -> Slot | None:
     return slot
 
 
-def test_it_holds_what_vllm_would_have_put_there(slots: Slots) -> None:
+def test_it_holds_what_vllm_would_have_put_there(slots: ReservedSlots) -> None:
     mine, theirs = Models(), Models()
     for models in (mine, theirs):
         for layer in models.modules.values():
@@ -104,7 +104,7 @@ def test_it_holds_what_vllm_would_have_put_there(slots: Slots) -> None:
     assert mine.lora_index_to_id == theirs.lora_index_to_id
 
 
-def test_vllm_takes_no_slot_that_is_set_aside(slots: Slots) -> None:
+def test_vllm_takes_no_slot_that_is_set_aside(slots: ReservedSlots) -> None:
     models = Models()
     slot = ahead(slots, models, adapter(5))
     assert slot is not None
@@ -114,7 +114,7 @@ def test_vllm_takes_no_slot_that_is_set_aside(slots: Slots) -> None:
     assert models.lora_index_to_id.count(6) == 1
 
 
-def test_a_slot_that_was_set_aside_is_given_back_when_no_other_one_is_free(slots: Slots) -> None:
+def test_a_slot_that_was_set_aside_is_given_back_when_no_other_one_is_free(slots: ReservedSlots) -> None:
     models = Models()
     waiting = slots.reserve(models, 5)
     assert waiting is not None
@@ -129,7 +129,7 @@ def test_a_slot_that_was_set_aside_is_given_back_when_no_other_one_is_free(slots
     assert 5 in models.lora_index_to_id
 
 
-def test_no_slot_is_set_aside_when_all_are_in_use(slots: Slots) -> None:
+def test_no_slot_is_set_aside_when_all_are_in_use(slots: ReservedSlots) -> None:
     models = Models()
     for number in range(1, 1 + SLOTS):
         models.add_adapter(adapter(number))
@@ -138,7 +138,7 @@ def test_no_slot_is_set_aside_when_all_are_in_use(slots: Slots) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["not filled", "another adapter", "all removed"])
-def test_what_went_wrong_is_copied_as_before(slots: Slots, trouble: str) -> None:
+def test_what_went_wrong_is_copied_as_before(slots: ReservedSlots, trouble: str) -> None:
     models, lora = Models(), adapter(5)
     if trouble == "not filled":
         slot = slots.reserve(models, 5)
@@ -165,7 +165,7 @@ def test_what_went_wrong_is_copied_as_before(slots: Slots, trouble: str) -> None
     )
 )
 def test_whatever_comes_each_adapter_reads_its_own_weights(steps: list[tuple[str, int]]) -> None:
-    slots, models = Slots(ORIGINAL), Models()
+    slots, models = ReservedSlots(ORIGINAL), Models()
     activate = claiming(slots)
     loras, set_aside = {n: adapter(n) for n in range(1, 7)}, {}
     for what, number in steps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,48 @@ def test_a_batch_without_differences_is_skipped_and_said(tiny, tmp_path) -> None
         assert "different reward" in control.of_kind("skipped")[0]["reason"]
 
 
+def test_a_batch_is_told_while_the_next_one_is_trained(tiny, tmp_path, monkeypatch) -> None:
+    with serve(FakeControl()) as control:
+        for i in range(2):
+            control.add(f"b{i}", table(conversation(i)))
+        worker = make_worker(tiny, tmp_path, control, max_steps=2)
+        training, tell, told = threading.Event(), worker.publisher._event, []
+
+        def slow(state, *, again: bool) -> None:
+            told.append(state.batch == "b1" or training.wait(60))
+            tell(state, again=again)
+
+        def train(samples, plain=worker.train):
+            if worker.batch == "b1":
+                training.set()
+            return plain(samples)
+
+        monkeypatch.setattr(worker.publisher, "_event", slow)
+        monkeypatch.setattr(worker, "train", train)
+        assert worker.run() == 0
+        assert told == [True, True]
+        assert [d["batch"] for d in control.of_kind("step")] == ["b0", "b1"]
+        assert control.done == {"b0": "trained", "b1": "trained"}
+
+
+@pytest.mark.parametrize(("algorithm", "equal"), [("grpo", "rewards"), ("sft", "whole")])
+def test_only_a_comparison_leaves_out_groups_of_equal_rewards(tiny, tmp_path, algorithm: str, equal: str) -> None:
+    with serve(FakeControl()) as control:
+        worker, wanted = make_worker(tiny, tmp_path, control, algorithm=algorithm), []
+        worker.client.lease_batch = wanted.append
+        assert not worker.once()
+        assert [w.equal for w in wanted] == [equal]
+
+
+def test_a_batch_is_told_before_the_trainer_waits_for_the_next_one(tiny, tmp_path) -> None:
+    with serve(FakeControl()) as control:
+        control.add("b0", table(conversation(0)))
+        worker = make_worker(tiny, tmp_path, control)
+        worker.current.recover()
+        assert worker.once() and not worker.once()
+        assert control.done == {"b0": "trained"}
+
+
 @pytest.mark.parametrize("where", ["adapter", "event", "ack", "mark"])
 def test_killed_between_checkpoint_and_telling_it_tells_the_rest_once(tiny, tmp_path, where: str) -> None:
     class Killed(BaseException):
@@ -90,6 +133,8 @@ def test_killed_between_checkpoint_and_telling_it_tells_the_rest_once(tiny, tmp_
         setattr(target, name, die)
         with pytest.raises(Killed):
             worker.once()
+            worker.once()  # meanwhile the first batch is told, and the second one is not kept before that has ended
+        assert len(worker.current.checkpoints.all()) == 2  # the start's and the first batch's
         assert make_worker(tiny, tmp_path, control, max_steps=2).run() == 0
         assert control.done == {"b0": "trained", "b1": "trained"}
         assert [d["batch"] for d in control.of_kind("step")] == ["b0", "b1"]

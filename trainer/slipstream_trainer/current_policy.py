@@ -38,10 +38,10 @@ class CurrentPolicy:
         self.looked = 0.0
         """When the proxy was asked last (monotonic)."""
 
-    def advance(self, state: CheckpointState) -> None:
+    def advance(self, state: CheckpointState, known: AdapterList) -> None:
         """After a batch: keep, publish, and drop the checkpoints that nobody needs any more."""
         self.publisher.publish(self._save(state), state, again=False)
-        self.checkpoints.prune(returnable(self.publisher.adapters(), self.config.model_name))
+        self.checkpoints.prune(returnable(known, self.config.model_name))
 
     def recover(self) -> None:
         """Go on from the newest checkpoint, and publish what it had not; else from what is live; else anew."""
@@ -49,6 +49,7 @@ class CurrentPolicy:
         if found and found.state and found.path:
             self.state = found.state
             self.publisher.publish(found.path, self.state, again=True)
+            self.publisher.finish()
         else:
             self._save_published(CheckpointState(weights=self.config.model_name))
         known = self.publisher.adapters()
@@ -103,6 +104,7 @@ class CurrentPolicy:
         self.publisher.post("restored", cause=cause, adapter=name, source=found.source, step=self.state.step, **data)
 
     def _save(self, state: CheckpointState) -> Path:
+        self.publisher.finish()
         path = self.checkpoints.save(
             self.trainer.model, Snapshot.take(self.trainer.model, self.trainer.optimizer), state
         )

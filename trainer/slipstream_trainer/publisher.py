@@ -6,6 +6,9 @@ adapter: files, POST     a name with the same content may be posted again
 event                    looked for before it is posted a second time
 ack                      the same ack again changes nothing
 mark the checkpoint told
+
+What follows the adapter is told while the trainer works on its next batch. It waits for that before it saves the next
+checkpoint, so only the newest one may have something left to tell.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -48,6 +52,8 @@ class Publisher:
         self, config: Config, client: Client, checkpoints: Checkpoints, metrics: Metrics, stop: threading.Event
     ) -> None:
         self.config, self.client, self.checkpoints, self.metrics, self.stop = config, client, checkpoints, metrics, stop
+        self._teller = ThreadPoolExecutor(1, "telling")
+        self._telling: list[Future[None]] = []
 
     def patiently(self, ask: Callable[[], T]) -> T:
         """Until it is answered. Raises ``Stop`` if the process is to end, and ``ApiError`` for what is refused."""
@@ -73,11 +79,24 @@ class Publisher:
         return f"{model}@{next_version(model, self.config.adapters_dir, known)}"
 
     def publish(self, path: Path, state: CheckpointState, *, again: bool) -> None:
-        """All that follows a checkpoint: adapter, event, ack. ``again``: a part of it may have been done before."""
+        """All that follows a checkpoint: adapter, then event and ack, which ``finish`` waits for.
+
+        ``again``: a part of it may have been done before.
+        """
+        self.finish()
         if self.checkpoints.told(path):
             return
         if state.adapter:
             self._adapter(path, state)
+        self._telling.append(self._teller.submit(self._tell, path, state, again=again))
+
+    def finish(self) -> None:
+        """Until all is told. Raises what kept it from being told, and ``Stop``."""
+        telling, self._telling = self._telling, []
+        for part in telling:
+            part.result()
+
+    def _tell(self, path: Path, state: CheckpointState, *, again: bool) -> None:
         if state.batch:
             self._event(state, again=again)
             self.ack(state.batch, _ack_of(state))
@@ -118,10 +137,13 @@ class Publisher:
             log.warning("batch %s: the ack was refused: %s", batch, e)
 
     def gaps_once(self, batch: str, gaps: BatchGaps) -> None:
-        """For people who look at tokens; lost when the proxy does not take it at once."""
+        """For people who look at tokens, after what ``publish`` tells; lost when the proxy does not take it at once."""
+        if gaps.calls:
+            self._telling.append(self._teller.submit(self._gaps, batch, gaps))
+
+    def _gaps(self, batch: str, gaps: BatchGaps) -> None:
         try:
-            if gaps.calls:
-                self.client.tell_gaps(batch, gaps)
+            self.client.tell_gaps(batch, gaps)
         except ApiError as e:
             log.info("batch %s: its tokens' gaps were not taken: %s", batch, e)
 

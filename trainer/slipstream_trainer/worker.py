@@ -102,10 +102,18 @@ class Worker:
         except Stop:
             pass
         self.reporter.end()
-        with contextlib.suppress(ApiError):
-            self.client.release(self.name)
+        self._end()
         log.info("ended at step %d", self.current.state.step)
         return 1 if self.broken else 0
+
+    def _end(self) -> None:
+        """Tell what is left to tell, and give back what is leased."""
+        if self.broken:
+            self.stop.set()  # whoever starts the next process is not kept waiting by a proxy that does not answer
+        with contextlib.suppress(ApiError, Stop):
+            self.publisher.finish()
+        with contextlib.suppress(ApiError):
+            self.client.release(self.name)
 
     def _stretch(self) -> bool:
         """From a recovery to the next failure. False: there is no point in going on."""
@@ -148,9 +156,11 @@ class Worker:
             max_wait=max_wait,
             max_staleness=t.max_staleness,
             form="deltas",
+            equal="whole" if t.algorithm == "sft" else "rewards",
         )
         leased = self.publisher.patiently(lambda: self.client.lease_batch(wanted))
         if leased is None:
+            self.publisher.finish()
             if time.monotonic() - self.current.looked > LOOK_SECONDS:
                 self.current.look()
             return False
@@ -225,7 +235,7 @@ class Worker:
             event={"kind": result.outcome, "data": clean(data)},
             advantages=clean(result.advantages),
         )
-        self.current.advance(state)
+        self.current.advance(state, known)
         self.publisher.gaps_once(leased.id, BatchGaps(lease=leased.lease, calls=result.gaps))
         self._report(result.outcome, state.step, data)
 

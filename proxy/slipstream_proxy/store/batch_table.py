@@ -43,6 +43,10 @@ SCHEMA = pa.schema(
 assert tuple(SCHEMA.names) == BATCH_COLUMNS
 
 
+EQUAL_ROW = "zero_variance"
+"""As the trainer calls it: nothing in its group to compare."""
+
+
 @dataclass(slots=True)
 class BatchEpisode:
     """An episode of a batch, with its group and its calls."""
@@ -51,7 +55,8 @@ class BatchEpisode:
     kind: str
     task: str | None
     ep: EpisodeRow
-    calls: list[CallRow]
+    calls: list[CallRow] | None
+    """None: they are left out, as its group's rewards are all equal."""
     call_rewards: dict[str, float]
 
 
@@ -65,12 +70,17 @@ def _lists(parts: Sequence[npt.NDArray[np.generic]], kind: pa.DataType, dtype: s
 def batch_table(episodes: Sequence[BatchEpisode], fresh: Freshness, form: Form = "auto") -> pa.Table:
     """A row for each choice of each call that ended well, in order of group, episode, call, choice.
 
-    An episode without such a call has one row that cannot be trained on (``no_call``): its reward counts in its group's
-    baseline. In deltas a prompt's row holds what comes after the row that it begins with (``prefix_row``).
+    An episode without such a call has one row that cannot be trained on (``no_call``; ``zero_variance`` where its calls
+    are left out): its reward counts in its group's baseline. In deltas a prompt's row holds what comes after the row
+    that it begins with (``prefix_row``).
     """
     rows: list[tuple[object, ...]] = []
     for member in episodes:
-        rows += _choices(member, fresh, len(rows), whole=is_whole(form, len(member.calls))) or [_no_call(member)]
+        if member.calls is None:
+            rows.append(_reward_alone(member, EQUAL_ROW))
+            continue
+        whole = is_whole(form, len(member.calls))
+        rows += _choices(member, member.calls, fresh, len(rows), whole=whole) or [_reward_alone(member, "no_call")]
     columns = list(zip(*rows, strict=True)) or [()] * len(BATCH_COLUMNS)
     arrays = []
     for column, values in zip(SCHEMA, columns, strict=True):
@@ -82,13 +92,15 @@ def batch_table(episodes: Sequence[BatchEpisode], fresh: Freshness, form: Form =
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-def _choices(member: BatchEpisode, fresh: Freshness, first: int, *, whole: bool) -> list[tuple[object, ...]]:
+def _choices(
+    member: BatchEpisode, calls: list[CallRow], fresh: Freshness, first: int, *, whole: bool
+) -> list[tuple[object, ...]]:
     """``first``: the number of the table's row that comes next."""
     rows: list[tuple[object, ...]] = []
-    run = CallList(member.calls)
+    run = CallList(calls)
     placed: dict[str, int] = {}
     """Call → the row of its first choice."""
-    for call in member.calls:
+    for call in calls:
         if call.outcome != "ok":
             continue
         staleness, stale = fresh.staleness(call.adapter), call.trainable and not fresh.trainable(call.adapter)
@@ -125,7 +137,7 @@ def _choices(member: BatchEpisode, fresh: Freshness, first: int, *, whole: bool)
     return rows
 
 
-def _no_call(member: BatchEpisode) -> tuple[object, ...]:
+def _reward_alone(member: BatchEpisode, reason: str) -> tuple[object, ...]:
     ep, ids, logprobs = member.ep, np.empty(0, np.int32), np.empty(0, np.float32)
-    plain = (member.group, member.kind, ep.id, member.task, "", 0, 0, None, 0, None, False, "no_call")
+    plain = (member.group, member.kind, ep.id, member.task, "", 0, 0, None, 0, None, False, reason)
     return (*plain, ids, ids, logprobs, ep.reward, None, ep.key, None, 0)

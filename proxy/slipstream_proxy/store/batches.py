@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import uuid4
 
-from slipstream.contract import BatchAck, BatchLeaseIn
+from slipstream.contract import BatchAck, BatchLeaseIn, GroupKind
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.batch_table import BatchEpisode, batch_table
 from slipstream_proxy.store.calls import TOKEN_COLUMNS, CallTable
@@ -54,6 +54,10 @@ def share_out(groups: Sequence[tuple[str, str]], most: int, share: float) -> lis
     return chosen
 
 
+def is_equal(members: Sequence[EpisodeRow]) -> bool:
+    return len({ep.reward for ep in members}) == 1
+
+
 class BatchQueue:
     def __init__(self, db: Driver, rules: Rules, groups: GroupTable, calls: CallTable, rewards: RewardTable) -> None:
         self.db = db
@@ -84,7 +88,9 @@ class BatchQueue:
             ready = self._usable(tx, ready, members, fresh, now)
             if not ready or (len(ready) < wanted.min_groups and min(g.ready_at for g in ready) > now - wanted.max_wait):
                 return None
-            chosen = set(share_out([(g.id, g.key) for g in ready], wanted.max_groups, self.rules.key_share))
+            bare = self._equal(ready, members) if wanted.equal == "rewards" else set()
+            whole = [(g.id, g.key) for g in ready if g.id not in bare]
+            chosen = {*share_out(whole, wanted.max_groups, self.rules.key_share), *bare}
             leased = [(g, ep) for g in ready if g.id in chosen for ep in members[g.id]]
             batch, lease = f"b{int(now * 1000):013d}-{uuid4().hex[:8]}", uuid4().hex
             until = now + wanted.seconds
@@ -97,9 +103,13 @@ class BatchQueue:
             latest = self.rewards.latest(tx, [ep.eid for _, ep in leased]) if credit else {}
         # Outside the transaction: what is read below does not change any more, and the ingester need not wait for it.
         with self.db.read() as tx:
-            calls = self.calls.rows(tx, [ep for _, ep in leased], TOKEN_COLUMNS)
+            calls = self.calls.rows(tx, [ep for g, ep in leased if g.id not in bare], TOKEN_COLUMNS)
         found = [
-            BatchEpisode(g.id, g.kind, g.task, ep, calls[ep.eid], combine_calls(self.rules, latest.get(ep.eid, ())))
+            BatchEpisode(g.id, g.kind, g.task, ep, None, {})
+            if g.id in bare
+            else BatchEpisode(
+                g.id, g.kind, g.task, ep, calls[ep.eid], combine_calls(self.rules, latest.get(ep.eid, ()))
+            )
             for g, ep in leased
         ]
         return ArrowBatch(batch, lease, until, batch_table(found, fresh, wanted.form))
@@ -119,12 +129,18 @@ class BatchQueue:
         self.groups.lose(tx, losses)
         return [g for g in ready if g.id not in losses]
 
+    def _equal(self, ready: Sequence[ReadyGroup], members: dict[str, list[EpisodeRow]]) -> set[str]:
+        """Groups in which there is nothing to compare. Those of other kinds than ``task`` share a baseline."""
+        if self.rules.credit == "call":
+            return set()
+        return {g.id for g in ready if g.kind == GroupKind.TASK and is_equal(members[g.id])}
+
     def _note(self, tx: Tx, leased: Sequence[tuple[ReadyGroup, EpisodeRow]], fresh: Freshness) -> None:
         """Count what a batch holds and does not learn from: runs that are too old, groups with equal rewards."""
         members: dict[str, list[EpisodeRow]] = defaultdict(list)
         for group, ep in leased:
             members[group.id].append(ep)
-        equal = [g for g, eps in members.items() if len({ep.reward for ep in eps}) == 1]
+        equal = [g for g, eps in members.items() if is_equal(eps)]
         if equal and self.rules.credit != "call":
             tx.run(f"UPDATE t_groups SET cause = ? WHERE id {IN}", (EQUAL, equal))
         if stale := sum(fresh.stale_runs(eps) for eps in members.values()):

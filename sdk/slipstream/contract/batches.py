@@ -26,6 +26,10 @@ class BatchLeaseIn(Model):
     max_staleness: Annotated[int, Field(ge=0)] = 4
     form: Literal["auto", "deltas"] = "auto"
     """How the calls of runs travel (``episodes.Form``)."""
+    equal: Literal["whole", "rewards"] = "whole"
+    """``rewards``: groups of one task whose runs all have the same reward come without their calls, and besides
+    ``max_groups``. A comparison learns nothing from them.
+    """
 
 
 BATCH_COLUMNS = (

@@ -231,6 +231,41 @@ def test_call_rewards_go_with_their_calls_where_credit_does(opened):
     assert [(r["reward"], r["call_reward"]) for r in got] == [(1.0, None), (1.0, 0.5), (1.0, None)]
 
 
+def equal(task, **kw):
+    """A group whose two runs have the same reward."""
+    return [*group(task, value=None, **kw), reward(f"{task}-0", 1.0), reward(f"{task}-1", 1.0)]
+
+
+def test_groups_of_equal_rewards_come_without_their_calls_and_take_no_place(store):
+    for n in range(3):
+        store.ingest([*equal(f"e{n}"), *group(f"t{n}")], {})
+    got = store.batches.lease(want(max_groups=2, equal="rewards"), {}, 0, NOW + 5)
+    rows = got.table.to_pylist()
+    bare = [r for r in rows if r["untrainable_reason"] == "zero_variance"]
+    assert {r["episode"] for r in bare} == {f"e{n}-{i}" for n in range(3) for i in range(2)}
+    assert all((r["call"], r["prompt_ids"], r["reward"], r["trainable"]) == ("", [], 1.0, False) for r in bare)
+    assert {r["episode"] for r in rows if r["trainable"]} == {f"t{n}-{i}" for n in range(2) for i in range(2)}
+    assert store.batches.ack(got.id, ack(got, adapter="m@1"), NOW + 6)
+    assert store.statistics.counts(NOW)["groups"] == {"trained": 5, "ready": 1}
+    assert len(store.batches.lease(want(equal="rewards"), {}, 0, NOW + 7).table) == 2
+
+
+def test_equal_rewards_count_toward_the_groups_that_a_step_waits_for(store):
+    store.ingest([*equal("e"), *group("t")], {})
+    assert store.batches.lease(want(min_groups=2, max_wait=99, equal="rewards"), {}, 0, NOW + 5) is not None
+
+
+def test_equal_rewards_come_whole_where_calls_have_their_own(opened):
+    store = opened(credit="call")
+    store.ingest(equal("e"), {})
+    assert all(r["call"] for r in store.batches.lease(want(equal="rewards"), {}, 0, NOW + 5).table.to_pylist())
+
+
+def test_equal_rewards_come_whole_where_nobody_asks_otherwise(store):
+    store.ingest(equal("e"), {})
+    assert all(r["call"] for r in store.batches.lease(want(), {}, 0, NOW + 5).table.to_pylist())
+
+
 def test_shares():
     waiting = [("g1", "a"), ("g2", "a"), ("g3", "b"), ("g4", "a")]
     assert share_out(waiting, 2, 0.5) == ["g1", "g3"]

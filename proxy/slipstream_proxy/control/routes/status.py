@@ -16,6 +16,8 @@ from slipstream_proxy.store.schema import VIEW_NAMES
 NDJSON = "application/x-ndjson"
 PAGE = 1000
 FOLLOW_POLL = 1.0
+SHOWN_WITHIN = 0.25
+"""Seconds that an event's reply waits for the store. The spool has it by then; a busy store shows it later."""
 
 
 class Success(c.Model):
@@ -84,7 +86,7 @@ async def post_event(ctx: Ctx) -> web.StreamResponse:
     deps = ctx.deps
     body: c.Event = ctx.body
     event = body.model_copy(update={"id": 0, "at": body.at or deps.now()})
-    await deps.mutate("event", event.model_dump(mode="json"))
+    await deps.mutate("event", event.model_dump(mode="json"), wait=SHOWN_WITHIN)
     deps.metrics.event(event)
     return reply(Stored())
 
