@@ -1,15 +1,16 @@
 """Counters that are kept: each transaction adds to them what it changes.
 
-A transaction counts the episodes that it touches before and after its changes, with the same queries that count the
-whole store, and appends the difference. So what is kept and what would be counted are one definition, and a kill
-leaves both as they were.
+A transaction counts the episodes that it touches before and after its changes, and appends the difference. So a kill
+leaves counters and rows as they agree. The whole store is counted by one query (``COUNTS``), the few episodes of a
+transaction from their rows (``count_rows``): to plan that query takes longer than to read them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import fsum
 from typing import NamedTuple, Protocol
 
 from slipstream_proxy.store.driver import IN, Driver, Tx
@@ -40,6 +41,34 @@ SOURCES = f"""SELECT 'sources', r.source || chr(31) || e.adapter || chr(31) || e
 COUNTS = f"{EPISODES} UNION ALL {SUCCESS} UNION ALL {REWARDS} UNION ALL {SOURCES}"
 UNTRAINABLE = """SELECT coalesce(reason, 'unknown'), count(*) FROM {table}
     WHERE NOT trainable AND trained IS NOT NULL AND {which} GROUP BY 1"""
+
+
+EPISODE_ROWS = f"""SELECT eid, state, split, grouped, calls, trained_calls, model, adapter, arm, reward, started
+    FROM t_episodes WHERE eid {IN}"""
+REWARD_ROWS = f"SELECT eid, call, name, source, value, seq FROM t_rewards WHERE eid {IN}"
+
+
+class CountedEpisode(NamedTuple):
+    eid: str
+    state: str
+    split: str
+    grouped: bool
+    calls: int | None
+    trained_calls: int | None
+    model: str
+    adapter: str | None
+    arm: str
+    reward: float | None
+    started: float
+
+
+class CountedReward(NamedTuple):
+    eid: str
+    call: str | None
+    name: str
+    source: str
+    value: float
+    seq: int
 
 
 class CallTables(Protocol):
@@ -112,15 +141,20 @@ class TallyTable:
         tx.run("DELETE FROM t_tallies")
         self._insert(tx, self.counted(tx))
 
-    def counted(self, tx: Tx, eids: Collection[str] | None = None) -> Tallies:
-        """What the tables hold of these episodes (None: of all), without what is kept."""
-        which, params = ("TRUE", []) if eids is None else (f"eid {IN}", [list(eids)] * COUNTS.count("{which}"))
-        found = {
-            (row[0], row[1]): KeptCount(int(row[2]), *row[3:]) for row in tx.all(COUNTS.format(which=which), params)
-        }
-        for table in self.days.tables(tx) if eids is None else ():
+    def counted(self, tx: Tx) -> Tallies:
+        """What the tables hold, without what is kept."""
+        rows = tx.all(COUNTS.format(which="TRUE"))
+        found = {(name, label): KeptCount(int(n), *rest) for name, label, n, *rest in rows}
+        for table in self.days.tables(tx):
             found |= self._untrainable(tx, table, None)
         return found
+
+    def counted_of(self, tx: Tx, eids: Collection[str]) -> Tallies:
+        """The same of these episodes, without their calls."""
+        if not eids:
+            return {}
+        episodes = map(CountedEpisode._make, tx.all(EPISODE_ROWS, (list(eids),)))
+        return count_rows(list(episodes), map(CountedReward._make, tx.all(REWARD_ROWS, (list(eids),))))
 
     def all(self, tx: Tx) -> Tallied:
         """What is kept."""
@@ -133,9 +167,9 @@ class TallyTable:
     def around(self, tx: Tx, eids: Collection[str], new: Collection[str] = ()) -> Iterator[None]:
         """The block changes no count but these episodes' and their rewards'. ``new``: those not stored yet."""
         known = [eid for eid in eids if eid not in new]
-        before = self.counted(tx, known) if known else {}
+        before = self.counted_of(tx, known)
         yield
-        self._insert(tx, difference(before, self.counted(tx, eids) if eids else {}))
+        self._insert(tx, difference(before, self.counted_of(tx, eids)))
 
     @contextmanager
     def around_calls(self, tx: Tx, tables: Iterable[str], eids: Collection[str]) -> Iterator[None]:
@@ -175,6 +209,42 @@ class TallyTable:
 
     def _insert(self, tx: Tx, tallies: Tallies) -> None:
         tx.insert("t_tallies", [(*key, *tally) for key, tally in tallies.items()])
+
+
+def count_rows(episodes: Sequence[CountedEpisode], rewards: Iterable[CountedReward]) -> Tallies:
+    """What ``COUNTS`` says of these rows. The sums do not depend on the rows' order."""
+    found: dict[tuple[str, str], list[tuple[float, float, float | None]]] = defaultdict(list)
+    """(x, y, when it began) of each that counts."""
+    for ep in episodes:
+        alone = "alone" if ep.state == "done" and not ep.grouped and (ep.trained_calls or 0) > 0 else ""
+        label = SEPARATOR.join((ep.state, ep.split, alone))
+        found["episodes", label].append((ep.calls or 0, ep.trained_calls or 0, None))
+        if ep.reward is not None and ep.adapter is not None and ep.state != "deleted":
+            label = SEPARATOR.join((ep.model, ep.adapter, ep.split, ep.arm))
+            found["success", label].append((ep.reward, square(ep.reward), ep.started))
+    latest: dict[tuple[str, str | None, str, str], CountedReward] = {}
+    for reward in rewards:
+        found["rewards", reward.source].append((0, 0, None))
+        which = reward[:4]
+        if which not in latest or latest[which].seq < reward.seq:
+            latest[which] = reward
+    served = {ep.eid: ep for ep in episodes if ep.state != "deleted" and ep.adapter is not None}
+    for reward in latest.values():
+        if (by := served.get(reward.eid)) is not None:
+            label = SEPARATOR.join((reward.source, str(by.adapter), by.split))
+            found["sources", label].append((reward.value, square(reward.value), None))
+    return {key: summed(parts) for key, parts in found.items()}
+
+
+def square(value: float) -> float:
+    """As ``SQUARE``."""
+    return 0.0 if abs(value) < 1e-100 else value * value
+
+
+def summed(parts: Sequence[tuple[float, float, float | None]]) -> KeptCount:
+    xs, ys, began = zip(*parts, strict=True)
+    times = [at for at in began if at is not None]
+    return KeptCount(len(parts), fsum(xs), fsum(ys), min(times, default=None), max(times, default=None))
 
 
 def difference(before: Tallies, after: Tallies) -> Tallies:

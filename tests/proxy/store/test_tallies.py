@@ -11,8 +11,9 @@ from tests.support.records import NOW, call, done, group, mutation, reward, want
 
 from slipstream.contract import BatchAck, GroupLeaseIn, Score, ScoresIn
 from slipstream_proxy.store import figures
+from slipstream_proxy.store.driver import IN
 from slipstream_proxy.store.statistics import StoreStatistics
-from slipstream_proxy.store.tallies import MOST_ROWS, KeptCount
+from slipstream_proxy.store.tallies import COUNTS, MOST_ROWS, KeptCount
 from slipstream_proxy.store.values import EpisodeFilter
 
 
@@ -200,3 +201,21 @@ def test_the_spread_is_that_of_the_sample():
     tally = KeptCount(3, sum(values), sum(v * v for v in values))
     assert tally.mean == pytest.approx(1.4 / 3) and tally.spread == pytest.approx(0.4041452)
     assert KeptCount(1, 0.3, 0.09).spread == 0.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_are_counted_as_the_query_counts_them(store, seed):
+    life = Life(store, seed)
+    for _ in range(12):
+        store.ingest([life.record() for _ in range(15)], {})
+        life.now += 60
+    with store.db.read() as tx:
+        eids = [eid for (eid,) in tx.all("SELECT eid FROM t_episodes ORDER BY eid")]
+        for some in (eids, eids[::2], eids[:1], []):
+            sql = COUNTS.format(which=f"eid {IN}")
+            rows = tx.all(sql, [some] * COUNTS.count("{which}"))
+            mine = store.tallies.counted_of(tx, some)
+            theirs = {(name, label): KeptCount(int(n), *rest) for name, label, n, *rest in rows}
+            assert mine.keys() == theirs.keys()
+            for key, tally in theirs.items():
+                assert mine[key] == pytest.approx(tally, abs=1e-9), key
