@@ -23,7 +23,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-learning test-deploy chaos fuzz fuzz-bulk lint setup services bench bench-proxy bench-soak bench-judge bench-ruler bench-trainer bench-real bench-store bench-growth bench-gate bench-spoiled bench-operate lighthouse curves curves-ci first-hour first-hour-ci clean
+.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-learning test-deploy chaos fuzz fuzz-bulk lint setup services bench bench-proxy bench-control bench-soak bench-judge bench-ruler bench-trainer bench-real bench-store bench-growth bench-gate bench-spoiled bench-operate lighthouse curves curves-ci first-hour first-hour-ci clean
 
 setup: $(VENV)/.ready
 
@@ -70,6 +70,9 @@ bench: bench-store bench-judge bench-proxy bench-trainer
 bench-proxy: setup
 	-sh scripts/services.sh nginx
 	$(BIN)/python benchmarks/proxy/bench.py $(ARGS)
+
+bench-control: setup
+	$(BIN)/python benchmarks/proxy/control.py $(ARGS)
 
 bench-soak: setup
 	$(BIN)/python benchmarks/proxy/soak.py $(ARGS)

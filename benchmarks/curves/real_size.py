@@ -305,7 +305,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--size", default="0.3b", help="as real_model.py has them")
     parser.add_argument("--worlds", default="retail,mail", help="of inbox, clue, retail, mail")
     parser.add_argument("--phases", default="resident,share")
-    parser.add_argument("--agents", type=int, default=256)
+    parser.add_argument("--agents", type=int, default=128)
     parser.add_argument("--processes", type=int, default=4, help="that the agents run in")
     parser.add_argument("--steps", type=int, default=60, help="at least, where there is time")
     parser.add_argument("--goal", type=float, default=0.97, help="mean reward of the last steps' runs that is enough")
