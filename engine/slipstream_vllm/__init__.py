@@ -7,7 +7,7 @@ does this:
 - ``core_outputs``: the engine core sends those log-probabilities as plain floats.
 - ``token_logprobs``: on a GPU, they are computed by kernels that use all of it.
 - ``adapters``: several API-server processes share the adapters that are loaded at run time.
-- ``prefetch`` and ``slots``: an adapter is read and copied while the engine goes on with its streams.
+- ``prefetch``: an adapter is read while the engine goes on with its streams.
 - ``cpu_lora``: on a CPU, calls to the base model get no adapter's weights.
 
 With a vLLM that it does not know it changes nothing and logs so once.

@@ -1,8 +1,8 @@
 """Adapters are read while the engine goes on.
 
-vLLM reads an adapter's file, joins its matrices, pins their memory and copies them into a slot between two steps of the
-engine. All streams wait for it. Here the API server first asks for ``slipstream_prefetch``: a thread of the engine core
-reads, joins, pins and copies (``slots``). ``add_lora`` comes after that and has nothing left to do but book-keeping.
+vLLM reads an adapter's file, joins its matrices and pins their memory between two steps of the engine. All streams
+wait for it. Here the API server first asks for ``slipstream_prefetch``: a thread of the engine core reads, joins and
+pins. ``add_lora`` comes after that. Only the copy into a slot of the engine is left between two steps.
 
 Workers in processes of their own (tensor parallelism) read as before.
 """
@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
-from slipstream_vllm.slots import ReservedSlots, Slot, claiming
 from slipstream_vllm.versions import resolve
 
 if TYPE_CHECKING:
@@ -46,48 +45,33 @@ class AsyncEngine(Protocol):
 class Prefetch:
     """The adapters that were read and wait for ``add_lora``. One thread reads, so one adapter at a time."""
 
-    def __init__(self, slots: ReservedSlots) -> None:
-        self._slots = slots
+    def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "slipstream-prefetch")
         self._read: dict[tuple[int, str], LoRAModel] = {}
         """By number and path."""
 
     def begin(self, manager: WorkerLoRAManager, request: LoRARequest) -> Future[bool]:
         """→ whether the adapter was read. An adapter that cannot be read is left to vLLM, which says why."""
-        slot = self._slots.reserve(manager._adapter_manager, request.lora_int_id)
-        return self._thread.submit(self._work, manager, request, slot)
+        return self._thread.submit(self._work, manager, request)
 
     def take(self, request: LoRARequest) -> LoRAModel | None:
         """The adapter, if it was read. It is given once."""
         return self._read.pop((request.lora_int_id, request.lora_path), None)
 
-    def _work(self, manager: WorkerLoRAManager, request: LoRARequest, slot: Slot | None) -> bool:
+    def _work(self, manager: WorkerLoRAManager, request: LoRARequest) -> bool:
         began = time.monotonic()
         try:
-            lora = self._read_and_joined(manager, request)
-            read = time.monotonic()
-            if slot is not None:
-                slot.fill(lora, self._slots.activate)
+            lora = manager._load_adapter(request)
+            manager._adapter_manager._create_merged_loras_inplace(lora)
         except Exception as e:  # whatever it is, vLLM meets it again and answers with it
             log.debug("%s is not read ahead: %s", request.lora_name, e)
             return False
-        finally:
-            if slot is not None:
-                slot.ended.set()
-        took = 1000 * (read - began), 1000 * (time.monotonic() - read)
-        log.info("%s was read ahead in %.0f ms and copied into its slot in %.0f ms", request.lora_name, *took)
-        return True
-
-    def _read_and_joined(self, manager: WorkerLoRAManager, request: LoRARequest) -> LoRAModel:
-        lora = manager._load_adapter(request)
-        manager._adapter_manager._create_merged_loras_inplace(lora)
         setattr(lora, MERGED, True)
         self._read[request.lora_int_id, request.lora_path] = lora
         while len(self._read) > KEPT:
-            oldest = next(iter(self._read))
-            self._read.pop(oldest, None)
-            self._slots.release(oldest[0])
-        return lora
+            self._read.pop(next(iter(self._read)), None)
+        log.info("%s was read ahead in %.0f ms", request.lora_name, 1000 * (time.monotonic() - began))
+        return True
 
 
 def manager_of(core: object) -> WorkerLoRAManager | None:
@@ -149,14 +133,12 @@ def asking_first(original: Callable[..., Awaitable[bool]]) -> Callable[..., Awai
 
 def install_core() -> None:
     """Put these in vLLM's place, in the engine core. ``versions.unsupported("prefetch")`` was asked before."""
-    models = resolve("vllm.lora.model_manager:LoRAModelManager")
-    slots = ReservedSlots(models.activate_adapter)
-    prefetch = Prefetch(slots)
+    prefetch = Prefetch()
     setattr(resolve("vllm.v1.engine.core:EngineCore"), METHOD, prefetching(prefetch))
     worker = resolve("vllm.lora.worker_manager:WorkerLoRAManager")
     worker._load_adapter = taking(worker._load_adapter, prefetch)
+    models = resolve("vllm.lora.model_manager:LoRAModelManager")
     models._create_merged_loras_inplace = merging_once(models._create_merged_loras_inplace)
-    models.activate_adapter = claiming(slots)
 
 
 def install_api() -> None:

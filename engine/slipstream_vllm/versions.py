@@ -53,7 +53,6 @@ PREFETCH: dict[str, tuple[str, ...]] = {
     "vllm.lora.worker_manager:WorkerLoRAManager._load_adapter": ("self", "lora_request"),
     "vllm.lora.worker_manager:WorkerLoRAManager.list_adapters": ("self",),
     "vllm.lora.model_manager:LoRAModelManager._create_merged_loras_inplace": ("self", "lora_model"),
-    "vllm.lora.model_manager:LoRAModelManager.activate_adapter": ("self", "lora_id"),
 }
 """The same for adapters that are read ahead, in both processes."""
 

@@ -23,7 +23,6 @@ from vllm.lora.worker_manager import WorkerLoRAManager
 
 from slipstream_vllm import prefetch
 from slipstream_vllm.prefetch import KEPT, METHOD, Prefetch, asking_first, manager_of, merging_once, prefetching, taking
-from slipstream_vllm.slots import ReservedSlots
 
 MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PACKED = {"model.layers.0.self_attn.qkv_proj": [f"model.layers.0.self_attn.{n}_proj" for n in "qkv"]}
@@ -37,7 +36,7 @@ class Models(LoRAModelManager):
         self.supported_lora_modules, self.packed_modules_mapping = MODULES, {}
 
     def __getattr__(self, name: str) -> Any:
-        return [] if name == "lora_index_to_id" else None
+        return None
 
 
 class Manager(WorkerLoRAManager):
@@ -58,10 +57,6 @@ class Manager(WorkerLoRAManager):
         return super()._load_adapter(lora_request)
 
 
-def no_slots(self: object, lora_id: int) -> bool:
-    raise AssertionError("there is no slot to copy into")
-
-
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_adapter(tmp_path_factory.mktemp("prefetch") / "m@1", 1)
@@ -79,7 +74,7 @@ def core(manager: object) -> Any:
 
 
 def test_it_is_the_adapter_that_vllm_reads(adapter: Path) -> None:
-    manager, ahead = Manager(), Prefetch(ReservedSlots(no_slots))
+    manager, ahead = Manager(), Prefetch()
     assert ahead.begin(manager, request(adapter)).result(60)
     found = ahead.take(request(adapter))
     assert found is not None
@@ -99,7 +94,7 @@ def flat(layer: Any) -> list[torch.Tensor]:
 
 
 def test_what_was_read_is_not_read_or_joined_again(adapter: Path) -> None:
-    ahead, calls = Prefetch(ReservedSlots(no_slots)), []
+    ahead, calls = Prefetch(), []
     manager = Manager()
     load = taking(lambda self, lora_request: calls.append("read") or "theirs", ahead)
     merge = merging_once(lambda self, lora_model: calls.append("joined"))
@@ -113,19 +108,19 @@ def test_what_was_read_is_not_read_or_joined_again(adapter: Path) -> None:
 
 
 def test_another_path_under_the_same_number_is_read(adapter: Path, tmp_path: Path) -> None:
-    ahead = Prefetch(ReservedSlots(no_slots))
+    ahead = Prefetch()
     ahead.begin(Manager(), request(adapter)).result(60)
     assert ahead.take(request(tmp_path)) is None
 
 
 def test_an_adapter_that_cannot_be_read_is_left_to_vllm(tmp_path: Path) -> None:
-    ahead = Prefetch(ReservedSlots(no_slots))
+    ahead = Prefetch()
     assert ahead.begin(Manager(), request(tmp_path / "nowhere")).result(60) is False
     assert ahead.take(request(tmp_path / "nowhere")) is None
 
 
 def test_adapters_that_nobody_takes_do_not_pile_up(adapter: Path) -> None:
-    manager, ahead = Manager(), Prefetch(ReservedSlots(no_slots))
+    manager, ahead = Manager(), Prefetch()
     for number in range(1, KEPT + 3):
         assert ahead.begin(manager, request(adapter, number)).result(60)
     kept = [n for n in range(1, KEPT + 3) if ahead.take(request(adapter, n)) is not None]
@@ -134,7 +129,7 @@ def test_adapters_that_nobody_takes_do_not_pile_up(adapter: Path) -> None:
 
 def test_the_engine_core_answers_later_and_reads_only_what_is_new(adapter: Path) -> None:
     manager = Manager()
-    read = prefetching(Prefetch(ReservedSlots(no_slots)))
+    read = prefetching(Prefetch())
     answer = read(core(manager), request(adapter))
     assert isinstance(answer, Future)
     assert answer.result(60) is True
@@ -150,7 +145,7 @@ def test_the_engine_core_answers_later_and_reads_only_what_is_new(adapter: Path)
 )  # fmt: skip
 def test_workers_elsewhere_read_by_themselves(of: Any, adapter: Path) -> None:
     assert manager_of(of) is None
-    assert prefetching(Prefetch(ReservedSlots(no_slots)))(of, request(adapter)) is False
+    assert prefetching(Prefetch())(of, request(adapter)) is False
 
 
 @pytest.mark.parametrize("trouble", [None, RuntimeError("no such method"), ConnectionError("gone")])
@@ -178,14 +173,12 @@ def test_it_is_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.v1.engine.core import EngineCore
 
     for owner, name in (
-        (WorkerLoRAManager, "_load_adapter"), (LoRAModelManager, "_create_merged_loras_inplace"),
-        (LoRAModelManager, "activate_adapter"), (AsyncLLM, "add_lora"),
+        (WorkerLoRAManager, "_load_adapter"), (LoRAModelManager, "_create_merged_loras_inplace"), (AsyncLLM, "add_lora"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, getattr(owner, name))
     monkeypatch.setattr(EngineCore, METHOD, None, raising=False)
     prefetch.install_core()
     prefetch.install_api()
     assert callable(getattr(EngineCore, METHOD))
-    changed = (LoRAModelManager._create_merged_loras_inplace, LoRAModelManager.activate_adapter)
-    for found in (WorkerLoRAManager._load_adapter, *changed, AsyncLLM.add_lora):
+    for found in (WorkerLoRAManager._load_adapter, LoRAModelManager._create_merged_loras_inplace, AsyncLLM.add_lora):
         assert hasattr(found, "__wrapped__")
