@@ -74,7 +74,7 @@ def slipstream(*args: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def vllm(log: Path, *more: str, plugin: bool = True) -> Iterator[str]:
+def vllm(log: Path, *more: str, plugin: bool = True, api_servers: int = 1) -> Iterator[str]:
     """A vLLM of its own with the inbox example's model; ``more`` are flags. Yields its URL without /v1.
 
     ``plugin`` False: without Slipstream's, as of somebody who has not installed it.
@@ -89,6 +89,7 @@ def vllm(log: Path, *more: str, plugin: bool = True) -> Iterator[str]:
         "name": "inbox",
         "max_model_len": 512,
         "tool_parser": "hermes",
+        "api_servers": api_servers,
         "args": ["--max-num-seqs", "64", "--enable-scale-out"],  # what vLLM renders, to compare with
     }
     command = engine_command(load_config(None, env={}, base={"engine": engine}))

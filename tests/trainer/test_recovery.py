@@ -40,6 +40,7 @@ class Bench:
             for n in range(VERSIONS):
                 control.add(f"b{n}", table(conversation(n)))
                 assert worker.once()
+                worker.publisher.finish()
                 self._note(worker.current.state.weights)
             self.adapters = dict(control.adapters)
 
@@ -131,6 +132,7 @@ def test_whatever_is_gone_a_rollback_restores_and_training_goes_on(bench, tmp_pa
                 assert target == "tiny" or whole, case
             control.add("more", table(conversation(9)))
             assert worker.once(), case
+            worker.publisher.finish()
             assert control.done["more"] == "trained", case
             assert control.adapters[f"tiny@{VERSIONS + 1}"]["parent"] == worker.current.state.base, case
         shutil.rmtree(folder)
@@ -157,6 +159,7 @@ def test_the_accepted_version_keeps_its_checkpoint_and_the_others_go(bench, tmp_
         for n in range(7):
             control.add(f"b{n}", table(conversation(n)))
             assert worker.once()
+            worker.publisher.finish()
             for v in range(1, n + 1):  # as a gate does that accepted the first, and has not decided on the newest
                 control.adapters[f"tiny@{v}"]["state"] = "live" if v == 1 else "retired"
             control.adapters[f"tiny@{n + 1}"]["state"] = "candidate" if n else "live"
@@ -184,6 +187,7 @@ def test_a_step_from_a_version_that_is_taken_back_meanwhile_is_not_published(ben
         monkeypatch.setattr(worker, "train", slow)
         control.add("late", table(conversation(9)))
         assert worker.once()
+        worker.publisher.finish()
         assert control.done["late"] == "skipped"
         assert f"tiny@{VERSIONS + 1}" not in control.adapters
         assert bench.are("tiny@2")

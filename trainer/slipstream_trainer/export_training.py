@@ -65,6 +65,7 @@ def _online(config: Config, *, once: bool, url: str | None, key: str | None) -> 
         before = worker.current.state.step
         if not worker.once():
             log.warning("nothing to train on: `slipstream status` says what is missing")
+        worker.publisher.finish()
         return 0 if worker.current.state.step > before else 1
 
 

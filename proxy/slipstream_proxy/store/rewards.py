@@ -32,7 +32,8 @@ class RewardTable:
     def acknowledge(self, key: str, episode: str, idempotency: str | None, now: float) -> RewardAck | None:
         """What a post answers. None (404): the episode is unknown, and its rewards have waited ``orphan_ttl``."""
         eid = eid_of(key, episode)
-        if not idempotency and eid in self.memory.episodes:
+        ep = self.memory.episodes.get(eid)
+        if ep is not None and ep.state != "deleted" and not idempotency:
             return RewardAck(stored=True, known=True)
         with self.db.read() as tx:
             state = tx.all("SELECT state FROM t_episodes WHERE eid = ?", (eid,))
