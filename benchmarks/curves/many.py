@@ -84,8 +84,8 @@ def begin(run: Planned, slot: Slot, into: Path, rest: Sequence[str]) -> subproce
 
 def keep(run: Planned, into: Path) -> bool:
     """Put the run's file where curves.py looks for it (``--summary --into``). False: there is none."""
-    made = into / run.name / "curves" / f"{run.name}.json"
-    if not made.is_file():
+    made = next((into / run.name / "curves").glob("*.json"), None)  # a long run has another name
+    if made is None:
         return False
     (into / "curves").mkdir(exist_ok=True)
     shutil.move(made, into / "curves" / made.name)

@@ -42,6 +42,14 @@ def test_a_run_that_ended_is_kept_and_one_without_a_file_is_not(tmp_path: Path) 
     assert not keep(RUNS[1], tmp_path)
 
 
+def test_a_long_run_is_kept_under_its_own_name(tmp_path: Path) -> None:
+    made = tmp_path / RUNS[0].name / "curves"
+    made.mkdir(parents=True)
+    (made / "retail-long-0.json").write_text("{}")
+    assert keep(RUNS[0], tmp_path)
+    assert (tmp_path / "curves" / "retail-long-0.json").is_file()
+
+
 def sleeping(seconds: float) -> subprocess.Popen[bytes]:
     code = f"import time; time.sleep({seconds})"
     return subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
