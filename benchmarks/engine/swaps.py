@@ -41,6 +41,8 @@ SETTLE = 3.0
 """Seconds until all streams have the first adapter: calls begin with the version of their time, and last about one second."""
 QUIET = 6.0
 """Seconds under one adapter, without a swap: what the streams' gaps are compared with."""
+AFTER = 0.1
+"""Seconds after a swap that its gaps may still end in."""
 ALONE = 4
 """Reference calls at once: as many as the engine holds adapters. One answer outweighs the rest in each of them."""
 CROWDS = (256, 64, 16, 1)
@@ -236,8 +238,8 @@ def swap(engine: str, proxy: str, model: str, streams: int, count: int, folder: 
         "swap_live_p50_ms": round(1000 * statistics.median(seconds), 1),
         "swap_live_p99_ms": round(1000 * quantile(seconds, 0.99), 1),
         "swap_live_ms": [round(1000 * s) for s in seconds],
-        "longest_gap_p50_ms_quiet": round(1000 * gaps.longest(quiet.cut(statistics.median(seconds))), 1),
-        "longest_gap_p50_ms_swap": round(1000 * gaps.longest(swaps), 1),
+        "longest_gap_p50_ms_quiet": round(1000 * gaps.longest(quiet.cut(statistics.median(seconds) + AFTER)), 1),
+        "longest_gap_p50_ms_swap": round(1000 * gaps.longest([Span(s.start, s.end + AFTER) for s in swaps]), 1),
         "token_gap_p50_ms_before": round(1000 * quantile(before, 0.5), 1),
         "token_gap_p50_ms_during": round(1000 * quantile(during, 0.5), 1),
         "token_gap_p99_ms_before": round(1000 * quantile(before, 0.99), 1),

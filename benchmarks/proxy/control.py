@@ -159,7 +159,7 @@ def measure(url: str, count: int, seconds: float) -> dict[str, Any]:
     for client in clients:
         client.start()
     waits = asyncio.run(trainer(url, seconds))
-    for found in [out.get() for _ in clients]:
+    for found in [out.get(timeout=seconds + 60) for _ in clients]:
         for name, times in found.items():
             waits[name] += times
     took, runs = time.monotonic() - began, len(waits["reward"])

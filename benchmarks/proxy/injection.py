@@ -4,7 +4,7 @@
                                          [--swaps N --adapters FOLDER] [--workers 4] [--out FILE]
 
 ENGINE: a vLLM with the plugin. ``--stock``: a vLLM without it, with one API server, which is asked for nothing but text. The ways take
-turns; each figure is the median over the rounds of the ratio to ``bare`` in the same round. ``--swaps``: then that many adapters go live
+turns; each figure is the median over the rounds of the ratio to ``bare`` in the same round. ``--swaps``: after a first one, that many adapters go live
 under as many streams as the first number of ``--streams`` says (``benchmarks/engine/swaps.py``). The last line is one JSON object.
 """
 

@@ -248,14 +248,14 @@ def hurried(monkeypatch) -> None:
     monkeypatch.setattr("slipstream_trainer.worker.FIRST_PAUSE", 0.01)
 
 
-@pytest.mark.parametrize("where", ["save", "train", "prune"])
+@pytest.mark.parametrize("where", ["save", "train", "prune", "set_told"])
 def test_a_failure_costs_a_pause_and_nothing_else(tiny, tmp_path, monkeypatch, hurried, where: str) -> None:
     """A full disk, an error in the step: the weights are the last checkpoint's, the batch comes back."""
     with serve(FakeControl()) as control:
         control.add("b0", table(conversation(0)))
         worker = make_worker(tiny, tmp_path / "failing", control, max_steps=1)
         owner = worker if where == "train" else worker.current.checkpoints
-        whole, fails_at, calls = getattr(owner, where), int(where == "save"), iter(range(100))
+        whole, fails_at, calls = getattr(owner, where), int(where in ("save", "set_told")), iter(range(100))
 
         def fails_once(*args, **kwargs):
             if next(calls) == fails_at:

@@ -39,7 +39,10 @@ class CurrentPolicy:
         """When the proxy was asked last (monotonic)."""
 
     def advance(self, state: CheckpointState, known: AdapterList) -> None:
-        """After a batch: keep, publish, and drop the checkpoints that nobody needs any more."""
+        """After a batch: keep, publish, and drop the checkpoints that nobody needs any more.
+
+        ``known``: the adapters before.
+        """
         self.publisher.publish(self._save(state), state, again=False)
         self.checkpoints.prune(returnable(known, self.config.model_name))
 

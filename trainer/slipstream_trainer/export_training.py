@@ -60,12 +60,15 @@ def _online(config: Config, *, once: bool, url: str | None, key: str | None) -> 
         return main(config, url, key)
     with only_one(config.checkpoints_dir), Client(url, key) as client:
         worker = Worker(config, client, *start_trainer(config, client))
-        worker.current.recover()
-        client.release(worker.name)
-        before = worker.current.state.step
-        if not worker.once():
-            log.warning("nothing to train on: `slipstream status` says what is missing")
-        worker.publisher.finish()
+        try:
+            worker.current.recover()
+            client.release(worker.name)
+            before = worker.current.state.step
+            if not worker.once():
+                log.warning("nothing to train on: `slipstream status` says what is missing")
+            worker.publisher.finish()
+        finally:
+            worker.stop.set()  # what is still to be told waits for no proxy that is away
         return 0 if worker.current.state.step > before else 1
 
 

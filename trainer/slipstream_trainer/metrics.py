@@ -41,7 +41,9 @@ class Metrics:
         self.batches = counter("slipstream_trainer_batches", "Batches by outcome (step, skipped, undone).", ["outcome"])
         self.tokens = counter("slipstream_trainer_tokens", "Tokens trained on.")
         self.untrainable = counter(
-            "slipstream_trainer_untrainable", "Sampled choices that were left out, by reason.", ["reason"]
+            "slipstream_trainer_untrainable",
+            "Sampled choices that were left out, by reason; runs, of groups with equal rewards.",
+            ["reason"],
         )
         self.seconds = histogram(
             "slipstream_trainer_step_seconds", "Time of a batch.", buckets=(0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)

@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 FIRST_PAUSE, LAST_PAUSE = 0.25, 10.0
 """Seconds between requests to a proxy that does not answer."""
+LATE = 1.0
+"""Seconds that a busy store may be behind an event that it was sent."""
 BUSY = (429, 500, 502, 503, 504)
 
 
@@ -96,6 +98,11 @@ class Publisher:
         for part in telling:
             part.result()
 
+    def check(self) -> None:
+        """Raises what ``finish`` would, if that is known already."""
+        if all(part.done() for part in self._telling):
+            self.finish()
+
     def _tell(self, path: Path, state: CheckpointState, *, again: bool) -> None:
         if state.batch:
             self._event(state, again=again)
@@ -119,12 +126,14 @@ class Publisher:
     def _event(self, state: CheckpointState, *, again: bool) -> None:
         tries = 0
 
+        def is_there() -> bool:
+            kind = state.event["kind"]
+            return any(e.kind == kind and e.data.get("batch") == state.batch for e in self.client.events())
+
         def post() -> None:
             nonlocal tries
             tries += 1
-            if (again or tries > 1) and any(
-                e.kind == state.event["kind"] and e.data.get("batch") == state.batch for e in self.client.events()
-            ):
+            if (again or tries > 1) and (is_there() or self.stop.wait(LATE) or is_there()):
                 return
             self.client.post_event(event(state.event["kind"], **state.event["data"]))
 

@@ -107,11 +107,15 @@ class Worker:
         return 1 if self.broken else 0
 
     def _end(self) -> None:
-        """Tell what is left to tell, and give back what is leased."""
+        """Tell what is left to tell, and give back what is leased. What fails is told at the next start."""
         if self.broken:
             self.stop.set()  # whoever starts the next process is not kept waiting by a proxy that does not answer
-        with contextlib.suppress(ApiError, Stop):
+        try:
             self.publisher.finish()
+        except Stop:
+            pass
+        except Exception as e:
+            log.warning("the last batch is not told yet: %s", e)
         with contextlib.suppress(ApiError):
             self.client.release(self.name)
 
@@ -127,6 +131,7 @@ class Worker:
                     self.stop.wait(IDLE_SECONDS)
                 self.failures = 0
                 self.backoff.reset()
+            self.publisher.finish()
         except Exception as e:
             return self._failed(e)
         return False
@@ -146,6 +151,7 @@ class Worker:
     def once(self) -> bool:
         """One batch. False: there was none."""
         t = self.config.trainer
+        self.publisher.check()
         min_groups, max_wait = self.cadence.wanted(t)
         wanted = BatchLeaseIn(
             worker=self.name,
@@ -241,6 +247,7 @@ class Worker:
 
     def _skip(self, leased: LeasedBatch, reason: str, result: Result | None = None) -> None:
         """The batch changes nothing: an event and an ack say why."""
+        self.publisher.finish()
         data: Mapping[str, object] = (result.figures if result else {}) | {
             "batch": leased.id,
             "step": self.current.state.step,

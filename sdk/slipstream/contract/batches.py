@@ -28,7 +28,7 @@ class BatchLeaseIn(Model):
     """How the calls of runs travel (``episodes.Form``)."""
     equal: Literal["whole", "rewards"] = "whole"
     """``rewards``: groups of one task whose runs all have the same reward come without their calls, and besides
-    ``max_groups``. A comparison learns nothing from them.
+    ``max_groups``. A comparison learns nothing from them. They count toward ``min_groups``.
     """
 
 

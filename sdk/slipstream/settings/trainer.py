@@ -42,7 +42,9 @@ class TrainerConfig(Section):
     max_grad_norm: Positive = Field(1.0, description="Gradient clipping.")
     inner_steps: int = Field(1, ge=1, description="Optimiser steps on one batch.")
     min_groups: int = Field(4, ge=1, description="Scored groups that a step needs.")
-    max_groups: int = Field(16, ge=1, description="The most groups that one step uses.")
+    max_groups: int = Field(
+        16, ge=1, description="The most groups that one step uses. Those whose rewards are all equal do not count."
+    )
     max_wait: Annotated[float, Field(ge=0)] = Field(
         30.0, description="Seconds after which fewer groups are enough for a step."
     )

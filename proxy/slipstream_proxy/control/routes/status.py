@@ -16,7 +16,7 @@ from slipstream_proxy.store.schema import VIEW_NAMES
 NDJSON = "application/x-ndjson"
 PAGE = 1000
 FOLLOW_POLL = 1.0
-SHOWN_WITHIN = 0.25
+SHOWN_WITHIN = 1.0
 """Seconds that an event's reply waits for the store. The spool has it by then; a busy store shows it later."""
 
 
