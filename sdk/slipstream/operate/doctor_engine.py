@@ -75,7 +75,8 @@ def check_lora(http: httpx.Client) -> Finding:
     if r.status_code in ROUTE_OFF and PROBE not in text:
         return fail(
             "the engine takes no adapters at run time",
-            "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and --enable-lora",
+            "start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True (with Slipstream's engine plugin"
+            " SLIPSTREAM_ENGINE_ADAPTERS=1 instead)",
         )
     if "enable_lora" in text or "lora is not enabled" in text or "--enable-lora" in text:
         return fail("LoRA is off in the engine", "start it with --enable-lora --max-lora-rank 16 --max-loras 4")
