@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import os
 import statistics
 import sys
 import tempfile
@@ -25,13 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from soak import API, children
+from targets import cpu_seconds
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.support.fake_engine import FakeEngine
-from tests.support.running import run_proxy
+from tests.support.running import Running, run_proxy
 
-API = "/slipstream/v1"
 CALLS, GROUP, THINK = 7, 8, 0.05
 STEP_SECONDS = 0.15
 """What a step takes the trainer."""
@@ -129,36 +129,15 @@ async def trainer(url: str, seconds: float) -> Waits:
     return waits
 
 
-def parent(pid: str) -> str:
-    return (Path("/proc") / pid / "stat").read_text().rpartition(")")[2].split()[1]
-
-
-def is_ours(pid: str) -> bool:
-    """Whether a process was started by this one, by a child of it, and so on."""
-    while pid not in ("0", "1", str(os.getpid())):
-        pid = parent(pid)
-    return pid == str(os.getpid())
-
-
-def control_seconds() -> float:
-    """CPU time of the control plane's process so far."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"slipstream_proxy.control.worker" in (folder / "cmdline").read_bytes() and is_ours(folder.name):
-                return sum(int(p.read_text().split()[0]) for p in folder.glob("task/*/schedstat")) / 1e9
-        except OSError:
-            continue
-    raise SystemExit("the control plane is not there")
-
-
-def measure(url: str, count: int, seconds: float) -> dict[str, Any]:
+def measure(proxy: Running, count: int, seconds: float) -> dict[str, Any]:
+    control = children(proxy.process.pid)["control"]
     out: Queue[Waits] = multiprocessing.Queue()
     shares = [range(count)[n::CLIENTS] for n in range(CLIENTS)]
-    before, began = control_seconds(), time.monotonic()
-    clients = [multiprocessing.Process(target=agents, args=(url, share, seconds, out)) for share in shares]
+    before, began = cpu_seconds(control), time.monotonic()
+    clients = [multiprocessing.Process(target=agents, args=(proxy.url, share, seconds, out)) for share in shares]
     for client in clients:
         client.start()
-    waits = asyncio.run(trainer(url, seconds))
+    waits = asyncio.run(trainer(proxy.url, seconds))
     for found in [out.get(timeout=seconds + 60) for _ in clients]:
         for name, times in found.items():
             waits[name] += times
@@ -167,7 +146,7 @@ def measure(url: str, count: int, seconds: float) -> dict[str, Any]:
     for name, times in waits.items():
         found |= {f"{name}_p50_ms": round(1000 * statistics.median(times), 1)} if times else {}
         found |= {f"{name}_p90_ms": round(1000 * statistics.quantiles(times, n=10)[-1], 1)} if len(times) > 1 else {}
-    return found | {"control_cpu_ms_per_run": round(1000 * (control_seconds() - before) / runs, 2)}
+    return found | {"control_cpu_ms_per_run": round(1000 * (cpu_seconds(control) - before) / runs, 2)}
 
 
 def main() -> None:
@@ -179,7 +158,7 @@ def main() -> None:
     process = multiprocessing.Process(target=engine, args=(ready,), daemon=True)
     process.start()
     with run_proxy(Path(tempfile.mkdtemp()), ready.get()) as running:
-        print(json.dumps(measure(running.url, args.agents, args.seconds)))
+        print(json.dumps(measure(running, args.agents, args.seconds)))
 
 
 if __name__ == "__main__":

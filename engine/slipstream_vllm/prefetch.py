@@ -4,7 +4,7 @@ vLLM reads an adapter's file, joins its matrices and pins their memory between t
 wait for it. Here the API server first asks for ``slipstream_prefetch``: a thread of the engine core reads, joins and
 pins. ``add_lora`` comes after that. Only the copy into a slot of the engine is left between two steps.
 
-Workers in processes of their own (tensor parallelism) read as before.
+Workers in processes of their own (on a CPU, with tensor parallelism) read as before.
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ def share_out(groups: Sequence[tuple[str, str]], most: int, share: float) -> lis
 
 
 def is_equal(members: Sequence[EpisodeRow]) -> bool:
+    """Whether all have the same reward, so that there is nothing to compare."""
     return len({ep.reward for ep in members}) == 1
 
 
@@ -105,10 +106,13 @@ class BatchQueue:
         with self.db.read() as tx:
             calls = self.calls.rows(tx, [ep for g, ep in leased if g.id not in bare], TOKEN_COLUMNS)
         found = [
-            BatchEpisode(g.id, g.kind, g.task, ep, None, {})
-            if g.id in bare
-            else BatchEpisode(
-                g.id, g.kind, g.task, ep, calls[ep.eid], combine_calls(self.rules, latest.get(ep.eid, ()))
+            BatchEpisode(
+                g.id,
+                g.kind,
+                g.task,
+                ep,
+                None if g.id in bare else calls[ep.eid],
+                combine_calls(self.rules, latest.get(ep.eid, ())),
             )
             for g, ep in leased
         ]
