@@ -220,7 +220,7 @@ def loss_of(model: Any, batch: Packed) -> tuple[torch.Tensor, torch.Tensor]:
     """The training loss (0-d) and the mean loss on the assistant's own tokens (0-d), in nats."""
     ids = batch.ids.long()
     # No mask: rows are padded at their ends, where no earlier token looks, and attention without one is faster.
-    logits = model(input_ids=ids).logits[:, :-1].float()
+    logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
     losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
     row, turn = (batch.places > 0).nonzero(as_tuple=True)
     if len(row):

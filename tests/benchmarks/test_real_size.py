@@ -8,6 +8,7 @@ import json
 import sys
 import threading
 from argparse import Namespace
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ import real_size
 import real_watch
 import worlds
 from common.hermes import encode
-from common.pretrain import make_network, pack
+from common.pretrain import loss_of, make_network, pack
 from real_agents import Worker
 from real_watch import Watch, busy_share
 
@@ -59,10 +60,16 @@ def test_a_network_with_a_larger_vocabulary_reads_the_batches_for_some_seconds()
     assert model.get_input_embeddings().weight.shape[0] == 512 > len(tokenizer)
     data = [pack(batch) for batch in real_model.batches(worlds.rows_of(names, 0, 24), 512, 0)]
     before = [p.clone() for p in model.parameters()]
-    figures = real_model.train(model, data, [], lr=1e-3, seconds=0.01, device="cpu")
+    figures = real_model.train(model, made(data), [], lr=1e-3, seconds=0.01, device="cpu")
     assert figures["steps"] >= 1
     assert figures["tokens"] >= data[0].ids.numel()
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def made(data):
+    done = Future()
+    done.set_result(data)
+    return done
 
 
 def test_the_lessons_are_read_first(monkeypatch):
@@ -73,11 +80,43 @@ def test_the_lessons_are_read_first(monkeypatch):
     read: list[int] = []
     monkeypatch.setattr(real_model, "moved", lambda batch, device: read.append(id(batch)) or batch)
     monkeypatch.setattr(real_model.time, "monotonic", iter(range(1000)).__next__)
-    real_model.train(model, data, lessons, lr=1e-3, seconds=20.0, device="cpu")
+    figures = real_model.train(model, made(data), lessons, lr=1e-3, seconds=20.0, device="cpu")
     first = read.index(id(data[0]))
     assert set(read[:first]) == {id(lessons[0])}
     assert set(read[first:]) == {id(data[0])}
     assert 0 < first / len(read) <= 0.25
+    assert figures["of_lessons"] == first
+
+
+def test_the_lessons_are_read_until_the_rows_are_made(monkeypatch):
+    names = ("retail",)
+    tokenizer = worlds.tokenizer_of(names)
+    model = make_network(tokenizer, worlds.words_of(names), layers=1, hidden=64, intermediate=64, heads=1)
+    lessons, data = ([pack(rows)] for rows in (worlds.lessons_of(names, 0, 4), worlds.rows_of(names, 0, 8)))
+    making, read = Future(), []
+
+    def noted(batch, device):
+        read.append(id(batch))
+        if len(read) == 12:
+            making.set_result(data)
+        return batch
+
+    monkeypatch.setattr(real_model, "moved", noted)
+    monkeypatch.setattr(real_model.time, "monotonic", iter(range(1000)).__next__)
+    figures = real_model.train(model, making, lessons, lr=1e-3, seconds=20.0, device="cpu")
+    assert figures["of_lessons"] == 12
+    assert set(read[12:]) == {id(data[0])}
+    assert len(read) - 12 == 17  # the clock stood for nine of the twelve
+
+
+def test_compiled_layers_give_the_same_loss():
+    names = ("retail",)
+    tokenizer = worlds.tokenizer_of(names)
+    model = make_network(tokenizer, worlds.words_of(names), layers=2, hidden=64, intermediate=64, heads=1)
+    batches = [pack(rows) for rows in real_model.batches(worlds.rows_of(names, 0, 24), 2048, 0)]
+    plain = [loss_of(model, batch)[0].item() for batch in batches]
+    real_model.compiled(model)
+    assert [loss_of(model, batch)[0].item() for batch in batches] == pytest.approx(plain, rel=1e-4)
 
 
 def test_a_quarter_of_the_rows_are_lessons_where_a_world_has_any():
