@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import worlds
-from common.making import LESSONS
+from common.making import HELD_OUT_LESSONS, LESSONS
 from common.pretrain import Packed, Row, gather, loss_of, make_network, pack, save
 
 SIZES = {
@@ -133,6 +133,27 @@ def warming(model: Any, tokenizer: Any, folder: Path, device: str) -> Iterator[N
             process.kill()
 
 
+@torch.no_grad()
+def learned(model: Any, names: tuple[str, ...], tokens: int, device: str, count: int = 256) -> dict[str, Any]:
+    """Of each world: mean loss on the assistant's own tokens (nats) of conversations and of lessons that were not read."""
+    tokenizer = worlds.tokenizer_of(names)
+    model.eval()
+
+    def own(rows: Sequence[Row]) -> float:
+        packed = [moved(pack(batch), device) for batch in batches(rows, tokens, 0)]
+        with torch.compiler.set_stance("force_eager"), torch.autocast(torch.device(device).type, torch.bfloat16):
+            losses = [loss_of(model, batch)[1].item() for batch in packed]
+        return sum(losses) / len(losses)
+
+    found: dict[str, Any] = {}
+    for name in names:
+        world = worlds.WORLDS[name]
+        found[name] = {"conversations": own(list(world.rows(tokenizer, HELD_OUT_LESSONS, count)))}
+        if world.lessons:
+            found[name]["lessons"] = own(world.lessons(tokenizer, HELD_OUT_LESSONS, count))
+    return found
+
+
 def make(
     out: Path,
     names: tuple[str, ...],
@@ -173,7 +194,9 @@ def make(
         with warming(model, tokenizer, out.with_name(f"{out.name}-untrained"), device):
             figures = train(model, making, first, lr=LEARNING_RATES[size], seconds=seconds, device=device)
             save(model, tokenizer, out)
-    return {"parameters": parameters, "data_seconds": ready, **figures, "seconds": time.monotonic() - began}
+            print(json.dumps({"held_out": (held_out := learned(model, names, tokens, device))}), flush=True)
+    figures = {"parameters": parameters, "data_seconds": ready, **figures, "held_out": held_out}
+    return figures | {"seconds": time.monotonic() - began}
 
 
 def main() -> None:
@@ -183,8 +206,8 @@ def main() -> None:
     parser.add_argument("--worlds", default="inbox,retail,mail")
     parser.add_argument("--size", choices=SIZES, default="0.3b")
     parser.add_argument("--seconds", type=float, default=90.0, help="of training")
-    parser.add_argument("--rows", type=int, default=80_000)
-    parser.add_argument("--tokens", type=int, default=16384, help="of a batch")
+    parser.add_argument("--rows", type=int, default=160_000)
+    parser.add_argument("--tokens", type=int, default=8192, help="of a batch")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, help="that make the rows; default: as many as cores")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

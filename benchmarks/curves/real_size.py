@@ -311,7 +311,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--goal", type=float, default=0.97, help="mean reward of the last steps' runs that is enough")
     parser.add_argument("--held-out", type=int, default=200, help="items of each world")
     parser.add_argument("--pretrain", type=float, default=240.0, help="seconds of pre-training")
-    parser.add_argument("--rows", type=int, default=80_000, help="conversations to read")
+    parser.add_argument("--rows", type=int, default=160_000, help="conversations to read")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds after which all has ended")
     parser.add_argument("--merge", type=Path, nargs="+", default=[], help="run nothing, put these results into --out")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
