@@ -12,6 +12,7 @@ from tests.support.tiny import conversation, make_config, make_model, make_train
 
 from slipstream.settings import TrainerConfig
 from slipstream_trainer.learning_rate import (
+    DOUBLE,
     DOWN,
     ENOUGH,
     HIGHEST,
@@ -79,7 +80,8 @@ def test_it_never_leaves_its_bounds(steps: list[tuple[float, bool]]) -> None:
         before = pace.scale
         pace.note(AUTO, pace.reach(AUTO, 512, FULL, 0), kl, undone=undone)
         assert LOWEST <= pace.scale <= HIGHEST
-        assert DOWN / 2 - 1e-9 <= pace.scale / before <= UP + 1e-9
+        assert DOWN / 2 - 1e-9 <= pace.scale / before <= DOUBLE + 1e-9
+        assert pace.scale / before <= UP + 1e-9 or 16 * kl < AUTO.target_kl
         assert not undone or pace.scale < before or before == LOWEST
 
 
@@ -102,6 +104,13 @@ def test_steps_come_to_their_target_however_wrong_the_start_is(wrong: float) -> 
     assert 0.5 * bound < middle < 2.0
     assert low > 0.2 * bound
     assert high < 4.0
+
+
+@pytest.mark.parametrize(("kl", "factor"), [(0.003 / 30, 2.0), (0.003 / 15, UP), (0.003, 1.0), (0.003 * 3, 3**-0.25)])
+def test_a_rate_that_is_far_too_low_doubles(kl: float, factor: float) -> None:
+    pace = StepPace()
+    pace.note(AUTO, pace.reach(AUTO, 1536, FULL, 0), kl, undone=False)
+    assert pace.scale == pytest.approx(factor)
 
 
 def test_a_rate_set_by_hand_halves_after_two_undone_in_a_row() -> None:

@@ -8,7 +8,7 @@ Imitation begins at the whole of it.
 
 After each step the KL from the policy before to the policy after (nats a token, on the batch) is compared with a
 target, and the rate follows: KL grows with the square of the rate, so half of that correction, at most × 1.25 up
-and × 0.5 down a step, keeps up with noise. The target is ``trainer.target_kl``, but at most one nat for a whole
+and × 0.5 down a step, keeps up with noise. After a step with less than a sixteenth of its target the rate doubles. The target is ``trainer.target_kl``, but at most one nat for a whole
 episode, and less where the batch holds little evidence.
 """
 
@@ -36,6 +36,9 @@ rate falls with the square root of their share, as Adam's rate scales with the b
 """
 UP, DOWN = 1.25, 0.5
 """Largest changes of the rate in a step; a step that is undone divides it by up to four."""
+FAR, DOUBLE = 16.0, 2.0
+"""A step that moved the policy by less than its target over FAR was no noise: the model's shape alone gave a rate that is
+too low by FAR's root, and at UP a step it would take six steps to mend."""
 HIGHEST, LOWEST = 4.0, 1 / 64
 """Bounds of the rate, in units of where it began."""
 HALVE_AFTER = 2
@@ -125,7 +128,8 @@ class StepPace:
 
     def _steer(self, reach: Reach, kl: float, *, undone: bool) -> None:
         off = reach.target_kl / max(kl, 1e-12) if math.isfinite(kl) else 0.0
-        factor = min(DOWN, max(DOWN / 2, off**0.5)) if undone else min(UP, max(DOWN, off**0.25))
+        most = DOUBLE if off > FAR else UP
+        factor = min(DOWN, max(DOWN / 2, off**0.5)) if undone else min(most, max(DOWN, off**0.25))
         self.scale = min(HIGHEST, max(LOWEST, self.scale * factor))
 
     def cause(self, t: TrainerConfig, hidden: int, reach: Reach, kl: float) -> str | None:
