@@ -9,7 +9,7 @@ import asyncio
 import json
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from slipstream.backoff import rest
@@ -19,7 +19,7 @@ from slipstream_proxy.store.values import RecordedCall
 
 FeedName = Literal["call", "episode", "reward", "group", "adapter", "step", "status"]
 KEPT = 4096
-"""Events in the ring, about 150 bytes each."""
+"""Events in the ring, about half a kilobyte each."""
 HEARTBEAT = 10.0
 STEP_KINDS = frozenset({"step", "skipped", "undone"})
 ADAPTER_KINDS = frozenset({"adapter", "promote", "rollback", "refused", "live", "accept"})
@@ -31,7 +31,12 @@ class FeedEvent(NamedTuple):
     number: int
     name: str
     key: str | None
-    data: bytes
+    ids: Mapping[str, str | int | None]
+
+    @property
+    def data(self) -> bytes:
+        """As JSON: made for those who read it, since most events come while nobody looks."""
+        return json.dumps({k: v for k, v in self.ids.items() if v is not None}, default=str).encode()
 
 
 class Feed:
@@ -105,8 +110,7 @@ class Feed:
 
     def _append(self, name: str, key: str | None, ids: dict[str, str | int | None]) -> None:
         self.last += 1
-        data = json.dumps({k: v for k, v in ids.items() if v is not None}, default=str).encode()
-        self._ring.append(FeedEvent(self.last, name, key, data))
+        self._ring.append(FeedEvent(self.last, name, key, ids))
 
     def _wake(self) -> None:
         told, self._told = self._told, asyncio.Event()

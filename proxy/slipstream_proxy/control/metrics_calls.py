@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counted
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ REWARDED = 20
 """Adapters, the newest, of which rewards are told by source."""
 OTHER = "other"
 DIRECTIONS = ("in", "out")
+KINDS = ("input", "output")
+"""Of the directions, under OpenTelemetry's names."""
 
 
 def tokens_of(row: RecordedCall) -> tuple[int, int]:
@@ -46,20 +49,29 @@ class CallMetrics:
             buckets=[4**n for n in range(11)],
         )
         self._adapters: dict[str, None] = {}
+        self._usage: dict[tuple[str, str], Histogram] = {}
+        """(kind, operation) → its series."""
 
     def ingested(self, items: Iterable[Item]) -> None:
+        """Count the calls among them: of each adapter once, since many calls come together."""
+        sums: Counted[tuple[str, str]] = Counted()
         for item in items:
             if isinstance(item, RecordedCall):
-                self._call(item)
+                self._call(item, sums)
+        for (adapter, direction), count in sums.items():
+            self._know(adapter)
+            self.tokens.labels(adapter, direction).inc(count)
 
-    def _call(self, row: RecordedCall) -> None:
+    def _call(self, row: RecordedCall, sums: Counted[tuple[str, str]]) -> None:
         head = row.head
         adapter = (head.adapter or "base") if head.trained else "external" if head.external else "base"
-        self._know(adapter)
-        for direction, kind, count in zip(DIRECTIONS, ("input", "output"), tokens_of(row), strict=True):
+        for direction, kind, count in zip(DIRECTIONS, KINDS, tokens_of(row), strict=True):
             if count:
-                self.tokens.labels(adapter, direction).inc(count)
-                self.usage.labels(kind, operation(head.dialect)).observe(count)
+                sums[adapter, direction] += count
+                named = kind, operation(head.dialect)
+                if named not in self._usage:
+                    self._usage[named] = self.usage.labels(*named)
+                self._usage[named].observe(count)
 
     def _know(self, adapter: str) -> None:
         """With too many adapters the oldest one's tokens are added up under ``other``."""
