@@ -131,6 +131,7 @@ static void change_adapters(const char *path, const char *body) {
     char name[NAME], root[NAME];
     member(body, "\"lora_name\"", name);
     member(body, "\"lora_path\"", root);
+    if (!*name) return;
     int i = 0;
     while (i < adapter_count && strcmp(adapters[i], name)) i++;
     if (!strncmp(path, "/v1/load", 8) && i < MAX_ADAPTERS) {

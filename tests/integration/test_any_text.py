@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support import wait_for
-from tests.support.fake_engine import FakeEngine
+from tests.support.fake_engine import FakeEngine, beside
 from tests.support.running import Running, run_proxy
 
 from slipstream.cli import main
@@ -31,18 +29,10 @@ SEEN = ("ann@example.com", "a b", "Sort ☃", "ep p", "run~x", "a/b", "50%2F", "
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    loop = asyncio.new_event_loop()
     engine = FakeEngine()
     engine.models |= {"inbox"}
-    loop.run_until_complete(engine.start())
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    with run_proxy(tmp_path_factory.mktemp("any"), engine.url) as running:
+    with beside(engine), run_proxy(tmp_path_factory.mktemp("any"), engine.url) as running:
         yield running
-    asyncio.run_coroutine_threadsafe(engine.stop(), loop).result(30)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(30)
-    loop.close()
 
 
 def said(argv: list[str], proxy: Running) -> Any:

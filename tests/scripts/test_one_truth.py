@@ -17,10 +17,12 @@ from tests.support import ROOT
 import slipstream
 from slipstream.config import Config, load_config
 from slipstream.contract import check_lora_rank
+from slipstream.operate import adapter_routes
 from slipstream.settings import TrainerConfig
 from slipstream_judge.worker import lease_seconds
 from slipstream_proxy.control import engines
 from slipstream_proxy.control.adapters.validation import BadAdapter, check_folder
+from slipstream_proxy.control.engine_replica import EngineReplica
 from slipstream_proxy.control.live import LiveState, ModelLive
 from slipstream_proxy.control.metrics import ALIASES, STEP_NUMBERS
 from slipstream_proxy.control.routes.internal import PinOut
@@ -28,7 +30,7 @@ from slipstream_proxy.data.engines.live import LiveView
 from slipstream_trainer import metrics
 from slipstream_trainer.losses import CISPO_HIGH
 from slipstream_trainer.policy import check_adapter
-from slipstream_vllm import packing
+from slipstream_vllm import packing, versions
 
 SOURCES = [p for area in ("sdk", "proxy", "judge", "trainer", "engine") for p in (ROOT / area).rglob("*.py")]
 
@@ -131,7 +133,7 @@ def noting(value: Any) -> Any:
 def test_what_is_read_of_the_live_state_is_sent(tmp_path: Path) -> None:
     state = LiveState(tmp_path / "live.json")
     state.hold = {"worker": "trainer", "until": 1.0}
-    replica = engines.EngineReplica("http://127.0.0.1:1", ok=True, healthy=True, loaded={"m@1"})
+    replica = EngineReplica("http://127.0.0.1:1", ok=True, healthy=True, loaded={"m@1"})
     state.set({"m": ModelLive("m", "m@1", [("m", "control", 0.1)])}, [replica.public()])
     LiveView(load_config(None, env={}, base={"data_dir": str(tmp_path / "other")})).update(noting(state.value))
     assert not Noting.missing
@@ -149,6 +151,11 @@ def test_every_figure_that_is_shown_is_sent() -> None:
 
 def test_engine_and_proxy_speak_of_one_packed_form() -> None:
     assert packing.VERSION == engines.PACKED_VERSION
+
+
+def test_engine_and_proxy_speak_of_the_same_vllm() -> None:
+    assert (versions.OLDEST, versions.NEWEST) == adapter_routes.PLUGIN_KNOWS
+    assert (adapter_routes.LOAD, adapter_routes.UNLOAD) == ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 
 
 def test_the_version_is_the_packages_own() -> None:

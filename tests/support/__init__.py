@@ -74,10 +74,13 @@ def slipstream(*args: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def vllm(log: Path, *more: str, plugin: bool = True, api_servers: int = 1) -> Iterator[str]:
+def vllm(
+    log: Path, *more: str, plugin: bool = True, api_servers: int = 1, port: int = 0, routes: bool = True
+) -> Iterator[str]:
     """A vLLM of its own with the inbox example's model; ``more`` are flags. Yields its URL without /v1.
 
-    ``plugin`` False: without Slipstream's, as of somebody who has not installed it.
+    ``plugin`` False: without Slipstream's, as of somebody who has not installed it. ``routes`` False: without the
+    variable that gives vLLM its routes for adapters.
     """
     import httpx
 
@@ -90,10 +93,12 @@ def vllm(log: Path, *more: str, plugin: bool = True, api_servers: int = 1) -> It
         "max_model_len": 512,
         "tool_parser": "hermes",
         "api_servers": api_servers,
+        "port": port,
         "args": ["--max-num-seqs", "64", "--enable-scale-out"],  # what vLLM renders, to compare with
     }
     command = engine_command(load_config(None, env={}, base={"engine": engine}))
     env = command.env if plugin else {**command.env, "VLLM_PLUGINS": ""}
+    env = env if routes else {**env, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0"}
     with process([*command.argv, *more], log, env) as p:
 
         def up() -> bool:

@@ -6,8 +6,11 @@ Its text is a function of the request, so that a bare and an injected request ge
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,6 +62,7 @@ class FakeEngine:
         app.router.add_post("/v1/unload_lora_adapter", self.admin)
         app.router.add_post("/detokenize", self.detokenize)
         app.router.add_get("/health", self.health)
+        self.add_more(app)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1, logger=log)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port or self._port)
@@ -66,6 +70,9 @@ class FakeEngine:
         self._port = self._runner.addresses[0][1]
         self.url = f"http://127.0.0.1:{self._port}"
         return self
+
+    def add_more(self, app: web.Application) -> None:
+        """Routes that another kind of engine has."""
 
     async def stop(self) -> None:
         if self._runner is not None:
@@ -88,7 +95,8 @@ class FakeEngine:
         return web.Response(status=200 if self.up else 503)
 
     async def admin(self, request: web.Request) -> web.Response:
-        raise AssertionError("an admin route was reached")
+        assert not await request.json(), "an admin route was reached"
+        return self.error(400, "lora_name is missing")  # the proxy asks whether there is the route
 
     def told_of(self, model: str) -> dict[str, Any]:
         """What else ``/v1/models`` says of it."""
@@ -311,6 +319,12 @@ class LoraEngine(FakeEngine):
         """Unloading answers 500."""
         self.refuse: dict[str, int] = {}
         """Adapter → status that loading it is answered with."""
+        self.takes_none: str | None = None
+        """``no routes``: started without VLLM_ALLOW_RUNTIME_LORA_UPDATING. ``no LoRA``: without --enable-lora. It answers
+        as vLLM 0.32 does."""
+        self.plugin = False
+        """It has Slipstream's."""
+        self.version = "0.32.0"
         self.calls: list[tuple[str, str]] = []
         """``load``, ``unload`` or ``warm``, and the model."""
 
@@ -320,18 +334,36 @@ class LoraEngine(FakeEngine):
     def told_of(self, model: str) -> dict[str, Any]:
         return {"root": self.adapters[model], "parent": "tiny"} if model in self.adapters else {"root": "/models/tiny"}
 
-    def restart(self) -> None:
+    def restart(self, takes_none: str | None = None) -> None:
         """It forgets its adapters, as a vLLM that was started again."""
         self.adapters.clear()
+        self.takes_none = takes_none
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         self.calls.append(("warm", (await request.json()).get("model")))
         return await super().completions(request)
 
+    def add_more(self, app: web.Application) -> None:
+        app.router.add_get("/slipstream", self.hello)
+        app.router.add_get("/version", self.told_version)
+
+    async def hello(self, request: web.Request) -> web.Response:
+        return (
+            web.json_response({"packed": 1}) if self.plugin else web.json_response({"detail": "Not Found"}, status=404)
+        )
+
+    async def told_version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": self.version})
+
     async def admin(self, request: web.Request) -> web.Response:
+        if self.takes_none == "no routes":
+            return web.json_response({"detail": "Not Found"}, status=404)
         body = await request.json()
         name, load = body["lora_name"], request.path.endswith("/load_lora_adapter")
         self.calls.append(("load" if load else "unload", name))
+        if load and self.takes_none == "no LoRA":
+            why = "Worker failed with error 'LoRA is not enabled. Use --enable-lora to enable LoRA.'"
+            return self.error(500, f"Call to add_lora method failed: {why}")
         if load and name in self.refuse:
             return self.error(self.refuse[name], "no")
         if not load and self.keep_all:
@@ -339,12 +371,28 @@ class LoraEngine(FakeEngine):
         if load == (name in self.adapters):
             return self.error(400 if load else 404, f"{name} is {'already' if load else 'not'} loaded")
         if load and not (Path(body["lora_path"]) / "adapter_config.json").exists():
-            return self.error(404, f"No adapter found for {body['lora_path']}")
+            return self.error(404, f"Loading lora {name} failed: No adapter found for {body['lora_path']}")
         if load:
             self.adapters[name] = body["lora_path"]
         else:
             del self.adapters[name]
         return web.Response(text="Success")
+
+
+@contextlib.contextmanager
+def beside(engine: FakeEngine) -> Iterator[FakeEngine]:
+    """The engine in a thread of its own, for tests that wait."""
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(engine.start())
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield engine
+    finally:
+        asyncio.run_coroutine_threadsafe(engine.stop(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(30)
+        loop.close()
 
 
 def lp(word: str, body: dict[str, Any]) -> dict[str, Any]:

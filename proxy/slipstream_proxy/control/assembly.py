@@ -36,10 +36,10 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
     metrics = ControlMetrics()
     live = LiveState(config.root / "live.json")
     registry = AdapterRegistry(config)
-    trials = GateTrials(registry)
     journal = AdapterJournal(registry, stores, mutations)
     engine = config.engine
     engines = EnginePool(engine.urls, engine.api_key, registry.wanted, registry.paths_of, engine.health_interval)
+    trials = GateTrials(registry, engines.none_takes)
     publisher = LivePublisher(registry, trials, engines, live)
     lease = EngineLease(engines, live, publisher.publish, shared=engine.share)
     fleet = Fleet(registry, engines, publisher, stores)

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from slipstream.contract import EngineReleased, Hold, HoldIn
-from slipstream_proxy.control.engines import EngineAway, EngineFailed, EnginePool, EngineReplica
+from slipstream_proxy.control.engine_replica import EngineAway, EngineFailed, EngineReplica
+from slipstream_proxy.control.engines import EnginePool
 from slipstream_proxy.control.live import LiveState
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.threads import end

@@ -6,13 +6,21 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
-from pathlib import PurePath
+from collections.abc import AsyncIterator, Callable, Container
 from typing import Any
 
 import aiohttp
 
+from slipstream.operate.adapter_routes import LOAD, UNLOAD, NoAdapters, cause_of
+from slipstream_proxy.control.adapter_outage import outage_of, probe
+from slipstream_proxy.control.engine_replica import (
+    EngineAway,
+    EngineFailed,
+    EngineRefused,
+    EngineReplica,
+    EngineTakesNone,
+    same,
+)
 from slipstream_proxy.json_types import JsonObject
 
 log = logging.getLogger(__name__)
@@ -22,46 +30,6 @@ MOST_READ = 16 * 2**20
 PLUGIN_PATH = "/slipstream"
 PACKED_VERSION = 1
 """``slipstream_vllm.packing.VERSION`` that the dialects read."""
-
-
-class EngineRefused(Exception):
-    """The engine answered and said no (4xx)."""
-
-
-class EngineFailed(Exception):
-    """The engine answered 5xx: worth another try while it is healthy."""
-
-
-class EngineAway(Exception):
-    """It did not answer."""
-
-
-@dataclass(slots=True)
-class EngineReplica:
-    """One vLLM server. ``ok``: it answers and has every adapter that may be sent to it."""
-
-    url: str
-    ok: bool = False
-    healthy: bool = False
-    loaded: set[str] = field(default_factory=set)
-    packed: bool = False
-    """It has Slipstream's plugin, which packs ids and log-probabilities."""
-    parses: bool = True
-    """It has a reasoning or a tool parser, as far as is known. Without one it hides neither reasoning nor ids."""
-    error: str | None = None
-    replaced: set[str] = field(default_factory=set)
-    """Names that another proxy's adapter had here, until ours took its place."""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """One load at a time: the health loop and a swap may want the same adapter."""
-
-    def public(self) -> JsonObject:
-        known = {"packed": self.packed, "parses": self.parses}
-        return {"url": self.url, "ok": self.ok, "loaded": sorted(self.loaded), **known}
-
-
-def same(root: str | None, *paths: str) -> bool:
-    """Whether a loaded adapter (``root`` of ``/v1/models``) came from one of ``paths``. None is believed."""
-    return root is None or any(PurePath(root) == PurePath(path) for path in paths)
 
 
 class EnginePool:
@@ -101,10 +69,23 @@ class EnginePool:
     def healthy(self) -> list[EngineReplica]:
         return [e for e in self.engines if e.healthy]
 
+    def takers(self) -> list[EngineReplica]:
+        """Engines that are up and take adapters, as far as is known."""
+        return [e for e in self.engines if e.healthy and e.outage is None]
+
+    def none_takes(self) -> bool:
+        """Whether all engines that are up take no adapters: then calls go to the base model."""
+        return bool(self.healthy()) and not self.takers()
+
     def loaded(self) -> set[str]:
-        """Adapters in every engine that is up."""
-        up = self.healthy()
+        """Adapters in every engine that is up, and takes adapters if any does."""
+        up = self.takers() or self.healthy()
         return set.intersection(*(e.loaded for e in up)) if up else set()
+
+    def public(self) -> list[JsonObject]:
+        """For the data planes. What an engine that is down had loaded keeps no call waiting if the others take none."""
+        forget = self.none_takes()
+        return [{**e.public(), "loaded": []} if forget and not e.healthy else e.public() for e in self.engines]
 
     async def ask(
         self, method: str, url: str, body: JsonObject | None = None, timeout: float = 10.0
@@ -152,7 +133,7 @@ class EnginePool:
         return not (choices and choices[0].get("token_ids"))
 
     async def load(self, engine: EngineReplica, name: str, path: str) -> None:
-        """Load and warm up. Raises ``Refused``, ``Failed`` or ``Away``."""
+        """Load and warm up. Raises ``Refused``, ``Failed``, ``Away`` or ``TakesNone``."""
         async with self._turn(engine):
             if name not in engine.loaded:
                 await self._put(engine, name, path)
@@ -160,9 +141,11 @@ class EnginePool:
             engine.loaded.add(name)
 
     async def load_all(self, name: str, path: str) -> list[BaseException]:
-        """Load into every engine that is up. → What went wrong, an error for each engine that does not have it now."""
-        found = await asyncio.gather(*(self.load(e, name, path) for e in self.healthy()), return_exceptions=True)
-        return [e for e in found if isinstance(e, BaseException)]
+        """Load into every engine that is up and takes adapters. → What went wrong, an error for each of them that does
+        not have it now. One that turns out to take none counts no more.
+        """
+        found = await asyncio.gather(*(self.load(e, name, path) for e in self.takers()), return_exceptions=True)
+        return [e for e in found if isinstance(e, BaseException) and not isinstance(e, EngineTakesNone)]
 
     @contextlib.asynccontextmanager
     async def _turn(self, engine: EngineReplica) -> AsyncIterator[None]:
@@ -187,7 +170,7 @@ class EnginePool:
             return
         there = await self.models(engine)
         if name not in there:
-            raise self._error(status, f"load_lora_adapter answered {status}: {text[:500]}")
+            raise await self._error_of_load(engine, status, text, name, path)
         if same(there[name], path, *self.known(name)):
             return  # a name is one adapter for ever: loaded before is loaded
         # of a proxy whose store is not ours: its weights are not what our trainer made
@@ -201,16 +184,36 @@ class EnginePool:
         engine.replaced.add(name)
         status, text = await self._load(engine, name, path)
         if status != 200:
-            raise self._error(status, f"load_lora_adapter answered {status}: {text[:500]}")
+            raise await self._error_of_load(engine, status, text, name, path)
 
     async def _load(self, engine: EngineReplica, name: str, path: str) -> tuple[int, str]:
         body = {"lora_name": name, "lora_path": path}
-        status, _, text = await self.ask("POST", f"{engine.url}/v1/load_lora_adapter", body, LOAD_TIMEOUT)
+        status, _, text = await self.ask("POST", engine.url + LOAD, body, LOAD_TIMEOUT)
         return status, text
 
     async def _unload(self, engine: EngineReplica, name: str) -> tuple[int, str]:
-        status, _, text = await self.ask("POST", f"{engine.url}/v1/unload_lora_adapter", {"lora_name": name}, 30.0)
+        status, _, text = await self.ask("POST", engine.url + UNLOAD, {"lora_name": name}, 30.0)
         return status, text
+
+    async def _error_of_load(self, engine: EngineReplica, status: int, text: str, *asked: str) -> Exception:
+        """Of the engine, if it takes no adapters; else of this adapter."""
+        if (cause := cause_of(status, text, asked)) is not None:
+            await self._note(engine, cause)
+            return EngineTakesNone(f"load_lora_adapter answered {status}: {text[:500]}")
+        return self._error(status, f"load_lora_adapter answered {status}: {text[:500]}")
+
+    async def _note(self, engine: EngineReplica, cause: NoAdapters | None, *, fresh: bool = False) -> None:
+        """Keep whether the engine takes adapters. ``fresh``: it may be another vLLM than before."""
+        before = engine.outage
+        if cause is None:
+            engine.outage = None
+            if before is not None:
+                log.info("engine %s takes adapters again", engine.url)
+        elif fresh or before is None or before.cause is not cause:
+            plugin = await self._has_plugin(engine)
+            now = engine.outage = await outage_of(self.ask, engine.url, cause, before, plugin=plugin)
+            if before is None or before.cause is not cause:
+                log.error("engine %s takes no adapters: %s; %s", engine.url, now.what, now.fix)
 
     @staticmethod
     def _error(status: int, message: str) -> Exception:
@@ -233,42 +236,62 @@ class EnginePool:
         """Health and what is loaded. After a restart its adapters are loaded again before it is ``ok``."""
         if not self.awake.is_set():
             return
+        serving = engine.ok and engine.outage is not None
         try:
-            status, _, text = await self.ask("GET", f"{engine.url}/health", timeout=max(5.0, self.interval))
-            if status != 200:
-                raise EngineFailed(f"/health answered {status}: {text[:200]}")
-            there = await self.models(engine)
-            if not engine.healthy:
-                engine.packed = await self._has_plugin(engine)
-                engine.parses = engine.packed or await self._parses(engine)
+            there = await self._look(engine)
         except (EngineAway, EngineFailed) as e:
             if engine.healthy or engine.error is None:
                 log.warning("engine %s is down: %s", engine.url, e)
             engine.ok = engine.healthy = False
             engine.error = str(e)
             return
-        if lost := (engine.loaded - there.keys()) & self.wanted().keys():
+        if lost := self._lost(engine, there):
             self.restarts += 1
-            again = ", ".join(sorted(lost))
-            log.warning("engine %s has lost its adapters (restarted?): loading %s again", engine.url, again)
+            log.warning("engine %s has lost its adapters (restarted?): %s", engine.url, ", ".join(sorted(lost)))
         if not engine.healthy:
             log.info("engine %s is up", engine.url)
         engine.healthy, engine.error = True, None
         if not engine.lock.locked():
             engine.loaded = {n for n, root in there.items() if (paths := self.known(n)) and same(root, *paths)}
         missing = {n: p for n, p in self.wanted().items() if n not in engine.loaded}
-        if missing:
-            engine.ok = False
+        if not missing or engine.outage is not None:
+            engine.ok = True
+            return
+        engine.ok = serving  # calls that the base model answers need not wait
+        engine.ok = await self._load_again(engine, missing)
+
+    async def _look(self, engine: EngineReplica) -> dict[str, str | None]:
+        """→ Its models. Raises ``Failed`` or ``Away``. What it can do is asked where it may have been started again."""
+        status, _, text = await self.ask("GET", f"{engine.url}/health", timeout=max(5.0, self.interval))
+        if status != 200:
+            raise EngineFailed(f"/health answered {status}: {text[:200]}")
+        there = await self.models(engine)
+        if not engine.healthy:
+            engine.packed = await self._has_plugin(engine)
+            engine.parses = engine.packed or await self._parses(engine)
+        fresh = not engine.healthy or bool(self._lost(engine, there))
+        if fresh or engine.outage is not None:
+            await self._note(engine, await probe(self.ask, engine.url, engine.outage), fresh=fresh)
+        return there
+
+    def _lost(self, engine: EngineReplica, there: Container[str]) -> set[str]:
+        """Wanted adapters that it had and does not have any more."""
+        return {name for name in engine.loaded & self.wanted().keys() if name not in there}
+
+    async def _load_again(self, engine: EngineReplica, missing: dict[str, str]) -> bool:
+        """→ Whether calls may go there: it has them all now, or takes no adapters and serves what it has."""
         for name, path in missing.items():
             try:
                 await self.load(engine, name, path)
+            except EngineTakesNone:
+                return True
             except (EngineRefused, EngineFailed, EngineAway) as e:
                 engine.error = f"{name}: {e}"
                 if isinstance(e, EngineRefused):
                     self.refused[name] = str(e)
                 log.error("engine %s: %s cannot be loaded again: %s", engine.url, name, e)
-                return
-        engine.ok = True
+                return False
+        return True
 
     async def check_all(self) -> None:
         await asyncio.gather(*(self.check(e) for e in self.engines))

@@ -12,9 +12,11 @@ from typing import Literal
 
 from slipstream.config import Config
 from slipstream.contract import Adapter, Funnel, FunnelLine, GateReport
+from slipstream_proxy.control.adapter_outage import AdapterOutage
+from slipstream_proxy.control.funnel_engines import engine_lines
 from slipstream_proxy.control.funnel_fixes import LOST, fix_untrainable
 from slipstream_proxy.control.funnel_rewards import flat_lines, reward_lines, unweighted_lines
-from slipstream_proxy.store.counts import plural
+from slipstream_proxy.store.counts import plural, span
 from slipstream_proxy.store.funnel import RATE_SECONDS, FunnelCounts
 
 ENGINE_GAP = 0.05
@@ -31,6 +33,8 @@ class Surroundings:
     now: float
     engines: list[tuple[str, bool, str | None]] = field(default_factory=list)
     """(URL, whether it answers, its error)."""
+    outages: list[tuple[str, AdapterOutage]] = field(default_factory=list)
+    """(URL, why it takes no adapters) of the engines that are up and take none."""
     candidates: list[Adapter] = field(default_factory=list)
     """Adapters that the gate has not decided on."""
     trainer_silence: float = 0.0
@@ -59,41 +63,13 @@ class Surroundings:
 
 def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:
     """``counts`` None: the store does not answer."""
-    lines = [*_engine(around), *_store(counts, around)]
+    lines = [*engine_lines(around), *_store(counts, around)]
     rewards = (unweighted_lines, reward_lines, flat_lines)
     stages = (_calls, _episodes, _groups, _judge, *rewards, _untrainable, _lost, _ready, _trainer, _steps)
     for stage in stages:
         lines += stage(counts, around) if counts is not None else ()
     lines += _gate(around)
     return Funnel(lines=lines)
-
-
-def seconds(value: float) -> str:
-    if value < 600:
-        return f"{value:.0f} s"
-    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.0f} h"
-
-
-def _engine(around: Surroundings) -> Iterator[FunnelLine]:
-    down = [(url, error) for url, ok, error in around.engines if not ok]
-    if not around.engines:
-        fix = "set engine.urls, or set engine.model and start with `slipstream up`"
-        text = "no engine is configured (engine.urls)"
-        yield FunnelLine(stage="engine", cause="not_configured", count=0, text=text, fix=fix, blocks=True)
-    elif down and around.engine_busy:
-        fix = "wait; the lines `engine |` of `slipstream up` say how far it is"
-        text = around.engine_busy
-        yield FunnelLine(stage="engine", cause="starting", count=len(down), text=text, fix=fix, blocks=True)
-    elif len(down) == len(around.engines):
-        fix = f"see the log of {down[0][0]} ({down[0][1] or 'it does not answer'}), and start it again"
-        yield FunnelLine(stage="engine", cause="down", count=len(down), text="no engine answers", fix=fix, blocks=True)
-    if around.held:
-        text = "the trainer has the GPU: calls wait until its step is done"
-        yield FunnelLine(stage="engine", cause="held", count=1, text=text)
-    if around.behind:
-        text = f"another proxy's adapter: {around.behind}"
-        fix = "mount its adapters folder here too, or roll it back"
-        yield FunnelLine(stage="engine", cause="behind", count=1, text=text, fix=fix)
 
 
 def _store(counts: FunnelCounts | None, around: Surroundings) -> Iterator[FunnelLine]:
@@ -103,7 +79,7 @@ def _store(counts: FunnelCounts | None, around: Surroundings) -> Iterator[Funnel
         text = f"the store takes nothing just now: {why}"
         yield FunnelLine(stage="store", cause="away", count=1, text=text, fix=fix, blocks=True)
     elif around.lag > 5.0:
-        text = f"the store is {seconds(around.lag)} behind: it reads the spool's backlog"
+        text = f"the store is {span(around.lag)} behind: it reads the spool's backlog"
         yield FunnelLine(stage="store", cause="behind", count=round(around.lag), text=text)
 
 
@@ -130,7 +106,7 @@ def _episodes(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine
     if counts.open_episodes:
         text = f"{plural(counts.open_episodes, 'episode is', 'episodes are')} still open"
         if counts.next_end is not None:
-            text += f"; without another call the next one ends in {seconds(max(0.0, counts.next_end - around.now))}"
+            text += f"; without another call the next one ends in {span(max(0.0, counts.next_end - around.now))}"
         fix = "post the final reward, or send x-slipstream-done with the last call, and it ends at once"
         done = counts.outcomes or counts.forming.groups or counts.evaluating.groups or counts.missing or counts.ready
         soon = counts.next_end is not None and counts.next_end - around.now <= SOON
@@ -155,7 +131,7 @@ def _groups(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         )
         fix = (
             f"run each task {size} times, or set groups.size lower; two episodes are enough after "
-            f"groups.max_age ({seconds(max_age)})"
+            f"groups.max_age ({span(max_age)})"
         )
         stuck = not (counts.ready or counts.leased or counts.missing or counts.outcomes)
         yield FunnelLine(stage="groups", cause="forming", count=forming, text=text, fix=fix, blocks=stuck)
@@ -173,18 +149,18 @@ def _judge(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         rate = counts.judged / (RATE_SECONDS / 60)
         lag = max(0.0, around.now - (counts.oldest_to_judge or around.now))
         text = (
-            f"{plural(counts.to_judge, 'group waits', 'groups wait')} for the judge, the oldest for {seconds(lag)}; "
+            f"{plural(counts.to_judge, 'group waits', 'groups wait')} for the judge, the oldest for {span(lag)}; "
             f"it scores {rate:.1f} episodes a minute"
         )
         fix = "raise judge.concurrency, choose a faster judge.model, or lower judge.votes" if lag > 60 else None
         yield FunnelLine(stage="judge", cause="waiting", count=counts.to_judge, text=text, fix=fix)
         if around.judge_budget is not None:
             setting, wait = around.judge_budget
-            text = f"the judge's budget is spent ({setting}); it starts again in {seconds(wait)}"
+            text = f"the judge's budget is spent ({setting}); it starts again in {span(wait)}"
             fix = f"raise {setting}, or choose a cheaper judge.model"
             yield FunnelLine(stage="judge", cause="budget", count=round(wait), text=text, fix=fix, blocks=wait > 60)
         if around.judge_away and not _in_trouble("judge", around):
-            text = f"the judge has not asked for work for {seconds(around.judge_silence)}"
+            text = f"the judge has not asked for work for {span(around.judge_silence)}"
             fix = "start `slipstream judge` (or `slipstream up`), and see its log"
             wanted, silence = around.config.judge.name in around.config.reward.weights, round(around.judge_silence)
             yield FunnelLine(stage="judge", cause="away", count=silence, text=text, fix=fix, blocks=wanted)
@@ -215,7 +191,7 @@ def _ready(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     need = around.config.trainer.min_groups
     if 0 < counts.ready < need:
         text = f"{plural(counts.ready, 'group', 'groups')} complete and scored, {need} needed for a step"
-        fix = f"fewer are enough after trainer.max_wait ({seconds(around.config.trainer.max_wait)})"
+        fix = f"fewer are enough after trainer.max_wait ({span(around.config.trainer.max_wait)})"
         yield FunnelLine(stage="ready", cause="too_few", count=counts.ready, text=text, fix=fix)
     elif counts.ready:
         text = f"{plural(counts.ready, 'group is', 'groups are')} ready: the trainer takes them next"
@@ -245,7 +221,7 @@ def _trainer(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]
         text = f"{plural(counts.leased, 'group is', 'groups are')} being trained on"
         yield FunnelLine(stage="trainer", cause="training", count=counts.leased, text=text)
     elif around.trainer_away and not _in_trouble("trainer", around):
-        text = f"the trainer has not asked for work for {seconds(around.trainer_silence)}"
+        text = f"the trainer has not asked for work for {span(around.trainer_silence)}"
         fix = "start `slipstream trainer` (or `slipstream up`), and see its log"
         silence = round(around.trainer_silence)
         yield FunnelLine(stage="trainer", cause="away", count=silence, text=text, fix=fix, blocks=True)

@@ -91,6 +91,11 @@ class ControlMetrics:
         )
         self.rollbacks = counter("slipstream_adapter_rollbacks", "Adapters that were taken back.")
         self.engine_up = gauge("slipstream_engine_up", "1 when the engine answers and has its adapters.", ["engine"])
+        self.engine_takes_adapters = gauge(
+            "slipstream_engine_takes_adapters",
+            "0 when the engine answers and takes no adapters at run time; `slipstream status` says why.",
+            ["engine"],
+        )
         self.sidecar_up = gauge(
             "slipstream_sidecar_up", "1 while `slipstream up` has this trainer or judge running.", ["name"]
         )

@@ -71,6 +71,7 @@ class MetricsScrape:
                 m.sidecar_up.labels(sidecar.name).set(sidecar.state == "running")
         for engine in deps.engines.engines:
             m.engine_up.labels(engine.url).set(engine.ok)
+            m.engine_takes_adapters.labels(engine.url).set(engine.outage is None)
 
     async def _look(self) -> None:
         deps, m = self.deps, self.metrics

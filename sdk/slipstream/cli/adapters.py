@@ -4,7 +4,8 @@ import argparse
 import json
 
 from slipstream.cli.common import add_client, add_since, connect, read_config, since, table, when
-from slipstream.contract import Adapter
+from slipstream.contract import Adapter, AdapterState
+from slipstream.operate.adapter_routes import was_the_engines
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -57,4 +58,7 @@ def run(args: argparse.Namespace) -> int:
     for model, live in found.live.items():
         print(f"{model}: new episodes get {live}")
     print(table(("adapter", "state", "step", "open episodes", "created", "reason"), [line(a) for a in found.adapters]))
+    for a in found.adapters:
+        if a.state == AdapterState.REFUSED and a.files and was_the_engines(a.reason, a.name):
+            print(f"{a.name} was refused because the engine took no adapters: `slipstream adapters promote {a.name}`")
     return 0

@@ -3,6 +3,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Mapping
+
+from pydantic import JsonValue
 
 from slipstream.cli.common import add_client, connect, read_config, when
 from slipstream.errors import Unavailable
@@ -15,6 +18,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def counts(by: dict[str, int]) -> str:
     return ", ".join(f"{v} {k}" for k, v in by.items()) or "none"
+
+
+def standing(engine: Mapping[str, JsonValue]) -> str:
+    if not engine.get("ok"):
+        return "down"
+    outage = engine.get("outage")
+    since = outage.get("since") if isinstance(outage, dict) else None
+    return f"ok, but takes no adapters since {when(since)}" if isinstance(since, int | float) else "ok"
 
 
 def starting(args: argparse.Namespace) -> str | None:
@@ -40,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     for model, live in status.models.items():
         print(f"  {model}: new episodes get {live}")
     for engine in status.engines:
-        print(f"  engine {engine.get('url')}: {'ok' if engine.get('ok') else 'down'}")
+        print(f"  engine {engine.get('url')}: {standing(engine)}")
     for sidecar in status.sidecars:
         print(f"  {sidecar.name}: {sidecar.state} since {when(sidecar.since)}")
     print(f"  calls {status.calls} ({status.capture_lost} lost), episodes {counts(status.episodes)}")

@@ -13,10 +13,9 @@ from pathlib import Path
 import httpx
 
 from slipstream.config import Config
+from slipstream.operate.adapter_routes import LOAD, NO_RIGHT, UNLOAD, NoAdapters, cause_of, fix_of, what_of
 from slipstream.operate.findings import Finding, fail, ok, warn
 
-ROUTE_OFF = (404, 405)
-NO_RIGHT = (401, 403)
 PROBE = "slipstream-doctor"
 PROBE_RANK = 4096
 """Above what any vLLM takes (512): it refuses such an adapter, and says what it would take."""
@@ -55,7 +54,7 @@ def check_engine(url: str, config: Config) -> Iterator[Finding]:
                 f"the engine serves no model {config.model_name}", f"set engine.name to one of: {', '.join(names)}"
             )
             return
-        found = check_lora(http)
+        found = check_lora(http, version)
         yield found
         if found.level == "ok":
             yield from check_rank(http, config)
@@ -68,21 +67,16 @@ def _version(http: httpx.Client) -> str:
     return ""
 
 
-def check_lora(http: httpx.Client) -> Finding:
+def check_lora(http: httpx.Client, version: str) -> Finding:
     """An adapter that can't exist. A server that loads adapters says that it can't find it; others refuse the route."""
-    r = http.post("/v1/load_lora_adapter", json={"lora_name": PROBE, "lora_path": f"/nonexistent/{PROBE}"})
-    text = r.text.lower()
-    if r.status_code in ROUTE_OFF and PROBE not in text:
-        return fail(
-            "the engine takes no adapters at run time",
-            "start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True (with Slipstream's engine plugin"
-            " SLIPSTREAM_ENGINE_ADAPTERS=1 instead)",
-        )
-    if "enable_lora" in text or "lora is not enabled" in text or "--enable-lora" in text:
-        return fail("LoRA is off in the engine", "start it with --enable-lora --max-lora-rank 16 --max-loras 4")
-    if r.status_code in NO_RIGHT:
-        return fail(f"the engine refuses the key ({r.status_code})", "set engine.api_key to the engine's own")
-    return ok("the engine takes adapters at run time")
+    path = f"/nonexistent/{PROBE}"
+    r = http.post(LOAD, json={"lora_name": PROBE, "lora_path": path})
+    cause = cause_of(r.status_code, r.text, (PROBE, path))
+    if cause is None:
+        return ok("the engine takes adapters at run time")
+    plugin = cause is NoAdapters.NO_ROUTES and http.get("/slipstream").is_success
+    what = f"the engine takes no adapters at run time: {what_of(cause)}"
+    return fail(what, fix_of(cause, plugin=plugin, version=version))
 
 
 def check_rank(http: httpx.Client, config: Config) -> Iterator[Finding]:
@@ -114,9 +108,9 @@ def check_rank(http: httpx.Client, config: Config) -> Iterator[Finding]:
         return
     try:
         seen = Path(config.engine.adapters_dir) if config.engine.adapters_dir else config.adapters_dir
-        r = http.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(seen / folder.name)})
+        r = http.post(LOAD, json={"lora_name": name, "lora_path": str(seen / folder.name)})
         if r.is_success:
-            http.post("/v1/unload_lora_adapter", json={"lora_name": name})
+            http.post(UNLOAD, json={"lora_name": name})
         yield _rank_of(r, config, seen)
     finally:
         _remove(folder, made)

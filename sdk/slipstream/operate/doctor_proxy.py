@@ -13,6 +13,7 @@ import httpx
 from slipstream.client import Client
 from slipstream.contract import Episode, Funnel, JudgingStatus, Status
 from slipstream.errors import ApiError
+from slipstream.operate.adapter_routes import NoAdapters
 from slipstream.operate.findings import Finding, fail, ok, warn
 
 SKEW_SECONDS = 5
@@ -105,9 +106,10 @@ def check_recording(status: Status, busy: str | None = None) -> Iterator[Finding
 def check_funnel(funnel: Funnel) -> Iterator[Finding]:
     """Why there is no step yet, in the words of `slipstream status`."""
     for line in funnel.lines:
-        if line.stage == "engine":
+        outage = line.cause in set(NoAdapters)
+        if line.stage == "engine" and not outage:
             continue  # the engines have checks of their own
-        if line.blocks:
+        if line.blocks or outage:
             yield warn(line.text, line.fix or "wait")
         else:
             yield ok(f"the next step: {line.sentence}")

@@ -7,7 +7,8 @@ import pytest
 from tests.support.adapters import write_adapter
 from tests.support.fake_engine import LoraEngine
 
-from slipstream_proxy.control.engines import EngineAway, EngineFailed, EnginePool, EngineRefused, EngineReplica, same
+from slipstream_proxy.control.engine_replica import EngineAway, EngineFailed, EngineRefused, EngineReplica
+from slipstream_proxy.control.engines import EnginePool
 
 
 def nothing(_: str) -> tuple[str, ...]:
@@ -124,13 +125,6 @@ async def test_a_key_goes_with_every_request(tmp_path):
     engines = EnginePool([engine.url], "secret", dict, nothing, 0.1)
     assert engines.headers == {"authorization": "Bearer secret"}
     await engine.stop()
-
-
-def test_paths():
-    assert same("/a/b/", "/a//b")
-    assert same(None, "/a")  # an engine that does not tell
-    assert not same("/a/b", "/a/c")
-    assert same("/a/b", "/a/c", "/a/b")
 
 
 @pytest.mark.parametrize("parser", [False, True])

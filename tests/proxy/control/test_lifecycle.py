@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 from tests.support.adapters import write_adapter
+from tests.support.plane import until
 
 from slipstream.contract import Adapter
 
@@ -35,6 +36,22 @@ async def test_promoting_an_adapter_whose_files_are_gone_says_so(plane):
     assert "its files are gone from" in body["error"]["message"]
     assert str(plane.config.adapters_dir / "tiny@1") in body["error"]["message"]
     assert "put its folder back" in body["error"]["fix"]
+
+
+async def test_what_was_refused_for_the_engines_sake_can_be_promoted(plane):
+    """Older versions refused an adapter when the engine had no route to load it."""
+    write_adapter(plane.config.adapters_dir / "tiny@1")
+    write_adapter(plane.config.adapters_dir / "tiny@2")
+    said = "the engine refuses it: load_lora_adapter answered"
+    old = [
+        adapter(1, "refused", reason=f'{said} 404: {{"detail":"Not Found"}}'),
+        adapter(2, "refused", reason=f"{said} 400: rank"),
+    ]
+    brought = {"adapters": [a.model_dump(mode="json") for a in old], "live": {}}
+    assert (await plane.ask("POST", "/import/adapters", brought))[0] == 200
+    assert (await plane.ask("POST", "/adapters/tiny@2/promote"))[0] == 409
+    assert (await plane.ask("POST", "/adapters/tiny@1/promote"))[0] == 200
+    await until(lambda: plane.deps.live.value["models"]["tiny"]["live"] == "tiny@1")
 
 
 async def test_an_accepted_adapter_stays_accepted_over_a_restart(plane):

@@ -35,6 +35,17 @@ def test_a_list(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["live"] == {"inbox": "inbox@1"}
 
 
+def test_how_to_bring_back_what_an_older_version_refused(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    lost = REFUSED | {"reason": 'the engine refuses it: load_lora_adapter answered 404: {"detail":"Not Found"}'}
+    server.on("GET", "/adapters", {"adapters": [lost | {"files": True}, REFUSED], "live": {}})
+    assert main(["adapters", "--url", server.url]) == 0
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if "promote" in line]
+    assert "`slipstream adapters promote inbox@2`" in said and "took no adapters" in said
+    server.on("GET", "/adapters", {"adapters": [lost | {"files": False}, REFUSED], "live": {}})
+    assert main(["adapters", "--url", server.url]) == 0
+    assert "promote" not in capsys.readouterr().out
+
+
 def test_those_since(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.on("GET", "/adapters", {"adapters": [ADAPTER, REFUSED | {"created": 2e9}], "live": {}})
     assert main(["adapters", "list", "--since", "2026-05-01", "--json", "--url", server.url]) == 0

@@ -41,6 +41,13 @@ def test_where_things_stand_and_what_the_next_step_waits_for(
     assert lines[8:] == ["  - 5 of 8 scored groups", "  ! 2 groups have no reward → post one"]
 
 
+def test_an_engine_that_takes_no_adapters(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    outage = {"cause": "no_adapter_routes", "since": 1e9, "text": "it has no route", "fix": "start it again"}
+    server.on("GET", "/status", STATUS | {"engines": [{"url": "http://e:1", "ok": True, "outage": outage}]})
+    assert main(["status", "--url", server.url]) == 0
+    assert "  engine http://e:1: ok, but takes no adapters since 2001-09-" in capsys.readouterr().out
+
+
 def test_as_json(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.on("GET", "/status", STATUS)
     assert main(["status", "--url", server.url, "--json"]) == 0

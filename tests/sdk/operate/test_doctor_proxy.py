@@ -43,6 +43,7 @@ def test_a_good_proxy(server: Server) -> None:
         ({"ingest_lag_seconds": 100.0}, "warn", "100 s behind the spool", "SlipstreamSpoolGrowing"),
         ({"engines": [{"url": "http://e", "ok": False, "error": "refused"}]}, "fail", "http://e is down: refused", "SlipstreamEngineDown"),
         ({"funnel": {"lines": [LINE | {"text": "9 calls can't be trained on: temperature 0", "fix": "ask 1.0", "blocks": True}]}}, "warn", "temperature 0", "ask 1.0"),
+        ({"funnel": {"lines": [LINE | {"stage": "engine", "cause": "no_adapter_routes", "text": "the engine http://e (for 12 min) takes no adapters", "fix": "start vLLM again"}]}}, "warn", "http://e (for 12 min) takes no adapters", "start vLLM again"),
         ({"calls": 201, "episodes": {"open": 1}}, "warn", "all 201 calls are one episode", "x-slipstream-episode"),
         ({"calls": 500, "episodes": {"done": 9}, "episodes_": [{"id": "a", "calls": 400}, {}]}, "warn", "400 of 500 calls are one episode (a)", "x-slipstream-episode"),
         ({"calls": 30, "episodes": {"done": 6}, "episodes_": [{"id": f"run~{n}"} for n in range(2, 8)]}, "warn", "6 of the latest 6 episodes are called run", "x-slipstream-episode"),

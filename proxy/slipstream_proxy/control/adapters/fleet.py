@@ -12,7 +12,8 @@ from slipstream.contract import Adapter, AdapterState
 from slipstream_proxy.control.adapters.journal import ConcurrentChange
 from slipstream_proxy.control.adapters.publisher import LivePublisher
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
-from slipstream_proxy.control.engines import EnginePool, EngineRefused
+from slipstream_proxy.control.engine_replica import EngineRefused
+from slipstream_proxy.control.engines import EnginePool
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.store_handle import StoreHandle
 from slipstream_proxy.control.threads import in_thread
@@ -85,7 +86,7 @@ class Fleet:
         return [a for a in found if a.state in ROLES and (a.name not in known or known[a.name].state not in ROLES)]
 
     async def _load(self, adapter: Adapter) -> bool:
-        """Into every engine that is up. False: one of them does not take it, and the old adapters keep serving."""
+        """Into every engine that takes adapters. False: one does not take this, and the old adapters keep serving."""
         errors = await self.engines.load_all(adapter.name, self.registry.files.path_for_engine(adapter))
         if errors:
             behind = f"{adapter.name} is {adapter.state.value} and cannot be loaded here: {errors[0]}"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pydantic import JsonValue
 
 from slipstream.contract import Adapter, AdapterState, GateReport
+from slipstream.operate.adapter_routes import was_the_engines
 from slipstream_proxy.control.adapters.fleet import Fleet
 from slipstream_proxy.control.adapters.journal import AdapterJournal, event
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
@@ -162,7 +163,7 @@ class AdapterLifecycle:
             text = f"{adapter.name} cannot be served: its files are gone from {self.registry.files.folder(adapter)}"
             fix = "put its folder back, or promote another version; adapters.keep says how many stay on disk"
             raise Problem(409, text, field="path.adapter", fix=fix)
-        if adapter.state == S.REFUSED:
+        if adapter.state == S.REFUSED and not was_the_engines(adapter.reason, adapter.name):
             text, fix = f"{adapter.name} cannot be served: {adapter.reason}", "publish it again under the next number"
             raise Problem(409, text, field="path.adapter", fix=fix)
         self.registry.expect(adapter)

@@ -16,4 +16,4 @@ class LivePublisher:
         """Send the data planes what is true now. Nothing happens if nothing changed."""
         r = self.registry
         models = {m: ModelLive(r.base, r.live(m), self.trials.arms(m)) for m in r.models}
-        self.live.set(models, [e.public() for e in self.engines.engines])
+        self.live.set(models, self.engines.public())

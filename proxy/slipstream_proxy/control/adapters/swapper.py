@@ -20,7 +20,8 @@ from slipstream_proxy.control.adapters.publisher import LivePublisher
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.engine_lease import EngineLease
-from slipstream_proxy.control.engines import EngineAway, EngineFailed, EnginePool, EngineRefused
+from slipstream_proxy.control.engine_replica import EngineAway, EngineFailed, EngineRefused
+from slipstream_proxy.control.engines import EnginePool
 from slipstream_proxy.control.store_handle import StoreHandle
 from slipstream_proxy.control.threads import end, in_thread
 
@@ -148,11 +149,15 @@ class Swapper:
         return True
 
     async def load(self, adapter: Adapter) -> bool:
-        """Into every engine that is up, warmed; then it becomes live or a candidate. False: not yet, or refused."""
+        """Into every engine that takes adapters, warmed; then it becomes live or a candidate. False: not yet, or
+        refused.
+        """
         mine = self.fleet.mine(adapter)
-        if not self.engines.healthy() or (not mine and adapter.name in self.engines.loaded()):
+        if not self.engines.takers() or (not mine and adapter.name in self.engines.loaded()):
             return False
         errors = await self.engines.load_all(adapter.name, self.registry.files.path_for_engine(adapter))
+        if not errors and not self.engines.takers():
+            return False  # it turned out that they take none
         if not errors:
             self.failing.pop(adapter.name, None)
             now = self.registry.items[adapter.name]

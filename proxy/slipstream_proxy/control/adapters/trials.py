@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import JsonValue
 
@@ -24,10 +24,15 @@ S = AdapterState
 
 
 class GateTrials:
-    """Only the event loop calls this, apart from the static methods and ``read``, which block."""
+    """Only the event loop calls this, apart from the static methods and ``read``, which block.
 
-    def __init__(self, registry: AdapterRegistry) -> None:
+    ``suspended()``: no adapter can be served. Then all episodes get the base model and none is assigned to an arm:
+    episodes of the base model's arm alone would bend the comparison.
+    """
+
+    def __init__(self, registry: AdapterRegistry, suspended: Callable[[], bool] = lambda: False) -> None:
         self.registry = registry
+        self.suspended = suspended
         self.config = registry.config
         self.trials: dict[str, GateTrial] = {}
         self.cursors: dict[str, int] = {}
@@ -78,7 +83,7 @@ class GateTrials:
 
     def arms(self, model: str) -> list[Arm]:
         """What new episodes get beside the live adapter."""
-        if self.config.gate.mode == "manual":
+        if self.config.gate.mode == "manual" or self.suspended():
             return []
         trial, registry = self.of(model), self.registry
         names = {trial.control: registry.accepted(model), trial.best: registry.best(model)}

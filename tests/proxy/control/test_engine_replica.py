@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from slipstream.operate.adapter_routes import NoAdapters
+from slipstream_proxy.control.adapter_outage import AdapterOutage
+from slipstream_proxy.control.engine_replica import EngineReplica, same
+
+
+def test_paths():
+    assert same("/a/b/", "/a//b")
+    assert same(None, "/a")  # an engine that does not tell
+    assert not same("/a/b", "/a/c")
+    assert same("/a/b", "/a/c", "/a/b")
+
+
+def test_what_people_are_told_is_more_than_what_data_planes_are():
+    engine = EngineReplica("http://e", ok=True, healthy=True, loaded={"m@1"})
+    assert engine.told() == {**engine.public(), "error": None, "outage": None}
+    engine.outage = AdapterOutage(NoAdapters.NO_LORA, "start it again", since=7.0)
+    assert engine.told()["outage"] == {
+        "cause": "lora_off", "since": 7.0, "text": "LoRA is off there", "fix": "start it again",
+    }  # fmt: skip
+    assert "outage" not in engine.public()

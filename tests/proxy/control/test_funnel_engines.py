@@ -1,0 +1,51 @@
+"""What status, doctor and the page say of engines that take no adapters. (The other lines: test_funnel.py.)"""
+
+from __future__ import annotations
+
+from slipstream.config import Config
+from slipstream.operate.adapter_routes import NoAdapters
+from slipstream_proxy.control.adapter_outage import AdapterOutage
+from slipstream_proxy.control.funnel import Surroundings
+from slipstream_proxy.control.funnel_engines import engine_lines
+
+A, B, C = "http://a", "http://b", "http://c"
+NOW = 10_000.0
+
+
+def lines(up: dict[str, bool], **outages: AdapterOutage):
+    around = Surroundings(
+        Config(),
+        NOW,
+        engines=[(url, ok, None) for url, ok in up.items()],
+        outages=[(f"http://{name}", o) for name, o in outages.items()],
+    )
+    return list(engine_lines(around))
+
+
+def outage(ago: float, cause: NoAdapters = NoAdapters.NO_ROUTES, fix: str = "restart it") -> AdapterOutage:
+    return AdapterOutage(cause, fix, since=NOW - ago)
+
+
+def test_the_only_engine():
+    (line,) = lines({A: True}, a=outage(720))
+    assert (line.stage, line.cause, line.count, line.blocks) == ("engine", "no_adapter_routes", 720, True)
+    assert line.sentence == (
+        "the engine http://a (for 12 min) takes no adapters: it has no route /v1/load_lora_adapter; "
+        "agents get the base model, and adapters wait until it takes them → restart it"
+    )
+
+
+def test_one_of_several():
+    (line,) = lines({A: True, B: True}, a=outage(5))
+    assert not line.blocks and line.text.endswith("calls with an adapter go to the other engines")
+
+
+def test_the_others_are_down():
+    (line,) = lines({A: True, B: False}, a=outage(5))
+    assert line.blocks and "agents get the base model" in line.text
+
+
+def test_engines_alike_share_a_line():
+    both, other = lines({A: True, B: True, C: True}, a=outage(5), b=outage(90), c=outage(3, NoAdapters.NO_LORA, "on"))
+    assert both.text.startswith("these engines http://a (for 5 s), http://b (for 90 s) take no adapters: ")
+    assert (both.count, both.blocks, other.cause, other.count) == (90, True, "lora_off", 3)
