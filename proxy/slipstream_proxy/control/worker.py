@@ -17,6 +17,7 @@ from aiohttp import web
 
 from slipstream.config import Config
 from slipstream.log import setup_logging
+from slipstream_proxy import cores
 from slipstream_proxy.control.app import REQUEST_LINE, make_app
 from slipstream_proxy.control.assembly import assemble
 from slipstream_proxy.control.deps import Deps
@@ -129,6 +130,9 @@ def main() -> None:
     setup_logging()
     config = Config.model_validate_json(os.environ[CONFIG_ENV])
     Path(config.root).mkdir(parents=True, exist_ok=True)
+    # DuckDB's own threads would share the core, too
+    if config.store.threads == 1 and (core := cores.share_one()) is not None:
+        log.info("threads share core %d", core)
     asyncio.run(run(config))
 
 

@@ -16,6 +16,7 @@ import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from slipstream.contract import SqlResult
+from slipstream_proxy import cores
 from slipstream_proxy.store import schema
 from slipstream_proxy.store.driver import QueryError, Row, StoreError
 from slipstream_proxy.store.pgcopy import SERIAL, Rewriting, copy_tables
@@ -150,7 +151,8 @@ class PostgresDriver:
             raise StoreError("there is no pg_dump on the proxy's machine")
         copy = folder / "slipstream.dump"
         argv = [program, "--format=custom", f"--file={copy}", f"--dbname={self._url}"]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        with cores.anywhere():
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode:
             raise StoreError(f"pg_dump: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")
         return copy

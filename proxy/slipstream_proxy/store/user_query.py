@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self, TypedDict
 
 from slipstream.contract import SqlResult
+from slipstream_proxy import cores
 from slipstream_proxy.store.driver import QueryError
 
 MEMORY = 2**30
@@ -53,9 +54,10 @@ class BoundedQuery:
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "slipstream_proxy.store.query_process"]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env={**os.environ, **FRUGAL}
-        )
+        with cores.anywhere():
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env={**os.environ, **FRUGAL}
+            )
         self._say(self._request)
         self._expect(b"ready", START)
         return self
