@@ -80,7 +80,7 @@ def test_the_lessons_are_read_first(monkeypatch):
     read: list[int] = []
     monkeypatch.setattr(real_model, "moved", lambda batch, device: read.append(id(batch)) or batch)
     monkeypatch.setattr(real_model.time, "monotonic", iter(range(1000)).__next__)
-    figures = real_model.train(model, made(data), lessons, lr=1e-3, seconds=20.0, device="cpu")
+    figures = real_model.train(model, made(data), lessons, lr=1e-3, seconds=20.0, device="cpu", lesson_share=0.15)
     first = read.index(id(data[0]))
     assert set(read[:first]) == {id(lessons[0])}
     assert set(read[first:]) == {id(data[0])}
@@ -103,10 +103,22 @@ def test_the_lessons_are_read_until_the_rows_are_made(monkeypatch):
 
     monkeypatch.setattr(real_model, "moved", noted)
     monkeypatch.setattr(real_model.time, "monotonic", iter(range(1000)).__next__)
-    figures = real_model.train(model, making, lessons, lr=1e-3, seconds=20.0, device="cpu")
+    figures = real_model.train(model, making, lessons, lr=1e-3, seconds=20.0, device="cpu", lesson_share=0.15)
     assert figures["of_lessons"] == 12
     assert set(read[12:]) == {id(data[0])}
     assert len(read) - 12 == 17  # the clock stood for nine of the twelve
+
+
+def test_what_was_learned_is_told_of_each_world():
+    names = ("retail", "mail")
+    tokenizer = worlds.tokenizer_of(names)
+    shape = {"layers": 3, "hidden": 256, "intermediate": 64, "heads": 4}
+    model = real_model.made_on("cpu", tokenizer, worlds.words_of(names), **shape, reading=True)
+    found = real_model.learned(model, names, 2048, "cpu", count=16)
+    assert set(found) == set(names)
+    for losses in found.values():
+        assert set(losses) == {"conversations", "lessons"}
+        assert all(1.0 < loss < 12.0 for loss in losses.values()), "an untrained network knows nothing"
 
 
 def test_compiled_layers_give_the_same_loss():

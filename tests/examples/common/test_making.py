@@ -33,6 +33,7 @@ def test_a_model_is_made_and_measured(
     from twenty48.make_model import RECIPE
 
     flags = "--rows 8 --steps 2 --batch 4 --layers 1 --intermediate 32 --measure 10 --threads 1 --processes 1".split()
+    flags += "--lesson-rows 8 --lesson-steps 2".split()
     monkeypatch.setattr(sys, "argv", ["make_model.py", str(tmp_path), *flags])
     making.main("about", RECIPE)
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
