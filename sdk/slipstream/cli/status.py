@@ -3,7 +3,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
@@ -28,6 +28,14 @@ def standing(engine: Mapping[str, JsonValue]) -> str:
     return f"ok, but takes no adapters since {when(since)}" if isinstance(since, int | float) else "ok"
 
 
+def served(live: str, engines: Sequence[Mapping[str, JsonValue]]) -> str:
+    """What new episodes get while no engine takes adapters, too."""
+    up = [engine for engine in engines if engine.get("ok")]
+    if "@" not in live or not up or not all(engine.get("outage") for engine in up):
+        return live
+    return f"the base model, and {live} once an engine takes adapters"
+
+
 def starting(args: argparse.Namespace) -> str | None:
     """What the engine of this folder's `up` is busy with: the proxy starts after it."""
     engine = read_stack(read_config(args).root).engine
@@ -49,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print(f"slipstream {status.version}, up since {when(status.started)}")
     for model, live in status.models.items():
-        print(f"  {model}: new episodes get {live}")
+        print(f"  {model}: new episodes get {served(live, status.engines)}")
     for engine in status.engines:
         print(f"  engine {engine.get('url')}: {standing(engine)}")
     for sidecar in status.sidecars:

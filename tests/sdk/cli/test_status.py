@@ -43,9 +43,17 @@ def test_where_things_stand_and_what_the_next_step_waits_for(
 
 def test_an_engine_that_takes_no_adapters(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     outage = {"cause": "no_adapter_routes", "since": 1e9, "text": "it has no route", "fix": "start it again"}
-    server.on("GET", "/status", STATUS | {"engines": [{"url": "http://e:1", "ok": True, "outage": outage}]})
+    without = {"url": "http://e:1", "ok": True, "outage": outage}
+    models = {"tiny": "tiny@3", "other": "other"}
+    server.on("GET", "/status", STATUS | {"models": models, "engines": [without]})
     assert main(["status", "--url", server.url]) == 0
-    assert "  engine http://e:1: ok, but takes no adapters since 2001-09-" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "  engine http://e:1: ok, but takes no adapters since 2001-09-" in said
+    assert "  tiny: new episodes get the base model, and tiny@3 once an engine takes adapters\n" in said
+    assert "  other: new episodes get other\n" in said
+    server.on("GET", "/status", STATUS | {"models": models, "engines": [without, {"url": "http://e:2", "ok": True}]})
+    assert main(["status", "--url", server.url]) == 0
+    assert "  tiny: new episodes get tiny@3\n" in capsys.readouterr().out
 
 
 def test_as_json(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
