@@ -20,7 +20,8 @@ _before: set[int] | None = None
 def share_one() -> int | None:
     """Keep this thread, and those that it starts, on one core. → Its number; None: too few cores, or not on Linux.
 
-    Which one depends on the process's id, so that several processes choose several. The first is left to the system's own work.
+    Which one depends on the process's id, so that several processes choose several. The first is left to the system's
+    own work.
     """
     global _before
     if not hasattr(os, "sched_setaffinity"):

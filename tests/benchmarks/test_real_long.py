@@ -26,7 +26,7 @@ class Stack:
     def __init__(self) -> None:
         self.steps = 0
 
-    def events(self) -> list[dict[str, object]]:
+    def events(self) -> list[dict[str, str]]:
         self.steps += 1
         return [{"kind": "step"}] * self.steps + [{"kind": "skipped"}]
 

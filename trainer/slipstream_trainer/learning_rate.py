@@ -8,8 +8,9 @@ Imitation begins at the whole of it.
 
 After each step the KL from the policy before to the policy after (nats a token, on the batch) is compared with a
 target, and the rate follows: KL grows with the square of the rate, so half of that correction, at most × 1.25 up
-and × 0.5 down a step, keeps up with noise. After a step with less than a sixteenth of its target the rate doubles. The target is ``trainer.target_kl``, but at most one nat for a whole
-episode, and less where the batch holds little evidence.
+and × 0.5 down a step, keeps up with noise. After a step with less than a sixteenth of its target the rate doubles.
+The target is ``trainer.target_kl``, but at most one nat for a whole episode, and less where the batch holds little
+evidence.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ rate falls with the square root of their share, as Adam's rate scales with the b
 UP, DOWN = 1.25, 0.5
 """Largest changes of the rate in a step; a step that is undone divides it by up to four."""
 FAR, DOUBLE = 16.0, 2.0
-"""A step that moved the policy by less than its target over FAR was no noise: the model's shape alone gave a rate that is
-too low by FAR's root, and at UP a step it would take six steps to mend."""
+"""A step that moved the policy by less than its target over FAR was not noise: the rate is too low for this model by
+FAR's root or more, and at UP a step it would take six steps to mend."""
 HIGHEST, LOWEST = 4.0, 1 / 64
 """Bounds of the rate, in units of where it began."""
 HALVE_AFTER = 2
