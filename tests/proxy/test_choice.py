@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.support import free_port
 from tests.support.dataplane import ASK, post
 
 
@@ -48,6 +49,19 @@ async def test_an_adapter_that_the_engine_has_just_unloaded(start, fake, path, s
     assert [h["adapter"] for h in (first, second, third)] == ["tiny@1", "tiny@2", "tiny@2"]
     assert second["pin"] == "moved"
     assert len(fake.seen) == 4, "one call went to the engine twice"
+
+
+@pytest.mark.parametrize("said", [False, True])
+async def test_an_engine_dies_and_the_other_one_takes_no_adapters(start, fake, said):
+    """The first call finds out that it is dead, or the control plane has said it. No call is refused."""
+    dead = f"http://127.0.0.1:{free_port()}"
+    proxy = await start()
+    engines = [{"url": dead, "ok": not said, "loaded": ["tiny@1"]}, {"url": fake.url, "ok": True, "loaded": []}]
+    proxy.plane.live.update({"models": {"tiny": {"base": "tiny", "live": "tiny@1"}}, "engines": engines})
+    for number in range(4):
+        status, headers, body = await post(proxy.url, ASK, headers={"x-slipstream-episode": f"e{number % 2}"})
+        assert (status, headers["x-slipstream-adapter"]) == (200, "tiny"), body
+    assert {frame.head["pin"] for frame in await proxy.record(4)} == {"moved"}
 
 
 async def test_a_model_that_no_engine_knows_stays_a_404(start, fake):

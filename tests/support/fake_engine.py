@@ -318,7 +318,7 @@ class LoraEngine(FakeEngine):
         self.keep_all = False
         """Unloading answers 500."""
         self.refuse: dict[str, int] = {}
-        """Adapter → status that loading it is answered with."""
+        """Adapter → status that loading it is answered with; 0: 503, after some seconds."""
         self.takes_none: str | None = None
         """``no routes``: started without VLLM_ALLOW_RUNTIME_LORA_UPDATING. ``no LoRA``: without --enable-lora. It answers
         as vLLM 0.32 does."""
@@ -365,7 +365,10 @@ class LoraEngine(FakeEngine):
             why = "Worker failed with error 'LoRA is not enabled. Use --enable-lora to enable LoRA.'"
             return self.error(500, f"Call to add_lora method failed: {why}")
         if load and name in self.refuse:
-            return self.error(self.refuse[name], "no")
+            status = self.refuse[name]
+            if not status:
+                await asyncio.sleep(3.0)
+            return self.error(status or 503, "no")
         if not load and self.keep_all:
             return self.error(500, "no")
         if load == (name in self.adapters):

@@ -10,6 +10,8 @@ from slipstream.operate.adapter_routes import LOAD, NoAdapters, cause_of, fix_of
 from slipstream_proxy.json_types import Json, JsonObject
 
 PROBE = "slipstream-probe"
+ILL = 500
+"""From this status on an answer says nothing about routes, where it names no cause."""
 Ask = Callable[[str, str, JsonObject | None], Awaitable[tuple[int, Json, str]]]
 """(method, URL, body) → status, JSON, text."""
 
@@ -31,8 +33,9 @@ class AdapterOutage:
 
 
 async def probe(ask: Ask, url: str, before: AdapterOutage | None) -> NoAdapters | None:
-    """Why the engine takes no adapters. None: it has the route.
+    """Why the engine takes no adapters. None: it has the route, or nothing is known against it.
 
+    What the engine is too ill to answer changes nothing. Raises ``EngineAway`` where it does not answer at all.
     An empty body shows whether there is the route. Only an adapter shows whether LoRA is on. vLLM logs an error for one
     that does not exist, so the probe names one only where LoRA was off.
     """
@@ -41,7 +44,8 @@ async def probe(ask: Ask, url: str, before: AdapterOutage | None) -> NoAdapters 
     if before is not None and before.cause is NoAdapters.NO_LORA:
         body = {"lora_name": PROBE, "lora_path": path}
     status, _, text = await ask("POST", url + LOAD, body)
-    return cause_of(status, text, (PROBE, path))
+    cause = cause_of(status, text, (PROBE, path))
+    return before.cause if cause is None and status >= ILL and before is not None else cause
 
 
 async def outage_of(

@@ -39,8 +39,9 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
     journal = AdapterJournal(registry, stores, mutations)
     engine = config.engine
     engines = EnginePool(engine.urls, engine.api_key, registry.wanted, registry.paths_of, engine.health_interval)
-    trials = GateTrials(registry, engines.none_takes)
+    trials = GateTrials(registry, engines.serves)
     publisher = LivePublisher(registry, trials, engines, live)
+    engines.noticed = publisher.publish
     lease = EngineLease(engines, live, publisher.publish, shared=engine.share)
     fleet = Fleet(registry, engines, publisher, stores)
     lifecycle = AdapterLifecycle(registry, journal, fleet, stores, metrics.swap_seconds.observe)

@@ -57,6 +57,8 @@ class EnginePool:
         self.awake = asyncio.Event()
         """Cleared while the engines sleep or fall asleep. Then nothing is loaded, and silence is no failure."""
         self.awake.set()
+        self.noticed: Callable[[], None] = lambda: None
+        """Called where an engine has lost adapters, before they are loaded again: that may take minutes."""
 
     async def start(self) -> None:
         connector = aiohttp.TCPConnector(limit=64)
@@ -72,6 +74,10 @@ class EnginePool:
     def takers(self) -> list[EngineReplica]:
         """Engines that are up and take adapters, as far as is known."""
         return [e for e in self.engines if e.healthy and e.outage is None]
+
+    def serves(self, name: str) -> bool:
+        """Whether some engine that is up has this adapter."""
+        return any(name in e.loaded for e in self.healthy())
 
     def none_takes(self) -> bool:
         """Whether all engines that are up take no adapters: then calls go to the base model."""
@@ -257,6 +263,7 @@ class EnginePool:
         if not missing or engine.outage is not None:
             engine.ok = True
             return
+        self.noticed()
         engine.ok = serving  # calls that the base model answers need not wait
         engine.ok = await self._load_again(engine, missing)
 

@@ -28,10 +28,16 @@ def standing(engine: Mapping[str, JsonValue]) -> str:
     return f"ok, but takes no adapters since {when(since)}" if isinstance(since, int | float) else "ok"
 
 
+def has(engine: Mapping[str, JsonValue], adapter: str) -> bool:
+    """An engine without routes for adapters goes on with those that it has."""
+    loaded = engine.get("loaded")
+    return isinstance(loaded, list) and adapter in loaded
+
+
 def served(live: str, engines: Sequence[Mapping[str, JsonValue]]) -> str:
     """What new episodes get while no engine takes adapters, too."""
     up = [engine for engine in engines if engine.get("ok")]
-    if "@" not in live or not up or not all(engine.get("outage") for engine in up):
+    if "@" not in live or not up or any(not engine.get("outage") or has(engine, live) for engine in up):
         return live
     return f"the base model, and {live} once an engine takes adapters"
 

@@ -20,7 +20,7 @@ NO_ROUTE = (404, 405, 501)
 NO_RIGHT = (401, 403)
 PLUGIN_KNOWS = ((0, 25), (0, 32))
 """``slipstream_vllm.versions.OLDEST`` and ``NEWEST``: with another vLLM the plugin is off."""
-_LORA_OFF = re.compile(r"lora is not enabled|enable[-_]lora\b", re.IGNORECASE)
+_LORA_OFF = re.compile(r"lora is not enabled|enable[-_]lora(?![-_\w])", re.IGNORECASE)
 _OF_A_ROUTE = re.compile(r"not found|not allowed|not implemented|no (such )?route", re.IGNORECASE)
 _REFUSED = re.compile(r"load_lora_adapter answered (\d+): (.*)", re.DOTALL)
 _AGAIN = "start vLLM again with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and one API server"
@@ -42,11 +42,14 @@ def cause_of(status: int, text: str, asked: Sequence[str] = ()) -> NoAdapters | 
     """
     if status < 400:
         return None
-    if _LORA_OFF.search(text):
+    own = text
+    for word in sorted(filter(None, asked), key=len, reverse=True):
+        own = own.replace(word, "")  # a path may say anything
+    if _LORA_OFF.search(own):
         return NoAdapters.NO_LORA
     if status in NO_RIGHT:
         return NoAdapters.NO_RIGHT
-    if status not in NO_ROUTE or any(word in text for word in asked if word):
+    if status not in NO_ROUTE or own != text:
         return None
     message = _message(text)
     return NoAdapters.NO_ROUTES if message is None or _OF_A_ROUTE.search(message) else None

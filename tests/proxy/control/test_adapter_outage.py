@@ -99,6 +99,39 @@ async def test_a_candidate_waits_and_nobody_is_assigned_to_an_arm(make_plane, wa
     await until(lambda: published(plane)["loaded"] == ["tiny@1"])
 
 
+@pytest.mark.parametrize("status", [503, 0])
+async def test_an_engine_that_cannot_load_its_adapter_again_gives_the_gate_no_evidence(make_plane, status):
+    """Whatever the reason: the episodes of the base model's arm alone would take the adapter back."""
+    plane = await make_plane(gate={"holdout": 0.1})
+    await register(plane, 1)
+    assert plane.deps.live.value["models"]["tiny"]["arms"]
+    plane.engine.refuse["tiny@1"] = status
+    plane.engine.restart()
+    looking = asyncio.create_task(plane.deps.engines.check_all())
+    await until(lambda: plane.deps.live.value["models"]["tiny"]["arms"] == [], 2.0)  # also while the load hangs
+    assert published(plane)["loaded"] == []
+    await looking
+    assert (await state(plane, 1))["state"] == "candidate"
+    del plane.engine.refuse["tiny@1"]
+    await until(lambda: plane.deps.live.value["models"]["tiny"]["arms"])
+    assert published(plane)["loaded"] == ["tiny@1"]
+
+
+@EACH
+async def test_an_engine_that_is_ill_is_still_one_without_adapters(plane, way):
+    await register(plane, 1)
+    plane.engine.restart(takes_none=way)
+    told = await until(lambda: outage(plane))
+    plane.engine.takes_none = None
+    plane.engine.refuse |= {"slipstream-probe": 503, "tiny@1": 503}
+    if way == "no LoRA":  # its probe names an adapter
+        for _ in range(2):
+            await plane.deps.engines.check_all()
+        assert (await outage(plane)) == told
+    plane.engine.refuse.clear()
+    await until(lambda: published(plane)["loaded"] == ["tiny@1"])
+
+
 async def test_the_engine_is_never_called_down_for_it(plane):
     """From the first look on: else calls would fail until the next one."""
     await register(plane, 1)

@@ -53,6 +53,17 @@ def test_a_person_who_promotes_an_older_version_begins_a_new_question(tmp_path):
     assert (trial.control, trial.best, trial.tried) == (1, 1, 1) and trials.arms("tiny") == []
 
 
+@pytest.mark.parametrize("lacking", ["tiny@1", "tiny@2"])
+def test_while_a_compared_adapter_is_served_by_no_engine_nobody_is_assigned(lacking):
+    """Its episodes would move to the base model and not count, and those of the other arm would."""
+    r, missing = registry(holdout=0.1), {lacking}
+    trials = GateTrials(r, lambda adapter: adapter not in missing)
+    r.put([adapter(1, "live"), adapter(2, "candidate")])
+    assert trials.arms("tiny") == []
+    missing.clear()
+    assert {a.adapter for a in trials.arms("tiny")} >= {"tiny@1", "tiny"}
+
+
 def test_an_arm_that_cannot_be_served_gets_nothing():
     r = registry()
     trials = GateTrials(r)

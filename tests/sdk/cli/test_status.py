@@ -51,6 +51,9 @@ def test_an_engine_that_takes_no_adapters(server: Server, capsys: pytest.Capture
     assert "  engine http://e:1: ok, but takes no adapters since 2001-09-" in said
     assert "  tiny: new episodes get the base model, and tiny@3 once an engine takes adapters\n" in said
     assert "  other: new episodes get other\n" in said
+    server.on("GET", "/status", STATUS | {"models": models, "engines": [without | {"loaded": ["tiny@3"]}]})
+    assert main(["status", "--url", server.url]) == 0
+    assert "  tiny: new episodes get tiny@3\n" in capsys.readouterr().out
     server.on("GET", "/status", STATUS | {"models": models, "engines": [without, {"url": "http://e:2", "ok": True}]})
     assert main(["status", "--url", server.url]) == 0
     assert "  tiny: new episodes get tiny@3\n" in capsys.readouterr().out

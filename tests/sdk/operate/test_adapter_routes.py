@@ -35,11 +35,18 @@ def error(message: str) -> str:
         (400, error("LoRA rank 64 is greater than max_lora_rank 16."), None),
         (400, error("2 validation errors: lora_name"), None),
         (500, error("CUDA out of memory"), None),
+        (503, "", None),
+        (400, error("unknown argument --enable-lora-bias"), None),
         (404, error("no"), None),
     ],
 )
 def test_what_an_answer_says_of_the_engine(status: int, text: str, cause: NoAdapters | None) -> None:
     assert cause_of(status, text, ASKED) is cause
+
+
+def test_a_path_may_say_anything() -> None:
+    path = "/runs/enable-lora/x@1"
+    assert cause_of(404, error(f"Loading lora x@1 failed: No adapter found for {path}"), ("x@1", path)) is None
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,14 @@ S = AdapterState
 class GateTrials:
     """Only the event loop calls this, apart from the static methods and ``read``, which block.
 
-    ``suspended()``: no adapter can be served. Then all episodes get the base model and none is assigned to an arm:
-    episodes of the base model's arm alone would bend the comparison.
+    ``served(adapter)``: some engine that is up has it. Where one of the compared adapters is served by none, for
+    whatever reason, no episode is assigned to an arm: those of that adapter would move to the base model and not count,
+    and the episodes of the other arm alone would bend the comparison.
     """
 
-    def __init__(self, registry: AdapterRegistry, suspended: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, registry: AdapterRegistry, served: Callable[[str], bool] = lambda _: True) -> None:
         self.registry = registry
-        self.suspended = suspended
+        self.served = served
         self.config = registry.config
         self.trials: dict[str, GateTrial] = {}
         self.cursors: dict[str, int] = {}
@@ -83,14 +84,16 @@ class GateTrials:
 
     def arms(self, model: str) -> list[Arm]:
         """What new episodes get beside the live adapter."""
-        if self.config.gate.mode == "manual" or self.suspended():
+        if self.config.gate.mode == "manual":
             return []
         trial, registry = self.of(model), self.registry
         names = {trial.control: registry.accepted(model), trial.best: registry.best(model)}
         if (candidate := registry.of(model, S.CANDIDATE)) is not None:
             names[trial.tried] = candidate.name
         found = [Arm(names[version], arm, share) for version, arm, share in trial.arms() if version in names]
-        return [a for a in found if a.adapter == registry.base or registry.servable(a.adapter)]
+        arms = [a for a in found if a.adapter == registry.base or registry.servable(a.adapter)]
+        compared = {registry.live(model), *(a.adapter for a in arms)} - {registry.base}
+        return arms if all(map(self.served, compared)) else []
 
     def waits(self, model: str) -> bool:
         """Whether a version that has been loaded is to wait before it is tried (``gate.pace``)."""

@@ -19,7 +19,7 @@ from slipstream_proxy.data.episode.identity import Tags
 from slipstream_proxy.data.episode.ids import new_id
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.http1 import digits
-from slipstream_proxy.data.wire.receiver import Receiver
+from slipstream_proxy.data.wire.receiver import Receiver, Sent
 from slipstream_proxy.dialects.base import dumps, is_done, is_error
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.episode.pins import Pinned
     from slipstream_proxy.data.episode.prompts import Prefixes
     from slipstream_proxy.data.wire.http1 import ResponseHead
-    from slipstream_proxy.data.wire.receiver import Sent
     from slipstream_proxy.data.wire.request import RequestHead
     from slipstream_proxy.data.wire.sink import Sink
     from slipstream_proxy.dialects.base import Hide, ReplyTranslator, Turn
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_TRIES = 3
-
 _NO_TAGS: Final = Tags()
 _NO_TARGET: Final = ModelTarget("base", "")
 _JSON: Final = b"content-type: application/json\r\n"
@@ -300,6 +298,8 @@ class ActiveCall(Receiver):
         if self.target.kind != "upstream":
             self.services.live.failed(self.upstream, kind, self.id, silent=self.services.pools.silent(self.upstream))
         elsewhere = self.tries < min(len(self.servers), MAX_TRIES)
+        if not elsewhere and not self.relayed and kind == "connect":
+            elsewhere = any(step.rejected(self, 503) for step in self.services.steps.rejected)
         if not self.relayed and kind != "timeout" and (elsewhere or (kind == "stale" and self.tries <= MAX_TRIES)):
             self.services.metrics.add("slipstream_upstream_retries_total")
             if kind == "stale":

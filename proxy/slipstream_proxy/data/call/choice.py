@@ -39,13 +39,29 @@ class AdapterChoice(CallStep):
             call.adapter = pin.adapter
         call.servers = self._live.servers(call.adapter, episode.id)
         if not call.servers:
+            self._go_without(call)
+        if not call.servers:
             down = self._live.has(call.adapter)
             why = "no engine is up at the moment" if down else "no engine has this model loaded at the moment"
             raise RequestRefused(503, why, retry_after=1.0)
         return True
 
+    def _go_without(self, call: ActiveCall) -> bool:
+        """Its adapter's engines are down. Where another is up that takes no adapters, the episode moves, unseen."""
+        if call.pin is None or call.episode is None or "@" not in call.adapter:
+            return False
+        name = self._live.replacement(call.target.model, call.adapter)
+        servers = self._live.servers(name, call.episode.id)
+        if name == call.adapter or not servers or self._live.servers(call.adapter, call.episode.id):
+            return False
+        call.pin = self._pins.move(call.episode, call.target.model, call.pin)
+        call.adapter, call.servers, call.tries = call.pin.adapter, servers, 0
+        return True
+
     def rejected(self, call: ActiveCall, status: int) -> bool:
         """The engine unloaded the adapter before this worker heard of it: the episode moves, unseen by the client."""
+        if status == 503:
+            return self._go_without(call)
         if status != 404 or call.pin is None or call.episode is None or "@" not in call.adapter:
             return False
         moved = self._pins.move(call.episode, call.target.model, call.pin)

@@ -50,7 +50,9 @@ class CallStep:
         return body
 
     def rejected(self, call: ActiveCall, status: int) -> bool:
-        """The engine answered with an error, and nothing was relayed. True: send the changed call again."""
+        """The engine answered with an error (503: or no engine was reached), and nothing was relayed. True: send the
+        changed call again.
+        """
         return False
 
     def replied(self, call: ActiveCall, outcome: str, body: bytes) -> None:

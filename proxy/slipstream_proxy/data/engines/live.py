@@ -299,8 +299,9 @@ class LiveView:
         state = self.models.get(model)
         if state is None:
             return adapter
+        up = [e for e in self.engines if self._is_up(e)] or self.engines
         for name in (state.live, state.base):
-            if name != adapter and (name == state.base or any(name in e.loaded for e in self.engines)):
+            if name != adapter and (name == state.base or any(name in e.loaded for e in up)):
                 return name
         return state.base
 
