@@ -343,6 +343,7 @@ def test_strange_names_add_no_series(engine, start_proxy) -> None:
     wait_for(lambda: "slipstream_stored_calls" in "".join(series(proxy.url)), 30)
     after = wait_for(settled, 60, 0.1, "the metrics are at rest")
     new = {s for s in after - before if not re.match(r"slipstream_(rewards|source_reward\w*|tagged_calls_total)\{", s)}
+    new = {s for s in new if 'route="/internal/healthz"' not in s}  # a worker asks it once the machine is busy
     assert not {s for s in new if re.search(r'"(a|b)\d+"|ODD', s)}, new
     assert len(new) <= 10, new  # a state or a status that did not occur before
 
