@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import itertools
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from real_agents import Agents, Tally
 from real_size import NAME, SHUTDOWN, Stack, start
 
 from slipstream.operate.curve import read_curve
+from slipstream.operate.demo_driver import RewardSample
 
 HELD_OUT = 256
 EXPERTS = {"retail": worlds.retail_players.expert_reward}
@@ -35,8 +35,8 @@ EXPERTS = {"retail": worlds.retail_players.expert_reward}
 
 def sample(tally: Tally, task: str) -> tuple[float, float, int]:
     """Mean, standard error and count of a task's rewards."""
-    rewards = tally.rewards[task]
-    return statistics.fmean(rewards), statistics.stdev(rewards) / len(rewards) ** 0.5, len(rewards)
+    found = RewardSample(tally.rewards[task])
+    return found.mean, found.error, len(found.rewards)
 
 
 def steps_of(stack: Stack) -> int:
@@ -59,9 +59,8 @@ def long_run(args: argparse.Namespace, agents: Agents, folder: Path, end: float)
     settings = [f"trainer.seed={args.seed}", *args.set]
     stack = start(args.model, "resident", folder, args.into / f"{args.task}-long-{args.seed}.log", settings)
     try:
-        if not stack.until("ready: OPENAI_BASE_URL=", end):
+        if not stack.ready(end):
             raise SystemExit(f"`slipstream up` was not ready in time\n{stack.text[-3000:]}")
-        stack.url = stack.text.split("ready: OPENAI_BASE_URL=")[1].split("/v1")[0].strip()
         before = agents.held_out(stack.url, HELD_OUT)
         if not stack.until("waiting for batches", end):
             raise SystemExit(f"the trainer was not ready in time\n{stack.text[-3000:]}")

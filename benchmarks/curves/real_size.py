@@ -32,6 +32,8 @@ from real_watch import Watch, busy_share
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "real"
+READY = "ready: OPENAI_BASE_URL="
+"""What `slipstream up` says before its address."""
 SHUTDOWN, EVALUATE = 12.0, 15.0
 """Seconds kept for the end of a phase, and for the held-out items after it."""
 CURVE = ("step", "reward", "staleness", "logprob_gap", "logprob_gap_max", "engine_gap", "kl", "kl_engine", "entropy", "learning_rate", "episodes", "tokens", "tokens_computed", "seconds", "hold_seconds", "sleep_seconds", "wake_seconds", "memory_mib")  # fmt: skip
@@ -77,6 +79,12 @@ class Stack:
                 return False
             time.sleep(0.25)
         return False
+
+    def ready(self, end: float) -> bool:
+        """Wait until agents can be served, and note where. False: as ``until``."""
+        if self.until(READY, end):
+            self.url = self.text.split(READY)[1].split("/v1")[0].strip()
+        return bool(self.url)
 
     def events(self) -> list[dict[str, Any]]:
         """What trainer and proxy told so far; none where the proxy does not answer."""
@@ -210,10 +218,9 @@ def run_phase(name: str, model: Path, agents: Agents, args: argparse.Namespace, 
         log = args.out.with_name(f"{args.out.stem}-{name}.log")
         stack = start(model, name, Path(folder), log, args.set)
         try:
-            if not stack.until("ready: OPENAI_BASE_URL=", end - SHUTDOWN):
+            if not stack.ready(end - SHUTDOWN):
                 phase.problem = "`slipstream up` was not ready in time"
                 return phase
-            stack.url = stack.text.split("ready: OPENAI_BASE_URL=")[1].split("/v1")[0].strip()
             phase.seconds["engine_ready"] = time.monotonic() - began
             before = agents.held_out(stack.url, args.held_out)
             phase.base = before.success()

@@ -57,7 +57,7 @@ def test_agents_work_until_there_are_enough_steps_or_the_time_is_over(monkeypatc
 
 def test_a_stack_that_does_not_become_ready_is_told_and_ended(monkeypatch, tmp_path):
     ended = []
-    stack = SimpleNamespace(until=lambda words, end: False, text="why it failed", stop=lambda: ended.append(True))
+    stack = SimpleNamespace(ready=lambda end: False, text="why it failed", stop=lambda: ended.append(True))
     monkeypatch.setattr(real_long, "start", lambda *what: stack)
     args = Namespace(seed=3, set=[], model=tmp_path, task="retail", into=tmp_path, steps=1)
     with pytest.raises(SystemExit, match="why it failed"):
