@@ -105,6 +105,7 @@ def test_agents_go_on_while_an_engine_takes_no_adapters(tmp_path: Path, way: str
 
 
 @pytest.mark.engine
+@pytest.mark.chaos  # vLLM starts three times: two minutes
 @pytest.mark.timeout(900)
 def test_vllm_is_started_again_without_the_variable_and_then_with_it(tmp_path: Path) -> None:
     port = free_port()
