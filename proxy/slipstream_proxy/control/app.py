@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -31,6 +32,7 @@ from slipstream_proxy.control.routes import (
     stream,
     work,
 )
+from slipstream_proxy.json_types import JsonObject
 
 __all__ = ["DEPS", "ROUTES", "Deps", "make_app"]
 
@@ -128,16 +130,21 @@ REQUEST_LINE = 128 * 1024
 """Bytes of a request's first line: two texts of a query, each character of which takes up to twelve."""
 
 
+@functools.cache
+def description() -> JsonObject:
+    """The OpenAPI description. It takes 0.1 s to make, so a start does not wait for it."""
+    return openapi.document(ROUTES)
+
+
 def make_app(deps: Deps) -> web.Application:
     app = web.Application(middlewares=[shape], client_max_size=BODY_LIMIT)
     app[DEPS] = deps
-    document = openapi.document(ROUTES)
 
     async def spec(_: Ctx) -> web.StreamResponse:
-        return web.json_response(document)
+        return web.json_response(await asyncio.to_thread(description))
 
     for route in (*ROUTES, Route("GET", "/slipstream/openapi.json", spec, "This API, as OpenAPI")):
-        app.router.add_route(route.method, route.path, partial(checked, deps, route=route))
+        app.router.add_route(route.method, route.path, functools.partial(checked, deps, route=route))
     internal.add(app, deps)
     page.add(app)
     return app
