@@ -198,8 +198,9 @@ with open(home / "engine.starts", "a") as f:
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         if (home / "leave").exists():
+            code = int((home / "leave").read_text())
             (home / "leave").unlink()
-            os._exit(int(os.environ["FAULT_CODE"]))
+            os._exit(code)
         sick = self.path == "/health" and (home / "sick").exists()
         body = b'{"object": "list", "data": [{"id": "inbox", "object": "model", "max_model_len": 512}]}'
         self.send_response(503 if sick else 200)
@@ -217,15 +218,13 @@ home = pathlib.Path(os.environ["FAULTS"])
 with open(home / "judge.starts", "a") as f:
     f.write("x")
 print("RuntimeError: the judge is sick", flush=True)
-os._exit(int(os.environ["FAULT_CODE"]))
+os._exit(int((home / "judge.code").read_text()))
 """
 
 
 @contextlib.contextmanager
 def running_up(fake_vllm: Path, *flags: str) -> Iterator[tuple[str, Path]]:
     """``slipstream up`` in the fake engine's folder. Yields the proxy's URL and the log."""
-    home = fake_vllm / "faults"
-    home.mkdir(exist_ok=True)
     settings = [f"data_dir={fake_vllm}/data", f"engine.model={MODEL}", "engine.name=inbox", "proxy.port=0", *flags]
     log = fake_vllm / "up.log"
     with process(slipstream("up", *(a for f in settings for a in ("--set", f))), log) as p:
@@ -254,41 +253,41 @@ def faulty(fake_vllm: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = fake_vllm / "program"
     (program / "vllm" / "entrypoints" / "openai" / "api_server.py").write_text(HEALTH)
     (program / "sick.py").write_text(SICK_JUDGE)
+    (fake_vllm / "faults").mkdir()
     monkeypatch.setenv("FAULTS", str(fake_vllm / "faults"))
     return fake_vllm
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 139])
-def test_a_judge_that_exits_leaves_engine_and_proxy_serving(
-    faulty: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    monkeypatch.setenv("FAULT_CODE", str(code))
+def test_a_judge_that_exits_leaves_engine_and_proxy_serving(faulty: Path) -> None:
+    home = faulty / "faults"
+    (home / "judge.code").write_text("1")
     with running_up(faulty, "trainer.enabled=false", "judge.function=sick:judge") as (url, log):
-        state = "ended" if code == 0 else "restarting"
+        for code in (1, 2, 139, 0):
+            (home / "judge.code").write_text(str(code))
+            state = "restarting" if code else "ended"
 
-        def seen() -> Status | None:
-            found = status(url)
-            return found if [s.state for s in found.sidecars] == [state] else None
+            def seen() -> Status | None:
+                found = status(url)
+                return found if [(s.state, s.exit_code) for s in found.sidecars] == [(state, code)] else None
 
-        found = wait_for(seen, 60, 0.1, f"the judge is {state}")
-        assert found is not None
-        assert found.engines[0]["ok"]
-        assert httpx.get(f"{url}/v1/models", trust_env=False).is_success
-        if code:
-            (line,) = (w for w in found.waiting if w.startswith("the judge ended with exit code"))
-            assert "RuntimeError: the judge is sick" in line
-            down = 'slipstream_sidecar_up{name="judge"} 0.0'  # between two starts
-            metrics = f"{url}/metrics"
-            wait_for(lambda: down in httpx.get(metrics, trust_env=False).text, 60, 0.1, "the metric shows it")
-        assert len((faulty / "faults" / "engine.starts").read_text().splitlines()) == 1
+            found = wait_for(seen, 60, 0.1, f"the judge is {state} after exit code {code}")
+            assert found is not None
+            assert found.engines[0]["ok"]
+            assert httpx.get(f"{url}/v1/models", trust_env=False).is_success
+            if code:
+                (line,) = (w for w in found.waiting if w.startswith("the judge ended with exit code"))
+                assert "RuntimeError: the judge is sick" in line
+                down = 'slipstream_sidecar_up{name="judge"} 0.0'  # between two starts
+                metrics = f"{url}/metrics"
+                wait_for(lambda: down in httpx.get(metrics, trust_env=False).text, 60, 0.1, "the metric shows it")
+        assert len((home / "engine.starts").read_text().splitlines()) == 1
     assert not (faulty / "data" / "sidecars.json").exists()
 
 
 async def test_a_judge_that_never_starts_stays_down(
     faulty: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (faulty / "faults").mkdir()
-    monkeypatch.setenv("FAULT_CODE", "2")
+    (faulty / "faults" / "judge.code").write_text("2")
     monkeypatch.setattr(module, "SIDECAR_FAILURES", 3)
     monkeypatch.setattr(keeping, "FIRST_PAUSE", 0.01)
     server.on("GET", "/health")
@@ -312,38 +311,48 @@ async def test_a_judge_that_never_starts_stays_down(
         await supervisor.stop()
 
 
-@pytest.mark.parametrize("code", [0, 1])
-def test_an_engine_that_exits_is_started_again_whatever_its_code(
-    faulty: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    monkeypatch.setenv("FAULT_CODE", str(code))
+def test_an_engine_that_exits_is_started_again_whatever_its_code(faulty: Path) -> None:
     starts = faulty / "faults" / "engine.starts"
     with running_up(faulty, "trainer.enabled=false", "engine.health_interval=0.2") as (url, log):
-        for n in (1, 2):
-            (faulty / "faults" / "leave").touch()
-            wait_for(lambda: len(starts.read_text().splitlines()) == n + 1, 60, 0.1, "the engine starts again")
+        for n, code in enumerate((0, 1), 2):
+            (faulty / "faults" / "code").write_text(str(code))
+            (faulty / "faults" / "code").rename(faulty / "faults" / "leave")
+            wait_for(lambda: len(starts.read_text().splitlines()) == n, 60, 0.1, "the engine starts again")
             wait_for(lambda: status(url).engines[0]["ok"], 60, 0.1, "it is taken back")
-        assert f"ended with exit code {code}; restarted in" in log.read_text()
+            assert f"ended with exit code {code}; restarted in" in log.read_text()
 
 
-@pytest.mark.parametrize("how", ["sick", "stopped"])
-def test_an_engine_that_does_not_answer_for_long_is_restarted(
-    faulty: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    """Its process lives: /health answers 503, or nothing answers at all."""
-    monkeypatch.setenv("FAULT_CODE", "0")
+def test_an_engine_that_answers_503_for_long_is_restarted(faulty: Path) -> None:
+    """Its process lives, and so does its server."""
     starts = faulty / "faults" / "engine.starts"
     flags = ("trainer.enabled=false", "engine.health_interval=0.2", "engine.hang_timeout=1")
     with running_up(faulty, *flags) as (url, log):
-        first = int(starts.read_text())
-        if how == "sick":
-            (faulty / "faults" / "sick").touch()
-        else:
-            os.kill(first, signal.SIGSTOP)
+        (faulty / "faults" / "sick").touch()
         wait_for(lambda: "it is ended and restarted" in log.read_text(), 60, 0.1, "it is seen")
-        (faulty / "faults" / "sick").unlink(missing_ok=True)
+        (faulty / "faults" / "sick").unlink()
         wait_for(lambda: len(starts.read_text().splitlines()) == 2, 90, 0.1, "the engine starts again")
         wait_for(lambda: status(url).engines[0]["ok"], 60, 0.1, "it is taken back")
+
+
+async def test_a_stopped_engine_is_killed_and_restarted(faulty: Path) -> None:
+    """Its process lives, and nothing answers at all, nor does it end when it is asked to."""
+    lines = Said()
+    supervisor = Supervisor(lines)
+    wanted = config(faulty, "engine.health_interval=0.2", "engine.hang_timeout=1")
+    try:
+        child, url = await start_engine(wanted, supervisor, Said())
+        assert child.grace >= 30.0, "it may end politely"
+        child.grace = 1.0  # so long as the test waits
+        assert child.process is not None
+        os.kill(child.process.pid, signal.SIGSTOP)
+        async with asyncio.timeout(60):
+            while child.starts < 2 or not await answers(f"{url}/health"):
+                await asyncio.sleep(0.05)
+        seen = "engine has not answered"
+        order = [next(i for i, line in enumerate(lines) if word in line) for word in (seen, "killed", "restarted in")]
+        assert order == sorted(order), lines
+    finally:
+        await supervisor.stop()
 
 
 async def test_the_first_key_gives_judge_and_trainer_one_of_their_own(tmp_path: Path) -> None:
