@@ -21,6 +21,14 @@ CHROMIUM = next(
 )
 
 
+STILL = """new Promise(done => { let last = performance.now(); const seen = () => { last = performance.now() }
+    const changes = new MutationObserver(seen)
+    changes.observe(document, {subtree: true, childList: true, attributes: true, characterData: true})
+    const look = setInterval(() => { if (performance.now() - last >= %d) {
+        clearInterval(look); changes.disconnect(); done(true) } }, 20) })"""
+"""Until the document has not changed for so many milliseconds."""
+
+
 class Navigated(AssertionError):
     """The page was opened anew before it had answered."""
 
@@ -33,6 +41,9 @@ class Page:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.errors: list[str] = []
+        self._under_way: set[str] = set()
+        """Requests without an answer, if the domain Network is enabled."""
+        self._asked_or_answered = 0
         self._task = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
@@ -45,6 +56,12 @@ class Page:
                 self.errors.append(str(said["params"]["exceptionDetails"])[:500])
             elif said["method"] == "Log.entryAdded" and said["params"]["entry"]["level"] == "error":
                 self.errors.append(str(said["params"]["entry"])[:500])
+            elif said["method"] == "Network.requestWillBeSent":
+                self._under_way.add(said["params"]["requestId"])
+                self._asked_or_answered += 1
+            elif said["method"] in ("Network.responseReceived", "Network.loadingFailed"):
+                self._under_way.discard(said["params"]["requestId"])
+                self._asked_or_answered += 1
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
         number = next(self._numbers)
@@ -71,9 +88,20 @@ class Page:
                         return value
                 await asyncio.sleep(0.05)
 
+    async def settled(self, still: float = 0.3) -> None:
+        """Until nothing was asked or answered and the document did not change for ``still`` seconds. Needs the domain Network."""
+        async with asyncio.timeout(30.0):
+            while True:
+                heard = self._asked_or_answered
+                with contextlib.suppress(Navigated):
+                    await self.js(STILL % (still * 1000))
+                    if not self._under_way and heard == self._asked_or_answered:
+                        return
+
     async def go(self, url: str) -> None:
         """Opens ``url`` anew, also where only its fragment differs."""
         await self.ask("Page.navigate", url="about:blank")
+        self._under_way.clear()  # nobody says what became of the left document's requests
         await self.ask("Page.navigate", url=url)
 
     async def screen(self, width: int, height: int = 900, *, dark: bool = False) -> None:

@@ -216,7 +216,7 @@ async def test_whatever_stands_in_a_field_is_text(make_plane, tmp_path):
         )  # fmt: skip
         for where in (f"#/{view}" for view in views):
             await page.go(home + where)
-            await asyncio.sleep(1.0)
+            await page.settled()
             assert await page.js("document.getElementById('planted')") is None
             assert await page.js("window.pwned") is None
         await page.go(home + "#/episode/evil1")
@@ -262,7 +262,7 @@ async def test_ten_thousand_episodes_scroll_as_ten_do(make_plane, tmp_path):
         box = "document.querySelector('.scroll')"
         for _ in range(20):
             await page.js(f"{box}.scrollTop = {box}.scrollHeight")
-            await asyncio.sleep(0.3)
+            await page.settled(0.05)
         loaded = await page.js("document.querySelector('main [role=status]').innerText")
         assert int(loaded.split()[0].replace(",", "")) >= 1000, loaded
         assert await page.js(ROWS) < 100, "rows out of sight are not drawn"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
@@ -186,7 +185,7 @@ async def test_nothing_jumps_while_a_view_comes(make_plane, tmp_path):
             for where, holds in views.items():
                 await page.go(f"{home}#/{where}")
                 await page.holds(holds)
-                await asyncio.sleep(0.7)  # what comes after the view's data
+                await page.settled()  # what comes after the view's data
                 shifts = await page.js("shifts")
                 if sum(shift[0] for shift in shifts) >= MOST_SHIFT:
                     wrong.append((where, width, shifts))
