@@ -145,6 +145,7 @@ def make_app(deps: Deps) -> web.Application:
 
     for route in (*ROUTES, Route("GET", "/slipstream/openapi.json", spec, "This API, as OpenAPI")):
         app.router.add_route(route.method, route.path, functools.partial(checked, deps, route=route))
+    app.on_shutdown.append(deps.endless.end)
     internal.add(app, deps)
     page.add(app)
     return app

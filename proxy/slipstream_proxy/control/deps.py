@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from slipstream_proxy.control.activity import SidecarActivity
 from slipstream_proxy.control.audit import AuditTrail
+from slipstream_proxy.control.endless import EndlessReplies
 from slipstream_proxy.control.feed import Feed
 from slipstream_proxy.control.problem import Problem
 from slipstream_proxy.control.store_handle import RETRY, StoreHandle
@@ -87,6 +88,7 @@ class Deps:
     audit: AuditTrail = field(init=False)
     switch: TrainingSwitch = field(default_factory=TrainingSwitch)
     feed: Feed = field(default_factory=Feed)
+    endless: EndlessReplies = field(default_factory=EndlessReplies)
     activity: SidecarActivity = field(default_factory=SidecarActivity)
     started: float = field(default_factory=time.time)
     changed: asyncio.Event = field(default_factory=asyncio.Event)

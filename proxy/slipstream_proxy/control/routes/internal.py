@@ -45,7 +45,7 @@ def add(app: web.Application, deps: Deps) -> None:
     async def live(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
         await response.prepare(request)
-        with contextlib.suppress(ConnectionResetError):
+        with deps.endless.one(), contextlib.suppress(ConnectionResetError):
             async for line in deps.live.lines():
                 await response.write(line)
         return response

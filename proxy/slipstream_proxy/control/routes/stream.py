@@ -34,7 +34,7 @@ async def get_stream(ctx: Ctx) -> web.StreamResponse:
     key = None if ctx.caller.sees_all else ctx.caller.key
     feed.readers += 1
     try:
-        with contextlib.suppress(ConnectionError):
+        with ctx.deps.endless.one(), contextlib.suppress(ConnectionError):
             async with contextlib.aclosing(feed.lines(ctx.request.headers.get("last-event-id"), key)) as lines:
                 async for text in lines:
                     await asyncio.wait_for(response.write(text), PATIENCE)
