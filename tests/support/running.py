@@ -31,10 +31,7 @@ class Running:
 
 @contextlib.contextmanager
 def run_proxy(folder: Path, engine_url: str, **overrides: Any) -> Iterator[Running]:
-    """`slipstream proxy` on a free port. Sections are given as keyword dicts: ``gate={"holdout": 0.0}``.
-
-    It is killed at the end: that it ends politely is for its own tests to see.
-    """
+    """`slipstream proxy` on a free port. Sections are given as keyword dicts: ``gate={"holdout": 0.0}``."""
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "data"
     tree: dict[str, Any] = {
@@ -45,7 +42,7 @@ def run_proxy(folder: Path, engine_url: str, **overrides: Any) -> Iterator[Runni
     config = folder / "slipstream.toml"
     config.write_text(tomli_w.dumps(tree))
     log = folder / "proxy.log"
-    with process(slipstream("proxy", "--config", str(config)), log, grace=0.0) as p:
+    with process(slipstream("proxy", "--config", str(config)), log) as p:
 
         def ready() -> str:
             assert p.poll() is None, log.read_text()[-3000:]
