@@ -144,7 +144,8 @@ def warming(model: Any, tokenizer: Any, folder: Path, device: str) -> Iterator[N
         yield
     finally:
         try:
-            process.wait(PATIENCE)
+            if process.wait(PATIENCE):
+                print("compiling ahead failed: the trainer compiles while agents wait", file=sys.stderr, flush=True)
         except subprocess.TimeoutExpired:
             process.kill()
 
