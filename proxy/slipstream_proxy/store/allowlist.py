@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -29,16 +30,20 @@ POSTGRES_FUNCTIONS = re.compile(
     r"statement_timestamp|timeofday|timezone"
 )
 """What PostgreSQL has and DuckDB has not. Some of its other functions run a text as SQL (``ts_stat``)."""
-_LOCAL = threading.local()
+_ASKING = threading.Lock()
 
 
+@cache
 def _connection() -> duckdb.DuckDBPyConnection:
     import duckdb
 
-    if not hasattr(_LOCAL, "connection"):
-        _LOCAL.connection = duckdb.connect(":memory:", config={"threads": "1", "memory_limit": "64MB"})
-    connection: duckdb.DuckDBPyConnection = _LOCAL.connection
-    return connection
+    return duckdb.connect(":memory:", config={"threads": "1", "memory_limit": "64MB"})
+
+
+def _ask(sql: str, values: Sequence[str] = ()) -> list[tuple[object, ...]]:
+    """One database for all threads. A thread's own would be ended in each process forked here, and crash it."""
+    with _ASKING:
+        return _connection().execute(sql, list(values)).fetchall()
 
 
 @cache
@@ -47,7 +52,7 @@ def _functions() -> frozenset[str]:
     sql = (
         "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type IN ('scalar', 'aggregate', 'macro')"
     )
-    found = {str(name).lower() for (name,) in _connection().execute(sql).fetchall()}
+    found = {str(name).lower() for (name,) in _ask(sql)}
     return frozenset((found | WINDOW_FUNCTIONS | TABLE_FUNCTIONS) - DENIED_FUNCTIONS)
 
 
@@ -59,10 +64,10 @@ def parse(query: str) -> list[dict[str, object]]:
     import duckdb
 
     try:
-        ((text,),) = _connection().execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+        ((text,),) = _ask("SELECT json_serialize_sql(?::VARCHAR)", [query])
     except duckdb.Error as e:
         raise QueryError(str(e).splitlines()[0]) from e
-    tree = json.loads(text)
+    tree = json.loads(str(text))
     if tree["error"]:
         message = str(tree.get("error_message", "it does not parse")).splitlines()[0]
         raise QueryError("one SELECT statement only" if "Only SELECT" in message else message)

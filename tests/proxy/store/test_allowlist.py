@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from slipstream_proxy.store.allowlist import check_names
+from slipstream_proxy.store.allowlist import check_names, parse
 from slipstream_proxy.store.driver import QueryError
 
 FINE = (
@@ -43,3 +48,17 @@ def test_anything_else_is_refused(query: str) -> None:
     with pytest.raises(QueryError) as e:
         check_names(query)
     assert "\n" not in str(e.value)
+
+
+def test_a_program_can_be_started_while_a_thread_that_asked_lives():
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(check_names, "SELECT 1").result()
+        run = subprocess.run([sys.executable, "-c", ""], check=False, preexec_fn=bool, capture_output=True)
+        assert (run.returncode, run.stderr) == (0, b"")
+
+
+def test_threads_may_ask_at_the_same_time():
+    queries = [f"SELECT reward AS r{n} FROM episodes" for n in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        found = [json.dumps(statements) for statements in pool.map(parse, queries)]
+    assert all(f'"r{n}"' in text for n, text in enumerate(found))
