@@ -48,7 +48,7 @@ $(NODE_AGENT): examples/words/package-lock.json
 test: test-fast test-engine
 
 test-fast: setup services | $(NODE_AGENT)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not engine and not learning and not chaos" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not engine and not learning and not chaos" $(ARGS)
 
 test-engine: setup services
 	$(BIN)/python -m pytest -q -m "engine and not learning and not chaos" $(ARGS)

@@ -43,6 +43,11 @@ and their adapters, allows 50 steps of the engine a second. Graphs of whole step
 log-probabilities (0.1 to 0.6 nats a token off; vLLM 0.25.1)."""
 
 
+def engine_args() -> list[str]:
+    """What vLLM is given beside the defaults: nothing without an NVIDIA GPU."""
+    return GPU_ARGS if Path("/dev/nvidiactl").exists() else []
+
+
 def free_port() -> int:
     """A port that nobody listens on."""
     with socket.socket() as s:
@@ -108,11 +113,10 @@ class Stack:
 def start(model: Path, phase: str, folder: Path, log: Path, settings: list[str]) -> Stack:
     """`slipstream up` on the model, not waited for."""
     port = free_port()
-    gpu = Path("/dev/nvidiactl").exists()
     chosen = [
         f"data_dir={folder}", f"engine.name={NAME}", f"engine.port={port}", "proxy.port=0",
         f"engine.share={'true' if phase == 'share' else 'false'}",
-        *([f"engine.args={json.dumps(GPU_ARGS)}"] if gpu else []), *settings,
+        *([f"engine.args={json.dumps(own_args)}"] if (own_args := engine_args()) else []), *settings,
     ]  # fmt: skip
     argv = [sys.executable, "-m", "slipstream.cli", "up", "--model", str(model)]
     for setting in chosen:
@@ -319,7 +323,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--held-out", type=int, default=200, help="items of each world")
     parser.add_argument("--pretrain", type=float, default=225.0, help="seconds of pre-training")
     parser.add_argument("--rows", type=int, default=120_000, help="conversations to read")
-    parser.add_argument("--limit", type=float, default=1000.0, help="seconds after which all has ended")
+    parser.add_argument("--limit", type=float, default=1080.0, help="seconds after which all has ended")
     parser.add_argument("--merge", type=Path, nargs="+", default=[], help="run nothing, put these results into --out")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
     return parser.parse_args()
@@ -344,7 +348,7 @@ def main() -> int:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     names, phases = tuple(args.worlds.split(",")), args.phases.split(",")
     agents = Agents(names, NAME, agents=args.agents, processes=args.processes)
-    found: dict[str, Any] = {"worlds": names, "agents": args.agents, "settings": args.set}
+    found: dict[str, Any] = {"worlds": names, "agents": args.agents, "settings": args.set, "engine_args": engine_args()}
     try:
         found["model"] = pretrained(args, end)
         agents.wait_ready()
