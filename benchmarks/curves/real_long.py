@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 import worlds
 from benchmarks.curves.summary import LONG_RUN, Run
 from real_agents import Agents, Tally
-from real_size import NAME, SHUTDOWN, Stack, start
+from real_stack import NAME, SHUTDOWN, Stack, start
 
 from slipstream.operate.curve import read_curve
 from slipstream.operate.demo_driver import RewardSample
