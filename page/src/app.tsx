@@ -11,6 +11,8 @@ import { link, type Place, usePlace } from "./route";
 import type { Status } from "./types";
 import { Adapters } from "./views/adapters";
 import { Audit } from "./views/audit";
+import { Cases } from "./views/cases";
+import { Compare } from "./views/compare";
 import { Episode } from "./views/episode";
 import { Episodes } from "./views/episodes";
 import { Group } from "./views/group";
@@ -18,13 +20,16 @@ import { Groups } from "./views/groups";
 import { Judge } from "./views/judge";
 import { Label } from "./views/label";
 import { Now } from "./views/now";
+import { Tasks } from "./views/tasks";
 import { Training } from "./views/training";
 
 const VIEWS: { view: string; name: string; key: string; also?: string[] }[] = [
   { view: "now", name: "Now", key: "n" },
-  { view: "episodes", name: "Episodes", key: "e", also: ["episode"] },
+  { view: "episodes", name: "Episodes", key: "e", also: ["episode", "compare"] },
+  { view: "tasks", name: "Tasks", key: "w" },
   { view: "groups", name: "Groups", key: "g", also: ["group"] },
   { view: "adapters", name: "Adapters", key: "a" },
+  { view: "cases", name: "Cases", key: "c" },
   { view: "training", name: "Training", key: "t" },
   { view: "judge", name: "Judge", key: "r" },
   { view: "label", name: "Label", key: "l" },
@@ -39,12 +44,18 @@ function View({ place, status }: { place: Place; status: Status | null }): JSX.E
       return <Episodes place={place} status={status} />;
     case "episode":
       return <Episode place={place} key={place.id + (place.query.key ?? "")} />;
+    case "tasks":
+      return <Tasks place={place} />;
+    case "compare":
+      return <Compare place={place} />;
     case "groups":
       return <Groups place={place} />;
     case "group":
       return <Group place={place} key={place.id} />;
     case "adapters":
       return <Adapters place={place} />;
+    case "cases":
+      return <Cases place={place} />;
     case "training":
       return <Training place={place} />;
     case "judge":
@@ -169,7 +180,7 @@ export function App(): JSX.Element {
       else location.hash = link("episodes", "", { focus: "q" });
     },
     g: () => (Date.now() - going.current < 1000 ? go("g") : void (going.current = Date.now())),
-    ...Object.fromEntries(["n", "e", "a", "t", "r", "l", "u"].map((name) => [name, () => go(name)])),
+    ...Object.fromEntries(["n", "e", "w", "a", "c", "t", "r", "l", "u"].map((name) => [name, () => go(name)])),
   });
   const engines = status?.engines ?? [];
   const down = engines.filter((e) => !e.ok).length;

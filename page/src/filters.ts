@@ -1,7 +1,7 @@
 // The filters of the episodes' table: in the URL as they stand in the API, checked before they are asked.
 
 export const FILTERS = [
-  "q", "task", "adapter", "split", "outcome", "trainable", "reward_min", "reward_max", "since", "until", "tag", "state", "model", "key",
+  "q", "task", "adapter", "split", "outcome", "trainable", "kind", "reward_min", "reward_max", "since", "until", "tag", "state", "model", "key",
 ] as const;
 export type FilterName = (typeof FILTERS)[number];
 export type Filters = Partial<Record<FilterName, string>>;

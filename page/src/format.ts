@@ -65,6 +65,11 @@ export function number(value: number | null | undefined, digits = 3): string {
   return value.toLocaleString("en", { maximumSignificantDigits: Math.max(digits, Math.floor(size).toString().length) });
 }
 
+/** A mean or share with what it may truly be: `0.891 (0.85 to 0.93)`. */
+export function between(value: number, low: number, high: number): string {
+  return `${fixed(value)} (${fixed(low, 2)} to ${fixed(high, 2)})`;
+}
+
 /** With so many decimals, so that the numbers of a column stand below each other. */
 export function fixed(value: number | null | undefined, decimals = 3): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";

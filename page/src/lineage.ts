@@ -1,6 +1,6 @@
 // Where each adapter stands on the time axis: parents to the left, a lane for each branch that goes on.
 
-import type { Adapter } from "./types";
+import type { Action, Adapter } from "./types";
 
 export interface Placed {
   adapter: Adapter;
@@ -40,12 +40,18 @@ export function place(adapters: Adapter[]): Placed[] {
   return [...found.values()];
 }
 
-/** Whether a person may make it live, and take it back. */
-export function actions(adapter: Adapter): { promote: boolean; rollback: boolean; whyNot: string | null } {
+/** What a person can do with it, and why not more. */
+export function actions(adapter: Adapter): { can: Action[]; whyNot: string | null } {
   const state = adapter.state;
   const serves = state === "candidate" || state === "live" || state === "loading";
   const gone = adapter.files === false;
   const promotable = state === "candidate" || state === "retired" || state === "rolled_back";
   const whyNot = gone && promotable ? "its files are gone" : state === "refused" ? "it was refused: publish it again" : null;
-  return { promote: promotable && !gone, rollback: serves, whyNot };
+  const served = state === "candidate" || state === "live";
+  const frozen = adapter.frozen || (state === "candidate" && adapter.gate?.reason.startsWith("frozen"));
+  const can: Action[] = [];
+  if ((promotable && !gone) || (state === "live" && Object.keys(adapter.kept_from ?? {}).length)) can.push("promote");
+  if (serves) can.push("demote");
+  if (served) can.push(frozen ? "unfreeze" : "freeze");
+  return { can, whyNot };
 }

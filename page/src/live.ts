@@ -8,7 +8,8 @@ export type Topic = (typeof TOPICS)[number];
 type Listener = (topic: Topic | "all") => void;
 
 const POLL_MS = 2000;
-const SILENCE_MS = 45_000;
+/** The proxy says something every 10 s: one that is silent for so long is frozen, or away. */
+const SILENCE_MS = 25_000;
 const listeners = new Set<{ topics: readonly Topic[]; listener: Listener }>();
 let lastId: string | null = null;
 let open: AbortController | null = null;
@@ -71,7 +72,11 @@ function hear(parsed: Parsed): void {
 async function stream(): Promise<"ended" | "absent"> {
   const stop = new AbortController();
   open = stop;
-  let silence = setTimeout(() => stop.abort(), SILENCE_MS);
+  const hang = (): void => {
+    connection.set({ lost: true });
+    stop.abort();
+  };
+  let silence = setTimeout(hang, SILENCE_MS);
   try {
     const more: Record<string, string> = lastId === null ? {} : { "last-event-id": lastId };
     const response = await fetch(`${API}/events/stream`, { headers: { ...headers(), ...more }, signal: stop.signal });
@@ -86,7 +91,7 @@ async function stream(): Promise<"ended" | "absent"> {
       const { done, value } = await reader.read();
       if (done) return "ended";
       clearTimeout(silence);
-      silence = setTimeout(() => stop.abort(), SILENCE_MS);
+      silence = setTimeout(hang, SILENCE_MS);
       for (const parsed of parser.push(value)) hear(parsed);
     }
   } catch {

@@ -4,7 +4,7 @@ import { fieldOf, mistakes, parseTime, toQuery } from "./filters";
 import { ago, duration, exact, fixed, iso, number, signed } from "./format";
 import { funnelOf } from "./funnel";
 import { step } from "./keyboard";
-import { curveOf, pool } from "./learning";
+import { linesOf } from "./learning";
 import { EventParser } from "./live";
 import { may } from "./may";
 import { errorText, read } from "./messages";
@@ -39,16 +39,15 @@ test("the way to being taken back is logarithmic", () => {
 
 test("a version numbered 90 takes one step of the axis", () => {
   expect([...ordinal([1, 2, 90, 3])]).toEqual([[1, 0], [2, 1], [3, 2], [90, 3]]);
-  const row = (adapter: string) => ({ adapter, version: 0, split: "train", arm: "live", n: 4, mean: 0.5, se: 0.1 });
-  const curve = curveOf([row("m@90"), row("m@2"), row("m"), row("m@1")]);
+  const row = (adapter: string, series: string) => ({
+    adapter, series, version: 0, start: 0, end: 1, n: 4, mean: 0.5, low: 0.2, high: 0.8, success: 0.5, success_low: 0.2, success_high: 0.8,
+  });
+  const points = [row("m@90", "live"), row("m@2", "held-out"), row("m", "live"), row("m@1", "control")];
+  const curve = linesOf({ points, bucket: null, success_from: 0.5, left_out: 0 }, "adapter", "mean");
   expect(curve.names).toEqual(["m", "m@1", "m@2", "m@90"]);
   expect(curve.xs).toEqual([0, 1, 2, 3]);
-});
-
-test("pooled means weigh by n", () => {
-  const row = { adapter: "m", version: 0, split: "train", arm: "live" };
-  expect(pool([{ ...row, n: 1, mean: 0, se: 0 }, { ...row, n: 3, mean: 1, se: 0.4 }])).toEqual({ n: 4, mean: 0.75, se: expect.closeTo(0.3) });
-  expect(pool([])).toBe(null);
+  expect(curve.series.map((s) => [s.name, s.colour])).toEqual([["live", "live"], ["held-out", "heldout"], ["control", "control"]]);
+  expect(curve.series[0]?.intervals).toEqual([[0.2, 0.8], null, null, [0.2, 0.8]]);
 });
 
 test("shades have five steps each way", () => {

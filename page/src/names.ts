@@ -9,6 +9,9 @@ export function taskOf(episode: Named): string {
   return episode.tags["task-text"] ?? episode.task ?? "";
 }
 
+/** What stands for an adapter in figures where there is none: of imported episodes, and of other servers' ones. */
+export const NO_ADAPTER = "no adapter";
+
 /** Tags, without the texts of what has a place of its own. */
 export function tagsOf(episode: Named): [string, string][] {
   return Object.entries(episode.tags).filter(([name]) => name !== "task-text");

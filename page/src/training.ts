@@ -51,11 +51,6 @@ export function valueOf(event: TrainingEvent, name: string): number | null {
   return typeof value === "number" && Number.isFinite(value) ? value : null;
 }
 
-/** The standard error of a batch's mean reward, where its spread and size were told. */
-export function errorOf(event: TrainingEvent, name: string): number | null {
-  return valueOf(event, `${name}_se`);
-}
-
 export function steps(events: TrainingEvent[]): TrainingEvent[] {
   return events.filter((e) => e.kind === "step");
 }

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { expand } from "./episode";
+import { historyOf, type Sent } from "./history";
 import { type Kind, lastOfRun, ownMessages, pathTo, treeOf } from "./tree";
 import type { Call, Message } from "./types";
 
@@ -161,4 +162,52 @@ test("calls that travel as deltas are whole again", () => {
   expect(whole?.messages).toEqual([SYSTEM, user("hi"), says("re a"), user("more")]);
   expect(whole?.tools).toEqual(["t"]);
   expect(third?.messages).toEqual([SYSTEM, user("hi"), user("other")]);
+});
+
+const tool = (content: string): Message => ({ role: "tool", tool_call_id: "u", content });
+const shown = (sent: Sent[]): Message[] => sent.flatMap((s) => (s.until ? shown(s.instead) : [s.message]));
+const texts = (messages: Message[]): string[] => messages.map((m) => (m as { content: string }).content);
+
+test("unfolded, the transcript holds exactly what the chosen call sent, however often the history was edited", () => {
+  let random = 7;
+  const pick = (n: number): number => (random = (random * 16807) % 2147483647) % n;
+  for (let round = 0; round < 300; round += 1) {
+    const calls: Call[] = [call(`${round}-0`, [SYSTEM, user("start")])];
+    for (let n = 1; n < 2 + pick(6); n += 1) {
+      const before = calls[n - 1] as Call;
+      const messages = [...before.messages, ...before.reply, pick(2) ? tool(`result ${n}`) : user(`turn ${n}`)];
+      for (let edits = pick(3); edits > 0; edits -= 1) {
+        const at = 1 + pick(messages.length - 1);
+        const what = pick(3);
+        if (what === 0) messages.splice(at, 1);
+        else if (what === 1) messages[at] = { ...(messages[at] as object), content: `[cleared ${round}/${n}/${edits}]` } as Message;
+        else messages.splice(at, 0, user(`put in ${round}/${n}/${edits}`));
+      }
+      calls.push(call(`${round}-${n}`, messages, { extends: before.id }));
+    }
+    const last = calls.at(-1) as Call;
+    const steps = historyOf(pathTo(treeOf(calls), last.id));
+    const open = steps.flatMap((s) => [...shown(s.own), ...shown(s.reply)]);
+    expect(texts(open).sort()).toEqual(texts([...last.messages, ...last.reply]).sort());
+  }
+});
+
+test("a cleared tool result stands where it was, with what it was before", () => {
+  const a = call("a", [SYSTEM, user("hi")]);
+  const b = call("b", [SYSTEM, user("hi"), says("re a"), tool("10 kB of text")], { extends: "a" });
+  const c = call("c", [SYSTEM, user("hi"), says("re a"), tool("[cleared]"), says("re b"), user("on")], { extends: "b" });
+  const [, second, third] = historyOf(pathTo(treeOf([a, b, c]), "c"));
+  expect(second?.own.map((s) => [s.message, s.until?.id, texts(shown(s.instead))])).toEqual([[tool("10 kB of text"), "c", ["[cleared]"]]]);
+  expect([third?.changed, third?.leftOut, shown(third?.own ?? [])]).toEqual([1, 0, [user("on")]]);
+});
+
+test("a client's own way of writing the same messages is no edit", () => {
+  const reply = { role: "assistant", content: "yes ", reasoning_content: "hm", tool_calls: [{ id: "x", function: { name: "f", arguments: '{"a":1}' } }] };
+  const a = call("a", [SYSTEM, user("hi")], { reply: [reply] });
+  const own = [
+    { role: "developer", content: "You sort mail." }, { role: "user", content: [{ type: "text", text: "hi", cache_control: {} }] },
+    { role: "assistant", content: [{ type: "text", text: "yes" }] }, { type: "function_call", call_id: "y", name: "f", arguments: '{"a": 1}' }, tool("r"),
+  ];
+  const [, step] = historyOf(pathTo(treeOf([a, call("b", own, { extends: "a" })]), "b"));
+  expect([step?.changed, step?.leftOut, step?.own.map((s) => s.message)]).toEqual([0, 0, [tool("r")]]);
 });

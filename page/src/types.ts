@@ -14,7 +14,7 @@ export interface FunnelLine {
 
 export interface Sidecar {
   name: string;
-  state: "running" | "restarting" | "down" | "ended";
+  state: "running" | "silent" | "restarting" | "down" | "ended";
   since: number;
   starts: number;
   exit_code: number | null;
@@ -78,6 +78,8 @@ export interface Status {
   scopes?: string[];
   started: number;
   models: Record<string, string>;
+  /** Of each trained model: is it better than its base, and how sure is that. */
+  headlines: Record<string, string>;
   engines: EngineState[];
   episodes: Record<string, number>;
   groups: Record<string, number>;
@@ -135,6 +137,8 @@ export interface Call {
   outcome: "ok" | "aborted" | "error" | "superseded";
   trainable: boolean;
   untrainable_reason: string | null;
+  /** `main`, `subagent`, `title`, `summary`, `compaction`, `side`, or what its client said. */
+  kind?: string;
   sampling: JsonObject;
   messages: Message[];
   tools: Json[];
@@ -179,6 +183,34 @@ export interface EpisodeDetail extends Episode {
   next_call?: number | null;
 }
 
+/** Runs of one tag or task. */
+export interface GateGroup {
+  name: string;
+  difference: number | null;
+  trial_episodes: number;
+  control_episodes: number;
+  evidence: number;
+}
+
+/** A side measure, with the direction that is bad. */
+export interface GateGuard {
+  name: string;
+  bad: "up" | "down";
+  control: number | null;
+  trial: number | null;
+  trial_episodes: number;
+  control_episodes: number;
+  evidence: number;
+}
+
+export type Action = "promote" | "demote" | "freeze" | "unfreeze";
+
+export interface AdapterEffect {
+  adapter: string;
+  action: Action;
+  says: string[];
+}
+
 export interface GateReport {
   decision: "undecided" | "accept" | "rollback";
   control: string;
@@ -186,6 +218,10 @@ export interface GateReport {
   difference: number | null;
   lower: number | null;
   upper: number | null;
+  own_episodes?: number;
+  own_difference?: number | null;
+  groups?: GateGroup[];
+  guards?: GateGuard[];
   trial_episodes: number;
   control_episodes: number;
   evidence: number;
@@ -235,8 +271,58 @@ export interface Adapter {
   files?: boolean;
   accepted: boolean;
   best: boolean;
+  kept_from?: Record<string, string>;
+  frozen?: boolean | null;
   gate: GateReport | null;
+  replay: ReplayVerdict | null;
   meta: JsonObject;
+}
+
+export interface ReplayVerdict {
+  outcome: "running" | "passed" | "refused" | "undecided";
+  reason: string;
+  control: string;
+  sets: { name: string; version: number; cases: number; missing: number }[];
+  questions: { set: string; question: string; verdict: "worse" | "better" | "undecided"; cases: number; candidate: number; control: number; visible: number }[];
+  tokens: number;
+}
+
+export interface ReplayPair {
+  set: string;
+  episode: string;
+  key: string;
+  call: number;
+  question: string;
+  candidate: number;
+  control: number;
+  prompt: string;
+  candidate_reply: string;
+  control_reply: string;
+}
+
+export interface ReplayShown {
+  adapter: string;
+  replay: ReplayVerdict | null;
+  worst: ReplayPair[];
+  limits: string;
+}
+
+export interface CaseSet {
+  name: string;
+  version: number;
+  cases: number;
+  changed: number;
+}
+
+export interface CaseSets {
+  sets: CaseSet[];
+}
+
+export interface CasePage {
+  set: CaseSet;
+  version: number;
+  cases: { key: string; episode: string; task: string | null; tags: Record<string, string>; reward: number | null; calls: number; since: number; added: number }[];
+  next: string | null;
 }
 
 export interface AdapterList {
@@ -353,13 +439,42 @@ export interface LearningAnswer {
     end: number;
     n: number;
     mean: number;
-    se: number | null;
+    low: number;
+    high: number;
     success: number;
-    success_se: number | null;
+    success_low: number;
+    success_high: number;
   }[];
   bucket: number | null;
   success_from: number;
   left_out: number;
+}
+
+export interface TaskRuns {
+  n: number;
+  mean: number;
+  low: number;
+  high: number;
+  calls: number;
+  tokens: number;
+}
+
+export interface TaskStanding {
+  task: string;
+  model: string;
+  name: string;
+  base: TaskRuns | null;
+  now: TaskRuns | null;
+  difference: number | null;
+  low: number | null;
+  high: number | null;
+  worst: { key: string; id: string; reward: number }[];
+}
+
+export interface TaskTable {
+  tasks: TaskStanding[];
+  left_out: number;
+  latest: number;
 }
 
 export interface LabelCases {

@@ -1,4 +1,4 @@
-// Lines over adapters or over time, by uPlot: standard errors as bars, outliers at the edge and counted in words.
+// Lines over adapters or over time, by uPlot: intervals as bars, outliers at the edge and counted in words.
 
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -12,8 +12,8 @@ export interface Series {
   /** A colour of the design system: `live`, `control`, `heldout`, `candidate`, `refused`, `series-6`. */
   colour: string;
   ys: (number | null)[];
-  /** Standard errors of `ys`. */
-  errors?: (number | null)[];
+  /** Between what the true values lie. */
+  intervals?: ([number, number] | null)[];
   counts?: (number | null)[];
   dashed?: boolean;
 }
@@ -32,11 +32,9 @@ export interface ChartProps {
   marks?: { x: number; name: string }[];
 }
 
-/** What the chart's height must hold: the values, and their standard errors. */
+/** What the chart's height must hold: the values, and their intervals. */
 function extent(shown: Series[], include: number[] | undefined): Range {
-  const ends = shown.flatMap((s) =>
-    s.ys.flatMap((y, n) => (y === null || !s.errors?.[n] ? [] : [y - (s.errors[n] as number), y + (s.errors[n] as number)])),
-  );
+  const ends = shown.flatMap((s) => (s.intervals ?? []).flatMap((i) => i ?? []));
   return rangeOf([...shown.flatMap((s) => s.ys), ...ends], include);
 }
 
@@ -61,14 +59,14 @@ function drawErrors(u: uPlot, series: Series[], hidden: ReadonlySet<string>): vo
   ctx.save();
   ctx.lineWidth = devicePixelRatio;
   for (const one of series) {
-    if (hidden.has(one.name) || !one.errors) continue;
+    if (hidden.has(one.name) || !one.intervals) continue;
     ctx.strokeStyle = css(one.colour);
-    one.errors.forEach((error, n) => {
+    one.intervals.forEach((ends, n) => {
       const x = u.data[0][n];
       const y = one.ys[n];
-      if (error === null || y === null || x === undefined || y === undefined) return;
+      if (ends === null || y === null || x === undefined || y === undefined) return;
       const at = u.valToPos(x, "x", true);
-      const [low, high] = [y - error, y + error].map((v) =>
+      const [low, high] = ends.map((v) =>
         u.valToPos(clamp(v, u.scales.y?.min ?? v, u.scales.y?.max ?? v), "y", true),
       ) as [number, number];
       const wing = 3 * devicePixelRatio;
@@ -176,11 +174,11 @@ function options(
           const parts = shown.flatMap((s) => {
             const y = s.ys[n];
             if (y === null || y === undefined) return [];
-            const error = s.errors?.[n];
+            const ends = s.intervals?.[n];
             const count = s.counts?.[n];
             return [
               `${s.name} ${number(y)}${unit ? ` ${unit}` : ""}` +
-                (error === null || error === undefined ? "" : ` ± ${number(error, 2)}`) +
+                (ends ? ` (${number(ends[0])} to ${number(ends[1])})` : "") +
                 (count === null || count === undefined ? "" : ` (n = ${number(count)})`),
             ];
           });

@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useAsk } from "../data";
 import { number, percent, plural, signed } from "../format";
 import { clamp } from "../scales";
-import type { Adapter, GateEvidence, GateReport } from "../types";
+import type { Adapter, GateEvidence, GateGroup, GateGuard, GateReport } from "../types";
 import { Chart } from "./chart";
 import { Mark, Said } from "./ui";
 
@@ -29,12 +29,90 @@ export function Gate({ adapter }: { adapter: Adapter }): JSX.Element {
       </p>
       {gate.difference === null ? null : <Interval gate={gate} />}
       <Evidence gate={gate} />
+      {gate.own_episodes === undefined ? null : (
+        <p class="small">
+          {plural(gate.own_episodes, "finished run")} of {adapter.name} itself
+          {gate.own_difference == null ? "" : `: ${signed(gate.own_difference)} against ${gate.control}`}
+        </p>
+      )}
       <p class="small">
         {plural(gate.trial_episodes, "episode")} on trial, {plural(gate.control_episodes, "episode")} of {gate.control || "the control"};{" "}
         {percent(gate.control_share)} of new episodes go to the control
-        {gate.episodes_left === null ? "" : `; about ${plural(gate.episodes_left, "more episode")} until a verdict`}
+        {gate.episodes_left === null || adapter.state !== "candidate" ? "" : `; about ${plural(gate.episodes_left, "more episode")} until a verdict`}
       </p>
+      <Groups groups={gate.groups ?? []} threshold={gate.threshold} />
+      <Guards guards={gate.guards ?? []} control={gate.control} threshold={gate.threshold} />
       <Moved name={adapter.name} trial={gate.trial_episodes} />
+    </>
+  );
+}
+
+function Groups({ groups, threshold }: { groups: GateGroup[]; threshold: number }): JSX.Element | null {
+  if (!groups.length) return null;
+  return (
+    <>
+      <h3>By group</h3>
+      <div class="scroll" tabIndex={0} role="region" aria-label="Groups of runs">
+        <table>
+          <thead>
+            <tr>
+              <th scope="col">group</th>
+              <th scope="col" class="num">difference</th>
+              <th scope="col" class="num">runs on trial</th>
+              <th scope="col" class="num">runs of the control</th>
+              <th scope="col" class="num">evidence, of {number(threshold)}</th>
+            </tr>
+          </thead>
+          <tbody>
+            {groups.map((g) => (
+              <tr key={g.name}>
+                <td>{g.name}</td>
+                <td class="num">{g.difference === null ? "–" : signed(g.difference)}</td>
+                <td class="num">{number(g.trial_episodes)}</td>
+                <td class="num">{number(g.control_episodes)}</td>
+                <td class="num">{number(g.evidence)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </>
+  );
+}
+
+/** Only those that some run has: a guard without a figure says nothing. */
+function Guards({ guards, control, threshold }: { guards: GateGuard[]; control: string; threshold: number }): JSX.Element | null {
+  const known = guards.filter((g) => g.trial !== null && g.control !== null);
+  if (!known.length) return null;
+  return (
+    <>
+      <h3>Guards</h3>
+      <div class="scroll" tabIndex={0} role="region" aria-label="Guards">
+        <table>
+          <thead>
+            <tr>
+              <th scope="col">measure</th>
+              <th scope="col">bad is</th>
+              <th scope="col" class="num">on trial</th>
+              <th scope="col" class="num">{control || "the control"}</th>
+              <th scope="col" class="num">runs</th>
+              <th scope="col" class="num">evidence, of {number(threshold)}</th>
+            </tr>
+          </thead>
+          <tbody>
+            {known.map((g) => (
+              <tr key={g.name}>
+                <td>{g.evidence >= threshold ? <Mark kind="bad">{g.name}</Mark> : g.name}</td>
+                <td>{g.bad}</td>
+                <td class="num">{number(g.trial)}</td>
+                <td class="num">{number(g.control)}</td>
+                <td class="num">{number(g.trial_episodes)}</td>
+                <td class="num">{number(g.evidence)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
     </>
   );
 }

@@ -30,6 +30,7 @@ export function Inspector(props: {
         facts={[
           ["call id", <><code>{call.id}</code> <Copy text={call.id} /></>],
           ["in the tree", KIND_NAMES[node.kind]],
+          ["kind", call.kind ?? "main"],
           [
             "trains",
             call.trainable ? (

@@ -2,9 +2,10 @@
 // `human`, so it counts, and it is what judges are compared with.
 
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { ApiError, withQuery, post } from "../api";
 import { number } from "../format";
+import { useKeys } from "../keyboard";
 import { useMay } from "../may";
 import { read } from "../messages";
 import type { Call, JsonObject } from "../types";
@@ -69,9 +70,16 @@ export function LabelForm(props: {
       setBusy(false);
     }
   };
+  const form = useRef<HTMLFormElement>(null);
+  useKeys({
+    "1": () => setValue("1"),
+    "0": () => setValue("0"),
+    c: () => form.current?.querySelector<HTMLInputElement>("[name=note]")?.focus(),
+    Enter: () => (ok && !busy && document.activeElement === document.body ? form.current?.requestSubmit() : false),
+  });
   if (!labels) return <Lacks scope="grade" to="label" />;
   return (
-    <form class="panel" onSubmit={(e) => void send(e)} aria-label="Your label">
+    <form class="panel" ref={form} onSubmit={(e) => void send(e)} aria-label="Your label">
       <div class="row" role="group" aria-label="Thumbs">
         <button type="button" aria-pressed={value === "1"} onClick={() => setValue("1")}>
           <Thumb up /> good

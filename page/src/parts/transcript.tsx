@@ -1,8 +1,9 @@
 // Messages as people read them, from the conversation's beginning to the chosen call: each once.
 
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
-import { duration, number, percent } from "../format";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { duration, number, percent, plural } from "../format";
+import { historyOf, type Sent, type Step as Sending } from "../history";
 import { isSystem, read, toolName } from "../messages";
 import { isImported } from "../names";
 import type { Call, Json, Message } from "../types";
@@ -67,9 +68,29 @@ function outcomeOf(call: Call): JSX.Element {
   );
 }
 
-function Step(props: { node: Node; chosen: boolean; tools: boolean; onChoose: (id: string) => void }): JSX.Element {
-  const { node, chosen, onChoose } = props;
+/** A message as the chosen call sent it. What earlier calls sent in its place is folded away below it. */
+function SentBox({ sent, note }: { sent: Sent; note?: string }): JSX.Element {
+  if (!sent.until) return <MessageBox message={sent.message} note={note} />;
+  const { role } = read(sent.message);
+  const at = `call ${sent.until.number + 1}`;
+  return (
+    <>
+      {sent.instead.map((next, n) => (
+        <SentBox key={n} sent={next} note={next.until ? undefined : `as ${at} sent it, not as before`} />
+      ))}
+      <details class="gone">
+        <summary class="small">{sent.instead.length ? `${role}, before ${at} changed it` : `${role}: ${at} left this out`}</summary>
+        <MessageBox message={sent.message} note={note} />
+      </details>
+    </>
+  );
+}
+
+function Step(props: { step: Sending; chosen: boolean; tools: boolean; onChoose: (id: string) => void }): JSX.Element {
+  const { chosen, onChoose } = props;
+  const { node, own, reply, changed, leftOut } = props.step;
   const { call } = node;
+  const edits = [changed ? `changed ${plural(changed, "earlier message")}` : "", leftOut ? `left out ${number(leftOut)}` : ""];
   return (
     <section data-call={call.id} aria-label={`Call ${call.number + 1}`}>
       <div class={`step ${chosen ? "chosen" : ""}`}>
@@ -80,15 +101,16 @@ function Step(props: { node: Node; chosen: boolean; tools: boolean; onChoose: (i
         <span>{call.adapter ?? call.model}</span>
         {isImported(call) ? <span>imported</span> : <span>{duration(call.seconds)}</span>}
         {outcomeOf(call)}
+        {changed + leftOut ? <Mark kind="candidate">{edits.filter(Boolean).join(", ")}</Mark> : null}
       </div>
       {props.tools ? <Tools tools={call.tools} /> : null}
-      {node.own.map((message, n) => (
-        <MessageBox key={n} message={message} />
+      {own.map((sent, n) => (
+        <SentBox key={n} sent={sent} />
       ))}
-      {call.reply.map((message, n) => (
-        <MessageBox
+      {reply.map((sent, n) => (
+        <SentBox
           key={`reply-${n}`}
-          message={message}
+          sent={sent}
           note={call.reply.length > 1 ? `sample ${n + 1} of ${call.reply.length}` : (call.finish_reason ?? undefined)}
         />
       ))}
@@ -112,19 +134,18 @@ export function Transcript(props: {
   /** Go to the chosen call at once; else only when another one is chosen, and the head of the view stays in sight. */
   jump?: boolean;
 }): JSX.Element {
-  const path = pathTo(props.nodes, props.chosen);
+  const steps = useMemo(() => historyOf(pathTo(props.nodes, props.chosen)), [props.nodes, props.chosen]);
   const [shown, setShown] = useState(AT_ONCE);
-  const from = Math.max(0, path.length - shown);
+  const from = Math.max(0, steps.length - shown);
   const box = useRef<HTMLDivElement>(null);
   const opened = useRef(props.chosen);
   useEffect(() => {
-    if (path.length < 2 || (!props.jump && opened.current === props.chosen)) return;
+    if (steps.length < 2 || (!props.jump && opened.current === props.chosen)) return;
     opened.current = "";
     const step = [...(box.current?.querySelectorAll("[data-call]") ?? [])].at(-1);
     step?.scrollIntoView({ block: "nearest" });
   }, [props.chosen]);
-  const start = path[0];
-  const system = start?.call.messages.filter(isSystem) ?? [];
+  const system = steps.at(-1)?.node.call.messages.filter(isSystem) ?? [];
   return (
     <div ref={box}>
       {from > 0 ? (
@@ -136,17 +157,17 @@ export function Transcript(props: {
             <button type="button" onClick={() => setShown(shown * 4)}>
               Show {number(Math.min(from, shown * 3))} earlier calls
             </button>{" "}
-            <span class="soft small">{percent(from / path.length)} of this conversation stand above</span>
+            <span class="soft small">{percent(from / steps.length)} of this conversation stand above</span>
           </p>
         </>
       ) : null}
-      {path.slice(from).map((node, n) => (
+      {steps.slice(from).map((step, n) => (
         <Step
-          key={node.call.id}
-          node={node}
-          chosen={node.call.id === props.chosen}
+          key={step.node.call.id}
+          step={step}
+          chosen={step.node.call.id === props.chosen}
           tools={
-            from + n === 0 || JSON.stringify(path[from + n - 1]?.call.tools) !== JSON.stringify(node.call.tools)
+            from + n === 0 || JSON.stringify(steps[from + n - 1]?.node.call.tools) !== JSON.stringify(step.node.call.tools)
           }
           onChoose={props.onChoose}
         />

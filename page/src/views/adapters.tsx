@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { ApiError, post } from "../api";
 import { useAsk } from "../data";
-import { fixed, number, plural, words } from "../format";
+import { between, number, words } from "../format";
 import { step, useKeys } from "../keyboard";
 import { versionOf } from "../learning";
 import { actions } from "../lineage";
@@ -12,15 +12,17 @@ import { tell } from "../live";
 import { useMay } from "../may";
 import { Gate } from "../parts/gate";
 import { LineageChart } from "../parts/lineage";
+import { Replay } from "../parts/replay";
 import { type Column, VirtualTable } from "../parts/table";
-import { Facts, Field, Lacks, Mark, Num, Refused, Time } from "../parts/ui";
+import { Facts, Field, Lacks, Mark, Num, Refused, Said, Time } from "../parts/ui";
 import { change, link, type Place } from "../route";
-import type { Adapter, AdapterList, GroupPage, LearningAnswer } from "../types";
+import type { Action, Adapter, AdapterEffect, AdapterList, GroupPage, LearningAnswer } from "../types";
 
 export function Adapters({ place }: { place: Place }): JSX.Element {
   const { data, error, loading } = useAsk<AdapterList>("/adapters", ["adapter", "reward", "step"]);
-  const learning = useAsk<LearningAnswer>("/learning?by=adapter&split=train", ["reward"]);
-  const means = new Map((learning.data?.points ?? []).map((p) => [p.adapter, p]));
+  const learning = useAsk<LearningAnswer>("/learning?by=adapter&each=role", ["reward"]);
+  const means = (adapter: string): Means =>
+    Object.fromEntries((learning.data?.points ?? []).filter((p) => p.adapter === adapter).map((p) => [p.series, p]));
   const rows = data?.adapters ?? [];
   const chosen = rows.find((a) => a.name === place.query.adapter) ?? null;
   const choose = (name: string | null): void => change(place, { adapter: name }, true);
@@ -31,13 +33,12 @@ export function Adapters({ place }: { place: Place }): JSX.Element {
   useKeys({ j: () => move(1), k: () => move(-1), Escape: () => choose(null) });
   const columns: Column<Adapter>[] = [
     { name: "adapter", cell: (a) => <a href={link("adapters", "", { adapter: a.name })} tabIndex={-1}>{a.name}</a> },
-    { name: "state", cell: (a) => <Mark kind={a.state}>{words(a.state)}{a.loaded ? ", loaded" : ""}{a.files === false ? ", files gone" : ""}</Mark> },
+    { name: "state", cell: (a) => <Mark kind={a.state}>{words(a.state)}{a.frozen ? ", frozen" : ""}{a.loaded ? ", loaded" : ""}{a.files === false ? ", files gone" : ""}</Mark> },
     { name: "step", num: true, cell: (a) => number(a.step) },
     { name: "parent", cell: (a) => a.parent ?? "" },
-    { name: "mean", title: "mean reward ± SE", num: true, cell: (a) => mean(means.get(a.name)) },
-    { name: "n", title: "rewarded", num: true, cell: (a) => number(means.get(a.name)?.n ?? 0) },
+    ...["live", "held-out"].map((role): Column<Adapter> => ({ name: role, title: `mean reward, ${role}`, num: true, cell: (a) => mean(means(a.name)[role]) })),
     { name: "running", title: "open now", num: true, cell: (a) => number(a.episodes) },
-    { name: "difference", num: true, cell: (a) => <Num value={a.gate?.difference} sign column /> },
+    { name: "difference", title: "mean reward of its own runs minus the control's", num: true, cell: (a) => <Num value={a.gate?.own_difference} sign column /> },
     { name: "why", wide: true, cell: (a) => <span title={a.reason ?? a.gate?.reason}>{a.reason ?? a.gate?.reason ?? ""}</span> },
     { name: "made", num: true, cell: (a) => <Time at={a.created} /> },
   ];
@@ -53,7 +54,7 @@ export function Adapters({ place }: { place: Place }): JSX.Element {
       {rows.length ? (
         <>
           <LineageChart adapters={rows} chosen={chosen?.name ?? null} onChoose={choose} />
-          {chosen ? <Detail adapter={chosen} point={means.get(chosen.name)} /> : null}
+          {chosen ? <Detail adapter={chosen} means={learning.data && means(chosen.name)} /> : null}
           <VirtualTable
             label="Adapters"
             columns={columns}
@@ -75,12 +76,14 @@ export function Adapters({ place }: { place: Place }): JSX.Element {
   );
 }
 
-function mean(point: LearningAnswer["points"][number] | undefined): string {
-  if (!point) return "–";
-  return `${fixed(point.mean)}${point.se === null ? "" : ` ± ${fixed(point.se)}`}`;
+/** By what the runs were for: live, control, held-out. */
+type Means = Record<string, LearningAnswer["points"][number]>;
+
+function mean(point: Means[string] | undefined): string {
+  return point ? `${between(point.mean, point.low, point.high)} of ${number(point.n)}` : "–";
 }
 
-function Detail({ adapter: a, point }: { adapter: Adapter; point: LearningAnswer["points"][number] | undefined }): JSX.Element {
+function Detail({ adapter: a, means }: { adapter: Adapter; means: Means | null }): JSX.Element {
   const groups = useAsk<GroupPage>(a.batches[0] ? `/groups?batch=${encodeURIComponent(a.batches[0])}` : null, ["group"]);
   return (
     <section class="panel" aria-label={`Adapter ${a.name}`}>
@@ -95,8 +98,10 @@ function Detail({ adapter: a, point }: { adapter: Adapter; point: LearningAnswer
             ["made", <Time at={a.created} />],
             ["decided", a.decided === null ? null : <Time at={a.decided} />],
             ["why", a.reason],
+            ["taken back for", Object.entries(a.kept_from ?? {}).map(([group, to]) => `${group} (its new runs get ${to})`).join(", ") || null],
             ["parent", a.parent && versionOf(a.parent) ? <a href={link("adapters", "", { adapter: a.parent })}>{a.parent}</a> : a.parent],
-            ["mean reward", point ? `${mean(point)} over ${plural(point.n, "episode")}` : "no rewards yet"],
+            ...Object.entries(means ?? {}).map(([role, point]): [string, string] => [`mean reward, ${role}`, mean(point)]),
+            ["mean reward", means && !Object.keys(means).length ? "no rewards yet" : null],
             ["batches", a.batches.map((b) => <a key={b} href={link("training", "", { batch: b })}>{b} </a>)],
             ["trained on", groups.data?.groups.map((g) => <a key={g.id} href={link("group", g.id)}>{g.task ?? g.id} </a>)],
             ["its episodes", <a href={link("episodes", "", { adapter: a.name })}>show them</a>],
@@ -107,60 +112,62 @@ function Detail({ adapter: a, point }: { adapter: Adapter; point: LearningAnswer
           <Gate adapter={a} />
         </div>
       </div>
+      <Replay adapter={a} />
     </section>
   );
 }
 
-/** Promote and roll back, each with a reason that the record keeps. */
+const VERBS: Record<Action, string> = { promote: "Promote", demote: "Demote", freeze: "Freeze", unfreeze: "Unfreeze" };
+
+/** What a person can do: the page says what will happen, and the record keeps the reason. */
 function Actions({ adapter }: { adapter: Adapter }): JSX.Element {
-  const can = actions(adapter);
+  const { can, whyNot } = actions(adapter);
   const decides = useMay();
-  const [doing, setDoing] = useState<"promote" | "rollback" | null>(null);
+  const [doing, setDoing] = useState<Action | null>(null);
   const [reason, setReason] = useState("");
   const [said, setSaid] = useState("");
   const [error, setError] = useState<ApiError | null>(null);
+  const path = `/adapters/${encodeURIComponent(adapter.name)}`;
+  const effect = useAsk<AdapterEffect>(doing && `${path}/effect?action=${doing}`, ["adapter"]);
   const act = async (event: Event): Promise<void> => {
     event.preventDefault();
     setError(null);
     try {
-      const path = `/adapters/${encodeURIComponent(adapter.name)}/${doing}`;
-      const after = await post<Adapter>(path, { reason: reason || "by hand, on the page" });
-      setSaid(`${after.name} is ${words(after.state)}`);
+      const after = await post<Adapter>(`${path}/${doing}`, { reason: reason || "by hand, on the page" });
+      setSaid(`${after.name} is ${words(after.state)}${after.frozen ? ", frozen" : ""}`);
       setDoing(null);
       tell("adapter");
     } catch (e) {
       setError(e instanceof ApiError ? e : new ApiError(0, (e as Error).message));
     }
   };
-  if (!decides) return can.promote || can.rollback ? <Lacks scope="admin" to="promote or roll back" /> : <></>;
+  if (!decides) return can.length ? <Lacks scope="admin" to="promote or demote" /> : <></>;
   if (doing)
     return (
       <form class="row" onSubmit={(e) => void act(e)}>
+        <ul class="small" id="effect" aria-label="What will happen">
+          {effect.data?.action === doing ? effect.data.says.map((one) => <li key={one}><Said text={one} /></li>) : null}
+        </ul>
         <Field label="reason">
           <input name="reason" value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
         </Field>
-        <button class="primary">
-          {doing === "promote" ? "Make it live" : "Take it back"}: {adapter.name}
+        <button class="primary" disabled={effect.data?.action !== doing}>
+          {VERBS[doing]} {adapter.name}
         </button>
         <button type="button" onClick={() => setDoing(null)}>
           Cancel
         </button>
-        <Refused error={error} />
+        <Refused error={error ?? effect.error} />
       </form>
     );
   return (
     <>
-      {can.promote ? (
-        <button type="button" onClick={() => setDoing("promote")}>
-          Promote
+      {can.map((action) => (
+        <button type="button" key={action} onClick={() => setDoing(action)}>
+          {VERBS[action]}
         </button>
-      ) : null}
-      {can.rollback ? (
-        <button type="button" onClick={() => setDoing("rollback")}>
-          Roll back
-        </button>
-      ) : null}
-      {can.whyNot ? <span class="small soft">It cannot be promoted: {can.whyNot}.</span> : null}
+      ))}
+      {whyNot ? <span class="small soft">It cannot be promoted: {whyNot}.</span> : null}
       <span role="status" id="said">
         {said}
       </span>

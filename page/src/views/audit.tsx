@@ -10,10 +10,10 @@ import { Field, Refused, Stopped, Time } from "../parts/ui";
 import { change, link, type Place } from "../route";
 import type { AuditEntry, AuditPage } from "../types";
 
-const ACTIONS = ["promote", "rollback", "label", "delete", "key_add", "key_revoke", "pause", "resume", "annotate", "import"];
+const ACTIONS = ["promote", "demote", "freeze", "unfreeze", "rollback", "label", "delete", "key_add", "key_revoke", "pause", "resume", "annotate", "import"];
 
 function target(e: AuditEntry): JSX.Element {
-  if (e.action === "promote" || e.action === "rollback") return <a href={link("adapters", "", { adapter: e.target })} tabIndex={-1}>{e.target}</a>;
+  if (["promote", "demote", "freeze", "unfreeze", "rollback"].includes(e.action)) return <a href={link("adapters", "", { adapter: e.target })} tabIndex={-1}>{e.target}</a>;
   return <>{e.target}</>;
 }
 

@@ -2,12 +2,13 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { ApiError } from "../api";
+import { ApiError, post, withQuery } from "../api";
 import { useNow } from "../data";
 import { readEpisode } from "../episode";
 import { duration, number, plural, signed, words } from "../format";
 import { useKeys } from "../keyboard";
 import { subscribe } from "../live";
+import { useMay } from "../may";
 import { isMeasured, tagsOf, taskOf } from "../names";
 import { CallTree } from "../parts/calltree";
 import { Inspector } from "../parts/inspector";
@@ -16,7 +17,7 @@ import { Transcript } from "../parts/transcript";
 import { Mark, Refused, Time } from "../parts/ui";
 import { change, link, type Place } from "../route";
 import { lastOfRun, treeOf } from "../tree";
-import type { EpisodeDetail } from "../types";
+import type { CaseSet, EpisodeDetail } from "../types";
 import { arm } from "./episodes";
 
 function useEpisode(id: string, key: string | undefined): { detail: EpisodeDetail | null; error: ApiError | null } {
@@ -107,6 +108,39 @@ export function Episode({ place }: { place: Place }): JSX.Element {
   );
 }
 
+/** Keep a copy in a set of cases, which new versions are tried on. */
+function AddToCases({ detail: d }: { detail: EpisodeDetail }): JSX.Element | null {
+  const decides = useMay();
+  const [name, setName] = useState<string | null>(null);
+  const [said, setSaid] = useState("");
+  const [error, setError] = useState<ApiError | null>(null);
+  const add = async (event: Event): Promise<void> => {
+    event.preventDefault();
+    setError(null);
+    try {
+      const done = await post<{ set: CaseSet }>(withQuery(`/cases/${encodeURIComponent(name ?? "")}`, { key: d.key }), { episodes: [d.id] });
+      setSaid(`it is in ${done.set.name}, version ${done.set.version}`);
+      setName(null);
+    } catch (e) {
+      setError(e instanceof ApiError ? e : new ApiError(0, (e as Error).message));
+    }
+  };
+  if (!decides || d.state !== "done") return null;
+  return name === null ? (
+    <>
+      <button type="button" onClick={() => setName("must-pass")}>Add to cases</button>
+      <span role="status" class="small">{said}</span>
+    </>
+  ) : (
+    <form class="row" onSubmit={(e) => void add(e)}>
+      <input aria-label="set of cases" name="set" required pattern="[A-Za-z0-9._-]{1,128}" value={name} onInput={(e) => setName(e.currentTarget.value)} />
+      <button class="primary">Add</button>
+      <button type="button" onClick={() => setName(null)}>Cancel</button>
+      <Refused error={error} />
+    </form>
+  );
+}
+
 function Head({ detail: d }: { detail: EpisodeDetail }): JSX.Element {
   const now = useNow();
   const item = (content: ComponentChildren): JSX.Element => <span>{content}</span>;
@@ -129,6 +163,7 @@ function Head({ detail: d }: { detail: EpisodeDetail }): JSX.Element {
           </a>
         ))}
         {item(<a href={link("label", d.id, { key: d.key })}>Label it</a>)}
+        <AddToCases detail={d} />
       </div>
       {d.rewards.length || d.lineage.length ? (
         <details class="panel" open={d.rewards.length < 4}>

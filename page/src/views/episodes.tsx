@@ -23,7 +23,9 @@ export function arm(e: Episode): string {
   return e.arm === "live" || e.arm === "candidate" ? e.arm : e.arm === "best" ? "best" : "control";
 }
 
-const MORE: FilterName[] = ["split", "state", "outcome", "trainable", "reward_min", "reward_max", "since", "until", "key"];
+/** Rows that are loaded at most to come back to one. */
+const MOST_SOUGHT = 5000;
+const MORE: FilterName[] = ["split", "state", "outcome", "trainable", "kind", "reward_min", "reward_max", "since", "until", "key"];
 const COLUMNS: Column<Episode>[] = [
   { name: "episode", whole: (e) => e.id, cell: (e) => <a href={link("episode", e.id, { key: e.key })} tabIndex={-1}>{e.id}</a> },
   { name: "task", whole: taskOf, cell: taskOf },
@@ -54,8 +56,23 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
     idOf,
     ["call", "episode", "reward"],
   );
-  const rows = ok && !pages.error ? pages.rows : [];
-  const [chosen, setChosen] = useState<string | null>(null);
+  // what somebody looks at stays where it is: newer rows wait above it until they are asked for
+  const [top, setTop] = useState<string | null>(null);
+  const all = ok && !pages.error ? pages.rows : [];
+  const waiting = top === null ? 0 : Math.max(0, all.findIndex((e) => idOf(e) === top));
+  const rows = all.slice(waiting);
+  const hold = (): void => setTop((before) => before ?? (rows[0] ? idOf(rows[0]) : null));
+  const chosen = place.query.at ?? null;
+  const setChosen = (at: string | null): void => {
+    if (at) hold();
+    change(parsePlace(location.hash), { at }, true);
+  };
+  // Back comes to the same row, however far down it was
+  const [missing, reached] = [chosen !== null && rows.every((e) => idOf(e) !== chosen), rows.length];
+  useEffect(() => {
+    if (chosen !== null && reached) hold();
+    if (missing && reached && reached < MOST_SOUGHT && pages.more && !pages.stalled) pages.loadMore();
+  }, [missing, reached]);
   const row = rows.find((e) => idOf(e) === chosen);
   const refused = fieldOf(pages.error?.field ?? null);
   const problems: Filters = { ...wrong };
@@ -72,7 +89,7 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
   });
   const total = Object.entries(status?.episodes ?? {}).reduce((n, [s, c]) => n + (s === "deleted" ? 0 : c), 0);
   const filtered = Object.keys(filters).length > 0;
-  const all = useMay("viewer");
+  const sees = useMay("viewer");
   return (
     <>
       <h1>Episodes</h1>
@@ -82,12 +99,17 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
       <div class="row small soft">
         <span role="status" class="count">
           {ok && !pages.error
-            ? `${number(rows.length)}${pages.more ? " loaded, more below" : ""}${filtered ? " that match" : all ? ` of ${number(Math.max(total, rows.length))}` : " made with your key"}`
+            ? `${number(rows.length)}${pages.more ? " loaded, more below" : ""}${filtered ? " that match" : sees ? ` of ${number(Math.max(total, rows.length))}` : " made with your key"}`
             : "nothing is shown until the filter is right"}
         </span>
         {filtered ? (
           <button type="button" onClick={() => change(place, Object.fromEntries(FILTERS.map((name) => [name, null])), true)}>
             Clear all filters
+          </button>
+        ) : null}
+        {waiting ? (
+          <button type="button" onClick={() => (setTop(null), setChosen(null))}>
+            Show {plural(waiting, "newer episode")}
           </button>
         ) : null}
         {pages.more && pages.stalled ? (
@@ -98,8 +120,8 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
         <Export query={query} disabled={!ok || !rows.length} />
       </div>
       <Stopped why={pages.stopped} again={pages.loadMore} />
-      {rows.length || pages.loading ? null : <Nothing filtered={filtered} ok={ok && !pages.error} others={all ? 0 : total} />}
-      <div class="split preview" hidden={!rows.length && !(ok && pages.loading)}>
+      {rows.length || pages.loading ? null : <Nothing filtered={filtered} ok={ok && !pages.error} others={sees ? 0 : total} />}
+      <div class="split preview" onPointerEnter={hold} onPointerLeave={() => chosen === null && setTop(null)} hidden={!rows.length && !(ok && pages.loading)}>
         <VirtualTable
           label="Episodes"
           columns={COLUMNS}
@@ -109,7 +131,7 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
           onChoose={(e) => setChosen(idOf(e))}
           onEnd={pages.more && !pages.stalled && !pages.stopped ? pages.loadMore : undefined}
           busy={pages.loading}
-          total={filtered || !all ? undefined : total}
+          total={filtered || !sees ? undefined : total}
         />
         <aside class="pane" aria-label="Preview">
           {row ? <Preview episode={row} /> : <p class="soft small">Choose a row (click, or j and k) to see what it is about.</p>}
@@ -191,6 +213,7 @@ function Filter(props: { place: Place; filters: Filters; problems: Filters }): J
           {choice("state", "state", [["open", "open"], ["done", "done"], ["deleted", "deleted"]])}
           {choice("outcome", "outcome", [["ok", "ok"], ["aborted", "aborted"], ["error", "error"], ["superseded", "superseded"]])}
           {choice("trainable", "trainable", [["true", "yes"], ["false", "no"]])}
+          {text("kind", "with a call that is", "narrow", "title, subagent")}
           {text("reward_min", "reward from", "narrow")}
           {text("reward_max", "to", "narrow")}
           {text("since", "since", "narrow", "2h, 3d")}
@@ -256,6 +279,28 @@ function Warning({ rows }: { rows: Episode[] }): JSX.Element | null {
   );
 }
 
+/** The first episode that is chosen waits for the second one. */
+function Compare({ of }: { of: Episode }): JSX.Element {
+  const [first, setFirst] = useState(() => sessionStorage.getItem("compare"));
+  const keep = (id: string | null): void => {
+    if (id) sessionStorage.setItem("compare", id);
+    else sessionStorage.removeItem("compare");
+    setFirst(id);
+  };
+  if (!first || first === idOf(of))
+    return (
+      <button type="button" aria-pressed={first !== null} onClick={() => keep(first ? null : idOf(of))}>
+        {first ? "Choose another one to compare it with" : "Compare"}
+      </button>
+    );
+  return (
+    <p class="row">
+      <a href={link("compare", "", { left: first, right: idOf(of) })} onClick={() => keep(null)}>Compare with {first.slice(first.indexOf("/") + 1)}</a>
+      <button type="button" onClick={() => keep(null)}>Not</button>
+    </p>
+  );
+}
+
 function Preview({ episode: e }: { episode: Episode }): JSX.Element {
   const { data, error } = useAsk<EpisodeDetail>(
     episodePath(e.id, e.key),
@@ -270,6 +315,7 @@ function Preview({ episode: e }: { episode: Episode }): JSX.Element {
       <h2 style={{ marginTop: 0 }}>
         <a href={link("episode", e.id, { key: e.key })}>{e.id}</a>
       </h2>
+      <Compare of={e} />
       <Refused error={error} />
       <Facts
         facts={[

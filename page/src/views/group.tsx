@@ -1,17 +1,13 @@
 // One group: its runs side by side, what was said of them, what was trained on, and the difference of two of them.
 
 import type { JSX } from "preact";
-import { useEffect, useMemo, useState } from "preact/hooks";
-import { type Pair, diff, facing } from "../diff";
 import { useAsk } from "../data";
-import { readEpisode } from "../episode";
 import { duration, number, plural, signed } from "../format";
 import { useKeys } from "../keyboard";
-import { read } from "../messages";
-import { Long, Mark, Num, Refused, Time } from "../parts/ui";
+import { Difference } from "../parts/difference";
+import { Long, Num, Refused, Time } from "../parts/ui";
 import { change, link, type Place } from "../route";
-import { pathTo, treeOf } from "../tree";
-import type { Call, GroupDetail, GroupRun, RunJudgement } from "../types";
+import type { GroupDetail, GroupRun, RunJudgement } from "../types";
 import { GroupState } from "./groups";
 
 const idOf = (run: GroupRun): string => `${run.episode.key}/${run.episode.id}`;
@@ -67,7 +63,7 @@ export function Group({ place }: { place: Place }): JSX.Element {
           <Run key={idOf(run)} run={run} most={most} />
         ))}
       </section>
-      {data.runs.length > 1 ? <Difference place={place} runs={data.runs} /> : null}
+      {data.runs.length > 1 ? <Choice place={place} runs={data.runs} /> : null}
     </>
   );
 }
@@ -125,61 +121,11 @@ function Judgement({ said }: { said: RunJudgement }): JSX.Element {
   );
 }
 
-/** A run's words, line by line, as a diff compares them. */
-export function linesOf(calls: Call[]): string[] {
-  const nodes = treeOf(calls);
-  const trunk = nodes.filter((n) => n.depth === 0).at(-1) ?? nodes.at(-1);
-  if (!trunk) return [];
-  return pathTo(nodes, trunk.call.id).flatMap((node) =>
-    [...node.own, ...node.call.reply].flatMap((message) => {
-      const said = read(message);
-      const uses = said.uses.flatMap((u) => [`→ ${u.name}`, ...u.args.split("\n")]);
-      const text = said.text ? said.text.split("\n") : [];
-      return [`[${said.role}]`, ...text, ...uses];
-    }),
-  );
-}
-
-function useLines(run: GroupRun | undefined): string[] | null {
-  const [lines, setLines] = useState<string[] | null>(null);
-  const id = run ? idOf(run) : "";
-  useEffect(() => {
-    setLines(null);
-    if (!run) return;
-    const stop = new AbortController();
-    readEpisode(run.episode.id, run.episode.key, stop.signal, () => undefined)
-      .then((detail) => setLines(linesOf(detail.call_list)))
-      .catch(() => undefined);
-    return () => stop.abort();
-  }, [id, run?.episode.calls]);
-  return lines;
-}
-
-const CONTEXT = 3;
-
-/** Equal lines far from a difference become one line that says how many they are. */
-export function fold(pairs: Pair[]): (Pair | number)[] {
-  const near = new Uint8Array(pairs.length);
-  pairs.forEach((p, n) => {
-    if (p.left === p.right) return;
-    near.fill(1, Math.max(0, n - CONTEXT), Math.min(pairs.length, n + CONTEXT + 1));
-  });
-  const found: (Pair | number)[] = [];
-  pairs.forEach((p, n) => {
-    if (near[n]) found.push(p);
-    else if (typeof found.at(-1) === "number") (found[found.length - 1] as number) += 1;
-    else found.push(1);
-  });
-  return found;
-}
-
-function Difference({ place, runs }: { place: Place; runs: GroupRun[] }): JSX.Element {
+function Choice({ place, runs }: { place: Place; runs: GroupRun[] }): JSX.Element {
   const sorted = [...runs].sort((a, b) => (b.episode.reward ?? 0) - (a.episode.reward ?? 0));
   const find = (id: string | undefined): GroupRun | undefined => runs.find((r) => idOf(r) === id);
   const left = find(place.query.left) ?? (sorted.at(-1) as GroupRun);
   const right = find(place.query.right) ?? (sorted[0] as GroupRun);
-  const [a, b] = [useLines(left), useLines(right)];
-  const pairs = useMemo(() => (a && b ? fold(facing(diff(a, b))).slice(0, 3000) : null), [a, b]);
   const choice = (name: string, run: GroupRun): JSX.Element => (
     <select aria-label={`${name} run`} value={idOf(run)} onChange={(e) => change(place, { [name]: e.currentTarget.value }, true)}>
       {runs.map((r) => (
@@ -195,38 +141,7 @@ function Difference({ place, runs }: { place: Place; runs: GroupRun[] }): JSX.El
       <div class="row">
         {choice("left", left)} and {choice("right", right)}
       </div>
-      {!pairs ? (
-        <p class="soft">Reading both runs…</p>
-      ) : pairs.every((p) => typeof p === "number") ? (
-        <p><Mark kind="good">They say the same.</Mark></p>
-      ) : (
-        <div class="diff">
-          <table>
-            <thead>
-              <tr>
-                <th scope="col">{left.episode.id}</th>
-                <th scope="col">{right.episode.id}</th>
-              </tr>
-            </thead>
-            <tbody>
-              {pairs.map((p, n) =>
-                typeof p === "number" ? (
-                  <tr key={n}>
-                    <td colSpan={2} class="soft">
-                      {plural(p, "equal line")}
-                    </td>
-                  </tr>
-                ) : (
-                  <tr key={n} class={`${p.left !== null && p.left !== p.right ? "less" : ""} ${p.right !== null && p.left !== p.right ? "more" : ""}`}>
-                    <td>{p.left}</td>
-                    <td>{p.right}</td>
-                  </tr>
-                ),
-              )}
-            </tbody>
-          </table>
-        </div>
-      )}
+      <Difference left={left.episode} right={right.episode} />
     </section>
   );
 }

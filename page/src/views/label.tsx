@@ -49,7 +49,7 @@ export function Label({ place }: { place: Place }): JSX.Element {
         {data && data.looked_at <= data.cases.length
           ? `${plural(queue.length, "episode")} in the queue`
           : `The first ${data ? number(queue.length) : "…"} of the newest ${data ? number(data.looked_at) : "…"} episodes without a label`}
-        , those first of which a label tells most; {data ? number(data.labelled) : "…"} labelled so far{done.size ? `, ${number(done.size)} since you came` : ""}. j and k go through them.
+        , those first of which a label tells most; {data ? number(data.labelled) : "…"} labelled so far{done.size ? `, ${number(done.size)} since you came` : ""}. j and k go through them; 1 is good, 0 is bad, c writes a note, Enter saves and goes on.
       </p>
       {wanted ? (
         // shown with the queue, whose line above it may change its height when it comes

@@ -16,6 +16,12 @@ export function Now({ status }: { status: Status | null }): JSX.Element {
   return (
     <>
       <h1>Now</h1>
+      {Object.entries(status.headlines).map(([model, text]) => (
+        <p class="headline" key={model}>
+          {Object.keys(status.headlines).length > 1 ? `${model}: ` : ""}
+          {text}
+        </p>
+      ))}
       <Health status={status} />
       <div class="split two">
         <section class="panel" aria-labelledby="h-funnel">

@@ -10,7 +10,7 @@ import { Chart } from "../parts/chart";
 import { Lines } from "../parts/curve";
 import { Facts, Field, Mark, Refused, Time } from "../parts/ui";
 import { change, link, type Place } from "../route";
-import { errorOf, marks, MEASURES, merge, readEvents, steps, valueOf } from "../training";
+import { marks, MEASURES, merge, readEvents, steps, valueOf } from "../training";
 import type { Annotations, BatchDetail, TrainingEvent } from "../types";
 import { Switch } from "../parts/switch";
 import { Advantage } from "./group";
@@ -93,7 +93,7 @@ export function Training({ place }: { place: Place }): JSX.Element {
                 time={over === "time"}
                 xs={over === "time" ? done.map((e) => e.at) : done.map((_, n) => n)}
                 xName={(x) => `step ${done[x]?.data.step ?? ""}`}
-                series={[{ name: m.title, colour: "live", ys, errors: done.map((e) => errorOf(e, m.name)) }]}
+                series={[{ name: m.title, colour: "live", ys }]}
                 marks={over === "time" ? lines : undefined}
                 height={170}
               />
@@ -107,10 +107,10 @@ export function Training({ place }: { place: Place }): JSX.Element {
   );
 }
 
-const EACH: [string, string][] = [["", "all together"], ["task", "by task"], ["split", "by split"], ["arm", "by arm"]];
+const EACH: [string, string][] = [["role", "live, control, held-out"], ["all", "all together, held-out too"], ["task", "by task"], ["split", "by split"], ["arm", "by arm"]];
 
 function Learned({ place, lines }: { place: Place; lines: { x: number; name: string }[] }): JSX.Element {
-  const { each = "", task = "", tag = "", split = "" } = place.query;
+  const { each = "role", task = "", tag = "", split = "" } = place.query;
   const by = place.query.by === "time" ? "time" : "adapter";
   const what = place.query.what === "success" ? "success" : "mean";
   const set = (name: string) => (e: { currentTarget: { value: string } }) => change(place, { [name]: e.currentTarget.value || null }, true);
@@ -157,7 +157,7 @@ function Learned({ place, lines }: { place: Place; lines: { x: number; name: str
           </select>
         </Field>
       </div>
-      <Lines by={by} what={what} each={each} filters={{ task, tag, split }} marks={lines} />
+      <Lines by={by} what={what} each={each === "all" ? undefined : each} filters={{ task, tag, split }} marks={lines} />
     </section>
   );
 }
