@@ -34,7 +34,7 @@ from common.task import Missing, load_task, task_names
 from tests.support.ruled_judge import RuledJudge, each
 from tests.support.served import Served
 
-from slipstream.operate.curve import LearningCurve, StepPoint, VersionPoint, plot
+from slipstream.operate.demo.curve import LearningCurve, StepPoint, VersionPoint, plot
 
 PAGE = ROOT / "docs" / "tasks.md"
 JUDGE_SECONDS = 1.0

@@ -25,8 +25,8 @@ from benchmarks.curves.summary import LONG_RUN, Run
 from real_agents import Agents, Tally
 from real_stack import NAME, SHUTDOWN, Stack, start
 
-from slipstream.operate.curve import read_curve
-from slipstream.operate.demo_driver import RewardSample
+from slipstream.operate.demo.curve import read_curve
+from slipstream.operate.demo.driver import RewardSample
 
 HELD_OUT = 256
 EXPERTS = {"retail": worlds.retail_players.expert_reward}

@@ -9,14 +9,10 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
 import random
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +31,11 @@ SIZES = {
 the arithmetic grows with their number."""
 LEARNING_RATES = {"tiny": 2e-3, "0.1b": 2e-4, "0.3b": 1e-4, "0.5b": 8e-5}
 """0.3b by measurement: with 5e-4 it does not learn to find what stands beside a thing, with 1e-4 it does within 700 steps
-(docs/decisions.md). 0.1b and 0.5b follow it by their width and depth, unmeasured."""
+(docs/curves-search.md). 0.1b and 0.5b follow it by their width and depth, unmeasured."""
 WARMUP = 80
 LESSON_SHARE = 0.3
 """Of the training's time: the first of it is for lessons alone. Compiling takes 20 s of it."""
 LONGEST = 2048
-PATIENCE = 15.0
-"""Seconds after the pre-training that the compiler may still take."""
 
 
 def batches(rows: Sequence[Row], tokens: int, seed: int) -> list[list[Row]]:
@@ -127,29 +121,6 @@ def made_on(device: str, *what: Any, **shape: Any) -> Any:
         return make_network(*what, **shape)
 
 
-@contextmanager
-def warming(model: Any, tokenizer: Any, folder: Path, device: str) -> Iterator[None]:
-    """Meanwhile another process compiles the trainer's layers for this shape, on a GPU."""
-    if device == "cpu":
-        yield
-        return
-    model.to(torch.bfloat16).save_pretrained(folder)
-    model.to(torch.float32)
-    tokenizer.save_pretrained(folder)
-    here = Path(__file__).parent
-    path = [str(here.parents[1] / part) for part in ("sdk", "trainer")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)}
-    process = subprocess.Popen([sys.executable, str(here / "real_warm.py"), str(folder)], env=env)
-    try:
-        yield
-    finally:
-        try:
-            if process.wait(PATIENCE):
-                print("compiling ahead failed: the trainer compiles while agents wait", file=sys.stderr, flush=True)
-        except subprocess.TimeoutExpired:
-            process.kill()
-
-
 @torch.no_grad()
 def learned(model: Any, names: tuple[str, ...], tokens: int, device: str, count: int = 256) -> dict[str, Any]:
     """Of each world: mean loss on the assistant's own tokens (nats) of conversations and of lessons that were not read."""
@@ -210,11 +181,10 @@ def make(
         parameters = sum(p.numel() for p in model.parameters())
         ready = time.monotonic() - began
         print(f"{parameters:,} parameters, ready after {ready:.0f} s", flush=True)
-        with warming(model, tokenizer, out.with_name(f"{out.name}-untrained"), device):
-            pace = {"lr": lr or LEARNING_RATES[size], "seconds": seconds, "lesson_share": lesson_share}
-            figures = train(model, making, first, device=device, **pace)
-            save(model, tokenizer, out)
-            print(json.dumps({"held_out": (held_out := learned(model, names, tokens, device))}), flush=True)
+        pace = {"lr": lr or LEARNING_RATES[size], "seconds": seconds, "lesson_share": lesson_share}
+        figures = train(model, making, first, device=device, **pace)
+        save(model, tokenizer, out)
+        print(json.dumps({"held_out": (held_out := learned(model, names, tokens, device))}), flush=True)
     figures = {"parameters": parameters, "data_seconds": ready, **figures, "held_out": held_out}
     return figures | {"seconds": time.monotonic() - began}
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slipstream.operate.engine import free_port, has_gpu
+from slipstream.shared.machine import free_port, has_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "real"

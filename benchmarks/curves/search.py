@@ -27,7 +27,7 @@ from search_grid import run_all
 from search_run import SHORTCUTS, STARTS, Search, rounded
 
 from slipstream.config import Config, load_config
-from slipstream_trainer import learning_rate
+from slipstream_trainer.algorithm import learning_rate
 
 
 def configured(args: argparse.Namespace, folder: str) -> Config:
@@ -108,7 +108,7 @@ def main() -> int:
     torch.set_num_threads(args.threads)
     for name, value in (constant.split("=") for constant in args.constant):
         if not hasattr(learning_rate, name):
-            raise SystemExit(f"--constant {name}: slipstream_trainer.learning_rate has none of this name")
+            raise SystemExit(f"--constant {name}: slipstream_trainer.algorithm.learning_rate has none of this name")
         setattr(learning_rate, name, float(value))
     with tempfile.TemporaryDirectory(prefix="slipstream-search-") as folder:
         print(json.dumps(rounded(Search(args, configured(args, folder)).run())))

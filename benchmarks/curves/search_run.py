@@ -31,12 +31,12 @@ from twenty48.make_model import Played as Slid
 from words.make_model import Played as Guessed
 
 from slipstream.config import Config
-from slipstream_trainer.advantage import assign
-from slipstream_trainer.learning_rate import StepPace
-from slipstream_trainer.policy import load_policy
-from slipstream_trainer.rows import Sample
-from slipstream_trainer.step import plan_batch, train
-from slipstream_trainer.trainer import CapturedGRPOTrainer
+from slipstream_trainer.algorithm.advantage import assign
+from slipstream_trainer.algorithm.learning_rate import StepPace
+from slipstream_trainer.batch.rows import Sample
+from slipstream_trainer.model.policy import load_policy
+from slipstream_trainer.step.step import plan_batch, train
+from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 
 __all__ = ["STARTS", "Batch", "Search", "rounded"]
 

@@ -2,7 +2,8 @@
 
 Every cell is ``--runs`` independent runs, spread over ``--jobs`` processes. The default of 1,000 takes about 3,300 CPU
 seconds, and a third of that where mypyc is there to compile the gate. ``--runs 100`` has wide error bars. With
-``PYTHONPATH=proxy`` the standard library alone is enough. The last line is one JSON object.
+``PYTHONPATH=proxy`` the standard library alone is enough. The last line is one JSON object. ``--out FILE`` keeps it:
+figures of parts that are not run stay in the file as they are, so parts can have runs of their own.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from slipstream_proxy import compiled
+from slipstream_proxy.process import compiled
 
 SAY = 15.0
 """Seconds between two words on a cell that takes long."""
-MODULES = ("assignment.py", *(f"control/gate/{n}.py" for n in ("scale", "baseline", "detector", "outcome", "trial")))
+MODULES = (
+    "assignment.py",
+    *(f"control/gate/{n}.py" for n in ("scale", "baseline", "detector", "side_bets", "line", "rules", "trial")),
+)
 
 
 def use_compiled() -> bool:
@@ -38,7 +42,8 @@ def use_compiled() -> bool:
 
 COMPILED = use_compiled()
 sys.path.insert(0, str(Path(__file__).parent))
-from simulation import Run, Simulation, World  # noqa: E402  (after the compiled modules are in place)
+from simulation import TAG, Reward, Run, Simulation, World  # noqa: E402  (after the compiled modules are in place)
+from timed import DURATIONS, TimedRun, TimedWorld, play  # noqa: E402
 
 
 def success(coin: random.Random, task: int, quality: float) -> float:
@@ -135,6 +140,75 @@ def quantile(values: list[float], part: float) -> float:
     return sorted(values)[min(int(part * len(values)), len(values) - 1)]
 
 
+def graded(coin: random.Random, task: int, quality: float) -> float:
+    """A success has more than half of the points."""
+    return coin.uniform(0.6, 1.0) if success(coin, task, quality) else coin.uniform(0.0, 0.4)
+
+
+def scaled(
+    reward: Callable[[random.Random, int, float], float],
+    factor: float,
+    shift: float,
+    coin: random.Random,
+    task: int,
+    quality: float,
+) -> float:
+    return factor * reward(coin, task, quality) + shift
+
+
+RESCALED: dict[str, tuple[Reward, Reward]] = {
+    **{
+        f"{name} × {factor:g}": (reward, partial(scaled, reward, factor, 0.0))
+        for name, reward in (("binary", success), ("graded", graded))
+        for factor in (0.01, 0.1, 10.0, 100.0)
+    },
+    "binary + 5": (success, partial(scaled, success, 1.0, 5.0)),
+    "graded − 5": (graded, partial(scaled, graded, 1.0, -5.0)),
+    "binary, then graded": (success, graded),
+    "graded, then binary": (graded, success),
+}
+"""Rewards before and from version 1 on."""
+
+
+def side(
+    before: Callable[[random.Random], float], after: Callable[[random.Random], float], coin: random.Random, tested: bool
+) -> float:
+    return (after if tested else before)(coin)
+
+
+def often(share: float) -> Callable[[random.Random], float]:
+    return partial(_often, share)
+
+
+def _often(share: float, coin: random.Random) -> float:
+    return float(coin.random() < share)
+
+
+def length(median: float) -> Callable[[random.Random], float]:
+    return partial(_length, median)
+
+
+def _length(median: float, coin: random.Random) -> float:
+    return median * math.exp(coin.gauss(0.0, 0.5))
+
+
+SELDOM, QUARTER, SHORT = often(0.02), often(0.25), length(300.0)
+GUARDED = {
+    "cut_off, 2 % → 50 %": (SELDOM, often(0.5)),
+    "tool_errors, 25 % → 60 %": (QUARTER, often(0.6)),
+    "reply_tokens, three times as long": (SHORT, length(900.0)),
+    "cut_off, 2 % and 2 %": (SELDOM, SELDOM),
+    "tool_errors, 25 % and 25 %": (QUARTER, QUARTER),
+    "reply_tokens, as long": (SHORT, SHORT),
+}
+"""Guards whose bad direction is up: the measure of the control, and that of later versions."""
+RATES = (0.1, 1.0, 10.0, 50.0)
+"""Runs that begin in a second; one of the base model takes 30 seconds."""
+SLOWER = (1.2, 1.5, 2.0, 4.0)
+FASTEST = 0.4
+"""Seconds between two versions of a real loop, at 50 runs a second."""
+
+
 class Bench:
     def __init__(self, runs: int, jobs: int) -> None:
         self.runs, self.jobs = runs, jobs
@@ -202,6 +276,164 @@ class Bench:
                 f"improving_accepted{which}": round(accepted, 2),
             }
 
+    def held_out(self) -> None:
+        """Success doubles over versions that come faster than rewards, and held-out runs say so. Then one fails."""
+        print("\nheld-out success doubles over forty versions, 16 episodes each, rewards late")
+        rising = tuple(0.3 + 0.0075 * i for i in range(1, 41))
+        world = World(0.3, rising, success, every=16, episodes=1280, stop=False, late=True)
+        for name, each in (("", 0), (", held-out runs", 8)):
+            runs = self.all(f"rising{name}", replace(world, held_out=each))
+            old, wrong = mean([r.held for r in runs]), share_of(runs, lambda r: r.rollbacks > 0)
+            print(f"new episodes on older versions{name}: {old:.1%}; something taken back in {wrong:.2%}", flush=True)
+            self.figures[f"older_versions{name}"] = round(old, 4)
+            spoiled = replace(world, qualities=(*rising, 0.0), held_out=each, stop=True, episodes=4000)
+            took = [r.ended - 640 for r in self.all("then one fails", spoiled)]
+            self.figures[f"then_one_fails{name}: episodes p99"] = quantile(took, 0.99)
+            print(f"then one fails: taken back after {quantile(took, 0.5)} episodes, 99 %: {quantile(took, 0.99)}")
+
+    def timed(self, name: str, world: TimedWorld) -> list[TimedRun]:
+        return self.pool.map(partial(play, world), range(self.runs), max(min(self.runs // (4 * self.jobs), 8), 1))
+
+    def slower(self) -> None:
+        """Versions that think longer, with equal and with better rewards."""
+        print(f"\n{'runs that take longer, 2,000 counted':46} taken back   accepted   most waiting")
+        wrong, every = 0.0, []
+        worlds = [
+            (f"{d}, {f:g} times, {q:g} against 0.6, {r:g}/s", TimedWorld(r, quality=q, slower=f, durations=d))
+            for d in DURATIONS
+            for f in SLOWER
+            for q in (0.6, 0.8)
+            for r in RATES
+        ]
+        real = TimedWorld(50.0, slower=4.0, durations="lognormal", every=FASTEST)
+        worlds.append(("lognormal, 4 times, a version each 0.4 s, 50/s", real))
+        for name, world in worlds:
+            runs = self.timed(name, world)
+            share = sum(r.rolled_back is not None for r in runs) / len(runs)
+            accepted, most = sum(r.accepted for r in runs) / len(runs), max(r.waiting for r in runs)
+            print(f"{name:46} {share:10.2%} {accepted:10.2f} {most:14,d}", flush=True)
+            wrong = max(wrong, share)
+            every += [share]
+        self.figures |= {"slower_wrong": round(sum(every) / len(every), 4), "slower_wrong_worst": round(wrong, 4)}
+
+    def hanging(self) -> None:
+        """No run of the version ends. And plainly bad ones, in seconds: of these some never get a reward."""
+        print(f"\n{'versions that hang':38} within 1.5 deadlines   seconds: median   99 %  deadline  live runs: median")
+        found = []
+        for durations in DURATIONS:
+            for rate in RATES:
+                runs = self.timed("hang", TimedWorld(rate, slower=math.inf, durations=durations))
+                took = [math.inf if r.rolled_back is None else r.rolled_back for r in runs]
+                share = sum(t <= 1.5 * r.deadline for t, r in zip(took, runs, strict=True)) / len(runs)
+                found.append(share)
+                points = (quantile(took, 0.5), quantile(took, 0.99), quantile([r.deadline for r in runs], 0.5))
+                live = quantile([float(r.live) for r in runs], 0.5)
+                print(
+                    f"{durations + f', {rate:g}/s':38} {share:20.1%} {points[0]:17.0f} {points[1]:6.0f} {points[2]:9.0f}"
+                    f" {live:19.0f}",
+                    flush=True,
+                )
+        self.figures["hanging_found"] = round(min(found), 4)
+        print(
+            f"\n{'versions that are worse, lognormal 30 s':38} taken back   seconds: median   90 %   live runs: median"
+        )
+        for good, bad in ((1.0, 0.0), (0.7, 0.4)):
+            for rate in (1.0, 10.0):
+                for lost in (0.0, 0.03):
+                    world = TimedWorld(rate, base=good, quality=bad, durations="lognormal", lost=lost, counted=6000)
+                    runs = self.timed("bad", world)
+                    took = [math.inf if r.rolled_back is None else r.rolled_back for r in runs]
+                    name = f"{bad:g} against {good:g}, {rate:g}/s, {lost:.0%} lost"
+                    share = sum(not math.isinf(t) for t in took) / len(took)
+                    live = quantile([float(r.live) for r in runs], 0.5)
+                    print(
+                        f"{name:38} {share:10.1%} {quantile(took, 0.5):17.0f} {quantile(took, 0.9):6.0f} {live:19.0f}",
+                        flush=True,
+                    )
+                    self.figures[f"seconds: {name}"] = round(quantile(took, 0.5), 1)
+
+    def rescale(self) -> None:
+        """The scale changes with a new version: one that is as good as before, and one that always fails."""
+        print(f"\n{'rewards change with a version':38} as good: taken back   fails always: accepted   taken back")
+        wrong, accepted, found = [], [], []
+        for name, (before, after) in RESCALED.items():
+            same = World(0.7, (0.7,), after, before=before, warm=1200, every=2000)
+            zero = replace(same, qualities=(0.0,), episodes=1500)
+            wrong.append(share_of(self.all(name, same), lambda r: r.rollbacks > 0))
+            runs = self.all(name, zero)
+            accepted.append(share_of(runs, lambda r: bool(r.accepted)))
+            found.append(share_of(runs, lambda r: r.rollbacks > 0))
+            print(f"{name:38} {wrong[-1]:20.2%} {accepted[-1]:24.2%} {found[-1]:12.1%}", flush=True)
+        self.figures |= {
+            "rescale_wrong": round(max(wrong), 4),
+            "rescale_accepted_bad": round(max(accepted), 4),
+            "rescale_found_bad": round(min(found), 4),
+        }
+
+    def groups(self) -> None:
+        """A version that fails on one value of a tag and gains elsewhere; and tags that say nothing."""
+        print(f"\n{'by tag':46} taken back   accepted   episodes of the tag: median   90 %   99 %")
+        bad = World(0.9, (0.9,), success, collapsed=0.1, tags=10, tasks="never", warm=1000, episodes=8000)
+        found = []
+        for every in (64, 100_000):
+            for name, world in (
+                ("0.9 → 0.1 on one of ten, net 0", bad),
+                ("0.9 → 0.1 on one of five, net 0", replace(bad, tags=5, qualities=(0.82,), base=0.82)),
+                ("0.7 → 0.3 on one of ten, net 0", replace(bad, base=0.7, qualities=(0.7,), collapsed=0.3)),
+            ):
+                runs = self.all(name, replace(world, every=every))
+                took = [float(r.bad_tag) if r.rollbacks else math.inf for r in runs]
+                back, accepted = share_of(runs, lambda r: r.rollbacks > 0), share_of(runs, lambda r: bool(r.accepted))
+                points = [quantile(took, q) for q in (0.5, 0.9, 0.99)]
+                which = f"{name}{', one version' if every > 64 else ''}"
+                print(
+                    f"{which:46} {back:10.1%} {accepted:10.1%} {points[0]:29.0f} {points[1]:6.0f} {points[2]:6.0f}",
+                    flush=True,
+                )
+                if world is bad:
+                    found.append(sum(t <= 400 for t in took) / len(took))
+        alone = replace(bad, every=100_000, alone=True)
+        runs = self.all("for that tag alone", alone)
+        first = share_of(runs, lambda r: r.kept[:1] == [TAG.format(0)] and r.bad_tag <= 400)
+        others = share_of(runs, lambda r: r.rollbacks > 0 or len(r.kept) > 1)
+        accepted = share_of(runs, lambda r: bool(r.accepted))
+        print(f"for that tag alone: {first:.1%} in 400 of its episodes; then all others keep it: {accepted:.1%}")
+        print(f"another tag, or all, taken back too: {others:.2%}", flush=True)
+        self.figures |= {"tag_alone_found": round(first, 4), "tag_alone_wrong": round(others, 4)}
+        wrong = []
+        for name, world in (
+            ("20 tags, no difference", World(0.7, (0.7,), success, tags=20, warm=1000)),
+            ("20 tags, one version", World(0.7, (0.7,), success, tags=20, warm=1000, every=2000)),
+            ("20 tags, rewards late", World(0.7, (0.7,), success, tags=20, warm=1000, late=True)),
+            ("20 tags, rare success", World(0.02, (0.02,), success, tags=20, warm=1000)),
+        ):
+            runs = self.all(name, world)
+            wrong.append(share_of(runs, lambda r: r.rollbacks > 0))
+            accepted = mean([len(r.accepted) for r in runs])
+            print(f"{name:46} {wrong[-1]:10.2%} {accepted:10.2f}", flush=True)
+        self.figures |= {"tag_found": round(min(found), 4), "tag_false": round(max(wrong), 4)}
+
+    def guards(self) -> None:
+        """The reward rises and a side measure gets worse; and side measures that do not."""
+        print(f"\n{'guards':46} frozen   live episodes: median   90 %   99 %   accepted")
+        found, wrong = [], []
+        for name, (before, after) in GUARDED.items():
+            measure, bad = name.split(",")[0], before != after
+            world = World(0.7, (0.75,), success, side=(measure, partial(side, before, after)), every=100_000)
+            runs = self.all(name, world)
+            took = [math.inf if r.frozen is None else float(r.frozen) for r in runs]
+            points = [quantile(took, q) for q in (0.5, 0.9, 0.99)]
+            frozen, accepted = sum(not math.isinf(t) for t in took) / len(took), mean([len(r.accepted) for r in runs])
+            print(
+                f"{name:46} {frozen:6.1%} {points[0]:23.0f} {points[1]:6.0f} {points[2]:6.0f} {accepted:10.2f}",
+                flush=True,
+            )
+            if bad:
+                found.append(sum(t <= 400 for t in took) / len(took))
+            else:
+                wrong.append(frozen)
+        self.figures |= {"guard_found": round(min(found), 4), "guard_false": round(max(wrong), 4)}
+
     def pace(self) -> None:
         print("\npace: mean quality over 10,000 episodes of a trainer that gets better and spoils one version in fifty")
         best: tuple[float, str] = (0.0, "")
@@ -223,18 +455,28 @@ def mean(values: list[float] | list[int]) -> float:
     return sum(values) / len(values)
 
 
+PARTS = ["power", "false_alarms", "drift", "held_out", "pace", "slower", "hanging", "rescale", "groups", "guards"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000, help="runs of a cell")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
-    parser.add_argument("--only", choices=["power", "false_alarms", "drift", "pace"], action="append")
+    parser.add_argument("--only", choices=PARTS, action="append")
+    parser.add_argument("--out", type=Path, help="a JSON file that the figures are added to")
     args = parser.parse_args()
     bench = Bench(args.runs, args.jobs)
     print(f"{args.runs:,} runs a cell, {args.jobs} processes, {'compiled' if COMPILED else 'not compiled'}", flush=True)
-    for part in args.only or ["power", "false_alarms", "drift", "pace"]:
+    kept: dict[str, object] = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
+    of_parts = kept.pop("runs", {})
+    runs: dict[str, int] = of_parts if isinstance(of_parts, dict) else {}
+    for part in args.only or PARTS:
         getattr(bench, part)()
-    bench.figures["seconds"] = round(time.monotonic() - bench.began, 1)
-    print(json.dumps({"runs": args.runs, **bench.figures}))
+        runs[part] = args.runs
+        found = {"runs": runs, **kept, **bench.figures}
+        if args.out:
+            args.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ import torch
 
 from slipstream.cli import main
 from slipstream.contract import AdapterList
-from slipstream_trainer.checkpoint import CheckpointState
-from slipstream_trainer.current_policy import CurrentPolicy
+from slipstream_trainer.versions.checkpoint import CheckpointState
+from slipstream_trainer.versions.current_policy import CurrentPolicy
 
 FOLDER = Path(sys.argv[1])
 NOISE = 0.5

@@ -94,7 +94,7 @@ async def measure(model: str, control: str, pipe: Connection, concurrency: int, 
     """(seconds, CPU seconds of this process) for ``count`` groups."""
     from slipstream.client import AsyncClient
     from slipstream.config import Config
-    from slipstream_judge.worker import JudgeWorker
+    from slipstream_judge.run.worker import JudgeWorker
 
     judge = {"model": "openai/ruled", "api_base": f"{model}/v1", "concurrency": concurrency}
     stop = asyncio.Event()
@@ -120,8 +120,8 @@ def main() -> None:
     parser.add_argument("--levels", default="1,16,64")
     parser.add_argument("--words", default="0")
     args = parser.parse_args()
-    from slipstream_judge.llm import litellm
     from slipstream_judge.loop import run_loop
+    from slipstream_judge.model.llm import litellm
 
     litellm()
     result: dict[str, float] = {}

@@ -117,7 +117,7 @@ def main() -> None:
 
 def compile_proxy(python: Interpreter) -> None:
     """Unless it is already; without a compiler the sources are measured."""
-    command = [python.path, "-m", "slipstream_proxy.compiled"]
+    command = [python.path, "-m", "slipstream_proxy.process.compiled"]
     subprocess.run(command, env={**os.environ, **python.env}, check=False, stdout=sys.stderr)
 
 

@@ -8,7 +8,7 @@ engine is a stand-in whose replies the plugin's own code packs. One worker has o
 
 Columns: bytes of the request to the engine, of its reply, and of the spool; microseconds of the worker, and of reading the record back as the
 control plane does. Each record is compared with what was sampled; ``wrong`` must be 0. Compile first (``python -m
-slipstream_proxy.compiled``), as for production. The last line is one JSON object with the medians.
+slipstream_proxy.process.compiled``), as for production. The last line is one JSON object with the medians.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ import aiohttp
 from aiohttp import web
 from targets import OTHER_CORE, Target, cpu_seconds, free_port, start_slipstream
 
-from slipstream_proxy import compiled
 from slipstream_proxy.dialects import BY_NAME
-from slipstream_proxy.records import CallHead
-from slipstream_proxy.segments import list_segments, read_segment
+from slipstream_proxy.log.records import CallHead
+from slipstream_proxy.log.segments import list_segments, read_segment
+from slipstream_proxy.process import compiled
 from slipstream_vllm import capture, packing
 
 FIRST, REPLY, TOOL = 1500, 150, 250

@@ -9,7 +9,7 @@ knows it by what was said); ``power``, ``process`` or ``none``. Cases take turns
 
 Columns: milliseconds from the engine's last byte to the first, middle and last of the next requests at the engine, without those of the same load
 straight at the engine; the worker's CPU microseconds a call in that time (``turn_us``) and before it (``flow_us``); bytes a call in the
-spool. ``none`` less ``process`` less ``power`` is what the write and the disk take. Compile first (``python -m slipstream_proxy.compiled``), as for
+spool. ``none`` less ``process`` less ``power`` is what the write and the disk take. Compile first (``python -m slipstream_proxy.process.compiled``), as for
 production. The last line is one JSON object with the medians.
 """
 
@@ -32,8 +32,8 @@ import uvloop
 from conversation import Talk, dump, events, fresh, whole
 from targets import OTHER_CORE, Target, start_slipstream
 
-from slipstream_proxy import compiled
-from slipstream_proxy.segments import list_segments, read_segment
+from slipstream_proxy.log.segments import list_segments, read_segment
+from slipstream_proxy.process import compiled
 from slipstream_vllm import capture
 
 CASES = (

@@ -6,7 +6,7 @@
 - The ids of a prompt of 8,000: a first call's remembered, and a later call's put back into its reply (``episode/prompts.py``).
 - A call's metrics: ``observe/metrics.py`` beside prometheus-client in multiprocess mode, which several workers need.
 
-Compile first (``python -m slipstream_proxy.compiled``), as for production. The last line is one JSON object with the medians.
+Compile first (``python -m slipstream_proxy.process.compiled``), as for production. The last line is one JSON object with the medians.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from types import SimpleNamespace
 
 os.environ["PROMETHEUS_MULTIPROC_DIR"] = tempfile.mkdtemp()
 
-from slipstream_proxy import compiled
+from slipstream_proxy.process import compiled
 
 COMPILED = compiled.use()
 
 import httptools
 import prometheus_client
 
-from slipstream_proxy.data.episode.identity import Tags
-from slipstream_proxy.data.episode.memory import RunningEpisode
 from slipstream_proxy.data.episode.prompts import PromptMemory
+from slipstream_proxy.data.episode.running import RunningEpisode
 from slipstream_proxy.data.observe.exposition import BUCKETS
 from slipstream_proxy.data.observe.metrics import WorkerMetrics
 from slipstream_proxy.data.wire.http1 import RepeatedHead
+from slipstream_proxy.data.wire.identity import Tags
 from slipstream_proxy.data.wire.request import parse_fields
 from slipstream_vllm import packing
 

@@ -21,7 +21,7 @@ from interpreter import Interpreter
 
 from slipstream.config import Config
 from slipstream_proxy.keys import Keys
-from slipstream_proxy.segments import list_segments, read_segment
+from slipstream_proxy.log.segments import list_segments, read_segment
 
 HERE = Path(__file__).parent
 CORES = sorted(os.sched_getaffinity(0))

@@ -23,9 +23,9 @@ import aiohttp
 import pyarrow as pa
 
 from slipstream.config import Config
-from slipstream_proxy.control.ids import new_id
-from slipstream_proxy.records import CallHead, Kind, Mutation
-from slipstream_proxy.spool import SpoolWriter
+from slipstream_proxy.log.ids import new_id
+from slipstream_proxy.log.records import CallHead, Kind, Mutation
+from slipstream_proxy.log.spool import SpoolWriter
 
 API = "/slipstream/v1"
 AUTH = {"x-slipstream-auth": json.dumps({"key": "-", "scopes": ["admin"]})}
@@ -135,7 +135,7 @@ def main() -> None:
         config = Config.model_validate(tree)
         Path(config.spool_dir).mkdir(parents=True, exist_ok=True)
         env = {**os.environ, "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(), "SLIPSTREAM_LOG_LEVEL": "error"}
-        plane = subprocess.Popen([sys.executable, "-m", "slipstream_proxy.control.worker"], env=env)
+        plane = subprocess.Popen([sys.executable, "-m", "slipstream_proxy.control.run.worker"], env=env)
         try:
             while not config.socket.exists():
                 assert plane.poll() is None, "the control plane has ended"

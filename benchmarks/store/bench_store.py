@@ -16,9 +16,11 @@ from typing import Any
 from tests.support.store_writes import pin
 
 from slipstream.contract import BatchLeaseIn, RewardIn
-from slipstream_proxy.records import CallHead, Choice, Mutation, Parsed
-from slipstream_proxy.store import calls, delta, open_store
-from slipstream_proxy.store.sqlstore import Store
+from slipstream_proxy.log.records import CallHead, Choice, Mutation, Parsed
+from slipstream_proxy.store import open_store
+from slipstream_proxy.store.conversation import calls
+from slipstream_proxy.store.conversation import fingerprint as delta
+from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.values import Position, RecordedCall, Rules
 
 NOW = 1_800_000_000.0

@@ -6,10 +6,10 @@ import time
 from datetime import UTC, datetime
 from hashlib import md5
 
-from slipstream_proxy.store import schema
-from slipstream_proxy.store.driver import Tx
-from slipstream_proxy.store.rows import BatchRow, CallRow, EpisodeRow, GroupRow, MemberRow, RewardRow
-from slipstream_proxy.store.sqlstore import Store
+from slipstream_proxy.store.store import Store
+from slipstream_proxy.store.tables import schema
+from slipstream_proxy.store.tables.driver import Tx
+from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, GroupRow, MemberRow, RewardRow
 
 NOW = float(int(time.time()))
 SPAN = 864_000.0

@@ -27,7 +27,7 @@ from slipstream.config import Config
 from slipstream_proxy.data.engines.control_link import ControlLink
 from slipstream_proxy.data.engines.live import LiveView
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.sqlstore import Store
+from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.values import Rules
 
 PARTS = ("routes", "pins", "rate", "idle", "forget")

@@ -28,10 +28,10 @@ import pyarrow as pa
 from filling import started_of
 
 from slipstream.contract import BatchLeaseIn, GroupLeaseIn, RewardIn
-from slipstream_proxy.control.export import pieces
-from slipstream_proxy.records import CallHead, Choice, Mutation, Parsed
+from slipstream_proxy.control.api.export import pieces
+from slipstream_proxy.log.records import CallHead, Choice, Mutation, Parsed
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.sqlstore import Store
+from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.values import EpisodeFilter, RecordedCall, Rules
 
 NOW = 1_800_000_000.0

@@ -56,7 +56,7 @@ def make_model(folder: Path, shape: str) -> None:
 
 
 def batch(groups: int, results: int) -> list[Any]:
-    from slipstream_trainer.advantage import assign
+    from slipstream_trainer.algorithm.advantage import assign
 
     samples = small.episodes(
         SimpleNamespace(groups=groups, episodes=8, turns=6, prompt=1500, sampled=300, results=results), "plain"
@@ -79,13 +79,20 @@ def peak() -> float:
     return torch.cuda.max_memory_allocated() / 2**30
 
 
+def compiled(trainer: Any) -> None:
+    """Compile each length when it first comes up: a step is measured as it is once compiling has paid."""
+    if trainer.compiler is not None:
+        trainer.compiler.late = False
+
+
 def part_ours(config: Config, args: argparse.Namespace, results: int) -> dict[str, Any]:
-    from slipstream_trainer.policy import load_policy
-    from slipstream_trainer.step import plan_batch
-    from slipstream_trainer.trainer import CapturedGRPOTrainer
+    from slipstream_trainer.model.policy import load_policy
+    from slipstream_trainer.step.step import plan_batch
+    from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 
     model, tokenizer = load_policy(config)
     trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "ours")
+    compiled(trainer)
 
     def step(groups: int) -> dict[str, Any]:
         samples = batch(groups, results)
@@ -118,7 +125,7 @@ def part_stock(config: Config, args: argparse.Namespace, results: int, merged: b
 
 def long_rows(count: int) -> list[Any]:
     """Unrelated episodes of one call that fill the context: half prompt, half sampled."""
-    from slipstream_trainer.rows import Sample
+    from slipstream_trainer.batch.rows import Sample
 
     random = np.random.default_rng(0)
     half = CONTEXT // 2
@@ -134,13 +141,14 @@ def long_rows(count: int) -> list[Any]:
 
 def part_context(config: Config, args: argparse.Namespace) -> dict[str, Any]:
     """Ours over rows of 8,192 tokens; with mode frugal that is Unsloth."""
-    from slipstream_trainer.advantage import assign
-    from slipstream_trainer.policy import load_policy
-    from slipstream_trainer.step import plan_batch
-    from slipstream_trainer.trainer import CapturedGRPOTrainer
+    from slipstream_trainer.algorithm.advantage import assign
+    from slipstream_trainer.model.policy import load_policy
+    from slipstream_trainer.step.step import plan_batch
+    from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 
     model, tokenizer = load_policy(config)
     trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "ours")
+    compiled(trainer)
     samples = long_rows(8)
     assign(samples, "std")
     plan = plan_batch(trainer, samples)
@@ -184,7 +192,7 @@ def part_peft(config: Config, args: argparse.Namespace) -> dict[str, Any]:
 def settings(args: argparse.Namespace, **trainer: Any) -> Config:
     base = {
         "data_dir": f"{args.work}/data", "engine": {"model": f"{args.work}/model"},
-        "trainer": {"lora_rank": 16, "lora_alpha": 32, "max_ratio": 1e30, "beta": 0.0} | trainer,
+        "trainer": {"lora_rank": 16, "lora_alpha": 32, "max_ratio": 1e30} | trainer,
     }  # fmt: skip
     return load_config(None, env={}, base=base, flags=args.set)
 
@@ -195,6 +203,8 @@ PARTS: dict[str, Any] = {
     "merged_tools": lambda a: part_stock(settings(a, mode="merged"), a, 300, True),
     "ours": lambda a: part_ours(settings(a), a, 0),
     "ours_tools": lambda a: part_ours(settings(a), a, 300),
+    "ours_no_beta": lambda a: part_ours(settings(a, beta=0.0), a, 0),
+    "ours_tools_no_beta": lambda a: part_ours(settings(a, beta=0.0), a, 300),
     "peft": lambda a: part_peft(settings(a), a),
     "context": lambda a: part_context(settings(a), a),
     "frugal": lambda a: part_context(settings(a, mode="frugal", token_budget=CONTEXT), a),
@@ -217,6 +227,8 @@ def summary(found: dict[str, dict[str, Any]], args: argparse.Namespace) -> dict[
         "speedup_vs_trl_per_call": found["per_call"]["seconds"] / ours["seconds"],
         "speedup_vs_merged": found["merged"]["seconds"] / ours["seconds"],
         "speedup_vs_merged_tools": found["merged_tools"]["seconds"] / tools["seconds"],
+        "beta_costs": ours["seconds"] / found["ours_no_beta"]["seconds"] - 1,
+        "beta_costs_tools": tools["seconds"] / found["ours_tools_no_beta"]["seconds"] - 1,
         "tokens_vs_peft": context["tokens_per_second"] / found["peft"]["tokens_per_second"],
         "peak_gib_frugal": found["frugal"]["peak_gib"],
         "tokens_per_second": ours["sampled"] / ours["seconds"],

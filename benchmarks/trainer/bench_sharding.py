@@ -21,9 +21,9 @@ import torch
 
 
 def part(args: argparse.Namespace) -> None:
-    from slipstream_trainer.process_group import leave
-    from slipstream_trainer.start import start_trainer
-    from slipstream_trainer.step import plan_batch
+    from slipstream_trainer.run.process import leave
+    from slipstream_trainer.run.start import start_trainer
+    from slipstream_trainer.step.step import plan_batch
 
     small.VOCAB = h200.VOCAB
     trainer, _ = start_trainer(h200.settings(args, sharding=args.part), None)

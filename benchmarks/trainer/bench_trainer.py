@@ -27,14 +27,13 @@ import torch
 from datasets import Dataset
 
 from slipstream.config import Config, load_config
-from slipstream_trainer.advantage import assign
-from slipstream_trainer.layout import Layout
-from slipstream_trainer.plan import make_plan
-from slipstream_trainer.policy import load_policy
-from slipstream_trainer.rows import Sample, merge_chains
-from slipstream_trainer.step import costs_of
-from slipstream_trainer.trainer import CPU_MICRO, CapturedGRPOTrainer
-from slipstream_trainer.trl_seam import GRPOTrainer, grpo_config
+from slipstream_trainer.algorithm.advantage import assign
+from slipstream_trainer.batch.layout import Layout, make_plan
+from slipstream_trainer.batch.rows import Sample, merge_chains
+from slipstream_trainer.model.policy import load_policy
+from slipstream_trainer.step.step import costs_of
+from slipstream_trainer.step.trainer import CPU_MICRO, CapturedGRPOTrainer
+from slipstream_trainer.step.trl_seam import GRPOTrainer, grpo_config
 
 VOCAB = 512
 

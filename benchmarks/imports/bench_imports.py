@@ -1,0 +1,63 @@
+"""Reads files of every known form, and compares what comes in with what they hold. Last line: JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.imports.corpus import Held, written
+
+from slipstream.imports.report import Report
+from slipstream.imports.upload import read_log
+
+RESULTS = Path(__file__).parents[1] / "results" / "imports.json"
+
+
+def counted(path: Path) -> tuple[Held, Report]:
+    report = Report()
+    for entry in read_log([path], None, report):
+        report.take(entry.counts)
+    return Held(report.episodes, report.calls, report.tool_calls, report.rewards, len(report.refused)), report
+
+
+def measure(folder: Path) -> dict[str, Any]:
+    began = time.perf_counter()
+    rows: dict[str, Any] = {}
+    forms: set[str] = set()
+    equal = lost = 0
+    for path, file in written(folder):
+        found, report = counted(path)
+        forms.add(file.form)
+        same = found == file.held
+        equal += same
+        told = len(report.refused) + report.dropped.total()
+        missing = sum(max(0, a - b) for a, b in zip(file.held[:4], found[:4], strict=True))
+        lost += missing if not told else 0
+        if not same:
+            rows[file.name] = {"held": file.held._asdict(), "found": found._asdict(), "lines": report.lines()[:5]}
+        print(
+            f"{'ok ' if same else 'BAD'} {file.form:14} {file.name:40} {found.episodes} {found.calls} {found.tool_calls} {found.rewards}"
+        )
+    files = len(list(folder.iterdir()))
+    summary = {"files": files, "forms": len(forms), "equal": equal, "lost_silently": lost, "different": rows}
+    return summary | {"seconds": round(time.perf_counter() - began, 2)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = measure(Path(folder))
+    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result))
+    return 0 if result["equal"] == result["files"] and not result["lost_silently"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

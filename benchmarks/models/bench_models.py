@@ -1,0 +1,166 @@
+"""Tiny models of many families: does the trainer load one, make a step and write an adapter that vLLM takes whole?
+
+``--families llama,gpt_oss`` sweeps over some. Prints a table; the last line is JSON. It writes
+``benchmarks/results/models.json`` and the table of ``docs/models.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.families import FAMILIES, make_family
+from tests.support.tiny import adapter_state, conversation, make_config, make_trainer
+
+from slipstream.engines.vllm.command import _cpu_env, unserved_on_cpu
+from slipstream.shared.hub import model_config
+from slipstream_proxy.control.adapters.files import check_folder
+from slipstream_trainer.batch.layout import make_plan
+from slipstream_trainer.model.policy import choose_targets, skeleton
+from slipstream_trainer.versions.adapter_folder import write_adapter
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "models.json"
+PAGE = ROOT / "docs" / "models.md"
+BEGIN, END = "<!-- table: benchmarks/models/bench_models.py -->\n", "<!-- end of the table -->\n"
+RANK = 16
+COLUMNS = ("loads", "trains", "publishes", "vllm")
+"""Each is ``yes``, or why not."""
+
+
+@dataclass
+class Row:
+    family: str
+    loads: str = ""
+    trains: str = ""
+    publishes: str = ""
+    vllm: str = ""
+    cpu: str = "yes"
+    """Whether vLLM's CPU build serves adapters for it."""
+    targets: list[str] = field(default_factory=list)
+    left_out: str = ""
+    seconds: float = 0.0
+
+    @property
+    def whole(self) -> bool:
+        return all(getattr(self, column) == "yes" for column in COLUMNS)
+
+
+def told(do: Callable[[], object]) -> str:
+    try:
+        do()
+    except Exception as e:  # a family's own reason is what is looked for
+        return f"{type(e).__name__}: {e}".splitlines()[0][:300]
+    return "yes"
+
+
+def train(family: str, folder: Path) -> Row:
+    """The trainer's part. The adapter lies in ``folder/<family>@1`` if it could be written."""
+    row, began = Row(family), time.perf_counter()
+    model, adapter = folder / family, folder / f"{family}@1"
+    made: dict[str, Any] = {}
+
+    def load() -> None:
+        make_family(family, model)
+        said = choose_targets(skeleton(str(model)), "all-linear").says
+        row.left_out = said.partition("leaves out")[2].strip()
+        row.cpu = unserved_on_cpu(model_config(str(model))) or "yes"
+        made["trainer"] = make_trainer(make_config(model, folder / f"{family}-data"))
+
+    def step() -> None:
+        trainer = made["trainer"]
+        before = adapter_state(trainer.model)
+        row.targets = sorted({n.split(".lora_")[0].rpartition(".")[2] for n in before})
+        trainer.backward(trainer.start(make_plan(conversation(), layout="merged")))
+        trainer.optimize(1e-2)
+        after = adapter_state(trainer.model)
+        if still := sorted(n for n in before if (before[n] == after[n]).all()):
+            raise ValueError(f"no gradient in {len(still)} of {len(before)} tensors, such as {still[0]}")
+
+    def publish() -> None:
+        write_adapter(made["trainer"].model, adapter, RANK)
+        check_folder(adapter, RANK, None)
+
+    for column, do in zip(COLUMNS, (load, step, publish), strict=False):
+        setattr(row, column, told(do))
+        if getattr(row, column) != "yes":
+            break
+    row.seconds = round(time.perf_counter() - began, 1)
+    return row
+
+
+def load_into_vllm(rows: Iterable[Row], folder: Path) -> None:
+    """vLLM's own LoRA manager with the plugin, which refuses what vLLM would ignore. All in one process of its own."""
+    ready = [row for row in rows if row.publishes == "yes"]
+    paths = [str(folder / name) for row in ready for name in (row.family, f"{row.family}@1")]
+    command = [sys.executable, "-m", "tests.support.lora_manager", *paths]
+    ran = subprocess.run(command, env=os.environ | _cpu_env(), capture_output=True, text=True, check=False, cwd=ROOT)
+    said = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    adapters = said[-1] if said and "model" not in said[-1] else {}
+    errors = {line["model"]: line["error"] for line in said if "error" in line}
+    for row in ready:
+        found = errors.get(row.family) or adapters.get(f"{row.family}@1", f"vLLM ended: {ran.stderr.strip()[-200:]}")
+        row.vllm = "yes" if found is None else str(found).splitlines()[0][:300]
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Markdown."""
+    lines = [
+        "| family | trains and publishes | vLLM loads the adapter | on a CPU | adapted | left out |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        bad = next((getattr(row, c) for c in COLUMNS[:3] if getattr(row, c) != "yes"), "yes")
+        cells = (row.family, bad, row.vllm or "–", row.cpu, ", ".join(row.targets), row.left_out)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def write(rows: Iterable[Row], out: Path) -> dict[str, Any]:
+    """A sweep over some families replaces their rows, and leaves the others as they are."""
+    before = json.loads(out.read_text())["rows"] if out.is_file() else []
+    found = {row["family"]: row for row in (*before, *map(asdict, rows))}
+    ordered = [Row(**found[family]) for family in FAMILIES if family in found]
+    result = {
+        "families": len(ordered),
+        "whole": sum(row.whole for row in ordered),
+        "refused_on_a_cpu": sum(row.cpu != "yes" for row in ordered),
+        "rows": [asdict(row) for row in ordered],
+    }
+    out.write_text(json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--families", default=",".join(FAMILIES))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for family in args.families.split(","):
+            rows.append(train(family, folder))
+            print(*(f"{c} {getattr(rows[-1], c) or '-'}" for c in ("family", *COLUMNS[:3])), sep="   ", flush=True)
+        load_into_vllm(rows, folder)
+    print(table(rows))
+    result = write(rows, args.out)
+    if args.out == RESULTS:
+        before, _, rest = PAGE.read_text().partition(BEGIN)
+        rows = [Row(**row) for row in result["rows"]]
+        PAGE.write_text(before + BEGIN + table(rows) + END + rest.partition(END)[2])
+    print(json.dumps({name: value for name, value in result.items() if name != "rows"}))
+    return 0 if result["whole"] == result["families"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

