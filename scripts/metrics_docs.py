@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "metrics.md"
 REGISTRIES = (
-    ("Proxy: control plane", "slipstream_proxy.control.metrics", "On the proxy's `/metrics` too, while the control plane answers."),
-    ("Judge", "slipstream_judge.metrics", "On `judge.metrics_host`:`judge.metrics_port`."),
-    ("Trainer", "slipstream_trainer.metrics", "On `trainer.metrics_host`:`trainer.metrics_port`."),
+    ("Proxy: control plane", "slipstream_proxy.control.observe.metrics", "On the proxy's `/metrics` too, while the control plane answers."),
+    ("Judge", "slipstream_judge.model.metrics", "On `judge.metrics_host`:`judge.metrics_port`."),
+    ("Trainer", "slipstream_trainer.versions.events", "On `trainer.metrics_host`:`trainer.metrics_port`."),
 )  # fmt: skip
 HEAD = """# Metrics
 
@@ -62,6 +63,8 @@ def registries(module: Any) -> Iterator[Any]:
         if isinstance(value, CollectorRegistry):
             yield value
         elif isinstance(value, type) and value.__module__ == module.__name__ and value.__name__.endswith("Metrics"):
+            if inspect.signature(value).parameters:  # a part of another, which hands it its registry
+                continue
             made = value()
             if isinstance(getattr(made, "registry", None), CollectorRegistry):
                 yield made.registry

@@ -224,8 +224,8 @@ def python() -> str:
 
 def openapi() -> Schema:
     """What a running proxy answers at ``/slipstream/openapi.json``."""
-    from slipstream_proxy.control.app import ROUTES
-    from slipstream_proxy.control.openapi import document
+    from slipstream_proxy.control.api.app import ROUTES
+    from slipstream_proxy.control.api.openapi import document
 
     found: Schema = document(ROUTES)
     return found
