@@ -9,6 +9,7 @@ does this:
 - ``adapters``: several API-server processes share the adapters that are loaded at run time.
 - ``prefetch``: an adapter is read while the engine goes on with its streams.
 - ``cpu_lora``: on a CPU, calls to the base model get no adapter's weights.
+- ``whole_adapters``: an adapter of which vLLM would ignore a part is refused.
 
 With a vLLM that it does not know it changes nothing and logs so once.
 """
@@ -75,6 +76,12 @@ def _change_lora() -> None:
             log.info("slipstream plugin keeps adapters out of the base model's calls")
     except (ImportError, AttributeError, TypeError) as e:
         log.warning("slipstream plugin knows no CPU adapters of this vLLM; base calls may get an adapter: %s", e)
+    try:
+        from slipstream_vllm import whole_adapters
+
+        whole_adapters.install()
+    except (ImportError, AttributeError) as e:
+        log.warning("slipstream plugin cannot tell whether this vLLM ignores parts of an adapter: %s", e)
 
 
 def _change_api_server() -> None:

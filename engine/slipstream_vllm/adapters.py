@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, MutableMapping, ValuesView
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from slipstream_vllm import packing
 from slipstream_vllm.versions import resolve
@@ -35,6 +35,10 @@ log = logging.getLogger("vllm.slipstream")
 HELLO = "/slipstream"
 ROUTES = "SLIPSTREAM_ENGINE_ADAPTERS"
 """Environment: 1 serves vLLM's load and unload routes with any number of API servers."""
+SAMPLING = (
+    *("temperature", "top_p", "top_k", "min_p"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+)
 COUNT = 8
 """Bytes of the number of writings, little-endian."""
 
@@ -197,12 +201,29 @@ def sharing(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def attach_hello(app: FastAPI) -> None:
-    """``GET /slipstream``: the proxy asks once whether the plugin is there, and which packed form it writes."""
+    """``GET /slipstream``: the proxy asks once whether the plugin is there, which packed form it writes, and what is
+    sampled with where a call says nothing.
+    """
 
-    async def hello() -> dict[str, int]:
-        return {"packed": packing.VERSION}
+    async def hello() -> dict[str, object]:
+        return {"packed": packing.VERSION, **sampling(getattr(app.state, "openai_serving_chat", None))}
 
     app.add_api_route(HELLO, hello, methods=["GET"], include_in_schema=False)
+
+
+def sampling(chat: Any) -> dict[str, object]:
+    """``sampling``: the parameters of a chat completion that sets none. ``logprobs_mode``: vLLM's. ``chat``: vLLM's
+    handler. Empty: they cannot be told.
+    """
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+    try:
+        asked = ChatCompletionRequest(messages=[{"role": "user", "content": "a"}], model="a")
+        made = asked.to_sampling_params(1, chat.default_sampling_params)
+        own = {name: float(getattr(made, name)) for name in SAMPLING}
+        return {"sampling": own, "logprobs_mode": str(chat.model_config.logprobs_mode)}
+    except (AttributeError, TypeError, ValueError):
+        return {}
 
 
 def serving_routes(routes: ModuleType) -> Callable[[FastAPI], None]:

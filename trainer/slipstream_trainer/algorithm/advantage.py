@@ -1,0 +1,140 @@
+"""Rewards become advantages: how much better than its group an episode was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.errors import ConfigError
+from slipstream.settings.trainer import ADVANTAGES
+from slipstream.shared.functions import load_function
+from slipstream_trainer.batch.rows import Sample
+
+EPSILON = 1e-4
+"""TRL's: added to the standard deviation."""
+SAME = 1e-8
+"""Rewards that differ by less are the same."""
+BATCH = "batch"
+"""The one baseline of all episodes that have no group of their own."""
+
+
+def by_std(rewards_E: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(reward - mean) / (std + 1e-4): GRPO, https://arxiv.org/abs/2402.03300, with the sample's standard deviation as
+    TRL has it.
+    """
+    return np.asarray((rewards_E - rewards_E.mean()) / (rewards_E.std(ddof=1) + EPSILON))
+
+
+def by_mean(rewards_E: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Reward - mean: Dr. GRPO, https://arxiv.org/abs/2503.20783."""
+    return np.asarray(rewards_E - rewards_E.mean())
+
+
+def by_others(rewards_E: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Reward - mean of the others: RLOO, https://arxiv.org/abs/2402.14740."""
+    n = len(rewards_E)
+    return np.asarray((rewards_E - rewards_E.mean()) * n / (n - 1))
+
+
+def centered(rewards_E: NDArray[np.float64], kind: str) -> NDArray[np.float64]:
+    """Advantages of one group's rewards. ``kind``: as in the setting ``trainer.advantage``.
+
+    Raises ``ConfigError`` where a user's function does not give one finite number for each episode.
+    """
+    if len(rewards_E) < 2:
+        return np.zeros(len(rewards_E))
+    function = load_function("trainer.advantage", ADVANTAGES.get(kind, kind))
+    found: object = function(rewards_E.copy())
+    try:
+        advantages_E = np.asarray(found, dtype=np.float64)
+    except (TypeError, ValueError):
+        advantages_E = np.empty(0)
+    if advantages_E.shape != rewards_E.shape or not np.isfinite(advantages_E).all():
+        raise ConfigError(
+            f"trainer.advantage = {kind!r} made {found!r} of the rewards {rewards_E.tolist()}: "
+            f"return one finite number for each reward, as an array of shape {rewards_E.shape}"
+        )
+    return advantages_E
+
+
+def check_advantage(kind: str) -> None:
+    """Try it on three rewards. Raises ``ConfigError``."""
+    try:
+        centered(np.array([0.0, 0.5, 1.0]), kind)
+    except ConfigError:
+        raise
+    except Exception as e:
+        raise ConfigError(
+            f"trainer.advantage = {kind!r} fails on the rewards 0, 0.5, 1: {type(e).__name__}: {e}"
+        ) from e
+
+
+@dataclass(slots=True)
+class Advantages:
+    """What became of a batch's groups. ``dropped`` groups had nothing to compare: all episodes alike, or one alone."""
+
+    episodes: dict[str, float] = field(default_factory=dict)
+    """``Sample.run`` → advantage."""
+    groups: int = 0
+    dropped: int = 0
+    reward_mean: float = 0.0
+    reward_std: float = 0.0
+    """Mean and spread count kept and dropped runs."""
+
+
+def assign(samples: Sequence[Sample], kind: str) -> Advantages:
+    """Set each sample's ``advantage``; samples of dropped groups become untrainable (``zero_variance``).
+
+    Groups of kind ``task`` are their own baseline. Ungrouped traffic (``like``, ``window``) shares one over the
+    batch. A sample whose call has its own reward (``call_reward``) is compared with the rewards of its group's
+    episodes by that.
+
+    What cannot be trained on (stale, forced, too long) is in the baseline all the same: its reward is as good as
+    the others'.
+    """
+    groups: dict[str, list[Sample]] = {}
+    for s in samples:
+        if np.isfinite(s.reward):
+            groups.setdefault(s.group if s.kind == "task" else BATCH, []).append(s)
+    out = Advantages(groups=len(groups))
+    everything: dict[str, float] = {}
+    for members in groups.values():
+        rewards = {s.run: float(s.reward) for s in members}
+        everything |= rewards
+        values = np.array(list(rewards.values()))
+        by_call = any(s.call_reward is not None for s in members)
+        if (len(values) < 2 or np.ptp(values) < SAME) and not by_call:
+            out.dropped += 1
+            for s in members:
+                _drop(s)
+            out.episodes |= dict.fromkeys(rewards, 0.0)
+            continue
+        advantages = dict(zip(rewards, centered(values, kind).tolist(), strict=True))
+        out.episodes |= advantages
+        for s in members:
+            s.advantage = advantages[s.run]
+        if by_call:
+            _by_call(members, kind)
+    if everything:
+        found = np.array(list(everything.values()))
+        out.reward_mean, out.reward_std = float(found.mean()), float(found.std())
+    return out
+
+
+def _drop(s: Sample) -> None:
+    if s.trainable:
+        s.trainable, s.reason = False, "zero_variance"
+
+
+def _by_call(members: Sequence[Sample], kind: str) -> None:
+    """Each call by its own reward (its episode's where it has none), against all calls of the group."""
+    values = np.array([s.reward if s.call_reward is None else s.call_reward for s in members], dtype=np.float64)
+    if not np.isfinite(values).all() or len(values) < 2 or np.ptp(values) < SAME:
+        for s in members:
+            _drop(s)
+        return
+    for s, advantage in zip(members, centered(values, kind).tolist(), strict=True):
+        s.advantage = advantage

@@ -1,0 +1,44 @@
+"""How many groups a step waits for: as few as are set, and more while runs end many versions behind.
+
+A run that lasts while ``concurrency / (groups a step × groups' size)`` versions go live is that many versions behind
+when it ends. Small steps, which give a small agent its first adapter soon, would leave the runs of a busy one too old
+to train on. So while runs come late, steps wait for more groups and for longer, up to ``max_groups``; once they come in
+time again, for fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slipstream.settings import TrainerConfig
+from slipstream_trainer.batch.rows import Sample
+
+QUANTILE = 0.75
+"""The quantile of the runs' ages in a batch. Runs of the control arm are always old, but fewer than a quarter."""
+LATE, EARLY = 0.5, 0.25
+"""Shares of ``max_staleness`` above which a step waits for more groups, and below which it waits for fewer."""
+
+
+@dataclass(slots=True)
+class Cadence:
+    """Follows the staleness of batches."""
+
+    factor: int = 1
+
+    def wanted(self, t: TrainerConfig) -> tuple[int, float]:
+        """(``min_groups``, ``max_wait``) of the next lease."""
+        return min(t.max_groups, t.min_groups * self.factor), t.max_wait * self.factor
+
+    def note(self, t: TrainerConfig, samples: Sequence[Sample]) -> None:
+        """After a lease."""
+        runs = {s.run: s.staleness for s in samples if s.call}
+        if not runs or not t.max_staleness:
+            return
+        behind = float(np.quantile(list(runs.values()), QUANTILE))
+        if behind > LATE * t.max_staleness and t.min_groups * self.factor < t.max_groups:
+            self.factor *= 2
+        elif behind <= EARLY * t.max_staleness and self.factor > 1:
+            self.factor //= 2

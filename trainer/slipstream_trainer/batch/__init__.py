@@ -1,0 +1,1 @@
+"""Captured calls as token-exact rows, and how they are laid out."""

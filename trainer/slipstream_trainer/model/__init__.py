@@ -1,0 +1,1 @@
+"""The model that is trained: its base, its LoRA, its memory, its arithmetic."""

@@ -1,0 +1,370 @@
+"""What is computed otherwise than transformers does: layers, attention masks, the head.
+
+Compiled layers: norms, rotary embedding, gated MLP and LoRA's sums as a few kernels that keep less for backward.
+
+Compiling takes 20 s for each length of a row, so nothing waits for it. Rows are computed by the layers as they are,
+with a dense mask, until rows of their length have taken ``PAYS`` seconds. Then another process compiles that length
+(``warmup.py``). What it leaves in the compiler's cache is taken over in a few seconds.
+
+Attention masks of tree rows: dense where that is quick (CPU), FlexAttention's block mask on a GPU.
+
+Log-probabilities of the scored positions only: the vocabulary is never spread over a whole sequence.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+import types
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from slipstream_trainer.batch.layout import MicroBatch
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+    from transformers import PreTrainedModel
+
+    from slipstream.config import Config
+
+log = logging.getLogger(__name__)
+
+VARIANTS = 64
+"""Compilations of one layer's code side by side: lengths (``plan.forest_width``) × training or not × adapter or not."""
+PAYS = 10.0
+"""Seconds that rows of one length have taken uncompiled before it is compiled: about half of what compiling takes. A
+length that comes up rarely is never compiled.
+"""
+LIMIT = 600.0
+"""Seconds after which a process that compiles is ended."""
+UNCOMPILED = "sdpa"
+"""Attention of layers that are not compiled: FlexAttention without a compiler holds every pair's score in memory."""
+LIST = "compiled.json"
+"""In the trainer's folder: lengths that were compiled, so that the next start has them soon."""
+
+
+def compile_layers(layers: Sequence[torch.nn.Module]) -> None:
+    """Each by itself, in place: equal layers share their code, so the wait is one layer's."""
+    torch._dynamo.config.recompile_limit = max(VARIANTS, torch._dynamo.config.recompile_limit)
+    for layer in layers:
+        layer.compile(dynamic=False)
+
+
+class LayerCompiler:
+    """Computes a micro-batch by compiled layers or by the layers as they are.
+
+    ``late``: lengths are compiled when that pays. Else every length is, when it first comes up.
+    """
+
+    def __init__(
+        self, base: PreTrainedModel, layers: Sequence[torch.nn.Module], config: Config, folder: Path, *, late: bool
+    ) -> None:
+        self.base, self.layers, self.config, self.folder = base, layers, config, folder
+        self.attention = str(base.config._attn_implementation)
+        """Of compiled layers."""
+        self.late = late and self._takes(UNCOMPILED)
+        self.ready: set[int] = set()
+        self.spent: dict[int, float] = defaultdict(float)
+        """Length → seconds that its rows have taken uncompiled."""
+        self.failed: set[int] = set()
+        self.check: Callable[[int], bool] = lambda _: True
+        """Does a length that was just compiled compute what it should?"""
+        self.process: subprocess.Popen[bytes] | None = None
+        self.width = 0
+        """What ``process`` compiles."""
+        self._began = 0.0
+        compile_layers(layers)
+        self._calls = [layer._compiled_call_impl for layer in layers]
+        self._on = True
+        self._due = self._known() if self.late else []
+
+    def _takes(self, attention: str) -> bool:
+        """Does the model's class let its attention change?"""
+        try:
+            self.base.set_attn_implementation(attention)
+            taken = bool(self.base.config._attn_implementation == attention)
+        except (ValueError, ImportError):
+            taken = False
+        self.base.set_attn_implementation(self.attention)
+        return taken
+
+    def command(self) -> list[str]:
+        """Of the process that compiles. The configuration and the length come by its standard input."""
+        return [sys.executable, "-m", "slipstream_trainer.run.warmup"]
+
+    def _known(self) -> list[int]:
+        try:
+            return [int(width) for width in json.loads((self.folder / LIST).read_text())]
+        except (OSError, ValueError, TypeError):
+            return []
+
+    # while a batch is computed
+
+    def switch(self, rows: int, width: int) -> str:
+        """Before a forward pass of this shape. → The attention that computes it."""
+        on = not self.late or (rows == 1 and width in self.ready)
+        if on != self._on:
+            for layer, call in zip(self.layers, self._calls, strict=True):
+                layer._compiled_call_impl = call if on else None
+            self.base.set_attn_implementation(self.attention if on else UNCOMPILED)
+            self._on = on
+        return self.attention if on else UNCOMPILED
+
+    def note(self, micro: Sequence[MicroBatch], seconds: float) -> None:
+        """After passes over ``micro`` that took so long together: is it time to compile?"""
+        if not self.late:
+            return
+        whole = sum(m.computed for m in micro)
+        for m in micro:
+            rows, width = m.ids_RN.shape
+            if rows == 1 and width not in self.ready:
+                self.spent[width] += seconds * m.computed / whole
+        self.look()
+
+    # the process beside
+
+    def look(self) -> None:
+        """Take over what is compiled, and begin with what is due. Returns at once."""
+        if self.process is not None:
+            code = self.process.poll()
+            if code is None:
+                if time.monotonic() - self._began > LIMIT:
+                    self.process.kill()
+                return
+            self._ended(code)
+        due = [w for w, spent in self.spent.items() if spent >= PAYS and w not in self.ready | self.failed]
+        for width in [*self._due, *sorted(due, key=lambda w: -self.spent[w])]:
+            if width not in self.ready | self.failed:
+                self._begin(width)
+                return
+
+    def _begin(self, width: int) -> None:
+        self.width, self._began = width, time.monotonic()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "compile.log").open("ab") as out:
+            self.process = subprocess.Popen(self.command(), stdin=subprocess.PIPE, stdout=out, stderr=out)
+        atexit.register(self.end)
+        order = {"config": self.config.model_dump(mode="json"), "width": width}
+        if self.process.stdin is not None:
+            try:
+                self.process.stdin.write(json.dumps(order).encode())
+                self.process.stdin.close()
+            except OSError as e:
+                log.debug("the process that compiles does not listen: %s", e)
+
+    def _ended(self, code: int) -> None:
+        seconds, self.process = time.monotonic() - self._began, None
+        self._due = [w for w in self._due if w != self.width]
+        if code:
+            self.failed.add(self.width)
+            log.warning(
+                "rows of %d tokens are computed uncompiled: compiling them failed with exit code %d, see %s",
+                self.width, code, self.folder / "compile.log",
+            )  # fmt: skip
+            return
+        self.ready.add(self.width)
+        if not self.check(self.width):
+            self.ready.discard(self.width)
+            self.failed.add(self.width)
+            return
+        log.info("compiled for rows of %d tokens in %.0f s, beside the steps", self.width, seconds)
+        kept = self.folder / f"{LIST}.{os.getpid()}"
+        kept.write_text(json.dumps(sorted(self.ready)))
+        kept.replace(self.folder / LIST)
+
+    def end(self) -> None:
+        """Stop compiling."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def dense_mask(ends_RN: torch.Tensor) -> torch.Tensor:
+    """(R, 1, N, N), true where query q sees key k: k is q or an ancestor of it."""
+    i = torch.arange(ends_RN.shape[1], device=ends_RN.device)
+    return ((i[None, :] <= i[:, None])[None] & (i[None, :, None] < ends_RN[:, None, :]))[:, None]
+
+
+def block_mask(ends_RN: torch.Tensor) -> BlockMask:
+    """The same as FlexAttention's ``BlockMask``; nothing of size N × N is kept."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def ancestor(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return (k <= q) & (q < ends_RN[b, k])
+
+    rows, n = ends_RN.shape
+    return create_block_mask(ancestor, rows, None, n, n, device=ends_RN.device)
+
+
+def tree_mask(ends_RN: torch.Tensor, implementation: str, dtype: torch.dtype | None = None) -> torch.Tensor | BlockMask:
+    """What the model takes as ``attention_mask`` for its ``attn_implementation``.
+
+    ``dtype``: of a dense mask that is added to the scores. Every layer keeps that one for the backward pass, where of a
+    boolean mask each makes, and keeps, such a mask of its own. None: boolean.
+    """
+    if implementation == "flex_attention":
+        return block_mask(ends_RN)
+    sees = dense_mask(ends_RN)
+    if dtype is None:
+        return sees
+    return torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, float("-inf"))
+
+
+DIRECT_LIMIT = 2**26
+"""Scored positions × vocabulary up to which the logits are simply made (256 MiB in fp32)."""
+PIECE = 2**24
+"""Places × vocabulary that are compared at once (64 MiB in fp32 for each of a few tensors)."""
+
+
+@dataclass(slots=True, eq=False)
+class ScoredPositions:
+    """What to score: flat positions in (rows × tokens), the next token, and 1 / temperature (None: all are 1)."""
+
+    source_S: torch.Tensor
+    target_S: torch.Tensor
+    inverse_temperature_S: torch.Tensor | None
+    places_P: torch.Tensor | None = None
+    """Which of them to remember, or to compare; None: none."""
+    hidden_PH: torch.Tensor | None = None
+    """Hidden states there. The forward fills it. If it is filled already, the forward compares with it instead."""
+    kl_P: torch.Tensor | None = None
+    """KL from the policy with those hidden states to this one, over the whole vocabulary. The forward fills it."""
+
+
+def _scales(model: PreTrainedModel) -> tuple[float, float | None]:
+    """(factor on the logits, soft cap) as the model's own forward applies them."""
+    text = model.config.get_text_config()
+    factor = next(
+        (
+            v
+            for n in ("logit_scale", "output_multiplier", "lm_head_multiplier")
+            if (v := getattr(text, n, None)) is not None
+        ),
+        None,
+    )
+    if factor is None and getattr(text, "logits_scaling", None) is not None:
+        factor = text.logits_scaling if text.model_type == "hyperclovax" else 1 / text.logits_scaling
+    return 1.0 if factor is None else float(factor), getattr(text, "final_logit_softcapping", None)
+
+
+def _logprobs(
+    hidden_SH: torch.Tensor, head: torch.nn.Linear, score: ScoredPositions, factor: float, cap: float | None
+) -> torch.Tensor:
+    """Over the vocabulary, in fp32."""
+    logits = torch.nn.functional.linear(hidden_SH, head.weight, head.bias).float()
+    if factor != 1.0:
+        logits = logits * factor
+    if cap is not None:
+        logits = cap * torch.tanh(logits / cap)
+    if score.inverse_temperature_S is not None:
+        logits = logits * score.inverse_temperature_S[:, None]
+    return torch.log_softmax(logits, dim=-1)
+
+
+def _direct(
+    hidden_SH: torch.Tensor, head: torch.nn.Linear, score: ScoredPositions, factor: float, cap: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    logprobs = _logprobs(hidden_SH, head, score, factor, cap)
+    with torch.no_grad():
+        entropy = -(logprobs.exp() * logprobs.clamp(min=torch.finfo(torch.float32).min)).sum(-1)
+    return logprobs.gather(1, score.target_S[:, None])[:, 0], entropy
+
+
+def _chunked(
+    hidden_SH: torch.Tensor, head: torch.nn.Linear, score: ScoredPositions, factor: float, cap: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """TRL's tiled kernel. It knows one temperature; for a plain linear head, dividing the hidden state is the same."""
+    from trl.kernels import ChunkedLogProbFunction
+
+    if score.inverse_temperature_S is not None:
+        if head.bias is not None or cap is not None:
+            pieces = torch.split(
+                torch.arange(len(hidden_SH), device=hidden_SH.device), max(1, DIRECT_LIMIT // head.weight.shape[0])
+            )
+            out = [
+                torch.utils.checkpoint.checkpoint(
+                    _direct,
+                    hidden_SH[p],
+                    head,
+                    ScoredPositions(score.source_S[p], score.target_S[p], score.inverse_temperature_S[p]),
+                    factor,
+                    cap,
+                    use_reentrant=False,
+                )
+                for p in pieces
+            ]
+            return torch.cat([o[0] for o in out]), torch.cat([o[1] for o in out])
+        hidden_SH = (hidden_SH * score.inverse_temperature_S[:, None]).to(hidden_SH.dtype)
+    found = ChunkedLogProbFunction.apply(
+        hidden_SH, head.weight, head.bias, score.target_S, 1.0, 32_768, cap, factor, ("log_probs", "entropy")
+    )
+    return found[0], found[1].detach()
+
+
+def exact_kl(
+    old_PH: torch.Tensor,
+    new_PH: torch.Tensor,
+    head: torch.nn.Linear,
+    inverse_temperature_P: torch.Tensor | None,
+    factor: float,
+    cap: float | None,
+) -> torch.Tensor:
+    """KL(old ‖ new) at each place, summed over the vocabulary: nats, (P). Both policies have the same head."""
+    none = torch.zeros(1, dtype=torch.long, device=old_PH.device)
+    found = []
+    for piece in torch.split(torch.arange(len(old_PH), device=old_PH.device), max(1, PIECE // head.weight.shape[0])):
+        cold = inverse_temperature_P[piece] if inverse_temperature_P is not None else None
+        score = ScoredPositions(none, none, cold)
+        old, new = (_logprobs(x[piece], head, score, factor, cap) for x in (old_PH, new_PH))
+        found.append((old.exp() * (old - new)).sum(-1))
+    return torch.cat(found).clamp(min=0.0)
+
+
+def _compare(
+    hidden_SH: torch.Tensor, head: torch.nn.Linear, score: ScoredPositions, factor: float, cap: float | None
+) -> None:
+    """Remember hidden states, or compare with those that are remembered."""
+    now_PH = hidden_SH[score.places_P]
+    if score.hidden_PH is None:
+        score.hidden_PH = now_PH
+        return
+    cold = score.inverse_temperature_S
+    with torch.no_grad():
+        cold_P = None if cold is None else cold[score.places_P]
+        score.kl_P = exact_kl(score.hidden_PH, now_PH, head, cold_P, factor, cap)
+
+
+def add_scored_head(model: PreTrainedModel) -> None:
+    """After this ``model(..., score=ScoredPositions)`` returns (log-probabilities, entropies), flat (S) in fp32;
+    entropies without gradient.
+
+    Without ``score`` the forward is what it was. It is a keyword of the forward, not a function beside it, so that
+    the wrappers of data parallelism see it. ``model``: a transformers causal LM, not wrapped.
+    """
+    original = model.forward
+    factor, cap = _scales(model)
+
+    @functools.wraps(type(model).forward)
+    def forward(self: Any, *args: Any, score: ScoredPositions | None = None, **kwargs: Any) -> Any:
+        if score is None:
+            return original(*args, **kwargs)
+        hidden = self.base_model(*args, use_cache=False, **kwargs).last_hidden_state
+        hidden_SH = hidden.reshape(-1, hidden.shape[-1]).index_select(0, score.source_S)
+        head = self.get_output_embeddings()
+        if score.places_P is not None:
+            _compare(hidden_SH.detach(), head, score, factor, cap)
+        small = len(hidden_SH) * head.weight.shape[0] <= DIRECT_LIMIT
+        return (_direct if small else _chunked)(hidden_SH, head, score, factor, cap)
+
+    model.forward = types.MethodType(forward, model)

@@ -1,0 +1,85 @@
+"""A base that is too large for one GPU: each process keeps a part of its weights (FSDP2) and gathers a layer's when
+it computes it.
+
+Only the frozen base is sharded. The LoRA weights are small: every process has all of them, so that gradients,
+guards, checkpoints and adapters are what they are without sharding. All processes must compute equally often,
+because every forward and backward gathers: ``even`` sees to that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from slipstream.config import Config
+from slipstream.errors import StartError
+from slipstream_trainer.batch.layout import MicroBatch, Plan, Slots
+from slipstream_trainer.model.memory import decoder_layers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from peft import PeftModel
+
+
+def check_sharding(config: Config, processes: int) -> None:
+    """Raises ``StartError`` for what can't be sharded."""
+    t = config.trainer
+    if t.sharding == "ddp":
+        return
+    if processes == 1:
+        raise StartError("trainer.sharding = fsdp2 needs several processes: slipstream trainer --processes N")
+    if t.quantize != "none" or t.mode == "frugal":
+        raise StartError("trainer.sharding = fsdp2 takes an unquantised base and mode auto, tree or merged")
+
+
+def shard_base(model: PeftModel) -> None:
+    """Shard a PEFT model's frozen weights over all processes, layer by layer. Before the trainer sees it."""
+    from accelerate import PartialState
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    state = PartialState(cpu=not torch.cuda.is_available())  # the process group; accelerate finds it here later
+    mesh = init_device_mesh(state.device.type, (state.num_processes,))
+    lora = {p for p in model.parameters() if p.requires_grad}
+    for parameter in lora:  # left alone by FSDP, so moved by us
+        parameter.data = parameter.data.to(state.device)
+    for layer in decoder_layers(model.get_base_model()):
+        fully_shard(layer, mesh=mesh, ignored_params=lora)
+    fully_shard(model, mesh=mesh, ignored_params=lora)
+
+
+def even(plan: Plan, processes: int) -> Plan:
+    """The plan with micro-batches that score nothing at its end, so that each process has as many as the others."""
+    short = -len(plan.micro) % processes
+    plan.micro.extend(_idle(min(plan.micro, key=lambda m: m.computed)) for _ in range(short))
+    return plan
+
+
+def _idle(micro: MicroBatch) -> MicroBatch:
+    nothing = np.zeros(0, dtype=np.int64)
+    return MicroBatch(micro.ids_RN, micro.positions_RN, micro.ends_RN, 0, Slots(nothing, nothing, nothing))
+
+
+def looked_at(micro: Sequence[MicroBatch], processes: int, most: int) -> int:
+    """How many of its first micro-batches each process computes for ``most`` tokens: as many as the one with most."""
+    found = 1
+    for rank in range(processes):
+        computed = 0
+        for n, m in enumerate(micro[rank::processes]):
+            if n and computed + m.computed > most:
+                break
+            computed += m.computed
+            found = max(found, n + 1)
+    return found
+
+
+def reshard(model: torch.nn.Module) -> None:
+    """Give back what was gathered. Saving does so in its own process alone; the next gather would be out of step."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()

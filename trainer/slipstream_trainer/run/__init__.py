@@ -1,0 +1,1 @@
+"""The process: what it does first, and its loop."""

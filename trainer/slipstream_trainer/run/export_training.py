@@ -1,0 +1,153 @@
+"""``slipstream train``: one step on what waits, or training on an export, without a loop around it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipstream.client import Client
+from slipstream.config import Config
+from slipstream.errors import ApiError, StartError
+from slipstream_trainer.algorithm.guards import Snapshot
+from slipstream_trainer.batch.dataset import group_batches, read_rows, samples_of
+from slipstream_trainer.batch.rows import exact_continuations, untrainable
+from slipstream_trainer.versions.adapter_folder import next_version, write_adapter
+from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState, only_one
+from slipstream_trainer.versions.events import line
+from slipstream_trainer.versions.reporting import Reporter
+
+if TYPE_CHECKING:
+    from slipstream_trainer.step.trainer import CapturedGRPOTrainer
+
+
+log = logging.getLogger(__name__)
+
+
+def train(
+    config: Config,
+    *,
+    once: bool = False,
+    from_export: Path | None = None,
+    resume: bool = False,
+    out: str | Path | None = None,
+    url: str | None = None,
+    key: str | None = None,
+) -> int:
+    """Exit code: 0 when something was trained. Raises ``StartError`` and ``ConfigError``.
+
+    ``once``: one step. ``resume``: go on from the newest checkpoint (otherwise its weights are not looked at,
+    except online, where the trainer's own state always counts). ``out``: folder of the adapter; default the next
+    version in the adapters folder, which is also registered when the proxy at ``url`` answers.
+    """
+    from slipstream_trainer.model.policy import check_lora
+
+    check_lora(config)
+    if from_export is None:
+        return _online(config, once=once, url=url, key=key)
+    if not from_export.is_file():
+        raise StartError(f"--from-export {from_export}: no such file")
+    return _from_export(config, from_export, once=once, resume=resume, out=Path(out) if out else None, url=url, key=key)
+
+
+def _online(config: Config, *, once: bool, url: str | None, key: str | None) -> int:
+    from slipstream_trainer.run.process import main
+    from slipstream_trainer.run.start import start_trainer
+    from slipstream_trainer.run.worker import Worker
+
+    if not once:
+        return main(config, url, key)
+    with only_one(config.checkpoints_dir), Client(url, key) as client:
+        worker = Worker(config, client, *start_trainer(config, client))
+        try:
+            worker.current.recover()
+            client.release(worker.name)
+            before = worker.current.state.step
+            if not worker.once():
+                log.warning("nothing to train on: `slipstream status` says what is missing")
+            worker.publisher.finish()
+        finally:
+            worker.stop.set()  # what is still to be told waits for no proxy that is away
+        return 0 if worker.current.state.step > before else 1
+
+
+def _from_export(
+    config: Config, export: Path, *, once: bool, resume: bool, out: Path | None, url: str | None, key: str | None
+) -> int:
+    from slipstream_trainer.run.start import start_trainer
+    from slipstream_trainer.step.step import train as step
+
+    t = config.trainer
+    if out is not None and out.exists():
+        raise StartError(f"{out} is there already: adapters are immutable")
+    trainer, _ = start_trainer(config, None)
+    samples = samples_of(read_rows(export), trainer.processing_class, sft=t.algorithm == "sft", vocab=trainer.vocab)
+    exact, later = exact_continuations(samples)
+    log.info(
+        "%d samples of %d episodes, %d to train on; of %d later calls %d continue an earlier one token by token",
+        len(samples),
+        len({s.run for s in samples}),
+        sum(s.trainable for s in samples),
+        later,
+        exact,
+    )
+    if not any(s.trainable for s in samples):
+        raise StartError(f"{export}: nothing to train on ({untrainable(samples) or 'no calls with tokens'})")
+    checkpoints = Checkpoints(config.root / "offline", t.keep_checkpoints)
+    state, skip = CheckpointState(weights=config.model_name), 0
+    found = checkpoints.latest() if resume else None
+    if found is not None:
+        state = checkpoints.load(found, trainer.model, trainer.optimizer)
+        skip = int(state.event.get("batches", 0)) if state.event.get("export") == str(export) else 0
+    batches = group_batches(samples, t.max_groups)
+    bar = _bar(len(batches), skip)
+    stepped, reporter = 0, Reporter(trainer)
+    for number, batch in enumerate(batches):
+        if number < skip or (t.max_steps is not None and state.step >= t.max_steps) or (once and stepped):
+            continue
+        result = step(trainer, batch, state.pace, state.step)
+        if result.outcome == "step":
+            stepped += 1
+            state.step += 1
+            log.info("%s", line(result.figures | {"step": state.step}))
+            reporter.step(state.step, result.figures)
+        else:
+            log.warning("batch %d %s: %s", number, result.outcome, result.reason)
+        bar.update(1)
+        state.event = {"export": str(export), "batches": number + 1}
+        checkpoints.set_told(checkpoints.save(trainer.model, Snapshot.take(trainer.model, trainer.optimizer), state))
+        checkpoints.prune({state.weights})
+    bar.close()
+    reporter.end()
+    if stepped:
+        _publish(config, trainer, out, state.step, url, key)
+    return 0 if stepped else 1
+
+
+def _bar(total: int, initial: int) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(total=total, initial=initial, unit="batch", disable=not sys.stderr.isatty())
+
+
+def _publish(
+    config: Config, trainer: CapturedGRPOTrainer, out: Path | None, step: int, url: str | None, key: str | None
+) -> None:
+    model = config.model_name
+    if out is not None:
+        write_adapter(trainer.model, out, config.engine.max_lora_rank)
+        log.info("wrote %s", out)
+        return
+    from slipstream.contract import AdapterIn
+
+    with Client(url, key) as client:
+        try:
+            known = client.adapters()
+        except ApiError:
+            known = None
+        name = f"{model}@{next_version(model, config.adapters_dir, known)}"
+        write_adapter(trainer.model, config.adapters_dir / name, config.engine.max_lora_rank)
+        log.info("wrote %s", config.adapters_dir / name)
+        if known is not None:
+            client.add_adapter(AdapterIn(path=name, model=model, step=step))

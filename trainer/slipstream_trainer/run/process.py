@@ -1,0 +1,107 @@
+"""The trainer's process, alone or one of several.
+
+Several processes, one trainer: the first talks to the proxy and tells the others what to do; each computes its
+share of every batch.
+
+Each has the whole base, or a part of it (``shards.py``). Gradients of the LoRA weights are summed (a few
+megabytes), so processes need neither equal rows nor a wrapper.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from slipstream.client import Client
+from slipstream.config import Config
+from slipstream_trainer.algorithm.guards import Snapshot
+from slipstream_trainer.model.policy import check_lora
+from slipstream_trainer.run.worker import Worker
+from slipstream_trainer.versions.checkpoint import only_one
+
+if TYPE_CHECKING:
+    from slipstream_trainer.batch.rows import Sample
+    from slipstream_trainer.run.gpu_lease import GpuLease
+    from slipstream_trainer.step.step import Result
+    from slipstream_trainer.step.trainer import CapturedGRPOTrainer
+
+
+def is_first() -> bool:
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def leave() -> None:
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _send(order: Any) -> Any:
+    """From the first process to all. → The order, on every process."""
+    box = [order]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+class Leader(Worker):
+    """Gives an order for everything that the others must do too. Between batches it says that it is still there."""
+
+    def run(self) -> int:
+        try:
+            return super().run()
+        finally:
+            _send(("stop", None))
+
+    def once(self) -> bool:
+        if not (found := super().once()):
+            _send(("idle", None))
+        return found
+
+    def train(self, samples: list[Sample]) -> Result:
+        self._interruptible = False  # the others are in the middle of it: it is finished first
+        weights = Snapshot.take(self.trainer.model, self.trainer.optimizer)
+        _send(("train", (samples, self.current.state.pace, self.current.state.step, weights)))
+        return super().train(samples)
+
+
+def lead(config: Config, client: Client, trainer: CapturedGRPOTrainer, gpu_lease: GpuLease) -> Worker:
+    return (Leader if trainer.world > 1 else Worker)(config, client, trainer, gpu_lease)
+
+
+def follow(trainer: CapturedGRPOTrainer) -> int:
+    """Do what the first process says until it says stop."""
+    import signal
+
+    from slipstream_trainer.step.step import train
+
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sig, signal.SIG_IGN)  # the first process says when to stop
+    while True:
+        order, what = _send(None)
+        if order == "stop":
+            return 0
+        if order == "train":
+            samples, pace, step, weights = what
+            weights.restore(trainer.model, trainer.optimizer)
+            train(trainer, samples, pace, step)
+
+
+def main(config: Config, url: str | None = None, key: str | None = None) -> int:
+    """Train until told to stop. Raises ``StartError`` and ``ConfigError``; otherwise returns the exit code."""
+    check_lora(config)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    from slipstream_trainer.run.start import start_trainer
+
+    try:
+        if not is_first():
+            return follow(start_trainer(config, None)[0])
+        with only_one(config.checkpoints_dir), Client(url, key) as client:
+            worker = lead(config, client, *start_trainer(config, client))
+            worker.handle_signals()
+            return worker.run()
+    finally:
+        leave()

@@ -1,0 +1,77 @@
+"""Before the first batch: do the engines take adapters of this shape, and answer otherwise with them?
+
+Else every batch would be used up for adapters that nobody is served by.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from slipstream.config import Config
+from slipstream.contract import AdapterTrialIn
+from slipstream.errors import ApiError, ConfigError
+from slipstream_trainer.algorithm.guards import put_weights, weights_of
+from slipstream_trainer.versions.adapter_folder import write_adapter
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+    from slipstream_trainer.versions.publisher import Publisher
+
+log = logging.getLogger(__name__)
+SPREAD = 0.02
+"""Standard deviation of the trial's B: as large as the weights of a usual model."""
+
+
+def try_adapter(config: Config, model: PeftModel, publisher: Publisher) -> bool:
+    """Write an adapter with random weights, and ask the proxy about it. → Whether an engine was there to try it.
+
+    Raises ``ConfigError`` if adapters of this shape would be refused, or would change nothing.
+    """
+    folder = config.adapters_dir / f".tmp-trainer-{os.getpid()}-trial"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        _write(model, folder, config.engine.max_lora_rank)
+        found = publisher.patiently(lambda: publisher.client.try_adapter(AdapterTrialIn(path=folder.name)))
+    except (ApiError, OSError) as e:
+        log.warning("no adapter was tried in the engine: %s", e)
+        return True
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if found.reason is not None:
+        names = sorted({n.split(".lora_")[0].rpartition(".")[2] for n, _ in model.named_parameters() if ".lora_" in n})
+        raise ConfigError(
+            f"no adapter of {', '.join(names)} can be served: {found.reason}; {_fix(names, found.reason)}"
+        )
+    return found.tried
+
+
+def _fix(names: list[str], reason: str) -> str:
+    """VLLM's refusal quotes the layers that it does not take."""
+    quoted = reason.rpartition("received")[2]
+    rest = [n for n in names if not re.search(rf"\b{re.escape(n)}\b", quoted)]
+    if rest and len(rest) < len(names):
+        return f"set trainer.lora_targets = {json.dumps(rest)}"
+    return "set trainer.lora_targets to linear layers that the engine takes"
+
+
+def _write(model: PeftModel, folder: Path, max_rank: int) -> None:
+    """The policy's adapter as it stands, with random B."""
+    before, random = weights_of(model), torch.Generator().manual_seed(0)
+    spread = {
+        n: torch.randn(w.shape, generator=random).mul_(SPREAD).to(w) if ".lora_B." in n else w
+        for n, w in before.items()
+    }
+    put_weights(model, spread)
+    try:
+        write_adapter(model, folder, max_rank)
+    finally:
+        put_weights(model, before)

@@ -1,0 +1,107 @@
+"""The compiler's work apart from the steps, on made-up tokens: rows of one length in a process of its own
+(``layers.py``), or of every length at the start where several processes train together.
+
+The process has one layer of the model: equal layers share their code, so what it leaves in the compiler's cache serves
+all. It needs the memory of that layer and of the embeddings.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from slipstream.config import Config, load_config
+from slipstream_trainer.batch.layout import forest_width
+from slipstream_trainer.batch.work import Work
+from slipstream_trainer.step.selfcheck import filler
+from slipstream_trainer.step.step import plan_batch
+from slipstream_trainer.versions.checkpoint import random_state, set_random_state
+
+if TYPE_CHECKING:
+    from slipstream_trainer.step.trainer import CapturedGRPOTrainer
+
+log = logging.getLogger(__name__)
+
+
+def widths(budget: int) -> list[int]:
+    """Every length that a micro-batch of at most ``budget`` tokens is padded to, shortest first."""
+    found: list[int] = []
+    while not found or found[-1] < budget:
+        found.append(forest_width(found[-1] + 1 if found else 1, budget))
+    return found
+
+
+def warm_up(trainer: CapturedGRPOTrainer) -> dict[int, float]:
+    """Compile for every length, shortest first. → Length → seconds; nothing where layers are not compiled, or late.
+
+    Weights, optimiser and random numbers stay as they were.
+    """
+    if trainer.compiler is None or trainer.compiler.late or not trainer.forests:
+        return {}
+    took = {}
+    state = random_state()
+    for width in widths(trainer.config.trainer.token_budget):
+        start = time.monotonic()
+        try:
+            compute(trainer, width)
+        except Exception as e:  # a step can do more than this: it tries again with less memory
+            log.warning("rows of %d tokens could not be computed ahead, going on without: %s", width, e)
+            trainer.model.zero_grad(set_to_none=True)
+            break
+        took[width] = time.monotonic() - start
+    set_random_state(state)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(trainer.device)
+    log.info("compiled for rows of %s", ", ".join(f"{w} tokens in {s:.0f} s" for w, s in took.items()))
+    return took
+
+
+def compute(trainer: CapturedGRPOTrainer, tokens: int) -> None:
+    """Forward, backward and a forward without gradients, as a step has them. Leaves no gradients."""
+    plan = plan_batch(trainer, [filler(tokens, trainer.vocab)])
+    trainer.checkpointing.choose(plan)
+    work = Work.of(plan, trainer.device)
+    for micro in plan.micro:
+        logps, _, _ = trainer.forward(micro, work)
+        torch.autograd.backward(logps.sum())
+    trainer.model.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for micro in plan.micro:
+            trainer.forward(micro, work)
+
+
+def one_layer(config: Config, folder: Path) -> CapturedGRPOTrainer:
+    """A trainer of the model's first layer alone. It writes into ``folder``."""
+    from slipstream_trainer.model.policy import load_policy
+    from slipstream_trainer.step.trainer import CapturedGRPOTrainer
+
+    model, tokenizer = load_policy(config, layers=1)
+    return CapturedGRPOTrainer(model, tokenizer, config, folder)
+
+
+def main() -> None:
+    """Compile one length: ``{"config": …, "width": …}`` on standard input. Ends with a traceback where it fails."""
+    logging.basicConfig(level=logging.INFO)
+    order = json.load(sys.stdin)
+    os.nice(10)  # agents and engine come first
+    chosen = order["config"]
+    kept = {"mode": "merged" if chosen["trainer"]["mode"] == "merged" else "tree", "init_adapter": None}
+    chosen["trainer"] |= kept | {"report_to": [], "checkpointing": "off"}
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = one_layer(load_config(None, env={}, base=chosen), Path(folder))
+        if trainer.compiler is not None:
+            trainer.compiler.late = False
+        compute(trainer, order["width"])
+
+
+if __name__ == "__main__":
+    main()

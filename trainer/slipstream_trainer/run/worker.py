@@ -1,0 +1,305 @@
+"""The trainer's loop: lease a batch, train on it, publish what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from slipstream.client import Client, LeasedBatch
+from slipstream.config import Config
+from slipstream.contract import BatchAck, BatchGaps, BatchLeaseIn
+from slipstream.errors import ApiError, ConfigError
+from slipstream.shared.backoff import Backoff
+from slipstream_trainer.algorithm.cadence import Cadence
+from slipstream_trainer.batch.rows import Sample, read_samples
+from slipstream_trainer.model.memory import gpu_is_broken
+from slipstream_trainer.run.gpu_lease import GpuLease, worker_name
+from slipstream_trainer.run.trial import try_adapter
+from slipstream_trainer.versions.adapter_folder import sweep
+from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
+from slipstream_trainer.versions.current_policy import CurrentPolicy
+from slipstream_trainer.versions.events import Metrics, clean, line
+from slipstream_trainer.versions.publisher import Publisher, Stop
+from slipstream_trainer.versions.reporting import Reporter
+
+if TYPE_CHECKING:
+    from slipstream_trainer.step.step import Result
+    from slipstream_trainer.step.trainer import CapturedGRPOTrainer
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 0.25
+LOOK_SECONDS, LOOK_SOON = 2.0, 0.5
+"""Between looks at the adapters while there is nothing to train on; while steps wait to be published."""
+LEASE_SECONDS = 3600.0
+FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
+"""Seconds before the trainer goes on after a failure; longer after each in a row."""
+SAME_BATCH = 2
+"""Failures on the same groups after which they are skipped."""
+
+
+class Worker:
+    """The trainer's main loop, in the first process. The other processes follow it (``process_group.py``)."""
+
+    def __init__(
+        self, config: Config, client: Client, trainer: CapturedGRPOTrainer, gpu_lease: GpuLease | None = None
+    ) -> None:
+        self.config, self.client, self.trainer = config, client, trainer
+        self.name = worker_name(config)
+        checkpoints = Checkpoints(config.checkpoints_dir, config.trainer.keep_checkpoints)
+        self.metrics = Metrics()
+        self.stop = threading.Event()
+        self.gpu_lease = gpu_lease or GpuLease(config, client, self.name)
+        self.gpu_lease.stop = self.stop
+        self.publisher = Publisher(config, client, checkpoints, self.metrics, self.stop)
+        self.current = CurrentPolicy(config, trainer, checkpoints, self.publisher)
+        self.reporter = Reporter(trainer)
+        self.cadence = Cadence()
+        self.failures = 0
+        """In a row."""
+        self.backoff = Backoff(FIRST_PAUSE, LAST_PAUSE, 4.0)
+        self.broken = False
+        """The GPU's context is lost, or other processes wait for this one in the middle of a step."""
+        self.batch = ""
+        """The batch that was leased last."""
+        self.failed: Counter[str] = Counter()
+        """Groups → how often training on them failed, since it worked last."""
+        self.tried = False
+        """The engines were asked about an adapter of this shape."""
+        self._asked = float("-inf")
+        """When they were asked last (monotonic)."""
+        self._interruptible = False
+        self._bar: Any = None
+
+    # signals
+
+    def handle_signals(self) -> None:
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(sig, self._signalled)
+
+    def _signalled(self, *_: object) -> None:
+        self.stop.set()
+        if self._interruptible:  # nothing of the batch is saved yet: it goes back
+            self._interruptible = False
+            raise Stop
+
+    # the loop
+
+    def run(self) -> int:
+        """→ Exit code: 0 when it was asked to end, 1 when only a new process can go on (``broken``)."""
+        t = self.config.trainer
+        if t.metrics_port is not None:
+            log.info(
+                "metrics on http://%s:%d/metrics", t.metrics_host, self.metrics.serve(t.metrics_host, t.metrics_port)
+            )
+        sweep(self.config.adapters_dir)
+        try:
+            while not self.stop.is_set() and self._stretch():
+                pass
+        except Stop:
+            pass
+        self.reporter.end()
+        self._end()
+        log.info("ended at step %d", self.current.state.step)
+        return 1 if self.broken else 0
+
+    def _end(self) -> None:
+        """Tell what is left to tell, and give back what is leased. What fails is told at the next start."""
+        if self.broken:
+            self.stop.set()  # whoever starts the next process is not kept waiting by a proxy that does not answer
+        try:
+            self.publisher.finish()
+        except Stop:
+            pass
+        except Exception as e:
+            log.warning("the last batch is not told yet: %s", e)
+        with contextlib.suppress(ApiError):
+            self.client.release(self.name)
+
+    def _stretch(self) -> bool:
+        """From a recovery to the next failure. False: there is no point in going on."""
+        t = self.config.trainer
+        try:
+            self.current.recover()
+            self.publisher.patiently(lambda: self.client.release(self.name))
+            log.info("training %s from step %d, waiting for batches", self.config.model_name, self.current.state.step)
+            while not self.stop.is_set() and (t.max_steps is None or self.current.state.step < t.max_steps):
+                if not self.once():
+                    self.stop.wait(IDLE_SECONDS)
+                self.failures = 0
+                self.backoff.reset()
+            if self.current.state.ahead and not self.stop.is_set():
+                self.current.publish(self.publisher.adapters())
+            self.publisher.finish()
+        except ConfigError:
+            raise  # no further try can help
+        except Exception as e:
+            return self._failed(e)
+        return False
+
+    def _failed(self, error: Exception) -> bool:
+        """A failure costs a pause, never the trainer. Weights come from the checkpoint, the batch again. → Go on?"""
+        self.failures += 1
+        self.metrics.failures.inc()
+        log.error("the trainer failed (%d in a row)", self.failures, exc_info=error)
+        self.publisher.post_once(
+            "failed", reason=f"{type(error).__name__}: {error}", batch=self.batch, failures=self.failures
+        )
+        self.broken = self.trainer.world > 1 or gpu_is_broken(self.trainer.device)
+        self.backoff.wait(self.stop)
+        return not self.broken
+
+    def once(self) -> bool:
+        """One batch. False: there was none, or it would go too far from the policy that the engine has."""
+        t = self.config.trainer
+        self.publisher.check()
+        if self.current.state.ahead >= max(1, t.max_staleness):
+            self._look(LOOK_SOON)
+            return False
+        if not self.tried and time.monotonic() - self._asked > LOOK_SECONDS:
+            self.tried = try_adapter(self.config, self.trainer.model, self.publisher)
+            self._asked = time.monotonic()
+        min_groups, max_wait = self.cadence.wanted(t)
+        wanted = BatchLeaseIn(
+            worker=self.name,
+            model=self.config.model_name,
+            seconds=LEASE_SECONDS,
+            min_groups=min_groups,
+            max_groups=t.max_groups,
+            max_wait=max_wait,
+            max_staleness=t.max_staleness,
+            form="deltas",
+            equal="whole" if t.algorithm == "sft" else "rewards",
+        )
+        leased = self.publisher.patiently(lambda: self.client.lease_batch(wanted))
+        if leased is None:
+            self.publisher.finish()
+            self._look(LOOK_SOON if self.current.state.ahead else LOOK_SECONDS)
+            return False
+        self.current.look()
+        self.batch = leased.id
+        groups = set(leased.packed.column("group").to_pylist())
+        if any(self.failed[g] >= SAME_BATCH for g in groups):
+            self._skip(leased, f"training failed {SAME_BATCH} times on groups of this batch")
+            return True
+        try:
+            result = self._train(leased)
+        except Exception:
+            self.failed.update(groups)
+            raise
+        self.failed.clear()
+        self._commit(leased, result)
+        return True
+
+    def _look(self, seconds: float) -> None:
+        if time.monotonic() - self.current.looked > seconds:
+            self.current.look()
+
+    def _train(self, leased: LeasedBatch) -> Result:
+        samples = read_samples(leased.packed, self.trainer.vocab, self.config.trainer.max_staleness)
+        self.cadence.note(self.config.trainer, samples)
+        for s in samples:
+            s.own = s.adapter == self.current.state.weights
+            if s.adapter in self.current.taken and s.trainable:  # leased before it was rolled back
+                s.trainable, s.reason = False, "rolled_back"
+        trainable = any(s.trainable for s in samples)  # else nobody has to wait for what is skipped
+        turn_or_not: contextlib.AbstractContextManager[dict[str, float]] = (
+            self.gpu_lease.take() if trainable else contextlib.nullcontext({})
+        )
+        with turn_or_not as turn:
+            self._interruptible = True
+            try:
+                if self.stop.is_set():
+                    raise Stop
+                result = self.train(samples)
+            finally:
+                self._interruptible = False
+        result.figures |= turn
+        return result
+
+    def train(self, samples: list[Sample]) -> Result:
+        """Overridden where other processes take part."""
+        from slipstream_trainer.step.step import train
+
+        return train(self.trainer, samples, self.current.state.pace, self.current.state.step)
+
+    def _commit(self, leased: LeasedBatch, result: Result) -> None:
+        known, before = self.publisher.adapters(), self.current.state
+        self.current.note(known)
+        if result.outcome == "step" and self.current.go_back_if_taken():
+            why = f"{before.weights}, which this step started from, was rolled back meanwhile"
+            self._skip(leased, why, result)
+            return
+        if result.outcome == "skipped":
+            self._skip(leased, result.reason or "", result)
+            return
+        trained = result.outcome == "step"
+        adapter = self.publisher.new_name(known) if trained and self.current.has_room(known) else None
+        ahead = 0 if adapter else before.ahead + trained
+        data = result.figures | {"batch": leased.id, "step": before.step + trained, "parent": before.published}
+        data |= {"unpublished": ahead} if ahead else {}
+        data |= {"reason": result.reason} if result.reason else {}
+        data |= {"adapter": adapter} if adapter else {}
+        data |= {"waits_for_groups": self.cadence.wanted(self.config.trainer)[0]}
+        state = CheckpointState(
+            step=before.step + trained,
+            pace=before.pace,
+            base=before.published,
+            weights=adapter or (f"{before.published}+{ahead}" if ahead else before.weights),
+            ahead=ahead,
+            batches=[*before.unpublished, *([leased.id] if trained else [])],
+            adapter=adapter,
+            batch=leased.id,
+            lease=leased.lease,
+            outcome="trained" if trained else "skipped",
+            reason=result.reason,
+            event={"kind": result.outcome, "data": clean(data)},
+            advantages=clean(result.advantages),
+        )
+        self.current.advance(state, known)
+        self.publisher.gaps_once(leased.id, BatchGaps(lease=leased.lease, calls=result.gaps))
+        self._report(result.outcome, state.step, data)
+        self.reporter.version(state, data)
+
+    def _skip(self, leased: LeasedBatch, reason: str, result: Result | None = None) -> None:
+        """The batch changes nothing: an event and an ack say why."""
+        self.publisher.finish()
+        data: Mapping[str, object] = (result.figures if result else {}) | {
+            "batch": leased.id,
+            "step": self.current.state.step,
+            "parent": self.current.state.weights,
+            "reason": reason,
+        }
+        self.publisher.post("skipped", **data)
+        advantages = result.advantages if result else {}
+        self.publisher.ack(
+            leased.id, BatchAck(lease=leased.lease, outcome="skipped", reason=reason, advantages=advantages)
+        )
+        if result is not None:
+            self.publisher.gaps_once(leased.id, BatchGaps(lease=leased.lease, calls=result.gaps))
+        self._report("skipped", self.current.state.step, data)
+
+    def _report(self, outcome: str, step: int, data: Mapping[str, object]) -> None:
+        self.metrics.note(outcome, step, data)
+        if outcome == "step":
+            log.info("%s", line(data))
+            self.reporter.step(step, data)
+        else:
+            log.warning("batch %s %s: %s", data["batch"], outcome, data.get("reason"))
+        if sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = self._bar or tqdm(
+                total=self.config.trainer.max_steps, initial=step - 1, unit="step", dynamic_ncols=True
+            )
+            self._bar.update(1 if outcome == "step" else 0)
+            self._bar.set_postfix(
+                {k: f"{x:.3g}" for k in ("reward", "kl", "entropy") if isinstance(x := data.get(k), float)}
+            )

@@ -1,0 +1,1 @@
+"""One batch, from samples to a stepped policy."""

@@ -1,0 +1,325 @@
+"""One batch, from samples to a stepped (or refused, or undone) policy, with its figures.
+
+How far the trainer's log-probabilities are from the engine's at each trained token, for people to look at.
+
+One batch, from samples to a stepped (or refused, or undone) policy, with the figures of its event.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from pydantic import JsonValue
+
+from slipstream.contract import ChoiceGaps
+from slipstream.settings import TrainerConfig
+from slipstream_trainer.algorithm.advantage import Advantages, assign
+from slipstream_trainer.algorithm.effects import without_effect
+from slipstream_trainer.algorithm.guards import Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
+from slipstream_trainer.algorithm.learning_rate import Reach, StepPace, evidence
+from slipstream_trainer.algorithm.losses import epsilon_high
+from slipstream_trainer.batch.dataset import choose
+from slipstream_trainer.batch.layout import Costs, Layout, Plan, Scored, make_plan
+from slipstream_trainer.batch.rows import Floats, Sample, exact_continuations, untrainable
+from slipstream_trainer.batch.work import Work, places_of
+from slipstream_trainer.model.shards import even, reshard
+from slipstream_trainer.step.trainer import CPU_MICRO, CapturedGRPOTrainer
+
+MOST = 100_000
+"""Tokens told of a batch, those of its last groups: the page shows newest runs first, and a batch can have millions."""
+FEWEST = 32
+"""Tokens that a mean gap of the engine needs."""
+FAR = 1000.0
+"""What is not finite, or further, is told as this far."""
+
+
+def gaps_of(samples: Sequence[Sample], scored: Scored, gap_T: Floats, most: int = MOST) -> list[ChoiceGaps]:
+    """``gap_T``: the trainer's minus the engine's, of each of ``scored``'s tokens, which stand sample by sample."""
+    told_T = np.nan_to_num(np.clip(gap_T, -FAR, FAR), nan=FAR).astype(np.float64).round(4)
+    found: list[ChoiceGaps] = []
+    for i in reversed(range(len(samples))):
+        s = samples[i]
+        begin, end = np.searchsorted(scored.sample_T, (i, i + 1))
+        if begin == end or not s.call:
+            continue
+        most -= int(end - begin)
+        if most < 0:
+            break
+        gaps = told_T[begin:end].tolist()
+        found.append(ChoiceGaps(key=s.key, episode=s.episode, call=s.call, choice=s.choice, gaps=gaps))
+    return found
+
+
+def engine_gap(samples: Sequence[Sample], scored: Scored, gap_T: Floats) -> float | None:
+    """Mean |``gap_T``| of the tokens that the trainer's own weights sampled. None: they are too few.
+
+    Other versions' tokens differ because the policy has changed. These differ only where engine and trainer compute
+    otherwise.
+    """
+    own_S = np.array([s.own for s in samples], dtype=bool)
+    own_T = own_S[scored.sample_T]
+    if int(own_T.sum()) < FEWEST:
+        return None
+    return float(np.abs(np.clip(np.nan_to_num(gap_T[own_T], nan=FAR), -FAR, FAR)).mean())
+
+
+MOST_CHANGES = 3
+"""Times that one step's length is changed and looked at again."""
+LAYOUTS: dict[str, Layout] = {"auto": "auto", "merged": "merged", "frugal": "merged", "tree": "tree"}
+
+
+@dataclass(slots=True)
+class Result:
+    """``outcome``: ``step``, ``skipped`` (nothing was changed) or ``undone`` (everything was put back)."""
+
+    outcome: str
+    reason: str | None = None
+    figures: dict[str, JsonValue] = field(default_factory=dict)
+    advantages: dict[str, float] = field(default_factory=dict)
+    gaps: list[ChoiceGaps] = field(default_factory=list)
+
+
+def costs_of(trainer: CapturedGRPOTrainer) -> Costs:
+    """By the base model's shape."""
+    c = trainer.base.config.get_text_config()
+    size = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    weights = sum(p.numel() for n, p in trainer.model.named_parameters() if p.dim() == 2 and "embed_tokens" not in n)
+    return Costs.of_shape(
+        weights=weights,
+        heads=c.num_attention_heads,
+        head_size=size,
+        layers=c.num_hidden_layers,
+        dense=trainer.attention != "flex_attention",
+    )
+
+
+def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
+    """Laid out for this device; on several processes there is work for each."""
+    t = trainer.config.trainer
+    cpu = trainer.device.type == "cpu"
+    micro = min(t.token_budget, CPU_MICRO) if cpu else t.token_budget
+    if trainer.world > 1:
+        total = sum(len(s.prompt_P) + len(s.completion_C) for s in samples if s.trainable)
+        micro = min(micro, -(-total // (2 * trainer.world)))
+    layout = LAYOUTS[t.mode] if trainer.trees else "merged"
+    plan = make_plan(
+        samples,
+        layout=layout,
+        budget=t.token_budget,
+        micro=max(1, micro),
+        costs=costs_of(trainer),
+        multiple=1 if cpu else 128,
+        forest=trainer.forests,
+    )
+    return even(plan, trainer.world) if trainer.sharded else plan
+
+
+def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: StepPace, applied: int) -> Result:
+    """A GRPO step (``inner_steps`` of them) on leased samples. ``applied``: steps taken so far, for the warm-up."""
+    t, began = trainer.config.trainer, time.perf_counter()
+    advantages = Advantages(groups=len({s.group for s in samples})) if trainer.sft else assign(samples, t.advantage)
+    if trainer.sft:
+        choose(samples)
+    exact, later = exact_continuations(samples)
+    figures: dict[str, JsonValue] = {
+        "groups": advantages.groups,
+        "groups_dropped": advantages.dropped,
+        "episodes": len({s.run for s in samples}),
+        "calls": len({(s.run, s.call) for s in samples if s.call}),
+        "reward": advantages.reward_mean,
+        "reward_std": advantages.reward_std,
+        "continuations": exact / later if later else 1.0,
+    }
+    if silent := without_effect(t):
+        figures["without_effect"] = dict(silent)
+    plan = plan_batch(trainer, samples)
+    figures["untrainable"] = dict(untrainable(samples))
+    result = Result("skipped", None, figures, advantages.episodes)
+    if not plan.scored.tokens:
+        dropped = 0 < advantages.dropped == advantages.groups
+        result.reason = "no group has episodes of different reward" if dropped else "no call can be trained on"
+    else:
+        figures |= _layout(plan, samples)
+        figures["layers_recomputed"] = trainer.checkpointing.choose(plan)
+        work = _steps(trainer, plan, pace, applied, result)
+        if not trainer.sft:  # what is imitated may have no log-probabilities of an engine
+            gap_T = (work.trainer_logprobs_T - work.behavior_logprobs_T).cpu().numpy()
+            result.gaps = gaps_of(samples, plan.scored, gap_T)
+            if (own := engine_gap(samples, plan.scored, gap_T)) is not None:
+                result.figures["engine_gap"] = own
+        if trainer.sharded:
+            reshard(trainer.model)
+    seconds = time.perf_counter() - began
+    result.figures |= {
+        "seconds": seconds,
+        "tokens_per_second": plan.tokens / seconds,
+        "memory_mib": memory_mib(trainer.device),
+    }
+    return result
+
+
+def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: StepPace, applied: int, result: Result) -> Work:
+    t = trainer.config.trainer
+    before = Snapshot.take(trainer.model, trainer.optimizer)
+    work = trainer.start(plan)
+    reach = pace.reach(t, trainer.hidden, plan.scored, applied)
+    for inner in range(t.inner_steps):
+        loss = trainer.backward(work)
+        norm = trainer.clip()
+        log_ratio = work.trainer_logprobs_T - work.behavior_logprobs_T
+        ratio, far = (1.0, 0.0) if trainer.sft else (mean_ratio(log_ratio), engine_kl(log_ratio))
+        if why := before_step(t, loss=loss, ratio=ratio, grad_norm=norm, kl=far):
+            trainer.model.zero_grad(set_to_none=True)
+            result.outcome, result.reason = ("undone" if inner else "skipped"), why
+            break
+        if inner == 0:
+            result.figures |= {"loss": loss, "grad_norm": norm, "ratio": ratio, "kl_engine": far}
+        if inner == 0 and work.looked and trainer.device.type != "cpu" and evidence(plan.scored) < 1:
+            remember(trainer, work)
+        trainer.optimize(reach.rate)
+        result.outcome = "step"
+    result.figures |= _policy(t, work) | {"learning_rate": reach.rate}
+    kl = 0.0
+    if result.outcome == "step":
+        kl, after, entropy = _bounded(trainer, work, before, pace, reach, result.figures)
+        result.figures |= {"kl": after, "entropy_after": entropy}
+        if why := after_step(t, kl=after, entropy=entropy):
+            result.outcome, result.reason = "undone", why
+    if result.outcome == "undone":
+        before.restore(trainer.model, trainer.optimizer)
+    if result.outcome != "skipped":
+        pace.note(t, reach, kl, undone=result.outcome == "undone")
+        result.figures |= _pace(trainer, pace, reach, kl)
+    result.figures = {k: v for k, v in result.figures.items() if not (isinstance(v, float) and not np.isfinite(v))}
+    return work
+
+
+def _bounded(
+    trainer: CapturedGRPOTrainer,
+    work: Work,
+    before: Snapshot,
+    pace: StepPace,
+    reach: Reach,
+    figures: dict[str, JsonValue],
+) -> tuple[float, float, float]:
+    """(KL of the step as the optimiser made it, KL after shortening, entropy after). Adam's steps follow gradients
+    of the past, so one batch can move the policy many times as far as was meant. Such a step keeps its direction and
+    loses length. One that lost too much of it gets some back.
+    """
+    full, entropy = _look_again(trainer, work)
+    kl, share = full, 1.0
+    for left in reversed(range(MOST_CHANGES)):
+        factor = pace.resize(trainer.config.trainer, reach, kl, share, full)
+        if factor == 1 or (factor > 1 and not left):  # what becomes longer is looked at once more
+            break
+        before.resize(trainer.model, factor)
+        share *= factor
+        kl, entropy = _look_again(trainer, work)
+    if share < 1:
+        figures |= {"shortened": share, "kl_full": full}
+    return full, kl, entropy
+
+
+def _pace(trainer: CapturedGRPOTrainer, pace: StepPace, reach: Reach, kl: float) -> dict[str, JsonValue]:
+    t = trainer.config.trainer
+    found: dict[str, JsonValue] = {"learning_rate_scale": pace.scale}
+    if not trainer.sft:
+        found["kl_target"] = reach.target_kl
+        if why := pace.cause(t, trainer.hidden, reach, kl):
+            found["cause"] = why
+    return found
+
+
+def remember(trainer: CapturedGRPOTrainer, work: Work) -> None:
+    """The policy before a step, computed once more, without gradients as ``again`` does. In bf16 two ways to compute
+    the same policy may differ by more than a small step moves it.
+    """
+    with torch.no_grad():
+        for micro in trainer.own_looked_at(work):
+            *_, score = trainer.compared(micro, work, places_of(micro, trainer.device))
+            if score.hidden_PH is not None:
+                work.hidden[id(micro)] = score.hidden_PH
+
+
+def again(trainer: CapturedGRPOTrainer, work: Work) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """After a step, on up to ``CHECK_TOKENS`` tokens of this process: (old, new log-probabilities, entropies) of
+    the tokens, and KL(before ‖ after) at places that were remembered.
+    """
+    found: list[tuple[torch.Tensor, ...]] = []
+    kls = [torch.zeros(0, device=trainer.device)]
+    with torch.no_grad():
+        for micro in trainer.own_looked_at(work):
+            old_PH = work.hidden.get(id(micro))
+            places_P = places_of(micro, trainer.device) if old_PH is not None else None
+            logps, entropy, token, score = trainer.compared(micro, work, places_P, old_PH)
+            found.append((work.trainer_logprobs_T[token], logps, entropy))
+            if score.kl_P is not None:
+                kls.append(score.kl_P)
+    if not found:
+        empty = torch.zeros(0, device=trainer.device)
+        return empty, empty, empty, empty
+    old, new, entropy = (torch.cat(x) for x in zip(*found, strict=True))
+    return old, new, entropy, torch.cat(kls)
+
+
+def _look_again(trainer: CapturedGRPOTrainer, work: Work) -> tuple[float, float]:
+    """(KL(before ‖ after) a token, mean entropy after). For imitated tokens: what each lost on average.
+
+    The KL is over the whole vocabulary. On the sampled tokens alone, which the step has just fitted, an estimate read
+    1.9 to 11 times as much.
+    """
+    old, new, entropy, kl = again(trainer, work)
+    moved = (old - new).double() if trainer.sft else kl.double()
+    sums = torch.stack([moved.sum(), moved.new_tensor(len(moved)), entropy.double().sum(), moved.new_tensor(len(old))])
+    trainer._sum(sums)
+    return float(sums[0] / sums[1].clamp(min=1)), float(sums[2] / sums[3].clamp(min=1))
+
+
+def _layout(plan: Plan, samples: Sequence[Sample]) -> dict[str, JsonValue]:
+    used = [s for s in samples if s.trainable]
+    return {
+        "tokens": plan.scored.tokens,
+        "tokens_computed": plan.tokens,
+        "padding": plan.padding,
+        "micro_batches": len(plan.micro),
+        "layout": "tree" if any(m.ends_RN is not None for m in plan.micro) else "merged",
+        "saving": 1 - plan.tokens / max(1, plan.tokens_per_call),
+        "saving_merged": 1 - plan.tokens_merged / max(1, plan.tokens_per_call),
+        "staleness": float(np.mean([s.staleness for s in used])),
+        "advantage_std": float(plan.scored.advantage_T.std()),
+    }
+
+
+def _policy(t: TrainerConfig, work: Work) -> dict[str, JsonValue]:
+    """What the tokens say about policy and engine."""
+    gap = (work.trainer_logprobs_T - work.behavior_logprobs_T).abs()
+    ratio = (work.policy_logprobs_T - work.trainer_logprobs_T).exp()
+    up = work.advantage_T > 0
+    if t.loss == "cispo":
+        clipped = ratio > 1 + epsilon_high(t)
+    else:
+        clipped = ((ratio > 1 + epsilon_high(t)) & up) | ((ratio < 1 - t.epsilon) & ~up)
+    found: dict[str, JsonValue] = {
+        "logprob_gap": float(gap.mean()),
+        "logprob_gap_max": float(gap.max()),
+        "entropy": float(work.entropy_T.mean()),
+        "clipped": float(clipped.float().mean()),
+        "truncated": float((work.trainer_logprobs_T - work.behavior_logprobs_T).exp().gt(t.is_max).float().mean()),
+        "guarded": work.guarded,
+    }
+    if work.reference_logprobs_T is not None:
+        away = k3(work.policy_logprobs_T, work.reference_logprobs_T)
+        found["kl_base"] = float((away if work.referred_T is None else away[work.referred_T]).mean())
+    return found
+
+
+def memory_mib(device: torch.device | str) -> float:
+    """Peak memory: the GPU's, or the process's."""
+    if torch.device(device).type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device)) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,0 +1,385 @@
+"""TRL's GRPOTrainer, fed with captured tokens.
+
+TRL keeps the loss, accelerate and the loggers; ours are where the log-probabilities come from (chains and trees,
+scored positions only, each call's temperature) and the order of a step, because guards stand between its parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from datasets import Dataset
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.trainer_callback import PrinterCallback
+
+from slipstream.config import Config
+from slipstream_trainer.algorithm.guards import put_weights, weights_of
+from slipstream_trainer.algorithm.losses import TrlLoss, find_loss, own_loss
+from slipstream_trainer.batch.layout import MicroBatch, Plan
+from slipstream_trainer.batch.work import Work, places_of
+from slipstream_trainer.model.compute import LayerCompiler, ScoredPositions, add_scored_head, tree_mask
+from slipstream_trainer.model.memory import Checkpointing, decoder_layers
+from slipstream_trainer.model.policy import is_frugal, takes_trees
+from slipstream_trainer.model.shards import looked_at
+from slipstream_trainer.step.selfcheck import computes_alike
+from slipstream_trainer.step.trl_seam import GRPOConfig, GRPOTrainer, grpo_config
+
+log = logging.getLogger(__name__)
+
+CHECK_TOKENS = 2048
+"""Computed tokens on which a step's KL and entropy are looked at again, at least a micro-batch of each process."""
+CPU_MICRO = 2048
+"""Tokens of a micro-batch on a CPU: what stays in its caches, and the activations of one at a time."""
+
+
+def draw(plan: Plan) -> np.random.Generator:
+    """Random numbers of a batch: the same ones in every process, and when the batch is computed again."""
+    return np.random.default_rng(zlib.crc32(plan.scored.behavior_logprobs_T.tobytes()))
+
+
+def _no_reward(**_: object) -> list[float | None]:
+    """TRL wants one; rewards came with the episodes."""
+    raise RuntimeError("captured episodes have their rewards")
+
+
+class CapturedGRPOTrainer(GRPOTrainer):
+    """``backward`` a plan, then ``optimize``. Several processes share the micro-batches and sum their gradients."""
+
+    model: PeftModel
+    optimizer: torch.optim.Optimizer
+    args: GRPOConfig
+
+    def __init__(self, model: PeftModel, tokenizer: PreTrainedTokenizerBase, config: Config, output: Path) -> None:
+        empty = Dataset.from_dict({"prompt": [""]})
+        super().__init__(
+            model=model,
+            reward_funcs=_no_reward,
+            args=grpo_config(config, output),
+            train_dataset=empty,
+            processing_class=tokenizer,
+        )
+        self.config = config
+        self.beta = config.trainer.beta  # not in the arguments: TRL would compute with a second adapter in memory
+        self.use_vllm = True  # the log-probabilities are an engine's: TRL's loss takes the importance weights
+        self.vllm_importance_sampling_correction = True
+        self.current_gradient_accumulation_steps = 1
+        self.args.steps_per_generation = 1
+        self.base = base = cast("PreTrainedModel", self.model.get_base_model())
+        add_scored_head(base)
+        self.hidden = int(base.config.get_text_config().hidden_size)
+        self.vocab = int(cast("torch.nn.Embedding", base.get_input_embeddings()).weight.shape[0])
+        self.device = self.accelerator.device
+        self.attention = str(base.config._attn_implementation)
+        self.frugal = is_frugal(base)
+        self.sharded = config.trainer.sharding == "fsdp2"
+        self.trees = not self.frugal and takes_trees(base.config)
+        self.forests = self.frugal or self.attention == "flex_attention"
+        layers = [] if self.frugal else decoder_layers(base)  # Unsloth does its own
+        self.checkpointing = Checkpointing(base, layers, self.device, config.trainer.checkpointing)
+        self.compiler: LayerCompiler | None = None
+        if self.attention == "flex_attention" and config.trainer.compile:
+            self.compiler = LayerCompiler(base, layers, config, output, late=self.world == 1)
+            self.compiler.check = self._check_compiled
+        self.remove_callback(PrinterCallback)  # steps are logged
+        self.create_optimizer()
+        self.trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.first = weights_of(self.model) if self.beta and not self.sft else {}
+        """Weights of the adapter that training started from, where β needs them. A new adapter's are the base model:
+        it changes nothing. A model whose adapter is switched off would be compiled once more.
+        """
+        self._given: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.model.train()
+
+    @property
+    def mode(self) -> str:
+        """``tree``, ``merged`` or ``frugal``: as it was asked for, or chosen by itself."""
+        asked = self.config.trainer.mode
+        return "frugal" if self.frugal else "merged" if asked == "merged" or not self.trees else "tree"
+
+    @property
+    def sft(self) -> bool:
+        """Imitate: mean negative log-likelihood of the trained tokens."""
+        return self.config.trainer.algorithm == "sft"
+
+    @property
+    def world(self) -> int:
+        return int(self.accelerator.num_processes)
+
+    @property
+    def rank(self) -> int:
+        return int(self.accelerator.process_index)
+
+    # what TRL asks for
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """Our batches are ready: no generation."""
+        return generation_batch
+
+    def _get_per_token_logps_and_entropies(self, *_: Any, **__: Any) -> Any:
+        """What ``_loss`` has just computed, in the loss's shape."""
+        if self._given is None:
+            raise RuntimeError("log-probabilities are asked for outside of a loss")
+        return *self._given, None
+
+    # a batch
+
+    def start(self, plan: Plan) -> Work:
+        """A batch's work, with the reference's log-probabilities where β asks for them."""
+        work = Work.of(plan, self.device)
+        if self.first:
+            self._refer(work)
+        if not self.sft:
+            work.looked = {id(m) for m in self.own_looked_at(work)}
+        return work
+
+    def _check_compiled(self, width: int) -> bool:
+        self.checkpointing.forget()
+        return computes_alike(self, width)
+
+    def mine(self, plan: Plan) -> list[MicroBatch]:
+        return plan.micro[self.rank :: self.world]
+
+    def forward(self, micro: MicroBatch, work: Work) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """→ log-probabilities (with gradient), entropies, and which tokens of the batch they are, all (S)."""
+        noted = work.fresh and id(micro) in work.looked
+        logps, entropy, token, score = self.compared(micro, work, places_of(micro, self.device) if noted else None)
+        if score.hidden_PH is not None:
+            work.hidden[id(micro)] = score.hidden_PH
+        return logps, entropy, token
+
+    def compared(
+        self, micro: MicroBatch, work: Work, places_P: torch.Tensor | None = None, old_PH: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, ScoredPositions]:
+        """The same, and what was remembered or compared at some places (``head.py``)."""
+        d = self.device
+        attention = self.compiler.switch(*micro.ids_RN.shape) if self.compiler else self.attention
+        inputs: dict[str, Any] = {"input_ids": torch.from_numpy(micro.ids_RN).to(d)}
+        if micro.ends_RN is not None and micro.positions_RN is not None:
+            inputs["position_ids"] = torch.from_numpy(micro.positions_RN).to(d)
+            if not self.frugal:  # Unsloth reads from the positions where a sequence begins
+                added = None if d.type == "cpu" else torch.bfloat16 if self.args.bf16 else self.base.dtype
+                inputs["attention_mask"] = tree_mask(torch.from_numpy(micro.ends_RN).to(d), attention, added)
+        source, target, token = (
+            torch.from_numpy(x).to(d) for x in (micro.slots.source_S, micro.slots.target_S, micro.slots.token_S)
+        )
+        score = ScoredPositions(
+            source,
+            target,
+            None if work.inverse_temperature_T is None else work.inverse_temperature_T[token],
+            places_P,
+            old_PH,
+        )
+        before = self.checkpointing.allocated()
+        with self.accelerator.autocast():
+            logps, entropy = self.model(**inputs, score=score)
+        if logps.requires_grad:
+            self.checkpointing.note(before, micro.computed)
+        return logps, entropy, token, score
+
+    def own_looked_at(self, work: Work) -> list[MicroBatch]:
+        """Micro-batches of this process that are looked at again after a step."""
+        return self.mine(work.plan)[: looked_at(work.plan.micro, self.world, CHECK_TOKENS)]
+
+    def _note(self, work: Work, logps: torch.Tensor, entropy: torch.Tensor, token: torch.Tensor) -> None:
+        now = logps.detach()
+        work.policy_logprobs_T[token], work.entropy_T[token] = now, entropy
+        if work.fresh:
+            work.trainer_logprobs_T[token] = now
+            log_ratio = now - work.behavior_logprobs_T[token]
+            said = work.sample_T[token]  # one call's tokens are never apart
+            sums = torch.zeros(int(work.sample_T.max()) + 1, device=self.device)
+            mean = sums.index_add(0, said, log_ratio) / sums.index_add(0, said, torch.ones_like(log_ratio)).clamp(min=1)
+            off = mean.abs() > math.log(self.config.trainer.max_ratio)
+            work.guarded += int(off.sum())
+            work.importance_ratio_T[token] = (
+                log_ratio.exp().clamp(max=self.config.trainer.is_max).masked_fill(off[said], 0.0)
+            )
+
+    @contextlib.contextmanager
+    def as_reference(self) -> Iterator[None]:
+        """The model computes as the policy that training started from."""
+        now = weights_of(self.model)
+        put_weights(self.model, self.first)
+        try:
+            yield
+        finally:
+            put_weights(self.model, now)
+
+    def _refer(self, work: Work) -> None:
+        """Compute the reference at a share of the micro-batches. Their KL term counts for all: its gradient is right on
+        average over the draws.
+        """
+        t = self.config.trainer
+        drawn = draw(work.plan)
+        wanted = t.beta_share * len(work.plan.micro)
+        count = int(wanted) + int(drawn.random() < wanted % 1)
+        chosen = {id(work.plan.micro[i]) for i in drawn.permutation(len(work.plan.micro))[:count]}
+        self.beta, work.reference_weight = (t.beta / t.beta_share, 1 / t.beta_share) if chosen else (0.0, 0.0)
+        if not chosen:
+            return
+        work.reference_logprobs_T = torch.zeros_like(work.behavior_logprobs_T)
+        referred_T = torch.zeros_like(work.behavior_logprobs_T)
+        with torch.no_grad(), self.as_reference():
+            for micro in self.mine(work.plan):
+                if id(micro) in chosen:
+                    logps, _, token = self.forward(micro, work)
+                    work.reference_logprobs_T[token], referred_T[token] = logps, 1.0
+        self._sum(work.reference_logprobs_T, referred_T)
+        work.referred_T = referred_T > 0
+
+    def _sum(self, *tensors: torch.Tensor) -> None:
+        """Over processes, in place."""
+        if self.world > 1:
+            for t in tensors:
+                torch.distributed.all_reduce(t)
+
+    def _loss(self, work: Work, logps: torch.Tensor, entropy: torch.Tensor, token: torch.Tensor | None) -> torch.Tensor:
+        """TRL's loss of some tokens as one row (``token``), or of all, a row an episode (None; all is (T) then)."""
+        scored = work.plan.scored
+        if self.sft:
+            return -logps.sum() / scored.tokens
+        loss_of = find_loss(self.config.trainer)
+        if not isinstance(loss_of, TrlLoss):
+            return own_loss(loss_of, self.config.trainer, work, logps, entropy)
+        if token is None:
+            shape = (scored.units, int(work.column_T.max()) + 1)
+            place = (work.unit_T, work.column_T)
+
+            def view(x: torch.Tensor) -> torch.Tensor:
+                return x.new_zeros(shape).index_put(place, x)
+
+            token = torch.arange(scored.tokens, device=self.device)
+        else:
+
+            def view(x: torch.Tensor) -> torch.Tensor:
+                return x[None]
+
+        # a token that weighs nothing is a constant: neither its sequence's ratio (gspo) nor the KL term pulls at it
+        guarded = work.importance_ratio_T[token] == 0
+        fixed = logps.detach()
+        logps = torch.where(guarded, fixed, logps)
+        mask = view(torch.ones(len(token), device=self.device))
+        ids = torch.zeros(mask.shape, dtype=torch.long, device=self.device)
+        inputs = {
+            "prompt_ids": ids[:, :0],
+            "prompt_mask": mask[:, :0],
+            "completion_ids": ids,
+            "completion_mask": mask,
+            "advantages": view(work.advantage_T[token]),
+            "old_per_token_logps": view(torch.where(guarded, fixed, work.trainer_logprobs_T[token])),
+            "importance_sampling_ratio": view(work.importance_ratio_T[token]),
+            "num_items_in_batch": torch.tensor(float(scored.tokens * self.world), device=self.device),
+        }
+        if work.reference_logprobs_T is not None:
+            none = work.without_reference()[token]
+            inputs["ref_per_token_logps"] = view(torch.where(none, fixed, work.reference_logprobs_T[token]))
+        self._given = view(logps), view(entropy)
+        try:
+            loss: torch.Tensor = self.compute_loss(self.model, inputs)
+            return loss
+        finally:
+            self._given = None
+
+    def backward(self, work: Work) -> float:
+        """Sum gradients of the batch, over micro-batches and processes, into ``.grad``. → The loss. Does not step."""
+        began = time.perf_counter()
+        loss_of = find_loss(self.config.trainer)
+        by_token = self.sft or (isinstance(loss_of, TrlLoss) and not loss_of.whole)
+        parts = self._by_token if by_token else self._by_sequence
+        while True:
+            self.model.zero_grad(set_to_none=True)
+            if work.fresh:
+                work.guarded = 0
+            try:
+                loss = parts(work)
+                break
+            except torch.OutOfMemoryError:
+                if self.world > 1 or not self.checkpointing.ran_out():
+                    raise
+        if self.world > 1:
+            grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.trained]
+            flat = torch.cat([g.reshape(-1) for g in grads])
+            self._sum(flat)
+            for p, g in zip(self.trained, torch.split(flat, [g.numel() for g in grads]), strict=True):
+                p.grad = g.view_as(p)
+        work.fresh = False
+        if self.compiler:
+            self.compiler.note(work.plan.micro, time.perf_counter() - began)
+        return loss
+
+    def _by_token(self, work: Work) -> float:
+        scored, loss_of = work.plan.scored, find_loss(self.config.trainer)
+        total = torch.zeros((), device=self.device)
+        own = self.mine(work.plan)
+        for micro in own:
+            logps, entropy, token = self.forward(micro, work)
+            self._note(work, logps, entropy, token)
+            loss = self._loss(work, logps, entropy, token)
+            if not self.sft and isinstance(loss_of, TrlLoss):
+                loss = loss * loss_of.part_factor(len(token), scored.tokens, scored.units)
+            torch.autograd.backward(loss)
+            total += loss.detach()
+        for _ in range(
+            -(-len(work.plan.micro) // self.world) - len(own)
+        ):  # TRL's loss talks to the other processes: as often on each
+            nothing = torch.zeros(1, device=self.device)
+            self._loss(work, nothing, nothing, torch.zeros(1, dtype=torch.long, device=self.device))
+        self._share(work, total)
+        return float(total)
+
+    def _share(self, work: Work, *more: torch.Tensor) -> None:
+        """Each process has written its own tokens; zeros are elsewhere."""
+        if self.world == 1:
+            return
+        own = torch.zeros_like(work.behavior_logprobs_T)
+        for micro in self.mine(work.plan):
+            own[torch.from_numpy(micro.slots.token_S).to(self.device)] = 1.0
+        for t in (
+            work.policy_logprobs_T,
+            work.entropy_T,
+            *((work.trainer_logprobs_T, work.importance_ratio_T) if work.fresh else ()),
+        ):
+            t.mul_(own)
+            self._sum(t)
+        self._sum(*more)
+
+    def _by_sequence(self, work: Work) -> float:
+        """The loss once, over all tokens. Its gradient of each log-probability goes back through the micro-batches."""
+        if self.world == 1 and len(work.plan.micro) == 1:
+            logps, entropy, token = self.forward(work.plan.micro[0], work)
+            self._note(work, logps, entropy, token)
+            back = torch.argsort(token)
+            loss = self._loss(work, logps[back], entropy[back], None)
+            torch.autograd.backward(loss)
+            return float(loss.detach())
+        with torch.no_grad():
+            for micro in self.mine(work.plan):
+                self._note(work, *self.forward(micro, work))
+        self._share(work)
+        leaf = work.policy_logprobs_T.clone().requires_grad_()
+        loss = self._loss(work, leaf, work.entropy_T, None)
+        (slope_T,) = torch.autograd.grad(loss, leaf)
+        for micro in self.mine(work.plan):
+            logps, _, token = self.forward(micro, work)
+            torch.autograd.backward(logps, slope_T[token])
+        return float(loss.detach())
+
+    def clip(self) -> float:
+        """Clip the gradients. → Their norm before."""
+        return float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm))
+
+    def optimize(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.model.zero_grad(set_to_none=True)

@@ -1,0 +1,1 @@
+"""What comes of a step: checkpoints, adapters, events, and the way back to them."""

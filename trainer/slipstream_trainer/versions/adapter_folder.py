@@ -1,0 +1,68 @@
+"""Adapters leave the trainer: a folder that appears whole, under a name that was never used."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream.contract import AdapterList
+from slipstream.errors import SlipstreamError
+from slipstream.shared.files import sync
+from slipstream_trainer.model.policy import check_adapter
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+
+def sync_folder(folder: Path) -> None:
+    """Fsync a folder's files, then the folder."""
+    for path in [*(p for p in folder.rglob("*") if p.is_file()), folder]:
+        sync(path)
+
+
+def rename_whole(temporary: Path, final: Path) -> None:
+    """Make ``temporary`` appear as ``final``, durably. Raises ``FileExistsError`` when that name is taken."""
+    if final.exists():
+        raise FileExistsError(str(final))
+    sync_folder(temporary)
+    temporary.rename(final)
+    sync(final.parent)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed writer left half-written."""
+    for old in folder.glob(".tmp-trainer-*"):
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def version_of(name: str) -> int:
+    """The version n of ``<model>@<n>``; 0 is the base model."""
+    number = name.rpartition("@")[2] if "@" in name else ""
+    return int(number) if number.isdigit() else 0
+
+
+def next_version(model: str, folder: Path, known: AdapterList | None) -> int:
+    """1 + the highest version ever used, by the proxy's word and by the folder's."""
+    pattern = re.compile(re.escape(model) + r"@([0-9]+)")
+    names = [p.name for p in folder.glob(f"{model}@*")] if folder.is_dir() else []
+    found = [int(m[1]) for n in names if (m := pattern.fullmatch(n))]
+    found += [a.version for a in known.adapters if a.model == model] if known else []
+    return 1 + max(found, default=0)
+
+
+def write_adapter(model: PeftModel, final: Path, max_rank: int) -> None:
+    """Save the LoRA weights in PEFT's format, fp32, as ``final``. Raises ``SlipstreamError`` if unusable."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    temporary = final.parent / f".tmp-trainer-{os.getpid()}-{final.name}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        model.save_pretrained(str(temporary), safe_serialization=True, save_embedding_layers=False)
+        (temporary / "README.md").unlink(missing_ok=True)
+        if why := check_adapter(temporary, max_rank):
+            raise SlipstreamError(f"vLLM would refuse the adapter: {why}")
+        rename_whole(temporary, final)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,227 @@
+"""All that a killed trainer needs to go on as if nothing had happened, in one folder that appears whole.
+
+    checkpoints/step-00000012/
+        adapter/            PEFT's files: what is published, copied by the publisher
+        state.pt            trainable weights, optimiser, random number generators
+        compact             not in the newest: its adapter is gone, and the optimiser's moments are in bf16
+        state.json          step, pace, the batch and what is still to be told about it
+
+The rename of that folder is the moment at which a batch counts as trained.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import pickle
+import random
+import shutil
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from slipstream import __version__
+from slipstream.errors import SlipstreamError, StartError
+from slipstream.shared.files import check_format
+from slipstream_trainer.algorithm.guards import Snapshot
+from slipstream_trainer.algorithm.learning_rate import StepPace
+from slipstream_trainer.versions.adapter_folder import rename_whole, sweep
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+
+log = logging.getLogger(__name__)
+DONE = "told"
+"""A file that marks a checkpoint as published, reported and acknowledged."""
+LOCK_SECONDS = 30.0
+"""How long a start waits for the trainer before it to end."""
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError)
+"""What reading a damaged checkpoint raises."""
+
+
+class BadCheckpoint(SlipstreamError):
+    """The checkpoint is damaged, or belongs to another model or LoRA shape."""
+
+
+@contextlib.contextmanager
+def only_one(folder: Path, patience: float = LOCK_SECONDS) -> Iterator[None]:
+    """Two trainers on the same checkpoints would undo each other. Raises ``StartError`` when the other one stays,
+    and for a data folder of a newer version.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    check_format(folder.parent, __version__)
+    end = time.monotonic() + patience
+    with (folder / "lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as e:
+                if time.monotonic() > end:
+                    raise StartError(f"another trainer works in {folder}") from e
+            time.sleep(0.2)
+        yield
+
+
+@dataclass(slots=True)
+class CheckpointState:
+    step: int = 0
+    """Optimiser steps taken and kept."""
+    pace: StepPace = field(default_factory=StepPace)
+    base: str = ""
+    """Name of the adapter (or base model) whose weights these were before the step."""
+    weights: str = ""
+    """What these weights are called: the adapter they are published as, or the base model. ``NAME+2``: two steps after
+    it, which are not published.
+    """
+    ahead: int = 0
+    """Steps that are not published."""
+    batches: list[str] = field(default_factory=list)
+    """Batches that these weights were trained on since the version before was published."""
+    adapter: str | None = None
+    """What is still to be published from here; None: nothing (no step, or one that was undone)."""
+    batch: str | None = None
+    lease: str = ""
+    outcome: str = "trained"
+    """The outcome that the ack sends."""
+    reason: str | None = None
+    event: dict[str, Any] = field(default_factory=dict)
+    """``kind`` and ``data`` of the event that tells of it."""
+    advantages: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def published(self) -> str:
+        """The newest published version in these weights' lineage, or the base model."""
+        return self.weights.rsplit("+", 1)[0] if self.ahead else self.weights
+
+    @property
+    def unpublished(self) -> list[str]:
+        """Batches that the next version is the first to come of."""
+        return self.batches if self.ahead else []
+
+
+def random_state() -> dict[str, object]:
+    found: dict[str, object] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),  # noqa: NPY002
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        found["cuda"] = torch.cuda.get_rng_state_all()
+    return found
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+class Checkpoints:
+    """The folder of checkpoints. The ``keep`` newest stay, and those of every version that can be rolled back to."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder, self.keep = folder, keep
+        folder.mkdir(parents=True, exist_ok=True)
+        sweep(folder)
+
+    def all(self) -> list[Path]:
+        """Checkpoints whose ``state.json`` can be read, oldest first."""
+        return [p for p in self._folders() if self._readable(p)]
+
+    def _folders(self) -> list[Path]:
+        return sorted(p for p in self.folder.glob("step-*") if p.is_dir())
+
+    def _readable(self, path: Path) -> bool:
+        try:
+            self.read(path)
+        except BadCheckpoint:
+            return False
+        return True
+
+    def latest(self) -> Path | None:
+        found = self.all()
+        return found[-1] if found else None
+
+    def read(self, path: Path) -> CheckpointState:
+        """Raises ``BadCheckpoint``."""
+        try:
+            raw = json.loads((path / "state.json").read_text())
+            return CheckpointState(**(raw | {"pace": StepPace(**raw["pace"])}))
+        except UNREADABLE as e:
+            raise BadCheckpoint(f"{path.name}/state.json cannot be read: {e!r}") from e
+
+    def of_weights(self, name: str) -> list[Path]:
+        """Checkpoints with the weights of that adapter (or of the base model), newest first."""
+        return [p for p in reversed(self.all()) if self.read(p).weights == name]
+
+    def save(self, model: PeftModel, snapshot: Snapshot, state: CheckpointState) -> Path:
+        number = 1 + max((int(p.name.removeprefix("step-")) for p in self._folders()), default=-1)
+        final = self.folder / f"step-{number:08d}"
+        temporary = self.folder / f".tmp-trainer-{os.getpid()}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        if state.adapter:
+            model.save_pretrained(str(temporary / "adapter"), safe_serialization=True, save_embedding_layers=False)
+            (temporary / "adapter" / "README.md").unlink(missing_ok=True)
+        torch.save(
+            {"weights": snapshot.weights, "optimizer": snapshot.optimizer, "random": random_state()},
+            temporary / "state.pt",
+        )
+        (temporary / "state.json").write_text(json.dumps(asdict(state)))
+        rename_whole(temporary, final)
+        return final
+
+    def load(
+        self, path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, generators: bool = True
+    ) -> CheckpointState:
+        """Put weights and optimiser back, and the generators (not after a rollback: time goes on).
+
+        Raises ``BadCheckpoint``, before anything is changed.
+        """
+        state = self.read(path)
+        try:
+            # written by ourselves; random states are plain Python objects that the weights-only reader does not take
+            raw = torch.load(path / "state.pt", map_location="cpu", weights_only=False)
+            snapshot, random_states = Snapshot(raw["weights"], raw["optimizer"]), raw["random"]
+        except UNREADABLE as e:
+            raise BadCheckpoint(f"{path.name}/state.pt cannot be read: {e!r}") from e
+        if why := snapshot.misfit(model):
+            raise BadCheckpoint(f"{path.name}: {why}")
+        snapshot.restore(model, optimizer)
+        if generators:
+            set_random_state(random_states)
+        return state
+
+    def told(self, path: Path) -> bool:
+        return (path / DONE).exists()
+
+    def set_told(self, path: Path) -> None:
+        (path / DONE).touch()
+
+    def prune(self, wanted: Collection[str], *, keep: int | None = None) -> None:
+        """Remove old checkpoints; keep the newest of each name in ``wanted``, and what is not published yet. Those
+        that stay lose their copy of the adapter. ``keep``: how many of the newest stay in any case; None: as ever.
+        """
+        readable = self.all()
+        need = {found[0] for name in wanted if (found := self.of_weights(name))}
+        newest = set(readable[-(keep or self.keep) :])
+        for path in self._folders():
+            if path in readable and (path in newest or path in need or not self.told(path)):
+                if path != readable[-1] and self.told(path):
+                    shutil.rmtree(path / "adapter", ignore_errors=True)  # the published one is the same
+                continue
+            gone = self.folder / f".tmp-trainer-gone-{path.name}"
+            path.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)

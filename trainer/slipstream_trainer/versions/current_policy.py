@@ -1,0 +1,141 @@
+"""Which weights the trainer has, and how they follow what is live: at a start, after a step, after a rollback."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream.config import Config
+from slipstream.contract import AdapterList, AdapterState, fallen
+from slipstream.shared.files import space_of
+from slipstream_trainer.algorithm.guards import Snapshot
+from slipstream_trainer.versions.adapter_folder import version_of
+from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
+from slipstream_trainer.versions.publisher import Publisher
+from slipstream_trainer.versions.recovery import Recovery, Restored, returnable
+
+if TYPE_CHECKING:
+    from slipstream_trainer.step.trainer import CapturedGRPOTrainer
+
+log = logging.getLogger(__name__)
+
+
+class CurrentPolicy:
+    """The trainer's weights by name. Every change of them is a checkpoint first."""
+
+    def __init__(
+        self, config: Config, trainer: CapturedGRPOTrainer, checkpoints: Checkpoints, publisher: Publisher
+    ) -> None:
+        self.config, self.trainer, self.checkpoints, self.publisher = config, trainer, checkpoints, publisher
+        self.recovery = Recovery(config, trainer, checkpoints)
+        self.state = CheckpointState(weights=config.model_name)
+        self.live = config.model_name
+        self.taken: set[str] = set()
+        """Adapters that were rolled back."""
+        self.fallen: str | None = None
+        """The one of them that these weights are, or were made from."""
+        self.looked = 0.0
+        """When the proxy was asked last (monotonic)."""
+
+    def advance(self, state: CheckpointState, known: AdapterList) -> None:
+        """After a batch: keep, publish, and drop the checkpoints that nobody needs any more.
+
+        ``known``: the adapters before.
+        """
+        self.publisher.publish(self._save(state), state, again=False)
+        config, limit = self.config, self.config.data.max_gb
+        full = limit is not None and sum(space_of(config.root, config.adapters_dir).values()) > limit * 1e9
+        self.checkpoints.prune(returnable(known, config.model_name), keep=1 if full else None)
+
+    def recover(self) -> None:
+        """Go on from the newest checkpoint, and publish what it had not; else from what is live; else anew."""
+        found = self.recovery.newest()
+        if found and found.state and found.path:
+            self.state = found.state
+            self.publisher.publish(found.path, self.state, again=True)
+            self.publisher.finish()
+        else:
+            self._save_published(CheckpointState(weights=self.config.model_name))
+        known = self.publisher.adapters()
+        self.note(known)
+        steps = (a.step or 0 for a in known.adapters if a.model == self.config.model_name)
+        self.state.step = max(self.state.step, *steps, 0)
+        if self._is_behind(found):
+            there = "the newest checkpoint is gone" if found else "there is no checkpoint"
+            self._go_on_from(self.live, (found and found.problem) or there)
+        else:
+            self.go_back_if_taken()
+
+    def _is_behind(self, found: Restored | None) -> bool:
+        """A later version is live than the one these weights are: its checkpoint is gone."""
+        if not found and self.config.trainer.init_adapter:
+            return False  # a first start, from weights that were chosen
+        return version_of(self.live) > version_of(self.state.published)
+
+    def look(self) -> None:
+        """Was what we published taken back? Then go back too. Is there room for steps that are not published?"""
+        known = self.publisher.adapters()
+        self.note(known)
+        if not self.go_back_if_taken() and self.state.ahead and self.has_room(known):
+            self.publish(known)
+
+    def has_room(self, known: AdapterList) -> bool:
+        """Whether a version that is published now goes into the engines. A proxy that does not say takes all."""
+        return known.room.get(self.config.model_name, True)
+
+    def publish(self, known: AdapterList) -> None:
+        """Steps that were taken without a version become one."""
+        name = self.publisher.new_name(known)
+        log.info("%s has room now: %d steps since %s", name, self.state.ahead, self.state.published)
+        state = CheckpointState(
+            step=self.state.step,
+            pace=self.state.pace,
+            base=self.state.published,
+            weights=name,
+            adapter=name,
+            batches=self.state.batches,
+        )
+        self.advance(state, known)
+
+    def note(self, known: AdapterList) -> None:
+        self.looked = time.monotonic()
+        self.live = known.live.get(self.config.model_name, self.config.model_name)
+        self.taken = {a.name for a in known.adapters if a.state == AdapterState.ROLLED_BACK}
+        self.fallen = fallen({a.name: a for a in known.adapters}, self.state.published)
+
+    def go_back_if_taken(self) -> bool:
+        """To weights and optimiser of the version that is live."""
+        if self.fallen is None:
+            return False
+        taken, ours = self.fallen, self.state.weights
+        made = "" if taken == ours else f", and {ours} was made from it"
+        self._go_on_from(self.live, f"{taken} was rolled back{made}", taken_back=taken)
+        self.fallen = None
+        return True
+
+    def _go_on_from(self, name: str, cause: str, **data: str) -> None:
+        """Weights and optimiser of that version, or as much of them as there is: an event says what."""
+        found = self.recovery.version(name)
+        base = found.state.base if found.state else ""
+        weights = name if found.source != "start" else self.config.model_name
+        self._save_published(CheckpointState(step=self.state.step, pace=self.state.pace, base=base, weights=weights))
+        kept = {"checkpoint": "its weights and optimiser", "adapter": "its weights, with a fresh optimiser"}
+        what = kept.get(found.source, "the weights that training began with, with a fresh optimiser")
+        level, why = (logging.ERROR, f" ({found.problem})") if found.problem else (logging.WARNING, "")
+        log.log(level, "%s: going on from %s: %s%s", cause, name, what, why)
+        if found.problem:
+            data["problem"] = found.problem
+        self.publisher.post("restored", cause=cause, adapter=name, source=found.source, step=self.state.step, **data)
+
+    def _save(self, state: CheckpointState) -> Path:
+        self.publisher.finish()
+        path = self.checkpoints.save(
+            self.trainer.model, Snapshot.take(self.trainer.model, self.trainer.optimizer), state
+        )
+        self.state = state
+        return path
+
+    def _save_published(self, state: CheckpointState) -> None:
+        self.checkpoints.set_told(self._save(state))

@@ -1,0 +1,103 @@
+"""The weights of a version, got back: from its checkpoint, else from its own files, else from the start.
+
+A version can be rolled back to long after its step. Its checkpoint (weights, optimiser) is kept for that
+(``returnable``). When the checkpoint is gone nonetheless, training goes on from the adapter's own weight files, or
+from the start, with a fresh optimiser.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from slipstream.config import Config
+from slipstream.contract import Adapter, AdapterList, AdapterState
+from slipstream.errors import StartError
+from slipstream_trainer.algorithm.guards import Snapshot
+from slipstream_trainer.model.policy import load_adapter
+from slipstream_trainer.versions.checkpoint import BadCheckpoint, Checkpoints, CheckpointState
+
+if TYPE_CHECKING:
+    from slipstream_trainer.step.trainer import CapturedGRPOTrainer
+
+log = logging.getLogger(__name__)
+Source = Literal["checkpoint", "adapter", "start"]
+IN_USE = (AdapterState.LOADING, AdapterState.CANDIDATE, AdapterState.LIVE)
+ACCEPTED = 2
+"""Retired accepted versions whose checkpoints are kept: the live one may be taken back, and the one before it too."""
+
+
+def returnable(known: AdapterList, model: str) -> set[str]:
+    """Names of the versions that a rollback may make live: those in use, the last accepted ones, the base model."""
+    ours = [a for a in known.adapters if a.model == model]
+    retired = sorted((a for a in ours if _accepted(a)), key=lambda a: (a.decided or 0.0, a.version))
+    live = known.live.get(model, model)
+    in_use = (a.name for a in ours if a.state in IN_USE or _best(a))
+    return {model, live, *in_use, *(a.name for a in retired[-ACCEPTED:])}
+
+
+def _accepted(a: Adapter) -> bool:
+    return a.state == AdapterState.RETIRED and a.accepted
+
+
+def _best(a: Adapter) -> bool:
+    """No later version was shown to beat it: a slow slide is taken back to it."""
+    return bool(getattr(a, "best", False))
+
+
+@dataclass(slots=True, frozen=True)
+class Restored:
+    """What training goes on from. ``state`` and ``path`` are the checkpoint's, where there was one."""
+
+    source: Source
+    state: CheckpointState | None = None
+    path: Path | None = None
+    problem: str | None = None
+    """Why it is not the version's checkpoint."""
+
+
+class Recovery:
+    """Puts a version's weights and optimiser into a trainer. Make it before a load: it keeps the start's."""
+
+    def __init__(self, config: Config, trainer: CapturedGRPOTrainer, checkpoints: Checkpoints) -> None:
+        self.config, self.trainer, self.checkpoints = config, trainer, checkpoints
+        self.start = Snapshot.take(trainer.model, trainer.optimizer, device="cpu")
+
+    def newest(self) -> Restored | None:
+        """The newest checkpoint that can be read, with its generators; None: there is none."""
+        problem = None
+        for path in reversed(self.checkpoints.all()):
+            try:
+                state = self.checkpoints.load(path, self.trainer.model, self.trainer.optimizer)
+            except BadCheckpoint as e:
+                log.error("%s; trying the checkpoint before it", e)
+                problem = problem or str(e)
+                continue
+            log.info("going on from %s (step %d, %s)", path.name, state.step, state.weights)
+            return Restored("checkpoint", state, path, problem)
+        self._put_start()
+        return Restored("start", problem=problem) if problem else None
+
+    def version(self, name: str) -> Restored:
+        """Weights and optimiser of that adapter, or of the base model. Never fails: ``problem`` names what is gone."""
+        problem = "its checkpoint is gone"
+        for path in self.checkpoints.of_weights(name):
+            try:
+                state = self.checkpoints.load(path, self.trainer.model, self.trainer.optimizer, generators=False)
+                return Restored("checkpoint", state, path)
+            except BadCheckpoint as e:
+                problem = str(e)
+        self._put_start()
+        if name == self.config.model_name:
+            return Restored("start")
+        try:
+            load_adapter(self.trainer.model, self.config.adapters_dir / name)
+        except StartError as e:
+            self._put_start()  # it may have been put in by half
+            return Restored("start", problem=f"{problem}; {e}")
+        return Restored("adapter", problem=problem)
+
+    def _put_start(self) -> None:
+        self.start.restore(self.trainer.model, self.trainer.optimizer)

@@ -1,0 +1,93 @@
+"""A step's figures to W&B, TensorBoard, MLflow and transformers' other callbacks (``trainer.report_to``)."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipstream.config import Config
+from slipstream.errors import ConfigError
+from slipstream_trainer.versions.events import clean
+from slipstream_trainer.versions.runs import RUNS, VersionRun
+
+if TYPE_CHECKING:
+    from slipstream_trainer.step.trainer import CapturedGRPOTrainer
+    from slipstream_trainer.versions.checkpoint import CheckpointState
+
+log = logging.getLogger(__name__)
+PACKAGES = {
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "comet_ml": ("comet_ml",),
+    "trackio": ("trackio",),
+    "neptune": ("neptune",),
+    "clearml": ("clearml",),
+    "dvclive": ("dvclive",),
+    "swanlab": ("swanlab",),
+}
+"""Reporter → its packages. One of them must be installed."""
+
+
+def check_report_to(config: Config) -> None:
+    """Raises ``ConfigError`` for a logger that nobody knows or that is not installed."""
+    for name in config.trainer.report_to:
+        packages = PACKAGES.get(name)
+        if packages is None:
+            near = difflib.get_close_matches(name, PACKAGES, 1, 0.5)
+            raise ConfigError(f"trainer.report_to: {name!r} is not known; known are {', '.join(near or PACKAGES)}")
+        if not any(importlib.util.find_spec(p) for p in packages):
+            raise ConfigError(f"trainer.report_to: {name} is not installed: pip install {packages[0]}")
+
+
+def numbers_of(figures: Mapping[str, object]) -> dict[str, float]:
+    return {k: v for k, v in clean(figures).items() if isinstance(v, int | float) and not isinstance(v, bool)}
+
+
+class Reporter:
+    """A logger that fails is said and left alone: it never costs a step."""
+
+    def __init__(self, trainer: CapturedGRPOTrainer) -> None:
+        self.trainer = trainer
+        self.names = list(trainer.config.trainer.report_to)
+        self.begun = False
+
+    def _do(self, what: str, *args: Any) -> None:
+        handler = self.trainer.callback_handler
+        getattr(handler, what)(self.trainer.args, self.trainer.state, self.trainer.control, *args)
+
+    def step(self, step: int, figures: Mapping[str, object]) -> None:
+        if not self.names:
+            return
+        try:
+            self.trainer.state.global_step = step
+            if not self.begun:
+                self.begun = True
+                self._do("on_train_begin")
+            self.trainer.log(numbers_of(figures))
+            self.trainer.state.log_history.clear()  # an endless run's would grow for ever
+        except Exception:
+            log.exception("step %d could not be reported to %s", step, ", ".join(self.names))
+
+    def version(self, state: CheckpointState, figures: Mapping[str, object]) -> None:
+        """A run for the adapter that this step made."""
+        config, name = self.trainer.config, state.adapter
+        for made in [RUNS[n] for n in self.names if n in RUNS] if name else []:
+            version = VersionRun(
+                str(name), state.base, state.step, state.batches, config.adapters_dir / str(name), numbers_of(figures)
+            )
+            try:
+                made(version, config, Path(str(self.trainer.args.output_dir)) / "runs")
+            except Exception:
+                log.exception("no run was made for the adapter %s", name)
+
+    def end(self) -> None:
+        if self.begun:
+            try:
+                self._do("on_train_end")
+            except Exception:
+                log.exception("%s could not be closed", ", ".join(self.names))
