@@ -9,8 +9,9 @@ from statistics import fmean
 
 from slipstream.contract import JudgeAgreement, JudgeReport, JudgeSpent
 from slipstream.settings import JudgeConfig
-from slipstream_judge.budget import DAY, Budget
-from slipstream_judge.group import Judged
+from slipstream_judge.compare.group import Judged
+from slipstream_judge.model.budget import DAY, Budget
+from slipstream_judge.trust.consistency import Consistency
 
 WINDOW = 300.0
 """Seconds over which the rate is measured."""
@@ -28,6 +29,8 @@ class JudgeReporter:
         self.started = clock()
         self.scored = self.failed = self.postponed = self.lost = 0
         self.last_error: str | None = None
+        """Why groups are not scored just now; None once one is."""
+        self.consistency = Consistency()
         self._ends: deque[float] = deque(maxlen=10_000)
         self._seconds: deque[float] = deque(maxlen=RECENT)
         self._costs: deque[float | None] = deque(maxlen=RECENT)
@@ -38,6 +41,7 @@ class JudgeReporter:
         self.scored += kept
         self.lost += not kept
         if kept:
+            self.last_error = None
             self._ends.append(self.clock())
             self._seconds.append(seconds)
         if judged is not None:
@@ -91,5 +95,7 @@ class JudgeReporter:
                 calls_per_minute_limit=j.calls_per_minute,
                 resets_at=(spent.day + 1) * DAY,
             ),
+            between_votes=self.consistency.agreement(),
+            by_chance=self.consistency.by_chance,
             audit=JudgeAgreement(value=fmean(audits) if audits else None, pairs=len(audits)),
         )

@@ -1,4 +1,4 @@
-"""The judge's prompt and its answer.
+"""The judge's prompt.
 
 What a transcript says stands between two lines with a nonce that is drawn for this prompt and stands in no
 transcript, so that nothing inside can end the block. All that the judge is to obey stands outside, and the last word
@@ -7,16 +7,14 @@ is ours. Ids are ours too (``e1`` …): a client's own ids never stand outside t
 
 from __future__ import annotations
 
-import json
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from slipstream_judge.excerpts import Shown
+from slipstream_judge.text.excerpts import Shown
 
-PROMPT_VERSION = "ruler-2"
+PROMPT_VERSION = "ruler-3"
 
 Mode = Literal["group", "alike", "window", "absolute"]
 
@@ -50,22 +48,8 @@ is shown once."""
 
 ANSWER = """\
 The record has ended. Answer with one JSON object and nothing else, in this form:
-{{"scores": [{{"id": "{first}", "reason": "<one or two sentences>", "score": <number from 0 to 1>}}]}}
+{{"{first}": {{"reason": "<one or two sentences>", "score": <number from 0 to 1>}}, …}}
 with exactly one entry for each of these ids: {ids}."""
-
-
-class BadAnswer(Exception):
-    """The judge's answer cannot be used. ``problems`` are in our words only, so that they may be told to the judge."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = list(problems)
-
-
-@dataclass(slots=True)
-class Grade:
-    score: float
-    reason: str
 
 
 @dataclass(slots=True)
@@ -73,6 +57,9 @@ class JudgePrompt:
     messages: list[dict[str, str]]
     schema: dict[str, Any]
     ids: list[str]
+    """Asked for."""
+    others: list[str]
+    """Shown, with a score already."""
 
     def again(self, problems: Sequence[str]) -> list[dict[str, str]]:
         """The same once more, with what was wrong.
@@ -85,20 +72,17 @@ class JudgePrompt:
 
 
 def schema_of(ids: Sequence[str]) -> dict[str, Any]:
+    """A field for each id, all required: where a server holds the model to a schema, no id is missing or twice."""
     entry = {
         "type": "object",
-        "properties": {
-            "id": {"type": "string", "enum": list(ids)},
-            "reason": {"type": "string"},
-            "score": {"type": "number", "description": "from 0 to 1"},
-        },
-        "required": ["id", "reason", "score"],
+        "properties": {"reason": {"type": "string"}, "score": {"type": "number", "description": "from 0 to 1"}},
+        "required": ["reason", "score"],
         "additionalProperties": False,
     }
     return {
         "type": "object",
-        "properties": {"scores": {"type": "array", "items": entry}},
-        "required": ["scores"],
+        "properties": dict.fromkeys(ids, entry),
+        "required": list(ids),
         "additionalProperties": False,
     }
 
@@ -132,61 +116,4 @@ def build(
     answer = ANSWER.format(first=asked[0], ids=", ".join(asked))
     user = "\n\n".join([task, f"What counts, most important first:\n{rubric}", READING, "\n".join(block), answer])
     messages = [{"role": "system", "content": SYSTEM.format(nonce=nonce)}, {"role": "user", "content": user}]
-    return JudgePrompt(messages, schema_of(asked), asked)
-
-
-def _pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    if len({k for k, _ in pairs}) < len(pairs):
-        raise ValueError("a key stands twice")
-    return dict(pairs)
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _loads(text: str) -> object:
-    """The one JSON object of an answer; thoughts before it and a code fence around it are forgiven."""
-    text = text.rsplit("</think>", 1)[-1].strip()
-    if text.startswith("```") and text.endswith("```") and len(text) > 6:
-        text = text.removesuffix("```").split("\n", 1)[-1]
-    return json.loads(text, object_pairs_hook=_pairs, parse_constant=_no_constant)
-
-
-def _score(entry: dict[str, object], where: str, problems: list[str]) -> float | None:
-    value = entry.get("score")
-    nan = isinstance(value, float) and math.isnan(value)
-    if nan or isinstance(value, bool) or not isinstance(value, int | float):
-        problems.append(f"{where} has no number as its score")
-        return None
-    if not 0 <= value <= 1:
-        problems.append(f"{where} has a score outside 0 to 1")
-        return None
-    return float(value)
-
-
-def parse(text: str, ids: Sequence[str]) -> dict[str, Grade]:
-    """By id, each exactly once. Raises ``BadAnswer`` with all that is wrong."""
-    try:
-        read = _loads(text)
-    except (ValueError, RecursionError):
-        raise BadAnswer(["it was no single, whole JSON object"]) from None
-    entries = read.get("scores") if isinstance(read, dict) else None
-    if not isinstance(entries, list):
-        raise BadAnswer(['it had no list under "scores"'])
-    problems: list[str] = []
-    found: dict[str, Grade] = {}
-    for number, entry in enumerate(entries, 1):
-        name = entry.get("id") if isinstance(entry, dict) else None
-        if not isinstance(name, str) or name not in ids:
-            problems.append(f"entry {number} has an id that was not asked for")
-            continue
-        if name in found:
-            problems.append(f"id {name} stood more than once")
-        value = _score(entry, f"id {name}", problems)
-        reason = entry.get("reason")
-        found[name] = Grade(value or 0.0, (reason if isinstance(reason, str) else "")[:4000])
-    problems += [f"id {i} was missing" for i in ids if i not in found]
-    if problems:
-        raise BadAnswer(problems)
-    return found
+    return JudgePrompt(messages, schema_of(asked), asked, [i for i in ids if i in known])

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from slipstream_judge.steps import Step
-from slipstream_judge.transcript import Node, Transcript, common_prefix, common_tools
+from slipstream_judge.text.transcript import Node, Step, Transcript, common_prefix, common_tools
 
 CHARS_PER_TOKEN = 3.2
 """A cautious value for ASCII text with JSON in it. Any other character counts as a token."""

@@ -18,13 +18,13 @@ from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.contract import Episode, EpisodeState, Group, GroupEpisode, GroupKind, RewardIn, Score, name_of
 from slipstream.errors import ApiError
-from slipstream.log import brief
-from slipstream.moments import parse_moment
-from slipstream_judge.budget import OverBudget
-from slipstream_judge.llm import JudgeFailed
-from slipstream_judge.metrics import JudgeMetrics
-from slipstream_judge.panel import Panel
-from slipstream_judge.worker import lease_seconds
+from slipstream.shared.log import brief
+from slipstream.shared.moments import parse_moment
+from slipstream_judge.compare.panel import Panel
+from slipstream_judge.model.budget import OverBudget
+from slipstream_judge.model.llm import JudgeFailed
+from slipstream_judge.model.metrics import JudgeMetrics
+from slipstream_judge.run.worker import lease_seconds
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from statistics import fmean
 
 from slipstream.contract import Group, Score
 from slipstream.settings import JudgeConfig
-from slipstream_judge.group import GroupJudge
-from slipstream_judge.metrics import JudgeMetrics
-from slipstream_judge.stats import pearson, spearman
+from slipstream_judge.compare.group import GroupJudge
+from slipstream_judge.model.metrics import JudgeMetrics
+from slipstream_judge.trust.stats import pearson, spearman
 
 log = logging.getLogger(__name__)
 

@@ -10,14 +10,18 @@ from slipstream.config import Config
 from slipstream.contract import Group, Score
 from slipstream.errors import ConfigError
 from slipstream.settings.judge import FUNCTION
-from slipstream_judge.budget import Budget
-from slipstream_judge.cache import VoteCache
-from slipstream_judge.function import FunctionJudge
-from slipstream_judge.group import GroupJudge, Judged
-from slipstream_judge.llm import Llm
-from slipstream_judge.metrics import JudgeMetrics
-from slipstream_judge.rubric import Rubrics
-from slipstream_judge.ruler import Ruler
+from slipstream_judge.compare.function import FunctionJudge
+from slipstream_judge.compare.group import GroupJudge, Judged
+from slipstream_judge.compare.rubric import Rubrics
+from slipstream_judge.compare.ruler import Ruler
+from slipstream_judge.model.budget import Budget
+from slipstream_judge.model.cache import VoteCache
+from slipstream_judge.model.llm import Llm
+from slipstream_judge.model.metrics import JudgeMetrics
+from slipstream_judge.model.server import OwnProxy
+
+BOTH_ORDERS = (0, 2)
+"""Votes whose orders are each other's reverse (``ruler.orders``)."""
 
 
 @dataclass(slots=True)
@@ -40,6 +44,7 @@ class Panel:
         rubric: str | None = None,
         name: str | None = None,
         fresh: bool = False,
+        proxy: OwnProxy | None = None,
     ) -> None:
         judge = config.judge
         own = name or judge.name
@@ -51,13 +56,15 @@ class Panel:
         self.model: GroupJudge | None = None
         self.audit: GroupJudge | None = None
         self.function: FunctionJudge | None = None
+        if proxy is None and client is not None:
+            proxy = OwnProxy.of(config, client.url, client.http.headers.get("authorization"))
         cache = VoteCache(client, metrics, read=not fresh)
         rubrics = Rubrics(judge, rubric)
         if judge.model is not None:
-            ruler = Ruler(judge, Llm(judge, self.budget, metrics), metrics)
+            ruler = Ruler(judge, Llm(judge, self.budget, metrics, own=proxy), metrics)
             self.model = GroupJudge(judge, ruler, rubrics, cache, metrics, name=own, slots=self.slots)
         if judge.audit_model is not None and judge.audit_share > 0 and judge.model is not None:
-            second = Ruler(judge, Llm(judge, self.budget, metrics, judge.audit_model), metrics)
+            second = Ruler(judge, Llm(judge, self.budget, metrics, judge.audit_model, proxy), metrics)
             self.audit = GroupJudge(judge, second, rubrics, cache, metrics, name=own, slots=self.slots)
         if judge.function is not None:
             function_name = own if judge.model is None else FUNCTION
@@ -77,7 +84,8 @@ class Panel:
         if self.function is not None:
             async with self.slots:
                 scores = await self._counted(self.function, group)
-        judged = await self.model.score(group, deadline) if self.model else None
+        orders = BOTH_ORDERS if group.both_orders else None
+        judged = await self.model.score(group, deadline, orders) if self.model else None
         return PanelOutcome([*(judged.scores if judged else []), *scores], judged, scores)
 
     async def _counted(self, function: FunctionJudge, group: Group) -> list[Score]:

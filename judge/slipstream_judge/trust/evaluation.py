@@ -12,17 +12,19 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
+from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.contract import Group
-from slipstream.log import brief
-from slipstream_judge.budget import OverBudget
-from slipstream_judge.cases import read_cases
-from slipstream_judge.group import Judged
-from slipstream_judge.llm import JudgeFailed, Usage
-from slipstream_judge.metrics import JudgeMetrics
-from slipstream_judge.panel import Panel
-from slipstream_judge.prompt import PROMPT_VERSION
-from slipstream_judge.stats import concordance, mean, slope, spearman
+from slipstream.shared.log import brief
+from slipstream_judge.compare.group import Judged
+from slipstream_judge.compare.panel import Panel
+from slipstream_judge.model.budget import OverBudget
+from slipstream_judge.model.llm import JudgeFailed, Usage
+from slipstream_judge.model.metrics import JudgeMetrics
+from slipstream_judge.model.server import OwnProxy
+from slipstream_judge.text.prompt import PROMPT_VERSION
+from slipstream_judge.trust.cases import read_cases
+from slipstream_judge.trust.stats import concordance, mean, slope, spearman
 
 log = logging.getLogger(__name__)
 HOURS = 24 * 3600.0
@@ -146,13 +148,15 @@ def _show(x: float | None) -> str:
     return "–" if x is None else f"{x:.3f}"
 
 
-async def evaluate(config: Config, file: str | Path, repeats: int = 2, plot_to: str | None = None) -> dict[str, Any]:
+async def evaluate(
+    config: Config, file: str | Path, repeats: int = 2, plot_to: str | None = None, proxy: OwnProxy | None = None
+) -> dict[str, Any]:
     """Judge every group ``repeats`` times, in other orders each time, and compare with the truth.
 
     Raises ``ConfigError``.
     """
     groups, truth = read_cases(file)
-    panel = Panel(config, JudgeMetrics())
+    panel = Panel(config, JudgeMetrics(), proxy=proxy)
     slots = asyncio.Semaphore(config.judge.concurrency)
     done: list[Measured] = []
     failures: list[str] = []
@@ -178,13 +182,24 @@ async def evaluate(config: Config, file: str | Path, repeats: int = 2, plot_to: 
     numbers: dict[str, Any] = {k: round(v, 6) if isinstance(v, float) else v for k, v in summary(done, truth).items()}
     if plot_to:
         plot(plot_to, done, truth, numbers)
-    who = {"model": config.judge.model or config.judge.function, "prompt": PROMPT_VERSION}
+    asked = panel.model.ruler.llm.model if panel.model else config.judge.function
+    who = {"model": asked, "prompt": PROMPT_VERSION}
     return {**numbers, **head, **who}
 
 
-def main(config: Config, file: str, plot: str | None = None, repeats: int = 2) -> int:
+def main(
+    config: Config,
+    file: str,
+    plot: str | None = None,
+    repeats: int = 2,
+    *,
+    url: str | None = None,
+    key: str | None = None,
+) -> int:
     """The command. The last line on stdout is the JSON. Exit code 1 when no group could be judged."""
-    result = asyncio.run(evaluate(config, file, repeats, plot))
+    with Client(url, key) as client:
+        proxy = OwnProxy.of(config, client.url, client.http.headers.get("authorization"))
+    result = asyncio.run(evaluate(config, file, repeats, plot, proxy))
     for name in ("spearman", "auc", "order_bias", "retest_spread", "cost_per_group"):
         if name in result:
             print(f"{name.replace('_', ' '):16} {_show(result[name])}")

@@ -14,10 +14,10 @@ from slipstream.client import AsyncClient
 from slipstream.contract import ID_PATTERN, EpisodeDetail, Reward
 from slipstream.errors import ConfigError
 from slipstream.settings import JudgeConfig
-from slipstream_judge.excerpts import force
-from slipstream_judge.prompt import Mode, build
-from slipstream_judge.rubric import Rubrics, rubric_hash
-from slipstream_judge.transcript import Transcript, common_prefix, read
+from slipstream_judge.compare.rubric import Rubrics, rubric_hash
+from slipstream_judge.text.excerpts import force
+from slipstream_judge.text.prompt import Mode, build
+from slipstream_judge.text.transcript import Transcript, common_prefix, read
 
 SHARED = (
     *("model", "function", "prompt", "rubric", "mode", "compared_with"),

@@ -18,7 +18,7 @@ from typing import Self
 from slipstream.client import AsyncClient
 from slipstream.errors import ApiError
 from slipstream.settings import JudgeConfig
-from slipstream_judge.metrics import JudgeMetrics
+from slipstream_judge.model.metrics import JudgeMetrics
 
 log = logging.getLogger(__name__)
 DAY = 86_400

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from slipstream.contract import Group, Score
-from slipstream.functions import load_function
-from slipstream_judge.llm import JudgeFailed
+from slipstream.shared.functions import load_function
+from slipstream_judge.model.llm import JudgeFailed
 
 
 class FunctionJudge:

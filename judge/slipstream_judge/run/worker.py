@@ -16,20 +16,21 @@ import signal
 import socket
 import time
 
-from slipstream.backoff import Backoff, rest
 from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.contract import TAG, Event, Group, GroupLeaseIn, ScoresIn
 from slipstream.errors import ApiError, Unavailable
-from slipstream.log import brief
-from slipstream_judge.audit import Auditor
-from slipstream_judge.budget import OverBudget
-from slipstream_judge.cache import LANES
-from slipstream_judge.llm import RETRIES, JudgeFailed, litellm
+from slipstream.settings.judge import is_own
+from slipstream.shared.backoff import Backoff, rest
+from slipstream.shared.log import brief
+from slipstream_judge.compare.panel import Panel, PanelOutcome, within
 from slipstream_judge.loop import run_loop
-from slipstream_judge.metrics import JudgeMetrics
-from slipstream_judge.panel import Panel, PanelOutcome, within
-from slipstream_judge.reports import JudgeReporter
+from slipstream_judge.model.budget import OverBudget
+from slipstream_judge.model.cache import LANES
+from slipstream_judge.model.llm import RETRIES, JudgeFailed, litellm
+from slipstream_judge.model.metrics import JudgeMetrics
+from slipstream_judge.run.reports import JudgeReporter
+from slipstream_judge.trust.audit import Auditor
 
 log = logging.getLogger(__name__)
 IDLE = (0.1, 2.0)
@@ -39,6 +40,8 @@ FAILED, SLOWER = 8, (1.0, 60.0)
 """Failures in a row after which groups are judged one at a time, and the seconds between two of them, which grow. A
 judge whose answers are of no use costs as much as a good one.
 """
+HELD = 20.0
+"""Seconds until a group is looked at again whose scores are held."""
 GRACE = 10.0
 """Seconds that running groups get when the judge is told to stop."""
 
@@ -149,6 +152,9 @@ class JudgeWorker:
         with self.metrics.working.track_inprogress():
             began = time.time()
             outcome, answer = await self._score(lease, group, deadline)
+            if outcome is not None and outcome.judged is not None:
+                self.reporter.consistency.add(outcome.judged)
+                answer = self._doubted(answer)
             kept = await self._post(group, answer, deadline)
             self._count(group, answer, kept=kept)
             if answer.retry_after is None:
@@ -160,6 +166,14 @@ class JudgeWorker:
             if outcome is not None and outcome.judged is not None and kept:
                 self.auditor.compare(group, outcome.judged.scores)
                 await self._audit(group, outcome, deadline)
+
+    def _doubted(self, answer: ScoresIn) -> ScoresIn:
+        """The scores of the agents' own engine are held until they are known to be more than chance.
+
+        The group comes again, and its votes are in the cache then.
+        """
+        doubt = self.reporter.consistency.doubt() if is_own(self.config.judge.model) else None
+        return answer if doubt is None else ScoresIn(lease=answer.lease, failed=doubt, retry_after=HELD)
 
     def _note(self, *, failed: bool) -> None:
         """A judge that only fails goes on slowly, until it scores a group again."""

@@ -12,15 +12,15 @@ from pydantic import JsonValue
 
 from slipstream.contract import Group, GroupKind, Score
 from slipstream.settings import JudgeConfig
-from slipstream_judge.cache import VoteCache, cache_key
-from slipstream_judge.excerpts import RESULT_LEVELS, fit, force
-from slipstream_judge.llm import JudgeFailed, TooLong, Usage
-from slipstream_judge.metrics import JudgeMetrics
-from slipstream_judge.prompt import PROMPT_VERSION, Grade, Mode
-from slipstream_judge.rubric import Rubrics, rubric_hash
-from slipstream_judge.ruler import Question, Ruler, Vote, gather
-from slipstream_judge.transcript import Transcript, of_episode
-from slipstream_judge.votes import VoteTally, orders, tally
+from slipstream_judge.compare.rubric import Rubrics, rubric_hash
+from slipstream_judge.compare.ruler import Question, Ruler, Vote, VoteTally, gather, orders, tally
+from slipstream_judge.model.cache import VoteCache, cache_key
+from slipstream_judge.model.llm import JudgeFailed, TooLong, Usage
+from slipstream_judge.model.metrics import JudgeMetrics
+from slipstream_judge.text.answer import Grade
+from slipstream_judge.text.excerpts import RESULT_LEVELS, fit, force
+from slipstream_judge.text.prompt import PROMPT_VERSION, Mode
+from slipstream_judge.text.transcript import Transcript, of_episode
 
 log = logging.getLogger(__name__)
 
@@ -162,6 +162,7 @@ class GroupJudge:
         known = dict(work.known)
         runs = work.context | work.runs
         while known:
+            await self.ruler.look(work.rubric)
             shown_order = orders([*known, *order], [number])[0]
             shown = fit([runs[r] for r in shown_order], self.ruler.room, RESULT_LEVELS)
             if shown is None and len(known) > 1:

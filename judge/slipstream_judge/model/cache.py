@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from slipstream.client import AsyncClient
 from slipstream.errors import ApiError
-from slipstream_judge.metrics import JudgeMetrics
+from slipstream_judge.model.metrics import JudgeMetrics
 
 log = logging.getLogger(__name__)
 LANES = 4

@@ -1,0 +1,1 @@
+"""From a group to its scores."""

@@ -1,0 +1,1 @@
+"""The judge's model: calls, what they may cost, what was answered before."""

@@ -1,0 +1,1 @@
+"""Runs as the judge reads them, and what it is asked."""

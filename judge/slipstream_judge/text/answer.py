@@ -1,0 +1,259 @@
+"""The judge's answer: what models really write, read where its meaning is certain and refused where it is not.
+
+Prose, fences, thoughts and end tokens around the JSON are passed over. Ids are matched whatever their case. A score may
+be text (``"0.8"``, ``"80 %"``, ``"8/10"``). What could mean two things is refused: a list of bare numbers, two answers
+that differ, a score beyond its scale, scores on different scales.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+LONGEST = 200_000
+"""Characters of an answer that are read."""
+STARTS = 64
+"""Brackets in vain after which no JSON is looked for any more."""
+DEPTH = 4
+"""Wrappers around the entries, as ``{"result": {"scores": …}}``."""
+THOUGHT = re.compile(r"(?is).*(?:</think(?:ing)?>|</thought>|</reason(?:ing)?>|\[/THINK\]|◁/think▷)")
+FINAL = re.compile(r"(?s).*<\|channel\|>final[^<]*<\|message\|>")
+UNENDED = re.compile(r"(?i)\s*(?:<think(?:ing)?>|<thought>|<reason(?:ing)?>|\[THINK\]|◁think▷)")
+ID = re.compile(r"(?i)\s*(?:run[\w-]*\W+)?(e\d+)\W*")
+ID_KEYS = ("id", "run_id", "run", "name", "label", "episode")
+SCORE_KEYS = ("score", "value", "rating", "grade", "final_score")
+REASON_KEYS = ("reason", "reasoning", "explanation", "comment", "justification", "rationale")
+NUMBER = r"([+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][+-]?\d+)?)"
+SCORE = re.compile(rf"\s*{NUMBER}\s*(?:(%)|(?:/|out of)\s*{NUMBER})?\s*")
+TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])')
+ENDS = ("", "}", "]", "]}", "}}")
+"""Brackets that may be missing at the end, after a whole entry."""
+QUOTES = "\"'“”‘’„«»"
+
+
+class BadAnswer(Exception):
+    """The judge's answer cannot be used. ``problems`` are in our words only, so that they may be told to the judge."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = list(problems)
+
+
+@dataclass(slots=True)
+class Grade:
+    """``score``: 0 to 1."""
+
+    score: float
+    reason: str
+
+
+@dataclass(slots=True)
+class _Item:
+    id: str | None
+    score: object
+    reason: str
+
+
+def parse(text: str, ids: Sequence[str], others: Sequence[str] = ()) -> dict[str, Grade]:
+    """The grade of each id. Raises ``BadAnswer`` with all that is wrong.
+
+    ``others``: ids that the prompt showed and asked nothing about; what an answer says of them is passed over.
+    """
+    entries = [entry for value, whole in _values(_spoken(text)) for entry in _entries(value, ids, DEPTH, whole=whole)]
+    if not entries:
+        raise BadAnswer(["it held no JSON object with a score for each id"])
+    problems: list[str] = []
+    found: dict[str, Grade] = {}
+    scales: set[str] = set()
+    for number, entry in enumerate(entries, 1):
+        name = _id_of(entry.id, ids) if entry.id is not None or len(ids) > 1 else ids[0]
+        if name is None and entry.id is not None and _id_of(entry.id, others) is not None:
+            continue
+        if name is None:
+            problems.append(f"entry {number} has an id that was not asked for")
+            continue
+        read = _score(entry.score, f"id {name}", problems)
+        if read is None:
+            found.setdefault(name, Grade(0.0, ""))
+            continue
+        score, scale = read
+        scales.add(scale)
+        if name in found and found[name].score != score:
+            problems.append(f"id {name} stood more than once")
+        found[name] = Grade(score, entry.reason[:4000])
+    if len(scales) > 1:
+        problems.append("its scores are on different scales")
+    problems += [f"id {i} was missing" for i in ids if i not in found]
+    if problems:
+        raise BadAnswer(problems)
+    return found
+
+
+def _spoken(text: str) -> str:
+    """What stands after the thoughts. Thoughts that never end are no answer."""
+    text = text[:LONGEST].lstrip("\ufeff")
+    for end in (THOUGHT, FINAL):
+        if found := end.match(text):
+            text = text[found.end() :]
+    return "" if UNENDED.match(text) else text.strip()
+
+
+def _values(text: str) -> Iterator[tuple[object, bool]]:
+    """JSON values in a text, none inside another, and whether each is whole.
+
+    One that is not was found inside a broken one. One that a sentence quotes is passed over.
+    """
+    if text.startswith('"'):  # JSON inside a JSON string
+        try:
+            inner = json.loads(text)
+        except ValueError:
+            inner = ""
+        text = inner if isinstance(inner, str) else ""
+    if SCORE.fullmatch(text):
+        yield text, True
+        return
+    at = tries = 0
+    whole = True
+    while tries < STARTS and (start := _bracket(text, at)) is not None:
+        tries += 1
+        read = _read(text, start)
+        if read is None:
+            at, whole = start + 1, False
+            continue
+        value, at = read
+        if not _is_quoted(text, start, at):
+            tries = 0
+            yield value, whole
+
+
+def _bracket(text: str, at: int) -> int | None:
+    found = [i for mark in "{[" if (i := text.find(mark, at)) >= 0]
+    return min(found) if found else None
+
+
+def _is_quoted(text: str, start: int, end: int) -> bool:
+    """A judge may quote what a run wrote: in quotation marks, or in the middle of a sentence."""
+    before, after = text[:start].rstrip(" `"), text[end:].lstrip(" `")
+    goes_on = after[:1] == "," and after[1:].lstrip()[:1].isalpha()
+    return before[-1:] in tuple(QUOTES) or before[-1:].isalnum() or after[:1] in tuple(QUOTES) or goes_on
+
+
+def _read(text: str, start: int) -> tuple[object, int] | None:
+    """A JSON value that begins there, and where it ends.
+
+    Commas too many, brackets missing at the end, line breaks within strings and Python's quotes are
+    forgiven; a key that stands twice is not.
+    """
+    try:
+        return _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        pass
+    end = text.rfind("}" if text[start] == "{" else "]", start) + 1
+    if end <= start:
+        return None
+    piece = TRAILING_COMMA.sub(lambda m: m[1] or "", text[start:end])
+    for missing in ENDS if end == len(text) else ENDS[:1]:
+        try:
+            value, used = _DECODER.raw_decode(piece + missing)
+        except (ValueError, RecursionError):
+            continue
+        return (value, end) if used == len(piece + missing) else None
+    try:
+        tree = ast.parse(piece, mode="eval")
+        keys = [[ast.dump(k) for k in node.keys if k] for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+        return None if any(len(set(k)) < len(k) for k in keys) else (ast.literal_eval(tree), end)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return None
+
+
+def _pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len({k for k, _ in pairs}) < len(pairs):
+        raise ValueError("a key stands twice")
+    return dict(pairs)
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_no_constant, strict=False)
+
+
+def _entries(value: object, ids: Sequence[str], depth: int, *, whole: bool) -> list[_Item]:
+    """The entries of a value in any of its forms; none where it is something else.
+
+    Where one run is asked about and the answer is ``whole``, its score needs no id.
+    """
+    alone = whole and len(ids) == 1
+    if isinstance(value, str):
+        return [_Item(None, value, "")] if alone else []
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and ID.fullmatch(value[0]):
+        return [_of_id(value[0], value[1])]
+    if isinstance(value, list) and depth > 0:
+        items = [item for item in value if isinstance(item, dict | list)]
+        whole = whole and len(items) == 1
+        return [entry for item in items for entry in _entries(item, ids, depth - 1, whole=whole)]
+    if not isinstance(value, dict) or depth <= 0:
+        return []
+    by_id = [_of_id(k, v) for k, v in value.items() if isinstance(k, str) and ID.fullmatch(k)]
+    fields = _fields(value)
+    name, score = _first(fields, ID_KEYS), _first(fields, SCORE_KEYS)
+    if by_id:
+        return by_id
+    if not isinstance(score, list | dict) and any(k in fields for k in SCORE_KEYS):
+        if isinstance(name, str):
+            return [_Item(name, score, _reason(fields))]
+        return [_Item(None, score, _reason(fields))] if alone and name is None else []
+    wrapped = [fields["scores"]] if "scores" in fields else [*fields.values()]
+    inner = [
+        found for v in wrapped if isinstance(v, list | dict) and (found := _entries(v, ids, depth - 1, whole=whole))
+    ]
+    return inner[0] if len(inner) == 1 else []
+
+
+def _of_id(name: str, value: object) -> _Item:
+    if not isinstance(value, dict):
+        return _Item(name, value, "")
+    fields = _fields(value)
+    return _Item(name, _first(fields, SCORE_KEYS), _reason(fields))
+
+
+def _fields(value: Mapping[object, object]) -> dict[str, object]:
+    return {k.strip().lower().replace(" ", "_"): v for k, v in value.items() if isinstance(k, str)}
+
+
+def _first(fields: Mapping[str, object], names: Sequence[str]) -> object:
+    return next((fields[name] for name in names if name in fields), None)
+
+
+def _reason(fields: Mapping[str, object]) -> str:
+    found = _first(fields, REASON_KEYS)
+    return found if isinstance(found, str) else ""
+
+
+def _id_of(name: str | None, ids: Sequence[str]) -> str | None:
+    found = ID.fullmatch(name or "")
+    return found[1].lower() if found and found[1].lower() in ids else None
+
+
+def _score(value: object, where: str, problems: list[str]) -> tuple[float, str] | None:
+    """A score from 0 to 1, and the scale that it was said on ("": none was said)."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        problems.append(f"{where} has no number as its score")
+        return None
+    if not isinstance(value, str):
+        number, most, scale = value, 1.0, ""
+    elif found := SCORE.fullmatch(value):
+        number, percent, of = float(found[1].replace(",", ".")), found[2], found[3]
+        most = 100.0 if percent else float(of.replace(",", ".")) if of else 1.0
+        scale = f"{most:g}" if percent or (of and most != 1) else ""
+    else:
+        problems.append(f"{where} has no number as its score")
+        return None
+    if not (most > 0 and 0 <= number <= most):  # NaN too
+        problems.append(f"{where} has a score outside 0 to {most:g}")
+        return None
+    return float(number) / most, scale
