@@ -1,5 +1,5 @@
 # make demo    watch the inbox agent get better (SEED=n)
-# make test    set up, then all tests, real vLLM among them
+# make test    set up, then the tests, real vLLM among them (make test-slow: what takes minutes)
 # make lint    ruff, mypy and the limits of the source tree
 # make structure   the figures of the source tree, and which are over their limit
 # make page    build the web page from page/ into the package (needs npm)
@@ -9,8 +9,11 @@
 # make fuzz    coverage-guided, ARGS="chunked -max_total_time=600" (needs atheris)
 # make fuzz-bulk   many inputs over the whole way in, fast: ARGS="--corpus CORPUS --inputs 10000000", where
 #              make fuzz ARGS="requests CORPUS -max_total_time=300" has filled the folder CORPUS
+# make agents  real coding agents do a small job through the proxy; ARGS="--bin FOLDER" says where the programs are
 # make bench   the benchmarks that need no GPU
 # make curves  every task of examples/ learns, by its reward and by a judge alone (ARGS="--only NAME --seed N"; hours)
+# make models       tiny models of many families: load, step, publish, vLLM loads; writes docs/models.md (minutes)
+# make imports      logs of all known forms, with what comes in compared with what they hold (seconds)
 # make first-hour   a foreign agent at the default settings, with rewards and then with a judge (25 minutes)
 
 PYTHON ?= python3
@@ -23,7 +26,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-learning test-deploy chaos fuzz fuzz-bulk lint setup services bench bench-proxy bench-control bench-soak bench-judge bench-ruler bench-trainer bench-real bench-store bench-growth bench-gate bench-spoiled bench-operate lighthouse curves curves-ci first-hour first-hour-ci clean
+.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup services bench bench-proxy bench-control bench-soak bench-judge bench-ruler bench-trainer bench-real bench-peers bench-store bench-growth bench-gate bench-replay bench-spoiled bench-operate lighthouse curves curves-ci imports models first-hour first-hour-ci clean
 
 setup: $(VENV)/.ready
 
@@ -48,13 +51,14 @@ $(NODE_AGENT): examples/words/package-lock.json
 test: test-fast test-engine
 
 test-fast: setup services | $(NODE_AGENT)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not engine and not learning and not chaos" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not engine and not slow and not learning and not chaos" $(ARGS)
 
 test-engine: setup services
-	$(BIN)/python -m pytest -q -m "engine and not learning and not chaos" $(ARGS)
+	$(BIN)/python -m pytest -q -m "engine and not slow and not learning and not chaos" $(ARGS)
 
-test-learning: setup services
-	$(BIN)/python -m pytest -q -m "learning or chaos" $(ARGS)
+# What is seldom needed: before a release, and by whoever changes it
+test-slow: setup services
+	$(BIN)/python -m pytest -q -m "slow or learning or chaos" $(ARGS)
 
 test-deploy: setup services .venv-sky/.ready
 	$(BIN)/python -m pytest -q tests/deploy $(ARGS)
@@ -83,8 +87,11 @@ bench-store: setup
 	$(BIN)/python benchmarks/store/bench_files.py
 
 bench-growth: setup
-	-$(BIN)/python -m slipstream_proxy.compiled
+	-$(BIN)/python -m slipstream_proxy.process.compiled
 	$(BIN)/python benchmarks/store/bench_growth.py $(ARGS)
+
+agents: setup
+	$(BIN)/python benchmarks/agents/agents.py $(ARGS)
 
 bench-judge: setup
 	$(BIN)/python benchmarks/judge/bench_judge.py $(ARGS)
@@ -98,6 +105,9 @@ bench-trainer: setup
 bench-real: setup
 	$(BIN)/python benchmarks/curves/real_size.py $(ARGS)
 
+bench-peers: setup
+	$(BIN)/python benchmarks/peers/peers.py $(ARGS)
+
 bench-page: setup
 	$(BIN)/python benchmarks/page/bench_page.py $(ARGS)
 
@@ -107,12 +117,22 @@ lighthouse: setup
 bench-gate: setup
 	$(BIN)/python benchmarks/gate/bench_gate.py $(ARGS)
 
+# replays: the statistics at 200 cases, and real vLLM with adapters of measured success
+bench-replay: setup
+	$(BIN)/python benchmarks/replay/bench_replay.py --real $(ARGS)
+
 # the demo on real vLLM, twice: in the second run a step destroys the trainer's weights
 bench-spoiled: setup
 	$(BIN)/python benchmarks/gate/spoiled.py $(ARGS)
 
 bench-operate: setup
 	$(BIN)/python benchmarks/operate/bench_sizing.py $(ARGS)
+
+imports: setup
+	$(BIN)/python -m benchmarks.imports.bench_imports $(ARGS)
+
+models: setup
+	$(BIN)/python -m benchmarks.models.bench_models $(ARGS)
 
 first-hour: setup
 	$(BIN)/python benchmarks/first_hour/first_hour.py --seed $(SEED) $(ARGS)
@@ -136,7 +156,7 @@ fuzz: setup
 	PYTHONPATH=.fuzz $(BIN)/python tests/fuzz/fuzz.py $(or $(ARGS),record -max_total_time=60)
 
 fuzz-bulk: setup
-	-$(BIN)/python -m slipstream_proxy.compiled
+	-$(BIN)/python -m slipstream_proxy.process.compiled
 	$(BIN)/python tests/fuzz/bulk.py $(ARGS)
 
 docs: setup
@@ -155,6 +175,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python scripts/structure.py --where
 
 clean:

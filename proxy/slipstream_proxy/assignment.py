@@ -12,7 +12,7 @@ moves with the evidence. So an assignment carries ``chances``, which the pin and
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -49,14 +49,35 @@ def place(salt: str, key: str, task: str | None, episode: str) -> float:
     return (int.from_bytes(digest, "big") >> 11) / 2.0**53
 
 
+def groups_of(task: str | None, tags: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """→ (what ``gate.by`` calls it, the group's name) of each group of an episode."""
+    for name, value in tags.items():
+        yield f"tag.{name}", f"tag.{name}={value}"
+    if task:
+        yield "task", f"task={task}"
+
+
 def assign(
-    live: str, arms: Sequence[tuple[str, str, float]], key: str, task: str | None, episode: str, split: str = "train"
+    live: str,
+    arms: Sequence[tuple[str, str, float]],
+    key: str,
+    task: str | None,
+    episode: str,
+    split: str = "train",
+    tags: Mapping[str, str] | None = None,
+    kept: Mapping[str, str] | None = None,
 ) -> Assignment:
     """The adapter of a new episode. ``arms`` are (adapter, arm, share) as in the live state; ``live`` gets the rest.
+    ``kept``: group → the adapter of all its episodes, because the live one was taken back for it alone.
 
-    An evaluation episode always gets the live adapter: it says how good that one is.
+    An evaluation episode always gets the live adapter: it says how good that one is. So does one that is not stored:
+    its reward would never come, and it would count as a failure of its arm.
     """
-    if split == "eval" or not arms:
+    if kept and split != "eval":
+        for _, group in groups_of(task, tags or {}):
+            if group in kept:
+                return Assignment(kept[group], CONTROL, 1.0, "")
+    if split in ("eval", "off") or not arms:
         return Assignment(live, LIVE, 1.0, "")
     at = place(live, key, task, episode)
     on_trial = next((adapter for adapter, arm, _ in arms if arm == CANDIDATE), live)

@@ -13,10 +13,11 @@ import secrets
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from slipstream.errors import SlipstreamError
+from slipstream_proxy.json_types import JsonObject
 
 SCOPES = ("inference", "reward", "grade", "judge", "trainer", "viewer", "admin")
 
@@ -31,6 +32,12 @@ class Key:
     rate: float | None = None
     concurrency: int | None = None
     created: float = 0.0
+    until: float | None = None
+    """When this secret ends, in seconds since the epoch: another one has taken its place. None: it does not end."""
+
+    @property
+    def ended(self) -> bool:
+        return self.until is not None and time.time() >= self.until
 
     def may(self, scope: str) -> bool:
         return scope in self.scopes or "admin" in self.scopes
@@ -91,8 +98,46 @@ class Keys:
         return key.id, secret
 
     def list(self) -> list[Key]:
+        """A key each, with its newest secret."""
         self._load()
-        return sorted(self._file.by_hash.values(), key=lambda k: k.created)
+        newest = {k.id: k for k in sorted(self._file.by_hash.values(), key=lambda k: k.created)}
+        return list(newest.values())
+
+    def secrets(self) -> set[tuple[str, float]]:
+        """Key and the time at which its secret was made, of each secret that is taken now."""
+        self._load()
+        return {(k.id, k.created) for k in self._file.by_hash.values() if not k.ended}
+
+    def named(self, text: str) -> Key:
+        """The key of this id or name. Raises ``SlipstreamError``: there is none, or several have the name."""
+        keys = self.list()
+        found = [k for k in keys if k.id == text] or [k for k in keys if k.name == text]
+        if not found:
+            raise SlipstreamError(f"no key with id or name {text}: `slipstream keys list` shows them")
+        if len(found) > 1:
+            ids = ", ".join(k.id for k in found)
+            raise SlipstreamError(f"{len(found)} keys have the name {text}: give an id of {ids}")
+        return found[0]
+
+    def rotate(self, key_id: str, grace: float = 0.0) -> str:
+        """Give a key another secret, which is returned. It stays the same key, and its runs stay its own.
+
+        ``grace``: seconds for which the secret of before is still taken.
+        """
+        if not 0.0 <= grace < math.inf:
+            raise SlipstreamError(f"a grace is a number of seconds from 0 on, not {grace}")
+        secret, now = "sk-slip-" + secrets.token_urlsafe(24), time.time()
+        with self._changing():
+            before = {h: k for h, k in self._file.by_hash.items() if k.id == key_id}
+            if not before:
+                raise SlipstreamError(f"no key with id {key_id}: `slipstream keys list` shows them")
+            newest = max(before.values(), key=lambda k: k.created)
+            end = now + grace
+            ending = {h: replace(k, until=min(end, k.until or end)) for h, k in before.items()} if grace else {}
+            left = {h: k for h, k in self._file.by_hash.items() if h not in before and not k.ended}
+            self._save({**left, **ending, _hash(secret): replace(newest, created=now, until=None)})
+            self._note("key_rotate", newest)
+        return secret
 
     def revoke(self, key_id: str) -> bool:
         """Returns whether there was such a key. The proxy knows within a second."""
@@ -131,26 +176,27 @@ class Keys:
         now = time.monotonic()
         if now - self._looked > 1.0:
             self._load()
-        return self._file.by_hash.get(_hash(secret))
+        key = self._file.by_hash.get(_hash(secret))
+        return None if key is None or key.ended else key
 
     def _load(self) -> None:
         self._looked = time.monotonic()
         try:
             stat = self.path.stat()
-        except OSError:
+            stamp = (stat.st_mtime_ns, stat.st_ino)
+            if stamp == self._file.stamp:
+                return
+            read = json.loads(self.path.read_text())
+            by_hash = {k.pop("hash"): _key_of(k) for k in read["keys"]}
+        except (FileNotFoundError, NotADirectoryError):
             self._file, self.broken = _KeysFile(), None
             self._generation += 1
             return
-        stamp = (stat.st_mtime_ns, stat.st_ino)
-        if stamp == self._file.stamp:
-            return
-        try:
-            read = json.loads(self.path.read_text())
-            by_hash = {k.pop("hash"): Key(**{**k, "scopes": tuple(k["scopes"])}) for k in read["keys"]}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
             if self._file.stamp is not None:
-                return  # half-written by another hand: what was known stays valid
-            self.broken = f"{self.path}: not a keys file: {e}"
+                return  # half-written by another hand, or out of reach: what was known stays valid
+            what = f"cannot be read: {e.strerror}" if isinstance(e, OSError) else f"not a keys file: {e}"
+            self.broken = f"{self.path}: {what}"
             if not self.serving:
                 raise SlipstreamError(self.broken) from e
             return
@@ -158,7 +204,7 @@ class Keys:
         self._generation += 1
 
     def _save(self, by_hash: dict[str, Key]) -> None:
-        text = json.dumps({"keys": [{"hash": h, **asdict(k)} for h, k in by_hash.items()]}, indent=1)
+        text = json.dumps({"keys": [{"hash": h, **_members(k)} for h, k in by_hash.items()]}, indent=1)
         fd, temp = tempfile.mkstemp(dir=self.path.parent, prefix=".keys-")  # mkstemp makes it 0600
         with os.fdopen(fd, "w") as file:
             file.write(text)
@@ -166,6 +212,20 @@ class Keys:
             os.fsync(file.fileno())
         Path(temp).replace(self.path)
         self._load()
+
+
+_FIELDS = frozenset(f.name for f in fields(Key))
+
+
+def _key_of(members: JsonObject) -> Key:
+    """A key of the file. What a newer version has written beside it is passed over."""
+    known = {name: value for name, value in members.items() if name in _FIELDS}
+    return Key(**{**known, "scopes": tuple(known["scopes"])})
+
+
+def _members(key: Key) -> JsonObject:
+    """As the file has it. Older versions read no ``until``: it stands there only where it says something."""
+    return {name: value for name, value in asdict(key).items() if name != "until" or value is not None}
 
 
 def log_of(keys_file: Path) -> Path:

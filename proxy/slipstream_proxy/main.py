@@ -7,10 +7,12 @@ import logging
 import os
 from pathlib import Path
 
+from slipstream import __version__
 from slipstream.config import Config
-from slipstream.functions import load_function
+from slipstream.shared.files import check_format
+from slipstream.shared.functions import load_function
 from slipstream_proxy.keys import Keys
-from slipstream_proxy.parent import Parent, bind, check_bind, lock
+from slipstream_proxy.process.parent import Parent, bind, check_bind, lock
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +25,7 @@ def run(config: Config, config_path: Path | None = None) -> int:
     check_bind(config, keyed=keyed)
     fd = lock(config.root)
     try:
+        check_format(config.root, __version__)
         return _run(config, keyed=keyed)
     finally:
         os.close(fd)

@@ -130,7 +130,7 @@ def load_config(
     if path is not None:
         source = str(path)
         try:
-            read = tomllib.loads(Path(path).read_text())
+            read = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except OSError as e:
             raise ConfigError(f"{path}: {e.strerror}") from e
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:

@@ -121,6 +121,7 @@ def test_what_was_learned_is_told_of_each_world():
         assert all(1.0 < loss < 12.0 for loss in losses.values()), "an untrained network knows nothing"
 
 
+@pytest.mark.slow
 def test_compiled_layers_give_the_same_loss():
     names = ("retail",)
     tokenizer = worlds.tokenizer_of(names)

@@ -16,7 +16,7 @@ from search import arguments, configured
 from search_run import Search, rounded
 from search_sampler import merged_weights
 
-from slipstream_trainer.step import train
+from slipstream_trainer.step.step import train
 
 
 def make(folder: Path, *words: str) -> Search:

@@ -53,6 +53,7 @@ def test_the_worst_seed_counts() -> None:
     assert table(runs) == {"a": {"words": 0.3, "mail": 0.7, "all": 0.5}}
 
 
+@pytest.mark.slow
 def test_it_runs_them_and_says_which_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = tmp_path / "grid.txt"
     small = "--steps 1 --groups 4 --size 2 --held-out 4 --device cpu"

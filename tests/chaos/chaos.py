@@ -36,7 +36,7 @@ from tests.chaos.told import Found, Stored, Told
 from tests.support.fake_engine import FakeEngine
 from tests.support.postgres import postgres_server
 
-from slipstream_proxy.segments import list_segments, read_segment
+from slipstream_proxy.log.segments import list_segments, read_segment
 
 AGENTS = 4
 
@@ -67,6 +67,9 @@ class Chaos(Hurts):
                     await asyncio.sleep(0.1)
                 if stop.is_set():
                     break
+            else:
+                with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
+                    await self.end(episode)
 
     async def call(self, episode: str, turn: int) -> None:
         messages = [{"role": "user", "content": f"{episode} {i}"} for i in range(turn + 1)]
@@ -78,10 +81,22 @@ class Chaos(Hurts):
             self.told.calls.setdefault(episode, []).append(r.headers["x-slipstream-call"])
             self.told.count += 1
 
+    async def end(self, episode: str) -> None:
+        async with self.session.post(f"{self.url}{API}/episodes/{episode}/done") as r:
+            if r.status == 200:
+                self.told.ended.add(episode)
+                self.told.count += 1
+
     async def reward(self, episode: str) -> None:
+        """One in four has a key of its own: the others are told apart by nothing but what the proxy gives them."""
         self.rewards += 1
         value = float(self.rewards)
-        body = {"name": "score", "value": value, "key": f"k{value}"}
+        body = {"name": "score", "value": value}
+        match self.rewards % 4:
+            case 0:
+                body["key"] = f"k{value}"
+            case 1:
+                body["source"] = "human"
         async with self.session.post(f"{self.url}{API}/episodes/{episode}/rewards", json=body) as r:
             if r.status == 200:
                 self.told.rewards.setdefault(episode, []).append(value)
@@ -182,17 +197,20 @@ class Chaos(Hurts):
         stored = Stored()
         like = f"episode like '{begin}%'"
         query = f"""select 'call' as kind, episode, number as place, id, 0.0 as value from calls where {like} union all
-            select 'reward', episode, seq, '', value from rewards where name = 'score' and {like} order by kind, episode, place"""
+            select 'reward', episode, seq, '', value from rewards where name = 'score' and {like} union all
+            select 'ended', id, 0, '', 0.0 from episodes where state = 'done' and id like '{begin}%' order by kind, episode, place"""
         for kind, episode, _, call, value in await self.sql(query):
             if kind == "call":
                 stored.calls.setdefault(str(episode), []).append(str(call))
+            elif kind == "ended":
+                stored.ended.add(str(episode))
             else:
                 stored.rewards.setdefault(str(episode), []).append(float(str(value)))
         return stored
 
     def spooled(self, missing: list[tuple[str, str | float]]) -> str:
         """How many of the missing calls stand in the spool."""
-        calls = {one for _, one in missing if isinstance(one, str)}
+        calls = {one for _, one in missing if isinstance(one, str) and one != "end mark"}
         there = {
             f.head["id"] for s in list_segments(self.data / "spool").values() for _, p in s for f in read_segment(p)
         }

@@ -63,7 +63,7 @@ class Member(Hurts):
         engine["urls"] = [e.url for e in self.engines]
         proxy["upstream_timeout"] = UPSTREAM
         more: dict[str, dict[str, object] | str] = {
-            "store": {"url": self.store},
+            "store": {"url": self.store, "sql_timeout": 60.0},
             "adapters": {"dir": str(self.folder.parent / "adapters")},
             "groups": {"size": 4},
         }
@@ -135,8 +135,11 @@ class Fleet:
         self.said(f"failed by us: {episode} {turn}: {why}")
 
     async def reward(self, episode: str, value: float, member: int) -> None:
-        body = {"name": "score", "value": value, "key": "score", "done": True}
-        for again in range(TRIES):
+        """Half of them have a key, and are sent again where nobody answered. The others are sent once."""
+        body = {"name": "score", "value": value, "done": True}
+        if keyed := self.rng.random() < 0.5:
+            body["key"] = "score"
+        for again in range(TRIES if keyed else 1):
             url = f"{self.members[(member + again) % 2].url}{API}/episodes/{episode}/rewards"
             with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
                 async with self.session.post(url, json=body) as r:
@@ -203,10 +206,10 @@ class Fleet:
             rows: list[list[object]] = body["rows"]
             return rows
 
-    async def there(self, begin: str) -> tuple[dict[str, list[str]], set[tuple[str, float]]]:
+    async def there(self, begin: str) -> tuple[dict[str, list[str]], collections.Counter[tuple[str, float]]]:
         """Calls by episode, in order, and rewards. In one query: each has a process of its own."""
         calls: dict[str, list[str]] = collections.defaultdict(list)
-        rewards: set[tuple[str, float]] = set()
+        rewards: collections.Counter[tuple[str, float]] = collections.Counter()
         like = f"episode like '{begin}%'"
         query = f"""select 'call' as kind, episode, number as place, id, 0.0 as value from calls where {like} union all
             select 'reward', episode, seq, '', value from rewards where name = 'score' and {like} order by kind, episode, place"""
@@ -214,7 +217,7 @@ class Fleet:
             if kind == "call":
                 calls[str(episode)].append(str(call))
             else:
-                rewards.add((str(episode), float(str(value))))
+                rewards[str(episode), float(str(value))] += 1
         return calls, rewards
 
     async def check(
@@ -233,7 +236,7 @@ class Fleet:
         mine = {e: calls for e, calls in self.told.items() if e.startswith(begin) and e[:6] not in but}
         scores = {e: vs for e, vs in self.rewards.items() if e.startswith(begin) and e[:6] not in but}
         stored: dict[str, list[str]] = collections.defaultdict(list)
-        rewarded: set[tuple[str, float]] = set()
+        rewarded: collections.Counter[tuple[str, float]] = collections.Counter()
         missing = 0
         while True:
             with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
@@ -250,6 +253,7 @@ class Fleet:
         self.lost += max(0, missing - excused)
         if excused:
             self.excused.add(begin)
+        self.doubled += sum(count - 1 for count in rewarded.values())
         for episode, calls in mine.items():
             there = stored[episode]
             self.doubled += len(there) - len(set(there))
@@ -261,7 +265,7 @@ class Fleet:
             self.said(f"lost: {missing - excused} of {begin}")
         bad = (self.lost, self.doubled, self.out_of_order)
         if bad != was:
-            facts = {"begin": begin, "told": mine, "rewards": scores, "stored": stored, "rewarded": rewarded}
+            facts = {"begin": begin, "told": mine, "rewards": scores, "stored": stored, "rewarded": sorted(rewarded)}
             parts = {m.folder.name: m.data / "spool" for m in self.members}
             self.said(f"kept: {keep(self.folder, begin, parts, facts)}")
 

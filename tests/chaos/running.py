@@ -47,6 +47,7 @@ class Running:
         return {
             "data_dir": str(self.data),
             "gate": {"holdout": 0.0},
+            "store": {"sql_timeout": 60.0},  # a machine that is busy with other work is no fault of the proxy
             "engine": {"urls": [self.engine.url], "name": "tiny", "health_interval": 0.2},
             "proxy": {"port": 0, "workers": 2, "segment_bytes": 65536, "drain_timeout": 5.0},
         }

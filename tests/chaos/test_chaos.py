@@ -83,6 +83,14 @@ def test_what_cannot_be_done_here_is_said(tmp_path, monkeypatch):
     assert [line.split(":")[0] for line in said] == ["skipped"] * 3
 
 
+def test_an_end_mark_that_was_acknowledged_and_does_nothing_is_a_loss():
+    told = Told(calls={"r00001-0-0": ["c1"]}, ended={"r00001-0-0", "r00001-0-1"})
+    assert told.missing("r0", Stored(calls={"r00001-0-0": ["c1"]})) == [("r00001-0-0", "end mark")]
+    assert told.missing("r0", Stored(calls={"r00001-0-0": ["c1"]}, ended={"r00001-0-0"})) == []
+    told.forget("r00001-0-0")
+    assert told.ended == {"r00001-0-1"}
+
+
 def test_only_a_reward_that_no_call_came_to_may_expire():
     told = Told(calls={"r00001-0-0": ["c1"]}, rewards={"r00001-0-0": [1.0], "r00002-0-0": [2.0]}, count=3)
     told.early |= {("r00001-0-0", 1.0), ("r00002-0-0", 2.0)}

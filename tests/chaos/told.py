@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Told:
-    """What the clients were told: acknowledged calls and rewards by episode, in order."""
+    """What the clients were told: acknowledged calls, rewards and end marks by episode, in order."""
 
     calls: dict[str, list[str]] = field(default_factory=dict)
     rewards: dict[str, list[float]] = field(default_factory=dict)
@@ -16,12 +16,14 @@ class Told:
     """Rewards of which the answer said ``known: false``: no call of their episode had come. They wait for one for ``reward.orphan_ttl``
     seconds, and a clock that is set three days on may end that at once.
     """
+    ended: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
     count: int = 0
 
     def forget(self, episode: str) -> None:
         self.calls.pop(episode, None)
         self.rewards.pop(episode, None)
+        self.ended.discard(episode)
 
     def missing(self, begin: str, stored: Stored, but: Collection[str] = ()) -> list[tuple[str, str | float]]:
         """(episode, call or reward) of what is not stored, of episodes whose names begin so, ``but`` those of some rounds."""
@@ -32,6 +34,8 @@ class Told:
                 rewards = set(self.rewards.get(episode, ())) - set(stored.rewards.get(episode, ()))
                 found += [(episode, call) for call in sorted(calls)]
                 found += [(episode, value) for value in sorted(rewards)]
+                if episode in self.ended and episode in stored.calls and episode not in stored.ended:
+                    found.append((episode, "end mark"))
         return found
 
     def may_expire(self, episode: str, one: str | float, stored: Stored) -> bool:
@@ -45,6 +49,7 @@ class Stored:
 
     calls: dict[str, list[str]] = field(default_factory=dict)
     rewards: dict[str, list[float]] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
 
 
 @dataclass

@@ -7,7 +7,7 @@ import yaml
 from tests.support.rendering import DEPLOY, OWN_ENV, REQUIRED, compose, flags, interpolate, is_setting
 
 from slipstream.config import load_config
-from slipstream.operate.engine import engine_command
+from slipstream.engines.vllm.command import engine_command
 from slipstream_proxy.data.routes import health
 
 
@@ -95,10 +95,10 @@ def test_nothing_but_the_proxy_can_be_published_beyond_loopback():
 
 def test_own_services_run_without_rights():
     services = compose()["services"]
-    for name in ("proxy", "trainer", "trainer-cpu", "judge"):
+    for name in ("proxy", "trainer", "trainer-cpu", "judge", "engine", "engine-cpu"):
         s = services[name]
         assert s["read_only"] and s["cap_drop"] == ["ALL"] and s["security_opt"] == ["no-new-privileges:true"], name
-        assert "user" not in s, "the image's own user is the unprivileged one"
+        assert s.get("user") == ("10001:10001" if name == "engine" else None), "our images' own user is unprivileged"
 
 
 def test_images_are_pinned():

@@ -11,7 +11,7 @@ import yaml
 from tests.support.rendering import DEPLOY, OWN_ENV, flags, is_setting, kustomize, pods
 
 from slipstream.config import load_config
-from slipstream.operate.engine import engine_command
+from slipstream.engines.vllm.command import engine_command
 from slipstream_proxy.data.routes import health
 
 FOLDER = DEPLOY / "kubernetes"
@@ -184,11 +184,11 @@ def test_containers_run_without_rights(overlay):
             ] == {"drop": ["ALL"]}, name
             assert c["resources"]["limits"]["memory"] and c["resources"]["requests"]["cpu"]
             assert ":" in c["image"] and not c["image"].endswith("latest")
-            if name != "engine":
-                assert (
-                    template["spec"]["securityContext"]["runAsNonRoot"]
-                    and c["securityContext"]["readOnlyRootFilesystem"]
-                )
+            assert c["securityContext"]["readOnlyRootFilesystem"], name
+        assert template["spec"]["securityContext"]["runAsNonRoot"], name
+        assert template["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+    (space,) = of(overlay[1], "Namespace").values()
+    assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
 def test_the_configuration_is_one_and_fits_the_objects(overlay):

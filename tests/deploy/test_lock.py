@@ -86,8 +86,8 @@ except ModuleNotFoundError:
 @pytest.mark.parametrize(
     "part, modules",
     [
-        ("proxy", ["slipstream.cli", "slipstream_proxy.main", "slipstream_proxy.data.worker", "slipstream_proxy.control.worker", "slipstream_proxy.store.postgres"]),
-        ("judge", ["slipstream.cli", "slipstream_judge.worker", "litellm"]),
+        ("proxy", ["slipstream.cli", "slipstream_proxy.main", "slipstream_proxy.data.worker", "slipstream_proxy.control.run.worker", "slipstream_proxy.store.backends.postgres"]),
+        ("judge", ["slipstream.cli", "slipstream_judge.run.worker", "litellm"]),
     ],
 )  # fmt: skip
 def test_the_image_has_every_module_that_the_part_imports(part, modules, tmp_path):

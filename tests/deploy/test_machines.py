@@ -13,7 +13,7 @@ from tests.support.rendering import DEPLOY, OWN_ENV, flags, is_setting
 
 from slipstream.cli import COMMANDS, build_parser
 from slipstream.config import load_config
-from slipstream.operate.engine import engine_command
+from slipstream.engines.vllm.command import engine_command
 
 SYSTEMD, SKY = DEPLOY / "systemd", DEPLOY / "skypilot"
 UNITS = sorted(SYSTEMD.glob("*.service"))

@@ -44,7 +44,7 @@ def test_two_builds_are_the_same_bytes(tmp_path):
     assert hashlib.sha256(one.read_bytes()).digest() == hashlib.sha256(two.read_bytes()).digest()
     with zipfile.ZipFile(one) as wheel:
         names = wheel.namelist()
-    # what mypyc makes is made where it runs (`python -m slipstream_proxy.compiled`), and is no part of the wheel
+    # what mypyc makes is made where it runs (`python -m slipstream_proxy.process.compiled`), and is no part of the wheel
     assert not [n for n in names if n.endswith((".so", ".c", ".pyc"))]
     assert "slipstream_proxy/data/call/call.py" in names
     # `slipstream demo` runs from the wheel

@@ -20,7 +20,7 @@ from tests.support.fake_engine import FakeEngine
 
 from slipstream.cli import build_parser
 from slipstream.cli.common import hoist
-from slipstream.operate.proxy_file import running_proxy
+from slipstream.operate.run.proxy_file import running_proxy
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("tutorial*.md"))]
@@ -32,7 +32,9 @@ MAY_FIND = ("doctor",)
 
 
 def commands(page: Path) -> Iterator[str]:
-    for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.S | re.M):
+    text = page.read_text()
+    yield from re.findall(r"`((?:pip install|make) [^`]+)`", text)  # in tables and sentences
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.S | re.M):
         for line in block.replace("\\\n", " ").splitlines():
             if line.strip() and not line.lstrip().startswith("#"):
                 yield line.strip()

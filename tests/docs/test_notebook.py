@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 from tests.support import ROOT, process, slipstream, wait_for
 from tests.support.fake_engine import FakeEngine
 
-from slipstream.operate.proxy_file import running_proxy
+from slipstream.operate.run.proxy_file import running_proxy
 
 NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
 
@@ -30,6 +30,7 @@ def test_it_is_kept_without_outputs() -> None:
     assert all(cell.execution_count is None for cell in notebook.cells if cell.cell_type == "code")
 
 
+@pytest.mark.slow
 async def test_every_cell_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = await FakeEngine().start()
     data = tmp_path / "data"

@@ -16,6 +16,7 @@ from slipstream_vllm.adapters import (
     SharedAdapters,
     SharedCounter,
     StateFile,
+    sampling,
     serving_routes,
     sharing,
     started_at,
@@ -145,3 +146,17 @@ def test_routes_are_attached_only_where_asked(asked: str, expected: bool, monkey
     assert attached == [expected]
     assert routes.envs is before
     assert TestClient(app).get("/slipstream").json() == {"packed": 1}
+
+
+def test_what_a_call_is_sampled_with_that_leaves_it_open() -> None:
+    chat = SimpleNamespace(
+        default_sampling_params={"temperature": 0.7, "top_k": 20, "max_tokens": 9},
+        model_config=SimpleNamespace(logprobs_mode="processed_logprobs"),
+    )
+    told = sampling(chat)
+    neutral = {"top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
+    assert told == {
+        "sampling": {"temperature": 0.7, "top_k": 20.0, **neutral},
+        "logprobs_mode": "processed_logprobs",
+    }
+    assert sampling(None) == {}

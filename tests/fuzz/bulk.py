@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from slipstream_proxy import compiled
+from slipstream_proxy.process import compiled
 
 COMPILED = __name__ == "__main__" and compiled.use()  # before any of them is imported
 

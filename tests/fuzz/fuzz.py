@@ -19,13 +19,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 with atheris.instrument_imports(include=["slipstream_proxy"]):
     from tests.fuzz.whole_way import WholeWay
 
-    from slipstream_proxy.data.episode.identity import Prefix, read_tags
     from slipstream_proxy.data.wire.errors import RequestRefused
     from slipstream_proxy.data.wire.http1 import ChunkedBody, RemoteProtocolError, ResponseHead
+    from slipstream_proxy.data.wire.identity import Prefix, read_tags
     from slipstream_proxy.data.wire.request import parse_fields
     from slipstream_proxy.dialects import BY_NAME
     from slipstream_proxy.dialects.base import EventCutter, Hide, event_data, stream_objects
-    from slipstream_proxy.records import CallHead
+    from slipstream_proxy.log.records import CallHead
 
 Provider = atheris.FuzzedDataProvider
 ALL = Hide(ids=True, logprobs=True, reasoning=True)

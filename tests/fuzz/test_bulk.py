@@ -8,7 +8,8 @@ import logging
 import pytest
 from tests.fuzz import bulk
 
-from slipstream_proxy.data.wire import connection, request
+from slipstream_proxy.data.server import connection
+from slipstream_proxy.data.wire import request
 
 
 def last_line(capsys) -> dict[str, int]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tests.fuzz.whole_way import COMPARE_EVERY, WholeWay
 
-from slipstream_proxy.data.wire import connection
+from slipstream_proxy.data.server import connection
 from slipstream_proxy.data.wire import request as request_head
 
 GOOD = b'{"model":"tiny","messages":[{"role":"user","content":"a"}],"stream":%s}'

@@ -16,12 +16,12 @@ from tests.support.memory import MemoryLoop, MemoryTransport
 from tests.support.memory_engine import CountedEngine, MemoryEngine
 
 from slipstream.config import Config
-from slipstream_proxy.control.spool_reader import gather, parse
+from slipstream_proxy.control.storage.spool_reader import gather, parse
 from slipstream_proxy.data.plane import Plane
-from slipstream_proxy.data.wire import connection
-from slipstream_proxy.segments import list_segments
-from slipstream_proxy.store.call_rows import call_row, pack
-from slipstream_proxy.store.delta import cut
+from slipstream_proxy.data.server import connection
+from slipstream_proxy.log.segments import list_segments
+from slipstream_proxy.store.conversation.call_rows import call_row, pack
+from slipstream_proxy.store.conversation.fingerprint import cut
 from slipstream_proxy.store.values import Position, RecordedCall
 
 ENGINE, ITSELF = "engine:80", "engine itself"

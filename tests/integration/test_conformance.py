@@ -165,8 +165,8 @@ def test_a_slash_at_the_end_leads_where_there_is_none(engine, proxy):
 def test_what_was_recorded_is_what_was_sampled(engine, proxy, stream):
     """The record's ids are the engine's own, and detokenised they are the reply."""
     from slipstream_proxy.dialects import BY_NAME
-    from slipstream_proxy.records import CallHead
-    from slipstream_proxy.segments import list_segments, read_segment
+    from slipstream_proxy.log.records import CallHead
+    from slipstream_proxy.log.segments import list_segments, read_segment
 
     body = {**CHAT, "temperature": 1.0, "stream": stream}
     reply = ask(proxy.url, "/v1/chat/completions", body)

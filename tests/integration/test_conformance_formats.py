@@ -33,6 +33,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "no tools": {**SAY, "tools": []},
     "a tool of theirs": {**SAY, "tools": [{"type": "web_search_20250305", "name": "web_search"}]},
     "history": {**SAY_TOOLS, "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "so"}, {"type": "tool_use", "id": "t1", "name": "search", "input": {"keywords": "é"}, "caller": {"type": "direct"}}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "mail 1"}]}, {"type": "text", "text": "go on"}]}]},
+    "as Claude Code asks": {**SAY_TOOLS, "system": [{"type": "text", "text": "x-anthropic-billing-header: 1"}, {"type": "text", "text": "be kind"}], "thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}, "context_management": {"edits": []}, "messages": [{"role": "user", "content": [{"type": "text", "text": TEXT}]}, {"role": "system", "content": "agents: none"}, {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "search", "input": {"keywords": "é"}}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "mail 1"}]}, {"role": "system", "content": [{"type": "text", "text": "be brief"}]}]},
     "stop": {**SAY, "stop_sequences": ["e"]},
     "begun": {**SAY, "messages": [*SAY["messages"], {"role": "assistant", "content": "It is"}]},
     "thinking": {**SAY, "thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000},
@@ -61,7 +62,7 @@ RESPONSES: dict[str, dict[str, Any]] = {
     "tools, required": {**ASK_TOOLS, "tool_choice": "required", "max_output_tokens": 200},
     "no tools": {**ASK, "tools": []},
     "history": {**ASK_TOOLS, "input": [{"role": "user", "content": "a"}, {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}, {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", "content": [{"type": "output_text", "text": "so", "annotations": []}]}, {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "search", "arguments": '{"keywords": "a"}'}, {"type": "function_call_output", "call_id": "c1", "output": "mail 1"}, {"role": "assistant", "content": "well"}, {"role": "user", "content": "go on"}]},
-    "as Codex asks": {**ASK_TOOLS, "include": ["reasoning.encrypted_content"], "store": False, "prompt_cache_key": "k", "parallel_tool_calls": True, "tool_choice": "auto", "instructions": "be kind"},
+    "as Codex asks": {**ASK_TOOLS, "tools": [*ASK_TOOLS["tools"], {"type": "namespace", "name": "agents", "description": "n", "tools": [{"type": "function", "name": "spawn", "description": "d", "strict": False, "parameters": SCHEMA}]}, {"type": "custom", "name": "apply_patch", "description": "edit"}, {"type": "web_search", "external_web_access": True}], "input": [{"type": "message", "id": "m1", "role": "developer", "content": [{"type": "input_text", "text": TEXT}]}, {"type": "function_call", "call_id": "c1", "name": "spawn", "namespace": "agents", "arguments": "{}"}, {"type": "custom_tool_call", "call_id": "c2", "name": "apply_patch", "input": "*** é"}, {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "done"}]}, {"type": "custom_tool_call_output", "call_id": "c2", "output": "ok"}], "include": ["reasoning.encrypted_content"], "store": False, "prompt_cache_key": "k", "parallel_tool_calls": True, "tool_choice": "auto", "instructions": "be kind"},
     "logprobs": {**ASK, "include": ["message.output_text.logprobs"], "top_logprobs": 2},
     "json": {**ASK, "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "object", "properties": {"day": {"enum": ["Mon", "Tue"]}}, "required": ["day"]}}}},
     "text": {**ASK, "text": {"format": {"type": "text"}, "verbosity": "low"}},
@@ -106,9 +107,12 @@ def test_responses(engine, proxy, name, stream):
     [
         *(
             ("/v1/messages", MESSAGES, n)
-            for n in ("plain", "system blocks", "tools", "tools, none", "history", "begun")
+            for n in ("plain", "as Claude Code asks", "no thinking", "tools", "tools, none", "history", "begun")
         ),
-        *(("/v1/responses", RESPONSES, n) for n in ("plain", "no limit", "items", "tools", "tools, none", "history")),
+        *(
+            ("/v1/responses", RESPONSES, n)
+            for n in ("plain", "no limit", "as Codex asks", "tools", "tools, none", "history")
+        ),
     ],
 )
 def test_what_was_recorded_is_what_was_sampled(engine, proxy, path, cases, name, stream):

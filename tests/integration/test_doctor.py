@@ -9,7 +9,8 @@ import pytest
 from tests.support import MODEL
 
 from slipstream.config import load_config
-from slipstream.operate.doctor_engine import COLD, LIKELIEST, SMALL, _distance, check_engine
+from slipstream.engines.vllm.examination import COLD, LIKELIEST, SMALL, _distance
+from slipstream.operate.doctor.engine import check_engine
 
 pytestmark = pytest.mark.engine
 

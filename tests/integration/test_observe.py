@@ -23,8 +23,8 @@ from tests.support.served import Served
 
 from slipstream.client import Client
 from slipstream.contract import AdapterIn, RewardIn
-from slipstream.operate.sidecars import SidecarFile
-from slipstream.operate.supervisor import Child
+from slipstream.operate.run.sidecars import SidecarFile
+from slipstream.operate.run.supervisor import Child
 
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(420)]
@@ -71,7 +71,7 @@ def operands(expr: str) -> list[str]:
 
     flat = re.sub(r"\{[^}]*\}", hide, " ".join(expr.split()))
     flat = re.sub(r"\s(?:>=|<=|==|>|<)\s[\d.]+", "", flat)
-    parts = re.split(r"\s(?:<|>)\s|\sand on \(\)\s", flat)
+    parts = re.split(r"\s(?:<|>)\s|\s(?:and|unless) on \(\)\s", flat)
     found = []
     for part in parts:
         whole = part.strip()
@@ -222,7 +222,7 @@ def demo(engine: Any, start_proxy: Any, tmp_path: Path) -> Iterator[tuple[str, l
             judge=judge,
             reward={"weights": {"reward": 1.0}},
             trainer=trainer,
-            proxy={"workers": 2},
+            proxy={"workers": 2, "metric_tags": ["team"]},
         )
         # what `slipstream up` writes: here judge and trainer are started one by one
         SidecarFile(tmp_path / "proxy0" / "data")([Child(n, [], essential=False) for n in ("judge", "trainer")])
@@ -353,5 +353,4 @@ def test_strange_names_add_no_series(engine, start_proxy) -> None:
     assert count("slipstream_rewards") <= 30
     assert count("slipstream_source_reward_mean") <= 10
     tags = [s for s in after if s.startswith("slipstream_tagged_calls_total{")]
-    assert len({re.search(r'tag="([^"]*)"', s)[1] for s in tags}) <= 4
-    assert len(tags) <= 4 * 21 * 2
+    assert tags == []

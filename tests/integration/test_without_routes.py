@@ -67,7 +67,7 @@ def serves(proxy: Running, adapter: str) -> None:
     wait_for(answered, 60, 0.2, f"{adapter} answers")
 
 
-@pytest.mark.parametrize("way", ["no routes", "no LoRA"])
+@pytest.mark.parametrize("way", ["no routes", pytest.param("no LoRA", marks=pytest.mark.slow)])
 def test_agents_go_on_while_an_engine_takes_no_adapters(tmp_path: Path, way: str) -> None:
     """At the defaults, with agents that go on all the time."""
     engine = LoraEngine()

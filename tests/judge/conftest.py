@@ -11,7 +11,7 @@ from tests.support.served import Served
 @pytest.fixture(scope="session", autouse=True)
 def _warm():
     """LiteLLM's import takes seconds, on a busy machine many, and so does its first call: no test's time-outs are about that."""
-    from slipstream_judge.llm import litellm
+    from slipstream_judge.model.llm import litellm
 
     module = litellm()
     with Served(RuledJudge().app()) as url:

@@ -7,14 +7,14 @@ from tests.support.groups import episode, group, quality_group, run
 
 from slipstream.contract import Score
 from slipstream.settings import JudgeConfig
-from slipstream_judge.audit import Auditor, agreement, chosen
-from slipstream_judge.budget import Budget
-from slipstream_judge.cache import VoteCache
-from slipstream_judge.group import GroupJudge
-from slipstream_judge.llm import Llm
-from slipstream_judge.metrics import JudgeMetrics
-from slipstream_judge.rubric import Rubrics
-from slipstream_judge.ruler import Ruler
+from slipstream_judge.compare.group import GroupJudge
+from slipstream_judge.compare.rubric import Rubrics
+from slipstream_judge.compare.ruler import Ruler
+from slipstream_judge.model.budget import Budget
+from slipstream_judge.model.cache import VoteCache
+from slipstream_judge.model.llm import Llm
+from slipstream_judge.model.metrics import JudgeMetrics
+from slipstream_judge.trust.audit import Auditor, agreement, chosen
 
 
 def scores(*values):

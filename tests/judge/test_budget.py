@@ -7,8 +7,8 @@ import pytest
 
 from slipstream.client import AsyncClient
 from slipstream.settings import JudgeConfig
-from slipstream_judge.budget import DAY, Budget, OverBudget
-from slipstream_judge.metrics import JudgeMetrics
+from slipstream_judge.model.budget import DAY, Budget, OverBudget
+from slipstream_judge.model.metrics import JudgeMetrics
 
 
 class Clock:

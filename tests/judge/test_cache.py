@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from slipstream.client import AsyncClient
 from slipstream.contract import CacheEntry
-from slipstream_judge.cache import VoteCache, cache_key
-from slipstream_judge.metrics import JudgeMetrics
+from slipstream_judge.model.cache import VoteCache, cache_key
+from slipstream_judge.model.metrics import JudgeMetrics
 
 
 def test_keys_depend_on_every_input_and_are_ids():

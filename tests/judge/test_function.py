@@ -6,8 +6,8 @@ import pytest
 from tests.support.groups import quality_group
 
 from slipstream.errors import ConfigError
-from slipstream_judge.function import FunctionJudge
-from slipstream_judge.llm import JudgeFailed
+from slipstream_judge.compare.function import FunctionJudge
+from slipstream_judge.model.llm import JudgeFailed
 
 CODE = """
 import asyncio

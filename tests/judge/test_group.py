@@ -8,14 +8,14 @@ from tests.support.groups import calls_tool, episode, group, quality_group, resu
 from slipstream.client import AsyncClient
 from slipstream.contract import GroupKind, Reward
 from slipstream.settings import JudgeConfig
-from slipstream_judge.budget import Budget
-from slipstream_judge.cache import VoteCache
-from slipstream_judge.group import GroupJudge
-from slipstream_judge.llm import JudgeFailed, Llm
-from slipstream_judge.metrics import JudgeMetrics
-from slipstream_judge.prompt import PROMPT_VERSION
-from slipstream_judge.rubric import DEFAULT, Rubrics, rubric_hash
-from slipstream_judge.ruler import Ruler
+from slipstream_judge.compare.group import GroupJudge
+from slipstream_judge.compare.rubric import DEFAULT, Rubrics, rubric_hash
+from slipstream_judge.compare.ruler import Ruler
+from slipstream_judge.model.budget import Budget
+from slipstream_judge.model.cache import VoteCache
+from slipstream_judge.model.llm import JudgeFailed, Llm
+from slipstream_judge.model.metrics import JudgeMetrics
+from slipstream_judge.text.prompt import PROMPT_VERSION
 
 
 def make(ruled, client=None, model="openai/gpt-4o-mini", **more):

@@ -11,11 +11,11 @@ from tests.support.groups import group, run
 
 from slipstream.contract import CallRecord, Episode, EpisodeState, Group, GroupEpisode, Reward, Split
 from slipstream.settings import JudgeConfig
-from slipstream_judge.cases import make_episode
-from slipstream_judge.excerpts import LEVELS, force, show
-from slipstream_judge.prompt import TASKS, build
-from slipstream_judge.rubric import Rubrics
-from slipstream_judge.transcript import AGAIN, ALONE, CHOICE, REWRITTEN, UNDER, of_episode
+from slipstream_judge.compare.rubric import Rubrics
+from slipstream_judge.text.excerpts import LEVELS, force, show
+from slipstream_judge.text.prompt import TASKS, build
+from slipstream_judge.text.transcript import AGAIN, ALONE, CHOICE, REWRITTEN, UNDER, of_episode
+from slipstream_judge.trust.cases import make_episode
 
 LINE_ENDS = ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 FORGERIES = [

@@ -8,8 +8,8 @@ from tests.support.groups import episode, run
 from slipstream.contract import EpisodeDetail, Reward
 from slipstream.errors import ConfigError
 from slipstream.settings import JudgeConfig
-from slipstream_judge.judgement import main
-from slipstream_judge.rubric import DEFAULT, rubric_hash
+from slipstream_judge.compare.rubric import DEFAULT, rubric_hash
+from slipstream_judge.trust.judgement import main
 
 META = {
     "model": "openai/ruled", "prompt": "ruler-2", "rubric": rubric_hash(DEFAULT), "mode": "group", "tokens": 900,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import time
 
@@ -8,11 +9,11 @@ from pydantic import ValidationError
 from tests.support.served import Served
 
 from slipstream.settings import JudgeConfig
-from slipstream_judge.budget import Budget, OverBudget
-from slipstream_judge.excerpts import Shortening, Shown
-from slipstream_judge.llm import JudgeFailed, Llm, PromptRefused, TooLong, Usage, retry_after
-from slipstream_judge.metrics import JudgeMetrics
-from slipstream_judge.prompt import build
+from slipstream_judge.model.budget import Budget, OverBudget
+from slipstream_judge.model.llm import JudgeFailed, Llm, PromptRefused, TooLong, Usage, retry_after
+from slipstream_judge.model.metrics import JudgeMetrics
+from slipstream_judge.text.excerpts import Shortening, Shown
+from slipstream_judge.text.prompt import build
 
 PROMPT = build(Shown("", ["| QUALITY 0.5"], 5, Shortening()), ["e1"], "r", "absolute")
 
@@ -35,7 +36,7 @@ async def test_a_call_with_a_schema_its_tokens_and_its_cost(ruled):
     llm = make(ruled, max_tokens=500)
     answer = await ask(llm)
     sent = ruled.requests[0]
-    assert sent["response_format"]["json_schema"]["schema"]["properties"]["scores"]
+    assert sent["response_format"]["json_schema"]["schema"]["required"] == ["e1"]
     assert (sent["temperature"], sent["model"]) == (0.0, "gpt-4o-mini")
     assert sent.get("max_tokens", sent.get("max_completion_tokens")) == 500
     assert '"e1"' in answer.text and answer.refusal is None
@@ -44,10 +45,103 @@ async def test_a_call_with_a_schema_its_tokens_and_its_cost(ruled):
     assert llm.budget.spent.tokens == answer.usage.tokens
 
 
-async def test_a_model_without_schemas_is_asked_in_words_and_has_no_known_price(ruled):
+async def test_a_model_that_no_list_knows_is_asked_for_a_schema_and_has_no_known_price(ruled):
     answer = await ask(make(ruled, "openai/some-local-model"))
-    assert "response_format" not in ruled.requests[0]
+    assert ruled.requests[0]["response_format"]["type"] == "json_schema"
     assert answer.usage.cost is None
+
+
+def formats(ruled):
+    return [(r.get("response_format") or {}).get("type") for r in ruled.requests]
+
+
+@pytest.mark.parametrize(
+    "refusal", [(400, "response_format.type"), (500, "failed to parse grammar"), (422, "json_schema")]
+)
+async def test_a_server_that_refuses_a_schema_is_asked_for_json_and_then_in_words(ruled, refusal):
+    status, words = refusal
+    ruled.faults.extend([{"status": status, "body": words}] * 3)
+    llm = make(ruled, "hosted_vllm/some-local-model")
+    await ask(llm)
+    await ask(llm)
+    assert formats(ruled) == ["json_schema", "json_schema", "json_object", None, None]
+    near, plain = (
+        r["response_format"]["json_schema"]["schema"]["properties"]["e1"]["properties"] for r in ruled.requests[:2]
+    )
+    assert near == {
+        "reason": {"type": "string", "maxLength": 400},
+        "score": plain["score"] | {"minimum": 0, "maximum": 1},
+    }
+    assert plain["reason"] == {"type": "string"}
+
+
+async def test_a_response_format_of_the_settings_is_sent_in_place_of_the_schema(ruled):
+    llm = make(ruled, params={"response_format": {"type": "json_object"}})
+    await ask(llm)
+    ruled.refuses = {"response_format"}
+    await ask(llm)
+    assert formats(ruled) == ["json_object", "json_object", None]
+
+
+async def test_a_template_without_a_system_role_gets_one_message(ruled):
+    ruled.faults.append({"status": 400, "body": "System role not supported"})
+    await ask(make(ruled))
+    assert [[m["role"] for m in r["messages"]] for r in ruled.requests] == [["system", "user"], ["user"]]
+    assert ruled.seen[-1].asked == ["e1"]
+
+
+async def test_a_server_that_loads_its_model_is_not_the_group_s_fault(ruled):
+    ruled.always = {"status": 503, "body": "Loading model"}
+    with pytest.raises(JudgeFailed) as caught:
+        await ask(make(ruled))
+    assert caught.value.retry_after
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        (500, "Context size has been exceeded."),
+        (400, "request (4390 tokens) exceeds the available context size (4096 tokens), try increasing it"),
+        (400, "the prompt exceeds the context window"),
+        (400, "Requested tokens (2285) exceed context window of 2048"),
+    ],
+)
+async def test_local_servers_say_in_many_ways_that_a_prompt_is_too_long(ruled, error):
+    ruled.always = {"status": error[0], "body": error[1]}
+    with pytest.raises(TooLong):
+        await ask(make(ruled, "hosted_vllm/some-local-model"))
+
+
+async def test_a_server_with_one_slot_is_asked_one_call_at_a_time_before_any_group_fails(ruled):
+    """Eight groups at once, each 0.6 s of one slot, and 2.5 s for a call: in order the last would end after 4.8 s."""
+    ruled.slots = asyncio.Semaphore(1)
+    ruled.latency = 0.6
+    llm = make(ruled, "hosted_vllm/some-local-model", timeout=2.5)
+    llm.look = lambda: asyncio.sleep(0)
+    answers = await asyncio.gather(*(ask(llm) for _ in range(8)))
+    assert len(answers) == 8 and llm.limit < llm.most
+
+
+async def test_a_call_that_is_slow_alone_gets_more_time(ruled):
+    ruled.latency = 1.5
+    llm = make(ruled, timeout=1.0, concurrency=1)
+    assert (await ask(llm)).text and llm.patience == 2.0
+
+
+async def test_quick_calls_let_more_run_at_once_again(ruled):
+    llm = make(ruled, concurrency=4)
+    llm.limit = 1
+    for _ in range(20):
+        await ask(llm)
+    assert 2 <= llm.limit <= llm.most
+
+
+async def test_an_answer_in_the_thoughts_is_read_where_it_is_all_json(ruled, monkeypatch):
+    monkeypatch.setattr(ruled, "_judge", lambda read: {"scores": []})
+    ruled.faults.extend(["thought", "thoughts"])
+    llm = make(ruled, "hosted_vllm/some-local-model")
+    assert (await ask(llm)).text == '{"scores": []}'
+    assert (await ask(llm)).text == ""
 
 
 async def test_no_temperature_is_sent_when_none_is_set(ruled):
@@ -77,7 +171,7 @@ async def test_one_more_parameter_that_the_model_refuses_is_dropped(ruled):
     assert ["top_p" in r for r in ruled.requests] == [True, False]
 
 
-@pytest.mark.parametrize("name", ["temperature", "response_format"])
+@pytest.mark.parametrize("name", ["temperature"])
 async def test_a_parameter_that_the_model_refuses_is_dropped_for_good(ruled, name):
     ruled.refuses = {name}
     llm = make(ruled)

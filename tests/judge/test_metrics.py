@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import urllib.request
 
-from slipstream_judge.metrics import JudgeMetrics
+from slipstream_judge.model.metrics import JudgeMetrics
 
 
 def test_served_under_their_own_prefix():

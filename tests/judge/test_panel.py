@@ -8,9 +8,9 @@ from tests.support.groups import quality_group
 
 from slipstream.config import Config
 from slipstream.errors import ConfigError
-from slipstream_judge.llm import JudgeFailed
-from slipstream_judge.metrics import JudgeMetrics
-from slipstream_judge.panel import Panel, within
+from slipstream_judge.compare.panel import Panel, within
+from slipstream_judge.model.llm import JudgeFailed
+from slipstream_judge.model.metrics import JudgeMetrics
 
 
 @pytest.fixture(autouse=True)

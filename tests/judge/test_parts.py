@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream_judge.parts import choose_anchors, merge, pack
-from slipstream_judge.prompt import Grade
+from slipstream_judge.compare.ruler import choose_anchors, merge, pack
+from slipstream_judge.text.answer import Grade
 
 
 def part(**scores):

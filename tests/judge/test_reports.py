@@ -7,11 +7,11 @@ from tests.support.groups import quality_group
 
 from slipstream.contract import Score
 from slipstream.settings import JudgeConfig
-from slipstream_judge.budget import Budget
-from slipstream_judge.group import Judged
-from slipstream_judge.llm import Usage
-from slipstream_judge.metrics import JudgeMetrics
-from slipstream_judge.reports import WINDOW, JudgeReporter
+from slipstream_judge.compare.group import Judged
+from slipstream_judge.model.budget import Budget
+from slipstream_judge.model.llm import Usage
+from slipstream_judge.model.metrics import JudgeMetrics
+from slipstream_judge.run.reports import WINDOW, JudgeReporter
 
 GROUP = quality_group("g", [0.1, 0.9])
 
@@ -70,3 +70,5 @@ def test_failures_and_the_budget_that_is_waited_for():
     assert (found.failed, found.postponed, found.last_error) == (1, 1, "over budget")
     assert found.waits_for == "judge.tokens_per_day" and found.waits_until == found.spent.resets_at > clock.now
     assert (found.spent.tokens, found.spent.tokens_limit, found.spent.dollars) == (100, 100, 0.5)
+    reporter.score(1.0, judged(0.01), kept=True)
+    assert reporter.report(0, deque()).last_error is None, "it scores again"

@@ -9,8 +9,8 @@ from tests.support.groups import episode, run
 from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.contract import EpisodeDetail, EpisodeState
-from slipstream_judge.rerun import main, rerun
-from slipstream_judge.rubric import rubric_hash
+from slipstream_judge.compare.rubric import rubric_hash
+from slipstream_judge.run.rerun import main, rerun
 
 
 def configured(ruled, **more):

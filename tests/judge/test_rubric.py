@@ -4,7 +4,7 @@ import pytest
 
 from slipstream.errors import ConfigError
 from slipstream.settings import JudgeConfig
-from slipstream_judge.rubric import DEFAULT, Rubrics, rubric_hash, text_of
+from slipstream_judge.compare.rubric import DEFAULT, Rubrics, rubric_hash, text_of
 
 
 def test_the_default_is_goal_progress_efficiency():

@@ -7,13 +7,13 @@ from tests.support.groups import calls_tool, episode, group, result, said
 from tests.support.ruled_judge import inbox_rule
 
 from slipstream.settings import JudgeConfig
-from slipstream_judge.budget import Budget
-from slipstream_judge.cache import VoteCache
-from slipstream_judge.group import GroupJudge
-from slipstream_judge.llm import Llm
-from slipstream_judge.metrics import JudgeMetrics
-from slipstream_judge.rubric import Rubrics
-from slipstream_judge.ruler import Ruler
+from slipstream_judge.compare.group import GroupJudge
+from slipstream_judge.compare.rubric import Rubrics
+from slipstream_judge.compare.ruler import Ruler
+from slipstream_judge.model.budget import Budget
+from slipstream_judge.model.cache import VoteCache
+from slipstream_judge.model.llm import Llm
+from slipstream_judge.model.metrics import JudgeMetrics
 
 
 def inbox_run(question, mail, answer):

@@ -1,39 +1,15 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from tests.support.groups import calls_tool, result, run, said
+from tests.support.ruler import make, runs_of, scores, vote
 
-from slipstream.settings import JudgeConfig
-from slipstream_judge.budget import Budget
-from slipstream_judge.cases import make_episode
-from slipstream_judge.llm import JudgeFailed, Llm
-from slipstream_judge.metrics import JudgeMetrics
-from slipstream_judge.ruler import Question, Ruler, gather
-from slipstream_judge.transcript import of_episode
-
-GROUP = Question("the rubric", "group")
-
-
-def make(ruled, model="openai/ruled", **more):
-    judge = JudgeConfig(model=model, api_base=ruled.url, **more)
-    metrics = JudgeMetrics()
-    return Ruler(judge, Llm(judge, Budget(judge, metrics), metrics), metrics)
-
-
-def runs_of(qualities, filler=""):
-    made = [of_episode(make_episode(f"x{n}", None, run(q, filler=filler.format(n=n)))) for n, q in enumerate(qualities)]
-    return {t.digest: t for t in made}, {t.digest: q for t, q in zip(made, qualities, strict=True)}
-
-
-async def vote(ruler, runs, order=None, number=0, asked=GROUP):
-    return await ruler.vote(runs, order or [*runs], number, asked, time.time() + 120)
-
-
-def scores(vote):
-    return {r: v.score for r, v in vote.grades.items()}
+from slipstream_judge.compare.ruler import Question, gather
+from slipstream_judge.model.llm import JudgeFailed
+from slipstream_judge.text.transcript import of_episode
+from slipstream_judge.trust.cases import make_episode
 
 
 async def test_one_call_scores_all_and_ids_find_their_runs(ruled):
@@ -58,7 +34,6 @@ async def test_one_call_scores_all_and_ids_find_their_runs(ruled):
         "twice",
         "range",
         "negative",
-        "text",
         "bool",
         "nan",
         "refusal",

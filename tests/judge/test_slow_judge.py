@@ -13,8 +13,8 @@ from tests.support.ruled_judge import RuledJudge
 from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.contract import GroupKind
-from slipstream_judge import worker as worker_module
-from slipstream_judge.worker import JudgeWorker
+from slipstream_judge.run import worker as worker_module
+from slipstream_judge.run.worker import JudgeWorker
 
 BUDGET = 40
 
@@ -96,7 +96,7 @@ async def test_a_model_that_answers_garbage_parks_a_group_and_says_why(ruled, co
         await asyncio.to_thread(wait_for, lambda: "g" in control.parked, 60)
         stop.set()
         assert await task == 0
-    assert worker.reporter.failed == 4 and "whole JSON" in worker.reporter.last_error
+    assert worker.reporter.failed == 4 and "held no JSON object" in worker.reporter.last_error
 
 
 def test_a_killed_judge_leaves_its_groups_to_the_next(ruled, control, tmp_path):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 
 import pytest
 from tests.support.groups import said
+from tests.support.replayed import recorded
 
 import slipstream_judge
 from slipstream.errors import ConfigError
+from slipstream.replay.comparison import Questions
+from slipstream.replay.steps import case_of
+from slipstream.settings import JudgeConfig
 from slipstream_judge import ruler_score, ruler_score_sync
-from slipstream_judge.llm import JudgeFailed
+from slipstream_judge.model.llm import JudgeFailed
+from slipstream_judge.standalone import SideBySide
+from slipstream_proxy.control.gate.detector import BettingDetector
 
 RUNS = [[said("user", "What is the capital?"), said("assistant", f"QUALITY {q}")] for q in (0.2, 0.9, 0.5)]
 MODEL = "openai/ruled"
@@ -57,3 +64,24 @@ async def test_mistakes_are_named(ruled):
 def test_it_is_exported_and_documented():
     assert slipstream_judge.__all__ == ["RulerScore", "ruler_score", "ruler_score_sync"]
     assert "Raises:" in inspect.getdoc(ruler_score)
+
+
+@pytest.mark.parametrize("samples", [1, 6])
+async def test_a_replays_replies_are_judged_in_both_orders(ruled, samples):
+    """This judge favours what it reads first: it finds no difference between sides that have none, and one where there is."""
+    ruled.rule = lambda runs, _: {
+        run: min(1.0, (0.5 if "GOOD" in text else 0.2) + 0.4 * (1 - place / max(len(runs) - 1, 1)))
+        for place, (run, text) in enumerate(runs.items())
+    }
+    judge = SideBySide(JudgeConfig(model=MODEL, api_base=ruled.url))
+    for candidate, low, high in (("GOOD too", -0.5 * (samples > 1), 0.5 * (samples > 1)), ("BAD", -1.0, -1.0)):
+        case = case_of(recorded("e1"))
+        step = case.steps[0]
+        for replies, text in ((step.candidate, candidate), (step.control, "GOOD")):
+            replies += [{"message": said("assistant", f"{text} {n}"), "finish_reason": "stop"} for n in range(samples)]
+        await judge.case(case)
+        pair = Questions(functools.partial(BettingDetector, lump=1.0, rate=0.0, shifts=False), 0.01, "judge").see(case)[
+            "judge"
+        ]
+        assert low <= pair.difference <= high
+    assert len(ruled.requests) == (4 if samples == 1 else 8)  # each part of a step twice

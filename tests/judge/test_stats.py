@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream_judge.stats import concordance, mean, pearson, ranks, slope, spearman
+from slipstream_judge.trust.stats import concordance, mean, pearson, ranks, slope, spearman
 
 
 def test_ranks_share_ties():

@@ -1,7 +1,16 @@
 from __future__ import annotations
 
 from slipstream.contract import CallRecord
-from slipstream_judge.steps import Reader, call_steps, canonical, clean, plain, plain_prompt, replies, tool_lines
+from slipstream_judge.text.transcript import (
+    Reader,
+    call_steps,
+    canonical,
+    clean,
+    plain,
+    plain_prompt,
+    replies,
+    tool_lines,
+)
 
 
 def call(messages, reply=(), **more):

@@ -2,8 +2,17 @@ from __future__ import annotations
 
 from tests.support.groups import TOOLS, calls_tool, result, run, said
 
-from slipstream_judge.cases import make_episode
-from slipstream_judge.transcript import AGAIN, ALONE, CHOICE, REWRITTEN, UNDER, common_prefix, common_tools, of_episode
+from slipstream_judge.text.transcript import (
+    AGAIN,
+    ALONE,
+    CHOICE,
+    REWRITTEN,
+    UNDER,
+    common_prefix,
+    common_tools,
+    of_episode,
+)
+from slipstream_judge.trust.cases import make_episode
 
 
 def read(calls):

@@ -6,8 +6,8 @@ from itertools import combinations
 
 import pytest
 
-from slipstream_judge.prompt import Grade
-from slipstream_judge.votes import labels, orders, tally
+from slipstream_judge.compare.ruler import labels, orders, tally
+from slipstream_judge.text.answer import Grade
 
 RUNS = [f"d{i}" for i in range(8)]
 

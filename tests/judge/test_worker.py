@@ -15,8 +15,8 @@ from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.contract import GroupKind, GroupLeaseIn
 from slipstream.errors import ConfigError
-from slipstream_judge import worker as worker_module
-from slipstream_judge.worker import FAILED, JudgeWorker, lease_seconds, run, worker_name
+from slipstream_judge.run import worker as worker_module
+from slipstream_judge.run.worker import FAILED, JudgeWorker, lease_seconds, run, worker_name
 
 
 def configured(ruled, **more):
@@ -116,8 +116,7 @@ async def test_a_judge_that_only_fails_goes_on_slowly_until_it_scores_again(rule
         assert len(ruled.requests) - slow <= 4, "an answer and its repair, and the next group after a longer pause"
         assert "the judge failed on 8 groups in a row" in caplog.text
         ruled._judge = judge
-        await until(lambda: control.scored)
-        assert worker.failures == 0
+        await until(lambda: control.scored and worker.failures == 0)
         await until(lambda: len(control.scored) + len(control.parked) == 60)
 
 

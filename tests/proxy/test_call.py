@@ -9,6 +9,8 @@ import aiohttp
 import pytest
 from tests.support.dataplane import ASK, eventually, parsed, post, redact_with
 
+from slipstream_proxy.data.observe.metrics import read_uncaptured
+
 
 @pytest.fixture(scope="module", params=["uvloop", "asyncio"])
 def event_loop_policy(request):
@@ -166,12 +168,22 @@ async def test_client_abort_reaches_the_engine(start, fake, stream):
     assert read.untrainable == "aborted"
 
 
-async def test_split_off_stores_nothing(start, fake):
+@pytest.mark.parametrize("stream", [False, True])
+async def test_capture_off_is_one_call_and_split_off_the_run(start, fake, stream, tmp_path):
+    """Nothing of such a call is stored, the client gets the engine's bytes, and a metric counts it."""
     proxy = await start()
-    status, headers, _ = await post(proxy.url, ASK, headers={"x-slipstream-split": "off"})
-    assert status == 200 and "x-slipstream-call" not in headers
-    await post(proxy.url, ASK)
-    assert len(await proxy.record()) == 1
+    ask, named = {**ASK, "stream": stream}, {"x-slipstream-episode": "run"}
+    bare = (await post(fake.url, ask))[2]
+    status, headers, body = await post(proxy.url, ask, headers={**named, "x-slipstream-capture": "off"})
+    assert (status, body) == (200, bare) and "x-slipstream-call" not in headers
+    for value in ("", "on"):
+        assert "x-slipstream-call" in (await post(proxy.url, ask, headers={**named, "x-slipstream-capture": value}))[1]
+    for more in ({"x-slipstream-split": "off"}, {}):
+        assert "x-slipstream-call" not in (await post(proxy.url, ask, headers={**named, **more}))[1]
+    assert [frame.head["episode"] for frame in await proxy.record(2)] == ["run", "run"]
+    await post(proxy.url, ask, headers={"x-slipstream-capture": "off", "x-slipstream-kind": "judge"})
+    proxy.plane.metrics.save(tmp_path / "data7.json")
+    assert read_uncaptured(tmp_path) == {"capture": 1, "split": 2, "judge": 1}
 
 
 async def test_completions(start, fake):

@@ -4,8 +4,8 @@ import json
 import logging
 from types import SimpleNamespace
 
-from slipstream.log import setup_logging
-from slipstream_proxy.data.observe.call_log import log_call
+from slipstream.shared.log import setup_logging
+from slipstream_proxy.data.call.observers.call_log import log_call
 
 
 def ended(**more):
@@ -33,11 +33,11 @@ def lines(monkeypatch, capsys, *calls):
 
 
 def test_a_line(monkeypatch, capsys):
-    monkeypatch.setattr("slipstream_proxy.data.observe.call_log.time.time", lambda: 102.25)
+    monkeypatch.setattr("slipstream_proxy.data.call.observers.call_log.time.time", lambda: 102.25)
     (line,) = lines(monkeypatch, capsys, (ended(), 200, "ok"))
     del line["at"]
     assert line == {
-        "level": "debug", "part": "slipstream_proxy.data.observe.call_log", "message": "call", "request_id": "0660cb35", "episode": "e1", "key": "k1", "format": "chat",
+        "level": "debug", "part": "slipstream_proxy.data.call.observers.call_log", "message": "call", "request_id": "0660cb35", "episode": "e1", "key": "k1", "format": "chat",
         "adapter": "tiny@1", "status": 200, "outcome": "ok", "stream": True, "seconds": 2.25, "first_byte": 0.5, "upstream": "http://engine", "tries": 1,
     }  # fmt: skip
 

@@ -72,5 +72,51 @@ async def test_without_a_parser_a_client_may_hide_reasoning_and_ask_for_its_toke
     assert parsed(frame)[1].untrainable is None
 
 
+QWEN = {"temperature": 0.7, "top_k": 20}
+
+
+async def recorded(proxy, body, count=1, **kw):
+    await post(proxy.url, body, **kw)
+    return parsed((await proxy.record(count))[count - 1])[1]
+
+
+async def test_what_the_engine_samples_with_by_itself_is_recorded(start, fake, control):
+    """The engine is told its own values, so that the reply is the same; the caller's own come first."""
+    control.state["engines"][0]["sampling"] = QWEN
+    proxy = await start()
+    await eventually(lambda: proxy.plane.live.connected)
+    silent = await recorded(proxy, ASK)
+    assert (silent.sampling["temperature"], silent.sampling["top_k"]) == (0.7, 20) and silent.untrainable == "top_k"
+    assert {n: fake.seen[0][0][n] for n in QWEN} == QWEN
+    own = await recorded(proxy, {**ASK, "top_k": 0, "temperature": None}, 2)
+    assert (own.sampling["temperature"], own.sampling["top_k"]) == (0.7, 0) and own.untrainable is None
+    message = {"model": "tiny", "max_tokens": 9, "messages": ASK["messages"]}
+    assert (await recorded(proxy, message, 3, path="/v1/messages")).untrainable == "top_k"
+    _, _, reply = await post(proxy.url, {"model": "tiny", "input": "hi", "store": False}, "/v1/responses")
+    assert json.loads(reply)["temperature"] == 0.7
+    assert parsed((await proxy.record(4))[3])[1].untrainable == "top_k"
+
+
+async def test_what_the_engine_does_not_tell_trains_nothing(start, control):
+    control.state["engines"][0]["sampling_known"] = False
+    names = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+    said = {**dict.fromkeys(names, 1.0), "min_p": 0, "presence_penalty": 0, "frequency_penalty": 0}
+    proxy = await start(models={"trusted": {"sampling": "trust"}, "said": {"top_k": 0}})
+    await eventually(lambda: proxy.plane.live.connected)
+    assert (await recorded(proxy, ASK)).untrainable == "the engine's own sampling"
+    assert (await recorded(proxy, {**ASK, **said}, 2)).untrainable == "the engine's own sampling"
+    assert (await recorded(proxy, {**ASK, **said, "model": "said"}, 3)).untrainable is None
+    assert (await recorded(proxy, {**ASK, "model": "trusted"}, 4)).untrainable is None
+
+
+@pytest.mark.parametrize(("temperature", "trains"), [(None, True), (1.0, True), (1, True), (0.7, False)])
+async def test_log_probabilities_before_temperature_are_of_temperature_1_only(start, control, temperature, trains):
+    control.state["engines"][0]["raw_logprobs"] = True
+    proxy = await start()
+    await eventually(lambda: proxy.plane.live.connected)
+    found = await recorded(proxy, {**ASK, "temperature": temperature})
+    assert found.untrainable == (None if trains else "log-probabilities before temperature")
+
+
 def events(reply: bytes) -> list[bytes]:
     return [line for line in reply.splitlines() if line]

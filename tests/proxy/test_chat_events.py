@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream_proxy.dialects.chat_events import ChatEvents
+from slipstream_proxy.dialects.through_chat import ChatEvents
 
 
 class Said(ChatEvents):

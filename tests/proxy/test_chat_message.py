@@ -1,15 +1,7 @@
 from __future__ import annotations
 
 from slipstream_proxy.dialects.base import Turn
-from slipstream_proxy.dialects.chat_message import (
-    add_delta,
-    add_said,
-    canonical,
-    quoted_ids,
-    stop_of,
-    text_of,
-    tool_ids,
-)
+from slipstream_proxy.dialects.chat import add_delta, add_said, canonical, quoted_ids, stop_of, text_of, tool_ids
 
 
 def test_a_message_grows_by_its_deltas() -> None:

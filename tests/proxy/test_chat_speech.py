@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream_proxy.dialects.base import EventCutter, Turn
-from slipstream_proxy.dialects.chat import Chat, _read_stream
-from slipstream_proxy.dialects.chat_message import add_said
-from slipstream_proxy.dialects.chat_speech import ChatSpeech
+from slipstream_proxy.dialects.chat import Chat, ChatSpeech, _read_stream, add_said
 from slipstream_vllm import capture
 
 CHAT = Chat()

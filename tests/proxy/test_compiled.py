@@ -3,25 +3,56 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.dataplane import ASK, post
+from tests.support.fake_engine import FakeEngine
 
-from slipstream_proxy import compiled
+from slipstream.config import Config
+from slipstream_proxy.process import compiled
 
 CAN = shutil.which("cc") is not None and (Path(sysconfig.get_paths()["include"]) / "Python.h").exists()
 ONE = ("data/wire/errors.py",)
-SAY = "from slipstream_proxy import compiled; print(compiled.use({one!r})); import slipstream_proxy.data.wire.errors as r; print(r.__file__, r.RequestRefused(429, 'x').kind)"
+NEW = {
+    "data/call/steps/greeting.py": '''"""A header of the test's."""
+
+from slipstream_proxy.data.call.parts import Call
+from slipstream_proxy.data.call.step import CallStep
 
 
-def said(cache: Path, **env: str) -> list[str]:
-    env = {**os.environ, "XDG_CACHE_HOME": str(cache), **env}
-    return subprocess.check_output([sys.executable, "-c", SAY.format(one=ONE)], env=env, text=True).split()
+class Greeting(CallStep):
+    def response_head(self, call: Call, fields: bytes) -> bytes:
+        return b"%bx-greeting: %b\\r\\n" % (fields, call.asked.dialect.name.encode())
+''',
+    "dialects/mirror.py": '''"""Completions under another path."""
+
+from slipstream_proxy.dialects.completions import Completions
+
+
+class Mirror(Completions):
+    name = "mirror"
+    path = "/v1/mirror"
+''',
+}
+"""What a contributor adds, each with one place in a list."""
+LISTED = {
+    "data/plane.py": ("ProxyHeaders(), Trainability()]", "ProxyHeaders(), Greeting(), Trainability()]"),
+    "dialects/__init__.py": ("Messages())}", "Messages(), Mirror())}"),
+}
+IMPORTS = {
+    "data/plane.py": "from slipstream_proxy.data.call.steps.greeting import Greeting",
+    "dialects/__init__.py": "from slipstream_proxy.dialects.mirror import Mirror",
+}
 
 
 def test_each_source_has_a_folder_of_its_own(monkeypatch, tmp_path):
@@ -29,31 +60,44 @@ def test_each_source_has_a_folder_of_its_own(monkeypatch, tmp_path):
     home = compiled.folder(ONE)
     assert home == compiled.folder(ONE) != compiled.folder()
     assert home.is_relative_to(tmp_path / "cache")
-    shutil.copytree(compiled.PACKAGE / "data", tmp_path / "p" / "data", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(compiled, "PACKAGE", tmp_path / "p")
-    assert compiled.folder(ONE) == home
-    with (tmp_path / "p" / "data" / "wire" / "errors.py").open("a") as file:
-        file.write("\n")
-    assert compiled.folder(ONE) != home
+    copy = tmp_path / "p"
+    shutil.copytree(compiled.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(compiled, "PACKAGE", copy)
+    seen = {compiled.folder(ONE)}
+    assert seen == {home}
+    for name in (*ONE, "log/records.py", "data/call/steps/greeting.py"):  # compiled; read for its types; new
+        with (copy / name).open("a") as file:
+            file.write("\n")
+        seen.add(compiled.folder(ONE))
+    assert len(seen) == 4
+    assert set(compiled.hot_modules(copy)) - set(compiled.MODULES) == {"data/call/steps/greeting.py"}
 
 
-def test_nothing_is_used_that_was_not_made(tmp_path):
-    assert said(tmp_path)[0] == "False"
-
-
-def test_what_is_imported_already_stays(monkeypatch, tmp_path):
+def test_a_folder_without_its_modules_is_not_used(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     home = compiled.folder(ONE)
+    assert not compiled.use(ONE), "nothing was made"
     home.mkdir(parents=True)
     (home / "ready").touch()
-    import slipstream_proxy.data.wire.errors as module
-
-    assert not compiled.use(ONE) and sys.modules["slipstream_proxy.data.wire.errors"] is module
-    assert said(tmp_path)[0] == "False", "a folder without its modules"
+    monkeypatch.delitem(sys.modules, "slipstream_proxy.data.wire.errors", raising=False)
+    assert not compiled.use(ONE)
 
 
-def test_modules_are_there():
-    assert all((compiled.PACKAGE / name).exists() for name in compiled.MODULES)
+def classes(names: Iterable[str]) -> Iterator[tuple[str, str, set[str]]]:
+    """Module, class, and its bases."""
+    for name in names:
+        for node in ast.walk(ast.parse((compiled.PACKAGE / name).read_text())):
+            if isinstance(node, ast.ClassDef):
+                yield name, node.name, {ast.unparse(base).split("[")[0] for base in node.bases}
+
+
+def test_what_stays_python_is_no_subclass_of_what_is_compiled():
+    """Python refuses such a class at its import, in a worker alone."""
+    everything = {path.relative_to(compiled.PACKAGE).as_posix() for path in compiled.PACKAGE.rglob("*.py")}
+    assert everything >= set(compiled.MODULES)
+    hot = {name for _, name, bases in classes(compiled.MODULES) if "Exception" not in bases}
+    found = [(m, name) for m, name, bases in classes(everything - set(compiled.MODULES)) if bases & hot]
+    assert hot and not found
 
 
 def waiting_while_leaving(source: str) -> list[int]:
@@ -79,16 +123,69 @@ def test_nothing_that_is_compiled_waits_while_an_exception_leaves():
     assert not {name: lines for name, lines in found.items() if lines}
 
 
+@contextmanager
+def running(engine: str, data: Path, **env: str) -> Iterator[tuple[str, Path]]:
+    """A worker's URL and its log."""
+    config = Config(data_dir=str(data), engine={"urls": [engine], "name": "tiny"})
+    data.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as sock, (data / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "slipstream_proxy.data.worker", "0", str(sock.fileno())],
+            env={**os.environ, **env, "SLIPSTREAM_CONFIG_JSON": config.model_dump_json()},
+            pass_fds=(sock.fileno(),),
+            stderr=log,
+        )
+        try:
+            yield "http://127.0.0.1:%d" % sock.getsockname()[1], data / "log"
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+async def contributed(tmp_path):
+    """A copy of the tree with a step and a dialect more, and an engine that has the dialect's path."""
+    package = tmp_path / "tree" / "slipstream_proxy"
+    shutil.copytree(compiled.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in NEW.items():
+        (package / name).write_text(text)
+    for name, (old, new) in LISTED.items():
+        text = (package / name).read_text()
+        assert text.count(old) == 1
+        head, future, rest = text.replace(old, new).partition("import annotations\n")
+        (package / name).write_text(f"{head}{future}{IMPORTS[name]}\n{rest}")
+
+    class Engine(FakeEngine):
+        def add_more(self, app):
+            app.router.add_post("/v1/mirror", self.completions)
+
+    engine = await Engine().start()
+    yield package, engine
+    await engine.stop()
+
+
 @pytest.mark.chaos  # a compiler at work takes its time
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(not CAN, reason="no C compiler, or no headers of Python")
-def test_a_module_is_compiled_and_used(monkeypatch, tmp_path):
+async def test_a_new_step_and_a_new_dialect_are_compiled_and_serve(contributed, monkeypatch, tmp_path):
     pytest.importorskip("mypyc")
     pytest.importorskip("setuptools")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("MYPYC_OPT_LEVEL", "0")
-    home = compiled.build(ONE)
-    assert compiled.build(ONE) == home
-    used, path, kind = said(tmp_path)
-    assert used == "True" and path.startswith(str(home)) and kind == "rate_limit_error"
-    used, path, _ = said(tmp_path, SLIPSTREAM_COMPILED="0")
-    assert used == "False" and path.endswith("errors.py")
+    package, engine = contributed
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    built = subprocess.check_output(
+        [sys.executable, "-m", "slipstream_proxy.process.compiled"],
+        env={**os.environ, "MYPYC_OPT_LEVEL": "0", "MYPYC_DEBUG_LEVEL": "0"},
+        text=True,
+    )
+    for off in ("1", "0"):
+        with running(engine.url, tmp_path / f"data{off}", SLIPSTREAM_COMPILED=off) as (url, log):
+            status, headers, _ = await post(url, ASK)
+            assert (status, headers["x-greeting"]) == (200, "chat")
+            status, headers, body = await post(url, {"model": "tiny", "prompt": "hi"}, path="/v1/mirror")
+            assert (status, headers["x-greeting"]) == (200, "mirror")
+            assert json.loads(body)["choices"][0]["token_ids"] is None, "asked for, and hidden"
+            assert ("(compiled)" in log.read_text()) == (off == "1")
+    assert {Path(name).stem for name in NEW} <= {
+        path.name.partition(".")[0] for path in Path(built.strip()).rglob("*.so")
+    }

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.dataplane import ASK, NEVER, sent
 
-from slipstream_proxy.data.wire import connection
-from slipstream_proxy.data.wire.connection import ClientConnection
+from slipstream_proxy.data.server import connection
+from slipstream_proxy.data.server.connection import ClientConnection
 from slipstream_proxy.data.wire.http1 import RepeatedHead
 from slipstream_proxy.keys import Keys
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from unittest.mock import ANY
 
 import aiohttp
 import pytest
@@ -77,7 +78,7 @@ async def test_who_asks_goes_along(start, control, tmp_path):
     await ask(proxy, "GET", "/slipstream/v1/status", headers={"X-Api-Key": secret})
     assert (await ask(proxy, "GET", "/"))[0] == 207  # the page asks for a key itself
     told = [json.loads(s[2]["x-slipstream-auth"]) for s in seen if "x-slipstream-auth" in s[2]]
-    assert told == [{"key": uid, "scopes": ["judge"]}, {"key": "-", "scopes": []}]
+    assert told == [{"key": uid, "scopes": ["judge"], "made": ANY}, {"key": "-", "scopes": []}]
     assert secret not in str(seen)
 
 

@@ -46,7 +46,7 @@ async def speak(tmp_path):
 
         async def answer(request: web.Request) -> web.Response:
             asked = await request.json()
-            assert all(set(one) == {"key", "episode", "model", "task", "split"} for one in asked)
+            assert all(set(one) == {"key", "episode", "model", "task", "split", "tags"} for one in asked)
             assert pin is not None
             return await pin(asked) if callable(pin) else pin
 
@@ -110,9 +110,9 @@ async def test_a_line_that_ends_is_said_and_begun_again(speak):
 )
 async def test_pins(speak, status, text, answer):
     link = await speak([json.dumps(STATE).encode() + b"\n"], web.Response(status=status, text=text))
-    assert await link.pin("-", "e", "tiny", None, "train") is None, "nobody is asked before the line is up"
+    assert await link.pin("-", "e", "tiny", None, "train", {}) is None, "nobody is asked before the line is up"
     await eventually(lambda: link.live.connected)
-    assert await link.pin("-", "e", "tiny", None, "train") == answer
+    assert await link.pin("-", "e", "tiny", None, "train", {}) == answer
 
 
 async def test_pins_of_runs_that_begin_together_are_asked_for_in_few_requests(speak):
@@ -125,10 +125,10 @@ async def test_pins_of_runs_that_begin_together_are_asked_for_in_few_requests(sp
 
     link = await speak([json.dumps(STATE).encode() + b"\n"], pins)
     await eventually(lambda: link.live.connected)
-    first = asyncio.create_task(link.pin("-", "first", "tiny", None, "train"))
+    first = asyncio.create_task(link.pin("-", "first", "tiny", None, "train", {}))
     await asyncio.sleep(0.005)
     names = [f"e{n}" for n in range(2 * MOST_PINS)]
-    found = await asyncio.gather(*(link.pin("-", name, "tiny", None, "train") for name in names))
+    found = await asyncio.gather(*(link.pin("-", name, "tiny", None, "train", {}) for name in names))
     assert [one["adapter"] for one in found] == names
     assert (await first)["adapter"] == "first"
     assert sizes == [1, MOST_PINS, MOST_PINS]
@@ -146,9 +146,9 @@ async def test_no_run_waits_behind_others_for_a_control_plane_that_hangs(speak, 
     link = await speak([json.dumps(STATE).encode() + b"\n"], hang)
     await eventually(lambda: link.live.connected)
     began = asyncio.get_running_loop().time()
-    first = asyncio.create_task(link.pin("-", "first", "tiny", None, "train"))
+    first = asyncio.create_task(link.pin("-", "first", "tiny", None, "train", {}))
     await asyncio.sleep(0.05)
-    assert await asyncio.gather(*(link.pin("-", f"e{n}", "tiny", None, "train") for n in range(20))) == [None] * 20
+    assert await asyncio.gather(*(link.pin("-", f"e{n}", "tiny", None, "train", {}) for n in range(20))) == [None] * 20
     assert await first is None
     assert asked == [1] and asyncio.get_running_loop().time() - began < 3.0
 
@@ -157,7 +157,7 @@ async def test_nobody_there(tmp_path):
     live = LiveView(Config(data_dir=str(tmp_path), engine={"urls": ["http://a"], "name": "tiny"}))
     link = ControlLink(tmp_path / "nothing", live)
     live.connected = True
-    assert await link.pin("-", "e", "tiny", "t", "train") is None
+    assert await link.pin("-", "e", "tiny", "t", "train", {}) is None
     await link.close()
 
 

@@ -7,7 +7,7 @@ import json
 
 from tests.support.dataplane import ASK, post
 
-from slipstream_proxy.data.call.capture import Capture
+from slipstream_proxy.data.call.steps.capture import Capture
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.dialects.base import Turn
 

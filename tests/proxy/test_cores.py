@@ -16,7 +16,7 @@ several = pytest.mark.skipif(len(ALL) < 2, reason="one core has nothing to share
 
 def in_a_process(code: str) -> list[str]:
     """What a new process prints, by words."""
-    script = f"import os, subprocess, sys, threading\nfrom slipstream_proxy import cores\n{code}"
+    script = f"import os, subprocess, sys, threading\nfrom slipstream_proxy.process import cores\n{code}"
     run = [sys.executable, "-c", script]
     return subprocess.run(
         run, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]

@@ -168,6 +168,7 @@ async def asked(url: str) -> tuple[int, float, str | None]:
     return status, time.monotonic() - began, headers.get("retry-after")
 
 
+@pytest.mark.slow
 async def test_two_workers_and_an_engine_that_hangs(tmp_path):
     engine = await Stuck().start()
     data, log, config = tmp_path / "data", tmp_path / "proxy.log", tmp_path / "slipstream.toml"

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from tests.support.dataplane import ASK
 
-from slipstream_proxy.data.call.headers import adapter_line, as_json
+from slipstream_proxy.data.call.steps.headers import FORM, adapter_line, as_json
 
 
 @pytest.mark.parametrize("name", ["m@1", "ü", "a\r\nset-cookie: b"])
@@ -22,14 +22,12 @@ def test_an_adapters_name_is_one_header_line(name):
     )
 
 
-FORM = b"application/x-www-form-urlencoded"
-
-
 @pytest.mark.parametrize(
     ("fields", "sent"),
     [
         (b"A: b\r\nContent-Type: %b\r\nC: d\r\n" % FORM, b"A: b\r\nC: d\r\nContent-Type: application/json\r\n"),
-        (b"content-type: text/plain; x=1\r\n", b"Content-Type: application/json\r\n"),
+        (b"content-type: text/plain; x=1\r\n", b"content-type: text/plain; x=1\r\n"),
+        (b"content-type: %b; charset=utf-8\r\n" % FORM, b"Content-Type: application/json\r\n"),
         (b"A: b\r\n", b"A: b\r\nContent-Type: application/json\r\n"),
         (b"Content-Type: Application/JSON; charset=utf-8\r\n", b"Content-Type: Application/JSON; charset=utf-8\r\n"),
     ],

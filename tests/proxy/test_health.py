@@ -24,7 +24,10 @@ async def test_ready_says_why_not(start, fake):
     status, _, text = await get(proxy.url + "/readyz")
     assert status == 503 and "not known" in text
     live.known = True
-    assert (await get(proxy.url + "/readyz"))[::2] == (200, '{"status": "ready"}')
+    assert (await get(proxy.url + "/readyz"))[::2] == (
+        200,
+        '{"status": "ready", "control_plane": "away: calls are served and recorded meanwhile"}',
+    )
     live.changed = lambda: None
     live.mark_down(fake.url)
     status, _, text = await get(proxy.url + "/readyz")

@@ -12,9 +12,12 @@ from tests.support.dialects import CHAT, reply, turn, user
 from tests.support.fake_engine import dump, sse
 
 from slipstream.contract import TAG, name_of
-from slipstream.operate.logs import episode_of
-from slipstream_proxy.data.episode.identity import Prefix, Tags, read_tags, split_path
+from slipstream.imports.records import LogRun, said
+from slipstream.imports.report import Report
+from slipstream.settings import IdentityConfig
 from slipstream_proxy.data.episode.memory import EpisodeMemory
+from slipstream_proxy.data.episode.shared_table import SharedTable
+from slipstream_proxy.data.wire.identity import Prefix, SessionNames, Tags, hint_kind, read_tags, split_path
 
 
 @pytest.mark.parametrize(
@@ -89,10 +92,8 @@ def test_any_text_is_a_task_whichever_way_it_is_given(headers, prefix, suffix, b
 
 
 def test_the_rule_is_the_one_of_import():
-    assert (
-        episode_of({"id": TEXT, "task": TEXT, "messages": [{"role": "user", "content": "x"}]}, None, "1")["task"]
-        == NAME
-    )
+    run = LogRun("f:1", TEXT, TEXT, talks=[said([{"role": "assistant", "content": "x"}])])
+    assert [run.bodies(None, Report())[0][name] for name in ("id", "task")] == [NAME, NAME]
     assert name_of("inv-17") == "inv-17" and name_of(TEXT) != name_of(TEXT + "!")
 
 
@@ -110,10 +111,43 @@ def test_what_is_no_split_is_not_trained_on():
     assert not read_tags({b"x-slipstream-done": b"maybe"}, Prefix("/"), None, None).done
 
 
+@pytest.mark.parametrize(
+    ("text", "captured"), [("off", False), ("OFF", False), ("perhaps", False), ("on", True), ("true", True), ("", None)]
+)
+def test_what_is_no_yes_to_capture_is_not_recorded(text, captured):
+    assert read_tags({b"x-slipstream-capture": text.encode()}, Prefix("/"), None, None).captured is captured
+    body = {"metadata": {"slipstream_capture": text}}
+    assert read_tags({}, Prefix("/"), None, body).captured is captured and "metadata" not in body
+    assert (
+        read_tags(
+            {b"x-slipstream-capture": b"off"}, Prefix("/"), None, body | {"metadata": {"slipstream_capture": True}}
+        ).captured
+        is False
+    )
+
+
+@pytest.mark.parametrize(
+    ("headers", "kind"),
+    [
+        ({b"x-openai-subagent": b"compact"}, "compaction"),
+        ({b"x-openai-subagent": b"review"}, "subagent"),
+        ({b"x-claude-code-agent-id": b"a1"}, "subagent"),
+        ({b"x-parent-session-id": b"ses_1"}, "subagent"),
+        ({b"x-openai-subagent": b"review", b"x-slipstream-kind": b"my planner"}, name_of("my planner")),
+        ({}, ""),
+    ],
+)
+def test_a_client_says_what_a_call_is(headers, kind):
+    found = read_tags(headers, Prefix("/"), None, None)
+    hint_kind(found, headers)
+    assert found.kind == kind
+    assert read_tags({}, Prefix("/"), None, {"metadata": {"slipstream_kind": "title"}}).kind == "title"
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(), lambda of: st.lists(of) | st.dictionaries(st.text(), of)
 )
-OURS = st.sampled_from(["episode", "task", "split", "done", "tag-a", "tag-\xff ", "tag-", "other"])
+OURS = st.sampled_from(["episode", "task", "split", "capture", "kind", "done", "tag-a", "tag-\xff ", "tag-", "other"])
 
 
 @settings(max_examples=500)
@@ -362,3 +396,78 @@ async def test_a_response_after_an_earlier_one_continues_its_episode(start, serv
     same, before = await respond(previous_response_id=before)
     assert same == episode == (await respond(previous_response_id=before))[0]
     assert (await respond())[0] != episode != (await respond(previous_response_id="resp_x"))[0]
+
+
+UUID = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
+SESSIONS = SessionNames(IdentityConfig().headers, IdentityConfig().fields)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "expected"),
+    [
+        ({b"x-claude-code-session-id": UUID.encode(), b"x-session-id": b"other"}, {}, UUID),
+        ({b"session-id": UUID.encode(), b"thread-id": b"t"}, {}, UUID),  # a sub-agent of Codex has its own thread
+        ({b"x-session-id": b"run 7"}, {"session_id": "b"}, "run 7"),
+        ({b"x-session-affinity": b"ses_5f0a7c1d2ffeA1b2C3d4E5f6G7"}, {}, "ses_5f0a7c1d2ffeA1b2C3d4E5f6G7"),
+        ({b"x-session-affinity": b"node-3"}, {}, None),
+        ({}, {"prompt_cache_key": UUID}, UUID),
+        ({}, {"prompt_cache_key": "my-support-agent-v2"}, None),  # of all runs of an application
+        ({}, {"prompt_cache_key": "support", "metadata": {"session_id": "s"}}, "s"),
+        ({}, {"metadata": {"user_id": json.dumps({"device_id": "d", "account_uuid": "", "session_id": UUID})}}, UUID),
+        ({}, {"metadata": {"user_id": f"user_0a1b_account__session_{UUID}"}}, UUID),
+        ({}, {"metadata": {"user_id": "ann@example.com"}, "user": "ann@example.com"}, None),  # a person, and no run
+        ({}, {"metadata": {"user_id": '{"session_id": 3'}}, None),
+        ({}, {"metadata": "m", "conversation": {"id": "conv_1"}}, "conv_1"),
+        ({}, {"conversation": "conv_1"}, "conv_1"),
+        ({}, {"session_id": 7, "metadata": {"session_id": ["s"]}, "conversation": {"id": None}}, None),
+    ],
+)
+def test_sessions_that_agents_name_anyway(headers, body, expected):
+    assert (SESSIONS.in_headers(headers) or SESSIONS.in_body(body)) == expected
+
+
+def test_only_what_the_settings_name_is_a_session():
+    mine = SessionNames(["X-My-Run"], ["user"])
+    assert mine.in_headers({b"x-my-run": b"1", b"x-session-id": b"2"}) == "1"
+    assert mine.in_body({"user": "u", "session_id": "s"}) == "u"
+
+
+async def test_a_session_is_an_episode_unless_a_tag_names_one(start, fake):
+    proxy = await start()
+
+    async def episode(text, **more):
+        headers = {"x-session-id": "s 1"} | more.pop("headers", {})
+        _, found, _ = await post(proxy.url, {**ASK, "messages": [user(text)], **more}, headers=headers)
+        return found["x-slipstream-episode"]
+
+    name = name_of("s 1")
+    # a compacted history begins anew, and stays in its session; and so do titles and sub-agents
+    assert [await episode("a"), await episode("the summary of a"), await episode("b", metadata={"k": "v"})] == [
+        name
+    ] * 3
+    assert await episode("a", headers={"x-slipstream-episode": "e"}) == "e"
+    assert await episode("a", metadata={"slipstream_episode": "m"}) == "m"
+    assert await episode("a", headers={"x-session-id": "s2"}) == "s2"
+    assert fake.seen[2][0]["metadata"] == {"k": "v"} and fake.seen[0][1]["x-session-id"] == "s 1"
+    plain = [await post(proxy.url, {**ASK, "session_id": s}) for s in ("x", "y", "x")]
+    assert [h["x-slipstream-episode"] for _, h, _ in plain] == ["x", "y", "x"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_run_whose_history_was_rewritten_goes_on_by_its_last_reply(shared, tmp_path):
+    episodes = EpisodeMemory(shared=SharedTable(tmp_path / "table", 60.0) if shared else None)
+    said, short = (
+        "I changed the file main.py as you asked, and now all of the tests in the folder are green. " * 2,
+        "OK.",
+    )
+    one, two = (episodes.of("-", Tags(), turn(user(t))) for t in ("files of 1", "files of 2"))
+    episodes.remember(one, turn(user("files of 1")), reply(said))
+    episodes.remember(two, turn(user("files of 2")), reply(short))
+
+    def goes_on(text):
+        return episodes.of("-", Tags(), turn(user("other files"), {"role": "assistant", "content": text}, user("and?")))
+
+    assert goes_on(said) is one
+    assert goes_on(short) not in (one, two)  # too many say so
+    episodes.remember(two, turn(user("files of 2")), reply(said))
+    assert goes_on(said) not in (one, two)  # nobody knows which

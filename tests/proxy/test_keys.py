@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,38 @@ def test_add_list_check_revoke(tmp_path):
     assert key.may("reward") and not key.may("admin") and keys.check("sk-slip-other") is None
     assert [k.id for k in keys.list()] == [key_id]
     assert keys.revoke(key_id) and not keys.revoke(key_id) and keys.check(secret) is None
+
+
+def test_a_key_with_another_secret_is_the_same_key(tmp_path, monkeypatch):
+    keys = Keys(tmp_path / "keys.json")
+    uid, first = keys.add("ci", ["inference"], concurrency=2)
+    limits, admission = keys.check(first), Admission(keys)
+    assert admission.who(bearer(first))[0].id == uid
+    second = keys.rotate(uid, grace=60.0)
+    third = keys.rotate(uid, grace=3600.0)
+    for secret in (first, second, third):
+        key = admission.who(bearer(secret))[0]
+        assert (key.id, key.concurrency) == (uid, limits.concurrency)
+    assert len(keys.list()) == 1 and len(keys.secrets()) == 3
+    later = time.time() + 61.0
+    monkeypatch.setattr("slipstream_proxy.keys.time.time", lambda: later)
+    assert admission.who(bearer(second))[0].id == admission.who(bearer(third))[0].id == uid
+    with pytest.raises(RequestRefused):
+        admission.who(bearer(first))
+    fourth = keys.rotate(uid)
+    assert keys.check(third) is keys.check(second) is None and keys.check(fourth).until is None
+    assert [len(k) for k in (keys.list(), keys.secrets())] == [1, 1]
+    assert keys.revoke(uid) and keys.check(fourth) is None
+    with pytest.raises(SlipstreamError, match="no key with id"):
+        keys.rotate(uid)
+
+
+def test_what_a_newer_version_wrote_beside_a_key_is_passed_over(tmp_path):
+    path = tmp_path / "keys.json"
+    _, secret = Keys(path).add("ci", ["inference"])
+    assert "until" not in path.read_text(), "an older version reads it too"
+    path.write_text(path.read_text().replace('"name"', '"region": "eu", "name"'))
+    assert Keys(path).check(secret) is not None
 
 
 def test_the_file_is_read_again_when_it_changes(tmp_path):
@@ -70,6 +103,23 @@ def test_names_and_limits_that_mean_nothing(tmp_path, bad):
 def test_bad_scopes(tmp_path, scopes):
     with pytest.raises(SlipstreamError):
         Keys(tmp_path / "k").add("a", scopes)
+
+
+def test_a_file_that_is_out_of_reach_is_not_taken_for_none(tmp_path, monkeypatch):
+    """Of another user, or on a disk that fails: "no keys" would open what they close."""
+    path = tmp_path / "keys.json"
+    _, secret = Keys(path).add("a", ["admin"])
+    known = Keys(path, serving=True)
+    assert known.check(secret)
+
+    def refuse(self, **kwargs):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(SlipstreamError, match=r"keys\.json: cannot be read: Permission denied"):
+        Keys(path)
+    known._looked = -10.0
+    assert known.check(secret) and len(known) == 1
 
 
 def test_a_broken_file_is_said_at_the_start_and_survived_later(tmp_path):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream_proxy.dialects import large_replies
+from slipstream_proxy.dialects import chat as large_replies
 from slipstream_proxy.dialects.base import null_ids, null_logprobs
-from slipstream_proxy.dialects.large_replies import nulled
+from slipstream_proxy.dialects.chat import nulled
 
 texts = st.sampled_from(['token_ids":[', '"logprobs":{', '},"finish_reason":', "]", "f", "ünï", "a" * 50]) | st.text(
     max_size=9

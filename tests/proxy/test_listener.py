@@ -7,8 +7,8 @@ import asyncio
 import aiohttp
 from tests.support.dataplane import ASK, eventually
 
-from slipstream_proxy.data.wire.connection import KEEPALIVE_TIMEOUT
-from slipstream_proxy.data.wire.listener import Handler
+from slipstream_proxy.data.server.connection import KEEPALIVE_TIMEOUT
+from slipstream_proxy.data.server.listener import Handler
 
 
 async def test_what_runs_is_counted(start, fake):

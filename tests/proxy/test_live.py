@@ -10,7 +10,7 @@ from tests.support.dataplane import ASK, STATE, FakeControlSocket, eventually, p
 
 from slipstream.config import Config
 from slipstream_proxy.assignment import assign
-from slipstream_proxy.control.live import LiveState, ModelLive
+from slipstream_proxy.control.engines.live import LiveState, ModelLive
 from slipstream_proxy.data.engines.live import LiveView
 
 
@@ -22,14 +22,14 @@ def live(tmp_path, **engine):
 
 def test_before_anything_is_known(tmp_path):
     found = live(tmp_path)
-    assert not found.known and found.ready and found.decide("tiny", "-", None, "e", "train")[:2] == ("tiny", "live")
+    assert not found.known and found.ready and found.decide("tiny", "-", None, "e", "train", {})[:2] == ("tiny", "live")
     assert sorted(found.servers("tiny@9", "e")) == ["http://a", "http://b"]
 
 
 def test_arms_and_affinity(tmp_path):
     found = live(tmp_path)
     found.update(STATE)
-    decided = [found.decide("tiny", "-", None, f"e{i}", "train")[:2] for i in range(2000)]
+    decided = [found.decide("tiny", "-", None, f"e{i}", "train", {})[:2] for i in range(2000)]
     assert 400 < decided.count(("tiny@1", "control")) < 600 and set(decided) == {
         ("tiny@1", "control"),
         ("tiny@2", "live"),
@@ -49,7 +49,7 @@ def test_a_malformed_state_changes_nothing(tmp_path):
     found.update(STATE)
     with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
         found.update({"engines": [{"nope": 1}], "models": {}})
-    assert found.decide("tiny", "-", None, "x", "train")[0].startswith("tiny@")
+    assert found.decide("tiny", "-", None, "x", "train", {})[0].startswith("tiny@")
 
 
 def test_last_state_is_read_at_the_start(tmp_path):
@@ -123,14 +123,21 @@ def test_workers_and_the_control_plane_agree_always(tmp_path_factory, arms, seed
         LiveState(folder / "live.json"),
         [(f"tiny@{i}", name, share) for i, (name, share) in enumerate(arms)],
     )
-    model = ModelLive(base="tiny", live="tiny@9", arms=registry)
+    kept = {"tag.customer=acme": "tiny@2", "task=t1": "tiny@3"}
+    model = ModelLive(base="tiny", live="tiny@9", arms=registry, kept=kept)
     published.set({"tiny": model}, [{"url": "http://a", "ok": True, "loaded": []}])
     worker = LiveView(Config(data_dir=str(folder), engine={"name": "tiny"}))
     worker.update(json.loads(json.dumps(published.value)))
     for _ in range(1000):
         key, task, episode = (random.choice([None, "", "ü", "\ud800"]) or f"x{random.random()}" for _ in range(3))
         split, task = random.choice(["train", "eval"]), random.choice([None, task])
-        assert worker.decide("tiny", key, task, episode, split) == assign("tiny@9", registry, key, task, episode, split)
+        tags = random.choice([{}, {"customer": random.choice(["acme", "other"]), "env": "x"}])
+        asked = (key, random.choice([task, "t1"]), episode, split, tags)
+        assert worker.decide("tiny", *asked) == assign("tiny@9", registry, *asked, kept)
+    assert worker.decide("tiny", "", None, "e", "train", {"customer": "acme"})[0] == "tiny@2"
+    assert worker.decide("tiny", "", "t1", "e", "off", {})[0] == "tiny@3"
+    assert worker.decide("tiny", "", "t1", "e", "eval", {})[0] == "tiny@9"
+    assert not worker.is_settled("tiny", new=True)
 
 
 def test_where_there_is_nothing_to_choose(tmp_path, monkeypatch):

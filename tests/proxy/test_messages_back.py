@@ -7,7 +7,8 @@ import json
 import pytest
 from tests.support.fake_engine import dump, sse
 
-from slipstream_proxy.dialects.messages_back import MessagesTranslator
+from slipstream_proxy.dialects.base import AsAsked
+from slipstream_proxy.dialects.messages import MessagesTranslator, to_chat
 
 
 def test_a_whole_message():
@@ -66,7 +67,7 @@ def test_a_tool_call_that_a_stop_string_cut_short():
 
 
 def test_an_error_in_the_stream():
-    back = MessagesTranslator()
+    back = MessagesTranslator({"messages": []})
     got = back.event(b'data: {"error": {"message": "oh"}}\n\n')
     assert got.startswith(b"event: error\n") and b"oh" in got and back.event(b"data: [DONE]\n\n") is None
 
@@ -80,12 +81,14 @@ def whole(message, **choice):
     }
     usage = {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}
     return json.loads(
-        MessagesTranslator().whole(dump({"id": "chatcmpl-1", "model": "m", "choices": [made], "usage": usage}).encode())
+        MessagesTranslator({"messages": []}).whole(
+            dump({"id": "chatcmpl-1", "model": "m", "choices": [made], "usage": usage}).encode()
+        )
     )
 
 
 def stream(*deltas, finish="stop", stop=None):
-    back = MessagesTranslator()
+    back = MessagesTranslator({"messages": []})
     chunks = [
         {"delta": {"role": "assistant", "content": ""}, "finish_reason": None},
         *({"delta": d, "finish_reason": None} for d in deltas),
@@ -100,3 +103,25 @@ def stream(*deltas, finish="stop", stop=None):
     return [
         json.loads(e.split("data: ")[1]) for e in (made + back.event(b"data: [DONE]\n\n")).decode().split("\n\n") if e
     ]
+
+
+INLINE = [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}, {"role": "user", "content": "c"}]
+
+
+@pytest.mark.parametrize(
+    ("merges", "expected"),
+    [(False, [{"role": "system", "content": "x"}, *INLINE]), (True, [{"role": "system", "content": "xb"}, INLINE[0], INLINE[2]])],
+)  # fmt: skip
+def test_system_messages_go_where_the_template_takes_them(merges, expected):
+    body = {"model": "m", "max_tokens": 9, "system": "x", "messages": INLINE, "thinking": {"type": "disabled"}}
+    chat, back = to_chat(body), MessagesTranslator(body)
+    assert back.template_needed
+    back.settle(chat, merges=merges, quiet="low")
+    assert chat["messages"] == expected and chat["reasoning_effort"] == "low" and not back.template_needed
+    for known, reason in (
+        ({"merges": None, "quiet": "low"}, "role system"),
+        ({"merges": True, "quiet": None}, "thinking"),
+    ):
+        with pytest.raises(AsAsked, match=reason):
+            MessagesTranslator(body).settle(to_chat(body), **known)
+    assert not MessagesTranslator({**body, "messages": INLINE[:1], "thinking": {"type": "adaptive"}}).template_needed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slipstream_proxy.dialects.base import AsAsked
-from slipstream_proxy.dialects.messages_chat import to_chat
+from slipstream_proxy.dialects.messages import to_chat
 
 BODY = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 TOOL = {"name": "f", "input_schema": {"properties": {"x": {"type": "integer"}}}, "cache_control": {"type": "ephemeral"}}
@@ -46,18 +46,27 @@ def test_a_conversation_with_tools():
     [
         ({"max_tokens": None}, "unreadable request"),
         ({"messages": "hi"}, "unreadable request"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "a message of another role"),
+        ({"messages": [{"role": "developer", "content": "x"}]}, "a message of the role developer"),
+        ({"messages": [{"role": "a\nb", "content": "x"}]}, "a message of the role unknown"),
+        ({"messages": [{"role": "system", "content": [{"type": "tool_addition"}]}]}, "images or other blocks: tool_addition"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "images or other blocks"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": 3}]}]}, "unreadable request"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "id": 1}]}]}, "a block with fields of another"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "a thinking budget was asked"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "unreadable request"),
+        ({"thinking": {"type": "new"}}, "thinking of the type new"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "structured output"),
         ({"tool_choice": {"type": "any"}, "tools": [TOOL]}, "forced tool"),
         ({"tools": []}, "an empty list of tools"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "a tool that is not the client's own"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "a hosted tool: web_search_20250305"),
         ({"vllm_xargs": {"a": 1}}, "vllm_xargs was asked"),
     ],
 )  # fmt: skip
 def test_what_goes_as_it_was_asked(change, reason):
     with pytest.raises(AsAsked, match=reason):
         to_chat({**BODY, **change})
+
+
+def test_a_thinking_budget_is_asked_as_the_engine_asks_it():
+    asked = {**BODY, "max_tokens": 4000, "thinking": {"type": "enabled", "budget_tokens": 2000}}
+    assert to_chat(asked)["thinking_token_budget"] == 2000
+    assert "reasoning_effort" not in to_chat({**BODY, "thinking": {"type": "disabled"}})  # the template says which

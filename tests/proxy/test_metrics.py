@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 from tests.support.prometheus import samples
 
+from slipstream.config import Config
+from slipstream_proxy.data.call.observers.metering import Metering
 from slipstream_proxy.data.call.reply import EngineReply
-from slipstream_proxy.data.observe.metrics import ADAPTERS, TAG_NAMES, TAG_VALUES, WorkerMetrics, gather, read_parts
+from slipstream_proxy.data.observe.metrics import ADAPTERS, TAG_VALUES, WorkerMetrics, gather, read_parts
 
 
 @dataclass
@@ -54,14 +56,18 @@ class Ended:
     reply: EngineReply = field(default_factory=lambda: in_parts(9))
 
 
+def end(metrics: WorkerMetrics, call: Ended, status: int, outcome: str) -> None:
+    Metering(metrics).ended(call, status, outcome)  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr("slipstream_proxy.data.observe.metrics.time.time", lambda: 105.5)
+    monkeypatch.setattr("slipstream_proxy.data.call.observers.metering.time.time", lambda: 105.5)
 
 
 def test_a_call(tmp_path, clock):
-    metrics = WorkerMetrics()
-    metrics.ended(Ended(episode=Run({"team": "a"})), 200, "ok")  # type: ignore[arg-type]
+    metrics = WorkerMetrics(["team"])
+    end(metrics, Ended(episode=Run({"team": "a"})), 200, "ok")
     found = samples(gather(tmp_path, metrics, "data0.json"))
     label = {"format": "chat", "outcome": "ok", "status": "2xx", "adapter": "tiny@1"}
     assert found["slipstream_calls_total"] == [(label, 1.0)]
@@ -81,10 +87,10 @@ def test_a_call(tmp_path, clock):
 
 def test_calls_that_never_reached_an_engine_have_no_times_of_it(tmp_path, clock):
     metrics = WorkerMetrics()
-    metrics.ended(Ended(pin=None, episode=None, first=None, forwarded=0.0, replied=0.0), 401, "error")  # type: ignore[arg-type]
-    metrics.ended(Ended(pin=None, target=Target("upstream")), 200, "ok")  # type: ignore[arg-type]
-    metrics.ended(Ended(dialect=Named("completions"), pin=None, target=Target("base"), stream=False), 200, "ok")  # type: ignore[arg-type]
-    metrics.ended(Ended(replied=0.0), 499, "aborted")  # type: ignore[arg-type]
+    end(metrics, Ended(pin=None, episode=None, first=None, forwarded=0.0, replied=0.0), 401, "error")
+    end(metrics, Ended(pin=None, target=Target("upstream")), 200, "ok")
+    end(metrics, Ended(dialect=Named("completions"), pin=None, target=Target("base"), stream=False), 200, "ok")
+    end(metrics, Ended(replied=0.0), 499, "aborted")
     found = samples(gather(tmp_path, metrics, "data0.json"))
     assert {s[0]["adapter"] for s in found["slipstream_calls_total"]} == {"base", "external", "tiny@1"}
     assert {s[0]["outcome"] for s in found["slipstream_calls_total"]} == {"ok", "error", "aborted"}
@@ -95,9 +101,9 @@ def test_calls_that_never_reached_an_engine_have_no_times_of_it(tmp_path, clock)
 
 
 def test_adapters_and_tags_cannot_flood_it(tmp_path):
-    metrics = WorkerMetrics()
+    metrics = WorkerMetrics(["name0"])
     for n in range(3 * ADAPTERS):
-        metrics.ended(Ended(pin=Pin(f"tiny@{n}"), episode=Run({f"name{n}": f"v{n}", "name0": f"v{n}"})), 200, "ok")  # type: ignore[arg-type]
+        end(metrics, Ended(pin=Pin(f"tiny@{n}"), episode=Run({f"name{n}": f"v{n}", "name0": f"v{n}"})), 200, "ok")
     found = samples(gather(tmp_path, metrics, "data0.json"))
     calls = {s[0]["adapter"]: s[1] for s in found["slipstream_calls_total"]}
     assert len(calls) == ADAPTERS + 1
@@ -106,7 +112,7 @@ def test_adapters_and_tags_cannot_flood_it(tmp_path):
     tags: dict[str, set[str]] = {}
     for labels, _ in found["slipstream_tagged_calls_total"]:
         tags.setdefault(labels["tag"], set()).add(labels["value"])
-    assert len(tags) == TAG_NAMES
+    assert set(tags) == {"name0"}
     assert len(tags["name0"]) == TAG_VALUES + 1 and "other" in tags["name0"]
     assert len({labels["adapter"] for labels, _ in found["slipstream_tagged_calls_total"]}) == ADAPTERS + 1
     name0 = sum(count for labels, count in found["slipstream_tagged_calls_total"] if labels["tag"] == "name0")
@@ -115,18 +121,25 @@ def test_adapters_and_tags_cannot_flood_it(tmp_path):
 
 def test_only_the_tags_that_are_named(tmp_path):
     metrics = WorkerMetrics(["team"])
-    metrics.ended(Ended(episode=Run({"team": 'say "x"\\\n', "user": "alice"})), 200, "ok")  # type: ignore[arg-type]
-    metrics.ended(Ended(episode=Run({"team": "v" * 100})), 200, "ok")  # type: ignore[arg-type]
+    end(metrics, Ended(episode=Run({"team": 'say "x"\\\n', "user": "alice"})), 200, "ok")
+    end(metrics, Ended(episode=Run({"team": "v" * 100})), 200, "ok")
     text = gather(tmp_path, metrics, "data0.json")
     assert "alice" not in text
     assert [s[0]["value"] for s in samples(text)["slipstream_tagged_calls_total"]] == ["other", 'say "x"\\\n']
-    assert WorkerMetrics([]).tagged == {}
+
+
+def test_no_tag_is_counted_by_unless_somebody_asks(tmp_path):
+    metrics = WorkerMetrics(Config().proxy.metric_tags)
+    end(metrics, Ended(episode=Run({"team": "x", "user": "alice"})), 200, "ok")
+    text = gather(tmp_path, metrics, "data0.json")
+    assert "alice" not in text
+    assert not samples(text).get("slipstream_tagged_calls_total")
 
 
 def test_workers_are_summed(tmp_path, clock):
     one, two = WorkerMetrics(), WorkerMetrics()
     for m, lag in ((one, 0.5), (two, 0.25)):
-        m.ended(Ended(), 200, "ok")  # type: ignore[arg-type]
+        end(m, Ended(), 200, "ok")
         m.add("slipstream_requests_refused_total", 'status="401"')
         m.set("slipstream_in_flight", 3)
         m.set("slipstream_event_loop_lag_seconds", lag)
@@ -144,12 +157,12 @@ def test_workers_are_summed(tmp_path, clock):
 
 def test_a_worker_that_is_started_again_counts_on(tmp_path, clock):
     first = WorkerMetrics()
-    first.ended(Ended(), 200, "ok")  # type: ignore[arg-type]
+    end(first, Ended(), 200, "ok")
     first.set("slipstream_in_flight", 7)
     first.save(tmp_path / "data0.json")
     again = WorkerMetrics()
     again.resume(tmp_path / "data0.json")
-    again.ended(Ended(), 200, "ok")  # type: ignore[arg-type]
+    end(again, Ended(), 200, "ok")
     found = samples(gather(tmp_path, again, "data0.json"))
     assert found["slipstream_calls_total"][0][1] == found["slipstream_call_seconds_count"][0][1] == 2
     assert found["slipstream_in_flight"][0][1] == 0, "what a dead worker was doing is over"

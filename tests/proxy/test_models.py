@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from tests.support.dataplane import ASK, parsed, post
+
 from slipstream.config import Config
-from slipstream_proxy.data.engines.models import ModelMap
+from slipstream_proxy.data.engines.models import ModelMap, ModelTarget
 
 
 def test_routes():
@@ -20,3 +22,36 @@ def test_routes():
         and routes.of("tiny@3").kind == "base"
     )
     assert routes.names() == ["gpt-4o", "ext", "tiny"]
+
+
+async def test_a_name_replaces_the_sampling_of_clients_that_cannot_set_it(start, fake):
+    models = {"tiny": {"temperature": 1.0, "top_p": 1.0}, "cold": {"base": "tiny", "temperature": 0.5, "top_k": 3}}
+    proxy = await start(models=models)
+    greedy = {**ASK, "temperature": 0, "top_p": 0.95, "max_tokens": 5}
+    for path in ("/v1/chat/completions", "/v1/messages"):
+        _, headers, _ = await post(proxy.url, greedy, path)
+        assert headers["x-slipstream-sampling"] == "temperature=1.0, top_p=1.0"
+        assert headers["x-slipstream-trainable"] == "yes"
+        assert (fake.seen[-1][0]["temperature"], fake.seen[-1][0]["top_p"]) == (1.0, 1.0)
+    assert [parsed(frame)[1].untrainable for frame in await proxy.record(2)] == [None, None]
+    _, headers, _ = await post(proxy.url, {**ASK, "model": "cold"})
+    assert headers["x-slipstream-sampling"] == "temperature=0.5, top_k=3" and fake.seen[-1][0]["top_k"] == 3
+    assert "x-slipstream-sampling" not in (await post((await start()).url, greedy))[1]
+
+
+def test_the_base_model_can_be_asked_for_whatever_adapter_is_live():
+    models = ModelMap(
+        Config.model_validate(
+            {
+                "engine": {"name": "policy"},
+                "models": {
+                    "*": {"trained": "policy", "temperature": 1.0},
+                    "big": {"upstream": "http://big/v1", "api_key_env": "KEY"},
+                },
+            }
+        )
+    )
+    for name in ("policy@base", "@base", "anything@base"):
+        assert models.of(name) == ModelTarget("base", "policy"), "nothing replaces its sampling either"
+    assert models.of("big@base") == ModelTarget("upstream", "big", upstream="http://big/v1", key_env="KEY")
+    assert models.of("policy").kind == "trained"

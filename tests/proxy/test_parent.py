@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -12,9 +13,9 @@ import pytest
 
 from slipstream.config import Config
 from slipstream.errors import StartError
-from slipstream.operate.proxy_file import running_proxy
-from slipstream_proxy import parent as module
-from slipstream_proxy.parent import CONFIG_ENV, Parent, bind, check_bind, is_loopback, lock
+from slipstream.operate.run.proxy_file import running_proxy
+from slipstream_proxy.process import parent as module
+from slipstream_proxy.process.parent import CONFIG_ENV, Parent, bind, check_bind, is_loopback, lock
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,20 @@ def test_what_cannot_be_bound_says_why():
     taken.close()
 
 
+def test_the_kernel_takes_little_for_a_client_that_does_not_read():
+    with bind("127.0.0.1", 0) as listener, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(listener.getsockname())
+        served, _ = listener.accept()
+        with served:
+            served.setblocking(False)
+            taken = 0
+            with contextlib.suppress(BlockingIOError):
+                while taken < 2**23:
+                    taken += served.send(bytes(2**20))
+    assert 0 < taken < 2**19, "it would take megabytes, which the worker holds until the call is recorded"
+
+
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]")])
 def test_the_address_is_one_that_can_be_reached(tmp_path, host, shown):
     if ":" in host and not socket.has_ipv6:
@@ -75,6 +90,16 @@ def test_each_child_gets_the_configuration_and_the_workers_the_socket(tmp_path):
         assert child.env["SLIPSTREAM_KEYED"] == "1"
         assert child.max_failures is None  # it is started again for ever
     sock.close()
+
+
+def test_a_part_that_was_asked_to_end_is_no_error(tmp_path, caplog):
+    """Whoever sent the signal: the service manager sends it to all processes at once."""
+    with bind("127.0.0.1", 0) as sock, caplog.at_level(logging.INFO):
+        parent = Parent(Config(data_dir=str(tmp_path)), sock)
+        parent.supervisor.children += [parent.control, *parent.workers]
+        for parent.control.exit_code in (0, -15, 1, -9, None):
+            parent.supervisor.echo("control plane", "ended")
+    assert [r.levelname for r in caplog.records] == ["INFO", "INFO", "ERROR", "ERROR", "ERROR"]
 
 
 async def test_a_disk_that_takes_no_file_ends_no_proxy(tmp_path, monkeypatch, caplog):

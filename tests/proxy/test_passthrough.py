@@ -40,6 +40,14 @@ async def test_what_a_route_does_not_have_is_said_as_the_engine_says_it(start, f
         assert (status, headers["allow"], body) == (405, allow, b'{"detail":"Method Not Allowed"}')
     assert (await ask(proxy, "HEAD", "/v1/models"))[::2] == (405, b"")
     assert (await ask(proxy, "GET", "/nope"))[::2] == (404, b'{"detail":"Not Found"}')
+    for path, shape in (
+        ("/e/run/chat/completions", "error"),
+        ("/v1/v1/messages", "type"),
+        ("/v1beta/models/m", "error"),
+    ):
+        status, _, body = await ask(proxy, "POST", path)
+        said = json.loads(body)
+        assert status == 404 and next(iter(said)) == shape and "base URL" in said["error"]["message"]
     status, headers, _ = await ask(proxy, "POST", f"/e/e1{CHAT}/?a=b")
     assert (status, headers["location"]) == (307, f"/e/e1{CHAT}?a=b")
     async with aiohttp.ClientSession() as session, session.post(f"{proxy.url}{CHAT}/", json=ASK) as reply:

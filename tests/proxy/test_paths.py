@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream_proxy.data.routes.paths import decoded, methods
+from slipstream_proxy.data.routes.paths import decoded, hint, methods
+from slipstream_proxy.dialects import BY_PATH
 
 CHAT = "/v1/chat/completions"
 
@@ -33,3 +34,36 @@ CHAT = "/v1/chat/completions"
 )
 def test_routes(path, allowed):
     assert methods(decoded(path)) == allowed
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/chat/completions", "must end with /v1"),
+        ("/messages", "must end with /v1"),
+        ("/models", "must end with /v1"),
+        ("/v1/v1/chat/completions", "take /v1 out"),
+        ("/v1/v1/messages", "take /v1 out"),
+        ("/openai/v1/models", "take /openai out"),
+        ("/v1/chat/completions/chat/completions", "take /chat/completions out"),
+        ("/v1/chat/completions/models", "take /chat/completions out"),
+        ("/v1beta/models/m:generateContent", "Google's own format"),
+        ("/api/chat", "Ollama's own format"),
+        ("/openai/deployments/m/chat/completions", "Azure's form"),
+        ("/v1/load_lora_adapter", None),
+        ("/v1/messages/batches", None),
+        ("/nope", None),
+        ("/", None),
+        ("", None),
+    ],
+)
+def test_a_wrong_base_url_is_told_what_is_wrong(path, said):
+    found = hint(path)
+    assert (said in found) if said is not None and found is not None else found is said
+
+
+@pytest.mark.parametrize("path", [*BY_PATH, "/v1/models", "/v1/embeddings", "/tokenize"])
+def test_a_route_that_there_is_has_no_hint_and_any_wrong_beginning_has_one(path):
+    assert methods(path)
+    if path.startswith("/v1/"):
+        assert all(hint(f"{before}{path}") for before in ("/v1", "/openai", "/api", "/a/b"))

@@ -17,7 +17,7 @@ async def test_an_episode_is_pinned_once_and_keeps_its_adapter(start, fake, cont
     assert {r[1]["x-slipstream-adapter"] for r in replies} == {"tiny@1"} and all(
         json.loads(r[2])["model"] == "tiny" for r in replies
     )
-    assert control.pins == [{"key": "-", "episode": "e", "model": "tiny", "task": "t", "split": "train"}]
+    assert control.pins == [{"key": "-", "episode": "e", "model": "tiny", "task": "t", "split": "train", "tags": {}}]
     assert {(f.head["pin"], f.head["arm"], f.head["adapter"], f.head["trained"]) for f in await proxy.record(6)} == {
         ("control", "control", "tiny@1", "tiny")
     }

@@ -8,9 +8,9 @@ import pytest
 from tests.support.dataplane import ASK, post
 
 from slipstream_proxy.data.call.record import Commons, make_texts
-from slipstream_proxy.data.episode.identity import Tags
-from slipstream_proxy.data.episode.memory import RunningEpisode
-from slipstream_proxy.records import CallHead
+from slipstream_proxy.data.episode.running import RunningEpisode
+from slipstream_proxy.data.wire.identity import Tags
+from slipstream_proxy.log.records import CallHead
 
 MODELS = {"gpt-4o": {"trained": "tiny"}, "gpt-b": {"base": "other", "sampling": "trust"}}
 

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 
 from tests.support.dataplane import ASK, post
 
-from slipstream_proxy.records import CallHead, Kind
+from slipstream_proxy.log.records import CallHead, Kind
 
 
 async def test_a_call_fills_each_field_that_a_head_needs(start, fake):

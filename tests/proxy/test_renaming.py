@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream_proxy.data.call.renaming import names_of
+from slipstream_proxy.data.call.steps.renaming import names_of
 from slipstream_proxy.dialects.base import dumps
 
 

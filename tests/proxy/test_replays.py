@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.dataplane import ASK, post
 
-from slipstream_proxy.data.call.replays import Replay, Replays
+from slipstream_proxy.data.call.steps.replays import Replay, Replays
 
 
 @pytest.mark.parametrize("stream", [False, True])

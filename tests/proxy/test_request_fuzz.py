@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.support.dataplane import GOOD, LAST, NEVER, PLAIN, forget_replays, sent
 
-from slipstream_proxy.data.wire import connection
+from slipstream_proxy.data.server import connection
 
 LINES = st.sampled_from([
     b"Content-Length: %d" % len(GOOD), b"Content-Length: 0", b"Content-Length: -1", b"Content-Length: 5, 5", b"content-length:5", b"Content-Length : 5",

@@ -6,7 +6,7 @@ import json
 
 from tests.support.fake_engine import dump, sse
 
-from slipstream_proxy.dialects.responses_back import ResponsesTranslator
+from slipstream_proxy.dialects.responses import ResponsesTranslator
 
 BODY = {"model": "m", "input": "hi"}
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slipstream_proxy.dialects.base import AsAsked
-from slipstream_proxy.dialects.responses_chat import to_chat
+from slipstream_proxy.dialects.responses import to_chat
 
 BODY = {"model": "m", "input": "hi"}
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": None}
@@ -49,10 +49,14 @@ def test_items_become_messages():
         ({"include": ["message.output_text.logprobs"]}, "more was asked in the reply"),
         ({"text": {"format": {"type": "json_object"}}}, "structured output"),
         ({"tool_choice": "required", "tools": [TOOL]}, "forced tool"),
-        ({"tools": [{"type": "web_search_preview"}]}, "a tool that is not the client's own"),
-        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "a tool that is not the client's own"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "images or other parts"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "items of other types"),
+        ({"tools": [{"type": "web_search_preview"}]}, "a hosted tool: web_search_preview"),
+        ({"tools": [{"type": "web_search"}]}, "no tool that the model can call"),
+        ({"tools": [TOOL, {"type": "web_search", "filters": {"allowed_domains": ["x"]}}]}, "a hosted tool: web_search"),
+        ({"tools": [{"type": "custom", "name": "p", "format": {"type": "grammar"}}]}, "a custom tool with a grammar: p"),
+        ({"tools": [{"type": "namespace", "name": "n", "description": "", "tools": [{"type": "custom", "name": "c"}]}]}, "a tool in a namespace"),
+        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "a hosted tool: mcp"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "images or other parts: input_image"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "an item of the type item_reference"),
         ({"input": [{"type": "message", "role": "assistant", "content": "x", "status": "in_progress"}]}, "a reply to go on with"),
         ({"input": None}, "unreadable request"),
         ({"truncation": "auto"}, "truncation"),
@@ -63,3 +67,25 @@ def test_items_become_messages():
 def test_what_goes_as_it_was_asked(change, reason):
     with pytest.raises(AsAsked, match=reason):
         to_chat({**BODY, **change})
+
+
+HOSTED = {"type": "web_search", "external_web_access": True}
+SPACE = {"type": "namespace", "name": "agents", "description": "Sub-agents", "tools": [{**TOOL, "name": "spawn"}]}
+PATCH = {"type": "custom", "name": "apply_patch", "description": "edit", "format": {"type": "text"}}
+
+
+def test_the_model_sees_namespaces_and_custom_tools_as_functions_and_no_hosted_tool():
+    items = [
+        {"type": "function_call", "call_id": "c1", "name": "spawn", "namespace": "agents", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "c2", "name": "apply_patch", "input": "*** é"},
+        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "done"}]},
+        {"type": "custom_tool_call_output", "call_id": "c2", "output": "ok"},
+    ]
+    made = to_chat({**BODY, "input": items, "tools": [TOOL, SPACE, PATCH, HOSTED]})
+    assert [t["function"]["name"] for t in made["tools"]] == ["f", "agents__spawn", "apply_patch"]
+    assert made["tools"][2]["function"]["parameters"]["required"] == ["input"]
+    assert [c["function"] for c in made["messages"][0]["tool_calls"]] == [
+        {"name": "agents__spawn", "arguments": "{}"},
+        {"name": "apply_patch", "arguments": '{"input": "*** é"}'},
+    ]
+    assert [m["content"] for m in made["messages"][1:]] == [[{"type": "text", "text": "done"}], "ok"]

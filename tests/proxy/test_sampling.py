@@ -8,7 +8,7 @@ import pytest
 from tests.support.dialects import CHAT, head, whole
 
 from slipstream_proxy.dialects import sampling
-from slipstream_proxy.dialects.sampling import forces, sampling_of, untrainable
+from slipstream_proxy.dialects.sampling import forces, sampling_of, untrainable, untrainable_within
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,8 @@ from slipstream_proxy.dialects.sampling import forces, sampling_of, untrainable
         ({"temperature": "x"}, "unreadable sampling parameters"),
         ({"bad_words": ["x"]}, "restricted tokens"),
         ({"min_tokens": 3}, "min_tokens"),
-        ({"thinking_token_budget": 9}, "thinking budget"),
+        ({"thinking_token_budget": 2}, "thinking budget"),
+        ({"thinking_token_budget": 0}, "thinking budget"),
         ({"watermarking": True}, "watermark"),
         ({"vllm_xargs": {"a": 1}}, "engine options"),
         ({"vllm_xargs": {}}, None),
@@ -91,3 +92,10 @@ def test_the_short_way_looks_at_all_members_that_the_long_way_reads():
     assert untrainable(body, trust=False) is None
     kept = {"messages", "temperature", *sampling._KEPT}  # what is kept says nothing, but min_tokens
     assert body.read - kept | {"min_tokens"} == sampling._CONSTRAINING
+
+
+def test_a_thinking_budget_that_was_not_spent_forced_nothing():
+    assert untrainable_within({"thinking_token_budget": 9}, [8, 3], trust=False) is None
+    assert untrainable_within({"thinking_token_budget": 9}, [8, 9], trust=False) == "thinking budget"
+    assert untrainable_within({"thinking_token_budget": 9, "temperature": 0}, [3], trust=False) == "temperature 0"
+    assert untrainable_within({"thinking_token_budget": 9, "top_p": 0.5}, [9], trust=True) is None

@@ -10,9 +10,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream_proxy import segments
-from slipstream_proxy.records import Kind
-from slipstream_proxy.segments import common_head, encode, frame, read_segment
+from slipstream_proxy.log import segments
+from slipstream_proxy.log.records import Kind
+from slipstream_proxy.log.segments import common_head, encode, frame, read_segment
 
 RECORDS = st.lists(
     st.tuples(
@@ -111,8 +111,8 @@ def test_a_large_frame_is_checked_and_its_body_left_where_it_is(tmp_path, monkey
 CUT_OFF = """
 import os, sys
 from pathlib import Path
-from slipstream_proxy.records import Kind
-from slipstream_proxy.segments import encode, read_segment
+from slipstream_proxy.log.records import Kind
+from slipstream_proxy.log.segments import encode, read_segment
 
 path = Path(sys.argv[1])
 whole = encode(Kind.CALL, {"n": 1}, b"q", bytes(4096 - len(encode(Kind.CALL, {"n": 1}, b"q"))))

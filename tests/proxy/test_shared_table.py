@@ -18,9 +18,9 @@ from tests.support.dialects import reply, turn, user
 
 from slipstream.config import Config
 from slipstream_proxy.data.episode import shared_table as module
-from slipstream_proxy.data.episode.identity import Tags
 from slipstream_proxy.data.episode.memory import EpisodeMemory
 from slipstream_proxy.data.episode.shared_table import SharedTable
+from slipstream_proxy.data.wire.identity import Tags
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from slipstream_proxy.records import Kind
-from slipstream_proxy.segments import encode, list_segments, read_segment
-from slipstream_proxy.spool import SpoolWriter
+from slipstream_proxy.log.records import Kind
+from slipstream_proxy.log.segments import encode, list_segments, read_segment
+from slipstream_proxy.log.spool import SpoolWriter
 
 
 @pytest.mark.parametrize("durability", ["power", "process", "none"])
@@ -149,10 +149,10 @@ async def test_a_head_that_is_no_json_is_lost_and_said(tmp_path):
 FULL = """
 import asyncio, sys, threading
 from pathlib import Path
-from slipstream_proxy.control.spool_reader import backlog, gather
-from slipstream_proxy.records import Kind
-from slipstream_proxy.segments import list_segments, read_segment
-from slipstream_proxy.spool import SpoolWriter
+from slipstream_proxy.control.storage.spool_reader import backlog, gather
+from slipstream_proxy.log.records import Kind
+from slipstream_proxy.log.segments import list_segments, read_segment
+from slipstream_proxy.log.spool import SpoolWriter
 
 folder, over, looks = Path(sys.argv[1]), threading.Event(), []
 

@@ -19,7 +19,7 @@ class Marks(CallStep):
         self.ends = []
 
     def request(self, call):
-        if call.payload is not None and call.payload.get("seed") == 13:
+        if call.asked.payload is not None and call.asked.payload.get("seed") == 13:
             raise RequestRefused(400, "seed: 13 brings bad luck", param="seed")
         return False
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.dataplane import eventually
 from tests.support.fake_engine import FakeEngine
 
-from slipstream_proxy.data.observe.tracing import make_tracing, wanted
+from slipstream_proxy.data.call.observers.tracing import make_tracing, wanted
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from tests.support.collector import Collector  # noqa: E402
@@ -95,7 +95,16 @@ async def test_streams_errors_and_refusals_are_spans_too(start, fake, collector)
     assert (refused["http.response.status_code"], refused["error.type"], refused["slipstream.tries"]) == (400, "400", 0)
     assert (failed["error.type"], failed["slipstream.outcome"]) == ("400", "error")
     assert [s[0].status.code for s in collector.spans] == [0, 0, 2, 2]
-    assert len({s[0].trace_id for s in collector.spans}) == 4, "a call without a context begins a trace"
+    assert len({s[0].trace_id for s in collector.spans}) == 4, "a run without a context begins a trace"
+    fake.fail_with = None
+    other = await start()  # another worker
+    for url in (proxy.url, other.url, proxy.url):
+        await ask(url, headers={"x-slipstream-episode": "run"})
+    await eventually(lambda: len(collector.spans) >= 7)
+    run = [s for s in collector.spans if s[1].get("session.id") == "run"]
+    assert len(run) == 3 and len({s[0].trace_id for s in run}) == 1, "a run is one trace"
+    assert len({s[0].span_id for s in run}) == 3 and not any(s[0].parent_span_id for s in run)
+    assert (run[0][1]["openinference.span.kind"], run[0][1]["llm.token_count.completion"]) == ("LLM", 8)
     assert SECRET.encode() not in b"".join(collector.raw)
 
 

@@ -40,7 +40,7 @@ async def test_other_formats(start, fake):
     assert (await post(proxy.url, body, path="/v1/messages"))[1]["x-slipstream-trainable"] == "yes"
     forced = {**body, "tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any"}}
     _, headers, _ = await post(proxy.url, forced, path="/v1/messages")
-    assert headers["x-slipstream-trainable"] == "no; forced tool"
+    assert headers["x-slipstream-trainable"] == "no; forced tool: tool_choice"
     _, headers, _ = await post(proxy.url, {"model": "tiny", "prompt": ["a", "b"]}, path="/v1/completions")
     assert headers["x-slipstream-trainable"] == "no; several prompts in one call"
 
@@ -49,11 +49,11 @@ async def test_only_replies_that_could_be_trained_on_have_it(start, fake):
     fake.models |= {"other"}
     models = {"base": {"base": "tiny"}, "trusted": {"trained": "tiny", "sampling": "trust"}}
     proxy = await start(models=models)
-    for body, headers in (({"model": "base"}, {}), ({}, {"x-slipstream-split": "off"})):
-        assert "x-slipstream-trainable" not in (await post(proxy.url, {**ASK, **body}, headers=headers))[1]
+    assert "x-slipstream-trainable" not in (await post(proxy.url, {**ASK, "model": "base"}))[1]
     _, headers, _ = await post(proxy.url, {**ASK, "model": "trusted", "top_p": 0.5})
     assert headers["x-slipstream-trainable"] == "yes"
-    _, headers, _ = await post(proxy.url, ASK, headers={"x-slipstream-split": "eval"})
-    assert headers["x-slipstream-trainable"] == "no; split eval"
+    for name, value in (("split", "eval"), ("split", "off"), ("capture", "off")):
+        _, headers, _ = await post(proxy.url, ASK, headers={f"x-slipstream-{name}": value})
+        assert headers["x-slipstream-trainable"] == f"no; {name} {value}"
     fake.fail_with = 400
     assert "x-slipstream-trainable" not in (await post(proxy.url, ASK))[1]

@@ -53,8 +53,8 @@ async def test_what_is_not_known_to_be_equal_goes_as_it_was_asked(start, fake):
     (frame,) = await proxy.record()
     head, read = parsed(frame)
     assert (
-        read.untrainable == "images or other media"
-        and head.note == "images or other blocks"
+        read.untrainable == "images or other blocks: image"
+        and head.note == "images or other blocks: image"
         and read.choices[0].message["content"] == [{"type": "text", "text": "hi"}]
     )
     assert head.extra == {}

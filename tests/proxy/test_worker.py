@@ -16,9 +16,10 @@ import pytest
 from tests.support.dataplane import ASK, eventually, post
 
 from slipstream.config import Config
+from slipstream_proxy.data import worker as module
 from slipstream_proxy.keys import Keys
-from slipstream_proxy.parent import bind
-from slipstream_proxy.segments import list_segments, read_segment
+from slipstream_proxy.log.segments import list_segments, read_segment
+from slipstream_proxy.process.parent import bind
 
 
 class Worker:
@@ -73,8 +74,8 @@ class Worker:
 async def worker(tmp_path, fake):
     made = []
 
-    async def make(**proxy):
-        config = Config(data_dir=str(tmp_path / "data"), engine={"urls": [fake.url], "name": "tiny"}, proxy=proxy)
+    async def make(folder="data", **proxy):
+        config = Config(data_dir=str(tmp_path / folder), engine={"urls": [fake.url], "name": "tiny"}, proxy=proxy)
         made.append(Worker(config))
         return await made[-1].up()
 
@@ -112,25 +113,52 @@ async def test_kill_9_loses_no_acknowledged_call(worker, durability):
     assert len(list_segments(again.config.spool_dir)["data0"]) == 2
 
 
-async def test_sigterm_drains(worker, fake):
-    proc = await worker()
+async def test_memory_that_a_rush_has_left_is_given_back(monkeypatch):
+    monkeypatch.setattr(module, "GIVE_BACK_EVERY", 0.05)
+    module.keep_memory()
+    giving = asyncio.create_task(module.give_back())
+    await asyncio.sleep(0)
+    rush = [bytes(2**16) for _ in range(3000)]
+    high = module._resident()
+    del rush[::2], rush[:-1]  # what stays lies at the heap's end: the rest is holes
+    try:
+        await eventually(lambda: module._resident() < high - 100 * 2**20)
+    finally:
+        giving.cancel()
+
+
+async def test_a_rolling_restart_under_streams(worker, fake):
+    """Two proxies are restarted one after the other. A running stream ends whole at the old one; new calls find the
+    other one, as a load balancer asks ``/readyz``. Nothing is lost.
+    """
     fake.hold = asyncio.Event()
+    proxies = [await worker(folder="a"), await worker(folder="b")]
     async with aiohttp.ClientSession() as session:
-        async with session.post(proc.url + "/v1/chat/completions", json={**ASK, "stream": True}) as reply:
-            proc.process.send_signal(signal.SIGTERM)
 
-            async def draining():
-                async with aiohttp.ClientSession() as other, other.get(proc.url + "/readyz") as r:
-                    return r.status == 503 and (await r.json())["status"] == "draining"
+        async def draining(url):
+            async with session.get(url + "/readyz") as r:
+                return r.status == 503 and (await r.json())["status"] == "draining"
 
-            async with asyncio.timeout(60):
-                while not await draining():
-                    await asyncio.sleep(0.02)
-            fake.hold.set()
-            body = await reply.read()
-    assert body.endswith(b"data: [DONE]\n\n")
-    assert await proc.ended() == 0
-    assert len(proc.calls()) == 1
+        def stream(proc):
+            return session.post(proc.url + "/v1/chat/completions", json={**ASK, "stream": True})
+
+        for n in (0, 1):
+            old, other = proxies[n], proxies[1 - n]
+            fake.hold.clear()
+            async with stream(old) as running:
+                old.process.send_signal(signal.SIGTERM)
+                async with asyncio.timeout(60):
+                    while not await draining(old.url):
+                        await asyncio.sleep(0.02)
+                async with stream(other) as new:
+                    assert not await draining(other.url)
+                    fake.hold.set()
+                    bodies = [await running.read(), await new.read()]
+            assert all(body.endswith(b"data: [DONE]\n\n") for body in bodies)
+            assert await old.ended() == 0
+            proxies[n] = await worker(folder=old.config.root.name)
+    assert sorted(len(p.calls()) for p in proxies) == [2, 2]
+    assert all(len(set(p.calls())) == 2 for p in proxies)
 
 
 async def test_a_stream_that_outlasts_the_drain_is_ended(worker, fake):

@@ -17,19 +17,20 @@ from tests.support import ROOT
 import slipstream
 from slipstream.config import Config, load_config
 from slipstream.contract import check_lora_rank
-from slipstream.operate import adapter_routes
+from slipstream.engines.engine import LOAD, UNLOAD
+from slipstream.engines.vllm import adapter_routes
+from slipstream.engines.vllm.engine import PACKED_VERSION
 from slipstream.settings import TrainerConfig
-from slipstream_judge.worker import lease_seconds
-from slipstream_proxy.control import engines
-from slipstream_proxy.control.adapters.validation import BadAdapter, check_folder
-from slipstream_proxy.control.engine_replica import EngineReplica
-from slipstream_proxy.control.live import LiveState, ModelLive
-from slipstream_proxy.control.metrics import ALIASES, STEP_NUMBERS
-from slipstream_proxy.control.routes.internal import PinOut
+from slipstream_judge.run.worker import lease_seconds
+from slipstream_proxy.control.adapters.files import BadAdapter, check_folder
+from slipstream_proxy.control.api.routes.internal import PinOut
+from slipstream_proxy.control.engines.live import LiveState, ModelLive
+from slipstream_proxy.control.engines.pool import EngineReplica
+from slipstream_proxy.control.observe.metrics import ALIASES, STEP_NUMBERS
 from slipstream_proxy.data.engines.live import LiveView
-from slipstream_trainer import metrics
-from slipstream_trainer.losses import CISPO_HIGH
-from slipstream_trainer.policy import check_adapter
+from slipstream_trainer.algorithm.losses import CISPO_HIGH
+from slipstream_trainer.model.policy import check_adapter
+from slipstream_trainer.versions import events as metrics
 from slipstream_vllm import packing, versions
 
 SOURCES = [p for area in ("sdk", "proxy", "judge", "trainer", "engine") for p in (ROOT / area).rglob("*.py")]
@@ -134,14 +135,18 @@ def test_what_is_read_of_the_live_state_is_sent(tmp_path: Path) -> None:
     state = LiveState(tmp_path / "live.json")
     state.hold = {"worker": "trainer", "until": 1.0}
     replica = EngineReplica("http://127.0.0.1:1", ok=True, healthy=True, loaded={"m@1"})
-    state.set({"m": ModelLive("m", "m@1", [("m", "control", 0.1)])}, [replica.public()])
+    state.set(
+        {"m": ModelLive("m", "m@1", [("m", "control", 0.1)], {"task=t": "m@0"})},
+        [replica.public()],
+        {"m@0": ("retired", 1.0)},
+    )
     LiveView(load_config(None, env={}, base={"data_dir": str(tmp_path / "other")})).update(noting(state.value))
     assert not Noting.missing
 
 
 def test_every_figure_that_is_shown_is_sent() -> None:
     """Dashboards read figures of a step by name: the trainer's own, and the proxy's from the step's event."""
-    modules = [ROOT / f"trainer/slipstream_trainer/{name}.py" for name in ("step", "worker", "gpu_lease")]
+    modules = [ROOT / f"trainer/slipstream_trainer/{name}.py" for name in ("step/step", "run/worker", "run/gpu_lease")]
     sent = {name for path in modules for name in re.findall(r'"(\w+)"', path.read_text())}
     shown = {name: name for name in STEP_NUMBERS} | {metric: name for name, metric in ALIASES.items()}
     assert not set(shown.values()) - sent
@@ -150,12 +155,12 @@ def test_every_figure_that_is_shown_is_sent() -> None:
 
 
 def test_engine_and_proxy_speak_of_one_packed_form() -> None:
-    assert packing.VERSION == engines.PACKED_VERSION
+    assert packing.VERSION == PACKED_VERSION
 
 
 def test_engine_and_proxy_speak_of_the_same_vllm() -> None:
     assert (versions.OLDEST, versions.NEWEST) == adapter_routes.PLUGIN_KNOWS
-    assert (adapter_routes.LOAD, adapter_routes.UNLOAD) == ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+    assert (LOAD, UNLOAD) == ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 
 
 def test_the_version_is_the_packages_own() -> None:
@@ -165,7 +170,10 @@ def test_the_version_is_the_packages_own() -> None:
 CALLED_BY_OTHERS = {
     "_get_per_token_logps_and_entropies": "TRL",
     "_prepare_inputs": "TRL",
+    "do_GET": "http.server",
+    "do_POST": "http.server",
     "handle_error": "aiohttp",
+    "log_message": "http.server",
     "writable": "io",
 }
 

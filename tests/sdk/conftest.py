@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests.support.server import Server, serve
 
-from slipstream.log import NOISY, OURS
+from slipstream.shared.log import NOISY, OURS
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.backoff import Backoff, rest
+from slipstream.shared.backoff import Backoff, rest
 
 seconds = st.floats(0.001, 100)
 

@@ -80,6 +80,10 @@ def test_a_flag_names_a_model_with_dots_in_quotes() -> None:
         ("[proxy]\nport = 70000", "proxy.port: Input should be less than or equal to 65535 (got 70000)"),
         ("[proxy]\nport = 'x'", "proxy.port: Input should be a valid integer"),
         ("[trainer]\nloss = 'ppo'", "trainer.loss: Input should be 'cispo', 'grpo'"),
+        (
+            "[trainer]\nadvantage = 'mine:'",
+            "trainer.advantage: Input should be 'std', 'mean', 'leave_one_out', or module:",
+        ),
         ("[trainer]\nlora_rank = 64", "trainer.lora_rank 64 is above engine.max_lora_rank 16: vLLM would refuse"),
         ("[trainer]\nmin_groups = 64", "trainer.min_groups is above trainer.max_groups"),
         ("[trainer]\nlora_targets = 3", "trainer.lora_targets: "),
@@ -191,3 +195,9 @@ def test_both_sides_of_a_folder_find_the_same_keys(tmp_path: Path, monkeypatch: 
         monkeypatch.chdir(folder)
         found.append(load_config(name, env={}).keys_file)
     assert found[0] == found[1] == tmp_path / "run" / "slipstream-data" / "keys.json"
+
+
+def test_an_editors_mark_before_the_text_is_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "slipstream.toml"
+    file.write_bytes("\ufeff[proxy]\nport = 3\n".encode())
+    assert load_config(file, env={}).proxy.port == 3

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 
 import pytest
 
 from slipstream.errors import ConfigError
-from slipstream.log import brief, describe, setup_logging
+from slipstream.shared.log import MOST_LINES, brief, describe, setup_logging
 
 
 def test_a_line_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,7 +100,7 @@ def test_debug_is_for_our_own_packages(capsys: pytest.CaptureFixture[str]) -> No
     setup_logging("debug")
     logging.getLogger("openai._base_client").debug("Request options: a prompt")
     logging.getLogger("some.library").debug("a prompt")
-    logging.getLogger("slipstream_judge.llm").debug("ours")
+    logging.getLogger("slipstream_judge.model.llm").debug("ours")
     err = capsys.readouterr().err
     assert "ours" in err
     assert "a prompt" not in err
@@ -123,3 +124,22 @@ def test_what_an_exception_says() -> None:
     assert text.startswith("KeyError\n")
     assert "while handling it: ConfigError: proxy.port: not a number" in text
     assert describe(None) == ""
+
+
+def test_a_flood_of_one_cause_is_counted_and_not_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slipstream.shared.log.SPAN", 0.2)
+    setup_logging()
+    log = logging.getLogger("part")
+    for n in range(MOST_LINES + 7):
+        log.warning("call %d: bad", n)
+        log.info("a state")
+    log.warning("another cause")
+    err = capsys.readouterr().err
+    assert (err.count(": bad"), err.count("a state"), err.count("another")) == (MOST_LINES, MOST_LINES + 7, 1)
+    for timer in [t for t in threading.enumerate() if isinstance(t, threading.Timer) and t.interval < 1]:
+        timer.join()
+    assert "7 more lines of this kind in 0.2 s: call %d: bad" in capsys.readouterr().err
+    log.warning("another cause")
+    assert "another cause" in capsys.readouterr().err

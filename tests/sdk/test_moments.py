@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slipstream.errors import ConfigError
-from slipstream.moments import parse_moment
+from slipstream.shared.moments import parse_moment
 
 
 @pytest.mark.parametrize(

@@ -23,3 +23,8 @@ def test_two_texts_have_two_names(a: str, b: str) -> None:
 
 def test_what_it_looks_like() -> None:
     assert name_of("Book a flight to Oslo") == "Book-a-flight-to-Oslo-4d8bb65b"
+
+
+def test_what_a_path_reads_as_a_folder_is_no_id() -> None:
+    assert name_of(".") == ".-" + name_of(".")[-8:] and name_of("..").startswith("..-")
+    assert name_of("...") == "..." and name_of(".a") == ".a"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.contract import CallRecord, Group, GroupEpisode, GroupKind, SharedPrefix, Split
-from slipstream.prefixes import Conversations, anchor, whole_calls, whole_group
+from slipstream.shared.prefixes import Conversations, anchor, whole_calls, whole_group
 
 
 def record(name: str, messages: list, prefix: SharedPrefix | None = None, **kw) -> CallRecord:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.tables import PackedPrompts, prompts_of, whole_prompts
+from slipstream.shared.tables import PackedPrompts, prompts_of, whole_prompts
 
 IDS = st.lists(st.integers(0, 5), max_size=5)
 

@@ -85,7 +85,7 @@ def vllm(
     import httpx
 
     from slipstream.config import load_config
-    from slipstream.operate.engine import engine_command
+    from slipstream.engines.vllm.command import engine_command
 
     engine = {
         "model": str(MODEL),

@@ -37,3 +37,43 @@ def write_adapter(folder: Path, rank: int = 8, fill: int = 0, **config: object) 
     ).encode()
     (folder / "adapter_model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
     return folder
+
+
+BROKEN = ("prefix", "layers", "names", "transposed", "empty", "other model's", "zero")
+"""Kinds of adapters that would change nothing, or nonsense."""
+
+
+def break_adapter(good: Path, folder: Path, kind: str) -> Path:
+    """A copy of a Qwen3-shaped adapter, broken in one way. Raises ``ValueError`` for an unknown kind."""
+    import shutil
+
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(good, folder)
+    weights = load_file(folder / "adapter_model.safetensors")
+    if kind == "prefix":
+        weights = {n.replace(".model.layers.", ".model.language_model.layers."): w for n, w in weights.items()}
+    elif kind == "layers":
+        weights = {
+            n.replace(".layers.0.", ".layers.17.").replace(".layers.1.", ".layers.18."): w
+            for n, w in weights.items()
+            if ".layers.0." in n or ".layers.1." in n
+        }
+    elif kind == "names":
+        weights = {n.replace("_proj.", "_projection."): w for n, w in weights.items()}
+    elif kind == "transposed":
+        weights = {n: w.T.contiguous() for n, w in weights.items()}
+    elif kind == "empty":
+        weights = {}
+    elif kind == "other model's":  # half as wide
+        weights = {
+            n: (w[:, : w.shape[1] // 2] if ".lora_A." in n else w[: w.shape[0] // 2]).contiguous()
+            for n, w in weights.items()
+        }
+    elif kind == "zero":
+        weights = {n: torch.zeros_like(w) if ".lora_B." in n else w for n, w in weights.items()}
+    else:
+        raise ValueError(kind)
+    save_file(weights, folder / "adapter_model.safetensors")
+    return folder

@@ -19,6 +19,20 @@ ADAPTER = {"name": "inbox@1", "model": "inbox", "version": 1, "state": "live", "
 GROUP = {"id": "g1", "kind": "task", "key": "-", "task": "t", "split": "train", "model": "inbox", "episodes": []}
 
 
+CASES = {"name": "s1", "version": 2, "cases": 1, "changed": 1.0}
+CASE = {
+    "key": "-",
+    "episode": "e1",
+    "task": "t",
+    "tags": {},
+    "reward": 0.5,
+    "calls": 3,
+    "since": 1,
+    "added": 1.0,
+    "detail": EPISODE,
+}
+
+
 def arrow() -> bytes:
     sink = io.BytesIO()
     table = pa.table({"call": ["c1"], "prompt_ids": pa.array([[1, 2]], pa.list_(pa.int32()))})
@@ -35,6 +49,12 @@ def fill(server: Server) -> None:
     server.on("POST", "/episodes/e1/done", {})
     server.on("DELETE", "/episodes/e1", {"id": "e1", "adapters": ["inbox@1"]})
     server.on("POST", "/forget", {"forgotten": 1, "adapters": ["inbox@1"]})
+    server.on("GET", "/learning", {"points": [], "success_from": 1.0})
+    server.on("GET", "/cases", {"sets": [CASES]})
+    server.on("GET", "/cases/s1", {"set": CASES, "version": 2, "cases": [CASE], "next": None})
+    for path in ("", "/import", "/remove"):
+        server.on("POST", f"/cases/s1{path}", {"set": CASES, "changed": 1})
+    server.on("DELETE", "/cases/s1", CASES)
     server.on("POST", "/groups/lease", {"lease": "l1", "until": 9.0, "groups": [GROUP]})
     server.on("POST", "/groups/g1/scores", {})
     server.on("POST", "/judge/report", {"groups": 2})
@@ -45,15 +65,22 @@ def fill(server: Server) -> None:
     server.on(
         "POST", "/batches/lease", arrow(), x_slipstream_batch="b1", x_slipstream_lease="l1", x_slipstream_until="9.5"
     )
+    batch = {"id": "b1", "model": "inbox", "state": "trained", "created": 1.0, "groups": ["g1"], "episodes": []}
+    server.on("GET", "/batches/b1", batch)
+    server.on("GET", "/adapters/inbox@1/replay", {"adapter": "inbox@1", "replay": None})
     server.on("POST", "/batches/b1/ack", {})
     server.on("POST", "/batches/b1/gaps", {})
     server.on("POST", "/leases/release", {})
     server.on("POST", "/engine/hold", {"worker": "w", "until": 9.0, "ready": True})
     server.on("POST", "/engine/release", {"held": True, "wake_seconds": 0.5})
     server.on("POST", "/adapters", ADAPTER)
+    server.on("POST", "/adapters/try", {"tried": True})
     server.on("GET", "/adapters", {"adapters": [ADAPTER], "live": {"inbox": "inbox@1"}})
     server.on("POST", "/adapters/inbox@1/promote", ADAPTER)
-    server.on("POST", "/adapters/inbox@1/rollback", ADAPTER)
+    for action in ("demote", "freeze", "unfreeze"):
+        server.on("POST", f"/adapters/inbox@1/{action}", ADAPTER)
+    effect = {"adapter": "inbox@1", "action": "promote", "says": ["New runs get inbox@1."]}
+    server.on("GET", "/adapters/inbox@1/effect", effect)
     server.on("POST", "/training/events", {})
     server.on(
         "GET", "/training/events", '{"id": 1, "kind": "step", "data": {"a": "x\u2028y"}}\n\n{"id": 2, "kind": "step"}\n'

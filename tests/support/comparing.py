@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-_ID = re.compile(r"\b(chatcmpl-tool|chatcmpl|cmpl|resp|msg|rs|fc|call|toolu)[-_][A-Za-z0-9-]{6,}")
+_ID = re.compile(r"\b(chatcmpl-tool|chatcmpl|cmpl|resp|msg|rs|fc|ctc|call|toolu)[-_][A-Za-z0-9-]{6,}")
 _TIMES = ("created", "created_at", "completed_at", "signature")
 _HOP = {"date", "content-length", "transfer-encoding", "connection", "x-request-id"}
 _TEXTS = ("text", "thinking", "partial_json", "delta")

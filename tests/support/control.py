@@ -72,6 +72,8 @@ class FakeControl:
     done: dict[str, str] = field(default_factory=dict)
     adapters: dict[str, Json] = field(default_factory=dict)
     live: str = ""
+    room: bool = True
+    """Whether a new version would be loaded at once."""
     held: str | None = None
     """Who has the engine."""
     holds: list[str] = field(default_factory=list)
@@ -270,7 +272,8 @@ class FakeControl:
         return web.json_response(adapter, status=201)
 
     async def list_adapters(self, request: web.Request) -> web.Response:
-        return web.json_response({"adapters": list(self.adapters.values()), "live": {self.model: self.live}})
+        listed = {"adapters": list(self.adapters.values()), "live": {self.model: self.live}}
+        return web.json_response(listed | {"room": {self.model: self.room}})
 
     # both
 

@@ -12,12 +12,12 @@ import aiohttp
 from aiohttp import web
 
 from slipstream.config import Config
-from slipstream_proxy.data.call.replays import Replays
+from slipstream_proxy.data.call.steps.replays import Replays
 from slipstream_proxy.data.plane import Plane
-from slipstream_proxy.data.wire.listener import sweep
+from slipstream_proxy.data.server.listener import sweep
 from slipstream_proxy.dialects import BY_NAME
-from slipstream_proxy.records import CallHead
-from slipstream_proxy.segments import list_segments, read_segment
+from slipstream_proxy.log.records import CallHead
+from slipstream_proxy.log.segments import list_segments, read_segment
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hi ✓"}]}
 

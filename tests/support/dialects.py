@@ -8,7 +8,7 @@ from tests.support.fake_engine import dump
 
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.dialects.base import Hide
-from slipstream_proxy.records import CallHead
+from slipstream_proxy.log.records import CallHead
 
 CHAT = BY_NAME["chat"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.server import Reply, Seen, Server
 
 from slipstream.config import Config, load_config
-from slipstream.operate.findings import Finding
+from slipstream.engines.findings import Finding
 
 MODELS = {"object": "list", "data": [{"id": "inbox"}]}
 CHOICE = {
@@ -47,5 +47,5 @@ def engine(server: Server, *flags: str, **changed: object) -> Config:
 
 
 def levels(findings: list[Finding]) -> list[str]:
-    assert all(f.fix for f in findings if f.level != "ok"), findings
+    assert all(f.why and f.fix for f in findings if f.level != "ok"), findings
     return [f.level for f in findings]

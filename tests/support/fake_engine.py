@@ -41,6 +41,8 @@ class FakeEngine:
         self.sleeping = Sleeping()
         self.parser = False
         """A reasoning or tool parser: it hides ids and log-probabilities from calls with ``include_reasoning: false``."""
+        self.sampling: dict[str, float] = {}
+        """What it samples with where a call says nothing. Of it only a temperature shows without the plugin."""
         self.up = True
         """False: /health answers 503."""
         self.texts: dict[int, str] = {}
@@ -264,8 +266,9 @@ class FakeEngine:
         if isinstance(body, web.Response):
             return body
         ids, lps = bool(body.get("return_token_ids")), body.get("logprobs") is not None
+        likely = self.likely(body.get("model")) / (body.get("temperature") or self.sampling.get("temperature", 1.0))
         logprobs = (
-            {"text_offset": [0], "token_logprobs": [-0.5], "tokens": ["x"], "top_logprobs": [{"x": -0.5}]}
+            {"text_offset": [0], "token_logprobs": [likely], "tokens": ["x"], "top_logprobs": [{"x": likely}]}
             if lps
             else None
         )
@@ -290,6 +293,10 @@ class FakeEngine:
             },
             dumps=dump,
         )
+
+    def likely(self, model: str | None) -> float:
+        """The log-probability of a completion's one token."""
+        return -0.5
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
         body = await self._body(request)
@@ -327,6 +334,10 @@ class LoraEngine(FakeEngine):
         self.version = "0.32.0"
         self.calls: list[tuple[str, str]] = []
         """``load``, ``unload`` or ``warm``, and the model."""
+        self.ignored: set[str] = set()
+        """Adapters that are loaded and change nothing. Their louder twins' names end with theirs."""
+        self.faint: set[str] = set()
+        """Adapters of which only the louder twin changes anything."""
 
     def known(self) -> set[str]:
         return self.models | self.adapters.keys()
@@ -340,8 +351,14 @@ class LoraEngine(FakeEngine):
         self.takes_none = takes_none
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
-        self.calls.append(("warm", (await request.json()).get("model")))
+        body = await request.json()
+        if body.get("logprobs") is None:
+            self.calls.append(("warm", body.get("model")))
         return await super().completions(request)
+
+    def likely(self, model: str | None) -> float:
+        used = model in self.adapters and model not in self.faint and not any(model.endswith(n) for n in self.ignored)
+        return -0.75 if used else -0.5
 
     def add_more(self, app: web.Application) -> None:
         app.router.add_get("/slipstream", self.hello)
@@ -349,7 +366,9 @@ class LoraEngine(FakeEngine):
 
     async def hello(self, request: web.Request) -> web.Response:
         return (
-            web.json_response({"packed": 1}) if self.plugin else web.json_response({"detail": "Not Found"}, status=404)
+            web.json_response({"packed": 1, "sampling": self.sampling})
+            if self.plugin
+            else web.json_response({"detail": "Not Found"}, status=404)
         )
 
     async def told_version(self, request: web.Request) -> web.Response:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from slipstream_trainer.rows import Sample
+from slipstream_trainer.batch.rows import Sample
 
 
 def plain_logprobs(model: Any, samples: list[Sample]) -> torch.Tensor:
@@ -25,7 +25,7 @@ def flat_loss(
     kind: str, lp: Any, old: Any, weight: Any, advantage: Any, unit: Any, *, ref: Any = None, beta: float = 0.0, low: float = 0.2,
     high: float = 0.2, length: int = 256,
 ) -> torch.Tensor:  # fmt: skip
-    """``unit``: which episode a token is of. See the formulas in ``slipstream_trainer.losses``."""
+    """``unit``: which episode a token is of. See the formulas in ``slipstream_trainer.algorithm.losses``."""
     count = torch.bincount(unit).to(lp.dtype)
 
     def mean_of_unit(x: torch.Tensor) -> torch.Tensor:
@@ -38,6 +38,8 @@ def flat_loss(
     elif kind == "sapo":
         tau = torch.where(advantage > 0, 1.0, 1.05)
         term = -torch.sigmoid(tau * (r - 1)) * 4 / tau * advantage
+    elif kind not in ("grpo", "bnpo", "dr_grpo", "dapo", "gspo"):
+        raise NotImplementedError(f"the formula of {kind}")
     else:
         term = -torch.minimum(r * advantage, r.clamp(1 - low, 1 + high) * advantage)
     term = term * weight

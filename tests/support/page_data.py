@@ -10,9 +10,10 @@ from typing import Any
 
 from tests.support.adapters import write_adapter
 from tests.support.plane import Plane, until
+from tests.support.store_writes import pin
 
-from slipstream_proxy.control.ids import new_id
-from slipstream_proxy.records import CallHead, Kind
+from slipstream_proxy.log.ids import new_id
+from slipstream_proxy.log.records import CallHead, Kind
 
 EVIL = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script><b id="planted">bold</b>'
 SYSTEM = {"role": "system", "content": "You sort the inbox. Use the tools."}
@@ -73,10 +74,10 @@ def says(text: str) -> Message:
 class Runs:
     """Writes calls into a plane's spool, each later than the one before."""
 
-    def __init__(self, plane: Plane) -> None:
+    def __init__(self, plane: Plane, hours: float = 6.0) -> None:
         self.plane = plane
         self.words = Words(plane.engine.texts)
-        self.clock = plane.deps.now() - 6 * 3600
+        self.clock = plane.deps.now() - hours * 3600
 
     async def call(
         self, episode: str, messages: list[Message], *replies: Message, tools: list[Any] | None = None, **head: Any
@@ -134,6 +135,9 @@ class Runs:
     async def talk(self, episode: str, turns: int = 2, *, evil: str = "", **head: Any) -> None:
         """A plain run: each turn is a tool call and its result."""
         messages: list[Message] = [SYSTEM, user(f"Sort mail number {episode}. {evil}".strip())]
+        if chances := head.get("chances"):  # the control plane chose the arm, and wrote it down, before the first call
+            arm, adapter = head.get("arm", "live"), head["adapter"]
+            pin(self.plane.deps.store, "-", episode, "tiny", adapter, arm, self.clock, chances)
         for n in range(turns):
             reply = uses("search", n, query=f"mail {n} {evil}")
             await self.call(episode, messages, reply, **head)
@@ -286,7 +290,11 @@ async def report(plane: Plane) -> None:
 
 
 async def make_trial(runs: Runs, tested: str, control: str) -> None:
-    """Episodes of two arms, of which the tested one does better: the gate has something to look at."""
+    """Episodes of two arms, of which the tested one does better: the gate has something to look at.
+
+    They are of now: a reward that comes hours after its run comes too late for the gate.
+    """
+    runs.clock = runs.plane.deps.now() - 60
     for n in range(24):
         arm = {"adapter": control, "arm": "control"} if n % 3 == 2 else {"adapter": tested}
         name, value = f"trial-{n:02}", 0.55 + 0.15 * math.sin(n) + (0.0 if n % 3 == 2 else 0.12)

@@ -11,11 +11,11 @@ from tests.support.adapters import write_adapter
 from tests.support.fake_engine import LoraEngine
 
 from slipstream.config import Config
-from slipstream_proxy.control.app import REQUEST_LINE, make_app
-from slipstream_proxy.control.ids import new_id
-from slipstream_proxy.control.worker import ControlPlane
-from slipstream_proxy.records import CallHead, Kind
-from slipstream_proxy.spool import SpoolWriter
+from slipstream_proxy.control.api.app import REQUEST_LINE, make_app
+from slipstream_proxy.control.run.worker import ControlPlane
+from slipstream_proxy.log.ids import new_id
+from slipstream_proxy.log.records import CallHead, Kind
+from slipstream_proxy.log.spool import SpoolWriter
 
 ALL = ["inference", "reward", "judge", "trainer", "admin"]
 API = "/slipstream/v1"
@@ -88,6 +88,7 @@ class Plane:
         done: bool = False,
         request: dict | None = None,
         reply: str = "hi",
+        message: dict | None = None,
         **head,
     ) -> str:
         """Spool a chat call as a data plane would, with ids and log-probabilities."""
@@ -99,7 +100,7 @@ class Plane:
         }
         answer = {
             "id": "c", "object": "chat.completion", "model": adapter, "prompt_token_ids": [1, 2, 3],
-            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": reply}, "token_ids": [4, 5],
+            "choices": [{"index": 0, "finish_reason": "stop", "message": message or {"role": "assistant", "content": reply}, "token_ids": [4, 5],
                          "logprobs": {"content": [{"token": "h", "logprob": -0.5, "bytes": [104], "top_logprobs": []},
                                                   {"token": "i", "logprob": -0.25, "bytes": [105], "top_logprobs": []}]}}],
             "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},

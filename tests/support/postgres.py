@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pwd
 import shutil
@@ -92,3 +93,14 @@ def postgres_server() -> Iterator[PostgresServer]:
         server.wait(60)
         said.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+_numbers = itertools.count()
+
+
+def fresh_schema(server: str) -> str:
+    """URL of an empty schema of a server's."""
+    name = f"s{next(_numbers)}"
+    with psycopg.connect(server, autocommit=True) as con:
+        con.execute(f"CREATE SCHEMA {name}")
+    return f"{server}&options=-csearch_path%3D{name}"

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from slipstream.contract import BatchLeaseIn, RewardIn
-from slipstream_proxy.records import CallHead, Choice, Mutation, Parsed
+from slipstream_proxy.log.records import CallHead, Choice, Mutation, Parsed
 from slipstream_proxy.store.values import Position, RecordedCall, Rules
 
 NOW = 1_800_000_000.0

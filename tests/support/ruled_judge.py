@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import re
@@ -107,10 +108,16 @@ class RuledJudge:
     """Parameters that are answered 400."""
     context: int | None = None
     """Most characters of a prompt."""
+    cuts: int | None = None
+    """Most characters of a prompt; what is longer is cut without a word, and the answer is a guess."""
+    tells: dict[str, Any] = field(default_factory=dict)
+    """Path → what a GET of it says."""
     place_bias: float = 0.0
     """Added to a score from the first run (0) to the last (1)."""
     part_bias: Callable[[dict[str, str]], float] | None = None
     noise: float = 0.0
+    slots: asyncio.Semaphore | None = None
+    """A server that computes so many calls at once; the others wait."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     seen: list[Read] = field(default_factory=list)
     running: int = 0
@@ -121,7 +128,15 @@ class RuledJudge:
     def app(self) -> web.Application:
         app = web.Application(client_max_size=2**28)
         app.router.add_post("/v1/chat/completions", self.chat)
+        app.router.add_get("/{path:.*}", self.tell)
         return app
+
+    async def tell(self, request: web.Request) -> web.Response:
+        """What is loaded is told after the first call, as Ollama does it."""
+        found = self.tells.get(request.path)
+        if found is None or (request.path == "/api/ps" and not self.requests):
+            raise web.HTTPNotFound
+        return web.json_response(found)
 
     async def chat(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -142,22 +157,20 @@ class RuledJudge:
         if self.context is not None and length > self.context:
             text = f"This model's maximum context length is {self.context} tokens. However, your messages resulted in {length} tokens."
             return _error(400, text, {"code": "context_length_exceeded"})
-        if self.latency:
+        async with self.slots or contextlib.nullcontext():
             await asyncio.sleep(self.latency)
         if isinstance(fault, dict):
             if "sleep" in fault:
                 await asyncio.sleep(fault["sleep"])
             if "status" in fault:
                 return _error(fault["status"], fault.get("body", "no"), {}, fault.get("headers"))
+        if self.cuts is not None and length > self.cuts:
+            asked = re.findall(r"for each of these ids: ([\w, ]+)\.", body["messages"][-1]["content"])[-1].split(", ")
+            return _reply(body, json.dumps(dict.fromkeys(asked, 0.5)), {}, "stop", self.cuts // 4)
         read = understand(body["messages"])
         self.seen.append(read)
         text, extra, finish = _spoil(json.dumps(self._judge(read)), fault if isinstance(fault, str) else None, read)
-        tokens = length // 4
-        usage = {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20}
-        message = {"role": "assistant", "content": text, **extra}
-        choice = {"index": 0, "message": message, "finish_reason": finish}
-        head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": body["model"]}
-        return web.json_response({**head, "choices": [choice], "usage": usage})
+        return _reply(body, text, extra, finish, length // 4)
 
     def _judge(self, read: Read) -> dict[str, Any]:
         orders = re.findall(r"give (?:me|yourself|every run|it) (?:a |the score )?(\d(?:\.\d+)?)", read.outside.lower())
@@ -171,6 +184,14 @@ class RuledJudge:
             bias = self.place_bias * place / last + shift
             scores[run] = min(1.0, max(0.0, scores[run] + bias + random.uniform(-self.noise, self.noise)))
         return {"scores": [{"id": i, "reason": f"ruled {scores[i]:.3f}", "score": scores[i]} for i in read.asked]}
+
+
+def _reply(body: dict[str, Any], text: str | None, extra: dict[str, Any], finish: str, tokens: int) -> web.Response:
+    usage = {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20}
+    message = {"role": "assistant", "content": text, **extra}
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": body["model"]}
+    return web.json_response({**head, "choices": [choice], "usage": usage})
 
 
 def _error(status: int, text: Any, extra: dict[str, Any], headers: dict[str, str] | None = None) -> web.Response:
@@ -212,6 +233,10 @@ def _spoil(text: str, fault: str | None, read: Read) -> tuple[str | None, dict[s
         return text.replace(f'"score": {entries[0]["score"]}', '"score": NaN', 1), {}, "stop"
     elif fault == "reversed":
         entries.reverse()
+    elif fault == "thought":
+        return None, {"reasoning_content": text}, "stop"
+    elif fault == "thoughts":
+        return None, {"reasoning_content": f"I think of {text}"}, "stop"
     elif fault == "fence":
         return f"```json\n{text}\n```", {}, "stop"
     elif fault == "think":

@@ -16,8 +16,8 @@ from tests.support import MODEL, process, slipstream, wait_for
 
 from slipstream.client import Client
 from slipstream_proxy.dialects import BY_NAME
-from slipstream_proxy.records import CallHead, Parsed
-from slipstream_proxy.segments import Frame, list_segments, read_segment
+from slipstream_proxy.log.records import CallHead, Parsed
+from slipstream_proxy.log.segments import Frame, list_segments, read_segment
 
 
 @dataclass

@@ -12,7 +12,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import numpy as np
 
 from slipstream.config import Config, load_config
-from slipstream_trainer.rows import Sample
+from slipstream_trainer.batch.rows import Sample
 
 if TYPE_CHECKING:
     import torch
@@ -23,8 +23,7 @@ VOCAB = 64
 def make_model(folder: Path, **changes: Any) -> Path:
     """Qwen3-shaped, two layers, random weights large enough that prefixes matter."""
     import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    from transformers import Qwen3Config, Qwen3ForCausalLM
 
     shape = {
         "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -34,18 +33,33 @@ def make_model(folder: Path, **changes: Any) -> Path:
     torch.manual_seed(7)
     model = Qwen3ForCausalLM(Qwen3Config(**(shape | changes)))
     model.save_pretrained(folder)
+    add_tokenizer(folder)
+    return folder
+
+
+def add_tokenizer(folder: Path) -> None:
+    """One word a token, and a template that takes no tools."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
     words = {"<pad>": 0, "<end>": 1, "<unk>": 2} | {f"w{i}": i for i in range(3, VOCAB)}
     raw = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<end>", unk_token="<unk>")
     tokenizer.chat_template = "{% for m in messages %}{{ m.role }} {{ m.content }} <end> {% endfor %}{% if add_generation_prompt %}assistant {% endif %}"
     tokenizer.save_pretrained(folder)
-    return folder
 
 
 def make_config(model: Path, data: Path, **trainer: Any) -> Config:
     # a model of random weights moves far in a step, and that is not what most tests are about
-    settings = {"threads": 1, "lora_rank": 8, "learning_rate": 1e-2, "max_kl": 1.0, "max_engine_kl": 1e6} | trainer
+    settings = {
+        "threads": 1,
+        "lora_rank": 8,
+        "learning_rate": 1e-2,
+        "max_kl": 1.0,
+        "max_engine_kl": 1e6,
+        "beta_share": 1.0,
+    } | trainer
     return load_config(
         None, env={}, base={"data_dir": str(data), "engine": {"model": str(model), "name": "tiny"}, "trainer": settings}
     )
@@ -55,9 +69,9 @@ def make_trainer(config: Config, warm: bool = True) -> Any:
     """``warm``: LoRA's B is not zero, so that adapter on and off differ and every weight has a gradient."""
     import torch
 
-    from slipstream_trainer.policy import load_policy
-    from slipstream_trainer.shards import shard_base
-    from slipstream_trainer.trainer import CapturedGRPOTrainer
+    from slipstream_trainer.model.policy import load_policy
+    from slipstream_trainer.model.shards import shard_base
+    from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 
     torch.set_num_threads(1)
     model, tokenizer = load_policy(config)

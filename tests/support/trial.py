@@ -6,8 +6,7 @@ import random
 from collections.abc import Callable
 
 from slipstream_proxy.assignment import assign
-from slipstream_proxy.control.gate.outcome import outcome_of
-from slipstream_proxy.control.gate.rules import Decision, TrialSettings
+from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
 from slipstream_proxy.control.gate.trial import GateTrial
 
 Reward = Callable[[random.Random, int], float]

@@ -5,7 +5,7 @@ from tests.support.tiny import make_config, make_trainer
 
 from slipstream.contract import Adapter, AdapterList
 from slipstream.errors import SlipstreamError
-from slipstream_trainer.adapter_folder import next_version, rename_whole, sweep, write_adapter
+from slipstream_trainer.versions.adapter_folder import next_version, rename_whole, sweep, write_adapter
 
 
 def test_a_number_is_never_used_again(tmp_path) -> None:
@@ -25,7 +25,7 @@ def test_a_folder_appears_whole_or_not_at_all(tiny, tmp_path, monkeypatch) -> No
         raise KeyboardInterrupt
 
     with monkeypatch.context() as m:
-        m.setattr("slipstream_trainer.adapter_folder.sync_folder", die)
+        m.setattr("slipstream_trainer.versions.adapter_folder.sync_folder", die)
         with pytest.raises(KeyboardInterrupt):
             write_adapter(trainer.model, final, 16)
     assert not final.exists()

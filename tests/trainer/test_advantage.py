@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from tests.support.tiny import sample
 
-from slipstream_trainer.advantage import assign, centered
-from slipstream_trainer.plan import make_plan
-from slipstream_trainer.rows import exact_continuations
+from slipstream.errors import ConfigError
+from slipstream_trainer.algorithm.advantage import assign, centered, check_advantage
+from slipstream_trainer.batch.layout import make_plan
+from slipstream_trainer.batch.rows import exact_continuations
 
 
 def test_formulas() -> None:
@@ -15,6 +16,45 @@ def test_formulas() -> None:
     assert centered(r, "std") == pytest.approx((r - 1) / (np.std(r, ddof=1) + 1e-4))
     assert centered(r, "leave_one_out") == pytest.approx([0 - 4 / 3, 1 - 1, 1 - 1, 2 - 2 / 3])
     assert centered(np.array([1.0]), "mean").tolist() == [0.0]
+
+
+def own(rewards_E):
+    return np.sign(rewards_E - np.median(rewards_E))
+
+
+def flipping(rewards_E):
+    rewards_E -= 10
+    return -rewards_E
+
+
+def test_a_function_of_ones_own() -> None:
+    samples = [sample(f"e{i}", [3], [4], group="g", reward=r) for i, r in enumerate((0, 1, 5))]
+    check_advantage(f"{__name__}:own")
+    found = assign(samples, f"{__name__}:own")
+    assert found.episodes == {"e0": -1.0, "e1": 0.0, "e2": 1.0}
+    assign(samples, f"{__name__}:flipping")
+    assert [s.advantage for s in samples] == [10, 9, 5]
+    assert [s.reward for s in samples] == [0, 1, 5], "its array is its own"
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (
+            lambda r: r.sum(),
+            r"made .* of the rewards \[0.0, 0.5, 1.0\]: return one finite number for each reward, as .*\(3,\)",
+        ),
+        (lambda r: r / 0.0, ".*return one finite number for each reward"),
+        (lambda _: "x", ".*return one finite number for each reward"),
+        (lambda r: r.nothing, "fails on the rewards 0, 0.5, 1: AttributeError"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+def test_what_a_function_of_ones_own_must_give(monkeypatch, made, message) -> None:
+    monkeypatch.setitem(globals(), "bad", made)
+    spec = f"{__name__}:bad"
+    with pytest.raises(ConfigError, match=f"^trainer.advantage = '{spec}' {message}"):
+        check_advantage(spec)
 
 
 def test_groups_are_their_own_baseline() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.support.tiny import sample
 
 from slipstream.settings import TrainerConfig
-from slipstream_trainer.cadence import Cadence
+from slipstream_trainer.algorithm.cadence import Cadence
 
 T = TrainerConfig()
 GROUP = 8

@@ -3,9 +3,10 @@ from __future__ import annotations
 import torch
 from tests.support.tiny import make_config, make_trainer
 
-from slipstream_trainer.checkpoint import Checkpoints, CheckpointState
-from slipstream_trainer.guards import Snapshot
-from slipstream_trainer.learning_rate import StepPace
+from slipstream.shared.files import bytes_of
+from slipstream_trainer.algorithm.guards import Snapshot
+from slipstream_trainer.algorithm.learning_rate import StepPace
+from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
 
 
 def test_everything_comes_back(tiny, tmp_path) -> None:
@@ -17,9 +18,9 @@ def test_everything_comes_back(tiny, tmp_path) -> None:
         StepPace(0.5, 1),
         "tiny",
         "tiny@3",
-        "tiny@3",
-        "b7",
-        "lease",
+        adapter="tiny@3",
+        batch="b7",
+        lease="lease",
         event={"kind": "step", "data": {"loss": 1.0}},
         advantages={"e": 0.5},
     )
@@ -56,3 +57,31 @@ def test_half_a_checkpoint_is_none(tmp_path) -> None:
     found = Checkpoints(tmp_path, 2)
     assert found.latest() is None
     assert not (tmp_path / ".tmp-trainer-99").exists()
+
+
+def test_what_only_a_rollback_needs_keeps_no_copy_of_the_adapter(tiny, tmp_path) -> None:
+    """Weights and optimiser come back bit for bit. The newest checkpoint is whole."""
+    trainer = make_trainer(make_config(tiny, tmp_path))
+    found = Checkpoints(tmp_path / "c", 1)
+    for p in trainer.trained:
+        p.grad = torch.randn_like(p)
+    trainer.optimizer.step()
+    snapshot = Snapshot.take(trainer.model, trainer.optimizer)
+    old, new = (
+        found.save(trainer.model, snapshot, CheckpointState(n, weights=f"tiny@{n}", adapter=f"tiny@{n}"))
+        for n in (1, 2)
+    )
+    before = bytes_of(old)
+    for path in (old, new):
+        found.set_told(path)
+    found.prune({"tiny@1"}, keep=1)
+    assert before - bytes_of(old) > 0.9 * sum(4 * p.numel() for p in trainer.trained)
+    assert bytes_of(new) == before
+    with torch.no_grad():
+        for p in trainer.trained:
+            p.zero_()
+    found.load(old, trainer.model, trainer.optimizer)
+    assert all(torch.equal(p, snapshot.weights[n]) for n, p in trainer.model.named_parameters() if p.requires_grad)
+    kept: dict[int, dict[str, torch.Tensor]] = snapshot.optimizer["state"]  # type: ignore[assignment]
+    for mine, theirs in zip(trainer.optimizer.state_dict()["state"].values(), kept.values(), strict=True):
+        assert torch.equal(mine["exp_avg_sq"], theirs["exp_avg_sq"])

@@ -8,7 +8,7 @@ from tests.support.control import FakeControl, serve
 from tests.support.tiny import adapter_state, conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
-from slipstream_trainer.worker import Worker
+from slipstream_trainer.run.worker import Worker
 
 
 def make_worker(tiny, folder, control: FakeControl, **settings) -> Worker:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.tiny import sample
 
 from slipstream.errors import StartError
-from slipstream_trainer.dataset import choose, group_batches, read_rows, samples_of
+from slipstream_trainer.batch.dataset import choose, group_batches, read_rows, samples_of
 
 
 def episode(name: str, reward: float | None, **call):

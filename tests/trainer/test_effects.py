@@ -6,9 +6,9 @@ from tests.support.tiny import apart, conversation, gradients, make_config, make
 
 from slipstream.config import load_config
 from slipstream.settings import TrainerConfig
-from slipstream_trainer.advantage import assign
-from slipstream_trainer.effects import without_effect
-from slipstream_trainer.plan import make_plan
+from slipstream_trainer.algorithm.advantage import assign
+from slipstream_trainer.algorithm.effects import without_effect
+from slipstream_trainer.batch.layout import make_plan
 
 
 def test_only_what_was_set_is_reported() -> None:

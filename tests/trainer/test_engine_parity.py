@@ -9,8 +9,8 @@ import torch
 from tests.support import MODEL, vllm
 from tests.support.tiny import make_config, make_trainer, sample
 
-from slipstream_trainer.adapter_folder import write_adapter
-from slipstream_trainer.plan import make_plan
+from slipstream_trainer.batch.layout import make_plan
+from slipstream_trainer.versions.adapter_folder import write_adapter
 
 
 @pytest.mark.engine

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from slipstream_trainer.events import clean, event, line
+from slipstream_trainer.versions.events import clean, event, line
 
 
 def test_events_are_json_whatever_was_measured() -> None:

@@ -8,7 +8,7 @@ from tests.support.control import FakeControl, serve
 from tests.support.tiny import conversation, make_config, table
 
 from slipstream.errors import StartError
-from slipstream_trainer.export_training import train
+from slipstream_trainer.run.export_training import train
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -47,9 +47,9 @@ def test_once_then_resume_is_the_same_as_in_one_go(tiny, tmp_path) -> None:
 def test_sft_makes_the_chosen_more_likely(tiny, tmp_path) -> None:
     from tests.support.tiny import make_trainer
 
-    from slipstream_trainer.dataset import read_rows, samples_of
-    from slipstream_trainer.learning_rate import StepPace
-    from slipstream_trainer.step import train as step
+    from slipstream_trainer.algorithm.learning_rate import StepPace
+    from slipstream_trainer.batch.dataset import read_rows, samples_of
+    from slipstream_trainer.step.step import train as step
 
     found = export(tmp_path / "x.jsonl")
     trainer = make_trainer(make_config(tiny, tmp_path / "d", algorithm="sft", max_kl=100.0), warm=False)
@@ -108,7 +108,7 @@ def test_distillation_from_episodes_that_have_only_their_text_and_on_from_there(
     def likelihood(adapter: str | None) -> list[float]:
         from tests.support.tiny import make_trainer
 
-        from slipstream_trainer.dataset import read_rows, samples_of
+        from slipstream_trainer.batch.dataset import read_rows, samples_of
 
         trainer = make_trainer(make_config(tiny, tmp_path / "l", init_adapter=adapter), warm=False)
         samples = samples_of(read_rows(tmp_path / "big.jsonl"), trainer.processing_class, sft=True)
@@ -122,7 +122,7 @@ def test_distillation_from_episodes_that_have_only_their_text_and_on_from_there(
 def _likelihood(trainer, s) -> float:
     import torch
 
-    from slipstream_trainer.plan import make_plan
+    from slipstream_trainer.batch.layout import make_plan
 
     work = trainer.start(make_plan([s]))
     with torch.no_grad():

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from tests.support.tiny import conversation, make_config, make_trainer
 
-from slipstream_trainer.gaps import FAR, FEWEST, engine_gap, gaps_of
-from slipstream_trainer.learning_rate import StepPace
-from slipstream_trainer.plan import score
-from slipstream_trainer.step import train
+from slipstream_trainer.algorithm.learning_rate import StepPace
+from slipstream_trainer.batch.layout import score
+from slipstream_trainer.step.step import FAR, FEWEST, engine_gap, gaps_of, train
 
 
 def test_each_trained_token_is_told_with_its_own_call(tiny, tmp_path) -> None:
@@ -52,9 +51,10 @@ def test_the_engines_own_gap_leaves_older_versions_out(tiny, tmp_path) -> None:
     for s, g in zip(samples, sorted_as(samples, first.gaps), strict=True):
         s.logprobs_C = s.logprobs_C + np.float32(g.gaps) - np.float32(0.25)
         if s.episode.endswith("1"):
-            s.staleness, s.logprobs_C = 2, s.logprobs_C - np.float32(2.0)
+            s.logprobs_C = s.logprobs_C - np.float32(2.0)
+        s.own = not s.episode.endswith("1")
     figures = train(make_trainer(make_config(tiny, tmp_path), warm=False), samples, StepPace(), 0).figures
-    assert {s.staleness for s in samples} == {0, 2}
+    assert {s.own for s in samples} == {True, False}
     assert figures["engine_gap"] == pytest.approx(0.25, abs=5e-3)
     assert figures["logprob_gap"] > 0.5
 
@@ -68,10 +68,12 @@ def test_a_batch_of_old_runs_says_nothing_of_the_engine() -> None:
     samples = conversation(0, groups=2)
     scored, _ = score(samples)
     gap = np.zeros(scored.tokens, dtype=np.float32)
+    for s in samples:
+        s.own = True
     assert engine_gap(samples, scored, gap) == 0.0
     gap[0] = np.nan
     assert engine_gap(samples, scored, gap) == pytest.approx(FAR / scored.tokens)
     left = FEWEST - 1
     for s in samples:
-        s.staleness, left = (1, left) if len(s.completion_C) > left else (0, left - len(s.completion_C))
+        s.own, left = (False, left) if len(s.completion_C) > left else (True, left - len(s.completion_C))
     assert engine_gap(samples, scored, gap) is None

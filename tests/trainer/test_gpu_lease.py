@@ -12,9 +12,9 @@ from tests.support.tiny import conversation, make_config, make_trainer, table
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.errors import StartError
-from slipstream_trainer.gpu_lease import GpuLease, check_share
-from slipstream_trainer.publisher import Stop
-from slipstream_trainer.worker import Worker
+from slipstream_trainer.run.gpu_lease import GpuLease, check_share
+from slipstream_trainer.run.worker import Worker
+from slipstream_trainer.versions.publisher import Stop
 
 
 def shared(tiny, tmp_path, **trainer) -> Config:
@@ -44,7 +44,7 @@ def test_a_step_is_a_turn_and_says_what_it_cost(tiny, tmp_path) -> None:
 
 
 def test_a_turn_is_renewed_and_ends_whatever_happens_in_it(tiny, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("slipstream_trainer.gpu_lease.RENEW", 0.01)
+    monkeypatch.setattr("slipstream_trainer.run.gpu_lease.RENEW", 0.01)
     with serve(FakeControl()) as control:
         gpu_lease = GpuLease(shared(tiny, tmp_path), Client(control.url), "t")
         with pytest.raises(KeyError), gpu_lease.take():

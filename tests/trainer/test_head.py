@@ -4,8 +4,9 @@ import pytest
 import torch
 from tests.support.tiny import make_config, make_trainer
 
-from slipstream_trainer import head
-from slipstream_trainer.head import ScoredPositions
+from slipstream_trainer.algorithm.guards import Snapshot
+from slipstream_trainer.model import compute as head
+from slipstream_trainer.model.compute import ScoredPositions
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,34 @@ def test_scored_positions_as_the_full_logits_have_them(trainer, monkeypatch, sma
     assert torch.allclose(entropy, -(full.exp() * full).sum(-1), atol=1e-4)
     assert logps.requires_grad
     assert not entropy.requires_grad
+
+
+@pytest.mark.parametrize("temperatures", [False, True])
+def test_two_policies_are_compared_over_the_whole_vocabulary(trainer, monkeypatch, temperatures: bool) -> None:
+    monkeypatch.setattr(head, "PIECE", 1)  # place by place
+    torch.manual_seed(0)
+    ids, places = torch.randint(3, 60, (1, 9)), torch.tensor([0, 2, 3])
+    source, target = torch.tensor([1, 4, 6, 7]), torch.tensor([5, 6, 7, 8])
+    cold = torch.tensor([1.0, 0.5, 2.0, 1.3]) if temperatures else None
+
+    def full() -> torch.Tensor:
+        logits = trainer.model(input_ids=ids).logits[0, source] * (1.0 if cold is None else cold[:, None])
+        return torch.log_softmax(logits, -1)[places]
+
+    kept = Snapshot.take(trainer.model, trainer.optimizer)
+    before = ScoredPositions(source, target, cold, places)
+    with torch.no_grad():
+        trainer.model(input_ids=ids, score=before)
+        assert before.kl_P is None
+        old = full()
+        for p in trainer.trained:
+            p.add_(0.1 * torch.randn_like(p))
+        after = ScoredPositions(source, target, cold, places, before.hidden_PH)
+        trainer.model(input_ids=ids, score=after)
+        expected = (old.exp() * (old - full())).sum(-1)
+    kept.restore(trainer.model, trainer.optimizer)
+    assert (expected > 1e-3).all()
+    assert torch.allclose(after.kl_P, expected, rtol=1e-3)
 
 
 def test_without_score_the_forward_is_what_it_was(trainer) -> None:

@@ -1,8 +1,19 @@
+"""What the compiler makes of a layer is for a GPU; here: when it is asked, and what is computed meanwhile."""
+
 from __future__ import annotations
 
-import torch
+import json
+import sys
+import time
+from types import SimpleNamespace
 
-from slipstream_trainer.layers import VARIANTS, compile_layers
+import numpy as np
+import pytest
+import torch
+from tests.support.tiny import make_config, make_trainer
+
+from slipstream_trainer.model.compute import LIST, PAYS, UNCOMPILED, VARIANTS, LayerCompiler, compile_layers
+from slipstream_trainer.model.memory import decoder_layers
 
 
 class Layer(torch.nn.Module):
@@ -12,8 +23,99 @@ class Layer(torch.nn.Module):
         self.how = how
 
 
+class Compiler(LayerCompiler):
+    """Another process than ours: it keeps its order, and ends with ``code``."""
+
+    code = 0
+
+    def command(self):
+        write = f"open({str(self.folder / 'order.json')!r}, 'w').write(sys.stdin.read())"
+        return [sys.executable, "-c", f"import sys; {write}; sys.exit({self.code})"]
+
+
+@pytest.fixture
+def make(tiny, tmp_path):
+    config = make_config(tiny, tmp_path)
+    base = make_trainer(config).base
+    base.set_attn_implementation("eager")
+
+    def made() -> Compiler:
+        return Compiler(base, decoder_layers(base), config, tmp_path / "trainer", late=True)
+
+    return made
+
+
+def batch(*lengths: int) -> list[SimpleNamespace]:
+    return [SimpleNamespace(computed=n, ids_RN=np.zeros((1, n))) for n in lengths]
+
+
+def wait(compiler: LayerCompiler) -> None:
+    end = time.monotonic() + 60
+    while compiler.process is not None and time.monotonic() < end:
+        time.sleep(0.02)
+        compiler.look()
+
+
 def test_each_layer_is_compiled_for_its_length() -> None:
     layers = [Layer(), Layer()]
     compile_layers(layers)
     assert [layer.how for layer in layers] == [{"dynamic": False}] * 2
     assert torch._dynamo.config.recompile_limit >= VARIANTS
+
+
+def test_a_length_is_computed_uncompiled_until_another_process_has_compiled_it(make, tmp_path) -> None:
+    compiler = make()
+    assert compiler.switch(1, 1024) == UNCOMPILED == compiler.base.config._attn_implementation
+    assert all(layer._compiled_call_impl is None for layer in compiler.layers)
+    compiler.note(batch(1024, 2048), PAYS)  # a third of it for the short one
+    assert compiler.process is None
+    compiler.note(batch(1024, 2048), PAYS)
+    assert compiler.width == 2048
+    assert compiler.switch(1, 2048) == UNCOMPILED
+    wait(compiler)
+    order = json.loads((compiler.folder / "order.json").read_text())
+    assert order["width"] == 2048
+    assert order["config"]["engine"]["model"] == compiler.config.engine.model
+    assert compiler.switch(1, 2048) == "eager" == compiler.base.config._attn_implementation
+    assert all(layer._compiled_call_impl is not None for layer in compiler.layers)
+    assert compiler.switch(1, 1024) == compiler.switch(2, 2048) == UNCOMPILED
+
+    again = make()  # the next start begins with it, before a step has come
+    again.look()
+    assert again.width == 2048
+    wait(again)
+    assert again.ready == {2048}
+
+
+@pytest.mark.parametrize("how", ["exit code", "check"])
+def test_what_cannot_be_compiled_stays_uncompiled(make, caplog, how: str) -> None:
+    compiler = make()
+    if how == "check":
+        compiler.check = lambda width: width != 1024
+    else:
+        compiler.code = 3
+    compiler.note(batch(1024), PAYS)
+    wait(compiler)
+    assert compiler.switch(1, 1024) == UNCOMPILED
+    assert (compiler.failed, compiler.ready) == ({1024}, set())
+    assert how == "check" or "exit code 3" in caplog.text
+    compiler.note(batch(1024), PAYS)
+    assert compiler.process is None
+    assert not (compiler.folder / LIST).exists()
+
+
+def test_a_process_that_does_not_end_is_ended(make, monkeypatch) -> None:
+    compiler = make()
+    monkeypatch.setattr(compiler, "command", lambda: [sys.executable, "-c", "import time; time.sleep(600)"])
+    monkeypatch.setattr("slipstream_trainer.model.compute.LIMIT", 0.0)
+    compiler.note(batch(1024), PAYS)
+    wait(compiler)
+    assert (compiler.failed, compiler.process) == ({1024}, None)
+
+
+def test_several_processes_compile_every_length_that_comes_up(make) -> None:
+    compiler = make()
+    compiler.late = False
+    assert compiler.switch(3, 77) == "eager"
+    compiler.note(batch(1024), 10 * PAYS)
+    assert compiler.process is None

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.tiny import tokens
 
-from slipstream_trainer.layout import Costs, Row, cut, end_to_end, forest_width, side_by_side
+from slipstream_trainer.batch.layout import Costs, Row, cut, end_to_end, forest_width, side_by_side
 
 SIZES = st.lists(st.integers(1, 100), max_size=40)
 

@@ -8,9 +8,9 @@ import torch
 from tests.support import MODEL
 from tests.support.tiny import make_config, make_trainer, sample
 
-from slipstream_trainer.learning_rate import StepPace
-from slipstream_trainer.plan import make_plan
-from slipstream_trainer.step import train
+from slipstream_trainer.algorithm.learning_rate import StepPace
+from slipstream_trainer.batch.layout import make_plan
+from slipstream_trainer.step.step import train
 
 
 def turns(ids: list[int], sampled: list[int]) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.tiny import conversation, make_config, make_model, make_trainer
 
 from slipstream.settings import TrainerConfig
-from slipstream_trainer.learning_rate import (
+from slipstream_trainer.algorithm.learning_rate import (
     DOUBLE,
     DOWN,
     ENOUGH,
@@ -25,8 +25,8 @@ from slipstream_trainer.learning_rate import (
     evidence,
     start_rate,
 )
-from slipstream_trainer.plan import Scored
-from slipstream_trainer.step import train
+from slipstream_trainer.batch.layout import Scored
+from slipstream_trainer.step.step import train
 
 AUTO = TrainerConfig()
 
@@ -135,7 +135,9 @@ def test_a_policy_that_does_not_move_is_reported_with_its_cause() -> None:
     assert "1.2e-03" in said[-1]
     pace = StepPace(scale=HIGHEST, still=STILL_AFTER)
     assert "upper bound" in pace.cause(AUTO, 256, pace.reach(AUTO, 256, FULL, 0), 1e-6)
-    pace.note(AUTO, pace.reach(AUTO, 256, FULL, 0), 0.005, undone=False)
+    pace = StepPace(scale=LOWEST)
+    assert "lower bound" in pace.cause(AUTO, 256, pace.reach(AUTO, 256, FULL, 0), 0.02)
+    pace.note(AUTO, pace.reach(AUTO, 256, FULL, 0), 0.002, undone=False)
     assert pace.cause(AUTO, 256, pace.reach(AUTO, 256, FULL, 0), 0.005) is None
 
 

@@ -8,12 +8,34 @@ import torch
 from tests.support.oracle import flat_loss, plain_logprobs
 from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer, sample, tokens
 
-from slipstream_trainer.advantage import assign
-from slipstream_trainer.losses import part_factor, trl_settings
-from slipstream_trainer.plan import make_plan
-from slipstream_trainer.trl_seam import GRPOTrainer, grpo_config
+from slipstream.errors import ConfigError
+from slipstream.settings import TrainerConfig
+from slipstream.settings.trainer import LOSSES as NAMES
+from slipstream_trainer.algorithm.advantage import assign
+from slipstream_trainer.algorithm.losses import BNPO, CISPO, DR_GRPO, TrlLoss, check_loss, find_loss, trl_settings
+from slipstream_trainer.batch.layout import make_plan
+from slipstream_trainer.step.trl_seam import GRPOTrainer, grpo_config
 
-LOSSES = ["cispo", "grpo", "bnpo", "dapo", "dr_grpo", "gspo", "sapo"]
+LOSSES = list(NAMES)
+
+
+def own_cispo(tokens, settings):
+    """A user's, to be compared with what the oracle says of the loss of that name."""
+    ratio_T = (tokens.logprobs_T - tokens.old_logprobs_T).exp().clamp(max=1 + settings.epsilon_high).detach()
+    return -(tokens.weights_T * ratio_T * tokens.advantages_T * tokens.logprobs_T).mean()
+
+
+def own_gspo(tokens, settings):
+    """A user's that needs an episode's tokens together, and forgets the weights of guarded tokens."""
+    count_E = torch.bincount(tokens.episode_T, minlength=tokens.episodes)
+
+    def mean_E(x_T):
+        return torch.zeros(tokens.episodes).index_add(0, tokens.episode_T, x_T) / count_E
+
+    ratio_T = mean_E(tokens.logprobs_T - tokens.old_logprobs_T).exp()[tokens.episode_T]
+    clipped_T = ratio_T.clamp(1 - settings.epsilon, 1 + settings.epsilon)
+    terms_T = -torch.minimum(ratio_T * tokens.advantages_T, clipped_T * tokens.advantages_T)
+    return mean_E(terms_T * tokens.weights_T).mean()
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +112,62 @@ def test_against_the_closed_form(trainer, loss: str, beta: float, weights: bool 
     assert apart(ours, gradients(trainer)) < 1e-5
 
 
+@pytest.mark.parametrize("micro", [64, 4096])
+@pytest.mark.parametrize(
+    ("own", "name", "beta"), [(own_cispo, "cispo", 0.0), (own_cispo, "cispo", 0.1), (own_gspo, "gspo", 0.0)]
+)
+def test_a_function_of_ones_own_against_the_closed_form(trainer, own, name: str, beta: float, micro: int) -> None:
+    """On a batch of several parts and of one; its gradient comes back through all of them."""
+    use(trainer, f"{__name__}:{own.__name__}", beta)
+    t = trainer.config.trainer
+    t.epsilon_high = 4.0 if name == "cispo" else None
+    try:
+        check_loss(t)
+        samples = conversation(1)
+        assign(samples, "std")
+        plan = make_plan(samples, layout="tree", micro=micro)
+        assert (len(plan.micro) > 1) == (micro == 64)
+        work = perturbed(trainer, plan, "guarded")
+        found = trainer.backward(work)
+        ours = gradients(trainer)
+        with torch.no_grad(), trainer.model.disable_adapter():
+            ref = plain_logprobs(trainer.model, samples).double()
+        trainer.model.zero_grad(set_to_none=True)
+        t.loss = name
+        expected = flat(trainer, samples, plan, work, high=t.epsilon_high or 0.2, ref=ref, beta=beta)
+        expected.backward()
+        assert found == pytest.approx(float(expected.detach()), rel=2e-6, abs=1e-6)
+        assert apart(ours, gradients(trainer)) < 1e-5
+    finally:
+        t.epsilon_high = None
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda tokens, _: tokens.logprobs_T, r"returned a tensor of shape \(5,\): return one number"),
+        (lambda tokens, _: tokens.old_logprobs_T.sum(), "returned .* without a gradient: return one number"),
+        (lambda *_: 0.5, "returned 0.5: return one number"),
+        (
+            lambda tokens, _: (tokens.logprobs_T - tokens.logprobs_T).abs().sqrt().sum(),
+            "has no finite gradient at logprobs_T",
+        ),
+        (lambda: None, "fails on five tokens: TypeError"),
+    ],
+)
+def test_what_a_function_of_ones_own_must_give(monkeypatch, made, message: str) -> None:
+    monkeypatch.setitem(globals(), "bad", made)
+    spec = f"{__name__}:bad"
+    with pytest.raises(ConfigError, match=f"^trainer.loss = '{spec}' {message}"):
+        check_loss(TrainerConfig(loss=spec))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_name_stands_for_what_is_there(loss: str) -> None:
+    check_loss(TrainerConfig(loss=loss))
+    assert find_loss(TrainerConfig(loss=loss)) is find_loss(TrainerConfig(loss=NAMES[loss]))
+
+
 @pytest.fixture(scope="module")
 def stock(tiny, tmp_path_factory):
     """TRL as it is, on the same weights."""
@@ -146,7 +224,7 @@ def stock_loss(stock, samples, work, beta: float) -> float:
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.1])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", [name for name in LOSSES if isinstance(find_loss(TrainerConfig(loss=name)), TrlLoss)])
 def test_against_stock_trl(trainer, stock, loss: str, beta: float) -> None:
     use(trainer, loss, beta)
     stock.beta = beta
@@ -172,8 +250,6 @@ def test_against_stock_trl(trainer, stock, loss: str, beta: float) -> None:
 
 
 def test_settings_that_have_traps() -> None:
-    from slipstream.settings import TrainerConfig
-
     assert trl_settings(TrainerConfig())["epsilon_high"] == 5.0
     assert trl_settings(TrainerConfig(loss="dapo"))["epsilon_high"] == 0.2
     found = trl_settings(TrainerConfig(loss="cispo", epsilon_high=0.28))["epsilon_high"]
@@ -185,9 +261,8 @@ def test_settings_that_have_traps() -> None:
 
 
 def test_parts_add_up() -> None:
-    assert part_factor("bnpo", 3, 12, 4) == 0.25
-    assert part_factor("dr_grpo", 3, 12, 4) == 0.25
-    assert part_factor("cispo", 3, 12, 4) == 1.0
+    assert BNPO.part_factor(3, 12, 4) == DR_GRPO.part_factor(3, 12, 4) == 0.25
+    assert CISPO.part_factor(3, 12, 4) == 1.0
 
 
 def flat(trainer, samples, plan, work, **settings) -> torch.Tensor:
@@ -301,3 +376,37 @@ def test_a_guarded_call_pulls_at_nothing(trainer, loss: str, beta: float) -> Non
     assert guarded.any() and not guarded.all()
     assert slope_T[guarded].abs().max() == 0
     assert slope_T[~guarded].abs().max() > 0
+
+
+@pytest.mark.parametrize("loss", ["cispo", "gspo", f"{__name__}:own_cispo"])
+def test_a_share_of_the_kl_term_pulls_as_all_of_it_does_on_average(trainer, monkeypatch, loss: str) -> None:
+    use(trainer, loss, 0.1)
+    trainer.config.trainer.epsilon_high = 4.0
+    samples = conversation(1)
+    assign(samples, "std")
+    plan = make_plan(samples, layout="tree", micro=64)
+    count, seen = len(plan.micro), {}
+    assert count > 2
+
+    def gradient(share: float, seed: int) -> tuple[frozenset[int], dict[str, torch.Tensor]]:
+        trainer.config.trainer.beta_share = share
+        monkeypatch.setattr("slipstream_trainer.step.trainer.draw", lambda _: np.random.default_rng(seed))
+        work = trainer.start(plan)
+        trainer.backward(work)
+        where = () if work.referred_T is None else work.referred_T.nonzero().flatten().tolist()
+        return frozenset(where), gradients(trainer)
+
+    try:
+        whole = gradient(1.0, 0)[1]
+        for seed in range(200):
+            where, found = gradient(1 / count, seed)
+            seen[where] = found
+            if len(seen) == count:
+                break
+    finally:
+        trainer.config.trainer.beta_share, trainer.config.trainer.epsilon_high = 1.0, None
+    assert len(seen) == count, "each micro-batch is drawn, and one at a time"
+    assert sum(map(len, seen)) == len(frozenset().union(*seen)) == plan.scored.tokens
+    mean = {n: sum(found[n] for found in seen.values()) / count for n in whole}
+    assert apart(mean, whole) < 1e-5
+    assert apart(next(iter(seen.values())), whole) > 1e-3

@@ -3,9 +3,9 @@ from __future__ import annotations
 import torch
 from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer
 
-from slipstream_trainer.advantage import assign
-from slipstream_trainer.memory import activation_bytes, layers_to_checkpoint
-from slipstream_trainer.plan import make_plan
+from slipstream_trainer.algorithm.advantage import assign
+from slipstream_trainer.batch.layout import make_plan
+from slipstream_trainer.model.memory import activation_bytes, layers_to_checkpoint
 
 
 def test_checkpointing_as_asked_and_off_on_a_cpu(tiny, tmp_path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import urllib.request
 
-from slipstream_trainer.metrics import Metrics
+from slipstream_trainer.versions.events import Metrics
 
 
 def test_figures_are_served() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.support.tiny import conversation, sample
 
-from slipstream_trainer.plan import make_plan, refuse_long, score
+from slipstream_trainer.batch.layout import make_plan, refuse_long, score
 
 
 @pytest.mark.parametrize("forest", [False, True])

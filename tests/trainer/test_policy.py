@@ -7,7 +7,7 @@ import torch
 from tests.support.tiny import adapter_state, make_config, make_model, make_trainer
 
 from slipstream.errors import ConfigError, StartError
-from slipstream_trainer.policy import check_adapter, check_lora, load_adapter, load_policy, takes_trees
+from slipstream_trainer.model.policy import check_adapter, check_lora, load_adapter, load_policy, takes_trees
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_no_such_model(tmp_path) -> None:
     ("change", "word"),
     [
         ({"r": 0}, "r = 0"), ({"r": 64}, "rank 64"), ({"use_dora": True}, "DoRA"), ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
-        ({"bias": "all"}, "bias"), ({"peft_type": "IA3"}, "IA3"), ({"rank_pattern": {"q_proj": 4}}, "rank_pattern"),
+        ({"bias": "all"}, "bias"), ({"peft_type": "IA3"}, "IA3"), ({"rank_pattern": {"q_proj": 64}}, "rank_pattern, q_proj: rank 64"),
     ],
 )  # fmt: skip
 def test_adapters_that_vllm_would_refuse(tmp_path, change, word: str) -> None:
@@ -53,6 +53,9 @@ def test_adapters_that_vllm_would_refuse(tmp_path, change, word: str) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps(good))
     assert "missing" in check_adapter(tmp_path, 16)
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    assert check_adapter(tmp_path, 16) is None
+    patterns = {"rank_pattern": {"q_proj": 4}, "alpha_pattern": {"q_proj": 8}}  # vLLM heeds both
+    (tmp_path / "adapter_config.json").write_text(json.dumps(good | patterns))
     assert check_adapter(tmp_path, 16) is None
     (tmp_path / "adapter_config.json").write_text(json.dumps(good | change))
     assert word in check_adapter(tmp_path, 16)

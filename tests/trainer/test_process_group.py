@@ -12,23 +12,23 @@ from tests.support import free_port, process, slipstream, wait_for
 from tests.support.control import FakeControl, serve
 from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer, table
 
-from slipstream.operate.stack import CONFIG_ENV
-from slipstream_trainer.advantage import assign
-from slipstream_trainer.plan import make_plan
+from slipstream.operate.run.stack import CONFIG_ENV
+from slipstream_trainer.algorithm.advantage import assign
+from slipstream_trainer.batch.layout import make_plan
 
 RANK = """
 import sys, torch
 from pathlib import Path
 from tests.support.tiny import make_config, make_trainer, conversation, gradients
-from slipstream_trainer.advantage import assign
-from slipstream_trainer.learning_rate import StepPace
-from slipstream_trainer.plan import make_plan
-from slipstream_trainer.process_group import leave
+from slipstream_trainer.algorithm.advantage import assign
+from slipstream_trainer.algorithm.learning_rate import StepPace
+from slipstream_trainer.batch.layout import make_plan
+from slipstream_trainer.run.process import leave
 from tests.support.tiny import adapter_state
-from slipstream_trainer.adapter_folder import write_adapter
-from slipstream_trainer.selfcheck import check_packing
-from slipstream_trainer.shards import even
-from slipstream_trainer.step import train
+from slipstream_trainer.versions.adapter_folder import write_adapter
+from slipstream_trainer.step.selfcheck import check_packing
+from slipstream_trainer.model.shards import even
+from slipstream_trainer.step.step import train
 out = Path(sys.argv[2])
 for sharding in ("ddp", "fsdp2"):
     trainer = make_trainer(make_config(Path(sys.argv[1]), out, beta=0.05, sharding=sharding, max_kl=1e6))
@@ -90,6 +90,7 @@ def test_two_ranks_have_the_gradients_of_one_with_the_base_whole_or_sharded(tiny
     assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_the_command_on_two_ranks(tiny, tmp_path) -> None:
     """`slipstream trainer --processes 2`, sharded, from the lease to the ack."""
     config = make_config(tiny, tmp_path / "d", min_groups=1, max_steps=2, max_kl=1e6, sharding="fsdp2")

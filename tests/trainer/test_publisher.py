@@ -11,9 +11,9 @@ from tests.support.tiny import make_config
 from slipstream.client import Client
 from slipstream.contract import BatchAck
 from slipstream.errors import ApiError, SlipstreamError
-from slipstream_trainer.checkpoint import Checkpoints
-from slipstream_trainer.metrics import Metrics
-from slipstream_trainer.publisher import Publisher, Stop, put_adapter
+from slipstream_trainer.versions.checkpoint import Checkpoints
+from slipstream_trainer.versions.events import Metrics
+from slipstream_trainer.versions.publisher import Publisher, Stop, put_adapter
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from tests.support.running import run_proxy
 from tests.support.tiny import make_config
 
 from slipstream.client import Client
-from slipstream_trainer.export_training import train
-from slipstream_trainer.rows import exact_continuations, merge_chains
+from slipstream_trainer.batch.rows import exact_continuations, merge_chains
+from slipstream_trainer.run.export_training import train
 
 EPISODES = 16
 
@@ -22,7 +22,7 @@ def test_the_share_of_exact_continuations_of_recorded_tool_traffic(engine, tmp_p
     from inbox import agent
     from transformers import AutoTokenizer
 
-    from slipstream_trainer.dataset import read_rows, samples_of
+    from slipstream_trainer.batch.dataset import read_rows, samples_of
 
     async def run(url: str) -> list[int]:
         async with agent.make_client(f"{url}/v1") as client:

@@ -13,8 +13,8 @@ from tests.support.tiny import adapter_state, conversation, make_config, make_tr
 
 from slipstream.client import Client
 from slipstream.contract import Adapter, AdapterList, AdapterState
-from slipstream_trainer.recovery import fallen, returnable
-from slipstream_trainer.worker import Worker
+from slipstream_trainer.run.worker import Worker
+from slipstream_trainer.versions.recovery import returnable
 
 VERSIONS = 4
 
@@ -212,19 +212,6 @@ def test_what_can_be_rolled_back_to() -> None:
     )  # fmt: skip
     assert returnable(known, "m") == {"m", "m@2", "m@4", "m@5", "m@7", "m@8"}
     assert returnable(AdapterList(adapters=[], live={}), "m") == {"m"}
-
-
-def test_a_version_falls_with_the_one_that_it_was_made_from() -> None:
-    s = AdapterState
-    family = [adapter(1, s.RETIRED, True), adapter(2, s.ROLLED_BACK), adapter(3, s.RETIRED), adapter(4, s.LOADING)]
-    family = [a.model_copy(update={"parent": f"m@{a.version - 1}"}) for a in family]
-    known = AdapterList(adapters=family, live={"m": "m@1"})
-    assert [fallen(known, f"m@{n}") for n in (1, 2, 3, 4)] == [None, "m@2", "m@2", "m@2"]
-    assert fallen(known, "m") is None
-    family[3] = family[3].model_copy(update={"state": s.LIVE, "accepted": True})
-    assert fallen(AdapterList(adapters=family, live={"m": "m@4"}), "m@4") is None, "somebody promoted it"
-    circle = [adapter(1, s.RETIRED).model_copy(update={"parent": "m@1"})]
-    assert fallen(AdapterList(adapters=circle, live={}), "m@1") is None
 
 
 def test_weights_made_from_a_version_that_is_taken_back_are_left(bench, tmp_path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.tiny import VOCAB, conversation, sample, table
 
-from slipstream_trainer.rows import exact_continuations, merge_chains, read_samples, untrainable
+from slipstream_trainer.batch.rows import exact_continuations, merge_chains, read_samples, untrainable
 
 
 def test_a_leased_table_comes_back_as_samples() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from tests.support.tiny import conversation, make_config, make_trainer
 
-from slipstream_trainer.learning_rate import StepPace
-from slipstream_trainer.selfcheck import check_packing
-from slipstream_trainer.step import train
+from slipstream_trainer.algorithm.learning_rate import StepPace
+from slipstream_trainer.step.selfcheck import check_packing, computes_alike
+from slipstream_trainer.step.step import train
 
 
 def test_packed_equals_alone(tiny, tmp_path) -> None:
@@ -15,6 +15,7 @@ def test_packed_equals_alone(tiny, tmp_path) -> None:
     state = torch.get_rng_state()
     found = check_packing(trainer)
     assert found["tree"] < 1e-4 and trainer.trees
+    assert computes_alike(trainer, 1024)
     assert torch.equal(state, torch.get_rng_state()), "it draws nothing from the generators that training goes on with"
     assert all(p.grad is None for p in trainer.trained)
 
@@ -28,6 +29,8 @@ def test_a_model_that_ignores_the_mask_gets_plain_rows(tiny, tmp_path, caplog) -
         return inner(*args, **kwargs)
 
     base.model.forward = deaf
+    assert not computes_alike(trainer, 1024)
+    assert "stay uncompiled" in caplog.text
     found = check_packing(trainer)
     assert found["tree"] > 0.01 and not trainer.trees
     assert "rows of one sequence each" in caplog.text

@@ -6,9 +6,9 @@ import pytest
 from tests.support.tiny import conversation, make_config
 
 from slipstream.errors import StartError
-from slipstream_trainer.advantage import assign
-from slipstream_trainer.plan import make_plan
-from slipstream_trainer.shards import check_sharding, even, looked_at
+from slipstream_trainer.algorithm.advantage import assign
+from slipstream_trainer.batch.layout import make_plan
+from slipstream_trainer.model.shards import check_sharding, even, looked_at
 
 
 def test_every_process_computes_equally_often() -> None:

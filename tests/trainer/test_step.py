@@ -5,8 +5,8 @@ import pytest
 import torch
 from tests.support.tiny import adapter_state, conversation, make_config, make_trainer
 
-from slipstream_trainer.learning_rate import TOO_FAR, TOO_SHORT, StepPace
-from slipstream_trainer.step import train
+from slipstream_trainer.algorithm.learning_rate import TOO_FAR, TOO_SHORT, StepPace
+from slipstream_trainer.step.step import train
 
 
 @pytest.fixture
@@ -92,6 +92,33 @@ def test_a_step_that_breaks_a_bound_is_undone(make, settings, word: str) -> None
     assert result.figures["learning_rate_scale"] == 0.5
 
 
+@pytest.mark.parametrize("inner", [1, 3])
+def test_guarded_calls_are_counted_however_many_inner_steps_there_are(make, inner: int) -> None:
+    samples = conversation(0)
+    samples[0].logprobs_C = samples[0].logprobs_C - np.float32(9.0)
+    result = train(make(max_engine_kl=1e9, max_ratio=1e3, inner_steps=inner), samples, StepPace(), 0)
+    assert (result.outcome, result.figures["guarded"]) == ("step", 1)
+
+
+def test_the_kl_of_a_step_is_over_the_whole_vocabulary(make) -> None:
+    """Against the plain forward of both policies at every scored place."""
+    trainer, samples = make(learning_rate=3e-3, beta=0.0, max_kl=1e3), conversation(0, temperatures=False)
+
+    def policy() -> torch.Tensor:
+        with torch.no_grad():
+            parts = []
+            for s in samples:
+                ids = torch.from_numpy(np.concatenate([s.prompt_P, s.completion_C]).astype(np.int64))[None]
+                logits = trainer.model(input_ids=ids).logits[0, len(s.prompt_P) - 1 : -1]
+                parts.append(torch.log_softmax(logits.double(), -1))
+            return torch.cat(parts)
+
+    old = policy()
+    result = train(trainer, samples, StepPace(), 0)
+    exact = float((old.exp() * (old - policy())).sum(-1).mean())
+    assert result.figures["kl"] == pytest.approx(exact, rel=0.02)
+
+
 def test_several_inner_steps_clip(make) -> None:
     trainer = make(inner_steps=4, loss="grpo", learning_rate=5e-3, max_kl=100.0)
     result = train(trainer, conversation(0), StepPace(), 0)
@@ -113,7 +140,7 @@ def test_reward_that_favours_a_token_makes_it_likelier(make) -> None:
     """The loop learns: of two replies to one prompt, the rewarded one."""
     from tests.support.tiny import sample
 
-    from slipstream_trainer.plan import make_plan
+    from slipstream_trainer.batch.layout import make_plan
 
     trainer = make(learning_rate=5e-3, max_kl=10.0, loss="cispo")
     prompt = [5, 6, 7, 8]

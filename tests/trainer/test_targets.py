@@ -1,20 +1,76 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 
 import pytest
 import torch
-from tests.support.tiny import make_config
+from tests.support.families import make_family
+from tests.support.tiny import adapter_state, conversation, make_config, make_trainer
 
 from slipstream.errors import ConfigError
-from slipstream_trainer.policy import load_policy
-from slipstream_trainer.targets import check_quantize, linear_layers
+from slipstream_trainer.batch.layout import make_plan
+from slipstream_trainer.model.policy import check_quantize, choose_targets, load_adapter, load_policy, skeleton
+from slipstream_trainer.versions.adapter_folder import write_adapter
+
+ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+MLP = {"gate_proj", "up_proj", "down_proj"}
+LATENT = {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"}
 
 
-def test_the_linear_layers_are_known_without_the_weights(tiny, tmp_path) -> None:
+def test_a_dense_model_is_adapted_in_all_linear_layers_and_known_without_its_weights(tiny, tmp_path) -> None:
     (tmp_path / "config.json").write_text((tiny / "config.json").read_text())
-    found = {name.rpartition(".")[2] for name in linear_layers(str(tmp_path))}
-    assert found == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    found = choose_targets(skeleton(str(tmp_path)), "all-linear")
+    assert set(found.names) == ATTENTION | MLP
+    assert "leaves out" not in found.says
+
+
+@pytest.mark.parametrize(
+    ("family", "adapted", "left_out"),
+    [
+        ("qwen3_moe", ATTENTION, "routed experts"),
+        ("mixtral", ATTENTION, "routed experts"),
+        ("deepseek_v3", LATENT | MLP, "routed experts"),
+        ("glm4_moe", ATTENTION | MLP, "routed experts"),
+        ("qwen3_next", ATTENTION | MLP | {"in_proj_qkvz", "in_proj_ba", "out_proj"}, "shared_expert_gate"),
+        ("gpt_oss", ATTENTION, "routed experts"),
+        ("falcon_h1", ATTENTION | MLP | {"in_proj"}, "out_proj"),
+        ("glm4", ATTENTION | {"down_proj"}, "gate_up_proj"),
+    ],
+)
+def test_a_step_of_a_family_writes_an_adapter_that_passes_our_check(tmp_path, family, adapted, left_out) -> None:
+    """Attention, MLPs and shared experts are adapted. Routers, routed experts and what vLLM refuses are not."""
+    config = make_config(make_family(family, tmp_path / "m"), tmp_path / "d")
+    said = choose_targets(skeleton(str(tmp_path / "m")), "all-linear").says
+    assert left_out in said.partition("leaves out")[2]
+    trainer = make_trainer(config)
+    before = adapter_state(trainer.model)
+    assert {n.split(".lora_")[0].rpartition(".")[2] for n in before} == adapted
+    trainer.backward(trainer.start(make_plan(conversation(), layout="merged")))
+    trainer.optimize(1e-2)
+    write_adapter(trainer.model, tmp_path / "m@1", 16)
+    written = json.loads((tmp_path / "m@1" / "adapter_config.json").read_text())
+    assert not written.get("rank_pattern")
+    assert not written.get("target_parameters")
+    after = adapter_state(trainer.model)
+    assert all(not torch.equal(before[n], after[n]) for n in before), "each layer has a gradient"
+    again, _ = load_policy(config)
+    load_adapter(again, tmp_path / "m@1")
+    assert all(torch.equal(w, after[n]) for n, w in adapter_state(again).items())
+
+
+def test_a_mixture_of_experts_takes_a_list_as_it_is_written(tmp_path) -> None:
+    """PEFT would read ``gate_proj`` as a part of the routed experts."""
+    folder = make_family("deepseek_v3", tmp_path / "m")
+    model, _ = load_policy(make_config(folder, tmp_path / "d", lora_targets=["o_proj", "gate_proj"]))
+    adapted = {n.split(".lora_")[0].removeprefix("base_model.model.model.layers.") for n in adapter_state(model)}
+    assert adapted == {"0.self_attn.o_proj", "1.self_attn.o_proj", "0.mlp.gate_proj", "1.mlp.shared_experts.gate_proj"}
+
+
+@pytest.mark.parametrize(("family", "target"), [("falcon_h1", "out_proj"), ("glm4", "gate_up_proj")])
+def test_a_layer_that_cannot_be_adapted_is_refused_by_the_settings_name(tmp_path, family, target) -> None:
+    with pytest.raises(ConfigError, match=rf"trainer.lora_targets: '{target}'.*o_proj"):
+        load_policy(make_config(make_family(family, tmp_path / "m"), tmp_path / "d", lora_targets=["o_proj", target]))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 import torch
 from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer, sample, tokens
 
-from slipstream_trainer.advantage import assign
-from slipstream_trainer.plan import make_plan
+from slipstream_trainer.algorithm.advantage import assign
+from slipstream_trainer.batch.layout import make_plan
 
 
 @pytest.fixture(scope="module")

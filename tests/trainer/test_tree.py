@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream_trainer.tree import common_prefix, pack_tree
+from slipstream_trainer.batch.layout import common_prefix, pack_tree
 
 
 def sequences(parts: list[list[int]]) -> list[np.ndarray]:

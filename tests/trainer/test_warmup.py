@@ -1,14 +1,32 @@
-"""That the compiler really has nothing left to do in the first step is for a GPU (``make test-gpu``); here: what is computed, and what stays."""
+"""That the compiler really has nothing left to do afterwards is for a GPU; here: what is computed, and what stays."""
 
 from __future__ import annotations
 
+import io
+import json
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.tiny import adapter_state, make_config, make_trainer
 
-from slipstream_trainer.layout import forest_width
-from slipstream_trainer.warmup import compute, row, warm_up, widths
+from slipstream_trainer.batch.layout import forest_width
+from slipstream_trainer.model.compute import LayerCompiler
+from slipstream_trainer.model.memory import decoder_layers
+from slipstream_trainer.run import warmup
+from slipstream_trainer.run.warmup import compute, warm_up, widths
+from slipstream_trainer.step.selfcheck import filler
+
+
+@pytest.fixture
+def trainer(tiny, tmp_path, monkeypatch):
+    """As one of several processes on a GPU has it; the layers stay as they are."""
+    monkeypatch.setattr("slipstream_trainer.model.compute.compile_layers", lambda _: None)
+    made = make_trainer(make_config(tiny, tmp_path, token_budget=3000))
+    made.compiler = LayerCompiler(made.base, decoder_layers(made.base), made.config, tmp_path, late=False)
+    made.forests = True
+    return made
 
 
 @given(st.integers(64, 40_000))
@@ -21,14 +39,12 @@ def test_every_length_that_a_step_may_have_is_there(budget: int) -> None:
 
 def test_a_made_up_row_has_its_length() -> None:
     for n in (1, 5, 32, 33, 1024):
-        made = row(n, 64)
+        made = filler(n, 64)
         assert len(made.prompt_P) + len(made.completion_C) - 1 == n
         assert len(made.prompt_P) >= 1
 
 
-def test_lengths_are_computed_once_and_nothing_is_changed(tiny, tmp_path, monkeypatch) -> None:
-    trainer = make_trainer(make_config(tiny, tmp_path, token_budget=3000))
-    trainer.compiled = trainer.forests = True
+def test_lengths_are_computed_once_and_nothing_is_changed(trainer, monkeypatch) -> None:
     computed = []
     forward = trainer.forward
 
@@ -47,17 +63,15 @@ def test_lengths_are_computed_once_and_nothing_is_changed(tiny, tmp_path, monkey
     assert all(p.grad is None for p in trainer.trained)
 
 
-def test_it_ends_when_it_takes_too_long_and_is_left_out_without_a_compiler(tiny, tmp_path) -> None:
-    trainer = make_trainer(make_config(tiny, tmp_path))
+def test_nothing_is_computed_ahead_where_lengths_are_compiled_late_or_not_at_all(trainer) -> None:
+    trainer.compiler.late = True
     assert warm_up(trainer) == {}
-    trainer.compiled = trainer.forests = True
-    assert warm_up(trainer, patience=-1.0) == {}
+    trainer.compiler = None
+    assert warm_up(trainer) == {}
     compute(trainer, 7)
 
 
-def test_a_row_that_cannot_be_computed_costs_nothing(tiny, tmp_path, monkeypatch) -> None:
-    trainer = make_trainer(make_config(tiny, tmp_path, token_budget=3000))
-    trainer.compiled = trainer.forests = True
+def test_a_row_that_cannot_be_computed_costs_nothing(trainer, monkeypatch) -> None:
     forward = trainer.forward
 
     def small(micro, work):
@@ -68,3 +82,23 @@ def test_a_row_that_cannot_be_computed_costs_nothing(tiny, tmp_path, monkeypatch
     monkeypatch.setattr(trainer, "forward", small)
     assert list(warm_up(trainer)) == [1024]
     assert all(p.grad is None for p in trainer.trained)
+
+
+def test_the_process_beside_needs_one_layer_and_its_order(tiny, tmp_path, monkeypatch) -> None:
+    config = make_config(tiny, tmp_path)
+    made = []
+    one_layer = warmup.one_layer
+
+    def noted(*what):
+        made.append(one_layer(*what))
+        return made[0]
+
+    monkeypatch.setattr(warmup, "one_layer", noted)
+    monkeypatch.setattr("os.nice", lambda _: None)
+    order = {"config": config.model_dump(mode="json"), "width": 300}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(order)))
+    warmup.main()
+    (trainer,) = made
+    assert len(decoder_layers(trainer.base)) == 1
+    assert {n.split(".layers.")[1][0] for n, _ in trainer.model.named_parameters() if ".layers." in n} == {"0"}
+    assert trainer.config.trainer.model_dump() == config.trainer.model_dump() | {"mode": "tree", "checkpointing": "off"}

@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from tests.support.tiny import conversation
 
-from slipstream_trainer.plan import make_plan
-from slipstream_trainer.work import Work
+from slipstream_trainer.batch.layout import make_plan
+from slipstream_trainer.batch.work import Work
 
 
 def test_a_plan_on_the_device() -> None:

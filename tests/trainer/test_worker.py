@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from tests.support.control import FakeControl, serve
-from tests.support.tiny import conversation, make_config, make_trainer, table
+from tests.support.tiny import adapter_state, conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
 from slipstream.errors import ApiError, StartError
-from slipstream_trainer.checkpoint import only_one
-from slipstream_trainer.worker import Worker
+from slipstream_trainer.run.worker import Worker
+from slipstream_trainer.versions.checkpoint import only_one
 
 
 def make_worker(tiny: Path, data: Path, control: FakeControl, **settings):
@@ -41,6 +41,66 @@ def test_batches_become_adapters_events_and_acks_in_order(tiny, tmp_path) -> Non
         assert set(control.gaps) == {"b0", "b1", "b2"}
         told = {(c["episode"], c["call"], c["choice"]): len(c["gaps"]) for c in control.gaps["b1"]["calls"]}
         assert told == {(s.episode, s.call, s.choice): len(s.completion_C) for s in conversation(1)}
+
+
+def test_steps_that_have_no_room_become_one_version_once_there_is(tiny, tmp_path) -> None:
+    with serve(FakeControl()) as control:
+        worker = make_worker(tiny, tmp_path, control, max_staleness=3)
+        worker.current.recover()
+
+        def step(n: int) -> bool:
+            control.add(f"b{n}", table(conversation(n)))
+            return worker.once()
+
+        assert step(0)
+        control.room = False
+        assert all(step(n) for n in (1, 2, 3))
+        assert not step(4), "as far from the engine's policy as a run may be from the live one"
+        worker.publisher.finish()
+        assert [(i, a["outcome"], a["adapter"]) for i, a in control.acks] == [
+            ("b0", "trained", "tiny@1"), *((f"b{n}", "trained", None) for n in (1, 2, 3))
+        ]  # fmt: skip
+        assert [d.get("unpublished") for d in control.of_kind("step")] == [None, 1, 2, 3]
+        assert worker.current.state.weights == "tiny@1+3"
+        kept = adapter_state(worker.trainer.model)
+        control.room, worker.current.looked = True, 0.0
+        worker.once()
+        worker.publisher.finish()
+        made = control.adapters["tiny@2"]
+        assert (made["parent"], made["step"], made["batches"]) == ("tiny@1", 4, ["b1", "b2", "b3"])
+        assert all((kept[n] == w).all() for n, w in adapter_state(worker.trainer.model).items())
+        assert worker.once() and worker.current.state.weights == "tiny@3"
+        worker.publisher.finish()
+        assert control.adapters["tiny@3"]["batches"] == ["b4"]
+
+
+def test_steps_without_a_version_outlive_a_restart_and_fall_with_their_parent(tiny, tmp_path) -> None:
+    with serve(FakeControl()) as control:
+        worker = make_worker(tiny, tmp_path, control)
+        worker.current.recover()
+        for n in range(3):
+            control.room = n == 0
+            control.add(f"b{n}", table(conversation(n)))
+            assert worker.once()
+        worker.publisher.finish()
+        kept = adapter_state(worker.trainer.model)
+        again = make_worker(tiny, tmp_path, control)
+        again.current.recover()
+        assert again.current.state.weights == "tiny@1+2"
+        assert all((kept[n] == w).all() for n, w in adapter_state(again.trainer.model).items())
+        assert not control.of_kind("restored")
+        control.roll_back("tiny@1", "tiny")
+        again.current.look()
+        assert again.current.state.weights == "tiny"
+        assert control.of_kind("restored")[0]["cause"] == "tiny@1 was rolled back, and tiny@1+2 was made from it"
+
+
+def test_what_is_not_published_at_the_end_is(tiny, tmp_path) -> None:
+    with serve(FakeControl()) as control:
+        control.room = False
+        control.add("b0", table(conversation(0)))
+        assert make_worker(tiny, tmp_path, control, max_steps=1).run() == 0
+        assert control.adapters["tiny@1"]["batches"] == ["b0"]
 
 
 def test_a_proxy_that_is_away_is_waited_for(tiny, tmp_path) -> None:
@@ -245,7 +305,7 @@ def test_two_trainers_on_one_folder_are_refused(tmp_path) -> None:
 
 @pytest.fixture
 def hurried(monkeypatch) -> None:
-    monkeypatch.setattr("slipstream_trainer.worker.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("slipstream_trainer.run.worker.FIRST_PAUSE", 0.01)
 
 
 @pytest.mark.parametrize("where", ["save", "train", "prune", "set_told"])

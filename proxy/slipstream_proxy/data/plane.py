@@ -1,4 +1,7 @@
-"""Makes the parts of a worker and puts them together. What a part needs is handed to it here."""
+"""Makes the parts of a worker and puts them together. What a part needs is handed to it here.
+
+Not compiled: a worker runs it once.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,26 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from slipstream.functions import load_function
+from slipstream.shared.functions import load_function
 from slipstream_proxy.data.access.admission import Admission
 from slipstream_proxy.data.access.hosts import AllowedHosts
 from slipstream_proxy.data.access.limits import Limits
-from slipstream_proxy.data.call.capture import Capture
-from slipstream_proxy.data.call.choice import AdapterChoice
-from slipstream_proxy.data.call.contexts import ContextLengths
-from slipstream_proxy.data.call.conversation import Conversation
-from slipstream_proxy.data.call.guards import CpuGuard
-from slipstream_proxy.data.call.headers import ProxyHeaders
+from slipstream_proxy.data.call.contexts import ChatTemplates, ContextLengths
+from slipstream_proxy.data.call.observers.call_log import CallLog
+from slipstream_proxy.data.call.observers.metering import Metering
+from slipstream_proxy.data.call.observers.tracing import make_tracing
 from slipstream_proxy.data.call.record import Recorder
-from slipstream_proxy.data.call.renaming import Renaming
-from slipstream_proxy.data.call.replays import Replays
 from slipstream_proxy.data.call.services import Services
 from slipstream_proxy.data.call.step import CallStep, CallSteps
-from slipstream_proxy.data.call.trainability import Trainability
-from slipstream_proxy.data.call.translation import Translation
+from slipstream_proxy.data.call.steps.capture import Capture
+from slipstream_proxy.data.call.steps.choice import AdapterChoice
+from slipstream_proxy.data.call.steps.conversation import Conversation
+from slipstream_proxy.data.call.steps.guards import CpuGuard
+from slipstream_proxy.data.call.steps.headers import ProxyHeaders
+from slipstream_proxy.data.call.steps.renaming import Renaming
+from slipstream_proxy.data.call.steps.replays import Replays
+from slipstream_proxy.data.call.steps.trainability import Trainability
+from slipstream_proxy.data.call.steps.translation import Translation
 from slipstream_proxy.data.engines.control_link import ControlLink
 from slipstream_proxy.data.engines.hangs import HangTable
 from slipstream_proxy.data.engines.hold import Holding
@@ -34,17 +40,17 @@ from slipstream_proxy.data.episode.memory import EpisodeMemory
 from slipstream_proxy.data.episode.pins import EpisodePins
 from slipstream_proxy.data.episode.prompts import PromptMemory
 from slipstream_proxy.data.episode.shared_table import SharedTable
-from slipstream_proxy.data.observe.call_log import CallLog
-from slipstream_proxy.data.observe.metrics import WorkerMetrics
-from slipstream_proxy.data.observe.tracing import make_tracing
+from slipstream_proxy.data.observe.losses import LossCount
+from slipstream_proxy.data.observe.metrics import LOST, WorkerMetrics
 from slipstream_proxy.data.routes.control import ControlRoutes
 from slipstream_proxy.data.routes.handler import RequestHandler
 from slipstream_proxy.data.routes.health import HealthRoutes
 from slipstream_proxy.data.routes.passthrough import Passthrough
-from slipstream_proxy.data.wire.listener import Server
-from slipstream_proxy.data.wire.server_state import ServerState
+from slipstream_proxy.data.server.connection import ServerState
+from slipstream_proxy.data.server.listener import Server
+from slipstream_proxy.data.wire.identity import SessionNames
 from slipstream_proxy.keys import Keys
-from slipstream_proxy.spool import SpoolWriter
+from slipstream_proxy.log.spool import SpoolWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +72,8 @@ class Plane:
         self._last_loss = 0.0
         self.metrics = WorkerMetrics(proxy.metric_tags)
         self.metrics_file = config.root / "metrics" / f"data{number}.json"
+        self.losses = LossCount(self.metrics_file.parent, number)
+        self.metrics.set(LOST, self.losses.calls)
         self.limits = Limits(config.root / "limits", proxy.workers, number)
         self.admission = Admission(Keys(config.keys_file, serving=True), self.limits, keyed)
         self.hosts = AllowedHosts(self.admission, proxy.own_names)
@@ -92,8 +100,9 @@ class Plane:
             on_lost=self._lost,
         )
         redact = load_function("proxy.redact", proxy.redact) if proxy.redact else None
-        self.tracing = make_tracing(self.models.default, proxy.public_url)
-        self.contexts = ContextLengths(config.engine.api_key, proxy.connect_timeout)
+        self.tracing = make_tracing(self.models.default, proxy.public_url, self.live)
+        self.contexts = ContextLengths(config.engine.api_key, proxy.connect_timeout, self.live)
+        self.templates = ChatTemplates(config.engine.api_key, proxy.connect_timeout, self.models.default, self.live)
         self.services = Services(
             admission=self.admission,
             live=self.live,
@@ -109,13 +118,17 @@ class Plane:
     def _steps(self) -> list[CallStep]:
         """In the order in which a call meets them."""
         found: list[CallStep] = [
-            Conversation(self.episodes, traceparent=self.config.identity.traceparent),
+            Conversation(
+                self.episodes,
+                SessionNames(self.config.identity.headers, self.config.identity.fields),
+                traceparent=self.config.identity.traceparent,
+            ),
             Capture(self.models, self.live, self.prompts),
             Replays(),
             AdapterChoice(self.live, self.holding, self.pins),
             Renaming(),
-            Translation(self.contexts, own_responses=self.config.engine.own_responses),
-            self.metrics,
+            Translation(self.contexts, self.templates, own_responses=self.config.engine.own_responses),
+            Metering(self.metrics),
         ]
         if self.config.engine.cpu:
             found.append(CpuGuard())
@@ -153,7 +166,8 @@ class Plane:
         self.probe.look()
 
     def _lost(self, count: int, error: BaseException) -> None:
-        self.metrics.add("slipstream_capture_lost_total", amount=count)
+        self.losses.add(count, error)
+        self.metrics.set(LOST, self.losses.calls)
         now = self._loop.time()
         if now - self._last_loss > 1.0:
             self._last_loss = now
@@ -165,10 +179,12 @@ class Plane:
         self.pins.close()
         self.holding.close()
         self.contexts.close()
+        self.templates.close()
         await self.spool.close()
         await self.passthrough.close()
         await self.link.close()
         self.limits.close()
+        self.losses.close()
         self.hangs.close()
         if self.shared is not None:
             self.shared.close()

@@ -2,6 +2,8 @@
 ``SLIPSTREAM_CONFIG_JSON``.
 
 ``FD`` is the listening socket that the parent bound; without it the worker binds by itself (for tests).
+
+Not compiled: it runs once, and chooses whether the others are.
 """
 
 from __future__ import annotations
@@ -14,16 +16,17 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.config import Config
-from slipstream.log import setup_logging
-from slipstream_proxy import compiled
+from slipstream.shared.log import setup_logging
+from slipstream_proxy.process import compiled
 
 COMPILED = __name__ == "__main__" and compiled.use()
 
 from slipstream_proxy.data.plane import Plane  # noqa: E402
-from slipstream_proxy.data.wire.listener import sweep  # noqa: E402 - behind ``use``
+from slipstream_proxy.data.server.listener import sweep  # noqa: E402 - behind ``use``
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("slipstream_proxy.data.worker")
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """``malloc.h``."""
+GIVE_BACK_EVERY, SPARE = 30.0, 32 * 2**20
+"""Seconds between looks at the memory, and bytes by which it may grow before free pages are given back."""
 
 
 def keep_memory() -> None:
@@ -41,6 +46,23 @@ def keep_memory() -> None:
     if mallopt is not None:
         for option, size in ((_TRIM_THRESHOLD, 64 * 2**20), (_TOP_PAD, 2**20), (_MMAP_THRESHOLD, 4 * 2**20)):
             mallopt(option, size)
+
+
+async def give_back() -> None:
+    """Freed memory that a rush has left, to the operating system: beyond what ``keep_memory`` is for."""
+    trim, least = getattr(ctypes.CDLL(None), "malloc_trim", None), _resident()
+    while trim is not None:
+        await asyncio.sleep(GIVE_BACK_EVERY)
+        if _resident() > least + SPARE:
+            await asyncio.to_thread(trim, SPARE)
+
+
+def _resident() -> int:
+    """Bytes; 0 where the kernel does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 async def _save_metrics(plane: Plane) -> None:
@@ -72,7 +94,8 @@ async def serve(
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
     listener = await loop.create_server(server, sock=sock, backlog=4096)
-    tasks = [loop.create_task(t) for t in (plane.link.follow(), sweep(server, plane.pools), _save_metrics(plane))]
+    beside = (plane.link.follow(), sweep(server, plane.pools), _save_metrics(plane), give_back())
+    tasks = [loop.create_task(t) for t in beside]
     if started:
         started(plane)
     log.info("worker %d is up%s", number, " (compiled)" if COMPILED else "")

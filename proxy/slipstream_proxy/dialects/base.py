@@ -10,9 +10,8 @@ from typing import Final, Protocol
 
 import orjson
 
-from slipstream_proxy.dialects.numbers import python_loads
-from slipstream_proxy.json_types import Json, JsonObject
-from slipstream_proxy.records import CallHead, Parsed
+from slipstream_proxy.json_types import Json, JsonObject, python_loads
+from slipstream_proxy.log.records import CallHead, Parsed
 
 
 @dataclass(slots=True)
@@ -33,12 +32,25 @@ class AsAsked(Exception):
     """The request goes unchanged to its own route, and is recorded without ids. The message is the reason."""
 
 
+_PLAIN = re.compile(r"[\w.:-]{1,40}", re.ASCII)
+
+
+def shown(value: Json) -> str:
+    """A type or a name that a client sent, as a reason may show it."""
+    return value if isinstance(value, str) and _PLAIN.fullmatch(value) is not None else "unknown"
+
+
 class ReplyTranslator(Protocol):
     """Makes the client's format of a chat reply: at once, or event by event."""
 
     context_needed: bool
     """The length of the engine's context has to be known first, as ``context``."""
     context: int | None
+    template_needed: bool
+    """What the engine's chat template takes has to be known first: ``settle`` is told."""
+
+    def settle(self, chat: JsonObject, *, merges: bool | None, quiet: str | None) -> None:
+        """Changes the chat request as the engine's own route would make it for its template. Raises ``AsAsked``."""
 
     def whole(self, reply: bytes) -> bytes:
         """Raises where the reply cannot be read."""
@@ -68,6 +80,10 @@ class Turn:
     tool_ids: list[str] = field(default_factory=list)
     has_reply: bool = False
     """A message of the assistant is among them: the request may continue something."""
+    quotes: list[str] = field(default_factory=list)
+    """Of a reply: how it would be quoted (``purpose``)."""
+    summary: bool = False
+    """Of a request: it asks for a summary of what it quotes."""
 
 
 class Speech:
@@ -98,6 +114,10 @@ class Dialect:
         ``packed``: every engine has Slipstream's plugin, so that one member asks for both.
         """
         raise NotImplementedError
+
+    def as_chat(self, body: JsonObject) -> Injected:
+        """The call as a chat completion that asks for nothing more, for an engine without a route for this format."""
+        return Injected(body, Hide())
 
     def whole(self, reply: bytes, hide: Hide) -> bytes:
         """A reply as the engine would have sent it to the client."""

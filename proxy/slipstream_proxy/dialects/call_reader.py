@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from slipstream_proxy.dialects.base import loads, unreadable
-from slipstream_proxy.dialects.sampling import sampling_of, untrainable
+from slipstream_proxy.dialects.sampling import sampling_of, untrainable_within
 from slipstream_proxy.json_types import JsonList, JsonObject
-from slipstream_proxy.records import CallHead, Choice, Parsed
+from slipstream_proxy.log.records import CallHead, Choice, Parsed
 
 Read = tuple[list[int], list[Choice], str | None]
 """Prompt ids, choices, error of a reply."""
@@ -39,7 +39,8 @@ def parsed(
     if len(found[1]) > MOST_CHOICES:
         found, bad = ([], [], None), "too many choices"
     prompt, choices, error = found
-    reason = why_not(head, bad or untrainable(body, trust=head.trust_sampling), prompt, choices)
+    sampled = untrainable_within(body, [len(c.completion_ids) for c in choices], trust=head.trust_sampling)
+    reason = why_not(head, bad or sampled, prompt, choices)
     if reason is None and (error is not None or any(c.finish_reason in _BROKEN for c in choices)):
         reason = "error"
     if error is None and head.status >= 400:
@@ -55,10 +56,10 @@ def why_not(head: CallHead, sampling: str | None, prompt: list[int], choices: li
         return "aborted"
     if head.outcome != "ok" or head.status != 200:
         return "error"
+    if head.note:  # no setting mends what was not captured
+        return head.note
     if sampling:
         return sampling
-    if head.note:
-        return head.note
     if not prompt or not choices or any(not c.completion_ids for c in choices):
         return "no token ids"
     if any(len(c.completion_ids) != len(c.logprobs) for c in choices):

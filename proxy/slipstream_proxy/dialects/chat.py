@@ -1,12 +1,18 @@
 """``POST /v1/chat/completions``.
 
-An engine with Slipstream's plugin is asked by one member (``packed``). Else it is asked for ``return_token_ids`` and
-``logprobs`` (and reasoning where the client hides it, because vLLM hides the ids with it). vLLM writes ``null`` where
-ids and log-probabilities are not asked for; events without anything but ids it does not send at all.
+What a whole reply says that the client did not ask for, and how a large one loses it: there, copies count.
+
+A message of a chat: its parts put together as a stream brings them, and the digest of what it says.
+
+What a chat stream says, read as its events come: what is left to do at its end would keep the client waiting, and
+many streams may end in one moment.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
+from io import BytesIO
 from typing import Final
 
 from slipstream_proxy.dialects.base import (
@@ -17,29 +23,289 @@ from slipstream_proxy.dialects.base import (
     dumps,
     event_data,
     loads,
+    logprobs_end,
     null_ids,
     null_logprobs,
+    put_behind,
     stream_events,
     stream_objects,
 )
 from slipstream_proxy.dialects.call_reader import Read, parsed
-from slipstream_proxy.dialects.chat_message import (
-    add_delta,
-    add_said,
-    as_list,
-    canonical,
-    quoted_ids,
-    stop_of,
-    tool_ids,
-)
-from slipstream_proxy.dialects.chat_speech import ChatSpeech
-from slipstream_proxy.dialects.large_replies import nulled
 from slipstream_proxy.dialects.openai import PACKED, OpenAI, ask_for_ids
+from slipstream_proxy.dialects.purpose import quotes
 from slipstream_proxy.dialects.sampling import forces
-from slipstream_proxy.dialects.token_arrays import ASKED, Sampled
+from slipstream_proxy.dialects.token_arrays import ASKED, FIELD, MEMBER, Sampled
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
+from slipstream_proxy.log.records import CallHead, Choice, Parsed
 from slipstream_proxy.parse_weight import MOST_OF_REPLY, too_heavy
-from slipstream_proxy.records import CallHead, Choice, Parsed
+
+LARGE: Final = 16 * 2**20
+"""Bytes from which on a reply is copied once, and not for each of its changes."""
+
+_LOGPROBS: Final = ((b'"logprobs":{', b',"finish_reason":'), (b'"logprobs": {', b', "finish_reason":'))
+_IDS: Final = (b'token_ids":[', b'token_ids": [')
+
+
+def nulled(reply: bytes, *, ids: bool, logprobs: bool) -> bytes | None:
+    """The reply with null for ids and log-probabilities. None: they do not stand where vLLM writes them."""
+    if len(reply) > LARGE:
+        return _at_once(reply, ids=ids, logprobs=logprobs)
+    cut = null_logprobs(reply) if logprobs else reply
+    return null_ids(cut) if ids and cut is not None else cut
+
+
+def _at_once(reply: bytes, *, ids: bool, logprobs: bool) -> bytes | None:
+    """The same with one copy in place of five."""
+    key, after = _LOGPROBS[0] if reply.find(_LOGPROBS[0][0]) >= 0 else _LOGPROBS[1]
+    ids_key = _IDS[0] if reply.find(_IDS[0]) >= 0 else _IDS[1]
+    next_logprobs = reply.find(key) if logprobs else -1
+    next_ids = reply.find(ids_key) if ids else -1
+    if next_logprobs < 0 and next_ids < 0:
+        return reply
+    whole, view, start = BytesIO(), memoryview(reply), 0
+    while next_logprobs >= 0 or next_ids >= 0:
+        if next_ids < 0 or 0 <= next_logprobs < next_ids:
+            begin = next_logprobs + len(key) - 1
+            end = logprobs_end(reply, after, next_logprobs)
+            if end < 0:
+                return None
+        else:
+            begin = next_ids + len(ids_key) - 1
+            end = reply.find(b"]", begin) + 1
+            if not end:
+                break
+        whole.write(view[start:begin])
+        whole.write(b"null")
+        start = end
+        if 0 <= next_logprobs < start:
+            next_logprobs = reply.find(key, start)
+        if 0 <= next_ids < start:
+            next_ids = reply.find(ids_key, start)
+    whole.write(view[start:])
+    return whole.getvalue()
+
+
+def as_list(value: Json) -> JsonList:
+    return value if isinstance(value, list) else []
+
+
+def tool_ids(message: JsonObject) -> list[str]:
+    return [c["id"] for c in as_list(message.get("tool_calls")) if isinstance(c, dict) and isinstance(c.get("id"), str)]
+
+
+_ENGINE_ID: Final = re.compile(r"chatcmpl-tool-[0-9a-f]{8,}|call_[0-9A-Za-z]{8,}")
+"""Ids that vLLM gives tool calls."""
+
+
+def quoted_ids(message: JsonObject) -> list[str]:
+    """Tool-call ids in the text: smolagents sends its calls back as text, with the ids that the engine gave."""
+    text = text_of(message.get("content"))
+    return _ENGINE_ID.findall(text) if isinstance(text, str) else []
+
+
+SHORT: Final = 15
+_LITTLE: Final = 128
+"""Bytes."""
+
+
+def text_of(content: Json) -> Json:
+    """Content as text where it is text: clients send back a string as parts, and an empty one as null."""
+    if isinstance(content, list):
+        if all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
+            return "".join(p["text"] for p in content)
+        return content
+    return content or ""
+
+
+def canonical(message: JsonObject) -> bytes:
+    """A digest of what a message says, whatever its client does to the fields around it. It has ``SHORT`` bytes where
+    that is so little that others say the same.
+    """
+    calls = []
+    for call in as_list(message.get("tool_calls")):
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            arguments = function.get("arguments")
+            try:
+                arguments = loads(arguments.encode()) if isinstance(arguments, str) else arguments
+            except ValueError:
+                pass
+            calls.append([function.get("name"), arguments])
+    said = dumps([message.get("role"), text_of(message.get("content")), calls, message.get("tool_call_id")])
+    return hashlib.blake2b(said, digest_size=SHORT if len(said) < _LITTLE else 16).digest()
+
+
+def add_said(turn: Turn, message: JsonObject, stop: str) -> None:
+    """A reply's message. ``stop``: the stop string that ended it."""
+    turn.messages.append(canonical(message))
+    turn.tool_ids += tool_ids(message)
+    turn.quotes += quotes(message)
+    if stop:  # some clients put back the stop string that the engine cut off
+        turn.messages.append(canonical({**message, "content": f"{text_of(message.get('content'))}{stop}"}))
+
+
+def stop_of(choice: JsonObject) -> str:
+    """The stop string that ended it."""
+    stop = choice.get("stop_reason")
+    return stop if isinstance(stop, str) else ""
+
+
+def add_delta(message: JsonObject, delta: JsonObject) -> None:
+    """Put a delta to the message it belongs to."""
+    for name, value in delta.items():
+        if name == "tool_calls":
+            for part in as_list(value):
+                _add_tool(message.setdefault("tool_calls", []), part)
+        elif isinstance(value, str) and name != "role":
+            put_behind(message, name, value)
+        elif value is not None:
+            message[name] = value
+
+
+def _add_tool(calls: list[JsonObject], part: JsonObject) -> None:
+    index = part.get("index", len(calls))
+    while len(calls) <= index < 1024:
+        calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
+    call, function = calls[index], part.get("function") or {}
+    call["id"] = part.get("id") or call["id"]
+    for name in ("name", "arguments"):
+        put_behind(call["function"], name, function.get(name) or "")
+
+
+_END: Final = b"}\n\n"
+_TRIES: Final = 8
+"""How often one stream's usual event is looked for."""
+
+
+class SaidMessage:
+    """What one choice has said so far; ``stop`` is the stop string that ended it, which the engine cut off."""
+
+    __slots__ = ("message", "stop")
+
+    def __init__(self) -> None:
+        self.message: JsonObject = {"role": "assistant", "content": None}
+        self.stop = ""
+
+
+class ChatSpeech(Speech):
+    """Most events of a stream differ in one text only. Such an event is compared with the one before and not parsed.
+
+    ``before`` and ``after`` are what stands around the text. They are taken from an event that was parsed, and what
+    they are with another text was parsed, too. So an event that has them says the same as its JSON, if its text is one
+    without escapes and nothing but the engine plugin's member follows.
+    """
+
+    __slots__ = ("_after", "_before", "_broken", "_message", "_name", "_said", "_texts", "_tries")
+
+    def __init__(self) -> None:
+        self._said: dict[int, SaidMessage] = {}
+        self._broken = False
+        """An event was of no form that is known: nothing can be said of the whole."""
+        self._before = self._after = b""
+        self._message: JsonObject = {}
+        """The message to which the usual event adds, and the ``name`` of the member that grows."""
+        self._name = ""
+        self._texts: list[str] = []
+        """Of usual events, to be put behind what the message has."""
+        self._tries = 0
+
+    def hear(self, event: bytes) -> None:
+        if self._before and event.startswith(self._before) and self._usual(event):
+            return
+        try:
+            self._put_texts()
+            self._read(event)
+        except Exception:  # whatever an engine may send
+            self._broken = True
+
+    def turn(self) -> Turn:
+        turn = Turn(has_reply=True)
+        try:
+            self._put_texts()
+            for index in () if self._broken else sorted(self._said):
+                add_said(turn, self._said[index].message, self._said[index].stop)
+        except Exception:
+            return Turn(has_reply=True)
+        return turn
+
+    def _usual(self, event: bytes) -> bool:
+        """Take over an event that has nothing new but its text."""
+        start, after = len(self._before), self._after
+        end = event.find(b'"', start)
+        if end < 0 or not event.startswith(after, end):
+            return False
+        stop = end + len(after)
+        if event.startswith(MEMBER, stop):
+            if not event.endswith(_END):
+                return False
+        elif len(event) != stop + len(_END) or not event.endswith(_END):
+            return False
+        said = event[start:end]
+        if said.find(b"\\") >= 0:
+            return False
+        try:
+            text = said.decode()
+        except UnicodeDecodeError:
+            return False
+        if not text.isprintable():  # JSON does not take line ends and other signs in a text
+            return False
+        self._texts.append(text)
+        return True
+
+    def _put_texts(self) -> None:
+        if self._texts:
+            texts, self._texts = self._texts, []
+            put_behind(self._message, self._name, "".join(texts))
+
+    def _read(self, event: bytes) -> None:
+        data = event_data(event)
+        if not data.startswith(b"{"):
+            return
+        try:
+            read = loads(data)
+        except ValueError:
+            return
+        if not isinstance(read, dict):
+            return
+        parts = as_list(read.get("choices"))
+        for part in parts:
+            said = self._said.setdefault(part.get("index", 0), SaidMessage())
+            add_delta(said.message, part.get("delta") or {})
+            said.stop = stop_of(part) or said.stop
+        if len(parts) == 1 and self._tries < _TRIES and not (self._before and event.startswith(self._before)):
+            self._learn(event, read, parts[0])
+
+    def _learn(self, event: bytes, read: JsonObject, part: JsonObject) -> None:
+        """Is this what the next events will look like?"""
+        delta = part.get("delta")
+        if part.get("finish_reason") or stop_of(part) or not isinstance(delta, dict) or len(delta) != 1:
+            return
+        name, text = next(iter(delta.items()))
+        if name in ("role", "tool_calls") or not isinstance(text, str):
+            return
+        self._tries += 1
+        key = b'"delta":{"%b":"' % name.encode("utf-8", "replace")
+        at = event.find(key)
+        if at < 0 or not event.startswith(b"data: {") or not event.endswith(_END):
+            return
+        start = at + len(key)
+        end = event.find(b'"', start)
+        stop = event.rfind(MEMBER)
+        if stop < 0:
+            stop = len(event) - len(_END)
+        if not start <= end < stop:
+            return
+        before, after = event[:start], event[end:stop]
+        try:
+            other = loads(b"%b.%b}" % (before[6:], after))
+        except ValueError:  # the text has an escaped quote
+            return
+        read.pop(FIELD, None)
+        delta[name] = "."
+        if other == read:
+            self._before, self._after, self._name = before, after, name
+            self._message = self._said[part.get("index", 0)].message
+
 
 _EMPTY: Final = b'"delta":{},"logprobs":null,"finish_reason":null'
 _SPACED_EMPTY: Final = b'"delta": {}, "logprobs": null, "finish_reason": null'

@@ -12,12 +12,12 @@ from slipstream_proxy.dialects.base import (
     stream_objects,
 )
 from slipstream_proxy.dialects.call_reader import Read, parsed
-from slipstream_proxy.dialects.large_replies import nulled
+from slipstream_proxy.dialects.chat import nulled
 from slipstream_proxy.dialects.openai import PACKED, OpenAI, ask_for_ids
 from slipstream_proxy.dialects.token_arrays import ASKED, Sampled
 from slipstream_proxy.json_types import JsonList, JsonObject
+from slipstream_proxy.log.records import CallHead, Choice, Parsed
 from slipstream_proxy.parse_weight import MOST_OF_REPLY, too_heavy
-from slipstream_proxy.records import CallHead, Choice, Parsed
 
 
 class Completions(OpenAI):

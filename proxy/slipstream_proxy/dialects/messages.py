@@ -1,14 +1,437 @@
-"""Anthropic's ``POST /v1/messages``."""
+"""Anthropic's ``POST /v1/messages``: asked as a chat completion, answered as Anthropic does.
+
+A chat reply as Anthropic's message, as vLLM's own messages route makes it.
+
+A ``/v1/messages`` request as a chat completion: only the chat route gives token ids.
+
+vLLM's own messages route makes a chat request out of the client's, runs it as one, and makes the message out of the
+chat reply (0.32, ``entrypoints/anthropic/serving.py``). The same is done here. What is not known to come out equal
+raises ``AsAsked``: such a call goes to the engine's own route as it is, and is recorded without ids.
+
+Anthropic's ``POST /v1/messages``.
+"""
 
 from __future__ import annotations
 
-from slipstream_proxy.dialects import messages_back, messages_chat
-from slipstream_proxy.dialects.base import ReplyTranslator, Turn, dumps, loads, put_behind, stream_objects
+import json
+import uuid
+
+from slipstream_proxy.dialects.base import (
+    AsAsked,
+    ReplyTranslator,
+    Turn,
+    dumps,
+    loads,
+    put_behind,
+    shown,
+    stream_objects,
+)
 from slipstream_proxy.dialects.call_reader import Read
-from slipstream_proxy.dialects.chat_message import canonical
-from slipstream_proxy.dialects.through_chat import ThroughChat, items
-from slipstream_proxy.json_types import JsonList, JsonObject
-from slipstream_proxy.records import Choice
+from slipstream_proxy.dialects.chat import canonical
+from slipstream_proxy.dialects.purpose import quotes
+from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items
+from slipstream_proxy.json_types import Json, JsonList, JsonObject
+from slipstream_proxy.log.records import Choice
+
+
+def _usage(usage: Json) -> dict[str, int]:
+    if not isinstance(usage, dict):
+        return {"input_tokens": 0, "output_tokens": 0}
+    details = usage.get("prompt_tokens_details") or {}
+    read, written = details.get("cached_tokens"), details.get("created_cache_tokens")
+    made = {"input_tokens": max(0, usage["prompt_tokens"] - (read or 0) - (written or 0))}
+    made["output_tokens"] = usage.get("completion_tokens") or 0
+    if written is not None:
+        made["cache_creation_input_tokens"] = written
+    if read is not None:
+        made["cache_read_input_tokens"] = read
+    return made
+
+
+def _stop(finish: str | None, stop: Json, *, tools: bool, whole: bool) -> tuple[str | None, str | None]:
+    """(stop_reason, stop_sequence). ``whole``: the last tool call is complete. One that was cut short must not run."""
+    if finish == "length":
+        return "max_tokens", None
+    if finish not in ("stop", "tool_calls"):
+        return None, None
+    if tools and whole:
+        return "tool_use", None
+    if isinstance(stop, str):
+        return "stop_sequence", stop
+    return ("tool_use" if finish == "tool_calls" or tools else "end_turn"), None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+class MessagesTranslator(ChatEvents):
+    """A chat reply as a message: ``whole`` at once, or event by event."""
+
+    context_needed = False
+
+    def __init__(self, asked: JsonObject) -> None:
+        self.context: int | None = None
+        thinking = asked.get("thinking")
+        self.quiet = isinstance(thinking, dict) and thinking.get("type") == "disabled"
+        self.template_needed = self.quiet or any(
+            isinstance(m, dict) and m.get("role") == "system" for m in asked["messages"]
+        )
+        self.finish: str | None = None
+        self.stop: Json = None
+        self.begun = False
+        self.index = 0
+        self.kind: str | None = None
+        self.tool: str | None = None
+        self.tools: dict[int, str] = {}
+        self.used = False
+        self.arguments = ""
+        self.later = ""
+        """Text that came while a tool's block was open."""
+
+    def settle(self, chat: JsonObject, *, merges: bool | None, quiet: str | None) -> None:
+        self.template_needed = False
+        system = [m for m in chat["messages"] if m["role"] == "system"]
+        if len(system) > 1 or (system and chat["messages"][0] is not system[0]):
+            if merges is None:
+                raise AsAsked("role system among the messages: the engine does not say where it puts them")
+            if merges:
+                others = [m for m in chat["messages"] if m["role"] != "system"]
+                chat["messages"] = [{"role": "system", "content": "".join(m["content"] for m in system)}, *others]
+        if self.quiet:
+            if quiet is None:
+                raise AsAsked("thinking disabled: the engine does not say what that means")
+            chat["reasoning_effort"] = quiet
+
+    def whole(self, reply: bytes) -> bytes:
+        """Raises ValueError where the engine's own route could not make a message of it either."""
+        read = loads(reply)
+        choice = read["choices"][0]
+        message = choice["message"]
+        calls = message.get("tool_calls") or []
+        content: list[JsonObject] = []
+        if message.get("reasoning"):
+            content.append({"type": "thinking", "thinking": message["reasoning"], "signature": uuid.uuid4().hex})
+        if message.get("content"):
+            content.append({"type": "text", "text": message["content"]})
+        for call in calls:
+            function = call["function"]
+            content.append(
+                {
+                    "type": "tool_use",
+                    "id": call["id"],
+                    "name": function["name"],
+                    "input": loads(function["arguments"].encode()),
+                }
+            )
+        reason, sequence = _stop(choice.get("finish_reason"), choice.get("stop_reason"), tools=bool(calls), whole=True)
+        made = {
+            "id": read["id"],
+            "type": "message",
+            "role": "assistant",
+            "content": content or [{"type": "text", "text": ""}],
+            "model": read["model"],
+            "stop_reason": reason,
+            "stop_sequence": sequence,
+            "usage": _usage(read.get("usage")),
+        }
+        return dumps({name: value for name, value in made.items() if value is not None})
+
+    def _end(self) -> bytes | None:
+        return b"".join(self._close()) + _sse("message_stop", {}) if self.begun else None
+
+    def _error(self, error: JsonObject) -> bytes:
+        return _sse("error", {"error": {"type": "internal_error", "message": str(error.get("message"))}})
+
+    def _events(self, read: JsonObject) -> list[bytes]:
+        if not self.begun:
+            self.begun = True
+            message = {
+                "id": read["id"],
+                "type": "message",
+                "role": "assistant",
+                "content": [],
+                "model": read["model"],
+                "stop_reason": None,
+                "stop_sequence": None,
+                "usage": _usage(read.get("usage")),
+            }
+            return [_sse("message_start", {"message": message})]
+        if not read["choices"]:
+            made = self._close()
+            done = self.used and _is_json(self.arguments)
+            reason, sequence = _stop(self.finish or "stop", self.stop, tools=self.used, whole=done)
+            delta = {"stop_reason": reason, "stop_sequence": sequence}
+            return [*made, _sse("message_delta", {"delta": delta, "usage": _usage(read.get("usage"))})]
+        choice = read["choices"][0]
+        if choice.get("finish_reason") is not None:
+            self.finish, self.stop = choice["finish_reason"], choice.get("stop_reason")
+        delta = choice["delta"]
+        made = []
+        if delta.get("reasoning"):
+            made += self._say("thinking", "thinking", delta["reasoning"])
+        if delta.get("content"):
+            if self.kind == "tool_use":
+                self.later += delta["content"]
+            else:
+                made += self._say("text", "text", delta["content"])
+        for call in delta.get("tool_calls") or ():
+            made += self._call(call)
+        return made
+
+    def _say(self, kind: str, field: str, text: str) -> list[bytes]:
+        made = []
+        if self.kind != kind:
+            made = self._close()
+            made.append(self._open({"type": kind, field: ""}))
+        made.append(self._delta({"type": f"{kind}_delta", field: text}))
+        return made
+
+    def _call(self, call: JsonObject) -> list[bytes]:
+        made: list[bytes] = []
+        function = call.get("function") or {}
+        name, arguments = function.get("name"), function.get("arguments")
+        if call.get("id") is not None:
+            self.tools[call["index"]] = call["id"]
+            if self.tool != call["id"] and name is not None:
+                made = self._close()
+                self.used, self.arguments = True, ""
+                made.append(self._open({"type": "tool_use", "id": call["id"], "name": name, "input": {}}))
+        if arguments and self.tool is not None and self.tool == self.tools.get(call["index"]):
+            self.arguments += arguments
+            made.append(self._delta({"type": "input_json_delta", "partial_json": arguments}))
+        return made
+
+    def _open(self, block: JsonObject) -> bytes:
+        self.kind = block["type"]
+        self.tool = block.get("id")
+        return _sse("content_block_start", {"content_block": block, "index": self.index})
+
+    def _delta(self, delta: JsonObject) -> bytes:
+        return _sse("content_block_delta", {"delta": delta, "index": self.index})
+
+    def _close(self) -> list[bytes]:
+        """The end of the open block, and what text had to wait for it."""
+        made: list[bytes] = []
+        if self.kind is not None:
+            if self.kind == "thinking":
+                made.append(self._delta({"type": "signature_delta", "signature": uuid.uuid4().hex}))
+            made.append(_sse("content_block_stop", {"index": self.index}))
+            self.index += 1
+            self.kind = self.tool = None
+        if self.later:
+            text, self.later = self.later, ""
+            made += self._say("text", "text", text)
+            made += self._close()
+        return made
+
+
+def _sse(kind: str, fields: JsonObject) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps({"type": kind, **fields}))
+
+
+_COPIED = (
+    ("stop_sequences", "stop"),
+    ("temperature",) * 2,
+    ("top_p",) * 2,
+    ("top_k",) * 2,
+    ("cache_salt",) * 2,
+    ("chat_template_kwargs",) * 2,
+)
+_ENGINES = ("watermarking", "kv_transfer_params", "ec_transfer_params", "vllm_xargs", "mm_payload", "return_mm_kwargs")
+_SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
+    "text": {"text": (str,)},
+    "thinking": {"thinking": (str,), "signature": (str, type(None))},
+    "redacted_thinking": {"data": (str,)},
+    "tool_use": {"id": (str,), "name": (str,), "input": (dict,)},
+    "tool_result": {"tool_use_id": (str,), "content": (str, list, type(None)), "is_error": (bool, type(None))},
+}
+_MAY_LACK = ("signature", "content", "is_error")
+_FIELDS = frozenset(name for shape in _SHAPES.values() for name in shape) | {"source", "tool_name", "tool"}
+"""What vLLM reads of blocks; other fields it leaves out."""
+
+_BILLING = "x-anthropic-billing-header"
+"""A system block that begins so says which client asks; vLLM leaves it out, because it differs each time."""
+
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+
+
+def to_chat(body: JsonObject) -> JsonObject:
+    """The chat request. Raises ``AsAsked``."""
+    for name in _ENGINES:
+        if body.get(name) is not None:
+            raise AsAsked(f"{name} was asked")
+    limit = body.get("max_tokens")
+    if not isinstance(body.get("model"), str) or isinstance(limit, bool) or not isinstance(limit, int):
+        raise AsAsked("unreadable request")
+    chat: JsonObject = {"model": body["model"], "messages": _messages(body)}
+    chat |= {"max_tokens": limit, "max_completion_tokens": limit}
+    for theirs, ours in _COPIED:
+        if body.get(theirs) is not None:
+            chat[ours] = body[theirs]
+    if body.get("stream"):
+        chat |= {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    _thinking(body, chat)
+    _tools(body, chat)
+    return chat
+
+
+def _thinking(body: JsonObject, chat: JsonObject) -> None:
+    thinking = body.get("thinking")
+    if thinking is not None:
+        kind = thinking.get("type") if isinstance(thinking, dict) else None
+        if kind == "enabled":
+            budget = thinking.get("budget_tokens")
+            if isinstance(budget, bool) or not isinstance(budget, int) or not 1024 <= budget < chat["max_tokens"]:
+                raise AsAsked("unreadable request")
+            chat["thinking_token_budget"] = budget
+        elif kind not in ("adaptive", "disabled"):  # what disabled means, the engine's template says
+            raise AsAsked(f"thinking of the type {shown(kind)}")
+    config = body.get("output_config")
+    if config is None:
+        return
+    if not isinstance(config, dict) or config.get("format") is not None:
+        raise AsAsked("structured output: output_config.format")
+    if (effort := config.get("effort")) is not None:
+        if effort not in _EFFORTS:
+            raise AsAsked("unreadable request")
+        chat["reasoning_effort"] = effort
+
+
+def _tools(body: JsonObject, chat: JsonObject) -> None:
+    choice, tools = body.get("tool_choice"), body.get("tools")
+    chat["tool_choice"] = None
+    if choice is not None:
+        if not isinstance(choice, dict) or choice.get("type") not in ("auto", "none"):
+            raise AsAsked("forced tool: tool_choice")
+        chat["tool_choice"] = choice["type"]
+        chat["parallel_tool_calls"] = not choice.get("disable_parallel_tool_use")
+    if tools is None:
+        return
+    if not isinstance(tools, list) or not tools:
+        raise AsAsked("an empty list of tools")
+    chat["tool_choice"] = chat["tool_choice"] or "auto"
+    chat["tools"] = [_tool(tool) for tool in tools]
+
+
+def _tool(tool: Json) -> JsonObject:
+    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+        raise AsAsked("unreadable request")
+    if not isinstance(tool.get("input_schema"), dict):
+        raise AsAsked(f"a hosted tool: {shown(tool.get('type'))}")
+    schema = tool["input_schema"]
+    function = {
+        "name": tool["name"],
+        "description": tool.get("description"),
+        "strict": tool.get("strict"),
+        "defer_loading": tool.get("defer_loading"),
+    }
+    return {
+        "type": "function",
+        "function": {**function, "parameters": schema if "type" in schema else {**schema, "type": "object"}},
+    }
+
+
+def _messages(body: JsonObject) -> list[JsonObject]:
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        raise AsAsked("unreadable request")
+    made: list[JsonObject] = []
+    if system := _system(body.get("system")):
+        made.append({"role": "system", "content": system})
+    for message in messages:
+        role = message.get("role") if isinstance(message, dict) else None
+        if role == "system":
+            if text := _inline(message.get("content")):
+                made.append({"role": "system", "content": text})
+        elif role in ("user", "assistant"):
+            _message(role, message.get("content"), made)
+        else:
+            raise AsAsked(f"a message of the role {shown(role)}")
+    return made
+
+
+def _inline(content: Json) -> str:
+    """A system message among the others. Where it goes depends on the model's template (``settle``)."""
+    if isinstance(content, str):
+        return "" if content.startswith(_BILLING) else content
+    return _system(_list(content))
+
+
+def _system(system: Json) -> str:
+    if system is None or isinstance(system, str):
+        return system or ""
+    blocks = [_checked(block) for block in _list(system)]
+    if any(b["type"] != "text" for b in blocks):
+        raise AsAsked("role system with more than text")
+    return "".join(b["text"] for b in blocks if not b["text"].startswith(_BILLING))
+
+
+def _message(role: str, content: Json, made: list[JsonObject]) -> None:
+    """Results of tools become messages of their own, before what else the user says."""
+    message: JsonObject = {"role": role}
+    if isinstance(content, str):
+        made.append({**message, "content": content})
+        return
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[JsonObject] = []
+    for block in map(_checked, _list(content)):
+        kind = block["type"]
+        if kind == "text" and block["text"]:
+            texts.append(block["text"])
+        elif kind == "thinking":
+            thoughts.append(block["thinking"])
+        elif kind == "tool_use":
+            function = {"name": block["name"], "arguments": json.dumps(block["input"] or {})}
+            calls.append({"id": block["id"] or "", "type": "function", "function": function})
+        elif kind == "tool_result":
+            if role != "user":
+                raise AsAsked("a tool's result that the assistant says")
+            made.append(
+                {"role": "tool", "tool_call_id": block["tool_use_id"], "content": _result(block.get("content"))}
+            )
+    if thoughts:
+        message["reasoning"] = "".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    if texts:
+        message["content"] = texts[0] if len(texts) == 1 else [{"type": "text", "text": t} for t in texts]
+    if role == "assistant" or "content" in message:
+        made.append(message)
+
+
+def _result(content: Json) -> str:
+    if isinstance(content, str) or content is None:
+        return content or ""
+    blocks = [_checked(block) for block in content]
+    if any(b["type"] != "text" for b in blocks):
+        raise AsAsked("a tool's result with more than text: tool_result.content")
+    return "\n".join(b["text"] for b in blocks)
+
+
+def _list(value: Json) -> JsonList:
+    if not isinstance(value, list):
+        raise AsAsked("unreadable request")
+    return value
+
+
+def _checked(block: Json) -> JsonObject:
+    """A block with just what is known of its type."""
+    if not isinstance(block, dict) or (shape := _SHAPES.get(str(block.get("type")))) is None:
+        raise AsAsked(f"images or other blocks: {shown(block.get('type') if isinstance(block, dict) else None)}")
+    for name, types in shape.items():
+        if not isinstance(block.get(name), types) and not (name in _MAY_LACK and name not in block):
+            raise AsAsked("unreadable request")
+    if any(name in _FIELDS and name not in shape and block[name] is not None for name in block):
+        raise AsAsked("a block with fields of another")
+    if block["type"] == "tool_use" and not block["id"]:
+        raise AsAsked("unreadable request")
+    return block
 
 
 class Messages(ThroughChat):
@@ -16,10 +439,10 @@ class Messages(ThroughChat):
     path = "/v1/messages"
 
     def _to_chat(self, body: JsonObject) -> JsonObject:
-        return messages_chat.to_chat(body)
+        return to_chat(body)
 
     def _back(self, body: JsonObject) -> ReplyTranslator:
-        return messages_back.MessagesTranslator()
+        return MessagesTranslator(body)
 
     def terminal(self, event: bytes) -> bool:
         return event.startswith(b"event: message_stop")
@@ -70,7 +493,9 @@ class Messages(ThroughChat):
             _, choices, _ = self._read(reply, stream=stream)
         except Exception:
             choices = []
-        return self._turn([c.message for c in choices], has_reply=True)
+        turn = self._turn([c.message for c in choices], has_reply=True)
+        turn.quotes = [quote for choice in choices for quote in quotes(choice.message)]
+        return turn
 
     def _add(self, turn: Turn, item: JsonObject) -> None:
         turn.has_reply = turn.has_reply or item.get("role") == "assistant"

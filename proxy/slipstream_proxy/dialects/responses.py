@@ -1,22 +1,701 @@
-"""``POST /v1/responses``. A request by an earlier response's id continues its episode; the record lacks its items."""
+"""OpenAI's ``POST /v1/responses``: asked as a chat completion, answered as a response.
+
+A ``/v1/responses`` request as a chat completion: only the chat route gives token ids.
+
+vLLM's own responses route renders the items as chat messages, samples once and cuts the tokens with the parsers that
+chat completions use (0.32, ``entrypoints/openai/responses``). The same is done here. What is not known to come out
+equal raises ``AsAsked``: such a call (stored, in the background, after an earlier response, with the engine's own
+tools, …) goes to the engine's own route as it is, and is recorded without ids.
+
+A chat reply as a response, as vLLM's own responses route makes it.
+
+``POST /v1/responses``. A request by an earlier response's id continues its episode; the record lacks its items.
+"""
 
 from __future__ import annotations
 
-from slipstream_proxy.dialects import responses_back, responses_chat
+import json
+import re
+import time
+import uuid
+
 from slipstream_proxy.dialects.base import (
+    AsAsked,
     ReplyTranslator,
     Turn,
     dumps,
     loads,
     openai_error,
+    shown,
     stream_events,
     stream_objects,
 )
 from slipstream_proxy.dialects.call_reader import Read
-from slipstream_proxy.dialects.chat_message import canonical
-from slipstream_proxy.dialects.through_chat import ThroughChat, items
-from slipstream_proxy.json_types import JsonList, JsonObject
-from slipstream_proxy.records import Choice
+from slipstream_proxy.dialects.chat import canonical
+from slipstream_proxy.dialects.purpose import quotes
+from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items
+from slipstream_proxy.dialects.token_arrays import prompt_length
+from slipstream_proxy.json_types import Json, JsonList, JsonObject
+from slipstream_proxy.log.records import Choice
+
+_COPIED = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "skip_special_tokens",
+    "include_stop_str_in_output",
+    "priority",
+    "cache_salt",
+    "chat_template_kwargs",
+    "parallel_tool_calls",
+    "request_id",
+    "session_id",
+)
+_UNLESS: dict[str, tuple[Json, str]] = {
+    "background": (False, "in the background"),
+    "store": (False, "stored response"),
+    "previous_response_id": (None, "after an earlier response"),
+    "previous_input_messages": (None, "after an earlier response"),
+    "top_logprobs": (0, "more was asked in the reply"),
+    "enable_response_messages": (False, "more was asked in the reply"),
+    "include_reasoning": (True, "hidden reasoning"),
+    "prompt": (None, "a stored prompt"),
+    "truncation": ("disabled", "truncation"),
+    "structured_outputs": (None, "structured output: structured_outputs"),
+}
+"""Fields that only these values may have, else the call goes as it was asked, for this reason."""
+
+_INCLUDED = (
+    "reasoning.encrypted_content",
+    "code_interpreter_call.outputs",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+)
+"""What vLLM takes in ``include`` without doing anything."""
+
+_ENGINES = (
+    "watermarking",
+    "media_io_kwargs",
+    "mm_processor_kwargs",
+    "mm_payload",
+    "return_mm_kwargs",
+    "vllm_xargs",
+    "kv_transfer_params",
+    "ec_transfer_params",
+)
+
+
+def to_chat(body: JsonObject) -> JsonObject:
+    """The chat request. Raises ``AsAsked``."""
+    for name, (value, reason) in _UNLESS.items():
+        if body.get(name) is not None and body[name] != value:
+            raise AsAsked(reason)
+    if any(x not in _INCLUDED for x in _list(body.get("include") or [])):
+        raise AsAsked("more was asked in the reply")
+    for name in _ENGINES:
+        if body.get(name) is not None:
+            raise AsAsked(f"{name} was asked")
+    chat: JsonObject = {"messages": _messages(body)}
+    if "model" in body:
+        chat["model"] = body["model"]
+    for name in _COPIED:
+        if body.get(name) is not None:
+            chat[name] = body[name]
+    if (limit := body.get("max_output_tokens")) is not None:
+        chat |= {"max_tokens": limit, "max_completion_tokens": limit}
+    if body.get("stream"):
+        chat |= {"stream": True, "stream_options": {"include_usage": True}}
+    text_config(body)
+    if (effort := (reasoning_config(body) or {}).get("effort")) is not None:
+        chat["reasoning_effort"] = effort
+    choice = tool_choice(body)
+    if body.get("tools"):
+        chat |= {"tools": _tools(body), "tool_choice": choice}
+    return chat
+
+
+def tool_choice(body: JsonObject) -> str:
+    choice = body.get("tool_choice", "auto")
+    if choice not in ("auto", "none"):
+        raise AsAsked("forced tool: tool_choice")
+    return "none" if not body.get("tools") else str(choice)
+
+
+def text_config(body: JsonObject) -> JsonObject | None:
+    """``text`` as the engine says it back."""
+    text = body.get("text")
+    if text is None:
+        return None
+    if (
+        not isinstance(text, dict)
+        or text.get("format") not in (None, {"type": "text"})
+        or not set(text) <= {"format", "verbosity"}
+    ):
+        raise AsAsked("structured output: text.format")
+    return {"format": text.get("format"), "verbosity": text.get("verbosity")}
+
+
+def reasoning_config(body: JsonObject) -> JsonObject | None:
+    asked = body.get("reasoning")
+    if asked is None:
+        return None
+    names = ("context", "effort", "generate_summary", "mode", "summary")
+    if not isinstance(asked, dict) or not set(asked) <= set(names):
+        raise AsAsked("unreadable request")
+    return {name: asked.get(name) for name in names}
+
+
+_FUNCTION = ("name", "parameters", "strict", "type", "allowed_callers", "defer_loading", "description", "output_schema")
+_SEARCH = ("type", "filters", "search_context_size", "user_location")
+_IMAGE = (
+    *("type", "action", "background", "input_fidelity", "input_image_mask", "model", "moderation"),
+    *("output_compression", "output_format", "partial_images", "quality", "size"),
+)
+_HOSTED: dict[str, tuple[str, ...]] = {
+    "web_search": _SEARCH,
+    "web_search_2025_08_26": _SEARCH,
+    "image_generation": _IMAGE,
+    "local_shell": ("type",),
+    "computer": ("type",),
+    "apply_patch": ("type", "allowed_callers"),
+    "programmatic_tool_calling": ("type",),
+}
+"""Hosted tools that the engine takes, says back and never shows to the model, with their fields in its order."""
+_CUSTOM = ("name", "type", "allowed_callers", "defer_loading", "description", "format")
+_NAMESPACE = ("description", "name", "tools", "type")
+_NAMESPACED = (
+    *("name", "type", "allowed_callers", "defer_loading", "description", "output_schema", "parameters", "strict"),
+)
+_INPUT: JsonObject = {
+    "type": "object",
+    "properties": {"input": {"type": "string", "description": "The freeform text payload for this tool."}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+"""A custom tool is shown to the model as a function of one text."""
+
+
+def flat_name(namespace: Json, name: Json) -> str:
+    """What the model calls a function of a namespace."""
+    return f"{namespace}__{name}"
+
+
+def _tools(body: JsonObject) -> list[JsonObject]:
+    """The tools that the model is shown. Raises ``AsAsked`` where the reply could not say them back as the engine."""
+    made: list[JsonObject] = []
+    for tool in _list(body.get("tools")):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind == "function":
+            made.append(_function(tool, _FUNCTION, tool.get("name")))
+        elif kind == "namespace":
+            if set(tool) != set(_NAMESPACE) or not all(isinstance(tool[n], str) for n in ("name", "description")):
+                raise AsAsked("a tool with fields of its own: namespace")
+            for inner in _list(tool["tools"]):
+                if not isinstance(inner, dict) or inner.get("type") != "function":
+                    raise AsAsked("a tool in a namespace that is no function")
+                made.append(_function(inner, _NAMESPACED, flat_name(tool["name"], inner.get("name"))))
+        elif kind == "custom":
+            if tool.get("format") not in (None, {"type": "text"}):
+                raise AsAsked(f"a custom tool with a grammar: {shown(tool.get('name'))}")
+            made.append(_function({**tool, "parameters": _INPUT}, (*_CUSTOM, "parameters"), tool.get("name")))
+        elif kind not in _HOSTED or any(isinstance(tool.get(n), dict | list) for n in _HOSTED[kind]):
+            raise AsAsked(f"a hosted tool: {shown(kind)}")
+    if not made:
+        raise AsAsked("no tool that the model can call")
+    return made
+
+
+def _function(tool: JsonObject, fields: tuple[str, ...], name: Json) -> JsonObject:
+    if not isinstance(tool.get("name"), str) or not isinstance(tool.get("parameters"), dict | None):
+        raise AsAsked("unreadable request")
+    if not set(tool) <= set(fields) or tool.get("allowed_callers") is not None:
+        raise AsAsked(f"a tool with fields of its own: {shown(name)}")
+    asked = {n: tool.get(n) for n in ("description", "parameters", "strict", "defer_loading")}
+    return {"type": "function", "function": {"name": name, **asked}}
+
+
+def said_back(tool: JsonObject) -> JsonObject:
+    """A tool as the engine says it back."""
+    kind = tool["type"]
+    if kind == "namespace":
+        inner = [{n: t.get(n) for n in _NAMESPACED} for t in tool["tools"]]
+        return {n: inner if n == "tools" else tool[n] for n in _NAMESPACE}
+    if kind in _HOSTED:
+        return {n: tool.get(n) for n in _HOSTED[kind]} | {n: v for n, v in tool.items() if n not in _HOSTED[kind]}
+    return {n: tool.get(n) for n in (_CUSTOM if kind == "custom" else _FUNCTION)}
+
+
+def _list(value: Json) -> JsonList:
+    if not isinstance(value, list):
+        raise AsAsked("unreadable request")
+    return value
+
+
+def _messages(body: JsonObject) -> list[JsonObject]:
+    made: list[JsonObject] = []
+    instructions, asked = body.get("instructions"), body.get("input")
+    if instructions is not None and not isinstance(instructions, str):
+        raise AsAsked("unreadable request")
+    if instructions:
+        made.append({"role": "system", "content": instructions})
+    if isinstance(asked, str):
+        return [*made, {"role": "user", "content": asked}]
+    given: list[JsonObject] = []  # items join each other, and not the instructions
+    for item in _list(asked):
+        if not isinstance(item, dict) or item.get("status") not in (None, "completed"):
+            raise AsAsked("a reply to go on with")
+        _item(item, given)
+    return made + given
+
+
+def _item(item: JsonObject, made: list[JsonObject]) -> None:
+    kind = item.get("type", "message")
+    if kind == "message":
+        role = item.get("role")
+        if role == "assistant":
+            _join(made, "content", _said(item.get("content")))
+        elif role in ("user", "system", "developer"):
+            made.append({"role": role, "content": _content(item.get("content"))})
+        else:
+            raise AsAsked(f"a message of the role {shown(role)}")
+    elif kind in ("function_call", "custom_tool_call"):
+        _call(item, made)
+    elif kind in ("function_call_output", "custom_tool_call_output"):
+        if not isinstance(item.get("call_id"), str):
+            raise AsAsked("unreadable request")
+        made.append({"role": "tool", "content": _content(item.get("output")), "tool_call_id": item["call_id"]})
+    elif kind == "reasoning":
+        _join(made, "reasoning", _thought(item))
+    else:
+        raise AsAsked(f"an item of the type {shown(kind)}")
+
+
+def _join(made: list[JsonObject], name: str, text: str) -> None:
+    """What the assistant says goes to its last message while that has none of it."""
+    if made and made[-1]["role"] == "assistant" and made[-1].get(name) is None:
+        made[-1][name] = text
+    else:
+        made.append({"role": "assistant", name: text})
+
+
+def _call(item: JsonObject, made: list[JsonObject]) -> None:
+    custom = item["type"] == "custom_tool_call"
+    said, namespace = item.get("input" if custom else "arguments"), item.get("namespace")
+    if not all(isinstance(text, str) for text in (item.get("call_id"), item.get("name"), said)):
+        raise AsAsked("unreadable request")
+    name = flat_name(namespace, item["name"]) if namespace and not custom else item["name"]
+    arguments = json.dumps({"input": said or ""}, ensure_ascii=False) if custom else said
+    call = {"id": item["call_id"], "type": "function", "function": {"name": name, "arguments": arguments}}
+    if made and made[-1]["role"] == "assistant":
+        made[-1].setdefault("tool_calls", []).append(call)
+    else:
+        made.append({"role": "assistant", "tool_calls": [call]})
+
+
+def _said(content: Json) -> str:
+    if isinstance(content, str):
+        return content
+    parts = _list(content)
+    if (
+        len(parts) != 1
+        or not isinstance(parts[0], dict)
+        or parts[0].get("type") != "output_text"
+        or not isinstance(parts[0].get("text"), str)
+    ):
+        raise AsAsked("a message with more than text")
+    return str(parts[0]["text"])
+
+
+def _content(content: Json) -> str | list[JsonObject]:
+    if isinstance(content, str):
+        return content
+    parts = _list(content)
+    if not parts or not all(
+        isinstance(p, dict) and p.get("type") == "input_text" and isinstance(p.get("text"), str) for p in parts
+    ):
+        kinds = [p.get("type") if isinstance(p, dict) else None for p in parts]
+        raise AsAsked(f"images or other parts: {shown(next((k for k in kinds if k != 'input_text'), None))}")
+    return [{"type": "text", "text": p["text"]} for p in parts]
+
+
+def _thought(item: JsonObject) -> str:
+    content, summary = item.get("content"), item.get("summary")
+    if item.get("encrypted_content") or not isinstance(summary, list) or not isinstance(content, list | None):
+        raise AsAsked("encrypted reasoning")
+    first = (content or summary or [{"text": ""}])[0]
+    if not isinstance(first, dict) or not isinstance(first.get("text"), str):
+        raise AsAsked("unreadable request")
+    return str(first["text"])
+
+
+_ECHOED = ("instructions", "metadata", "max_tool_calls", "user")
+
+
+def _id(prefix: str) -> str:
+    return f"{prefix}_{uuid.uuid4().hex[:16]}"
+
+
+def _message(text: str, uid: str, status: str = "completed", logprobs: Json = None) -> JsonObject:
+    content = [{"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs}] if text else []
+    return {"id": uid, "content": content, "role": "assistant", "status": status, "type": "message", "phase": None}
+
+
+def _reasoned(text: str | None, uid: str, status: str | None) -> JsonObject:
+    content = None if text is None else [{"text": text, "type": "reasoning_text"}]
+    return {
+        "id": uid,
+        "summary": [],
+        "type": "reasoning",
+        "content": content,
+        "encrypted_content": None,
+        "status": status,
+    }
+
+
+class _Called:
+    """How the client knows the tool that the model called by ``name``."""
+
+    __slots__ = ("custom", "name", "namespace")
+
+    def __init__(self, name: str, namespaces: dict[str, tuple[str, str]], custom: frozenset[str]) -> None:
+        self.custom = name in custom
+        space = namespaces.get(name)
+        self.namespace = space[0] if space is not None else None
+        self.name = space[1] if space is not None else name
+
+    def item(self, arguments: str, call_id: str, uid: str, status: str = "completed") -> JsonObject:
+        """``arguments``: of a custom tool its input."""
+        if self.custom:
+            said = {"call_id": call_id, "input": arguments, "name": self.name, "type": "custom_tool_call", "id": uid}
+            return {**said, "caller": None, "namespace": None}
+        return {
+            "arguments": arguments,
+            "call_id": call_id,
+            "name": self.name,
+            "type": "function_call",
+            "id": uid,
+            "caller": None,
+            "namespace": self.namespace,
+            "status": status,
+        }
+
+
+def _payload(read: Json) -> str | None:
+    value = read.get("input") if isinstance(read, dict) else None
+    return value if isinstance(value, str) else None
+
+
+def decoded_input(arguments: str) -> str:
+    """The text that a custom tool was called with. What is no JSON is the text itself."""
+    try:
+        payload = _payload(json.loads(arguments))
+    except ValueError:
+        return arguments
+    return arguments if payload is None else payload
+
+
+_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*(\\(?:u[0-9a-fA-F]{0,3})?)\Z")
+_LONG = 2**16
+"""Characters beyond which an input comes at its end, and not as it is said: each piece costs a look at all of it."""
+
+
+def begun_input(arguments: str) -> str:
+    """The beginning of that text in arguments that are not whole."""
+    if len(arguments) > _LONG:
+        return ""
+    arguments = arguments.strip()  # vLLM's reader does so, too
+    cut = _ESCAPE.search(arguments)
+    open_text = arguments[: cut.start(1)] if cut is not None else arguments
+    for text in (arguments, f'{open_text}"}}', f"{arguments.removesuffix(',')}}}"):
+        try:
+            payload = _payload(json.loads(text)) or ""
+        except ValueError:
+            continue
+        return payload[:-1] if payload and 0xD800 <= ord(payload[-1]) <= 0xDBFF else payload  # half a character
+    return ""
+
+
+class ResponsesTranslator(ChatEvents):
+    """A chat reply as a response: ``whole`` at once, or event by event.
+
+    ``context``: how many tokens the engine's context has. It says what is left of it as ``max_output_tokens`` where
+    the client gave no limit.
+    """
+
+    def __init__(self, asked: JsonObject) -> None:
+        self.asked = asked
+        self.context: int | None = None
+        self.context_needed = asked.get("max_output_tokens") is None
+        self.id = asked.get("request_id") or _id("resp")
+        self.at = int(time.time())
+        self.model = ""
+        self.prompt = 0
+        self.number = 0
+        self.kind: str | None = None
+        self.uid = self.text = self.call_id = ""
+        self.call_index: Json = None
+        tools = asked.get("tools") or ()
+        self.custom = frozenset([t["name"] for t in tools if t["type"] == "custom"])
+        self.namespaces: dict[str, tuple[str, str]] = {
+            flat_name(t["name"], f["name"]): (t["name"], f["name"])
+            for t in tools
+            if t["type"] == "namespace"
+            for f in t["tools"]
+        }
+        self.called = _Called("", self.namespaces, self.custom)
+        self.input = ""
+        """What was said of a custom tool's input."""
+        self.output: list[JsonObject] = []
+        self.finish: str | None = None
+        self.usage: JsonObject = {}
+
+    def whole(self, reply: bytes) -> bytes:
+        read = loads(reply)
+        choice = read["choices"][0]
+        message = choice["message"]
+        self.model, self.usage, self.finish = read["model"], read.get("usage") or {}, choice.get("finish_reason")
+        self.prompt = self.usage.get("prompt_tokens", 0)
+        if message.get("reasoning"):
+            self.output.append(_reasoned(message["reasoning"], _id("rs"), None))
+        if message.get("content"):
+            self.output.append(_message(message["content"], _id("msg")))
+        for call in message.get("tool_calls") or ():
+            function = call["function"]
+            called = _Called(function["name"], self.namespaces, self.custom)
+            said = decoded_input(function["arguments"]) if called.custom else function["arguments"]
+            self.output.append(called.item(said, call["id"], _id("ctc" if called.custom else "fc")))
+        return dumps(self._response(self._status()))
+
+    def _status(self) -> str:
+        return "incomplete" if self.finish == "length" else "completed"
+
+    def _response(self, status: str) -> JsonObject:
+        asked = self.asked
+        temperature = float(asked["temperature"]) if asked.get("temperature") is not None else 1.0
+        greedy = temperature == 0  # the engine then says how it samples; between that and 0.01 it goes up to 0.01
+        limit = asked.get("max_output_tokens")
+        if limit is None and self.context is not None:
+            limit = self.context - self.prompt
+        given = {name: asked.get(name) for name in _ECHOED}
+        return {
+            "id": self.id,
+            "created_at": self.at,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "instructions": given["instructions"],
+            "metadata": given["metadata"],
+            "model": self.model,
+            "object": "response",
+            "output": self.output if status != "in_progress" else [],
+            "parallel_tool_calls": asked["parallel_tool_calls"]
+            if asked.get("parallel_tool_calls") is not None
+            else True,
+            "temperature": temperature if greedy else max(temperature, 0.01),
+            "tool_choice": tool_choice(asked),
+            "tools": [said_back(t) for t in asked.get("tools") or ()],
+            "top_p": 1.0 if greedy or asked.get("top_p") is None else float(asked["top_p"]),
+            "background": False,
+            "max_output_tokens": limit,
+            "max_tool_calls": given["max_tool_calls"],
+            "previous_response_id": None,
+            "prompt": None,
+            "reasoning": reasoning_config(asked),
+            "service_tier": asked.get("service_tier") or "auto",
+            "status": status,
+            "text": text_config(asked),
+            "top_logprobs": None,
+            "truncation": "disabled",
+            "usage": self._usage() if status != "in_progress" else None,
+            "user": given["user"],
+            "presence_penalty": float(asked.get("presence_penalty") or 0.0),
+            "frequency_penalty": float(asked.get("frequency_penalty") or 0.0),
+            "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "input_messages": None,
+            "output_messages": None,
+        }
+
+    def _usage(self) -> JsonObject:
+        usage = self.usage
+        details = usage.get("prompt_tokens_details") or {}
+        return {
+            "input_tokens": usage.get("prompt_tokens", 0),
+            "input_tokens_details": {
+                "cached_tokens": details.get("cached_tokens") or 0,
+                "cache_write_tokens": details.get("created_cache_tokens") or 0,
+                "input_tokens_per_turn": [],
+                "cached_tokens_per_turn": [],
+            },
+            "output_tokens": usage.get("completion_tokens", 0),
+            "output_tokens_details": {
+                "reasoning_tokens": (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0,
+                "tool_output_tokens": 0,
+                "output_tokens_per_turn": [],
+                "tool_output_tokens_per_turn": [],
+            },
+            "total_tokens": usage.get("total_tokens", 0),
+        }
+
+    def _end(self) -> bytes | None:
+        if not self.model:
+            return None
+        made = self._close()
+        return b"".join((*made, self._sse("response.completed", {"response": self._response(self._status())})))
+
+    def _error(self, error: JsonObject) -> bytes:
+        return self._sse("error", {"code": error.get("type"), "message": error.get("message"), "param": None})
+
+    def _events(self, read: JsonObject) -> list[bytes]:
+        made: list[bytes] = []
+        if not self.model:
+            self.model = read["model"]
+            self.prompt = len(read.get("prompt_token_ids") or ()) or prompt_length(read)
+            begun = self._response("in_progress")
+            made = [self._sse(f"response.{kind}", {"response": begun}) for kind in ("created", "in_progress")]
+        self.usage = read.get("usage") or self.usage
+        for choice in read["choices"]:
+            self.finish = choice.get("finish_reason") or self.finish
+            for part in _split(choice["delta"]):
+                made += self._part(part)
+        return made
+
+    def _part(self, delta: JsonObject) -> list[bytes]:
+        made: list[bytes] = []
+        calls = delta.get("tool_calls")
+        if calls and calls[0].get("function") is not None:
+            made = self._turn("tool_call", calls[0])
+            text = "".join((c.get("function") or {}).get("arguments") or "" for c in calls)
+            if text:
+                self.text += text
+                made += self._argued(text)
+        elif delta.get("reasoning") is not None:
+            made = self._turn("reasoning")
+            self.text += delta["reasoning"]
+            made.append(
+                self._sse(
+                    "response.reasoning_text.delta", {"content_index": 0, "delta": delta["reasoning"], **self._where()}
+                )
+            )
+        elif delta.get("content"):
+            made = self._turn("content")
+            self.text += delta["content"]
+            made.append(
+                self._sse(
+                    "response.output_text.delta",
+                    {
+                        "content_index": 0,
+                        "delta": delta["content"],
+                        "item_id": self.uid,
+                        "logprobs": [],
+                        "output_index": len(self.output),
+                    },
+                )
+            )
+        return made
+
+    def _argued(self, text: str) -> list[bytes]:
+        if self.called.custom:
+            return self._put_in(begun_input(self.text))
+        return [self._sse("response.function_call_arguments.delta", {"delta": text, **self._where()})]
+
+    def _put_in(self, payload: str) -> list[bytes]:
+        """The custom tool's input goes on. What cannot be an end of what was said is said again, whole."""
+        said = self.input
+        if payload == said:
+            return []
+        self.input = payload
+        delta = payload.removeprefix(said)
+        return [self._sse("response.custom_tool_call_input.delta", {"delta": delta, **self._where()})]
+
+    def _where(self) -> JsonObject:
+        return {"item_id": self.uid, "output_index": len(self.output)}
+
+    def _turn(self, kind: str, call: JsonObject | None = None) -> list[bytes]:
+        """From one item to the next, where that is another."""
+        if self.kind == kind and (call is None or call.get("index") is None or call["index"] == self.call_index):
+            return []
+        made = self._close()
+        self.kind, self.text = kind, ""
+        if kind == "tool_call":
+            assert call is not None
+            self.called = _Called(call["function"].get("name") or "", self.namespaces, self.custom)
+            self.uid, self.call_index = _id("ctc" if self.called.custom else "fc"), call.get("index")
+            self.call_id, self.input = call.get("id") or _id("call"), ""
+            return [*made, self._item("added", self.called.item("", self.call_id, self.uid, "in_progress"))]
+        self.uid = _id("msg" if kind == "content" else "rs")
+        if kind == "content":
+            item, part = (
+                _message("", self.uid, "in_progress"),
+                {"annotations": [], "text": "", "type": "output_text", "logprobs": []},
+            )
+        else:
+            item, part = _reasoned(None, self.uid, "in_progress"), {"text": "", "type": "reasoning_text"}
+        return [*made, self._item("added", item), self._piece("added", part)]
+
+    def _close(self) -> list[bytes]:
+        if self.kind is None:
+            return []
+        made: list[bytes]
+        if self.kind == "tool_call":
+            text, where = decoded_input(self.text) if self.called.custom else self.text, self._where()
+            item = self.called.item(text, self.call_id, self.uid)
+            done: JsonObject
+            if self.called.custom:
+                made, done = self._put_in(text), {"input": text, **where}
+                made.append(self._sse("response.custom_tool_call_input.done", done))
+            else:
+                done = {
+                    "arguments": text,
+                    "item_id": self.uid,
+                    "name": self.called.name,
+                    "output_index": len(self.output),
+                }
+                made = [self._sse("response.function_call_arguments.done", done)]
+        elif self.kind == "reasoning":
+            item = _reasoned(self.text, self.uid, "completed")
+            done = {"content_index": 0, **self._where()}
+            made = [self._sse("response.reasoning_text.done", done, {"text": self.text})]
+            made.append(self._piece("done", {"text": self.text, "type": "reasoning_text"}))
+        else:
+            item = _message(self.text, self.uid)
+            done = {"content_index": 0, "item_id": self.uid, "logprobs": [], "output_index": len(self.output)}
+            made = [self._sse("response.output_text.done", done, {"text": self.text})]
+            made.append(
+                self._piece("done", {"annotations": [], "text": self.text, "type": "output_text", "logprobs": None})
+            )
+        made.append(self._item("done", item))
+        self.output.append(item)
+        self.kind = None
+        return made
+
+    def _item(self, what: str, item: JsonObject) -> bytes:
+        return self._sse(f"response.output_item.{what}", {"item": item, "output_index": len(self.output)})
+
+    def _piece(self, what: str, part: JsonObject) -> bytes:
+        return self._sse(f"response.content_part.{what}", {"content_index": 0, **self._where(), "part": part})
+
+    def _sse(self, kind: str, fields: JsonObject, after: JsonObject | None = None) -> bytes:
+        body = {**fields, "sequence_number": self.number, **(after or {}), "type": kind}
+        self.number += 1
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps(body))
+
+
+def _split(delta: JsonObject) -> list[JsonObject]:
+    """One delta for each thing it says: reasoning, content, then the calls by their index."""
+    made: list[JsonObject] = [{name: delta[name]} for name in ("reasoning", "content") if delta.get(name) is not None]
+    groups: dict[Json, list[JsonObject]] = {}
+    for call in delta.get("tool_calls") or ():
+        groups.setdefault(call.get("index"), []).append(call)
+    return [*made, *({"tool_calls": calls} for calls in groups.values())]
 
 
 class Responses(ThroughChat):
@@ -24,10 +703,10 @@ class Responses(ThroughChat):
     path = "/v1/responses"
 
     def _to_chat(self, body: JsonObject) -> JsonObject:
-        return responses_chat.to_chat(body)
+        return to_chat(body)
 
     def _back(self, body: JsonObject) -> ReplyTranslator:
-        return responses_back.ResponsesTranslator(body)
+        return ResponsesTranslator(body)
 
     def terminal(self, event: bytes) -> bool:
         return event.startswith(
@@ -65,6 +744,7 @@ class Responses(ThroughChat):
         except Exception:
             response = {}
         turn = self._turn(items(response.get("output")), has_reply=True)
+        turn.quotes = quotes(response.get("output"))
         if isinstance(response.get("id"), str):
             turn.tool_ids.append(response["id"])
         return turn

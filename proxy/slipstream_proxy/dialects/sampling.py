@@ -1,21 +1,15 @@
 """What a request says about how its reply is sampled, and whether a policy gradient may use such a reply.
 
-The engine starts with ``--generation-config vllm``, so that what a request leaves out has vLLM's neutral defaults.
+What a recorded request leaves out had vLLM's neutral defaults: the proxy writes an engine's own into it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from slipstream.engines.engine import NEUTRAL
 from slipstream_proxy.json_types import Json, JsonObject
 
-DEFAULTS: JsonObject = {
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "top_k": 0,
-    "min_p": 0.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0,
-}
 _KEPT = (
     "n",
     "seed",
@@ -53,8 +47,13 @@ _FORCING = frozenset(
     )
 )
 """All members that ``forces`` reads. Few requests have one, so that one look at the body's own members is enough."""
-_CONSTRAINING = _FORCING.union(DEFAULTS, ("min_tokens", "ignore_eos", "prompt_embeds")) - {"temperature"}
+_CONSTRAINING = _FORCING.union(NEUTRAL, ("min_tokens", "ignore_eos", "prompt_embeds")) - {"temperature"}
 """All members that ``untrainable`` reads, but messages and temperature."""
+BUDGET = "thinking budget"
+UNKNOWN_SAMPLING = "the engine's own sampling"
+"""Why a call cannot be trained on that leaves to the engine what the engine does not tell."""
+RAW_LOGPROBS = "log-probabilities before temperature"
+"""Why a call at a temperature cannot be trained on whose log-probabilities are of another one."""
 LEAST_TEMPERATURE = 0.01
 """vLLM samples with this where less is asked (and with the greatest logit at 0)."""
 
@@ -69,7 +68,7 @@ def _number(value: Json) -> Json:
 
 def sampling_of(body: JsonObject) -> JsonObject:
     """The effective parameters, and what forces the output."""
-    found = {name: default if body.get(name) is None else _number(body[name]) for name, default in DEFAULTS.items()}
+    found = {name: default if body.get(name) is None else _number(body[name]) for name, default in NEUTRAL.items()}
     if isinstance(found["temperature"], float) and 0 < found["temperature"] < LEAST_TEMPERATURE:
         found["temperature"] = LEAST_TEMPERATURE
     found.update({name: body[name] for name in _KEPT if body.get(name) is not None})
@@ -104,7 +103,7 @@ def forces(body: JsonObject) -> str | None:
     if body.get("allowed_token_ids") or body.get("bad_words"):
         return "restricted tokens"
     if body.get("thinking_token_budget") is not None:
-        return "thinking budget"
+        return BUDGET
     if body.get("watermarking"):
         return "watermark"
     if body.get("vllm_xargs"):
@@ -148,7 +147,7 @@ def untrainable(body: JsonObject, *, trust: bool) -> str | None:
         if float(found["min_p"]) > 0:
             return "min_p"
         if any(
-            float(found[name]) != DEFAULTS[name]
+            float(found[name]) != NEUTRAL[name]
             for name in ("presence_penalty", "frequency_penalty", "repetition_penalty")
         ):
             return "penalties"
@@ -159,3 +158,16 @@ def untrainable(body: JsonObject, *, trust: bool) -> str | None:
     except (TypeError, ValueError):
         return "unreadable sampling parameters"
     return None
+
+
+def untrainable_within(body: JsonObject, lengths: Sequence[int], *, trust: bool) -> str | None:
+    """``untrainable`` of a call with replies of so many tokens. A thinking budget forces tokens when it is spent, and a
+    reply that is shorter did not spend it.
+    """
+    reason = untrainable(body, trust=trust)
+    if reason != BUDGET:
+        return reason
+    budget = body["thinking_token_budget"]
+    if isinstance(budget, bool) or not isinstance(budget, int) or any(length >= budget for length in lengths):
+        return BUDGET
+    return untrainable({k: v for k, v in body.items() if k != "thinking_token_budget"}, trust=trust)

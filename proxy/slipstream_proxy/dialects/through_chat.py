@@ -1,16 +1,59 @@
-"""Formats without token ids: asked as chat completions where the reply comes out equal, else relayed unchanged."""
+"""Formats without token ids: asked as chat completions.
+
+A stream of chat events on its way to another format.
+
+Formats without token ids: asked as chat completions where the reply comes out equal, else relayed unchanged.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 
-from slipstream_proxy.dialects.base import AsAsked, Dialect, Hide, Injected, ReplyTranslator, Turn
+from slipstream_proxy.dialects.base import AsAsked, Dialect, Hide, Injected, ReplyTranslator, Turn, event_data, loads
 from slipstream_proxy.dialects.call_reader import Read, parsed
 from slipstream_proxy.dialects.chat import Chat
 from slipstream_proxy.dialects.openai import PACKED
+from slipstream_proxy.dialects.token_arrays import FIELD
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
-from slipstream_proxy.records import CallHead, Parsed
+from slipstream_proxy.log.records import CallHead, Parsed
+
+
+class ChatEvents:
+    """``event`` reads a chat event; what the format makes of it is the subclass's."""
+
+    failed = False
+    """The engine has said an error: no end follows."""
+    template_needed = False
+
+    def settle(self, chat: JsonObject, *, merges: bool | None, quiet: str | None) -> None:
+        """Nothing depends on the template."""
+
+    def event(self, event: bytes) -> bytes | None:
+        """The events that the engine would have sent for this one; None: none."""
+        data = event_data(event)
+        if data == b"[DONE]":
+            return None if self.failed else self._end()
+        if not data.startswith(b"{"):
+            return None
+        read = loads(data)
+        if read.get("error") is not None:
+            self.failed = True
+            return self._error(read["error"])
+        if FIELD in read and "choices" not in read:
+            return None  # what was sampled, and nothing for the client
+        return b"".join(self._events(read)) or None
+
+    def _end(self) -> bytes | None:
+        """None: nothing has begun."""
+        raise NotImplementedError
+
+    def _error(self, error: JsonObject) -> bytes:
+        raise NotImplementedError
+
+    def _events(self, read: JsonObject) -> list[bytes]:
+        raise NotImplementedError
+
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +65,15 @@ def items(value: Json) -> JsonList:
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     return value if isinstance(value, list) else []
+
+
+def _plain(chat: JsonObject) -> JsonObject:
+    """Without the fields that only some servers know, and others refuse."""
+    if "max_tokens" in chat:
+        chat.pop("max_completion_tokens", None)
+    if isinstance(chat.get("stream_options"), dict):
+        chat["stream_options"] = {"include_usage": True}
+    return {name: value for name, value in chat.items() if value is not None}
 
 
 class ThroughChat(Dialect):
@@ -43,9 +95,17 @@ class ThroughChat(Dialect):
         raise NotImplementedError
 
     def inject(self, body: JsonObject, *, packed: bool = False) -> Injected:
+        made = self._through_chat(body, lambda chat: _CHAT.inject(chat, packed=packed).body)
+        if packed and made.back is not None:
+            made.hide = PACKED
+        return made
+
+    def as_chat(self, body: JsonObject) -> Injected:
+        return self._through_chat(body, _plain)
+
+    def _through_chat(self, body: JsonObject, asking: Callable[[JsonObject], JsonObject]) -> Injected:
         try:
-            asked = _CHAT.inject(self._to_chat(body), packed=packed)
-            return Injected(asked.body, PACKED if packed else Hide(), None, self._back(body))
+            return Injected(asking(self._to_chat(body)), Hide(), None, self._back(body))
         except AsAsked as e:
             return Injected(body, Hide(), str(e))
         except (
@@ -54,7 +114,7 @@ class ThroughChat(Dialect):
             LookupError,
             AttributeError,
         ) as e:  # a shape that nobody thought of: the engine says what it is
-            log.warning("a request of the format %s could not be read: %r", type(self).__name__, e)
+            log.warning("a request of the format %s could not be read: %s", type(self).__name__, type(e).__name__)
             return Injected(body, Hide(), "unreadable request")
 
     def whole(self, reply: bytes, hide: Hide) -> bytes:

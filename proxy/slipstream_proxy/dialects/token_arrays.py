@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.records import Choice
+from slipstream_proxy.log.records import Choice
 
 ASKED: Final = "slipstream_capture"
 FIELD: Final = "slipstream"

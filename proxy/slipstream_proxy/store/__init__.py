@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
-    from slipstream_proxy.store.sqlstore import Store
+    from slipstream_proxy.store.store import Store
     from slipstream_proxy.store.values import Rules
 
 
@@ -20,12 +20,12 @@ def open_store(
     """
     scheme = urlsplit(url).scheme
     if scheme == "duckdb":
-        from slipstream_proxy.store.duckdb import DuckStore
+        from slipstream_proxy.store.backends.duckdb import DuckStore
 
         path = "/" + unquote(url.removeprefix("duckdb:")).lstrip("/")
         return DuckStore(path, rules, memory_limit=memory_limit, threads=threads, instance=instance)
     if scheme in ("postgresql", "postgres"):
-        from slipstream_proxy.store.postgres import PostgresStore
+        from slipstream_proxy.store.backends.postgres import PostgresStore
 
         return PostgresStore(url, rules, instance=instance)
     raise ValueError(f"store.url {url!r}: duckdb:///path or postgresql://…")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from slipstream_proxy.records import CallHead, Parsed
+from slipstream_proxy.log.records import CallHead, Parsed
 
 
 @dataclass(slots=True)
@@ -48,6 +48,8 @@ class Rules:
     """At most this share of a batch's groups is one key's, when there are others'."""
     max_staleness: int = 4
     """Versions behind the live one that are still trained on (``trainer.max_staleness``)."""
+    untrained_kinds: frozenset[str] = frozenset({"title"})
+    """Kinds of calls that are not trained on (``kinds``)."""
     min_groups: int = 4
     """What ``counts`` names as needed for a step (``trainer.min_groups``)."""
 
@@ -74,6 +76,8 @@ class EpisodeFilter:
     """One of its calls has this outcome."""
     trainable: bool | None = None
     """Whether one of its calls is."""
+    kind: str | None = None
+    """One of its calls is of this kind."""
     among: Collection[str] | None = None
     """Only these episodes (key/id)."""
     cursor: str | None = None
@@ -100,19 +104,26 @@ class PinAsk(NamedTuple):
     arm: str
     now: float
     chances: str = ""
+    task: str | None = None
 
 
 class Outcome(NamedTuple):
-    """A finished training episode's reward, as it was first known."""
+    """A training episode's assignment, or its reward as it was first known."""
 
     seq: int
     adapter: str
     arm: str
     chances: str
     task: str
-    reward: float
+    reward: float | None
+    """None: the episode was assigned."""
     at: float = 0.0
-    """When it became final, seconds since the epoch."""
+    """When it was assigned, or when its reward became final; seconds since the epoch."""
+    eid: str = ""
+    named: str | None = None
+    """The task that its agent named."""
+    tags: str = "{}"
+    """JSON. Of its first call, so they do not depend on the adapter."""
 
 
 @dataclass(slots=True)
@@ -146,6 +157,8 @@ class Forgotten(NamedTuple):
     exports: list[str]
     """Datasets that hold one of them, archives apart."""
     archives: list[str]
+    cases: list[str]
+    """Sets of cases that held a copy of one of them."""
 
 
 Name = tuple[str, str]

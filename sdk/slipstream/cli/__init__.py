@@ -6,15 +6,19 @@ Exit codes: 0 well, 1 something failed, 2 what was asked for cannot be (a settin
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
+import io
 import os
 import sys
 
 from slipstream.cli.common import hoist
 from slipstream.errors import ApiError, ConfigError, SlipstreamError, StartError
+from slipstream.shared.functions import module_in, other_system
 
 COMMANDS = {
     "init": "write a slipstream.toml for this machine and your agent",
+    "connect": "connect a coding agent, for one run or in its own configuration",
     "up": "run engine, proxy, judge and trainer on this machine",
     "demo": "watch a small agent get better, with no GPU and no download",
     "proxy": "run the proxy alone",
@@ -22,9 +26,12 @@ COMMANDS = {
     "trainer": "run the trainer beside a proxy",
     "train": "train once, or from an export",
     "status": "where things stand, and why there was no step yet",
+    "watch": "see steps, verdicts and errors of a running proxy as they come",
     "episodes": "list episodes, show one",
+    "cases": "keep episodes as sets of cases for a replay",
+    "replay": "compare a new version with the old one on recorded cases",
     "forget": "forget episodes: by id, key, tags or user",
-    "adapters": "list, promote, roll back, push",
+    "adapters": "list, promote, demote, freeze, push",
     "export": "write datasets: parquet, jsonl, sft, dpo",
     "backup": "back up everything into one file, while it runs",
     "import": "read logs: OpenAI-format JSONL, trajectory Parquet",
@@ -40,8 +47,17 @@ COMMANDS = {
 }
 
 
+ROOMS = ("start", "data", "manage")
+FIXES = {
+    errno.EROFS: ": give a data_dir that can be written",
+    errno.EACCES: ": give a data_dir that this user may write",
+    errno.ENOSPC: ": make room, or give a data_dir on a larger disk",
+}
+
+
 def module_of(command: str) -> str:
-    return f"slipstream.cli.{command.replace('import', 'import_')}"
+    """The module of a command, in whatever room it lies."""
+    return module_in("slipstream.cli", ROOMS, command.replace("import", "import_"))
 
 
 def build_parser(*commands: str) -> argparse.ArgumentParser:
@@ -66,8 +82,16 @@ def complete() -> None:
         argcomplete.autocomplete(build_parser(*COMMANDS))
 
 
+def _print_anywhere() -> None:
+    """What a terminal's encoding does not have is written as an escape: it must not end a command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main(argv: list[str] | None = None) -> int:
     complete()
+    _print_anywhere()
     argv = hoist(sys.argv[1:] if argv is None else argv)
     parser = build_parser(*argv[:1]) if argv[:1] and argv[0] in COMMANDS else build_parser()
     args = parser.parse_args(argv)
@@ -89,9 +113,19 @@ def main(argv: list[str] | None = None) -> int:
     except SlipstreamError as e:
         print(f"slipstream {args.command}: {e}", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as e:
+        if (text := other_system(e)) is None:
+            raise
+        print(f"slipstream {args.command}: {text}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # who read our output has gone; what Python still flushes at the end goes nowhere, without a complaint
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as e:
+        # a folder that is read-only, full or another's: the place and the reason, no traceback
+        where = f"{e.filename}: " if e.filename else ""
+        print(f"slipstream {args.command}: {where}{e.strerror or e}{FIXES.get(e.errno or 0, '')}", file=sys.stderr)
         return 1

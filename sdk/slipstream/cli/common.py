@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from slipstream.client import Client
 from slipstream.config import Config, load_config
-from slipstream.errors import ConfigError, StartError
-from slipstream.moments import parse_moment
-from slipstream.operate.profiles import PROFILES, profile_settings
-from slipstream.operate.proxy_file import running_proxy
-from slipstream.operate.stack import CONFIG_ENV
-from slipstream.operate.starter import FILE
+from slipstream.errors import ConfigError
+from slipstream.operate.run.proxy_file import running_proxy
+from slipstream.operate.run.stack import CONFIG_ENV
+from slipstream.operate.setup.profiles import PROFILES, profile_settings
+from slipstream.operate.setup.starter import FILE
+from slipstream.shared.moments import parse_moment
 
 WITH_VALUE = ("--config", "--set", "--url", "--key")
 MOMENT = "an age (2h, 7d), a date or seconds since the epoch"
@@ -36,8 +34,8 @@ def hoist(argv: Sequence[str]) -> list[str]:
     rest: list[str] = []
     words = iter(argv)
     for word in words:
-        if word == "--":
-            rest += [word, *words]
+        if word == "--":  # what follows --run is all its command, and argparse takes no second sign of that
+            rest += [*([] if rest[-1:] == ["--run"] else [word]), *words]
         elif word in WITH_VALUE:
             shared += [word, *(value for value in [next(words, None)] if value is not None)]
         elif word.split("=")[0] in HOISTED:
@@ -142,14 +140,6 @@ def proxy_url(args: argparse.Namespace) -> str | None:
 
 def connect(args: argparse.Namespace) -> Client:
     return Client(proxy_url(args), args.key)
-
-
-def need(module: str, extra: str) -> ModuleType:
-    """Import a part of the distribution whose extra may not be installed."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as e:
-        raise StartError(f"{e.name} is not installed: pip install 'slipstream[{extra}]'") from e
 
 
 def when(at: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -31,16 +32,16 @@ class Ask(Generic[T]):
     """What a 404 stands for; None: a 404 is an error like any other."""
 
     def request(self, client: httpx.Client | httpx.AsyncClient) -> httpx.Request:
-        body = self.body.model_dump_json() if isinstance(self.body, BaseModel) else self.body
-        if isinstance(body, str):
-            return client.build_request(
-                self.method,
-                c.API + self.path,
-                content=body,
-                headers={"content-type": "application/json"},
-                params=self.params,
-            )
-        return client.build_request(self.method, c.API + self.path, json=body, params=self.params)
+        where = c.API + self.path
+        if self.body is None:
+            return client.build_request(self.method, where, params=self.params)
+        # in ASCII: a transcript may hold half a surrogate pair, which UTF-8 has no bytes for
+        body = (
+            self.body.model_dump_json() if isinstance(self.body, BaseModel) else json.dumps(self.body, allow_nan=False)
+        )
+        return client.build_request(
+            self.method, where, content=body, headers={"content-type": "application/json"}, params=self.params
+        )
 
     def result(self, response: httpx.Response) -> T:
         """Raises ``ApiError`` for a refusal, and for an answer that does not fit the contract."""

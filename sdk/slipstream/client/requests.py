@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from slipstream import contract as c
 from slipstream.client.ask import Ask, model, nothing, part, query
 from slipstream.errors import ApiError, Unavailable
-from slipstream.prefixes import whole_group
+from slipstream.shared.prefixes import whole_group
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +36,7 @@ class LeasedBatch:
     @property
     def table(self) -> pa.Table:
         """With every prompt whole, put together again each time."""
-        from slipstream.tables import whole_prompts
+        from slipstream.shared.tables import whole_prompts
 
         return whole_prompts(self.packed)
 
@@ -77,7 +77,7 @@ def _events(response: httpx.Response) -> list[c.Event]:
 
 
 def episodes(**filters: Any) -> Ask[c.EpisodePage]:
-    """Filters: task, split, adapter, state, model, tags, reward_min, reward_max, since, until, cursor, limit."""
+    """Filters: task, split, adapter, state, model, kind, tags, reward_min, reward_max, since, until, cursor, limit."""
     return Ask("GET", "/episodes", model(c.EpisodePage), params=query(filters))
 
 
@@ -117,6 +117,38 @@ def forget(which: c.ForgetIn) -> Ask[c.ForgetOut]:
     return Ask("POST", "/forget", model(c.ForgetOut), which)
 
 
+# --- sets of cases ---
+
+
+def case_sets() -> Ask[c.CaseSets]:
+    return Ask("GET", "/cases", model(c.CaseSets))
+
+
+def case_page(name: str, *, version: int | None = None, after: str = "", whole: bool = False) -> Ask[c.CasePage]:
+    """A page of a set's cases. ``whole``: with each episode's calls and tokens. ``version`` None: the newest."""
+    params = query({"version": version, "after": after or None, "whole": int(whole)})
+    return Ask("GET", f"/cases/{part(name)}", model(c.CasePage), params=params)
+
+
+def add_cases(name: str, which: c.CasesIn, **filters: Any) -> Ask[c.CasesChanged]:
+    """Filters as those of ``episodes``."""
+    return Ask("POST", f"/cases/{part(name)}", model(c.CasesChanged), which, params=query(filters))
+
+
+def import_cases(name: str, episodes: list[dict[str, Any]]) -> Ask[c.CasesChanged]:
+    """Up to 256 episodes as they were exported become cases. Nothing is trained on them."""
+    return Ask("POST", f"/cases/{part(name)}/import", model(c.CasesChanged), {"episodes": episodes})
+
+
+def remove_cases(name: str, which: c.CasesRemoved) -> Ask[c.CasesChanged]:
+    return Ask("POST", f"/cases/{part(name)}/remove", model(c.CasesChanged), which)
+
+
+def drop_cases(name: str) -> Ask[c.CaseSet]:
+    """Deletes a set with all its versions."""
+    return Ask("DELETE", f"/cases/{part(name)}", model(c.CaseSet))
+
+
 # --- the judge's work ---
 
 
@@ -154,6 +186,11 @@ def cache_put(key: str, value: dict[str, Any]) -> Ask[None]:
 # --- the trainer's work ---
 
 
+def batch(id: str) -> Ask[c.BatchDetail]:
+    """A batch and its episodes."""
+    return Ask("GET", f"/batches/{part(id)}", model(c.BatchDetail))
+
+
 def lease_batch(wanted: c.BatchLeaseIn) -> Ask[LeasedBatch | None]:
     """None: there are not enough scored groups yet."""
     return Ask("POST", "/batches/lease", _batch, wanted)
@@ -187,16 +224,48 @@ def add_adapter(adapter: c.AdapterIn) -> Ask[c.Adapter]:
     return Ask("POST", "/adapters", model(c.Adapter), adapter)
 
 
+def try_adapter(adapter: c.AdapterTrialIn) -> Ask[c.AdapterTrial]:
+    return Ask("POST", "/adapters/try", model(c.AdapterTrial), adapter)
+
+
 def adapters() -> Ask[c.AdapterList]:
     return Ask("GET", "/adapters", model(c.AdapterList))
 
 
-def promote(adapter: str, reason: str | None = None) -> Ask[c.Adapter]:
-    return Ask("POST", f"/adapters/{part(adapter)}/promote", model(c.Adapter), c.GateIn(reason=reason))
+def replay_of(adapter: str) -> Ask[c.ReplayShown]:
+    """How a version did on recorded steps before anybody met it, with its worst cases."""
+    return Ask("GET", f"/adapters/{part(adapter)}/replay", model(c.ReplayShown))
 
 
-def rollback(adapter: str, reason: str | None = None) -> Ask[c.Adapter]:
-    return Ask("POST", f"/adapters/{part(adapter)}/rollback", model(c.Adapter), c.GateIn(reason=reason))
+def _by_hand(action: c.Action, adapter: str, reason: str | None, group: str | None = None) -> Ask[c.Adapter]:
+    body = c.GateIn(reason=reason, group=group).model_dump(exclude_none=True)
+    return Ask("POST", f"/adapters/{part(adapter)}/{action}", model(c.Adapter), body)
+
+
+def promote(adapter: str, reason: str | None = None, group: str | None = None) -> Ask[c.Adapter]:
+    """Make it live, or give it back to one group of runs (``tag.NAME=VALUE``, ``task=NAME``)."""
+    return _by_hand("promote", adapter, reason, group)
+
+
+def demote(adapter: str, reason: str | None = None, group: str | None = None) -> Ask[c.Adapter]:
+    """Take it back, or take it back for one group of runs."""
+    return _by_hand("demote", adapter, reason, group)
+
+
+def freeze(adapter: str, reason: str | None = None) -> Ask[c.Adapter]:
+    """It is not accepted, and newer versions wait."""
+    return _by_hand("freeze", adapter, reason)
+
+
+def unfreeze(adapter: str, reason: str | None = None) -> Ask[c.Adapter]:
+    """The gate decides on it again, and no guard freezes it."""
+    return _by_hand("unfreeze", adapter, reason)
+
+
+def adapter_effect(adapter: str, action: c.Action, group: str | None = None) -> Ask[c.AdapterEffect]:
+    """What one of these four would do. Nothing is changed."""
+    params = query({"action": action, "group": group})
+    return Ask("GET", f"/adapters/{part(adapter)}/effect", model(c.AdapterEffect), params=params)
 
 
 # --- events, status, SQL ---
@@ -212,6 +281,11 @@ def events(after: int = 0) -> Ask[list[c.Event]]:
 
 def status() -> Ask[c.Status]:
     return Ask("GET", "/status", model(c.Status))
+
+
+def learning(**filters: object) -> Ask[c.Learning]:
+    """Filters: by (adapter, time), each, model, task, split, arm, tag, since, until, bucket, success_from."""
+    return Ask("GET", "/learning", model(c.Learning), params=query(filters))
 
 
 def sql(query: str, limit: int = 1000) -> Ask[c.SqlResult]:
@@ -272,6 +346,7 @@ def resume_training(reason: str | None = None) -> Ask[c.Paused]:
     return Ask("POST", "/training/resume", model(c.Paused), c.PauseIn(reason=reason))
 
 
-def annotate(text: str, at: float | None = None) -> Ask[c.Annotations]:
-    """``at``: seconds since the epoch; None: now."""
-    return Ask("POST", "/annotations", model(c.Annotations), c.AnnotationIn(text=text, at=at))
+def annotate(text: str, at: float | None = None, *, rewards_changed: bool = False) -> Ask[c.Annotations]:
+    """``at``: seconds since the epoch; None: now. ``rewards_changed``: rewards mean something else from then on."""
+    body = c.AnnotationIn(text=text, at=at, rewards_changed=rewards_changed)
+    return Ask("POST", "/annotations", model(c.Annotations), body)

@@ -13,7 +13,7 @@ from slipstream import contract as c
 from slipstream.client import requests
 from slipstream.client.ask import Ask, check
 from slipstream.errors import ConfigError, Unavailable
-from slipstream.prefixes import joined, whole_episode
+from slipstream.shared.prefixes import joined, whole_episode
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -27,6 +27,8 @@ def _settings(url: str | None, key: str | None) -> tuple[str, dict[str, str]]:
         .rstrip("/")
         .removesuffix("/v1")
     )
+    if "://" not in base:  # host:port
+        base = f"http://{base}"
     try:
         httpx.URL(base)
     except httpx.InvalidURL as e:
@@ -113,6 +115,12 @@ class Methods:
     done = Method(requests.done)
     delete = Method(requests.delete)
     forget = Method(requests.forget)
+    case_sets = Method(requests.case_sets)
+    case_page = Method(requests.case_page)
+    add_cases = Method(requests.add_cases)
+    import_cases = Method(requests.import_cases)
+    remove_cases = Method(requests.remove_cases)
+    drop_cases = Method(requests.drop_cases)
     lease_groups = Method(requests.lease_groups)
     post_scores = Method(requests.post_scores)
     report_judge = Method(requests.report_judge)
@@ -127,11 +135,18 @@ class Methods:
     hold_engine = Method(requests.hold_engine)
     release_engine = Method(requests.release_engine)
     add_adapter = Method(requests.add_adapter)
+    try_adapter = Method(requests.try_adapter)
     adapters = Method(requests.adapters)
+    batch = Method(requests.batch)
+    replay_of = Method(requests.replay_of)
     promote = Method(requests.promote)
-    rollback = Method(requests.rollback)
+    demote = rollback = Method(requests.demote)
+    freeze = Method(requests.freeze)
+    unfreeze = Method(requests.unfreeze)
+    adapter_effect = Method(requests.adapter_effect)
     post_event = Method(requests.post_event)
     events = Method(requests.events)
+    learning = Method(requests.learning)
     status = Method(requests.status)
     sql = Method(requests.sql)
     import_episode = Method(requests.import_episode)

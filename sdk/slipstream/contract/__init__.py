@@ -7,15 +7,28 @@ floats.
 
 from slipstream.contract.adapters import (
     MAX_LORA_RANKS,
+    Action,
     Adapter,
+    AdapterEffect,
     AdapterIn,
     AdapterList,
     AdapterState,
+    AdapterTrial,
+    AdapterTrialIn,
     GateEvidence,
+    GateGroup,
+    GateGuard,
     GateIn,
     GateReading,
     GateReport,
+    ReplayPair,
+    ReplayQuestion,
+    ReplaySet,
+    ReplayShown,
+    ReplayVerdict,
     check_lora_rank,
+    descendants,
+    fallen,
 )
 from slipstream.contract.audit import (
     Annotation,
@@ -30,6 +43,16 @@ from slipstream.contract.audit import (
 )
 from slipstream.contract.base import API, ID_PATTERN, TAG, TAG_PATTERN, Error, Finite, Headers, Id, Model, Split, Tag
 from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchGaps, BatchLeaseIn, ChoiceGaps
+from slipstream.contract.cases import (
+    CASES_MOST,
+    Case,
+    CasePage,
+    CasesChanged,
+    CaseSet,
+    CaseSets,
+    CasesIn,
+    CasesRemoved,
+)
 from slipstream.contract.episodes import (
     FORGET_MOST,
     WHOLE_CALLS,
@@ -79,14 +102,26 @@ from slipstream.contract.judging import (
     Score,
     ScoresIn,
 )
-from slipstream.contract.learning import Learning, LearningPoint
+from slipstream.contract.learning import Learning, LearningPoint, TaskRuns, TaskStanding, TaskTable, WorstRun
 from slipstream.contract.names import IN_A_URL, Asked, Named, NamedEpisode, TagText, id_of, name_of, tag_text
-from slipstream.contract.sharing import EngineReleased, EngineReleaseIn, Hold, HoldIn
-from slipstream.contract.status import Event, Forgetting, ForgettingStep, Sidecar, Sql, SqlResult, Status
+from slipstream.contract.status import (
+    EngineReleased,
+    EngineReleaseIn,
+    Event,
+    Forgetting,
+    ForgettingStep,
+    Hold,
+    HoldIn,
+    Sidecar,
+    Sql,
+    SqlResult,
+    Status,
+)
 
 __all__ = [
     "API",
     "BATCH_COLUMNS",
+    "CASES_MOST",
     "FORGET_MOST",
     "ID_PATTERN",
     "IN_A_URL",
@@ -94,10 +129,14 @@ __all__ = [
     "TAG",
     "TAG_PATTERN",
     "WHOLE_CALLS",
+    "Action",
     "Adapter",
+    "AdapterEffect",
     "AdapterIn",
     "AdapterList",
     "AdapterState",
+    "AdapterTrial",
+    "AdapterTrialIn",
     "Annotation",
     "AnnotationIn",
     "Annotations",
@@ -114,6 +153,13 @@ __all__ = [
     "CacheEntry",
     "CallRecord",
     "CallTokens",
+    "Case",
+    "CasePage",
+    "CaseSet",
+    "CaseSets",
+    "CasesChanged",
+    "CasesIn",
+    "CasesRemoved",
     "ChoiceGaps",
     "Deleted",
     "DoneIn",
@@ -134,6 +180,8 @@ __all__ = [
     "Funnel",
     "FunnelLine",
     "GateEvidence",
+    "GateGroup",
+    "GateGuard",
     "GateIn",
     "GateReading",
     "GateReport",
@@ -166,6 +214,11 @@ __all__ = [
     "NamedEpisode",
     "PauseIn",
     "Paused",
+    "ReplayPair",
+    "ReplayQuestion",
+    "ReplaySet",
+    "ReplayShown",
+    "ReplayVerdict",
     "Reward",
     "RewardAck",
     "RewardIn",
@@ -180,8 +233,14 @@ __all__ = [
     "Status",
     "Tag",
     "TagText",
+    "TaskRuns",
+    "TaskStanding",
+    "TaskTable",
     "Token",
+    "WorstRun",
     "check_lora_rank",
+    "descendants",
+    "fallen",
     "id_of",
     "name_of",
     "tag_text",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from slipstream.contract.base import Id, Model
 
@@ -43,6 +44,51 @@ class AdapterIn(Model):
     meta: dict[str, JsonValue] = Field(default_factory=dict)
 
 
+class AdapterTrialIn(Model):
+    """``POST adapters/try``: a folder under ``adapters.dir`` that is to be no version. Its name begins so."""
+
+    path: Annotated[str, StringConstraints(pattern=r"^\.tmp-[A-Za-z0-9._@~-]{1,160}$")]
+
+
+class AdapterTrial(Model):
+    """Whether the engines take an adapter and answer otherwise with it."""
+
+    tried: bool
+    """False: no engine is up that takes adapters."""
+    reason: str | None = None
+    """Why it would be refused. None: it would not."""
+
+
+class GateGroup(Model):
+    """What the gate knows about the runs of one tag or task."""
+
+    name: str
+    """``tag.NAME=VALUE`` or ``task=NAME``."""
+    difference: float | None = None
+    """As ``GateReport.difference``, of these runs alone."""
+    trial_episodes: int = 0
+    control_episodes: int = 0
+    evidence: float = 0.0
+    """That they lose more than a tenth of the rewards' range. It is a part of ``GateReport.evidence`` unless
+    ``gate.group_verdict`` is ``say``.
+    """
+
+
+class GateGuard(Model):
+    """A side measure of runs (``gate.guards``): its means, in its own units, on trial and with the control."""
+
+    name: str
+    bad: Literal["up", "down"]
+    """The direction that is bad."""
+    control: float | None = None
+    trial: float | None = None
+    """None: no run of an arm has it."""
+    trial_episodes: int = 0
+    control_episodes: int = 0
+    evidence: float = 0.0
+    """That it is worse by more than a tenth of its range. At ``GateReport.threshold`` ``gate.guard_action`` is done."""
+
+
 class GateReport(Model):
     """What the gate knows about the version that new episodes get, compared with the last accepted one."""
 
@@ -58,7 +104,14 @@ class GateReport(Model):
     """
     upper: float | None = None
     """Below 0 exactly when the evidence reaches its threshold: the two are one calculation."""
+    own_episodes: int = 0
+    """Runs of this version itself that were counted."""
+    own_difference: float | None = None
+    """As ``difference``, of these runs alone. None: it has none, or the control has none."""
+    timed_out: int = 0
+    """Those of them that had no reward before the deadline."""
     trial_episodes: int = 0
+    """Runs that ``difference`` is of: of all versions on trial since the last verdict."""
     control_episodes: int = 0
     evidence: float = 0.0
     """Against what is served. At ``threshold`` it is taken back."""
@@ -78,6 +131,10 @@ class GateReport(Model):
     """What a user can do about it."""
     waiting: list[str] = Field(default_factory=list)
     """Newer versions that wait for the verdict (``gate.pace``)."""
+    groups: list[GateGroup] = Field(default_factory=list)
+    """Groups of runs that are looked at by themselves (``gate.by``), at most eight: those with the most evidence first.
+    """
+    guards: list[GateGuard] = Field(default_factory=list)
 
 
 class GateReading(Model):
@@ -105,6 +162,85 @@ class GateEvidence(Model):
     readings: list[GateReading]
 
 
+class ReplaySet(Model):
+    """A set of cases that a version was replayed on."""
+
+    name: str
+    version: int
+    cases: int
+    """Those that were compared."""
+    missing: int = 0
+    """Those without an answer."""
+
+
+class ReplayQuestion(Model):
+    """What a replay says about one question, over one set."""
+
+    set: str
+    question: str
+    """``guards``, ``tool calls``, ``judge``, or the function's name."""
+    verdict: Literal["worse", "better", "undecided"]
+    cases: int
+    candidate: float
+    control: float
+    """Mean scores, from 0 to 1."""
+    visible: float
+    """About the smallest loss that would have been seen."""
+    evidence: float
+    """That the version is worse. At ``threshold`` it is refused."""
+    threshold: float
+
+
+class ReplayVerdict(Model):
+    """A version on recorded steps, beside the accepted one (``gate.mode = "replay"``). No agent met it meanwhile."""
+
+    outcome: Literal["running", "passed", "refused", "undecided"]
+    reason: str = ""
+    control: str = ""
+    sets: list[ReplaySet] = Field(default_factory=list)
+    questions: list[ReplayQuestion] = Field(default_factory=list)
+    tokens: int = 0
+    """That it cost."""
+    exact: float | None = None
+    """Share of the steps that the engine got as the recorded token ids; the others were asked by messages."""
+    began: float = 0.0
+    ended: float | None = None
+    worst: str | None = None
+    """The set of cases with the steps where it lost most, both sides' replies side by side."""
+
+    @property
+    def suspicion(self) -> float | None:
+        """Growth of the strongest evidence against a version that passed. None: nothing is known."""
+        known = self.outcome == "passed" and self.questions
+        return max(q.evidence for q in self.questions) if known else None
+
+
+class ReplayPair(Model):
+    """A step where a version lost: the recorded prompt's end, and a reply of each side."""
+
+    set: str
+    episode: str
+    key: str
+    call: int
+    question: str
+    candidate: float
+    control: float
+    """Mean scores of the case, from 0 to 1."""
+    prompt: str
+    candidate_reply: str
+    control_reply: str
+
+
+class ReplayShown(Model):
+    """``GET adapters/{v}/replay``: the verdict with its worst cases side by side."""
+
+    adapter: str
+    replay: ReplayVerdict | None
+    worst: list[ReplayPair] = Field(default_factory=list)
+    limits: str = ""
+    """What a replay of steps cannot know."""
+
+
 class Adapter(Model):
     name: str
     """``<model>@<n>``; immutable, never used again."""
@@ -129,6 +265,13 @@ class Adapter(Model):
     """A person promoted it: it goes live as soon as it is loaded, without the gate."""
     accepted: bool = False
     """It was live once: a rollback may go back to it."""
+    kept_from: dict[str, str] = Field(default_factory=dict)
+    """Group of runs (``tag.NAME=VALUE``, ``task=NAME``) for which alone it was taken back → the adapter that the
+    group's new runs get. Versions that are made from it take this over.
+    """
+    frozen: bool | None = None
+    """True: a person froze it. False: a person unfroze it, and no guard freezes it any more. None: the guards decide.
+    """
     best: bool = False
     """No later version was shown to beat it. Where none of a model has this, the base model is the best one."""
     sha256: str | None = None
@@ -137,8 +280,14 @@ class Adapter(Model):
     """Where the proxy that it came to says that vLLM finds its folder. None: only one proxy uses this store."""
     gate: GateReport | None = None
     """What the gate saw so far."""
+    replay: ReplayVerdict | None = None
+    """How it did on recorded steps before anybody met it. None: it was not replayed."""
     meta: dict[str, JsonValue] = Field(default_factory=dict)
     """What its maker wrote about it."""
+
+    @property
+    def failed_replay(self) -> bool:
+        return self.replay is not None and self.replay.outcome == "refused"
 
     @model_validator(mode="before")
     @classmethod
@@ -163,13 +312,63 @@ class Adapter(Model):
         fields.setdefault("meta", {**numbers, **(meta if isinstance(meta, dict) else {})})
 
 
+def fallen(adapters: Mapping[str, Adapter], name: str | None) -> str | None:
+    """The version that was rolled back, or failed its replay, and that ``name`` is or was made from; None: it stands.
+
+    A version that was accepted stands, whatever it was made from. So does what a person promotes (``forced``).
+    Proxy and trainer both decide by this alone.
+    """
+    seen: set[str] = set()
+    while name is not None and name not in seen and (a := adapters.get(name)) is not None:
+        if a.forced:
+            return None
+        if a.state == AdapterState.ROLLED_BACK or (a.state == AdapterState.REFUSED and a.failed_replay):
+            return a.name
+        if a.state == AdapterState.LIVE or a.accepted:
+            return None
+        seen.add(name)
+        name = a.parent
+    return None
+
+
+def descendants(adapters: Mapping[str, Adapter], names: Collection[str]) -> list[str]:
+    """Versions that were made from one of these, directly or not, by version. Those themselves are left out."""
+    found = set(names)
+    for a in sorted(
+        adapters.values(), key=lambda a: (a.model, a.version)
+    ):  # a parent comes before what is made from it
+        if a.parent in found:
+            found.add(a.name)
+    left = [adapters[name] for name in found - set(names) if name in adapters]
+    return [a.name for a in sorted(left, key=lambda a: (a.model, a.version))]
+
+
 class AdapterList(Model):
     adapters: list[Adapter]
     live: dict[str, str]
     """Trained model → the adapter (or base model) that new episodes get."""
+    room: dict[str, bool] = Field(default_factory=dict)
+    """Trained model → whether a version that is registered now goes into the engines at once. If not, it waits there
+    for a slot or for the gate.
+    """
+
+
+Action = Literal["promote", "demote", "freeze", "unfreeze"]
+"""What a person can do with a version."""
 
 
 class GateIn(Model):
-    """``POST adapters/{v}/promote`` and ``…/rollback``."""
+    """``POST adapters/{v}/promote``, ``…/demote``, ``…/freeze`` and ``…/unfreeze``."""
 
     reason: str | None = None
+    group: str | None = Field(None, pattern=r"^(task=|tag\.[^=]+=).+$")
+    """Promote or demote for the new runs of this group alone: ``tag.NAME=VALUE`` or ``task=NAME``."""
+
+
+class AdapterEffect(Model):
+    """What an action by hand would do."""
+
+    adapter: str
+    action: Action
+    says: list[str]
+    """One sentence for each thing that would happen."""

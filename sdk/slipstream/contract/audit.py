@@ -11,17 +11,19 @@ from slipstream.contract.episodes import Episode, Reward
 
 
 class AuditEntry(Model):
-    """One change by hand."""
+    """One change by hand, or one decision of the gate."""
 
     id: str
     at: float
     key: str | None = None
     """The API key that was used; ``-`` where no keys are configured; None: a command on the proxy's machine."""
     name: str | None = None
-    """The key's name, or the user of that machine."""
+    """The key's name, or the user of that machine; ``gate``: nobody, the gate decided."""
     action: str
-    """``promote``, ``rollback``, ``label``, ``delete``, ``forget``, ``key_add``, ``key_revoke``, ``pause``, ``resume``,
-    ``annotate``, ``import``."""
+    """``promote``, ``demote``, ``freeze``, ``unfreeze``,
+    ``label``, ``delete``, ``forget``, ``key_add``, ``key_revoke``, ``pause``, ``resume``,
+    ``annotate``, ``import``; of the gate ``accept``, ``rollback``, ``rollback_best``, ``replay passed``,
+    ``replay refused``, ``replay undecided``."""
     target: str
     """The adapter, episode, key or model that it was done to."""
     detail: dict[str, JsonValue] = Field(default_factory=dict)
@@ -60,6 +62,8 @@ class AnnotationIn(Model):
     text: str = Field(min_length=1, max_length=2000)
     at: float | None = Field(default=None, ge=0, le=4_102_444_800.0)
     """Seconds since the epoch; None: now."""
+    rewards_changed: bool = False
+    """Rewards mean something else from then on: the gate's evidence begins anew, and runs from before are none."""
 
 
 class Annotation(Model):
@@ -67,7 +71,18 @@ class Annotation(Model):
 
     id: int
     at: float
-    kind: Literal["annotation", "pause", "resume", "promote", "rollback", "adapter", "refused", "live", "accept"]
+    kind: Literal[
+        "annotation",
+        "rewards_changed",
+        "pause",
+        "resume",
+        "promote",
+        "rollback",
+        "adapter",
+        "refused",
+        "live",
+        "accept",
+    ]
     text: str
     by: str | None = None
 

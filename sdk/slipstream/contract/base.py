@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 ID_PATTERN = r"^[A-Za-z0-9._~-]{1,160}$"
 """Stored ids: what a client may choose (``TAG_PATTERN``), and what we add to it (``~2``, a call's number)."""
 TAG_PATTERN = r"^[A-Za-z0-9._-]{1,128}$"
-TAG = re.compile(TAG_PATTERN.removesuffix("$") + r"\Z")  # "$" alone lets a newline through
+TAG = re.compile(r"(?!\.{1,2}\Z)" + TAG_PATTERN.removeprefix("^").removesuffix("$") + r"\Z")
+"""What is an id as it is. Not ``.`` and ``..``: in a path, clients and servers read them as folders."""
 
 Id = Annotated[str, StringConstraints(pattern=ID_PATTERN)]
 Tag = Annotated[str, StringConstraints(pattern=TAG_PATTERN)]

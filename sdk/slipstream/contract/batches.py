@@ -21,14 +21,15 @@ class BatchLeaseIn(Model):
     min_groups: Annotated[int, Field(ge=1)] = 8
     max_groups: Annotated[int, Field(ge=1)] = 16
     max_wait: Annotated[float, Field(ge=0)] = 60.0
-    """Seconds after which fewer than ``min_groups`` are enough, counted from when the oldest waiting group was ready.
+    """Seconds after which fewer than ``min_groups`` are enough, counted from when the oldest that counts was ready. If
+    they have less than eight runs in all, it takes four times as long.
     """
     max_staleness: Annotated[int, Field(ge=0)] = 4
     form: Literal["auto", "deltas"] = "auto"
     """How the calls of runs travel (``episodes.Form``)."""
     equal: Literal["whole", "rewards"] = "whole"
     """``rewards``: groups of one task whose runs all have the same reward come without their calls, and besides
-    ``max_groups``. A comparison learns nothing from them. They count toward ``min_groups``.
+    ``max_groups``. A comparison learns nothing from them, so they do not count toward ``min_groups`` either.
     """
 
 

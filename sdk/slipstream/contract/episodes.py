@@ -52,14 +52,16 @@ class Reward(RewardFields):
 
 
 class RewardAck(Model):
+    """What a reward or an end mark is answered with."""
+
     stored: bool
     """False: this idempotency key was there already."""
     known: bool
-    """False: no call of the episode has arrived yet; the reward is kept and joined when one does."""
+    """False: no call of the episode has arrived yet; it is kept and joined when one does."""
     fix: str | None = None
-    """What to do if ``known`` stays false."""
+    """What to do if ``known`` stays false, or so that the reward trains where ``reward.weights`` does not name it."""
     done: bool = False
-    """The episode ended with this reward: a later call of its name starts another one."""
+    """The episode ended with this: a later call of its name starts another one."""
 
 
 Form = Literal["auto", "whole", "deltas"]
@@ -72,7 +74,7 @@ class SharedPrefix(Model):
     """What a call begins with: the first ``messages`` of an earlier call's messages and first reply, the first
     ``tokens`` of its prompt's and first choice's ids. What the call itself carries comes after these.
 
-    ``slipstream.prefixes`` puts calls together again.
+    ``slipstream.shared.prefixes`` puts calls together again.
     """
 
     call: Id
@@ -118,6 +120,9 @@ class CallRecord(Model):
     """The error body, of a call that failed (cut at 4 KiB)."""
     extends: Id | None = None
     """The call whose conversation this one goes on with. None: it begins one."""
+    kind: str = "main"
+    """What the call is in its run: ``main`` (the agent's own), ``subagent``, ``title``, ``summary``, ``compaction``,
+    ``side``, or what its client said."""
     prefix: SharedPrefix | None = None
     """Where the beginning of ``messages``, ``prompt_ids`` and ``tools`` stands. None: they are whole."""
 
@@ -203,8 +208,12 @@ class ForgetOut(Model):
     forgotten: int
     adapters: list[str]
     """Adapters that were trained on one of them."""
+    made_from: list[str] = Field(default_factory=list)
+    """Those that were made from these, and go on with what they learned. ``slipstream adapters retrain`` helps."""
     exports: list[str] = Field(default_factory=list)
     """Datasets that one of them stands in, as ``Deleted`` has them."""
+    cases: list[str] = Field(default_factory=list)
+    """Sets of cases that had a copy of one. The copies are gone."""
     unknown: list[str] = Field(default_factory=list)
     """Ids of no episode."""
     more: bool = False
@@ -215,6 +224,10 @@ class Deleted(Model):
     id: Id
     adapters: list[str]
     """Adapters that were trained on it."""
+    made_from: list[str] = Field(default_factory=list)
+    """Those that were made from these."""
+    cases: list[str] = Field(default_factory=list)
+    """Sets of cases that had a copy. The copies are gone."""
     exports: list[str] = Field(default_factory=list)
     """Datasets that it stands in (an export's ``x-slipstream-export``), which are where they were taken to; archives of
     days are rewritten without it.

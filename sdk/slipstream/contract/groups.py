@@ -42,6 +42,8 @@ class GroupSummary(Model):
     attempts: int = 0
     """The judge's failures."""
     parked: bool = False
+    failure: str | None = None
+    """Why the judge did not score it when it last tried."""
 
 
 class GroupPage(Model):

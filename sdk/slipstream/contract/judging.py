@@ -49,6 +49,8 @@ class Group(Model):
     model: str
     episodes: list[GroupEpisode]
     attempts: int = 0
+    both_orders: bool = False
+    """It is judged in an order and in the reverse one: a replay's replies, side by side."""
 
 
 class GroupLease(Model):
@@ -125,12 +127,17 @@ class JudgeReport(Model):
     lost: int = 0
     """Scored, and the proxy did not take the scores."""
     last_error: str | None = None
+    """Why the latest group was not scored; None where it was."""
     waits_for: str | None = None
     """The setting of the budget that it waits for."""
     waits_until: float | None = None
     spent: JudgeSpent = Field(default_factory=JudgeSpent)
     audit: JudgeAgreement = Field(default_factory=JudgeAgreement)
     """With the second model (rank correlation in groups)."""
+    between_votes: JudgeAgreement = Field(default_factory=JudgeAgreement)
+    """With itself, where it saw the same runs in another order; ``pairs`` are groups. Near 0: its scores are chance."""
+    by_chance: bool = False
+    """Surely no more than that (``slipstream_judge.trust.consistency``)."""
 
 
 class JudgeBacklog(Model):

@@ -11,8 +11,10 @@ class LearningPoint(Model):
     """Rewards of the episodes of one adapter or one span of time."""
 
     series: str | None = None
-    """The task, tag's value, split or arm that it is of (``each``); None: all together, or episodes without one."""
+    """The task, tag's value, split, arm or role that it is of (``each``); None: all together, or episodes without
+    one."""
     adapter: str | None = None
+    """``no adapter``: of imported episodes, and of those that another server answered."""
     version: int | None = None
     """The adapter's; 0 is the base model."""
     start: float
@@ -22,9 +24,15 @@ class LearningPoint(Model):
     mean: float
     se: float | None = None
     """Standard error of the mean; None for one episode."""
+    low: float
+    """The true mean lies between ``low`` and ``high`` in 95 of 100 cases, few runs or many."""
+    high: float
     success: float
     """Share of episodes with a reward of ``success_from`` or more."""
     success_se: float | None = None
+    success_low: float
+    success_high: float
+    """The same of the share (Wilson's interval)."""
 
 
 class Learning(Model):
@@ -37,3 +45,48 @@ class Learning(Model):
     success_from: float
     left_out: int = Field(default=0)
     """Series that have fewer episodes than those shown."""
+
+
+class TaskRuns(Model):
+    """A task's rewarded runs with the base model, or the latest ones with a version."""
+
+    n: int
+    mean: float
+    low: float
+    """The true mean lies between ``low`` and ``high`` in 95 of 100 cases."""
+    high: float
+    calls: float
+    """Mean of a run, as ``tokens`` that were sampled."""
+    tokens: float
+
+
+class WorstRun(Model):
+    key: str
+    id: str
+    reward: float
+
+
+class TaskStanding(Model):
+    """One task of one trained model."""
+
+    task: str
+    model: str
+    name: str
+    """As the agent named the task."""
+    base: TaskRuns | None = None
+    now: TaskRuns | None = None
+    difference: float | None = None
+    """``now`` less ``base``, with its 95 % interval."""
+    low: float | None = None
+    high: float | None = None
+    worst: list[WorstRun] = Field(default_factory=list)
+    """Of ``now`` where there are such runs, the lowest reward first."""
+
+
+class TaskTable(Model):
+    """``GET tasks``: the tasks that go worst first."""
+
+    tasks: list[TaskStanding]
+    left_out: int = 0
+    latest: int
+    """``now`` is at most so many runs."""

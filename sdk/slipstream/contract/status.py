@@ -1,4 +1,9 @@
-"""Events, status and SQL: how users see where things stand."""
+"""Where things stand, and how engine and trainer share a GPU.
+
+One GPU for engine and trainer: who has it, and until when.
+
+Events, status and SQL: how users see where things stand.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,37 @@ from pydantic import Field, JsonValue
 from slipstream.contract.base import Model, Tag
 from slipstream.contract.funnel import Funnel
 from slipstream.contract.judging import JudgingStatus
+
+
+class HoldIn(Model):
+    """``POST engine/hold`` (``engine.share``): new calls wait and the engine sleeps, until ``engine/release`` or until
+    ``seconds`` are over.
+
+    The worker that has the hold posts it again to keep it.
+    """
+
+    worker: Tag
+    seconds: Annotated[float, Field(gt=0, le=600)] = 30.0
+
+
+class Hold(Model):
+    worker: Tag
+    until: float
+    ready: bool
+    """Every engine sleeps: its memory is the worker's. False: it is falling asleep; post again."""
+    sleep_seconds: float = 0.0
+
+
+class EngineReleaseIn(Model):
+    """``POST engine/release``: the engine wakes, then the calls that wait go on."""
+
+    worker: Tag
+
+
+class EngineReleased(Model):
+    held: bool
+    """False: this worker had no hold (any more)."""
+    wake_seconds: float = 0.0
 
 
 class Event(Model):
@@ -25,14 +61,17 @@ class Sidecar(Model):
     """Trainer or judge of a ``slipstream up``. Where it is down, agents are served all the same."""
 
     name: str
-    state: Literal["running", "restarting", "down", "ended"]
-    """``down``: given up after too many failed starts. ``ended``: its work is done."""
+    state: Literal["running", "silent", "restarting", "down", "ended"]
+    """``silent``: it runs and does not ask for work. ``down``: given up after too many failed starts.
+    ``ended``: its work is done."""
     since: float
     starts: int = 1
     exit_code: int | None = None
     """The exit code of its last run; None while it runs."""
     reason: str | None = None
-    """Its last words, where it is restarting or down."""
+    """Why it ended, where it is restarting or down; where it runs, why the run before this one did; where it is silent,
+    for how long.
+    """
 
 
 ForgettingStep = Literal["idle", "waiting", "database", "archives", "spool"]
@@ -51,6 +90,19 @@ class Forgetting(Model):
     """Why the last try failed; it is tried again."""
 
 
+class Space(Model):
+    """What a proxy's data folder takes, in bytes. It is measured every ten minutes."""
+
+    parts: dict[str, int] = Field(default_factory=dict)
+    """``spool``, ``store``, ``adapters``, ``checkpoints``, … → bytes, the largest first. Empty: not measured yet."""
+    limit: int | None = None
+    """``data.max_gb``; None: there is none."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts.values())
+
+
 class Status(Model):
     """``GET status``: where things stand, and why there was no step yet."""
 
@@ -60,6 +112,8 @@ class Status(Model):
     started: float
     models: dict[str, str]
     """Trained model → what is live."""
+    headlines: dict[str, str] = Field(default_factory=dict)
+    """Trained model → whether it is better than its base, and how sure that is, in one sentence."""
     engines: list[dict[str, JsonValue]] = Field(default_factory=list)
     store: Literal["duckdb", "postgresql"] | None = None
     """Which database it is."""
@@ -67,9 +121,18 @@ class Status(Model):
     groups: dict[str, int] = Field(default_factory=dict)
     calls: int = 0
     capture_lost: int = 0
+    """Calls since the proxy's start that were answered and are not recorded. What was refused is not among them."""
+    refused_writes: int = 0
+    """Rewards, end marks and other changes since the control plane's start that were answered 503, because they could
+    not be written down.
+    """
     ingest_lag_seconds: float = 0.0
     steps: int = 0
     last_step: float | None = None
+    moved_episodes: dict[str, int] = Field(default_factory=dict)
+    """Cause → running episodes that changed their adapter since the proxy started: ``slot`` (the engine needed their
+    version's slot), ``taken_back`` (the same, and the version was rolled back), ``refused`` (the engine refused it).
+    """
     untrainable: dict[str, int] = Field(default_factory=dict)
     """Reason → calls."""
     waiting: list[str] = Field(default_factory=list)
@@ -81,6 +144,7 @@ class Status(Model):
     """The judge's queue and the copies of the judge."""
     forgetting: Forgetting = Field(default_factory=Forgetting)
     """What is forgotten, and still stands in some file."""
+    space: Space = Field(default_factory=Space)
     sidecars: list[Sidecar] = Field(default_factory=list)
     """Empty where ``slipstream up`` does not run them."""
 

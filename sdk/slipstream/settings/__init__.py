@@ -6,13 +6,14 @@ from slipstream.settings.engine import EngineConfig
 from slipstream.settings.gate import GateConfig
 from slipstream.settings.judge import JudgeConfig
 from slipstream.settings.proxy import ModelRoute, ProxyConfig
-from slipstream.settings.storage import AdaptersConfig, StoreConfig
+from slipstream.settings.storage import AdaptersConfig, DataConfig, StoreConfig
 from slipstream.settings.traffic import EpisodesConfig, GroupsConfig, IdentityConfig, RewardConfig
 from slipstream.settings.trainer import TrainerConfig
 
 __all__ = [
     "AdaptersConfig",
     "Config",
+    "DataConfig",
     "EngineConfig",
     "EpisodesConfig",
     "GateConfig",

@@ -12,7 +12,7 @@ from slipstream.settings.engine import EngineConfig
 from slipstream.settings.gate import GateConfig
 from slipstream.settings.judge import JudgeConfig
 from slipstream.settings.proxy import ModelRoute, ProxyConfig
-from slipstream.settings.storage import AdaptersConfig, StoreConfig
+from slipstream.settings.storage import AdaptersConfig, DataConfig, StoreConfig
 from slipstream.settings.traffic import EpisodesConfig, GroupsConfig, IdentityConfig, RewardConfig
 from slipstream.settings.trainer import TrainerConfig
 
@@ -29,6 +29,7 @@ class Config(Section):
     episodes: EpisodesConfig = Field(default_factory=EpisodesConfig)
     groups: GroupsConfig = Field(default_factory=GroupsConfig)
     reward: RewardConfig = Field(default_factory=RewardConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)
     adapters: AdaptersConfig = Field(default_factory=AdaptersConfig)
     gate: GateConfig = Field(default_factory=GateConfig)
@@ -44,6 +45,11 @@ class Config(Section):
             )
         if self.trainer.min_groups > self.trainer.max_groups:
             raise ValueError("trainer.min_groups is above trainer.max_groups")
+        if self.gate.group_verdict == "group" and self.proxy.redact and self.gate.by != ["task"]:
+            raise ValueError(
+                'gate.group_verdict "group" finds a run\'s group by its tags as they were sent, and proxy.redact may '
+                'store others: set gate.by = ["task"], or another gate.group_verdict'
+            )
         return self
 
     @model_validator(mode="after")

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Mapping
+from typing import Annotated, Final
 
-from slipstream.settings.base import Positive, Section, Share
+from pydantic import Field, field_validator
+
+from slipstream.settings.base import Positive, Section, Share, known
+
+ENGINES: Final[Mapping[str, str]] = {
+    "vllm": "slipstream.engines.vllm.engine:Vllm",
+    "openai": "slipstream.engines.openai:OpenAIServer",
+}
+"""Kind → its class, in the order in which a server is asked whether it is one. The last takes every server."""
 
 
 class EngineConfig(Section):
     urls: list[str] = Field(
-        default_factory=list, description="vLLM servers that already run; empty: `slipstream up` starts one."
+        default_factory=list, description="Engines that already run; empty: `slipstream up` starts one."
+    )
+    kind: Annotated[str, known(["auto", *ENGINES], "module:Class")] = Field(
+        "auto",
+        description=(
+            f"What they are: {', '.join(ENGINES)}, or your own as module:Class. openai is a server without token ids "
+            "(llama.cpp, Ollama, a hosted API): its calls are relayed and recorded as text. auto: each is asked."
+        ),
     )
     model: str | None = Field(None, description="Folder or hub name of the base model that `up` serves.")
     name: str | None = Field(
@@ -29,7 +45,7 @@ class EngineConfig(Section):
     max_loras: int = Field(4, ge=2, description="Adapters that vLLM computes with at once.")
     max_lora_rank: int = Field(16, ge=1, description="Largest rank that vLLM takes.")
     max_model_len: int | None = Field(None, ge=16, description="Context length; None: the model's own.")
-    dtype: str = Field("auto", description="vLLM's dtype.")
+    dtype: str = Field("auto", description="vLLM's dtype; auto: the model's own on a GPU, the trainer's on a CPU.")
     gpu_memory: Share | None = Field(
         None, description="Share of the GPU's memory for vLLM; None: 0.9, or 0.45 beside a trainer."
     )
@@ -60,3 +76,9 @@ class EngineConfig(Section):
         60.0, description="Seconds without an answer to health checks after which `up` restarts its engine."
     )
     health_interval: Positive = Field(2.0, description="Seconds between health checks.")
+
+    @field_validator("urls")
+    @classmethod
+    def _bases(cls, urls: list[str]) -> list[str]:
+        """As OpenAI's clients write them, with ``/v1``, or without."""
+        return [url.rstrip("/").removesuffix("/v1") for url in urls]

@@ -7,7 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from slipstream.settings.base import Section, Share
+from slipstream.settings.base import Positive, Section, Share
+
+AUTOMATIC = ("auto-sample", "auto-labelled", "auto-rollback")
+"""Sets of cases that fill themselves: a sample of each tag, what people labelled, what rollbacks were about."""
 
 REPLACED = {
     "min_pairs": "gate.settle (finished episodes on trial before an unsuspected adapter is accepted)",
@@ -15,12 +18,62 @@ REPLACED = {
 }
 
 
+class GateReplayConfig(Section):
+    then: Literal["guard", "canary"] = Field("guard", description="The mode of what follows for a version that passes.")
+    sets: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]] = Field(
+        [*AUTOMATIC],
+        min_length=1,
+        max_length=32,
+        description="Sets of cases that each version must pass. Those whose names begin with auto- fill themselves.",
+    )
+    cases: Annotated[int, Field(ge=8, le=2000)] = Field(200, description="Cases of an automatic set.")
+    by: Annotated[str, Field(pattern=r"^(judge|[\w.]+:\w+)$")] | None = Field(
+        None,
+        description="Compares replies beside guards. judge: RULER, side by side; module:function: (call, message) -> "
+        "0 to 1; None: tool calls of rewarded episodes.",
+    )
+    samples: Annotated[int, Field(ge=1, le=64)] = Field(4, description="Replies to each prompt, of each side.")
+    steps: Annotated[int, Field(ge=1, le=200)] = Field(8, description="Calls of a case that are asked, at most.")
+    tokens: Annotated[int, Field(ge=1)] = Field(
+        5_000_000, description="Tokens of a version's replay; no case begins after them."
+    )
+    seconds: Positive = Field(3600.0, description="Seconds that a version waits for its replay at most.")
+    undecided: Literal["try", "hold"] = Field(
+        "try",
+        description="No verdict: too few cases, or a budget was spent. try: it goes on without evidence; hold: "
+        "it waits until a person promotes it, or a newer one comes.",
+    )
+
+    @field_validator("sets")
+    @classmethod
+    def _known(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if name.startswith("auto-") and name not in AUTOMATIC:
+                raise ValueError(f"{name}: automatic sets are {', '.join(AUTOMATIC)}")
+        return list(dict.fromkeys(value))
+
+
 class GateConfig(Section):
-    mode: Literal["guard", "canary", "manual"] = Field("guard", description="How a new adapter goes live.")
+    mode: Literal["guard", "canary", "manual", "replay"] = Field(
+        "guard",
+        description="How a new adapter goes live. replay: it is first tried on recorded steps, without users.",
+    )
+    replay: GateReplayConfig = Field(GateReplayConfig(), description='With gate.mode = "replay".')
     holdout: Share = Field(
         0.1, description="guard: share of new episodes on accepted adapters. It grows under suspicion."
     )
     share: Share = Field(0.1, description="canary: share of new episodes on the candidate.")
+    plan: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
+        [],
+        max_length=10,
+        description="canary: shares one after the other, as [0.01, 0.1, 0.5]; 16 ended runs of the candidate without "
+        "suspicion lead to the next, suspicion leads back. []: gate.share alone.",
+    )
+    first: list[Annotated[str, Field(pattern=r"^(key|task|tag\..+)=.+$")]] = Field(
+        [],
+        description='canary: who goes first, as "key=ID", "tag.team=us" or "task=NAME". Half of their new runs get the '
+        "candidate in the plan's first stage, and others get none.",
+    )
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = Field(
         0.01, description="Probability that an adapter is taken back although it is not worse, over 2,000 episodes."
     )
@@ -35,6 +88,42 @@ class GateConfig(Section):
     reward_range: tuple[float, float] | None = Field(
         None, description="[lowest, highest] reward; None: learned from the rewards, robustly."
     )
+    deadline: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="Seconds after its start until a run without a reward counts as failed; None: learned from the "
+        "durations of both arms' runs.",
+    )
+
+    by: list[Annotated[str, Field(pattern=r"^(task|tag\..+)$")]] | None = Field(
+        None,
+        description='Groups of runs that are compared by themselves: "task", "tag.NAME". None: all tags, and tasks; '
+        "[]: none. A group needs 4 % of the traffic.",
+    )
+    group_verdict: Literal["all", "group", "say"] = Field(
+        "all",
+        description="A version that is worse for one group alone. all: it is taken back for everybody; group: for that "
+        "group, whose new runs get the version before; say: it stays, and the gate says so.",
+    )
+
+    guards: dict[
+        Annotated[str, Field(pattern=r"^(cut_off|refusals|tool_errors|turns|reply_tokens|seconds|reward\..+)$")],
+        Literal["up", "down"],
+    ] = Field(
+        {"cut_off": "up", "refusals": "up", "tool_errors": "up"},
+        description="Side measures that may not get worse, each with the direction that is bad: shares of a run's "
+        "calls (cut_off: ended by their length; refusals; tool_errors: tool calls whose arguments are no JSON), turns, "
+        "reply_tokens and seconds of a call, and reward.NAME.",
+    )
+    guard_action: Literal["freeze", "rollback", "say"] = Field(
+        "freeze",
+        description="A guard that is worse. freeze: the version is not accepted, and newer ones wait, until a person "
+        "decides; rollback: it is taken back; say: the gate says so.",
+    )
+
+    @property
+    def trial(self) -> Literal["guard", "canary", "manual"]:
+        """How a version that users may meet is tried."""
+        return self.replay.then if self.mode == "replay" else self.mode
 
     @model_validator(mode="before")
     @classmethod
@@ -43,6 +132,13 @@ class GateConfig(Section):
             if name in data:
                 raise ValueError(f"gate.{name} is gone: the new name is {REPLACED[name]}")
         return data
+
+    @field_validator("plan")
+    @classmethod
+    def _rising(cls, value: list[float]) -> list[float]:
+        if value != sorted(set(value)):
+            raise ValueError("shares that grow, as [0.01, 0.1, 0.5]")
+        return value
 
     @field_validator("reward_range")
     @classmethod

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from slipstream.settings.base import Positive, Section, Share
 
@@ -16,7 +16,6 @@ OWN_PARAMS = {
     "max_retries": None,
     "stream": None,
     "n": "judge.votes",
-    "response_format": None,
     "api_base": "judge.api_base",
     "api_key": "judge.api_key_env",
     "temperature": "judge.temperature",
@@ -27,18 +26,34 @@ OWN_PARAMS = {
 
 FUNCTION = "function"
 """Reward name of ``judge.function``'s scores beside a model's."""
+SELF = "self"
+"""The model that is trained, without an adapter, asked through the proxy; ``self/NAME``: another model behind it."""
+
+
+def is_own(model: str | None) -> bool:
+    """Whether the proxy that the agents use is asked for this judge's model."""
+    return model is not None and model.partition("/")[0] == SELF
 
 
 class JudgeConfig(Section):
-    model: str | None = Field(None, description="LiteLLM model; None: no judge.")
+    model: str | None = Field(
+        None,
+        description="LiteLLM model; self: the base model of the engine; self/NAME: another model of the proxy; None: "
+        "no judge.",
+    )
     api_base: str | None = Field(None, description="Base URL of the judge's API.")
     api_key_env: str | None = Field(None, description="Environment variable with the judge's key.")
     function: str | None = Field(None, description="module:function(group) -> {episode: score} in place of the LLM.")
     rubric: str | None = Field(None, description="The rubric's text, or a path to a file with it.")
     rubrics: dict[str, str] = Field(default_factory=dict, description="Task pattern (glob) → rubric text or path.")
     name: str = Field("judge", description="Reward name that the scores are stored under.")
-    votes: int = Field(1, ge=1, le=32, description="Judge calls per group; each shows the runs in another order.")
-    concurrency: int = Field(8, ge=1, description="Groups judged at once.")
+    votes: int = Field(
+        1,
+        ge=1,
+        le=32,
+        description="Judge calls per group; each shows the runs in another order. 2 where model is self.",
+    )
+    concurrency: int = Field(8, ge=1, description="Groups judged at once. 1 where model is self.")
     temperature: float | None = Field(0.0, ge=0, description="Sampling temperature; None: not sent.")
     max_tokens: int | None = Field(None, ge=16, description="Limit of the judge's answer.")
     params: dict[str, JsonValue] = Field(
@@ -62,6 +77,25 @@ class JudgeConfig(Section):
         """Reward names that the judge writes; none without a judge."""
         own = [self.name] if self.model or self.function else []
         return [*own, FUNCTION] if self.model and self.function else own
+
+    @model_validator(mode="after")
+    def _spares_the_agents(self) -> Self:
+        """The agents' own engine judges little at once, and twice: the two votes say what its scores are worth."""
+        for model in (self.model, self.audit_model):
+            name = (model or "").partition("/")[2]
+            if is_own(model) and model != SELF and (not name or "@" in name):
+                raise ValueError(f"{model}: self/NAME is a model's name that clients send, and no adapter's")
+        if is_own(self.model):
+            given = self.model_fields_set
+            if "votes" in given and self.votes < 2:
+                raise ValueError(
+                    "votes: at least 2 with model = self, which say whether its scores are more than chance"
+                )
+            self.votes, self.concurrency = (
+                self.votes if "votes" in given else 2,
+                self.concurrency if "concurrency" in given else 1,
+            )
+        return self
 
     @field_validator("params")
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -20,7 +20,8 @@ class ProxyConfig(Section):
     public_url: str | None = Field(
         None,
         pattern=r"^https?://[^\s?#]+$",
-        description="Where people open the page, for links to it in traces; None: the address that the agent used.",
+        description="Where people open the page: for links in traces, and behind a reverse proxy that changes Host. "
+        "None: the address that the agent used.",
     )
     workers: int = Field(1, ge=1, le=64, description="Data-plane processes on the one port.")
     durability: Literal["power", "process", "none"] = Field(
@@ -52,9 +53,12 @@ class ProxyConfig(Section):
             "its request, reply and tag.NAME, each a str."
         ),
     )
-    metric_tags: list[str] | None = Field(
-        None,
-        description="Tags that calls are counted by in the metrics (20 values each); None: the first four names seen.",
+    metric_tags: list[str] = Field(
+        default_factory=list,
+        description=(
+            "Names of tags that calls are counted by in the metrics (20 values each). "
+            "`forget` does not reach them: name no tag of people."
+        ),
     )
     allowed_hosts: list[str] = Field(
         default_factory=list,
@@ -70,8 +74,17 @@ class ProxyConfig(Section):
         return {*LOCAL_NAMES, self.host.lower(), *(name.lower() for name in self.allowed_hosts)}
 
 
+OVERRIDES = (
+    *("temperature", "top_p", "top_k", "min_p"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+)
+"""Sampling fields that a model's name may replace."""
+
+
 class ModelRoute(Section):
-    """What a client's model name stands for. Exactly one of ``trained``, ``base``, ``upstream``."""
+    """What a client's model name stands for: one of ``trained``, ``base``, ``upstream``. Without any of them it is the
+    trained model, with the sampling that is set here.
+    """
 
     trained: str | None = Field(None, description="A trained model's name: the live adapter answers.")
     base: str | None = Field(None, description="The base model, without adapter.")
@@ -83,9 +96,30 @@ class ModelRoute(Section):
     sampling: Literal["strict", "trust"] = Field(
         "strict", description="trust: top-k, penalties and so on do not make a call untrainable."
     )
+    temperature: Annotated[float, Field(gt=0, le=2)] | None = Field(
+        None, description="Replaces what the client asks, for agents that cannot set it. Training wants 1.0."
+    )
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="Likewise. Training wants 1.0.")
+    top_k: Annotated[int, Field(ge=-1)] | None = Field(None, description="Likewise. Training wants 0, which is all.")
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="Likewise. Training wants 0.")
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = Field(
+        None, description="Likewise. Training wants 0."
+    )
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = Field(
+        None, description="Likewise. Training wants 0."
+    )
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = Field(
+        None, description="Likewise. Training wants 1.0."
+    )
+
+    def override(self) -> dict[str, float]:
+        """The sampling that replaces the client's, by field."""
+        asked = {name: getattr(self, name) for name in OVERRIDES}
+        return {name: value for name, value in asked.items() if value is not None}
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if sum(x is not None for x in (self.trained, self.base, self.upstream)) != 1:
+        named = sum(x is not None for x in (self.trained, self.base, self.upstream))
+        if named > 1 or (named == 0 and not self.override() and self.sampling == "strict"):
             raise ValueError("name exactly one of trained, base, upstream")
         return self

@@ -1,10 +1,20 @@
-"""Where calls and adapters are kept."""
+"""Where calls and adapters are kept, and how much of them."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
 from slipstream.settings.base import Positive, Section
+
+
+class DataConfig(Section):
+    max_gb: Positive | None = Field(
+        None,
+        description=(
+            "Gigabytes (10⁹ bytes) that data_dir may take; None: no limit. Above it, old adapters' files go first, "
+            "then the oldest days of calls. The newest day and what a rollback needs stay."
+        ),
+    )
 
 
 class StoreConfig(Section):
@@ -22,3 +32,10 @@ class AdaptersConfig(Section):
         60.0, description="Seconds after which an adapter is refused if the engine still answers 5xx."
     )
     keep: int = Field(20, ge=1, description="Retired adapters whose files are kept.")
+    pin_seconds: Positive = Field(
+        60.0,
+        description=(
+            "Seconds after a newer version took its place that a version keeps its slot for running episodes, even if "
+            "the engine needs the slot. Then they move to the live version."
+        ),
+    )

@@ -11,6 +11,36 @@ from slipstream.settings.base import Positive, Section
 
 class IdentityConfig(Section):
     traceparent: bool = Field(False, description="Take the episode from W3C traceparent if nothing else names it.")
+    headers: list[str] = Field(
+        [
+            "x-parent-session-id",
+            "x-claude-code-session-id",
+            "x-session-id",
+            "session-id",
+            "session_id",
+            "thread-id",
+            "x-session-affinity",
+        ],
+        description="Request headers in which agents name their session. If no tag names the episode, the first that "
+        "is "
+        "there does. x-session-affinity counts only if it looks like an id.",
+    )
+    fields: list[str] = Field(
+        [
+            "metadata.session_id",
+            "metadata.user_id.session_id",
+            "session_id",
+            "conversation",
+            "prompt_cache_key",
+        ],
+        description="Body fields likewise, after the headers. A dot leads into an object, or into JSON in a text. "
+        "prompt_cache_key counts only if it looks like an id. Add user if your client sends a new one for each run.",
+    )
+    untrained_kinds: list[str] = Field(
+        ["title"],
+        description="Kinds of calls that are recorded and not trained on: title, summary, compaction, subagent, side, "
+        "or what x-slipstream-kind says (docs/capture.md).",
+    )
     continue_window: Positive = Field(
         1800.0, description="Seconds in which an untagged call may continue a conversation."
     )

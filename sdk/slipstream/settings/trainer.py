@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from slipstream.settings.base import Positive, Section
+from slipstream.settings.base import Positive, Section, known
+
+LOSSES: Final[Mapping[str, str]] = {
+    "cispo": "slipstream_trainer.algorithm.losses:CISPO",
+    "grpo": "slipstream_trainer.algorithm.losses:GRPO",
+    "bnpo": "slipstream_trainer.algorithm.losses:BNPO",
+    "dapo": "slipstream_trainer.algorithm.losses:DAPO",
+    "dr_grpo": "slipstream_trainer.algorithm.losses:DR_GRPO",
+    "gspo": "slipstream_trainer.algorithm.losses:GSPO",
+    "sapo": "slipstream_trainer.algorithm.losses:SAPO",
+}
+ADVANTAGES: Final[Mapping[str, str]] = {
+    "std": "slipstream_trainer.algorithm.advantage:by_std",
+    "mean": "slipstream_trainer.algorithm.advantage:by_mean",
+    "leave_one_out": "slipstream_trainer.algorithm.advantage:by_others",
+}
+"""Name → where it is. A setting takes a name, or the place of a function of one's own."""
 
 
 class TrainerConfig(Section):
@@ -15,8 +32,9 @@ class TrainerConfig(Section):
     algorithm: Literal["grpo", "sft"] = Field(
         "grpo", description="sft: imitate the chosen episodes (warm start, distillation)."
     )
-    loss: Literal["cispo", "grpo", "bnpo", "dapo", "dr_grpo", "gspo", "sapo"] = Field(
-        "cispo", description="The loss, by TRL's name."
+    loss: Annotated[str, known(LOSSES)] = Field(
+        "cispo",
+        description=f"The loss: {', '.join(LOSSES)} (TRL's), or your own as module:function.",
     )
     epsilon: Positive = Field(0.2, description="Lower clip: a ratio counts down to 1 - this. cispo has none.")
     epsilon_high: Positive | None = Field(
@@ -25,8 +43,14 @@ class TrainerConfig(Section):
     beta: Annotated[float, Field(ge=0)] = Field(
         0.02, description="KL weight to what training started from: init_adapter, else the base model. 0: none."
     )
-    advantage: Literal["std", "mean", "leave_one_out"] = Field(
-        "std", description="How a group's rewards become advantages."
+    beta_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.125, description="Share of a batch's micro-batches that `beta` is computed on, for all; 1: on every one."
+    )
+    advantage: Annotated[str, known(ADVANTAGES)] = Field(
+        "std",
+        description=(
+            f"How a group's rewards become advantages: {', '.join(ADVANTAGES)}, or your own as module:function."
+        ),
     )
     learning_rate: Positive | Literal["auto"] = Field(
         "auto",
@@ -41,7 +65,9 @@ class TrainerConfig(Section):
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW's weight decay.")
     max_grad_norm: Positive = Field(1.0, description="Gradient clipping.")
     inner_steps: int = Field(1, ge=1, description="Optimiser steps on one batch.")
-    min_groups: int = Field(4, ge=1, description="Scored groups that a step needs.")
+    min_groups: int = Field(
+        4, ge=1, description="Scored groups that a step needs. Those whose rewards are all equal do not count."
+    )
     max_groups: int = Field(
         16, ge=1, description="The most groups that one step uses. Those whose rewards are all equal do not count."
     )

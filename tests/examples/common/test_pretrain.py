@@ -30,6 +30,7 @@ def test_the_assistants_words_are_its_own(tokenizer):
     assert tokenizer.decode(said) == PIECES[1] + hermes.END + PIECES[2] + hermes.END
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_rows_whatever_the_processes():
     def ids(**how):
         return [row.ids for row in pretrain.gather(make_some, count=600, **how)]

@@ -53,6 +53,7 @@ def test_the_keyword_stands_for_all_words_of_the_question() -> None:
     assert sum(chances.values()) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_the_recipe_in_short() -> None:
     """A few dozen small steps teach the format and most of the copying."""
     torch.manual_seed(0)

@@ -10,9 +10,8 @@ from mail.mailbox import Question
 from mail.players import EXPERT, PLAYERS, Conversation, Player, play
 from mail.task import TASK
 
-from slipstream_judge.excerpts import Shortening, show_episode
-from slipstream_judge.steps import Reader
-from slipstream_judge.transcript import ALONE, Branch, Node, Transcript
+from slipstream_judge.text.excerpts import Shortening, show_episode
+from slipstream_judge.text.transcript import ALONE, Branch, Node, Reader, Transcript
 
 
 def transcript(held: list[Conversation]) -> str:

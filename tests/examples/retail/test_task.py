@@ -10,9 +10,8 @@ from common.task import Task, load_task
 from retail.players import EXPERT, PLAYERS, play
 from retail.task import TASK, heard
 
-from slipstream_judge.excerpts import Shortening, show_episode
-from slipstream_judge.steps import Reader
-from slipstream_judge.transcript import Branch, Node, Transcript
+from slipstream_judge.text.excerpts import Shortening, show_episode
+from slipstream_judge.text.transcript import Branch, Node, Reader, Transcript
 
 
 def transcript(messages: list[dict[str, Any]]) -> str:

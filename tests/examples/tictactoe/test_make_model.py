@@ -61,6 +61,7 @@ def test_the_built_tokenizer_is_the_saved_one() -> None:
     assert built.chat_template == (MODEL / "chat_template.jinja").read_text()
 
 
+@pytest.mark.slow
 def test_the_committed_model_starts_where_the_readme_says() -> None:
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     torch.manual_seed(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from common.hermes import encode, not_rerendered, render
 from common.pretrain import pack
@@ -66,6 +67,7 @@ def test_a_game_in_process_is_the_agents() -> None:
     assert len(played.messages) == 2 * game.turns
 
 
+@pytest.mark.slow
 def test_the_committed_model_starts_where_the_readme_says() -> None:
     model, tokenizer = (
         AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32),

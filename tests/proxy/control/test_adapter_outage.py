@@ -10,7 +10,7 @@ from tests.support.fake_engine import LoraEngine
 from tests.support.plane import register, state, until
 
 from slipstream.contract import Funnel, FunnelLine
-from slipstream.operate.adapter_routes import NoAdapters
+from slipstream.engines.engine import NoAdapters
 
 WAYS = {"no routes": "no_adapter_routes", "no LoRA": "lora_off"}
 EACH = pytest.mark.parametrize("way", WAYS)
@@ -222,4 +222,4 @@ async def test_what_an_engine_had_that_is_down_keeps_no_call_waiting(make_plane,
 
 
 def test_causes_are_labels():
-    assert {c.value for c in NoAdapters} == {*WAYS.values(), "adapters_forbidden"}
+    assert {c.value for c in NoAdapters} == {*WAYS.values(), "adapters_forbidden", "no_token_ids"}

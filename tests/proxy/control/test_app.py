@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from slipstream_proxy.control.app import ROUTES
+from slipstream_proxy.control.api.app import ROUTES
 
 API = "/slipstream/v1"
 
@@ -63,10 +63,21 @@ async def test_nobody_is_nobody(plane):
     ({"host": "127.0.0.1:1", "origin": "http://127.0.0.1:1"}, "-", 200),
     ({"host": "box.internal:8100", "origin": "http://other.internal"}, "k1", 403),
     ({"host": "127.0.0.1:1", "origin": "null"}, "-", 403),
+    ({"host": "127.0.0.1:1", "origin": "https://slip.example", "sec-fetch-site": "same-origin"}, "k1", 200),
+    ({"host": "127.0.0.1:1", "origin": "https://slip.example", "sec-fetch-site": "cross-site"}, "k1", 403),
+    ({"host": "evil.example", "origin": "http://evil.example", "sec-fetch-site": "same-origin"}, "-", 403),
 ])  # fmt: skip
 async def test_host_and_origin(plane, headers, key, status):
     r = await plane.client.get(API + "/status", headers={**plane.as_(key), **headers})
     assert r.status == status
+
+
+async def test_the_pages_own_address_is_an_origin(make_plane):
+    """A reverse proxy that puts another name into Host costs no write of the page."""
+    plane = await make_plane(proxy={"public_url": "https://slip.example/page"})
+    for origin, status in (("https://slip.example", 200), ("http://slip.example", 403), ("https://evil.example", 403)):
+        r = await plane.client.get(API + "/status", headers={**plane.as_(), "host": "127.0.0.1:1", "origin": origin})
+        assert r.status == status
 
 
 async def test_without_a_store_it_stays_up_and_keeps_rewards(make_plane, tmp_path):

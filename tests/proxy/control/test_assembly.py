@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from slipstream.config import Config
-from slipstream_proxy.control.assembly import assemble
 from slipstream_proxy.control.deps import Deps
-from slipstream_proxy.spool import SpoolWriter
+from slipstream_proxy.control.run.worker import assemble
+from slipstream_proxy.log.spool import SpoolWriter
 
 
 async def made(tmp_path) -> Deps:

@@ -4,7 +4,7 @@ import json
 
 from tests.support.plane import until
 
-from slipstream_proxy.control.audit import entry_of
+from slipstream_proxy.control.observe.audit import entry_of
 from slipstream_proxy.keys import Keys, log_of
 
 

@@ -20,7 +20,7 @@ from tests.support import slipstream
 from tests.support.fake_engine import FakeEngine
 from tests.support.postgres import postgres, postgres_programs  # noqa: F401 - a fixture
 
-from slipstream_proxy.control import backup
+from slipstream_proxy.control.storage import backup
 
 
 class Proxy(Running):
@@ -54,7 +54,7 @@ async def agent(proxy: Proxy, name: str, stop: asyncio.Event, told: dict[str, fl
             return
 
 
-@pytest.fixture(params=["duckdb", "postgres"])
+@pytest.fixture(params=["duckdb", pytest.param("postgres", marks=pytest.mark.slow)])
 def stores(request: pytest.FixtureRequest) -> tuple[str | None, str | None]:
     """URLs of the store that is backed up, and of the empty one that the backup goes into."""
     if request.param == "duckdb":

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.shared.problem import Problem
 
 
 async def test_without_a_store_who_needs_it_is_told(plane):

@@ -6,8 +6,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from slipstream_proxy.control.app import make_app
-from slipstream_proxy.control.endless import EndlessReplies
+from slipstream_proxy.control.api.app import make_app
+from slipstream_proxy.control.storage.feed import EndlessReplies
 
 PATIENT = 120.0
 

@@ -8,7 +8,7 @@ import json
 from tests.support.adapters import write_adapter
 from tests.support.plane import SHARED, give, take, until
 
-from slipstream_proxy.control import engine_lease as holds
+from slipstream_proxy.control.engines import engine_lease as holds
 
 
 async def test_the_engine_sleeps_and_wakes(make_plane, engine):

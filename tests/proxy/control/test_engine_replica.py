@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from slipstream.operate.adapter_routes import NoAdapters
-from slipstream_proxy.control.adapter_outage import AdapterOutage
-from slipstream_proxy.control.engine_replica import EngineReplica, same
+from slipstream.engines.engine import NoAdapters
+from slipstream_proxy.control.engines.pool import AdapterOutage, EngineReplica, same
 
 
 def test_paths():
@@ -14,7 +13,7 @@ def test_paths():
 
 def test_what_people_are_told_is_more_than_what_data_planes_are():
     engine = EngineReplica("http://e", ok=True, healthy=True, loaded={"m@1"})
-    assert engine.told() == {**engine.public(), "error": None, "outage": None}
+    assert engine.told() == {**engine.public(), "title": "", "error": None, "outage": None}
     engine.outage = AdapterOutage(NoAdapters.NO_LORA, "start it again", since=7.0)
     assert engine.told()["outage"] == {
         "cause": "lora_off", "since": 7.0, "text": "LoRA is off there", "fix": "start it again",

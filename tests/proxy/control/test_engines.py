@@ -7,8 +7,8 @@ import pytest
 from tests.support.adapters import write_adapter
 from tests.support.fake_engine import LoraEngine
 
-from slipstream_proxy.control.engine_replica import EngineAway, EngineFailed, EngineRefused, EngineReplica
-from slipstream_proxy.control.engines import EnginePool
+from slipstream.engines.engine import EngineAway, EngineSampling
+from slipstream_proxy.control.engines.pool import EngineFailed, EnginePool, EngineRefused, EngineReplica
 
 
 def nothing(_: str) -> tuple[str, ...]:
@@ -133,10 +133,27 @@ async def test_whether_an_engine_has_a_parser_is_asked_once(engines, engine, par
     for _ in range(3):
         await engines.check(at(engines))
     assert at(engines).ok and at(engines).public()["parses"] is parser
-    assert [body["max_tokens"] for body, _ in engine.seen] == [1]
+    assert [body["max_tokens"] for body, _ in engine.seen if "include_reasoning" in body] == [1]
+
+
+async def test_what_an_engine_samples_with_is_told_to_the_workers(engines, engine):
+    engine.plugin, engine.sampling = True, {"temperature": 0.7, "top_k": 20}
+    await engines.check(at(engines))
+    assert at(engines).public()["sampling"] == engine.sampling
+    assert at(engines).public()["sampling_known"] is True
+    engine.plugin = engine.up = False
+    await engines.check(at(engines))
+    engine.up = True
+    await engines.check(at(engines))  # another vLLM may be there now
+    assert at(engines).public()["sampling_known"] is False
+    engine.up, engine.sampling = False, {}
+    await engines.check(at(engines))
+    engine.up = True
+    await engines.check(at(engines))
+    assert at(engines).sampling == EngineSampling()
 
 
 async def test_an_engine_that_cannot_chat_may_have_a_parser(engines, engine):
     engine.fail_with = 400
     await engines.check(at(engines))
-    assert at(engines).ok and at(engines).parses
+    assert at(engines).ok and at(engines).facts.parses

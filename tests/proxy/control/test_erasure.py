@@ -1,9 +1,12 @@
 from __future__ import annotations
 
-from slipstream_proxy.control.erasure import BLANK, blank, nothing
-from slipstream_proxy.records import Kind
-from slipstream_proxy.segments import encode, read_segment
+from slipstream_proxy.control.storage.ingester import BLANK, blank, instead
+from slipstream_proxy.log.records import Kind
+from slipstream_proxy.log.segments import encode, read_segment
+from slipstream_proxy.store.tables.rows import mark_of
 from slipstream_proxy.store.values import Position
+
+GONE = {("-", mark_of("gone"))}
 
 
 def call(episode: str, text: bytes, key: str = "-") -> bytes:
@@ -27,7 +30,7 @@ def test_only_what_is_forgotten_and_stored_is_blanked(tmp_path):
     path = tmp_path / "data0-00000001.seg"
     path.write_bytes(b"".join(parts))
     before = list(read_segment(path))
-    assert blank(tmp_path, {"data0": Position(1, before[3].end)}, {("-", "gone")}) == 2
+    assert blank(tmp_path, {"data0": Position(1, before[3].end)}, GONE) == 2
     after = list(read_segment(path))
     assert read_segment(path).torn is None
     assert [f.end for f in after] == [f.end for f in before]
@@ -35,15 +38,15 @@ def test_only_what_is_forgotten_and_stored_is_blanked(tmp_path):
     assert [(f.head["id"], f.head["at"]) for f in after[::2][:2]] == [("c" * 26, 5.5), ("m" * 26, 6.0)]
     assert (after[1], after[3], after[4]) == (before[1], before[3], before[4])
     assert path.read_bytes().count(b"SECRET") == 4  # the other key's
-    assert blank(tmp_path, {}, {("-", "gone")}) == 0
+    assert blank(tmp_path, {}, GONE) == 0
 
 
 def test_a_frame_that_is_too_short_is_left(tmp_path):
     path = tmp_path / "a-00000001.seg"
-    path.write_bytes(reward("e", ""))
+    path.write_bytes(reward("gone", ""))
     frame = next(read_segment(path))
-    assert nothing(frame, 20) is None
-    start, spaces = nothing(frame, 300)
+    assert instead(frame, 20, GONE) is None
+    start, spaces = instead(frame, 300, GONE)
     assert len(start) + spaces == 300
 
 

@@ -105,7 +105,7 @@ async def test_rows_for_trainers_carry_tools_and_no_null(plane):
 
 
 async def test_many_pairs_are_fetched_together(plane, monkeypatch):
-    monkeypatch.setattr("slipstream_proxy.control.export.DPO_TASKS", 2)
+    monkeypatch.setattr("slipstream_proxy.control.api.export.DPO_TASKS", 2)
     for i in range(10):
         messages = [{"role": "user", "content": f"q{i // 2}"}, {"role": "assistant", "content": f"a{i}"}]
         body = {"id": f"i{i}", "task": f"t{i // 2}", "messages": messages, "reward": float(i % 2)}

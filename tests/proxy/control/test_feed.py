@@ -7,7 +7,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream_proxy.control.feed import Feed
+from slipstream_proxy.control.storage.feed import Feed
 
 
 async def take(lines, count: int) -> list[tuple[str, str, dict]]:

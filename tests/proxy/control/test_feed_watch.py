@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tests.support.plane import until
 
-from slipstream_proxy.control.feed_watch import FeedWatch
+from slipstream_proxy.control.run.retention import FeedWatch
 
 
 async def groups_told(plane, after: int) -> list[str]:
@@ -57,4 +57,9 @@ async def test_what_the_gate_has_read_is_told_once(plane):
     plane.deps.trials.cursors["tiny"] += 1
     assert await told() == ["adapter"]
     assert await told() == []
+    plane.deps.feed.readers -= 1
+    assert await told() == []
+    plane.deps.trials.cursors["tiny"] += 1
+    plane.deps.feed.readers += 1
+    assert await told() == ["adapter"], "who came before our look has not seen it"
     plane.deps.feed.readers -= 1

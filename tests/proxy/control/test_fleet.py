@@ -6,7 +6,7 @@ import pytest
 from tests.support.adapters import write_adapter
 
 from slipstream_proxy.control.adapters.journal import ConcurrentChange
-from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.shared.problem import Problem
 
 
 async def test_alone_everything_is_its_own(plane):

@@ -9,10 +9,10 @@ import time
 import pytest
 from tests.support.plane import until
 
-from slipstream_proxy.control import forgetter
-from slipstream_proxy.control.worker import ControlPlane
-from slipstream_proxy.store import duckcopy
-from slipstream_proxy.store.driver import StoreError
+from slipstream_proxy.control.run.worker import ControlPlane
+from slipstream_proxy.control.storage import forgetter
+from slipstream_proxy.store.backends import duckfile as duckcopy
+from slipstream_proxy.store.tables.driver import StoreError
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ async def test_more_than_one_request_takes(make_plane, monkeypatch):
     plane = await make_plane()
     await filled(plane, *(f"e{n}" for n in range(7)))
     monkeypatch.setattr(contract, "FORGET_MOST", 3)
-    monkeypatch.setattr("slipstream_proxy.control.routes.episodes.TOGETHER", 2)
+    monkeypatch.setattr("slipstream_proxy.control.api.routes.episodes.TOGETHER", 2)
     found = [(await plane.ask("POST", "/forget", {"key": "-"}))[1] for _ in range(4)]
     assert [(f["forgotten"], f["more"]) for f in found] == [(3, True), (3, True), (1, False), (0, False)]
 
@@ -172,7 +172,7 @@ async def test_days_that_are_dropped_give_their_room_back(make_plane, monkeypatc
     await asyncio.to_thread(plane.deps.store.snapshot)
     path = plane.config.root / "slipstream.duckdb"
     before = path.stat().st_size
-    monkeypatch.setattr("slipstream_proxy.control.retention.EMPTY", 0.0)
+    monkeypatch.setattr("slipstream_proxy.control.run.retention.EMPTY", 0.0)
     for look in range(400):
         if look % 40 == 0:
             plane.control.sweeper.next_retention = 0.0

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 
 import pytest
 from tests.support.adapters import write_adapter
 from tests.support.plane import until
 
 from slipstream.contract import Funnel
-from slipstream.operate.sidecars import SidecarFile
-from slipstream.operate.supervisor import Child
-from slipstream_proxy.control import activity
+from slipstream.operate.run.sidecars import SidecarFile
+from slipstream.operate.run.supervisor import Child
+from slipstream_proxy.control.observe import boards as activity
+from slipstream_proxy.data.observe.metrics import UNCAPTURED, WorkerMetrics
 
 FEW = {"groups": {"size": 2}, "trainer": {"min_groups": 2}}
 
@@ -43,6 +46,13 @@ async def run(plane, name: str, task: str = "t", reward: float | None = None, **
 async def test_no_call_yet(plane):
     found = await line(plane, "calls", "none")
     assert found.blocks and "OPENAI_BASE_URL" in found.fix
+    metrics = WorkerMetrics()
+    for by, count in (("capture", 3.0), ("split", 1.0), ("judge", 9.0)):
+        metrics.add(UNCAPTURED, f'by="{by}"', count)
+    metrics.save(plane.config.root / "metrics" / "data0.json")
+    found = await line(plane, "calls", "uncaptured")
+    assert found.blocks and found.count == 4, "the judge's own calls are no surprise"
+    assert "x-slipstream-capture: off" in found.text and "x-slipstream-split: off" in found.text and found.fix
 
 
 async def test_no_engine_answers(plane):
@@ -86,9 +96,12 @@ async def test_calls_that_ask_for_another_model(plane):
 
 
 async def test_rewards_of_episodes_that_nobody_knows(plane):
-    await plane.ask("POST", "/episodes/lost/rewards", {"value": 1.0})
+    await plane.ask("POST", "/episodes/lost/rewards", {"value": 1.0, "done": True})
+    await plane.ask("POST", "/episodes/ended/done")
     found = await line(plane, "calls", "orphan_rewards")
     assert found.count == 1 and "x-slipstream-episode" in found.fix
+    marked = await line(plane, "calls", "orphan_marks")
+    assert (marked.count, marked.fix) == (1, found.fix) and "1 unknown episode was marked as done" in marked.text
 
 
 async def test_open_episodes_and_when_they_end(make_plane):
@@ -233,6 +246,16 @@ async def test_too_few_groups_and_no_trainer(make_plane, monkeypatch):
     for n in range(2):
         await run(plane, f"f{n}", task="u", reward=float(n))
     assert (await line(plane, "ready", "ready")).count == 2
+    for n in range(2):
+        await run(plane, f"g{n}", task="v", reward=0.5)
+
+    async def told():
+        found = await line(plane, "ready", "ready")
+        return found if "more has" in found.text else None
+
+    assert (await until(told)).text == (
+        "2 groups are ready: the trainer takes them next; 1 more has runs that do not differ in reward, which teach nothing"
+    )
 
 
 async def test_a_batch_that_is_trained_on_and_one_that_was_skipped(make_plane, monkeypatch):
@@ -256,7 +279,7 @@ async def test_steps_that_change_nothing(plane):
     for kl in (0.0, 2e-6):
         await plane.ask("POST", "/training/events", {"kind": "step", "data": {"kl": kl}})
     found = await line(plane, "step", "small_kl")
-    assert found.count == 2 and "rises by itself" in found.fix
+    assert found.count == 2 and "rises by itself" in found.text and not found.fix
     small = {"kl": 5e-5, "kl_target": 0.0004}  # of a batch with little evidence
     await plane.ask("POST", "/training/events", {"kind": "step", "data": small})
     assert not any(x.stage == "step" for x in (await funnel(plane)).lines)
@@ -271,6 +294,7 @@ async def test_an_engine_that_computes_otherwise_than_the_trainer(plane):
         await plane.ask("POST", "/training/events", {"kind": "step", "data": data})
     found = await line(plane, "step", "engine_gap")
     assert found.count == 360 and "0.36 nats" in found.text and "--compilation-config" in found.fix
+    assert found.fix.startswith("compute in one number format")
     await plane.ask("POST", "/training/events", {"kind": "step", "data": {"engine_gap": 0.01}})
     assert not any(x.cause == "engine_gap" for x in (await funnel(plane)).lines)
 
@@ -300,15 +324,42 @@ async def test_a_store_that_is_away(plane):
 
 
 async def test_a_sidecar_that_up_cannot_keep_running(plane):
-    import os
-
     down = {"name": "trainer", "state": "down", "since": 1.0, "starts": 10, "exit_code": 1, "reason": "no GPU"}
     (plane.config.root / "sidecars.json").write_text(json.dumps({"pid": os.getpid(), "sidecars": [down]}))
     found = await line(plane, "trainer", "down")
     assert found.blocks and "no GPU" in found.text
 
 
+async def test_an_engine_and_a_trainer_that_run_again_say_what_they_ended_with(plane):
+    now = time.time()
+    trainer = {"name": "trainer", "state": "running", "since": now, "starts": 2, "reason": "TypeError: aux_loss"}
+    engine = {"state": "running", "since": now, "starts": 3, "exit_code": 1, "reason": "ValueError: KV cache"}
+    stack = {"pid": os.getpid(), "sidecars": [trainer], "engine": engine}
+    (plane.config.root / "sidecars.json").write_text(json.dumps(stack))
+    found = await line(plane, "trainer", "restarted")
+    assert found.blocks
+    assert "TypeError: aux_loss" in found.text
+    found = await line(plane, "engine", "ended")
+    assert "ValueError: KV cache" in found.text
+    assert "engine.max_model_len" in found.fix
+
+
 async def test_every_line_is_a_metric(plane):
     text = await (await plane.client.get("/internal/metrics")).text()
     for x in (await funnel(plane)).lines:
         assert f'slipstream_funnel{{cause="{x.cause}",stage="{x.stage}"}} {float(x.count)}' in text
+
+
+async def test_untagged_runs_of_one_call_each_are_told_where_they_go_on(plane):
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    for n in range(4):
+        await plane.call(f"one{n}", task=None, done=True, origin="new")  # runs that are over after their only call
+        await plane.seen(f"one{n}")
+    assert "lone" not in [x.cause for x in (await funnel(plane)).lines]
+    for n in range(8):
+        clock = {"role": "system", "content": f"It is {n} o'clock."}
+        request = {"messages": [clock, *said]}
+        await plane.call(f"part{n}", task=None, done=True, origin="new", request=request)
+        await plane.seen(f"part{n}")
+    found = await line(plane, "episodes", "lone")
+    assert found.count == 8 and "x-slipstream-episode" in found.fix and not found.blocks

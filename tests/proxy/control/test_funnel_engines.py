@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+
 from slipstream.config import Config
-from slipstream.operate.adapter_routes import NoAdapters
-from slipstream_proxy.control.adapter_outage import AdapterOutage
-from slipstream_proxy.control.funnel import Surroundings
-from slipstream_proxy.control.funnel_engines import engine_lines
+from slipstream.engines.engine import EngineSampling, NoAdapters
+from slipstream_proxy.control.engines.pool import AdapterOutage, EngineReplica
+from slipstream_proxy.control.status.funnel import Surroundings, engine_lines, fix_untrainable
+from slipstream_proxy.control.status.status import sampling_of
 
 A, B, C = "http://a", "http://b", "http://c"
 NOW = 10_000.0
@@ -49,3 +52,28 @@ def test_engines_alike_share_a_line():
     both, other = lines({A: True, B: True, C: True}, a=outage(5), b=outage(90), c=outage(3, NoAdapters.NO_LORA, "on"))
     assert both.text.startswith("these engines http://a (for 5 s), http://b (for 90 s) take no adapters: ")
     assert (both.count, both.blocks, other.cause, other.count) == (90, True, "lora_off", 3)
+
+
+def test_an_engine_that_samples_by_a_generation_config_is_said_once():
+    config = Config(engine={"name": "mine"})
+
+    def said(*samplings: EngineSampling, **models: dict) -> list:
+        engines = [EngineReplica(A, sampling=s) for s in samplings]
+        found = sampling_of(engines, config.model_copy(update={"models": Config(models=models).models}))
+        return list(engine_lines(Surroundings(config, NOW, engines=[(A, True, None)], sampling=found)))
+
+    own = EngineSampling({"temperature": 0.7, "top_k": 20})
+    (line,) = said(own, own)
+    assert (line.cause, line.blocks) == ("generation_config", False)
+    assert "temperature 0.7, top_k 20" in line.text
+    assert "--generation-config vllm" in line.fix
+    written = re.search(r'"\] with (.*) into', line.fix)
+    assert written
+    ours = tomllib.loads("\n".join(written[1].split(", ")))
+    assert not said(own, mine=ours)
+    assert not said(own, mine={"sampling": "trust"})
+    assert not said(own, mine={"top_k": 0}), "temperature is corrected for"
+    assert not said(EngineSampling({"temperature": 0.7}))
+    assert "does not tell" in said(EngineSampling(known=False))[0].text
+    assert fix_untrainable("top_k", own.values) != fix_untrainable("top_k", {}) == fix_untrainable("top_k")
+    assert "--generation-config" in fix_untrainable("the engine's own sampling")

@@ -3,23 +3,131 @@ from __future__ import annotations
 import inspect
 import re
 
-from slipstream_proxy.control.funnel_fixes import UNTRAINABLE, fix_untrainable
-from slipstream_proxy.dialects import call_reader, sampling
+import pytest
+
+from slipstream_proxy.control.status.funnel import TRUST, UNTRAINABLE, fix_untrainable
+from slipstream_proxy.data.call.steps import capture, translation
+from slipstream_proxy.dialects import (
+    call_reader,
+    chat,
+    completions,
+    openai,
+    sampling,
+)
+from slipstream_proxy.dialects import (
+    messages as messages_back,
+)
+from slipstream_proxy.dialects import (
+    messages as messages_chat,
+)
+from slipstream_proxy.dialects import (
+    responses as responses_chat,
+)
+from slipstream_proxy.dialects.base import AsAsked
+from slipstream_proxy.store.conversation.call_rows import left_out_reason
+
+REASONS = "".join(inspect.getsource(m) for m in (sampling, call_reader))
+NOTES = "".join(
+    inspect.getsource(m)
+    for m in (messages_chat, messages_back, responses_chat, translation, chat, completions, capture, openai)
+)
 
 
 def test_every_reason_that_the_code_gives_has_a_fix_of_its_own():
-    text = "".join(inspect.getsource(m) for m in (sampling, call_reader))
-    given = set(re.findall(r'return "([a-z][a-z_ 0-9-]+)"', text)) - {"text"}
+    given = set(re.findall(r'return "([a-z][a-z_ 0-9-]+)"', REASONS)) - {"text"}
     assert {"temperature 0", "forced tool", "top_p"} <= given
-    missing = {r for r in given if fix_untrainable(r).startswith("docs/capture.md")}
-    assert missing <= {
-        "unreadable sampling parameters",
-        "engine options",
-        "watermark",
-        "logprobs do not match the token ids",
-    }
+    noted = set(re.findall(r'(?:AsAsked\(f?|ask_as_it_came\(call\.asked, |note = )"([^"{]+)', NOTES))
+    noted |= {reason for _, reason in responses_chat._UNLESS.values()} | {"vllm_xargs was asked"}
+    assert {"a hosted tool: ", "stored response", "engine.own_responses"} <= noted
+    assert not {r for r in given | noted if fix_untrainable(r).startswith("docs/capture.md")}
+    for reason in noted:  # such calls have no tokens, which no setting gives them
+        assert TRUST not in fix_untrainable(reason), reason
+
+
+@pytest.mark.parametrize(
+    ("body", "mended"),
+    [
+        ({"temperature": 0}, {"temperature": 1.0}),
+        ({"top_p": 0.5}, {"top_p": 1.0}),
+        ({"top_k": 5}, {"top_k": 0}),
+        ({"min_p": 0.1}, {"min_p": 0.0}),
+        ({"presence_penalty": 1}, {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}),
+        ({"logit_bias": {"1": 5}}, {"logit_bias": None}),
+        ({"min_tokens": 3}, {"min_tokens": None}),
+        ({"ignore_eos": True}, {"ignore_eos": None}),
+        ({"use_beam_search": True}, {"use_beam_search": None}),
+        ({"echo": True}, {"echo": None}),
+        ({"tool_choice": "required"}, {"tool_choice": "auto"}),
+        ({"response_format": {"type": "json_object"}}, {"response_format": None}),
+        ({"bad_words": ["x"]}, {"bad_words": None}),
+        ({"watermarking": True}, {"watermarking": None}),
+        ({"vllm_xargs": {"a": 1}}, {"vllm_xargs": None}),
+        ({"thinking_token_budget": 0}, {"thinking_token_budget": 9}),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, {"messages": [{"content": "hi"}]}),
+    ],
+)
+def test_a_fix_mends_its_reason_and_trust_is_named_only_where_it_does(body, mended):
+    reason = sampling.untrainable_within(body, [3], trust=False)
+    assert reason in UNTRAINABLE
+    assert sampling.untrainable_within({**body, **mended}, [3], trust=False) is None
+    trusted = sampling.untrainable_within(body, [3], trust=True) is None
+    # trust takes greedy calls as well, and they have nothing to compare
+    assert (TRUST in fix_untrainable(reason)) == (trusted and reason != "temperature 0")
+
+
+MESSAGE = {"model": "m", "max_tokens": 9000, "messages": [{"role": "user", "content": "hi"}]}
+RESPONSE = {"model": "m", "input": "hi"}
+FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+TOOL = {"name": "f", "input_schema": {"type": "object"}}
+RESULT = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image"}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "mended"),
+    [
+        ({"tools": []}, {"tools": None}),
+        ({"tools": [{"type": "web_search_20250305", "name": "s"}]}, {"tools": [TOOL]}),
+        ({"tools": [TOOL], "tool_choice": {"type": "any"}}, {"tool_choice": {"type": "auto"}}),
+        ({"output_config": {"format": {"type": "json_schema"}}}, {"output_config": None}),
+        ({"messages": [{"role": "user", "content": [RESULT]}]}, {"messages": [{"role": "user", "content": [{**RESULT, "content": "x"}]}]}),
+        ({"messages": [{"role": "developer", "content": "x"}]}, {"messages": [{"role": "system", "content": "x"}]}),
+        ({"thinking": {"type": "new"}}, {"thinking": {"type": "adaptive"}}),
+        ({"vllm_xargs": {"a": 1}}, {"vllm_xargs": None}),
+    ],
+)  # fmt: skip
+def test_a_fix_of_messages_mends_its_reason(body, mended):
+    with pytest.raises(AsAsked):
+        messages_chat.to_chat({**MESSAGE, **body})
+    assert messages_chat.to_chat({**MESSAGE, **body, **mended})
+
+
+@pytest.mark.parametrize(
+    ("body", "mended"),
+    [
+        ({"tools": [{"type": "web_search"}]}, {"tools": [{"type": "web_search"}, FUNCTION]}),
+        ({"tools": [FUNCTION, {"type": "mcp"}]}, {"tools": [FUNCTION]}),
+        ({"tools": [{"type": "custom", "name": "p", "format": {"type": "grammar"}}]}, {"tools": [{"type": "custom", "name": "p", "format": {"type": "text"}}]}),
+        ({"tools": [{**FUNCTION, "x": 1}]}, {"tools": [FUNCTION]}),
+        ({"tools": [FUNCTION], "tool_choice": "required"}, {"tool_choice": "auto"}),
+        ({"text": {"format": {"type": "json_object"}}}, {"text": None}),
+        ({"store": True}, {"store": False}),
+        ({"previous_response_id": "r"}, {"previous_response_id": None}),
+        ({"include": ["message.output_text.logprobs"]}, {"include": None}),
+        ({"truncation": "auto"}, {"truncation": None}),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, {"input": [{"role": "user", "content": "x"}]}),
+    ],
+)  # fmt: skip
+def test_a_fix_of_responses_mends_its_reason(body, mended):
+    with pytest.raises(AsAsked):
+        responses_chat.to_chat({**RESPONSE, **body})
+    assert responses_chat.to_chat({**RESPONSE, **body, **mended})
 
 
 def test_a_reason_with_a_number_is_known_by_its_beginning():
     assert fix_untrainable("temperature 0.0") == UNTRAINABLE["temperature 0"]
     assert "docs/capture.md" in fix_untrainable("something new")
+
+
+@pytest.mark.parametrize("kind", ["title", "subagent", "my-own"])
+def test_a_kind_that_is_left_out_names_the_setting(kind):
+    assert f'take "{kind}" out of identity.untrained_kinds' in fix_untrainable(left_out_reason(kind))

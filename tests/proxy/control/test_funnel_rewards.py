@@ -8,8 +8,8 @@ import pytest
 from tests.support.plane import until
 
 from slipstream.contract import FunnelLine
-from slipstream_proxy.control.funnel_rewards import flat_lines
-from slipstream_proxy.store.funnel import AdapterReward
+from slipstream_proxy.control.status.funnel import flat_lines
+from slipstream_proxy.store.read.status import AdapterReward
 
 SMALL = {"groups": {"size": 2}, "trainer": {"min_groups": 2}}
 

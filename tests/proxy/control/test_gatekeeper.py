@@ -3,32 +3,106 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 
 import pyarrow as pa
+import pytest
 from tests.support.plane import register, state, until
 
 from slipstream_proxy.control.adapters import gatekeeper
-from slipstream_proxy.store import outcomes
+from slipstream_proxy.control.gate.rules import Decision
+from slipstream_proxy.store.learning import rewards as outcomes
 
 
-async def pin(plane, episode: str, task: str = "t1") -> dict[str, str]:
-    asked = {"key": "-", "episode": episode, "model": "tiny", "task": task, "split": "train"}
+async def pin(plane, episode: str, task: str = "t1", tags: dict[str, str] | None = None) -> dict[str, str]:
+    asked = {"key": "-", "episode": episode, "model": "tiny", "task": task, "split": "train", "tags": tags or {}}
     reply = await plane.client.post("/internal/pins", json=[asked])
     assert reply.status == 200
     return (await reply.json())[0]
 
 
-async def play(plane, name: str, tasks: int, reward: Callable[[str], float], size: int = 4) -> int:
+async def metrics(plane) -> str:
+    return await (await plane.client.get("/internal/metrics")).text()
+
+
+async def test_one_customer_of_two_is_looked_at_by_its_tag(make_plane, monkeypatch):
+    """The tags of a run's first call reach the gate, those of a run that hangs too."""
+    plane = await make_plane(gate={"holdout": 0.5, "by": ["tag.customer", "task"]})
+    tags = {"customer": "acme", "other": "x"}
+    await play(plane, "before", 6, lambda _: 1.0, tags=tags)
+    await register(plane, 1)
+    await play(plane, "a", 4, lambda _: 1.0, tags=tags)
+    (group,) = (await state(plane, 1))["gate"]["groups"]
+    assert (group["name"], group["difference"]) == ("tag.customer=acme", 0.0)
+    got = await pin(plane, "hangs")
+    await plane.call("hangs", adapter=got["adapter"], arm=got["arm"], chances=got["chances"], tags=tags)
+    await plane.seen("hangs")
+    monkeypatch.setattr(gatekeeper, "SETTLING", -7200.0)  # two hours later
+    before = group["trial_episodes"] + group["control_episodes"]
+
+    async def counted() -> bool:
+        await plane.deps.gatekeeper.decide()
+        found = plane.deps.trials.report("tiny").groups[0]
+        return found.trial_episodes + found.control_episodes == before + 1
+
+    await until(counted)
+
+
+async def test_one_customer_keeps_the_version_before_and_all_others_go_on(make_plane):
+    """Taken back for one group alone: at assignment, in the live state, over a restart, for the next version, in
+    what people see, and until a person gives it back.
+    """
+    plane = await make_plane(gate={"holdout": 0.4, "group_verdict": "group", "by": ["tag.customer"]})
+    acme, others = {"customer": "acme"}, {"customer": "others"}
+    await play(plane, "w", 5, lambda _: 0.5, tags=acme)
+    await register(plane, 1)
+    await play(plane, "b", 1, lambda adapter: float(adapter != "tiny@1"), tags=acme)
+    slot = plane.deps.trials.of("tiny").groups.slots["tag.customer=acme"]
+    slot.detectors[0].wealths[0] = slot.detectors[0].wealth = 100.0  # many such runs
+    assert plane.deps.trials.of("tiny").verdict() is Decision.ROLLBACK_GROUP
+    await plane.deps.gatekeeper._act("tiny", Decision.ROLLBACK_GROUP)
+    found = await state(plane, 1)
+    assert found["kept_from"] == {"tag.customer=acme": "tiny"} and found["state"] == "candidate"
+    assert "worse than tiny for tag.customer=acme: -" in found["reason"]
+
+    async def served(name: str, tags: dict[str, str]) -> Counter[str]:
+        return Counter([(await pin(plane, f"{name}{i}", tags=tags))["adapter"] for i in range(12)])
+
+    assert await served("p", acme) == {"tiny": 12} and (await served("q", others))["tiny@1"] > 1
+    assert plane.deps.live.value["models"]["tiny"]["kept"] == {"tag.customer=acme": "tiny"}
+    trial = plane.deps.trials.of("tiny")
+    assert trial.worse.n_tested == 0 and await play(plane, "late", 1, lambda _: 0.0, tags=acme) == 0
+    assert trial.worse.n_tested + trial.worse.n_reference == 0, "its runs are no evidence any more"
+    await plane.again()
+    assert await served("r", acme) == {"tiny": 12} and (await served("s", others))["tiny@1"] > 1
+    await register(plane, 2, parent="tiny@1")
+    assert await served("t", acme) == {"tiny": 12} and (await served("u", others))["tiny@2"] > 1
+    _, status = await plane.ask("GET", "/status")
+    (line,) = [x for x in status["funnel"]["lines"] if x["cause"] == "group"]
+    assert "tag.customer=acme" in line["text"] and "--group tag.customer=acme" in line["fix"]
+    assert 'slipstream_gate_kept_groups{model="tiny"} 1.0' in await metrics(plane)
+    body = {"group": "tag.customer=acme", "reason": "mended"}
+    assert (await plane.ask("POST", "/adapters/tiny@2/promote", {"group": "tag.customer=zoo"}))[0] == 409
+    assert (await plane.ask("POST", "/adapters/tiny@2/promote", body))[1]["kept_from"] == {}
+    assert (await served("v", acme))["tiny@2"] > 1
+    _, audit = await plane.ask("GET", "/audit")
+    assert audit["entries"][0]["action"] == "promote" and audit["entries"][0]["detail"]["group"] == body["group"]
+    events = [json.loads(x) for x in (await plane.ask("GET", "/training/events"))[1].splitlines()]
+    (told,) = [e["data"] for e in events if e["kind"] == "rollback"]
+    assert (told["group"], told["to"]) == ("tag.customer=acme", "tiny")
+
+
+async def play(plane, name: str, tasks: int, reward: Callable[[str], float], size: int = 4, **head) -> int:
     """Tasks of ``size`` episodes each, pinned as the data plane would, rewarded by the adapter they got. → Live episodes."""
     live = 0
     for t in range(tasks):
         for i in range(size):
             episode, task = f"{name}{t}-{i}", f"task{t}"
-            got = await pin(plane, episode, task)
+            got = await pin(plane, episode, task, head.get("tags"))
             live += got["arm"] == "live" and got["adapter"] != "tiny"
-            head = {"adapter": got["adapter"], "arm": got["arm"], "chances": got["chances"]}
-            await plane.call(episode, task=task, done=True, **head)
+            pinned = {"adapter": got["adapter"], "arm": got["arm"], "chances": got["chances"]}
+            await plane.call(episode, task=task, done=True, **pinned, **head)
             await plane.ask("POST", f"/episodes/{episode}/rewards", {"value": reward(got["adapter"])})
         await read_all(plane, name, t + 1, size)
     return live
@@ -67,6 +141,34 @@ async def test_guard_takes_a_worse_one_back_and_says_so(make_plane):
     if r.status == 200:
         table = pa.ipc.open_stream(await r.read()).read_all()
         assert "tiny@1" not in table["adapter"].to_pylist()
+
+
+async def test_a_hanging_one_is_taken_back_and_a_slow_one_is_waited_for(make_plane, monkeypatch):
+    """No run of the version on trial has ended, all of the control's have: nothing is counted before the deadline."""
+    plane = await make_plane(gate={"holdout": 0.5, "deadline": 600.0})
+    await play(plane, "before", 4, lambda _: 1.0)
+    await register(plane, 1)
+    ended = []
+    for i in range(60):
+        got = await pin(plane, f"e{i}")
+        if got["adapter"] == "tiny":
+            await plane.call(f"e{i}", done=True, adapter="tiny", arm=got["arm"], chances=got["chances"])
+            await plane.ask("POST", f"/episodes/e{i}/rewards", {"value": 1.0})
+            ended.append(f"e{i}")
+    await until(lambda: _rewarded(plane, ended[-1]))
+    await plane.deps.gatekeeper.decide()
+    found = await state(plane, 1)
+    assert found["state"] == "candidate" and found["gate"]["trial_episodes"] == 0
+    assert plane.deps.live.value["models"]["tiny"]["arms"] == [["tiny", "control", 0.5]]
+    monkeypatch.setattr(gatekeeper, "SETTLING", -3600.0)  # an hour later
+    await until(lambda: _decided(plane, 1))
+    found = await state(plane, 1)
+    assert found["state"] == "rolled_back" and "runs on trial timed out" in found["reason"]
+
+
+async def _decided(plane, n: int) -> bool:
+    await plane.deps.gatekeeper.decide()
+    return (await state(plane, n))["state"] != "candidate"
 
 
 async def test_versions_that_come_faster_than_verdicts_are_taken_back_together(make_plane):
@@ -109,6 +211,62 @@ async def test_an_unsuspected_one_is_accepted_and_the_best_one_keeps_a_share(mak
     live = plane.deps.live.value["models"]["tiny"]
     assert live["live"] == "tiny@1" and [a[:2] for a in live["arms"]] == [["tiny", "best"]]
     assert report is None or report["decision"] == "undecided"
+
+
+async def test_where_people_say_that_rewards_changed_the_evidence_begins_anew(make_plane):
+    """Rewards of the same range mean the opposite now, which no figure shows: runs from before are no evidence."""
+    plane = await make_plane(gate={"holdout": 0.3})
+    await play(plane, "before", 6, lambda _: 1.0)
+    await register(plane, 1)
+    await play(plane, "a", 2, lambda adapter: float(adapter == "tiny"))
+    assert (await state(plane, 1))["gate"]["trial_episodes"] > 2
+    early = await pin(plane, "early")
+    said = {"text": "1 is bad now", "rewards_changed": True}
+    _, body = await plane.ask("POST", "/annotations", said)
+    assert body["annotations"][0]["kind"] == "rewards_changed"
+    await until(lambda: plane.deps.trials.trials["tiny"].declared)
+    await plane.call("early", done=True, **{k: early[k] for k in ("adapter", "arm", "chances")})
+    await plane.ask("POST", "/episodes/early/rewards", {"value": 1.0})
+    await until(lambda: _rewarded(plane, "early"))
+    await plane.deps.gatekeeper.decide()
+    report = (await state(plane, 1))["gate"]
+    assert report["trial_episodes"] == report["control_episodes"] == 0 and "begins again" in report["reason"]
+    await plane.again()
+    await play(plane, "b", 14, lambda adapter: float(adapter != "tiny"))
+    assert (await state(plane, 1))["reason"] == "better than tiny"
+
+
+async def test_reward_up_and_a_guard_down_freezes_the_version_until_a_person_decides(make_plane):
+    plane = await make_plane(gate={"holdout": 0.5, "settle": 20, "guards": {"reward.polite": "down"}})
+    await play(plane, "before", 4, lambda _: 1.0)
+    await register(plane, 1)
+    for i in range(40):
+        got = await pin(plane, f"e{i}")
+        await plane.call(f"e{i}", done=True, **{k: got[k] for k in ("adapter", "arm", "chances")})
+        polite = {"name": "polite", "value": float(got["adapter"] == "tiny"), "done": False}
+        await plane.ask("POST", f"/episodes/e{i}/rewards", polite)
+        await plane.ask("POST", f"/episodes/e{i}/rewards", {"value": 1.0})
+    await until(lambda: _rewarded(plane, "e39"))
+    await plane.deps.gatekeeper.decide()
+    found = await state(plane, 1)
+    assert found["state"] == "candidate" and "frozen: reward.polite fell from 1 to 0" in found["gate"]["reason"]
+    _, told = await plane.ask("GET", "/status")
+    (line,) = [x for x in told["funnel"]["lines"] if x["stage"] == "gate"]
+    assert "frozen" in line["text"] and "slipstream adapters demote tiny@1" in line["fix"]
+    assert 'slipstream_gate_frozen{model="tiny"} 1.0' in await metrics(plane)
+    assert (await plane.ask("POST", "/adapters/tiny@1/unfreeze", {}))[0] == 200
+    await plane.again()
+    assert not plane.deps.trials.of("tiny").frozen and 'slipstream_gate_frozen{model="tiny"} 0.0' in await metrics(
+        plane
+    )
+    _, found = await plane.ask("POST", "/adapters/tiny@1/freeze", {"reason": "not yet"})
+    assert (found["frozen"], found["reason"]) == (True, "frozen by hand: not yet")
+    await plane.again()
+    assert plane.deps.trials.waits("tiny") and plane.deps.trials.of("tiny").verdict() is Decision.UNDECIDED
+    await plane.deps.gatekeeper.decide()
+    assert "frozen by hand" in (await state(plane, 1))["gate"]["reason"]
+    await plane.ask("POST", "/adapters/tiny@1/rollback", {})
+    assert (await state(plane, 1))["state"] == "rolled_back"
 
 
 async def test_the_evidence_outlives_a_restart(make_plane):
@@ -249,3 +407,43 @@ async def _is(plane, n: int, wanted: str) -> bool:
 
 async def _tried(plane, n: int) -> bool:
     return (await state(plane, n))["state"] in ("candidate", "live")
+
+
+@pytest.mark.parametrize(("chosen", "made"), [(1, "rolled_back"), (3, "retired")])
+async def test_by_hand_is_final_and_ends_what_is_on_trial(make_plane, chosen, made):
+    """An older version that a person promotes is an answer to the newer one on trial; a newer one takes its place."""
+    plane = await make_plane(gate={"holdout": 0.1, "pace": 1})
+    await register(plane, 1)
+    assert (await plane.ask("POST", "/adapters/tiny@1/promote"))[1]["state"] == "live"
+    await register(plane, 2)
+    await register(plane, 3, wait=0)
+    await until(lambda: _is(plane, 2, "candidate"))
+    before = await state(plane, chosen)
+    _, effect = await plane.ask("GET", f"/adapters/tiny@{chosen}/effect?action=promote")
+    assert f"The trial of tiny@2 ends: it is {'taken back' if chosen == 1 else 'retired'}." in effect["says"]
+    assert await state(plane, chosen) == before, "to ask changes nothing"
+    status, said = await plane.ask("POST", f"/adapters/tiny@{chosen}/promote", {"reason": "I want it"})
+    assert status == 200
+    await until(lambda: _is(plane, chosen, "live"))
+    live = plane.deps.live.value["models"]["tiny"]
+    assert (live["live"], live["arms"]) == (f"tiny@{chosen}", [])
+    found = await state(plane, 2)
+    assert found["state"] == made and f"tiny@{chosen} was" in found["reason"] and "by hand" in found["reason"]
+    assert (await state(plane, 3))["state"] == ("retired" if chosen == 1 else "live")
+    if chosen == 3:
+        assert "the trial of tiny@2 ends" in said["reason"]
+
+
+async def test_an_older_version_promoted_by_hand_takes_the_newer_one_on_trial_back(make_plane):
+    plane = await make_plane(gate={"holdout": 0.1, "settle": 20})
+    for version in (1, 2):
+        await register(plane, version)
+        await plane.ask("POST", f"/adapters/tiny@{version}/promote")
+    await register(plane, 3)
+    _, said = await plane.ask("POST", "/adapters/tiny@1/promote", {"reason": "I want it"})
+    assert said["reason"] == "I want it: it goes live when it is loaded, and the trial of tiny@3 ends"
+    await until(lambda: _is(plane, 1, "live"))
+    assert (await state(plane, 1))["reason"] == "I want it; tiny@3 was taken back"
+    assert [(await state(plane, v))["state"] for v in (2, 3)] == ["retired", "rolled_back"]
+    plane.deps.publisher.publish()
+    assert plane.deps.live.value["models"]["tiny"]["arms"] == []

@@ -6,8 +6,8 @@ import pytest
 from pydantic import Field, ValidationError
 
 from slipstream.contract import Model
-from slipstream_proxy.control.http import MANY, Caller, Query, _parsed, _within, explain, json_of, problem_response
-from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.api.http import MANY, Caller, Query, _parsed, _within, explain, json_of, problem_response
+from slipstream_proxy.control.shared.problem import Problem
 
 
 class Body(Model):

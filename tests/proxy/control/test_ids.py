@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from slipstream.contract import ID_PATTERN
-from slipstream_proxy.control.ids import new_id
+from slipstream_proxy.log.ids import new_id
 
 
 def test_ids_sort_by_time_and_are_legal():

@@ -7,14 +7,14 @@ import duckdb
 import psycopg
 from tests.support.plane import until
 
-from slipstream.backoff import rest
-from slipstream_proxy.control import ingest
-from slipstream_proxy.control.ids import new_id
-from slipstream_proxy.control.ingest import of_a_record
-from slipstream_proxy.records import Kind
-from slipstream_proxy.segments import encode, list_segments
-from slipstream_proxy.spool import SpoolWriter
-from slipstream_proxy.store.driver import StoreError
+from slipstream.shared.backoff import rest
+from slipstream_proxy.control.storage import ingester as ingest
+from slipstream_proxy.control.storage.ingester import of_a_record
+from slipstream_proxy.log.ids import new_id
+from slipstream_proxy.log.records import Kind
+from slipstream_proxy.log.segments import encode, list_segments
+from slipstream_proxy.log.spool import SpoolWriter
+from slipstream_proxy.store.tables.driver import StoreError
 
 
 async def test_each_record_once_over_restarts(make_plane):

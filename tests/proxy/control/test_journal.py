@@ -9,12 +9,12 @@ import pytest
 from slipstream.contract import Adapter
 from slipstream_proxy.control.adapters.journal import AdapterJournal, event
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
-from slipstream_proxy.control.ids import new_id
-from slipstream_proxy.control.mutations import Mutations
-from slipstream_proxy.control.problem import Problem
-from slipstream_proxy.control.store_handle import StoreHandle
-from slipstream_proxy.segments import list_segments, read_segment
-from slipstream_proxy.spool import SpoolWriter
+from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.control.storage.mutation_log import Mutations
+from slipstream_proxy.control.storage.store_handle import StoreHandle
+from slipstream_proxy.log.ids import new_id
+from slipstream_proxy.log.segments import list_segments, read_segment
+from slipstream_proxy.log.spool import SpoolWriter
 
 
 def adapter(n: int, state: str = "live", **more) -> Adapter:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.support.plane import until
 
+from slipstream_proxy.control.status.funnel import Surroundings, funnel_of
+
 REPORT = {"worker": "j1", "names": ["judge"], "model": "openai/x", "groups_per_minute": 30.0, "working": 2}
 
 
@@ -57,3 +59,47 @@ async def test_only_a_judge_may_report(make_plane):
     assert status == 403
     status, body = await plane.ask("POST", "/judge/report", REPORT | {"names": []})
     assert status == 422 and "names" in str(body)
+
+
+async def test_a_judge_that_fails_names_its_error_and_not_its_speed_until_a_group_is_scored(make_plane):
+    judge = {"model": "openai/x"}
+    plane = await make_plane(groups={"size": 2}, judge=judge, reward={"weights": {"judge": 1.0}})
+    for n in range(2):
+        await plane.call(f"e{n}", task="t", done=True)
+    await plane.ask("POST", "/judge/report", REPORT | {"failed": 2, "last_error": "no model x is served"})
+
+    async def lines():
+        _, body = await plane.ask("GET", "/status")
+        found = {x["cause"]: x for x in body["funnel"]["lines"] if x["stage"] == "judge"}
+        return found if "waiting" in found else None
+
+    found = await until(lines)
+    now = plane.deps.now()
+    plane.deps.now = lambda: now + 59
+    plane.deps.judges._reports["j1"].at = now + 59
+    found = await lines()
+    assert "no model x is served" in found["failing"]["text"] and found["failing"]["blocks"]
+    assert "judge.model" in found["failing"]["fix"] and found["waiting"]["fix"] is None
+    await plane.ask("POST", "/judge/report", REPORT | {"failed": 2, "scored": 1})
+    assert "failing" not in await lines()
+
+
+async def test_groups_that_a_failing_judge_lost_name_its_error(make_plane):
+    plane = await make_plane()
+    counts = await plane.deps.ask(plane.deps.store.statistics.funnel, "judge", plane.deps.now())
+    said = "no model x is served"
+    counts = counts._replace(lost={("stale", "judge"): 3}, failures={"lost": said, "parked": said}, parked=2)
+    around = Surroundings(config=plane.deps.config, now=0.0, judge_expected=True)
+    (lost,) = [line for line in funnel_of(counts, around).lines if line.stage == "lost"]
+    assert said in lost.text and "judge.model" in lost.fix and "concurrency" not in lost.fix
+    (parked,) = [line for line in funnel_of(counts, around).lines if line.cause == "parked"]
+    assert said in parked.text and "judge retry" in parked.fix
+
+
+async def test_a_judge_whose_votes_do_not_agree_is_said_to_guess(make_plane):
+    plane = await make_plane(judge={"model": "openai/x"})
+    guess = {"by_chance": True, "between_votes": {"value": 0.03, "pairs": 40}}
+    await plane.ask("POST", "/judge/report", REPORT | guess)
+    _, body = await plane.ask("GET", "/status")
+    (line,) = [x for x in body["funnel"]["lines"] if x["cause"] == "chance"]
+    assert "0.03 over 40 groups" in line["text"] and "larger judge.model" in line["fix"]

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from tests.support.plane import until
 
-from slipstream_proxy import segments
-from slipstream_proxy.control import large_records
-from slipstream_proxy.control.ids import new_id
-from slipstream_proxy.control.large_records import LargeRecords, too_large
-from slipstream_proxy.records import Kind
-from slipstream_proxy.segments import encode, read_segment
+from slipstream_proxy.control.storage import spool_reader as large_records
+from slipstream_proxy.control.storage.spool_reader import LargeRecords, too_large
+from slipstream_proxy.log import segments
+from slipstream_proxy.log.ids import new_id
+from slipstream_proxy.log.records import Kind
+from slipstream_proxy.log.segments import encode, read_segment
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_half_a_copy_is_written_again(tmp_path):
 INGEST = """
 import asyncio, sys
 from pathlib import Path
-from slipstream_proxy.control.ingest import Ingester
+from slipstream_proxy.control.storage.ingester import Ingester
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.values import Rules
 

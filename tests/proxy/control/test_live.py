@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from slipstream_proxy.control.live import LiveState, ModelLive
+from slipstream_proxy.control.engines.live import LiveState, ModelLive
 
 
 async def test_a_line_now_at_each_change_and_heartbeats(tmp_path):

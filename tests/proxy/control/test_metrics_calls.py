@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.records import call
 
-from slipstream_proxy.control.metrics_calls import ADAPTERS, REWARDED, SOURCES, CallMetrics, RewardMetrics, tokens_of
+from slipstream_proxy.control.observe.metrics import ADAPTERS, REWARDED, SOURCES, CallMetrics, RewardMetrics, tokens_of
 
 
 def samples(registry, name):

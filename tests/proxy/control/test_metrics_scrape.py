@@ -4,7 +4,7 @@ import time
 
 from tests.support.plane import until
 
-from slipstream_proxy.control import metrics_scrape
+from slipstream_proxy.control.status import status as metrics_scrape
 
 
 async def test_a_slow_store_leaves_no_series_out(plane, monkeypatch):

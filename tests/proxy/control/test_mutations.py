@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from slipstream_proxy.control.ids import new_id
-from slipstream_proxy.control.mutations import Mutations
-from slipstream_proxy.control.store_handle import StoreHandle
-from slipstream_proxy.segments import list_segments, read_segment
-from slipstream_proxy.spool import SpoolWriter
+from slipstream_proxy.control.storage.mutation_log import Mutations
+from slipstream_proxy.control.storage.store_handle import StoreHandle
+from slipstream_proxy.log.ids import new_id
+from slipstream_proxy.log.segments import list_segments, read_segment
+from slipstream_proxy.log.spool import SpoolWriter
 
 
 async def test_huge_numbers_do_not_cost_the_record(tmp_path):

@@ -33,7 +33,7 @@ async def test_each_view_of_a_day_s_work(make_plane, tmp_path):
         "episode": ("#/episode/tangle", "Sort the mail of today."),
         "groups": ("#/groups", "inbox-2"),
         "group": (f"#/group/{group}", "equal lines"),
-        "adapters": ("#/adapters?adapter=tiny%403", "How the difference moved"),
+        "adapters": ("#/adapters?adapter=tiny%403", "Guards"),
         "training": ("#/training", "Trainer–engine gap"),
         "batch": (f"#/training?batch={batch}", "run-2-3"),
         "judge": ("#/judge", "judge-1"),
@@ -284,13 +284,15 @@ async def test_an_adapter_is_promoted_and_taken_back_by_hand(make_plane, tmp_pat
 
     async with opened(plane, tmp_path, "#/adapters?adapter=tiny%403") as (page, home):
         await click(page, "Promote")
+        await page.holds("New runs get tiny@3, without a trial.")
         await fill(page, "reason", "looks good")
-        await click(page, "Make it live: tiny@3")
+        await click(page, "Promote tiny@3")
         await until(live("tiny@3"))
         await page.holds("tiny@3 is live")
-        await click(page, "Roll back")
+        await click(page, "Demote")
+        await page.holds("New runs get tiny@2.")
         assert await page.accessibility() == []
-        await click(page, "Take it back: tiny@3")
+        await click(page, "Demote tiny@3")
         await until(live("tiny@2"))
         await page.holds("tiny@3 is rolled back")
         shutil.rmtree(plane.config.adapters_dir / "tiny@1")
@@ -316,7 +318,7 @@ async def test_how_the_gate_s_evidence_moved_is_drawn_and_goes_on(make_plane, tm
         await page.holds("How close it was to being taken back")
         before = int(await page.js(points))
         assert before >= 15
-        runs = Runs(plane)
+        runs = Runs(plane, hours=0)
         await runs.talk("one-more", 0, adapter="tiny@1", chances="live=0.7 control=0.3", done=True)
         await runs.reward("one-more", 0.9)
         await page.until(f"Number({points}) === {before + 1}")
@@ -378,9 +380,9 @@ async def test_a_viewer_sees_all_and_is_told_what_it_may_not(make_plane, tmp_pat
             await page.go(home + where)
             await page.holds(holds)
         offered = "[...document.querySelectorAll('main button')].map(b => b.textContent.trim())"
-        changes = {"Promote", "Roll back", "Pause training", "Note it on the time axis", "Save"}
+        changes = {"Promote", "Demote", "Freeze", "Pause training", "Note it on the time axis", "Save"}
         for where, told in {
-            "#/adapters?adapter=tiny%401": "To promote or roll back takes a key with the scope admin.",
+            "#/adapters?adapter=tiny%401": "To promote or demote takes a key with the scope admin.",
             "#/training": "To pause training and write notes takes a key with the scope trainer.",
             "#/label/run-1-0": "To label takes a key with the scope grade.",
         }.items():

@@ -170,6 +170,7 @@ async def test_nothing_that_an_agent_sends_breaks_a_view(make_plane, tmp_path):
         assert page.errors == []
 
 
+@pytest.mark.slow
 async def test_nothing_jumps_while_a_view_comes(make_plane, tmp_path):
     plane = await make_plane(**PLANE)
     await make_demo(plane)

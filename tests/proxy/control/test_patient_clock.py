@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from slipstream_proxy.control.patient_clock import PatientClock
+from slipstream_proxy.control.run.retention import PatientClock
 
 DAY = 86_400.0
 

@@ -7,9 +7,8 @@ import itertools
 import pytest
 from tests.support.plane import API, until
 
-from slipstream_proxy.control.http import Caller
-from slipstream_proxy.control.permissions import check_reward
-from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.api.http import Caller, check_reward
+from slipstream_proxy.control.shared.problem import Problem
 
 SCOPES = ("inference", "reward", "grade", "judge", "trainer", "admin")
 SOURCES = ("agent", "environment", "human", "judge")

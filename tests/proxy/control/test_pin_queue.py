@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from slipstream_proxy.control.pin_queue import PinQueue
-from slipstream_proxy.control.store_handle import StoreHandle
+from slipstream_proxy.control.storage.mutation_log import PinQueue
+from slipstream_proxy.control.storage.store_handle import StoreHandle
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.driver import StoreError
+from slipstream_proxy.store.tables.driver import StoreError
 from slipstream_proxy.store.values import Pin, PinAsk, Rules
 
 

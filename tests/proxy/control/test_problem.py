@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.shared.problem import Problem
 
 
 def test_a_problem_says_what_and_how_to_mend_it() -> None:

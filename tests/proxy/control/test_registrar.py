@@ -6,7 +6,7 @@ import pytest
 from tests.support.adapters import write_adapter
 
 from slipstream.contract import AdapterIn
-from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.shared.problem import Problem
 
 
 async def status(plane, path: str, **more) -> int:
@@ -40,3 +40,9 @@ async def test_where_an_engine_may_have_it_from(plane):
     assert len(files.engine_paths(elsewhere)) == 2 and files.exist(elsewhere)
     with pytest.raises(Problem):
         registry.find("tiny@9")
+
+
+async def test_no_version_ends_the_numbers(plane):
+    for n in (1, 999_999_999):
+        write_adapter(plane.config.adapters_dir / f"tiny@{n}")
+    assert [await status(plane, f"tiny@{n}") for n in (999_999_999, 1)] == [422, 201]

@@ -9,7 +9,7 @@ from tests.support.registry import adapter, registry
 
 from slipstream.contract import Adapter, AdapterState
 from slipstream_proxy.control.adapters.trials import GateTrials
-from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.shared.problem import Problem
 
 STATES = [s.value for s in AdapterState]
 
@@ -26,7 +26,7 @@ def test_what_the_store_says_is_taken_over():
 
 def test_a_candidate_answers_new_episodes_under_guard_and_a_share_under_canary():
     for mode, live, arms in (
-        ("guard", "tiny@2", [("tiny@1", "control", 0.09), ("tiny", "best", 0.21)]),
+        ("guard", "tiny@2", [("tiny@1", "control", 0.125), ("tiny", "best", 0.175)]),
         ("canary", "tiny@1", [("tiny@2", "candidate", 0.5)]),
         ("manual", "tiny@1", []),
     ):

@@ -21,15 +21,29 @@ async def test_old_days_are_archived_and_dropped(make_plane, tmp_path):
     assert rows[0]["completion_ids"] == [[4, 5]]
     assert (await plane.seen("new"))["call_list"] != []
     assert (await plane.seen("old"))["call_list"] == []
-    assert await plane.ask("DELETE", "/episodes/old") == (200, {"id": "old", "adapters": [], "exports": []})
+    gone = {"id": "old", "adapters": [], "made_from": [], "cases": [], "exports": []}
+    assert await plane.ask("DELETE", "/episodes/old") == (200, gone)
     await plane.deps.forgetter.erase()
     assert pq.read_table(tmp_path / "cold" / f"calls-{day}.parquet").num_rows == 0
 
 
-async def _retained(plane):
+async def test_the_oldest_days_go_where_the_folder_is_too_large(make_plane):
+    """The newest day stays, however small ``data.max_gb`` is. ``status`` says what takes the space."""
+    plane = await make_plane(data={"max_gb": 1e-6})
+    now = plane.deps.now()
+    for age in (0, 1, 4):
+        await plane.call(f"e{age}", at=now - age * 86400)
+        await plane.seen(f"e{age}")
+    await until(lambda: _retained(plane, 2))
+    assert [len((await plane.seen(f"e{age}"))["call_list"]) for age in (0, 1, 4)] == [1, 0, 0]
+    space = (await plane.ask("GET", "/status"))[1]["space"]
+    assert space["limit"] == 1000 and sum(space["parts"].values()) > 1000
+
+
+async def _retained(plane, days=1):
     plane.control.sweeper.next_retention = 0.0  # it is looked at every ten minutes
     events = (await plane.ask("GET", "/training/events"))[1].splitlines()
-    return any(json.loads(e)["kind"] == "retention" for e in events)
+    return sum(json.loads(e)["kind"] == "retention" for e in events) >= days
 
 
 @pytest.mark.parametrize("jump", [7200.0, 3 * 86_400.0])

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from slipstream_proxy.control import spool_reader
-from slipstream_proxy.control.spool_reader import gather, parse, read_writer, stand_of
-from slipstream_proxy.records import Kind
-from slipstream_proxy.segments import encode, list_segments
+from slipstream_proxy.control.storage import spool_reader
+from slipstream_proxy.control.storage.spool_reader import gather, parse, read_writer, stand_of
+from slipstream_proxy.log.records import Kind
+from slipstream_proxy.log.segments import encode, list_segments
 from slipstream_proxy.store.values import Position
 
 

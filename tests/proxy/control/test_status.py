@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import errno
 
-import pytest
 from tests.support.plane import until
 
 from slipstream.contract import Sidecar
-from slipstream_proxy.control.status import lost_by_workers, read_funnel, status_of, surroundings_of
+from slipstream_proxy.control.status.status import read_funnel, status_of, surroundings_of
+from slipstream_proxy.data.observe.losses import LossCount
 
 
 def stages(funnel):
@@ -61,11 +61,16 @@ async def test_a_sidecar_in_trouble_is_told(plane):
     assert text
 
 
-@pytest.mark.parametrize("broken", ["", "{", '{"at": 1}', "[]"])
-def test_a_broken_file_of_a_worker_counts_for_nothing(tmp_path, broken):
-    values = [["slipstream_capture_lost_total", "", 2.0], ["slipstream_calls_total", "", 9.0]]
-    good = {"at": 1.0, "parts": [{"values": values, "histograms": []}]}
-    (tmp_path / "data0.json").write_text(json.dumps(good))
-    (tmp_path / "data1.json").write_text(broken)
-    assert lost_by_workers(tmp_path) == 2
-    assert lost_by_workers(tmp_path / "none") == 0
+async def test_what_a_full_disk_costs_is_told_apart(plane, monkeypatch):
+    """Calls that were answered are lost. A reward that was refused is not: its sender knows."""
+    monkeypatch.setattr(plane.deps.mutations.writer, "_write", lambda _: (0, OSError(errno.ENOSPC, "full")))
+    for _ in range(3):
+        assert (await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0}))[0] == 503
+    only = [line.cause for line in (await read_funnel(plane.deps)).lines if line.cause in ("lost", "refused")]
+    assert only == ["refused"], "rewards alone are told, too"
+    LossCount(plane.config.root / "metrics", 0).add(2, OSError(errno.ENOSPC, "full"))
+    status = await status_of(plane.deps)
+    assert (status.capture_lost, status.refused_writes) == (2, 3)
+    told = {line.cause: (line.count, line.text) for line in status.funnel.lines if line.cause in ("lost", "refused")}
+    assert {cause: count for cause, (count, _) in told.items()} == {"lost": 2, "refused": 3}
+    assert told["lost"][1].endswith("No space left on device")

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream_proxy.control.problem import Problem
-from slipstream_proxy.control.store_handle import StoreHandle
+from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.control.storage.store_handle import StoreHandle
 
 
 def test_without_a_store_the_answer_is_a_503_and_the_url_says_whether_it_is_shared():

@@ -7,10 +7,10 @@ from pathlib import Path
 from tests.support.adapters import write_adapter
 from tests.support.plane import until
 
-from slipstream.backoff import Backoff
-from slipstream_proxy.control import store_keeper
-from slipstream_proxy.control.store_keeper import instance_of, open_or_none, rules_of
-from slipstream_proxy.control.worker import ControlPlane
+from slipstream.shared.backoff import Backoff
+from slipstream_proxy.control.run import store_keeper
+from slipstream_proxy.control.run.store_keeper import instance_of, open_or_none, rules_of
+from slipstream_proxy.control.run.worker import ControlPlane
 from slipstream_proxy.data.engines.control_link import ControlLink
 from slipstream_proxy.data.engines.live import LiveView
 
@@ -84,7 +84,7 @@ async def test_one_that_cannot_be_written_again_is_filled_from_the_spool(plane, 
     def refuse(_path):
         raise OSError("no space left")
 
-    monkeypatch.setattr("slipstream_proxy.store.duckdb.restore_deleted", refuse)
+    monkeypatch.setattr("slipstream_proxy.store.backends.duckdb.restore_deleted", refuse)
     before = plane.deps.stores.current
     delete_store(plane)
     await until(lambda: plane.deps.stores.current not in (None, before))
@@ -93,7 +93,7 @@ async def test_one_that_cannot_be_written_again_is_filled_from_the_spool(plane, 
 
 async def test_the_api_serves_while_a_backlog_is_read(make_plane, monkeypatch):
     monkeypatch.setattr(store_keeper, "CATCH_UP", 0.0)
-    monkeypatch.setattr("slipstream_proxy.control.ingest.BATCH", 4)
+    monkeypatch.setattr("slipstream_proxy.control.storage.ingester.BATCH", 4)
     plane = await make_plane()
     write_adapter(plane.config.adapters_dir / "tiny@1")
     assert (await plane.ask("POST", "/adapters?wait=60", {"path": "tiny@1"}))[1]["state"] == "live"

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import json
 
+import pytest
+from tests.support.adapter_world import TrainerSide, World, accept_after, agent, play, world_config
 from tests.support.fake_engine import LoraEngine
 from tests.support.plane import register, state, until
 
@@ -50,17 +53,69 @@ async def test_a_pinned_episode_keeps_its_adapter_and_the_old_one_leaves_after_i
     assert plane.deps.live.value["engines"][0]["loaded"] == ["tiny@2"]
 
 
-async def test_more_pinned_versions_than_slots_move_the_oldest_episodes(make_plane):
-    plane = await make_plane(engine={"max_loras": 3})
+async def test_a_version_waits_for_a_slot_and_the_oldest_episodes_move_only_after_the_stated_time(make_plane):
+    plane = await make_plane(engine={"max_loras": 3}, adapters={"pin_seconds": 3.0})
     plane.deps.swapper.grace = 0.05
     for n in (1, 2, 3):
         await register(plane, n)
         await pin(plane, f"e{n}")
         await plane.call(f"e{n}", adapter=f"tiny@{n}")
         await plane.seen(f"e{n}")
-    await until(lambda: set(plane.engine.adapters) == {"tiny@2", "tiny@3"})
-    assert await pin(plane, "e1") == {"adapter": "tiny@3", "arm": "live", "chances": ""}
-    assert (await pin(plane, "e2"))["adapter"] == "tiny@2"
+    await until(lambda: plane.deps.registry.pins.get("tiny@3"))
+    assert (await plane.ask("GET", "/adapters"))[1]["room"] == {"tiny": False}
+    await register(plane, 4, wait=0)
+    assert (await pin(plane, "e1"))["adapter"] == "tiny@1"
+    status = (await plane.ask("GET", "/status"))[1]
+    assert status["moved_episodes"] == {}
+    assert any("2 running episodes keep tiny@1 and tiny@2 there" in line for line in status["waiting"])
+    await register(plane, 5, wait=0)
+    await until(lambda: plane.deps.live.value["models"]["tiny"]["live"] == "tiny@5")
+    assert (await state(plane, 4))["reason"] == "tiny@5 came while it waited"
+    await until(lambda: "tiny@1" not in plane.engine.adapters)
+    assert (await pin(plane, "e1")) == {"adapter": "tiny@5", "arm": "live", "chances": ""}
+    moved = (await plane.ask("GET", "/status"))[1]["moved_episodes"]
+    assert set(moved) == {"slot"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_running_episode_changes_its_adapter_however_fast_steps_are(tmp_path, monkeypatch, seed):
+    """Runs of two turns five seconds apart, a step every 0.4 s, ten minutes long."""
+    config = world_config(tmp_path, 400)
+
+    async def main() -> World:
+        world = World(config, seed, monkeypatch)
+        agents = [agent(world, 2, 5.0) for _ in range(24)]
+        await world.run(TrainerSide(world, 0.4).steps_forever(), accept_after(world, 20.0), *agents, seconds=600.0)
+        return world
+
+    world = play(main())
+    assert (world.strangers, world.moved, dict(world.swapper.moves)) == (0, 0, {})
+    assert world.lifecycle.swaps > 60, "versions go live as soon as runs have ended on those before"
+    assert world.calls > 2_000
+
+
+def test_long_runs_are_moved_no_sooner_than_stated_and_counted(tmp_path, monkeypatch):
+    config = world_config(tmp_path, 400)
+
+    async def main() -> World:
+        world = World(config, 0, monkeypatch)
+        since: dict[str, float] = {}
+
+        def look() -> None:
+            held = {a.name for a in world.swapper.held()}
+            for name in held:
+                since.setdefault(name, asyncio.get_running_loop().time())
+            for name in world.registry.given_up & since.keys():
+                assert asyncio.get_running_loop().time() - since.pop(name) >= config.adapters.pin_seconds
+
+        world.watchers.append(look)
+        agents = [agent(world, 10, 60.0) for _ in range(8)]
+        await world.run(TrainerSide(world, 0.4).steps_forever(), accept_after(world, 20.0), *agents, seconds=1800.0)
+        return world
+
+    world = play(main())
+    assert world.moved == world.swapper.moves["slot"] > 0
+    assert world.lifecycle.swaps >= 1800 / config.adapters.pin_seconds
 
 
 async def test_a_refused_adapter_stays_out_and_traffic_goes_on(plane):
@@ -151,6 +206,20 @@ async def test_files_of_long_retired_adapters_go(make_plane):
         await register(plane, n)
     folder = plane.config.adapters_dir
     await until(lambda: sorted(p.name for p in folder.iterdir()) == ["tiny@3", "tiny@4"])
+
+
+async def test_files_that_no_rollback_needs_go_where_the_folder_is_too_large(make_plane):
+    plane = await make_plane(adapters={"keep": 9})
+    plane.deps.swapper.grace = 0.0
+    for n in (1, 2, 3, 4, 5):
+        await register(plane, n)
+    await until(lambda: plane.deps.registry.live("tiny") == "tiny@5" and len(plane.deps.engines.loaded()) <= 2)
+    swapper, folder = plane.deps.swapper, plane.config.adapters_dir
+    assert swapper.forget_files(1) > 0
+    assert sorted(p.name for p in folder.iterdir()) == ["tiny@2", "tiny@3", "tiny@4", "tiny@5"]
+    swapper.forget_files(10**12)
+    assert {p.name for p in folder.iterdir()} >= {"tiny@4", "tiny@5"}, "what a rollback needs stays"
+    assert swapper.forget_files(10**12) == 0
 
 
 async def test_promote_and_rollback_by_hand(make_plane):

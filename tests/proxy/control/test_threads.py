@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from slipstream_proxy.control.threads import end, in_thread, settle
+from slipstream_proxy.control.shared.threads import end, in_thread, settle
 
 
 async def test_a_cancelled_call_is_waited_for():

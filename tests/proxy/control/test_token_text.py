@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.config import Config
-from slipstream_proxy.control.token_text import TokenTexter, pieces, tokenizer_file
+from slipstream_proxy.control.shared.token_text import TokenTexter, pieces, tokenizer_file
 
 TEXTS = {1: "Hel", 2: "lo", 3: " world"}
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from tests.support.leases import lease as lease_of
 from tests.support.plane import until
 
-from slipstream_proxy.control import training_switch
+from slipstream_proxy.control.observe import boards as training_switch
 
 
 async def test_nothing_is_handed_out_while_training_is_paused(make_plane, monkeypatch):

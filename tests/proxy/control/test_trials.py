@@ -6,7 +6,8 @@ import pytest
 from tests.support.registry import adapter, registry
 
 from slipstream_proxy.control.adapters.trials import GateTrials
-from slipstream_proxy.control.gate.outcome import outcome_of
+from slipstream_proxy.control.gate.rules import outcome_of
+from slipstream_proxy.store.values import Outcome
 
 
 class Kept:
@@ -19,8 +20,11 @@ class Kept:
     def get(self, key: str):
         return self.values.get(key)
 
-    def put(self, key: str, value, now: float) -> None:
-        self.values[key] = value
+    def name_of(self, seq: int):
+        return ["-/e", True] if seq == 5 else None
+
+    def place(self, model: str, seq: int, name) -> int:
+        return 7 if name == ["-/e", True] else seq
 
     def last(self, model: str, count: int) -> int:
         return 17
@@ -39,6 +43,17 @@ def test_a_candidate_is_tried_accepted_and_followed():
     r.put([adapter(2, "rolled_back")])
     trial = trials.of("tiny")
     assert (trial.tried, trial.floor) == (1, 2)
+
+
+def test_those_who_go_first_have_the_plans_first_stage_to_themselves():
+    r = registry(mode="canary", plan=[0.01, 0.1], first=["key=friends", "tag.team=us"])
+    trials = GateTrials(r)
+    r.put([adapter(1, "candidate")])
+    assert trials.arms("tiny") == trials.arms("tiny", ["key=other", "tag.team=them"]) == []
+    for names in (["key=friends"], ["key=other", "tag.team=us"]):
+        assert trials.arms("tiny", names) == [("tiny@1", "candidate", 0.5)]
+    trials.of("tiny").own = 16
+    assert trials.arms("tiny") == trials.arms("tiny", ["key=friends"]) == [("tiny@1", "candidate", 0.1)]
 
 
 def test_a_person_who_promotes_an_older_version_begins_a_new_question(tmp_path):
@@ -91,11 +106,39 @@ def test_it_is_kept_and_read_again_and_what_cannot_be_read_begins_again():
     r, kept = registry(), Kept()
     r.put([adapter(1, "candidate")])
     trials = GateTrials(r)
+    trials.begin("tiny", 5, 9.0, trials.of("tiny"))
     trials.of("tiny").observe(outcome_of(1, "live", "live=0.7 control=0.3", "", 1.0))
-    trials.cursors["tiny"] = 5
-    trials.write(kept, "tiny", trials.kept("tiny"), 0.0)  # type: ignore[arg-type]
-    cursor, trial = GateTrials(r).read(kept, "tiny")  # type: ignore[arg-type]
-    assert (cursor, trial.dump()) == (5, trials.of("tiny").dump())
+    change = trials.change(kept, "tiny", trials.kept("tiny"), 0.0)  # type: ignore[arg-type]
+    kept.values[change["key"]] = change["value"]
+    cursor, at, trial = GateTrials(r).read(kept, "tiny")  # type: ignore[arg-type]
+    assert (cursor, at, trial.dump()) == (7, 9.0, trials.of("tiny").dump())
     kept.values["gate/tiny"] = {"cursor": 5, "trial": {"versions": []}}
-    cursor, trial = GateTrials(r).read(kept, "tiny")  # type: ignore[arg-type]
+    cursor, _, trial = GateTrials(r).read(kept, "tiny")  # type: ignore[arg-type]
     assert (cursor, trial.seen) == (17, 0)
+
+
+def test_runs_that_wait_are_read_again_after_a_restart_and_count_once():
+    """The first run goes on after the second one has ended: nothing is counted, so both are read again."""
+    r, kept = registry(), Kept()
+    r.put([adapter(1, "candidate")])
+    chances = "live=0.7 control=0.3 tried=tiny@1"
+    rows = [
+        Outcome(21, "tiny@1", "live", chances, "", None, 1.0, "a"),
+        Outcome(22, "tiny", "control", chances, "", None, 2.0, "b"),
+        Outcome(23, "tiny", "control", chances, "t", 1.0, 3.0, "b"),
+    ]
+    trials = GateTrials(r)
+    trials.begin("tiny", 20, 0.0, trials.of("tiny"))
+    for row in rows:
+        trials.feed("tiny", row)
+    assert trials.next("tiny", 3.0) is None and trials.counted("tiny") == 20
+    change = trials.change(kept, "tiny", trials.kept("tiny"), 0.0)  # type: ignore[arg-type]
+    kept.values[change["key"]] = change["value"]
+    again = GateTrials(r)
+    again.begin("tiny", *again.read(kept, "tiny"))  # type: ignore[arg-type]
+    assert again.cursors["tiny"] == 20
+    for row in [*rows, Outcome(24, "tiny@1", "live", chances, "t", 0.0, 4.0, "a")]:
+        again.feed("tiny", row)
+    taken = [again.next("tiny", 4.0), again.next("tiny", 4.0)]
+    assert [(o.version, o.reward, o.seconds) for o in taken if o] == [(1, 0.0, 3.0), (0, 1.0, 1.0)]
+    assert again.next("tiny", 4.0) is None and again.counted("tiny") == 24

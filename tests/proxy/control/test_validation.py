@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from slipstream_proxy.control.adapters import validation
-from slipstream_proxy.control.adapters.validation import (
+from slipstream_proxy.control.adapters import files as validation
+from slipstream_proxy.control.adapters.files import (
     WEIGHTS,
     BadAdapter,
     base_shapes,
-    check_finite,
     check_folder,
+    check_numbers,
     check_shapes,
     safetensors_header,
     split_name,
@@ -44,11 +44,24 @@ def test_a_good_one_has_the_hash_of_its_weights(tmp_path: Path) -> None:
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"bias": "all"}, "bias"),
         ({"r": "eight"}, "rank"),
+        ({"lora_alpha": float("nan")}, "lora_alpha nan"),
+        ({"lora_alpha": float("inf")}, "lora_alpha inf"),
+        ({"lora_alpha": 1e30}, "lora_alpha 1e[+]30"),
+        ({"lora_alpha": "16"}, "lora_alpha '16'"),
+        ({"lora_alpha": 16, "alpha_pattern": {"q_proj": float("nan")}}, "lora_alpha nan"),
     ],
 )
 def test_what_the_engine_does_not_take(tmp_path: Path, config: dict[str, object], says: str) -> None:
     with pytest.raises(BadAdapter, match=says):
         check_folder(adapter(tmp_path / "m@1", **config), 16)  # type: ignore[arg-type]
+
+
+def test_weights_that_lie_elsewhere(tmp_path: Path) -> None:
+    elsewhere, folder = adapter(tmp_path / "other"), adapter(tmp_path / "m@1")
+    (folder / WEIGHTS).unlink()
+    (folder / WEIGHTS).symlink_to(elsewhere / WEIGHTS)
+    with pytest.raises(BadAdapter, match="link out of the folder"):
+        check_folder(folder, 16)
 
 
 def test_broken_files(tmp_path: Path) -> None:
@@ -98,11 +111,11 @@ def test_weights_are_looked_at_to_their_last_byte(tmp_path: Path, monkeypatch: p
         save_file({"a": values, "b": np.ones(3, np.int32), "c": np.ones(0, np.float32)}, path)
         tensors = safetensors_header(path)
         if wrong is None:
-            check_finite(path, tensors)
+            check_numbers(path, tensors)
             continue
         with pytest.raises(BadAdapter, match="infinity"):
-            check_finite(path, tensors)
+            check_numbers(path, tensors)
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - 500)
     with pytest.raises(BadAdapter, match="cut off"):
-        check_finite(path, tensors)
+        check_numbers(path, tensors)

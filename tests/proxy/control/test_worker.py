@@ -8,15 +8,18 @@ import stat
 import sys
 
 import aiohttp
+import pytest
 from tests.support.plane import ALL, API, make_config, until
 
-from slipstream_proxy.control.worker import CONFIG_ENV
+from slipstream.errors import StartError
+from slipstream_proxy.control.run import worker
+from slipstream_proxy.control.run.worker import CONFIG_ENV
 
 
 async def test_the_process_serves_its_socket_to_its_owner_and_ends_cleanly(tmp_path, engine):
     config = make_config(tmp_path, engine)
     env = {**os.environ, CONFIG_ENV: config.model_dump_json()}
-    p = await asyncio.create_subprocess_exec(sys.executable, "-m", "slipstream_proxy.control.worker", env=env)
+    p = await asyncio.create_subprocess_exec(sys.executable, "-m", "slipstream_proxy.control.run.worker", env=env)
     try:
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(config.socket))) as session:
 
@@ -39,3 +42,42 @@ async def test_the_process_serves_its_socket_to_its_owner_and_ends_cleanly(tmp_p
         if p.returncode is None:
             p.kill()
             await p.wait()
+
+
+async def test_a_socket_that_is_removed_or_replaced_is_made_again(make_plane, monkeypatch, caplog):
+    monkeypatch.setattr(worker, "SOCKET_EVERY", 0.05)
+    plane = await make_plane()
+    await plane.control.serve()
+    path = plane.config.socket
+
+    async def answers() -> bool:
+        try:
+            async with (
+                aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session,
+                session.get("http://localhost/internal/healthz") as r,
+            ):
+                return r.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    path.unlink()
+    await until(answers)
+    path.unlink()
+    path.write_text("another's")
+    await until(answers)
+    assert caplog.text.count("removed or replaced") == 2
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_a_second_control_plane_touches_nothing(tmp_path, engine, monkeypatch):
+    monkeypatch.setattr(worker, "OWN_PATIENCE", 0.1)
+    config = make_config(tmp_path, engine)
+    config.root.mkdir()
+    config.socket.write_text("the first one's")
+    first = await worker.own(config.root)
+    with pytest.raises(StartError, match="another control plane"):
+        await worker.run(config)
+    assert config.socket.read_text() == "the first one's"
+    assert not config.spool_dir.exists()
+    os.close(first)
+    os.close(await worker.own(config.root))

@@ -1,20 +1,16 @@
 from __future__ import annotations
 
-import itertools
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
-from tests.support.postgres import postgres  # noqa: F401 - a fixture
+from tests.support.postgres import fresh_schema, postgres  # noqa: F401 - a fixture
 from tests.support.records import rules
 
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.sqlstore import Store
-
-_numbers = itertools.count()
+from slipstream_proxy.store.store import Store
 
 
 @pytest.fixture(scope="session")
@@ -31,11 +27,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "duckdb":
         shutil.copy(request.getfixturevalue("empty"), tmp_path / "store.duckdb")
         return f"duckdb:///{tmp_path / 'store.duckdb'}"
-    server = request.getfixturevalue("postgres")
-    name = f"s{next(_numbers)}"
-    with psycopg.connect(server, autocommit=True) as con:
-        con.execute(f"CREATE SCHEMA {name}")
-    return f"{server}&options=-csearch_path%3D{name}"
+    return fresh_schema(request.getfixturevalue("postgres"))
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from slipstream_proxy.store.allowlist import check_names, parse
-from slipstream_proxy.store.driver import QueryError
+from slipstream_proxy.store.backends.queries import check_names, parse
+from slipstream_proxy.store.tables.driver import QueryError
 
 FINE = (
     "select * from episodes", "select e.id from EPISODES e join rewards r on r.episode = e.id", "table episodes", "from calls", "values (1)",

@@ -5,7 +5,8 @@ import json
 import pyarrow.parquet as pq
 from tests.support.records import NOW, call, reward
 
-from slipstream_proxy.store.archive import forget_archived
+from slipstream_proxy.store.tables.rows import mark_of
+from slipstream_proxy.store.write.deletion import forget_archived
 
 
 def test_a_day_is_written_whole(store, tmp_path):
@@ -64,7 +65,7 @@ def test_an_archive_forgets_too(store, tmp_path):
     store.ingest([call("a"), call("b"), call("a", key="k2")], {})
     path = store.archive.write(store.archive.days()[0], tmp_path / "cold")
     assert store.forget([("-", "a")], NOW).archives == [path.name]
-    assert forget_archived(path, [("-", "a"), ("-", "none")]) == 1
+    assert forget_archived(path, [("-", mark_of("a")), ("-", mark_of("none"))]) == 1
     assert [(r["key"], r["episode"]) for r in pq.read_table(path).to_pylist()] == [("-", "b"), ("k2", "a")]
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     assert store.forget([("-", "b")], NOW).archives == [path.name]

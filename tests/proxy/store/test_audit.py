@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.records import NOW, mutation
 
-from slipstream_proxy.store.audit import AuditFilter
+from slipstream_proxy.store.tables.small import AuditFilter
 
 
 def entry(n: int, action: str = "promote", **more):

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from slipstream.contract import BATCH_COLUMNS
-from slipstream_proxy.store.batch_table import SCHEMA, batch_table
-from slipstream_proxy.store.freshness import Freshness
+from slipstream_proxy.store.learning.groups import Freshness
+from slipstream_proxy.store.write.batches import SCHEMA, batch_table
 
 
 def test_an_empty_batch_has_its_columns():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tests.support.records import NOW, call, group, mutation, reward, rules, want
+from tests.support.store_writes import members_of, take_ack
 
 from slipstream.contract import BATCH_COLUMNS, BatchAck
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.batches import share_out
+from slipstream_proxy.store.write.batches import share_out
 
 
 def ack(batch, outcome="trained", **kw):
@@ -48,11 +49,11 @@ def test_trained_once_or_back(store):
     store.ingest(group("t1"), {})
     got = store.batches.lease(want(seconds=10), {}, 0, NOW + 5)
     assert store.batches.lease(want(), {}, 0, NOW + 6) is None
-    assert store.batches.ack(got.id, ack(got, "released"), NOW + 6)
+    assert take_ack(store, got.id, ack(got, "released"), NOW + 6)
     got = store.batches.lease(want(seconds=10), {}, 0, NOW + 7)
-    assert store.batches.ack(got.id, ack(got, adapter="m@1", advantages={"t1-0": -1.0}), NOW + 8)
-    assert store.batches.ack(got.id, ack(got), NOW + 8)
-    assert not store.batches.ack(got.id, ack(got, "skipped"), NOW + 8)
+    assert take_ack(store, got.id, ack(got, adapter="m@1", advantages={"t1-0": -1.0}), NOW + 8)
+    assert take_ack(store, got.id, ack(got), NOW + 8)
+    assert not take_ack(store, got.id, ack(got, "skipped"), NOW + 8)
     assert store.batches.lease(want(), {}, 0, NOW + 99) is None
     detail = store.episodes.get("-", "t1-0")
     assert (detail.advantage, detail.batches, detail.trained_adapters) == (-1.0, [got.id], ["m@1"])
@@ -64,7 +65,7 @@ def test_two_keys_with_the_same_episode_ids_keep_their_advantages(store):
     runs = {f"{r['key']}/{r['episode']}" for r in got.table.to_pylist()}
     assert len(runs) == 2 * len({r["episode"] for r in got.table.to_pylist()})
     wanted = {run: float(n) for n, run in enumerate(sorted(runs))}
-    assert store.batches.ack(got.id, ack(got, adapter="m@1", advantages=wanted), NOW + 6)
+    assert take_ack(store, got.id, ack(got, adapter="m@1", advantages=wanted), NOW + 6)
     for run, advantage in wanted.items():
         assert store.episodes.get(*run.split("/", 1)).advantage == advantage
 
@@ -81,9 +82,9 @@ def test_a_lease_that_ran_out(store):
     one = store.batches.lease(want(seconds=10), {}, 0, NOW + 5)
     two = store.batches.lease(want(seconds=10), {}, 0, NOW + 30)
     assert two is not None
-    assert not store.batches.ack(one.id, ack(one), NOW + 31)
+    assert not take_ack(store, one.id, ack(one), NOW + 31)
     store.sweep(NOW + 60)
-    assert store.batches.ack(two.id, ack(two), NOW + 61), "nobody else has it"
+    assert take_ack(store, two.id, ack(two), NOW + 61), "nobody else has it"
     assert store.statistics.counts(NOW)["groups"] == {"trained": 1}
 
 
@@ -146,9 +147,9 @@ def test_each_loss_has_its_cause(store):
     store.batches.drop_adapter("m@1")
     store.forget([("-", "gone-0")], NOW)
     got = store.batches.lease(want(max_groups=1), {}, 0, NOW + 5)
-    store.batches.ack(got.id, ack(got, "skipped", reason="too far"), NOW + 6)
+    take_ack(store, got.id, ack(got, "skipped", reason="too far"), NOW + 6)
     equal = store.batches.lease(want(), {}, 0, NOW + 7)
-    assert store.batches.ack(equal.id, ack(equal, adapter="m@2"), NOW + 8)
+    assert take_ack(store, equal.id, ack(equal, adapter="m@2"), NOW + 8)
     assert store.statistics.counts(NOW)["lost"] == {"deleted": 1, "equal_rewards": 1, "rolled_back": 1, "skipped": 1}
 
 
@@ -156,7 +157,7 @@ def test_groups_of_an_adapter_that_was_taken_back_never_train(store):
     store.ingest([*group("bad", adapter="m@1"), *group("good"), *group("half", 1, adapter="m@1")], {})
     leased = store.batches.lease(want(seconds=10), {"m@1": 1}, 1, NOW + 5)
     assert store.batches.drop_adapter("m@1") == 2
-    store.batches.ack(leased.id, ack(leased, "released"), NOW + 7)
+    take_ack(store, leased.id, ack(leased, "released"), NOW + 7)
     got = store.batches.lease(want(), {}, 1, NOW + 8)
     assert set(got.table["episode"].to_pylist()) == {"good-0", "good-1"}
 
@@ -182,25 +183,25 @@ def test_a_worker_that_begins_anew_frees_its_leases(store):
     got = store.batches.lease(want(), {}, 0, NOW + 5)
     assert store.release_leases("somebody") == 0
     assert store.release_leases("w1") == 1
-    assert store.batches.ack(got.id, ack(got), NOW + 6), "it had finished after all, and nobody else has it"
+    assert take_ack(store, got.id, ack(got), NOW + 6), "it had finished after all, and nobody else has it"
 
 
 def test_skipped_groups_do_not_come_back(store):
     store.ingest(group("t1"), {})
     got = store.batches.lease(want(), {}, 0, NOW + 5)
-    assert store.batches.ack(got.id, ack(got, "skipped", reason="ratio 9.0"), NOW + 6)
+    assert take_ack(store, got.id, ack(got, "skipped", reason="ratio 9.0"), NOW + 6)
     assert store.batches.lease(want(), {}, 0, NOW + 7) is None
-    assert not store.batches.ack("b0", ack(got), NOW)
-    assert not store.batches.ack(got.id, BatchAck(lease="other", outcome="skipped"), NOW)
+    assert not take_ack(store, "b0", ack(got), NOW)
+    assert not take_ack(store, got.id, BatchAck(lease="other", outcome="skipped"), NOW)
 
 
 def test_an_ack_from_the_spool_is_the_same_ack(store):
     store.ingest(group("t1"), {})
     got = store.batches.lease(want(), {}, 0, NOW + 5)
-    members = store.batches.members(got.id)
-    assert members["episodes"] == [["-", "t1-0", members["groups"][0]], ["-", "t1-1", members["groups"][0]]]
+    members = members_of(store, got.id)
+    assert members["episodes"] == [["-", "t1-0", *members["groups"], 1.0], ["-", "t1-1", *members["groups"], 2.0]]
     data = {"batch": got.id, "ack": ack(got, adapter="m@1").model_dump(mode="json"), "members": members}
-    assert store.batches.ack(got.id, ack(got, adapter="m@1"), NOW + 6)
+    assert take_ack(store, got.id, ack(got, adapter="m@1"), NOW + 6)
     store.ingest([mutation("ack", data)], {})
     assert store.statistics.counts(NOW)["groups"] == {"trained": 1}
 
@@ -213,7 +214,7 @@ def test_a_rebuilt_store_does_not_train_twice(opened, tmp_path):
     data = {
         "batch": got.id,
         "ack": ack(got, adapter="m@1").model_dump(mode="json"),
-        "members": store.batches.members(got.id),
+        "members": members_of(store, got.id),
     }
     for order in ([*records, mutation("ack", data)], [mutation("ack", data), *records]):
         new = open_store(f"duckdb:///{tmp_path}/new{len(order[0].__slots__)}.duckdb", rules())
@@ -245,14 +246,45 @@ def test_groups_of_equal_rewards_come_without_their_calls_and_take_no_place(stor
     assert {r["episode"] for r in bare} == {f"e{n}-{i}" for n in range(3) for i in range(2)}
     assert all((r["call"], r["prompt_ids"], r["reward"], r["trainable"]) == ("", [], 1.0, False) for r in bare)
     assert {r["episode"] for r in rows if r["trainable"]} == {f"t{n}-{i}" for n in range(2) for i in range(2)}
-    assert store.batches.ack(got.id, ack(got, adapter="m@1"), NOW + 6)
+    assert take_ack(store, got.id, ack(got, adapter="m@1"), NOW + 6)
     assert store.statistics.counts(NOW)["groups"] == {"trained": 5, "ready": 1}
     assert len(store.batches.lease(want(equal="rewards"), {}, 0, NOW + 7).table) == 2
 
 
-def test_equal_rewards_count_toward_the_groups_that_a_step_waits_for(store):
-    store.ingest([*equal("e"), *group("t")], {})
-    assert store.batches.lease(want(min_groups=2, max_wait=99, equal="rewards"), {}, 0, NOW + 5) is not None
+def leased(store, now, **settings) -> set[str] | None:
+    """The tasks of the batch that is leased then."""
+    got = store.batches.lease(want(max_wait=30, equal="rewards", seconds=86_400, **settings), {}, 0, NOW + now)
+    return None if got is None else set(got.table["task"].to_pylist())
+
+
+def test_a_step_waits_for_groups_that_teach(store):
+    store.ingest([r for n in range(8) for r in equal(f"e{n}")], {})
+    store.ingest(group("t0"), {})
+    assert leased(store, 5, min_groups=2) is None
+    store.ingest(group("t1"), {})
+    assert leased(store, 6, min_groups=2) == {"t0", "t1", *(f"e{n}" for n in range(8))}
+
+
+def test_a_remainder_waits_longer_the_less_it_can_move(store):
+    for n in range(3):
+        store.ingest(group(f"t{n}"), {})
+    assert leased(store, 60, min_groups=9) is None, "six runs"
+    store.ingest(group("t3", start=NOW + 60), {})
+    assert leased(store, 61, min_groups=9) == {f"t{n}" for n in range(4)}, "eight"
+    store.ingest(group("t5", start=NOW + 100), {})
+    assert leased(store, 200, min_groups=9) is None
+    assert leased(store, 240, min_groups=9) == {"t5"}
+
+
+def test_groups_that_teach_nothing_go_by_themselves_and_never_hide_others(store):
+    for n in range(8):
+        store.ingest(equal(f"e{n}"), {})
+    assert leased(store, 5, min_groups=2, max_groups=2) == {f"e{n}" for n in range(8)}, "a pile"
+    store.ingest(equal("f"), {})
+    assert leased(store, 20, min_groups=2) is None
+    assert leased(store, 60, min_groups=2) == {"f"}
+    store.ingest([*equal("h", start=NOW + 70), *group("t", start=NOW + 70)], {})
+    assert leased(store, 110, min_groups=2) is None, "it goes with those that teach"
 
 
 def test_equal_rewards_come_whole_where_calls_have_their_own(opened):

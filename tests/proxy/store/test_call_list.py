@@ -11,11 +11,9 @@ from tests.support.histories import histories
 from tests.support.records import NOW, call
 
 from slipstream.contract import WHOLE_CALLS
-from slipstream.prefixes import whole_calls
-from slipstream_proxy.store.call_list import CallList, is_whole, weight_of
-from slipstream_proxy.store.call_page import CallPage
-from slipstream_proxy.store.call_rows import call_row, pack
-from slipstream_proxy.store.delta import LAST, cut
+from slipstream.shared.prefixes import whole_calls
+from slipstream_proxy.store.conversation.call_rows import CallList, CallPage, call_row, is_whole, pack, weight_of
+from slipstream_proxy.store.conversation.fingerprint import LAST, cut
 
 YES = {"role": "assistant", "content": "yes"}
 
@@ -92,7 +90,7 @@ def test_pages_of_any_size_make_the_run(calls, most, form):
 
 
 def test_a_page_ends_at_its_weight(monkeypatch):
-    monkeypatch.setattr("slipstream_proxy.store.call_list.PAGE_BYTES", 20_000)
+    monkeypatch.setattr("slipstream_proxy.store.conversation.call_rows.PAGE_BYTES", 20_000)
     records = [call("e", messages=[f"{n} " + "x" * 8_000], prompt=[n]) for n in range(5)]
     page, after = CallList(rows_of(records)).page(CallPage(), whole=True, tokens=False)
     assert (len(page), after) == (2, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.records import NOW, call
 
-from slipstream_proxy.store.call_page import EVERY_CALL, PAGE_CALLS, CallPage
+from slipstream_proxy.store.conversation.call_rows import EVERY_CALL, PAGE_CALLS, CallPage
 
 
 def test_the_default_is_all_of_a_usual_run():

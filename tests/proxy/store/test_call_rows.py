@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from tests.support.records import call
 
-from slipstream_proxy.store.call_rows import (
-    call_public,
-    call_row,
-    choices_of,
-    pack,
-    untrainable_reason,
-)
-from slipstream_proxy.store.codec import ids_of, load
-from slipstream_proxy.store.delta import cut
+from slipstream_proxy.store.conversation.call_rows import call_public, call_row, choices_of, pack, untrainable_reason
+from slipstream_proxy.store.conversation.fingerprint import cut
+from slipstream_proxy.store.tables.rows import ids_of, load
 
 
 def test_untrainable_says_the_first_reason():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from tests.support.records import NOW, call, group, mutation, want
+from tests.support.store_writes import take_ack
 
 from slipstream.contract import BatchAck
 
@@ -46,7 +47,7 @@ def test_it_knows_what_was_trained_on_it(store):
     store.ingest(group("t1"), {})
     batch = store.batches.lease(want(), {}, 0, NOW + 9)
     ack = BatchAck(lease=batch.lease, outcome="trained", adapter="m@1", step=5, advantages={"t1-0": -1.0})
-    store.batches.ack(batch.id, ack, NOW + 9)
+    take_ack(store, batch.id, ack, NOW + 9)
     first = store.episodes.get("-", "t1-0").call_list[0].id
     found = store.reports.tokens.get(None, first)
     assert (found.trained.advantage, found.step, found.group_state) == (-1.0, 5, "trained")

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from tests.support.records import NOW, call, done, reward
 
-from slipstream_proxy.store.changes import Changes
+from slipstream_proxy.store.tables.rows import Changes
 
 
 def test_nothing_is_shared_between_two_batches():

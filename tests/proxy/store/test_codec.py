@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream_proxy.store.codec import (
-    clean,
-    cursor_of,
-    dump,
-    dump_list,
-    floats_of,
-    ids_of,
-    load,
-    parse_cursor,
-)
+from slipstream_proxy.store.tables.rows import clean, cursor_of, dump, dump_list, floats_of, ids_of, load, parse_cursor
 
 
 def test_what_orjson_cannot_write():

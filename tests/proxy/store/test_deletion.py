@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tests.support.records import NOW, at, call, done, group, mutation, reward, want
+from tests.support.store_writes import take_ack
 
 from slipstream.contract import BatchAck
+from slipstream_proxy.store.tables.rows import mark_of
 from slipstream_proxy.store.values import EpisodeFilter
 
 
@@ -12,12 +14,12 @@ def test_forgetting_names_the_adapters_and_swallows_what_still_comes(store):
     records = group("t1")
     store.ingest(records, at(0, 1))
     leased = store.batches.lease(want(), {}, 0, NOW + 5)
-    assert store.batches.ack(leased.id, BatchAck(lease=leased.lease, outcome="trained", adapter="m@1"), NOW + 6)
+    assert take_ack(store, leased.id, BatchAck(lease=leased.lease, outcome="trained", adapter="m@1"), NOW + 6)
     assert store.forget([("-", "nobody")], NOW).names == []
     assert store.forget([("-", "t1-0")], NOW).adapters == ["m@1"]
     assert store.episodes.get("-", "t1-0") is None
     assert [e.id for e in store.episodes.page(EpisodeFilter()).episodes] == ["t1-1"]
-    assert [e.id for e in store.episodes.page(EpisodeFilter(state="deleted")).episodes] == ["t1-0"]
+    assert [e.id for e in store.episodes.page(EpisodeFilter(state="deleted")).episodes] == [mark_of("t1-0")]
     store.ingest([records[0], call("t1-0"), reward("t1-0"), done("t1-0")], at(0, 2))
     assert store.episodes.get("-", "t1-0") is None
     assert store.forget([("-", "t1-0")], NOW).adapters == ["m@1"], "asked again it answers the same"
@@ -28,7 +30,7 @@ def test_an_episode_deleted_while_it_is_trained_on(store):
     store.ingest(group("t1"), {})
     leased = store.batches.lease(want(), {}, 0, NOW + 5)
     assert store.forget([("-", "t1-0")], NOW).adapters == []
-    assert store.batches.ack(leased.id, BatchAck(lease=leased.lease, outcome="trained", adapter="m@1"), NOW + 6)
+    assert take_ack(store, leased.id, BatchAck(lease=leased.lease, outcome="trained", adapter="m@1"), NOW + 6)
     assert store.forget([("-", "t1-0")], NOW).adapters == ["m@1"]
 
 

@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream_proxy.store.codec import dump, load
-from slipstream_proxy.store.delta import Known, Prompt, cut
-from slipstream_proxy.store.fingerprint import TokenPrint, chain, digest
+from slipstream_proxy.store.conversation.fingerprint import Known, Prompt, TokenPrint, chain, cut, digest
+from slipstream_proxy.store.tables.rows import dump, load
 
 JSON = st.recursive(
     st.none()

@@ -6,7 +6,7 @@ import duckdb
 import psycopg
 import pytest
 
-from slipstream_proxy.store.driver import IN, QueryError, StoreError, is_store_fault
+from slipstream_proxy.store.tables.driver import IN, QueryError, StoreError, is_store_fault
 
 
 def rows(tx):

@@ -19,9 +19,10 @@ from tests.support.records import NOW, at, call, done, group, mutation, reward, 
 from tests.support.store_writes import pin
 
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.driver import StoreError
-from slipstream_proxy.store.duckdb import DuckStore
-from slipstream_proxy.store.sqlstore import Store
+from slipstream_proxy.store.backends.duckdb import DuckStore
+from slipstream_proxy.store.store import Store
+from slipstream_proxy.store.tables.driver import StoreError
+from slipstream_proxy.store.tables.rows import mark_of
 from slipstream_proxy.store.values import EpisodeFilter, Position
 
 
@@ -173,7 +174,7 @@ def test_deleted_text_and_tokens_are_nowhere_in_the_files(path):
     store.ingest(
         [call("gone2", messages=said, prompt=tokens), mutation("delete", {"key": "-", "episode": "gone2"})], {}
     )
-    assert [e.episode for e in store.rewrite()] == ["gone2"]
+    assert [e.episode for e in store.rewrite()] == [mark_of("gone2")]
     assert there() == (False, False)
     store.close()
 
@@ -310,7 +311,7 @@ def test_a_snapshot_that_cannot_be_read_is_none(path):
 
 
 def test_readers_that_stay_put_a_snapshot_off(path, monkeypatch):
-    monkeypatch.setattr("slipstream_proxy.store.duckdb.REREAD_PATIENCE", 0.05)
+    monkeypatch.setattr("slipstream_proxy.store.backends.duckdb.REREAD_PATIENCE", 0.05)
     store = open_store(f"duckdb:///{path}", rules())
     store.ingest([call("a")], at(0, 10))
     reading, end = threading.Event(), threading.Event()

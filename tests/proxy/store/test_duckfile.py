@@ -7,8 +7,8 @@ import sys
 import duckdb
 import pytest
 
-from slipstream_proxy.store.driver import StoreError
-from slipstream_proxy.store.duckfile import LentLock, open_file, open_or_set_aside, restore_deleted
+from slipstream_proxy.store.backends.duckfile import LentLock, open_file, open_or_set_aside, restore_deleted
+from slipstream_proxy.store.tables.driver import StoreError
 
 
 def test_a_broken_file_is_set_aside_and_a_good_one_is_not(tmp_path):

@@ -3,9 +3,9 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from slipstream_proxy.store import schema
-from slipstream_proxy.store.driver import IN
-from slipstream_proxy.store.ducktx import ARROW, DuckTx, spread
+from slipstream_proxy.store.backends.duckfile import ARROW, DuckTx, spread
+from slipstream_proxy.store.tables import schema
+from slipstream_proxy.store.tables.driver import IN
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.records import NOW, call, group, reward
 
-from slipstream_proxy.store import episodes
-from slipstream_proxy.store.codec import cursor_of
+from slipstream_proxy.store.read import episodes
+from slipstream_proxy.store.tables.rows import cursor_of
 from slipstream_proxy.store.values import EpisodeFilter
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from slipstream_proxy.store.figures import Clocks, ExactFigure, PacedFigure
+from slipstream_proxy.store.tables.memory import Clocks, ExactFigure, PacedFigure
 
 
 class Clock:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream_proxy.store.fingerprint import BLOCK, PIECE, SIZE, Links, TokenPrint, chain, common, digest
+from slipstream_proxy.store.conversation.fingerprint import BLOCK, PIECE, SIZE, Links, TokenPrint, chain, common, digest
 
 IDS = st.lists(st.integers(0, 2), max_size=4 * BLOCK)
 

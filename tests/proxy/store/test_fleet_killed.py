@@ -154,7 +154,7 @@ async def test_calls_have_the_order_in_which_they_were_answered(proxies):
     """An agent changes its proxy in the middle of an episode, while one of them reads nothing into the store."""
     a, b = proxies
     told: dict[str, list[str]] = {}
-    stopped = [p for p in descendants(a.process.pid) if b"control.worker" in _command(p)]
+    stopped = [p for p in descendants(a.process.pid) if b"control.run.worker" in _command(p)]
     assert len(stopped) == 1
     for when in ("before", "meanwhile", "after"):
         for turn in range(5):

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream_proxy.store.codec import dump
-from slipstream_proxy.store.freshness import Freshness, Loss, Times
-from slipstream_proxy.store.rows import EpisodeRow
+from slipstream_proxy.store.learning.groups import Freshness, Loss, Times
+from slipstream_proxy.store.tables.rows import EpisodeRow, dump
 
 VERSIONS = {f"m@{n}": n for n in range(1, 12)}
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from tests.support.records import NOW, group, mutation, want
+from tests.support.store_writes import members_of
 
 from slipstream.contract import BatchGaps, ChoiceGaps
-from slipstream_proxy.store import gaps
+from slipstream_proxy.store.read import pages as gaps
 
 
 def first_call(store, episode: str) -> str:
@@ -25,7 +26,7 @@ def seen(store, episode: str) -> dict[int, list[float]]:
 def test_a_batch_s_runs_have_their_gaps_and_no_others(store):
     store.ingest([*group("t1"), *group("t2")], {})
     batch = store.batches.lease(want(max_groups=1), {}, 0, NOW + 9)
-    mine = sorted(e for _, e, _ in store.batches.members(batch.id)["episodes"])
+    mine = sorted(e for _, e, *_ in members_of(store, batch.id)["episodes"])
     other = next(e for e in ("t1-0", "t2-0") if e not in mine)
     assert store.reports.gaps.put(batch.id, told(store, "another", mine[0]), NOW) is None
     assert store.reports.gaps.put("no-batch", told(store, batch.lease, mine[0]), NOW) is None

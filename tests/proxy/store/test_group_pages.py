@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from tests.support.records import NOW, call, group, mutation, want
+from tests.support.store_writes import take_ack, take_scores
 
 from slipstream.contract import BatchAck, GroupLeaseIn, Score, ScoresIn
-from slipstream_proxy.store.group_pages import BatchFilter, GroupFilter
+from slipstream_proxy.store.read.pages import BatchFilter, GroupFilter
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def filled(store):
     store.ingest(group("t1"), {})
     batch = store.batches.lease(want(), {}, 0, NOW + 9)
     ack = BatchAck(lease=batch.lease, outcome="trained", adapter="m@1", step=3, advantages={"t1-0": -1.0, "t1-1": 1.0})
-    store.batches.ack(batch.id, ack, NOW + 9)
+    take_ack(store, batch.id, ack, NOW + 9)
     store.ingest([*group("t2", value=None, start=NOW + 20), *group("t3", start=NOW + 40, key="k2")], {})
     store.batch = batch.id
     return store
@@ -84,7 +85,7 @@ def test_a_judgement_has_its_reasons_and_votes(store):
         Score(episode=name, value=v, reason=f"because {name}", values=[v, v + 0.5], meta={"model": "x"})
         for name, v in (("a", 0.25), ("b", 0.75))
     ]
-    assert store.judging.score(lease.groups[0].id, ScoresIn(lease=lease.lease, scores=scores), NOW + 6)
+    assert take_scores(store, lease.groups[0].id, ScoresIn(lease=lease.lease, scores=scores), NOW + 6)
     found = store.reports.groups.get(None, lease.groups[0].id)
     first = found.runs[0].judgements[0]
     assert (first.value, first.reason, first.votes, first.meta) == (0.25, "because a", [0.25, 0.75], {"model": "x"})

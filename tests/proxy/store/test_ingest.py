@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.records import NOW, at, call, done, mutation, reward
 
 from slipstream.contract import EpisodeState
-from slipstream_proxy.control.spool_reader import gather, parse
+from slipstream_proxy.control.storage.spool_reader import gather, parse
 from slipstream_proxy.store.values import EpisodeFilter, Position
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.records import NOW, group, reward
 
-from slipstream_proxy.store.judge_candidates import batched
+from slipstream_proxy.store.write.judge_queue import batched
 
 
 def newest(store, *names, limit=9):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.records import NOW, call, group, mutation, reward
-from tests.support.store_writes import put_adapter
+from tests.support.store_writes import put_adapter, take_scores
 
 from slipstream.contract import Adapter, GroupKind, GroupLeaseIn, Score, ScoresIn
 
@@ -41,8 +41,8 @@ def test_a_complete_group_is_judged_once(opened):
         ("t1-1", "hello", False),
     ]
     assert store.judging.lease(ask(), NOW + 6) is None
-    assert store.judging.score(one.id, scores(got.lease, "t1-0", "t1-1"), NOW + 7)
-    assert store.judging.score(one.id, scores(got.lease, "t1-0", "t1-1", value=0.9), NOW + 8), (
+    assert take_scores(store, one.id, scores(got.lease, "t1-0", "t1-1"), NOW + 7)
+    assert take_scores(store, one.id, scores(got.lease, "t1-0", "t1-1", value=0.9), NOW + 8), (
         "the same again changes nothing"
     )
     found = store.episodes.get("-", "t1-0")
@@ -64,7 +64,7 @@ def test_scores_from_the_spool_are_the_same_scores(store):
     got = store.judging.lease(ask(), NOW)
     given = scores(got.lease, "t1-0", "t1-1")
     data = {"group": got.groups[0].id, "scores": given.model_dump(mode="json"), "key": "-"}
-    store.judging.score(got.groups[0].id, given, NOW)
+    take_scores(store, got.groups[0].id, given, NOW)
     store.ingest([mutation("scores", data)], {})
     store.ingest([mutation("scores", data)], {})
     assert [r.name for r in store.episodes.get("-", "t1-0").rewards] == ["reward", "judge"]
@@ -87,9 +87,9 @@ def test_a_lease_that_ran_out_is_somebody_elses(store):
     one = store.judging.lease(ask(), NOW)
     late = store.judging.lease(ask(worker="j2"), NOW + 61)
     group_id = one.groups[0].id
-    assert not store.judging.score(group_id, scores(one.lease, "t1-0"), NOW + 62)
-    assert store.judging.score(group_id, scores(late.lease, "t1-0"), NOW + 200), "nobody else has it"
-    assert not store.judging.score("nothing", scores(late.lease), NOW)
+    assert not take_scores(store, group_id, scores(one.lease, "t1-0"), NOW + 62)
+    assert take_scores(store, group_id, scores(late.lease, "t1-0"), NOW + 200), "nobody else has it"
+    assert not take_scores(store, "nothing", scores(late.lease), NOW)
 
 
 def test_failures_park_a_group(opened):
@@ -97,21 +97,22 @@ def test_failures_park_a_group(opened):
     store.ingest(group("t1"), {})
     for wait in (None, 30.0, None):
         got = store.judging.lease(ask(), NOW)
-        assert store.judging.score(
-            got.groups[0].id, ScoresIn(lease=got.lease, failed="no answer", retry_after=wait), NOW
+        assert take_scores(
+            store, got.groups[0].id, ScoresIn(lease=got.lease, failed="no answer", retry_after=wait), NOW
         )
         if wait:
             assert store.judging.lease(ask(), NOW + 29) is None
-            store.judging.score(got.groups[0].id, ScoresIn(lease=got.lease, failed="no answer"), NOW)
+            take_scores(store, got.groups[0].id, ScoresIn(lease=got.lease, failed="no answer"), NOW)
             got = store.judging.lease(ask(), NOW + 31)
             assert got.groups[0].attempts == 1, "asked to wait is no failure"
             store.release_leases("j1")
             store.ingest([], {})
             got = store.judging.lease(ask(), NOW + 31)
-            assert store.judging.score(
-                got.groups[0].id, ScoresIn(lease=got.lease, failed="no answer", retry_after=0.0), NOW
+            assert take_scores(
+                store, got.groups[0].id, ScoresIn(lease=got.lease, failed="no answer", retry_after=0.0), NOW
             )
     assert store.judging.lease(ask(), NOW + 99) is None
+    assert store.statistics.funnel("judge", NOW).failures == {"parked": "no answer"}
     (parked,) = store.judging.parked()
     assert (parked.attempts, len(parked.episodes)) == (2, 2)
     assert store.statistics.counts(NOW)["groups"] == {"parked": 1}
@@ -144,7 +145,7 @@ def test_the_backlog_is_what_waits_for_scores(store):
     found = store.judging.backlog(["judge"], singles=True, now=NOW + 100)
     assert (found.groups, found.parked) == (2, 0) and found.oldest_seconds >= found.newest_seconds >= 0
     got = store.judging.lease(ask(), NOW + 100)
-    store.judging.score(got.groups[0].id, scores(got.lease, "t2-0", "t2-1"), NOW + 101)
+    take_scores(store, got.groups[0].id, scores(got.lease, "t2-0", "t2-1"), NOW + 101)
     assert store.judging.backlog(["judge"], singles=True, now=NOW + 102).groups == 1
     assert store.judging.backlog(["reward"], singles=True, now=NOW + 102).oldest_seconds is None
 
@@ -200,7 +201,7 @@ def test_single_episodes_beside_alike_ones(opened):
     assert [(e.episode.id, e.context) for e in one.episodes] == [("s4", False), ("s3", True), ("s2", True)]
     assert store.judging.lease(ask(singles=True), NOW + 9) is None
     got = store.judging.lease(ask(singles=True), NOW + 99)
-    assert store.judging.score(got.groups[0].id, scores(got.lease, "s4"), NOW + 99)
+    assert take_scores(store, got.groups[0].id, scores(got.lease, "s4"), NOW + 99)
     assert store.episodes.get("-", "s4").rewards[0].value == 0.5
     assert store.judging.lease(ask(singles=True), NOW + 200) is None
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream_proxy.store.delta import LAST, Known
-from slipstream_proxy.store.fingerprint import TokenPrint, chain
-from slipstream_proxy.store.known_calls import EpisodeCalls, KnownCalls
+from slipstream_proxy.store.conversation.calls import EpisodeCalls, KnownCalls
+from slipstream_proxy.store.conversation.fingerprint import LAST, Known, TokenPrint, chain
 
 
 def call(name: str) -> Known:

@@ -10,7 +10,7 @@ from collections import defaultdict
 import pytest
 from tests.support.records import NOW, call, reward
 
-from slipstream_proxy.store.learning import MOST_BUCKETS, MOST_SERIES, LearningFilter, version_of
+from slipstream_proxy.store.read.curves import MOST_BUCKETS, MOST_SERIES, LearningFilter, version_of
 
 
 @pytest.fixture

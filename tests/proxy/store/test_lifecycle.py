@@ -9,7 +9,7 @@ from tests.support.records import NOW, call, done, group, mutation, reward, rule
 from tests.support.store_writes import pin
 
 from slipstream.contract import GroupLeaseIn
-from slipstream_proxy.store.duckdb import DuckStore
+from slipstream_proxy.store.backends.duckdb import DuckStore
 from slipstream_proxy.store.values import EpisodeFilter
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.records import NOW, call
 
-from slipstream_proxy.store.likeness import LEAST, RECENT, RecentRuns, alike_of, likeness_of
-from slipstream_proxy.store.rows import EpisodeRow
+from slipstream_proxy.store.learning.groups import LEAST, RECENT, RecentRuns, alike_of, likeness_of
+from slipstream_proxy.store.tables.rows import EpisodeRow
 
 
 def record(system: str, user: str):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from tests.support.records import NOW, group, mutation, want
+from tests.support.store_writes import take_ack
 
 from slipstream.contract import Adapter, AdapterState, BatchAck
-from slipstream_proxy.store.lineage import adapters_of, lineage_of
+from slipstream_proxy.store.learning.groups import adapters_of, lineage_of
 
 
 def trained(store, task, adapter, start):
     store.ingest(group(task, start=start), {})
     batch = store.batches.lease(want(), {}, 0, start + 9)
     ack = BatchAck(lease=batch.lease, outcome="trained", adapter=adapter, advantages={f"{task}-0": -1.0})
-    assert store.batches.ack(batch.id, ack, start + 9)
+    assert take_ack(store, batch.id, ack, start + 9)
     return batch.id
 
 
@@ -29,7 +30,7 @@ def test_an_episode_knows_its_batch_and_its_advantage(store):
 def test_a_batch_that_was_given_back_is_no_training(store):
     store.ingest(group("t1"), {})
     batch = store.batches.lease(want(), {}, 0, NOW + 9)
-    store.batches.ack(batch.id, BatchAck(lease=batch.lease, outcome="released"), NOW + 9)
+    take_ack(store, batch.id, BatchAck(lease=batch.lease, outcome="released"), NOW + 9)
     with store.db.read() as tx:
         assert adapters_of(tx, [batch.id]) == set()
     assert store.episodes.get("-", "t1-0").trained_adapters == []

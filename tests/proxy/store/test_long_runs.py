@@ -10,13 +10,13 @@ import pytest
 from tests.support.records import NOW, call, done, mutation, reward, want
 
 from slipstream.contract import GroupLeaseIn
-from slipstream.prefixes import whole_calls
-from slipstream.tables import whole_prompts
-from slipstream_proxy.store.call_page import CallPage
-from slipstream_proxy.store.schema import day_of
+from slipstream.shared.prefixes import whole_calls
+from slipstream.shared.tables import whole_prompts
+from slipstream_proxy.store.conversation.call_rows import CallPage
+from slipstream_proxy.store.tables.schema import day_of
 from slipstream_proxy.store.values import EpisodeFilter
-from slipstream_trainer.plan import make_plan
-from slipstream_trainer.rows import merge_chains, read_samples
+from slipstream_trainer.batch.layout import make_plan
+from slipstream_trainer.batch.rows import merge_chains, read_samples
 
 CALLS = 120
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream_proxy.store.memory import Fresh, Memory
-from slipstream_proxy.store.rows import EpisodeRow
+from slipstream_proxy.store.tables.memory import Fresh, Memory
+from slipstream_proxy.store.tables.rows import EpisodeRow
 
 
 @settings(deadline=None, derandomize=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream_proxy.store.meta import get_meta, set_meta
+from slipstream_proxy.store.tables.tallies import get_meta, set_meta
 
 
 def test_a_note_is_there_until_it_is_changed(opened):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,13 @@ import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.records import NOW, call, rules
+from tests.support.postgres import fresh_schema
+from tests.support.records import NOW, call, reward, rules
 
-from slipstream_proxy.spool import BOOT
-from slipstream_proxy.store import open_store, order
-from slipstream_proxy.store.order import Stamp, StoreClock, place
+from slipstream_proxy.log.spool import BOOT
+from slipstream_proxy.store import open_store
+from slipstream_proxy.store.conversation import tree as order
+from slipstream_proxy.store.conversation.tree import Stamp, StoreClock, place
 
 
 def arrive(stamps: list[Stamp], linear: bool) -> list[str]:
@@ -220,3 +223,28 @@ def test_a_branch_keeps_what_it_goes_on_with(proxies):
     assert [found[c.head.id] for c in (root, left, right, more, other)] == [
         (0, None), (1, root.head.id), (2, root.head.id), (3, left.head.id), (4, None),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_older_reward_does_not_win_whichever_proxy_comes_late(postgres, seed):
+    """Each proxy brings what it kept while the store was away, in parts, in any turn."""
+    rng = random.Random(seed)
+    url = fresh_schema(postgres)
+    stores = {name: open_store(url, rules(), instance=name) for name in "ab"}
+    values = [float(n) for n in range(12)]
+    kept = {"a": [], "b": []}
+    for n, value in enumerate(values):
+        item = dataclasses.replace(reward("e", value), boot=BOOT, tick=100.0 + 0.01 * n)
+        kept[rng.choice("ab")].append(item)
+    try:
+        stores["a"].ingest([call("e")], {})
+        while any(kept.values()):
+            name = rng.choice([name for name, some in kept.items() if some])
+            some, kept[name] = kept[name][:3], kept[name][3:]
+            stores[name].ingest(some, {})
+        found = stores["b"].episodes.get("-", "e")
+        assert [r.value for r in found.rewards] == values
+        assert found.reward == values[-1]
+    finally:
+        for store in stores.values():
+            store.close()

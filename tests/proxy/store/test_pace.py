@@ -5,7 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream_proxy.store.pace import ENOUGH, LEAST, LEAST_TAGGED, MEMORY, UNKNOWN, WELL_KNOWN, Agent, Pace
+from slipstream_proxy.store.learning.groups import (
+    ENOUGH,
+    LEAST_TAGGED,
+    MEMORY,
+    UNKNOWN,
+    WELL_KNOWN,
+    Agent,
+    Pace,
+)
+from slipstream_proxy.store.learning.groups import (
+    LEAST_PACE as LEAST,
+)
 
 ANN = Agent("ann", "m")
 NOW = 1_000_000.0

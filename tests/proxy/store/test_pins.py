@@ -7,7 +7,7 @@ import threading
 from tests.support.records import NOW, call, mutation
 from tests.support.store_writes import pin
 
-from slipstream_proxy.store.pins import FEW
+from slipstream_proxy.store.learning.adapters import FEW
 from slipstream_proxy.store.values import Pin, PinAsk
 
 

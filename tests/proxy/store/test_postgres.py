@@ -10,9 +10,11 @@ import pytest
 from tests.support.records import NOW, at, call, group, reward, rules, want
 from tests.support.store_writes import pin
 
-from slipstream_proxy.store import open_store, pgcopy
-from slipstream_proxy.store.driver import StoreError
-from slipstream_proxy.store.postgres import PostgresStore, translate
+from slipstream_proxy.store import open_store
+from slipstream_proxy.store.backends import postgres as pgcopy
+from slipstream_proxy.store.backends.postgres import PostgresStore, translate
+from slipstream_proxy.store.tables.driver import StoreError
+from slipstream_proxy.store.tables.rows import mark_of
 from slipstream_proxy.store.values import EpisodeFilter, Position
 
 
@@ -40,6 +42,26 @@ def test_one_fleet(two):
     assert (found.reward, found.state) == (1.0, "done")
     assert (a.positions(), b.positions()) == ({"data0": Position(0, 2)}, {"data0": Position(0, 5)})
     assert pin(a, "-", "n", "m", "m@1", "live", NOW) == pin(b, "-", "n", "m", "m@2", "live", NOW)
+
+
+def test_a_pool_before_the_server_is_left_as_it_was(two, postgres, monkeypatch, tmp_path):
+    """PgBouncer gives a session to another client after each transaction. What needs one of its own is refused."""
+    with psycopg.connect(postgres) as con:
+        assert not pgcopy.is_pooled(con)
+    monkeypatch.setattr(pgcopy, "is_pooled", lambda _: True)
+    store = PostgresStore(f"{postgres}&options=-csearch_path%3Dfleet", rules(), instance="p9")
+    try:
+        for n in range(12):
+            store.ingest([call(f"e{n}"), reward(f"e{n}")], at(0, n + 1))
+        with store.db.read() as tx:
+            assert tx.all("SELECT name FROM pg_prepared_statements") == []
+            ((check,),) = tx.all("SELECT setting FROM pg_settings WHERE name = 'client_connection_check_interval'")
+        assert check == "0"
+        for act in (lambda: store.db.rewrite(["t_groups"]), lambda: store.db.copy_to(tmp_path)):
+            with pytest.raises(StoreError, match="needs a session of its own, .* name PostgreSQL itself"):
+                act()
+    finally:
+        store.close()
 
 
 def test_leases_are_never_handed_out_twice(two):
@@ -111,8 +133,8 @@ def test_writing_anew_keeps_nobody_waiting_behind_a_long_reader(two, postgres, m
         with pytest.raises(StoreError, match="in use"):
             a.rewrite()
         assert time.monotonic() - began < 15.0
-    assert [e.episode for e in a.erasing()] == ["e"], "nothing counts as done"
-    assert [e.episode for e in a.rewrite()] == ["e"]
+    assert [e.episode for e in a.erasing()] == [mark_of("e")], "nothing counts as done"
+    assert [e.episode for e in a.rewrite()] == [mark_of("e")]
     with a.db.read() as tx:
         assert tx.all("SHOW lock_timeout") == [("0",)], "others wait as long as they like"
 

@@ -8,8 +8,8 @@ from decimal import Decimal
 import pytest
 from tests.support.records import NOW, call, group
 
-from slipstream_proxy.store.driver import QueryError
-from slipstream_proxy.store.queries import bare, check, public
+from slipstream_proxy.store.backends.queries import bare, check, public
+from slipstream_proxy.store.tables.driver import QueryError
 
 
 def test_the_views_answer(store):

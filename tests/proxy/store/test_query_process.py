@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from tests.support.records import call
 
-from slipstream_proxy.store import query_process
-from slipstream_proxy.store.driver import QueryError
+from slipstream_proxy.store.backends import queries as query_process
+from slipstream_proxy.store.tables.driver import QueryError
 
 
 def test_a_result_that_is_too_large_is_refused(store):
     store.ingest([call()], {})
     with pytest.raises(QueryError, match="the result is larger than|it needs more than"):
-        store.sql(f"select repeat('x', {query_process.RESULT_BYTES + 1}) from calls", 10, 30)  # type: ignore[attr-defined]
+        store.sql(f"select repeat('x', {query_process.RESULT_BYTES + 1}) from calls", 10, 30)
 
 
 def test_values_come_as_json(store):
@@ -32,7 +32,7 @@ def threads_of_children() -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
-            if int(status["PPid"]) == os.getpid() and b"query_process" in (folder / "cmdline").read_bytes():
+            if int(status["PPid"]) == os.getpid() and b"backends.queries" in (folder / "cmdline").read_bytes():
                 found.append(int(status["Threads"]))
     return found
 
@@ -55,4 +55,4 @@ def test_threads_do_not_grow_with_the_machine(store):
     own = 10  # the main thread, the timer that ends the query, and DuckDB's eight for reading and writing
     assert 1 <= most <= own + query_process.THREADS
     stack_and_arena = 72 * 2**20
-    assert query_process.THREADS * stack_and_arena < query_process.MEMORY / 4  # type: ignore[attr-defined]
+    assert query_process.THREADS * stack_and_arena < query_process.MEMORY / 4

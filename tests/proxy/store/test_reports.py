@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from tests.support.records import NOW, group, want
+from tests.support.store_writes import take_ack
 
 from slipstream.contract import BatchAck
-from slipstream_proxy.store.group_pages import GroupFilter
-from slipstream_proxy.store.learning import LearningFilter
+from slipstream_proxy.store.read.curves import LearningFilter
+from slipstream_proxy.store.read.pages import GroupFilter
 
 
 def test_a_trained_group_is_the_same_in_each_report(store):
     store.ingest(group("t1", adapter="m@1"), {})
     batch = store.batches.lease(want(), {"m@1": 1}, 1, NOW + 9)
-    store.batches.ack(batch.id, BatchAck(lease=batch.lease, outcome="trained", adapter="m@2", step=1), NOW + 9)
+    take_ack(store, batch.id, BatchAck(lease=batch.lease, outcome="trained", adapter="m@2", step=1), NOW + 9)
     (shown,) = store.reports.groups.page(GroupFilter()).groups
     assert (shown.state, shown.batch, shown.adapter, shown.rewarded) == ("trained", batch.id, "m@2", 2)
     detail = store.reports.groups.batch(batch.id)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.records import NOW, call, done, group, mutation, reward, rules, want
-from tests.support.store_writes import pin
+from tests.support.store_writes import pin, take_ack
 
 from slipstream.contract import BatchAck
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.ducktx import DuckTx
-from slipstream_proxy.store.postgres import PostgresTx
-from slipstream_proxy.store.schema import day_of
+from slipstream_proxy.store.backends.duckfile import DuckTx
+from slipstream_proxy.store.backends.postgres import PostgresTx
+from slipstream_proxy.store.tables.schema import day_of
 from slipstream_proxy.store.values import EpisodeFilter, RecordedCall
 
 _numbers = itertools.count()
@@ -100,7 +100,7 @@ def test_what_was_trained_on_never_trains_again(source, store):
     source.ingest([*group("a"), *group("b"), *group("c", 1), *group("d", value=None)], {})
     leased = source.batches.lease(want(max_groups=1), {}, 0, NOW + 9)
     ack = BatchAck(lease=leased.lease, outcome="trained", adapter="m@1", step=1, advantages={"a-0": -0.5, "a-1": 0.5})
-    assert source.batches.ack(leased.id, ack, NOW + 9)
+    assert take_ack(source, leased.id, ack, NOW + 9)
     before = exported(source)
     restore(store, before, NOW + 100)
     assert exported(store) == before
@@ -148,9 +148,7 @@ def test_many_come_back_together_with_few_statements(source, store, monkeypatch)
     """All or one after the other: the store is the same, and what is looked up grows with groups of 64 alone."""
     source.ingest([r for t in range(16) for r in group(f"t{t}")], {})
     leased = source.batches.lease(want(max_groups=3), {}, 0, NOW + 9)
-    assert source.batches.ack(
-        leased.id, BatchAck(lease=leased.lease, outcome="trained", adapter="m@1", step=1), NOW + 9
-    )
+    assert take_ack(source, leased.id, BatchAck(lease=leased.lease, outcome="trained", adapter="m@1", step=1), NOW + 9)
     before = exported(source)
     count = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream_proxy.store import rows, schema
+from slipstream_proxy.store.tables import rows, schema
 
 TABLES = {
     "t_calls_none": rows.CallRow._fields,

@@ -9,8 +9,8 @@ import pytest
 from tests.support.records import call, reward
 from tests.support.store_writes import all_adapters, put_adapter
 
-from slipstream_proxy.store import schema
-from slipstream_proxy.store.driver import StoreError
+from slipstream_proxy.store.tables import schema
+from slipstream_proxy.store.tables.driver import StoreError
 
 BYTES = re.compile(r"decode\('([0-9a-f]*)', 'hex'\)")
 """PostgreSQL's spelling; DuckDB's is ``unhex``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.records import NOW, call, done, group, reward, want
 
-from slipstream_proxy.store.scoring import combine, combine_calls
+from slipstream_proxy.store.learning.rewards import combine, combine_calls
 from slipstream_proxy.store.values import Rules
 
 

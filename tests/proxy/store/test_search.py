@@ -8,7 +8,7 @@ import time
 import pytest
 from tests.support.records import NOW, call, mutation
 
-from slipstream_proxy.store.search import FIRST, words_of
+from slipstream_proxy.store.read.episodes import FIRST, words_of
 from slipstream_proxy.store.values import EpisodeFilter
 
 

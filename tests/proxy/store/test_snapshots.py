@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.records import NOW, at, call, rules
 
-from slipstream_proxy.store.driver import StoreError
-from slipstream_proxy.store.duckdb import DuckStore
+from slipstream_proxy.store.backends.duckdb import DuckStore
+from slipstream_proxy.store.tables.driver import StoreError
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-from slipstream_proxy.store.spill import Spill
+from slipstream_proxy.store.conversation.calls import Spill
 
 
 def test_a_value_comes_back_once():

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.records import NOW, call, group, mutation, reward
 
 from slipstream.contract import Adapter
-from slipstream_proxy.store.schema import VIEW_NAMES
+from slipstream_proxy.store.tables.schema import VIEW_NAMES
 
 TEXT = (Path(__file__).parents[3] / "docs" / "sql.md").read_text()
 QUESTIONS = re.findall(r"(?m)^(\d+)\. (.+)\n +`(select [^`]+)`$", TEXT)

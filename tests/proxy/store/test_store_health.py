@@ -14,7 +14,7 @@ import pytest
 from tests.support.fake_engine import LoraEngine
 from tests.support.plane import Plane, make_config, until
 
-from slipstream_proxy.control.store_health import StoreHealth, probe_of
+from slipstream_proxy.control.storage.store_handle import StoreHealth, probe_of
 
 ROUTES = (
     ("GET", "/backup", None), ("GET", "/export", None), ("GET", "/export?format=parquet", None), ("GET", "/episodes", None), ("GET", "/episodes/e1", None), ("GET", "/success", None), ("POST", "/sql", {"query": "SELECT 1"}),

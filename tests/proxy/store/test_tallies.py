@@ -8,12 +8,13 @@ from contextlib import contextmanager
 
 import pytest
 from tests.support.records import NOW, call, done, group, mutation, reward, want
+from tests.support.store_writes import take_ack, take_scores
 
 from slipstream.contract import BatchAck, GroupLeaseIn, Score, ScoresIn
-from slipstream_proxy.store import figures
-from slipstream_proxy.store.driver import IN
-from slipstream_proxy.store.statistics import StoreStatistics
-from slipstream_proxy.store.tallies import COUNTS, MOST_ROWS, KeptCount
+from slipstream_proxy.store.read.status import StoreStatistics
+from slipstream_proxy.store.tables import memory as figures
+from slipstream_proxy.store.tables.driver import IN
+from slipstream_proxy.store.tables.tallies import COUNTS, MOST_ROWS, KeptCount
 from slipstream_proxy.store.values import EpisodeFilter
 
 
@@ -97,12 +98,12 @@ class Life:
                         for e in one.episodes
                         if not e.context
                     ]
-                    store.judging.score(one.id, ScoresIn(lease=got.lease, scores=scores), self.now)
+                    take_scores(store, one.id, ScoresIn(lease=got.lease, scores=scores), self.now)
             case 3:
                 got = store.batches.lease(want(), {}, 0, self.now)
                 if got is not None:
-                    store.batches.ack(
-                        got.id, BatchAck(lease=got.lease, outcome=r.choice(["trained", "released"])), self.now
+                    take_ack(
+                        store, got.id, BatchAck(lease=got.lease, outcome=r.choice(["trained", "released"])), self.now
                     )
             case _:
                 store.ingest([self.record() for _ in range(r.randrange(1, 12))], {})

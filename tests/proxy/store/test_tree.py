@@ -5,13 +5,21 @@ from __future__ import annotations
 import itertools
 import random
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.records import NOW, call
 
-from slipstream_proxy.store.fingerprint import PIECE, digest
-from slipstream_proxy.store.tree import issued_ids, returned_ids, words_of
+from slipstream_proxy.store.conversation.fingerprint import PIECE, TokenEnd, TokenPrint, digest
+from slipstream_proxy.store.conversation.tree import (
+    Answered,
+    Asked,
+    ConversationTree,
+    issued_ids,
+    returned_ids,
+    words_of,
+)
 
 _numbers = itertools.count()
 
@@ -119,6 +127,25 @@ def test_samples_of_one_prompt_are_each_gone_on_with(store):
     store.ingest([first, second, *thirds], {})
     found = [c.extends for c in store.episodes.get("-", "e").call_list]
     assert found == [None, None, first.head.id, second.head.id]
+
+
+@pytest.mark.parametrize("extended", [False, True])
+def test_a_call_costs_the_same_however_many_there_are(extended, monkeypatch):
+    """Ten thousand samples of one prompt: of a run that has one id for ever, or that asks the same again and again."""
+    tree = ConversationTree()
+    for n in range(10_000):
+        end = TokenPrint.of(np.array([1, 2, 3, 5 if extended else 100 + n])).whole()
+        tree.add(Answered(f"c{n}", b"p", [], [], [end], []))
+        if extended:
+            tree.mark(f"c{n}")
+    looks = []
+    at = TokenEnd.at
+    monkeypatch.setattr(TokenEnd, "at", lambda *args: looks.append(1) or at(*args))
+    ids = np.array([1, 2, 3, 5 if extended else 9000, 4, 4])
+    asked = Asked([b"x"], [], ids, TokenPrint.of(ids).blocks, [])
+    found = [tree.extends(asked) for _ in range(3)]
+    assert found == ["c9999" if extended else "c8900"] * 3
+    assert len(looks) == 3 and len(tree._tokens[at(asked.blocks[0], ids, 4)]) == 1
 
 
 def test_any_choice_may_be_gone_on_with(store):

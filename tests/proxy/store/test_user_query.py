@@ -10,7 +10,7 @@ import time
 import pytest
 from tests.support.records import call
 
-from slipstream_proxy.store.driver import QueryError
+from slipstream_proxy.store.tables.driver import QueryError
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ OPEN = "import duckdb, sys; duckdb.connect(sys.argv[1]).close()"
 
 
 def test_the_file_stays_locked_for_other_writers(tmp_path):
-    from slipstream_proxy.store.duckdb import DuckStore
+    from slipstream_proxy.store.backends.duckdb import DuckStore
 
     store = DuckStore(tmp_path / "x.duckdb")
     for _ in range(2):

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from slipstream.config import Config
-from slipstream_proxy.control.store_keeper import rules_of
+from slipstream_proxy.control.run.store_keeper import rules_of
 from slipstream_proxy.store.values import EpisodeFilter, Position, Rules
 
 

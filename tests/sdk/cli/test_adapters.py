@@ -4,9 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.replayed import recorded
 from tests.support.server import Server
 
 from slipstream.cli import main
+from slipstream.config import Config
+from slipstream.replay.cases import json_line
+from slipstream_trainer.run import export_training
 
 ADAPTER = {
     "name": "inbox@1",
@@ -54,12 +58,23 @@ def test_those_since(server: Server, capsys: pytest.CaptureFixture[str]) -> None
     assert "--since lately: write an age" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("action", ["promote", "rollback"])
-def test_the_gate_by_hand(server: Server, capsys: pytest.CaptureFixture[str], action: str) -> None:
+@pytest.mark.parametrize("action", ["promote", "demote", "freeze", "unfreeze"])
+def test_the_gate_by_hand_says_what_will_happen_before_it_does(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    effect = {"adapter": "inbox@1", "action": action, "says": ["The trial of inbox@2 ends.", "New runs get it."]}
+    server.on("GET", "/adapters/inbox@1/effect", effect)
     server.on("POST", f"/adapters/inbox@1/{action}", ADAPTER)
-    assert main(["adapters", "--url", server.url, action, "inbox@1", "--reason", "I say so"]) == 0
-    assert capsys.readouterr().out == "inbox@1: live\n"
-    assert server.seen[0].json == {"reason": "I say so"}
+    said = "The trial of inbox@2 ends.\nNew runs get it.\n"
+    assert main(["adapters", "--url", server.url, action, "inbox@1", "--dry-run"]) == 0
+    assert capsys.readouterr().out == said and [r.method for r in server.seen] == ["GET"]
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    assert main(["adapters", "--url", server.url, action, "inbox@1"]) == 1
+    assert capsys.readouterr().out == said and [r.method for r in server.seen] == ["GET", "GET"]
+    assert main(["adapters", "--url", server.url, action, "inbox@1", "--reason", "I say so", "--yes"]) == 0
+    assert capsys.readouterr().out == said + "inbox@1: live\n"
+    assert server.seen[-1].json == {"reason": "I say so"}
     assert main(["adapters", "--json", "--url", server.url, action, "inbox@1"]) == 0
     assert json.loads(capsys.readouterr().out)["name"] == "inbox@1"
 
@@ -75,3 +90,71 @@ def test_push(server: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert (tmp_path / "out/inbox@1/README.md").is_file()
     assert main([*common, "push", "1", "--to", str(tmp_path / "out")]) == 1
     assert "is there already" in capsys.readouterr().err
+
+
+@pytest.fixture
+def trained(server: Server) -> Server:
+    """Three versions, each made from the one before, of a batch each; ``e2`` was forgotten."""
+    made = [
+        ADAPTER | {"name": f"inbox@{n}", "version": n, "batches": [f"b{n}"], "parent": f"inbox@{n - 1}"}
+        for n in (1, 2, 3)
+    ]
+    server.on("GET", "/adapters", {"adapters": made, "live": {"inbox": "inbox@3"}})
+    for n in (1, 2, 3):
+        links = [{"episode": f"e{k}", "key": "-", "group": "g"} for k in (n, n + 1)]
+        server.on(
+            "GET",
+            f"/batches/b{n}",
+            {"id": f"b{n}", "model": "inbox", "state": "trained", "created": 1.0, "groups": ["g"], "episodes": links},
+        )
+    for n in (1, 3, 4):
+        lineage = [{"batch": f"b{k}", "outcome": "trained", "adapter": f"inbox@{k}"} for k in (n - 1, n) if 0 < k < 4]
+        server.on("GET", f"/episodes/e{n}", json.loads(json_line(recorded(f"e{n}"))) | {"lineage": lineage})
+    Path("slipstream.toml").write_text("data_dir = 'data'\n[engine]\nname = 'inbox'\n")
+    return server
+
+
+def test_a_version_is_trained_anew_without_some_episodes(
+    trained: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str | None, list[str]]] = []
+
+    def train(config: Config, *, from_export: Path, **_: object) -> int:
+        seen.append((config.trainer.init_adapter, [json.loads(x)["id"] for x in from_export.read_text().splitlines()]))
+        return 0
+
+    monkeypatch.setattr(export_training, "train", train)
+    argv = ["adapters", "retrain", "--url", trained.url]
+    assert main([*argv, "--without", "e3"]) == 2  # first trained into the second version: what was before it is needed
+    assert "inbox@1: the files of the version before inbox@2 are gone" in capsys.readouterr().err
+    Path("data/adapters/inbox@1").mkdir(parents=True)
+    assert main([*argv, "--without", "e3"]) == 0
+    assert seen == [(str(Path("data/adapters/inbox@1").resolve()), ["e4"])]
+    said = capsys.readouterr().out
+    assert said == "inbox@2 to inbox@3 anew from inbox@1: 1 episodes of 2 batches (1 left out, 1 forgotten)\n"
+    assert main([*argv, "1", "--dry-run", "--json"]) == 0 and len(seen) == 1
+    assert json.loads(capsys.readouterr().out) == {
+        "first": "inbox@1", "last": "inbox@3", "start": "the base model", "batches": ["b1", "b2", "b3"], "episodes": 3, "left_out": [],
+        "forgotten": 1,
+    }  # fmt: skip
+    assert main(argv) == 2 and "give a version, or --without" in capsys.readouterr().err
+
+
+def test_a_replay_for_people(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = {"set": "s", "episode": "e1", "key": "-", "call": 2, "question": "tool calls", "candidate": 0.25, "control": 1.0,
+            "prompt": "task", "candidate_reply": "no\x1b", "control_reply": "yes"}  # fmt: skip
+    question = {"set": "s", "question": "tool calls", "verdict": "worse", "cases": 40, "candidate": 0.5, "control": 0.9,
+                "visible": 0.1, "evidence": 999.0, "threshold": 600.0}  # fmt: skip
+    replay = {"outcome": "refused", "reason": "worse", "control": "inbox", "questions": [question], "tokens": 1200}
+    server.on(
+        "GET",
+        "/adapters/inbox@2/replay",
+        {"adapter": "inbox@2", "replay": replay, "worst": [pair], "limits": "Steps alone."},
+    )
+    assert main(["adapters", "replay", "inbox@2", "--url", server.url]) == 0
+    said = capsys.readouterr().out
+    assert "inbox@2: refused (worse); 1,200 tokens" in said and "\x1b" not in said and said.endswith("Steps alone.\n")
+    assert "e1, call 2 (s, tool calls): 0.25 against 1.00" in said
+    server.on("GET", "/adapters/inbox@1/replay", {"adapter": "inbox@1", "replay": None})
+    assert main(["adapters", "replay", "inbox@1", "--url", server.url]) == 0
+    assert "was not replayed" in capsys.readouterr().out

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.cli.common import add_client, child_env, connect, hoist, need, number, read_config, table, when
+from slipstream.cli.common import add_client, child_env, connect, hoist, number, read_config, table, when
 from slipstream.config import Config, load_config
 from slipstream.errors import ConfigError, StartError
+from slipstream.shared.functions import need
 
 
 def parse(*argv: str) -> argparse.Namespace:

@@ -48,9 +48,10 @@ def test_one_whole(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert "vague" in out
     assert "  call 0  ok 200  12+3 tokens  begins a conversation  not trained on: top_k\n" in out
     assert "  call 1  ok 200  12+3 tokens  goes on with call 0  not trained on: top_k\n" in out
-    assert '    > {"role": "user", "content": "wo ist Grüße?"}' in out
-    assert '    < {"role": "assistant", "content": "hier"}' in out
-    assert max(map(len, out.splitlines())) < 320
+    assert "    user       wo ist Grüße?\n" in out
+    assert "    assistant  hier\n" in out
+    assert out.count("wo ist Grüße?") == 1, "what a call goes on with is not said again"
+    assert max(map(len, out.splitlines())) <= 120
     assert main(["episodes", "e1", "--url", server.url, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["call_list"][0]["id"] == "c1"
 
@@ -65,7 +66,8 @@ def test_forgetting(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
         "forgotten; trained on it: nothing; still in: export-1",
     ]
     assert main(["episodes", "e1", "--delete", "--json", "--url", server.url]) == 0
-    assert json.loads(capsys.readouterr().out) == {"id": "e1", "adapters": ["inbox@1", "inbox@2"], "exports": []}
+    gone = {"id": "e1", "adapters": ["inbox@1", "inbox@2"], "made_from": [], "cases": [], "exports": []}
+    assert json.loads(capsys.readouterr().out) == gone
     server.seen.clear()
     assert main(["episodes", "--delete", "--url", server.url]) == 2
     assert server.seen == []

@@ -21,24 +21,35 @@ LOCAL = {
     "judge eval": ["judge", "eval", "x.jsonl"],
     "judge rerun": ["judge", "rerun"],
     "trainer": ["trainer"],
+    "watch": ["watch"],
     "train": ["train"],
+    "replay": ["replay", "cases.jsonl", "--against", "m2"],
     "keys add": ["keys", "add", "me"],
     "keys list": ["keys", "list"],
     "config": ["config"],
     "doctor": ["doctor"],
     "init": ["init", "--yes"],
     "backup": ["backup", "all.tar"],
+    "connect": ["connect", "aider"],
 }
 ASKING = {
     "status": ["status"],
     "episodes": ["episodes"],
     "one episode": ["episodes", "e1"],
     "episodes --delete": ["episodes", "e1", "--delete"],
+    "cases list": ["cases", "list"],
+    "cases show": ["cases", "show", "s1"],
+    "cases add": ["cases", "add", "s1", "e1"],
+    "cases sample": ["cases", "sample", "s1", "5", "--by", "kind"],
+    "cases remove": ["cases", "remove", "s1", "e1"],
     "forget": ["forget", "e1"],
     "adapters": ["adapters"],
     "adapters list": ["adapters", "list"],
     "adapters promote": ["adapters", "promote", "inbox@1"],
-    "adapters rollback": ["adapters", "rollback", "inbox@1", "--reason", "worse"],
+    "adapters demote": ["adapters", "demote", "inbox@1", "--reason", "worse"],
+    "adapters rollback": ["adapters", "rollback", "inbox@1", "--group", "tag.a=b", "--yes"],
+    "adapters freeze": ["adapters", "freeze", "inbox@1"],
+    "adapters unfreeze": ["adapters", "unfreeze", "inbox@1", "--dry-run"],
     "export": ["export", "--format", "sft"],
     "import": ["import", "log.jsonl"],
     "audit": ["audit"],
@@ -154,7 +165,7 @@ def fill_all(server: Server) -> None:
 
 def test_the_proxy_of_the_data_folder(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `up` runs on is found without a flag, whatever its port; SLIPSTREAM_URL and flags count above it."""
-    from slipstream.operate.proxy_file import announce_proxy
+    from slipstream.operate.run.proxy_file import announce_proxy
 
     fill_all(server)
     Path("slipstream-data").mkdir()

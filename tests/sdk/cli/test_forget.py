@@ -5,7 +5,8 @@ import json
 import pytest
 from tests.support.server import Reply, Server
 
-from slipstream.cli import forget, main
+from slipstream.cli import main
+from slipstream.cli.data import forget
 from slipstream.contract import name_of
 
 PATH = "/forget"
@@ -16,11 +17,21 @@ def answer(n: int, **kw: object) -> dict[str, object]:
 
 
 def test_ids_and_what_is_told(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    server.on("POST", PATH, answer(2, adapters=["m@1"], exports=["export-1"], unknown=["e3"]))
+    server.on(
+        "POST",
+        PATH,
+        answer(2, adapters=["m@10", "m@9"], made_from=["m@11"], exports=["export-1"], cases=["s"], unknown=["e3"]),
+    )
     assert main(["forget", "e1", "e2", "e3", "--url", server.url]) == 0
     assert server.seen[0].json["episodes"] == ["e1", "e2", "e3"]
     said = capsys.readouterr()
-    assert said.out.splitlines() == ["2 forgotten; trained on: m@1", "still in: export-1"]
+    assert said.out.splitlines() == [
+        "2 forgotten; trained on: m@10, m@9",
+        "made from these: m@11",
+        "train anew without them: slipstream adapters retrain m@9",
+        "copies are out of the sets s",
+        "still in: export-1",
+    ]
     assert said.err.splitlines() == ["no such episode: e3"]
 
 

@@ -15,8 +15,8 @@ from slipstream.config import load_config
 
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipstream.cli.init.gpu_gib", lambda: 0.0)
-    monkeypatch.setattr("slipstream.cli.init.detect", lambda folder: "langgraph")
+    monkeypatch.setattr("slipstream.cli.start.init.gpu_gib", lambda: 0.0)
+    monkeypatch.setattr("slipstream.cli.start.init.detect", lambda folder: "langgraph")
 
 
 def test_without_a_question(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
+
 import pytest
+from tests.support.server import Server
 
 from slipstream.cli import main
 
@@ -28,3 +31,14 @@ def test_eval_needs_a_file() -> None:
     with pytest.raises(SystemExit) as e:
         main(["judge", "eval"])
     assert e.value.code == 2
+
+
+def test_retry_hands_out_the_parked_groups_or_one(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    group = {"kind": "task", "key": "-", "task": "t", "split": "train", "model": "m", "episodes": []}
+    server.on("GET", "/groups/parked", {"groups": [{"id": "g1", **group}, {"id": "g2", **group}]})
+    for name in ("g1", "g2"):
+        server.on("POST", f"/groups/{name}/retry", {})
+    assert main(["judge", "retry", "--url", server.url]) == 0
+    assert capsys.readouterr().out == "2 groups are handed out again\n"
+    assert main(["judge", "retry", "g2", "--url", server.url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"retried": ["g2"]}

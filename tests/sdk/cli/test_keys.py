@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli import main
-from slipstream.cli.keys import SCOPES
-from slipstream.operate.proxy_file import announce_proxy
+from slipstream.cli.manage.keys import SCOPES
+from slipstream.operate.run.proxy_file import announce_proxy
 
 
 def keys(*args: str) -> int:
@@ -27,11 +27,30 @@ def test_add_list_revoke(capsys: pytest.CaptureFixture[str]) -> None:
     assert header.split() == ["id", "name", "scopes", "created"]
     assert row.split()[:3] == [key_id, "ci", "inference,admin"]
     assert keys("revoke", key_id) == 0
-    assert capsys.readouterr().out == f"revoked {key_id}\n"
+    assert capsys.readouterr().out == f"revoked {key_id} (ci)\n"
     assert keys("revoke", key_id) == 1
-    assert capsys.readouterr().err == f"slipstream keys: no key with id {key_id}: `slipstream keys list` shows them\n"
+    missing = f"slipstream keys: no key with id or name {key_id}: `slipstream keys list` shows them\n"
+    assert capsys.readouterr().err == missing
     assert keys("list") == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_name_does_as_well_as_an_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert keys("add", "ci") == 0
+    first, note = capsys.readouterr().out.splitlines()
+    assert keys("rotate", "ci", "--grace", "60") == 0
+    said, where = capsys.readouterr()
+    second, again = said.splitlines()
+    assert second != first and again.split()[1].rstrip(",") == note.split()[1].rstrip(";") and "until" in where
+    assert keys("rotate", "ci", "--grace=-1") == 1
+    assert "a number of seconds" in capsys.readouterr().err
+    assert keys("list") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2, "it is one key"
+    assert keys("add", "ci") == 0
+    capsys.readouterr()
+    assert keys("revoke", "ci") == 1
+    assert "2 keys have the name ci: give an id of " in capsys.readouterr().err
+    assert keys("revoke", note.split()[1].rstrip(";")) == 0 and keys("revoke", "ci") == 0
 
 
 def test_an_unknown_scope(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+
+import pytest
+
+from slipstream.cli import main
 
 
 def test_python_dash_m() -> None:
@@ -10,3 +15,24 @@ def test_python_dash_m() -> None:
     )
     assert done.returncode == 0
     assert "usage: slipstream" in done.stdout
+
+
+def test_a_terminal_that_has_no_arrows_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", shown)
+    monkeypatch.setattr("slipstream.cli.manage.keys.run", lambda _: print("a \u2192 b") or 0)
+    assert main(["keys", "list"]) == 0
+    assert shown.buffer.getvalue() == b"a \\u2192 b\n"
+
+
+@pytest.mark.parametrize("command", [["keys", "list"], ["demo"], ["proxy"]])
+def test_a_system_without_what_it_needs(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on Windows: no package to install is named."""
+    for name in [n for n in sys.modules if n.startswith(("slipstream_proxy", "slipstream.operate.demo"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert "runs on Linux" in said and "--url" in said and "pip install" not in said

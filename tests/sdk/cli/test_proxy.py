@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from slipstream.cli import main
-from slipstream.cli.proxy import add, own_flags
+from slipstream.cli.start.proxy import add, own_flags
 from slipstream.config import load_config
 
 

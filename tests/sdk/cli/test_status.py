@@ -9,8 +9,8 @@ from tests.support import free_port
 from tests.support.server import Server
 
 from slipstream.cli import main
-from slipstream.operate.sidecars import SidecarFile
-from slipstream.operate.supervisor import Child
+from slipstream.operate.run.sidecars import SidecarFile
+from slipstream.operate.run.supervisor import Child
 
 STATUS = {
     "version": "0.1.0", "started": 1e9, "models": {"inbox": "inbox@3"}, "engines": [{"url": "http://e:1", "ok": True}, {"url": "http://e:2", "ok": False}],
@@ -26,9 +26,13 @@ STATUS = {
 def test_where_things_stand_and_what_the_next_step_waits_for(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.on("GET", "/status", STATUS)
+    space = {"parts": {"checkpoints": 1_500_000_000, "store": 20_000_000}, "limit": 10**9}
+    server.on("GET", "/status", STATUS | {"space": space})
     assert main(["status", "--url", server.url]) == 0
     lines = capsys.readouterr().out.splitlines()
+    full = lines.pop(7)
+    assert full.startswith("  disk 1.5 GB of data.max_gb = 1: checkpoints 1.5 GB, store 20 MB; ")
+    assert full.endswith("→ raise data.max_gb, or set trainer.keep_checkpoints = 1")
     assert lines[0].startswith("slipstream 0.1.0, up since 2001-09-")
     assert lines[1:5] == [
         "  inbox: new episodes get inbox@3",

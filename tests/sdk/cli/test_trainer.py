@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 
-from slipstream.cli import main
-from slipstream.cli.trainer import torchrun
+from slipstream.cli import build_parser, main
+from slipstream.cli.start.trainer import torchrun, waited_for
+from slipstream.operate.run.proxy_file import announce_proxy
 
 
 def test_without_a_model_there_is_nothing_to_train(capsys: pytest.CaptureFixture[str]) -> None:
@@ -15,12 +18,20 @@ def test_without_a_model_there_is_nothing_to_train(capsys: pytest.CaptureFixture
     )
 
 
-def test_several_processes_run_the_same_command() -> None:
-    argv = torchrun(2, "http://h:1")
+@pytest.mark.parametrize(
+    ("said", "last"), [(["--url", "http://h:1"], ["--url", "http://h:1"]), (["--wait"], ["--wait"])]
+)
+def test_several_processes_run_the_same_command(said: list[str], last: list[str]) -> None:
+    argv = torchrun(build_parser("trainer").parse_args(["trainer", "--processes", "2", *said]))
     assert argv[:3] == [sys.executable, "-m", "torch.distributed.run"]
     assert "--nproc-per-node=2" in argv
-    assert argv[-5:] == ["-m", "slipstream.cli", "trainer", "--url", "http://h:1"]
-    assert torchrun(2, None)[-1] == "trainer"
+    assert argv[-3 - len(last) :] == ["-m", "slipstream.cli", "trainer", *last]
+
+
+def test_it_waits_for_the_proxy_of_its_data_folder(tmp_path: Path) -> None:
+    announced = threading.Timer(0.1, announce_proxy, (tmp_path, "http://h:1"))
+    announced.start()
+    assert waited_for(tmp_path) == "http://h:1"
 
 
 def test_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ def test_without_a_model_there_is_nothing_to_run(capsys: pytest.CaptureFixture[s
     assert main(["up", "--port", "0"]) == 2
     assert (
         capsys.readouterr().err
-        == "slipstream up: no model: give --model PATH_OR_NAME, or --engine URL of a vLLM that already runs\n"
+        == "slipstream up: no model: give --model PATH_OR_NAME, or --engine URL of an engine that already runs\n"
     )
 
 

@@ -48,13 +48,15 @@ def test_a_method_shows_its_arguments_and_its_words() -> None:
 
 ASKS: dict[str, tuple[Any, ...]] = {
     "episodes": (), "all_episodes": (), "episode": ("e1",), "episode_page": ("e1",), "add_reward": ("e1", c.RewardIn(value=1, key="k")), "done": ("e1",), "delete": ("e1",), "forget": (c.ForgetIn(episodes=["e1"]),),
+    "case_sets": (), "case_page": ("s1",), "add_cases": ("s1", c.CasesIn(episodes=["e1"])), "import_cases": ("s1", [EPISODE]),
+    "remove_cases": ("s1", c.CasesRemoved(episodes=["e1"])), "drop_cases": ("s1",),
     "lease_groups": (c.GroupLeaseIn(worker="w"),), "report_judge": (c.JudgeReport(worker="w"),),
     "post_scores": ("g1", c.ScoresIn(lease="l1", scores=[c.Score(episode="e1", value=1)])),
     "parked": (), "retry_group": ("g1",), "cache_get": ("k1",), "cache_put": ("k1", {"a": 1}), "lease_batch": (c.BatchLeaseIn(worker="w"),),
     "tell_gaps": ("b1", c.BatchGaps(lease="l1", calls=[])),
     "ack_batch": ("b1", c.BatchAck(lease="l1", outcome="trained")), "release": ("w",), "hold_engine": (c.HoldIn(worker="w"),), "release_engine": ("w",),
-    "add_adapter": (c.AdapterIn(path="inbox@1"),), "adapters": (),
-    "promote": ("inbox@1", "why"), "rollback": ("inbox@1",), "post_event": (c.Event(kind="step"),), "events": (3,), "status": (),
+    "add_adapter": (c.AdapterIn(path="inbox@1"),), "try_adapter": (c.AdapterTrialIn(path=".tmp-a"),), "adapters": (), "batch": ("b1",), "replay_of": ("inbox@1",),
+    "promote": ("inbox@1", "why"), "demote": ("inbox@1",), "rollback": ("inbox@1", None, "task=t"), "freeze": ("inbox@1",), "unfreeze": ("inbox@1",), "adapter_effect": ("inbox@1", "promote"), "post_event": (c.Event(kind="step"),), "events": (3,), "status": (), "learning": (),
     "sql": ("select 1", 5), "import_episode": ({"messages": []},), "import_episodes": ([{"messages": []}],), "restore_episode": ({"id": "e1"},), "restore_episodes": ([{"id": "e1"}],), "restore_adapters": ({"adapters": []},), "export": ("sft",), "backup": (),
     "audit": (), "pause_training": ("why",), "resume_training": (), "annotate": ("new prompt", 5.0),
 }  # fmt: skip
@@ -291,3 +293,12 @@ def test_proxies_of_the_environment_are_not_used(server: Server, monkeypatch: py
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
     with Client(server.url, timeout=httpx.Timeout(30)) as client:
         assert client.status().version == "1"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("gpu-box:8100", "http://gpu-box:8100"), ("h:1/v1/", "http://h:1"), ("https://h/v1", "https://h")],
+)
+def test_an_address_needs_no_scheme(given: str, meant: str) -> None:
+    with Client(given) as client:
+        assert client.url == meant

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchLeaseIn
-from slipstream_proxy.store.batch_table import SCHEMA
+from slipstream_proxy.store.write.batches import SCHEMA
 
 
 def test_the_columns_are_those_of_the_table_that_the_store_leases() -> None:

@@ -7,7 +7,17 @@ from pydantic import ValidationError
 
 from slipstream.contract.learning import Learning, LearningPoint
 
-POINT = {"start": 1.0, "end": 2.0, "n": 1, "mean": 0.5, "success": 0.0}
+POINT = {
+    "start": 1.0,
+    "end": 2.0,
+    "n": 1,
+    "mean": 0.5,
+    "low": 0.0,
+    "high": 1.0,
+    "success": 0.0,
+    "success_low": 0.0,
+    "success_high": 0.8,
+}
 
 
 def test_one_episode_has_no_standard_error() -> None:

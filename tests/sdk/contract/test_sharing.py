@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from slipstream.contract.sharing import EngineReleased, EngineReleaseIn, Hold, HoldIn
+from slipstream.contract.status import EngineReleased, EngineReleaseIn, Hold, HoldIn
 
 
 def test_a_hold_ends_by_itself() -> None:

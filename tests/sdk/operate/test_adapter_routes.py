@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from slipstream.operate.adapter_routes import NoAdapters, cause_of, fix_of, was_the_engines, what_of
+from slipstream.engines.engine import NoAdapters
+from slipstream.engines.vllm.adapter_routes import cause_of, fix_of, was_the_engines
 
 ASKED = ("x@1", "/adapters/x@1")
 NOT_FOUND = json.dumps({"detail": "Not Found"})
@@ -77,4 +78,4 @@ def test_what_an_older_version_refused(reason: str | None, engines: bool) -> Non
 def test_the_fix(cause: NoAdapters, plugin: bool, version: str, said: list[str]) -> None:
     fix = fix_of(cause, plugin=plugin, version=version)
     assert not [s for s in said if s not in fix], fix
-    assert what_of(cause)
+    assert cause.what

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tests.support.fake_engine import FakeEngine
 
-from slipstream.operate.curve import LearningCurve, VersionPoint
-from slipstream.operate.demo import Options, _keep, _told
-from slipstream.operate.demo_driver import RewardSample
+from slipstream.operate.demo.curve import LearningCurve, VersionPoint
+from slipstream.operate.demo.demo import Options, _keep, _told
+from slipstream.operate.demo.driver import RewardSample
 
 
 def test_each_task_has_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -38,9 +38,9 @@ def test_the_figures_are_kept_beside_the_picture(tmp_path: Path) -> None:
 RUN = """
 import asyncio, sys
 from pathlib import Path
-from slipstream.operate import demo_driver, demo_learning
-from slipstream.operate.demo import Options, demo
-demo_driver.HELD_OUT, demo_learning.FIRST_STEP_LIMIT = 12, 3.0
+from slipstream.operate.demo import driver, learning
+from slipstream.operate.demo.demo import Options, demo
+driver.HELD_OUT, learning.FIRST_STEP_LIMIT = 12, 3.0
 flags = [f'engine.urls=["{sys.argv[1]}"]', "trainer.enabled=false", "engine.name=inbox"]
 sys.exit(asyncio.run(demo(Options(seed=1, data_dir=Path(sys.argv[2]), flags=flags))))
 """

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from slipstream.operate.demo_driver import CONCURRENCY, GROUP, HELD_OUT, RewardSample, TaskDriver
-from slipstream.operate.progress import Progress
+from slipstream.operate.demo.driver import CONCURRENCY, GROUP, HELD_OUT, RewardSample, TaskDriver
+from slipstream.operate.demo.progress import Progress
 
 
 class Number(NamedTuple):

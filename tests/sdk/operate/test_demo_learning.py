@@ -8,7 +8,7 @@ from tests.support import free_port
 from tests.support.server import Server
 
 from slipstream.client import AsyncClient
-from slipstream.operate.demo_learning import DemoEnd, Learned, engine_tokens, goal, newest_reward, recorded
+from slipstream.operate.demo.learning import DemoEnd, Learned, engine_tokens, goal, newest_reward, recorded
 
 
 async def test_tokens_by_the_engines_own_count(server: Server) -> None:

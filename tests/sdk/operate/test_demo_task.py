@@ -12,8 +12,8 @@ from tests.support import MODEL, ROOT
 
 from slipstream.config import load_config
 from slipstream.errors import ConfigError, StartError
-from slipstream.operate import demo_task
-from slipstream.operate.demo_task import demo_config, examples_dir, load_task, open_agent
+from slipstream.operate.demo import task as demo_task
+from slipstream.operate.demo.task import demo_config, examples_dir, load_task, open_agent
 from slipstream.settings import Config, EngineConfig
 
 
@@ -75,7 +75,7 @@ def test_the_product_imports_no_example(tmp_path: Path) -> None:
     """In a process of its own, from elsewhere: a task is loaded when it is asked for, not before."""
     script = """
 import sys
-import slipstream.operate.demo as demo
+import slipstream.operate.demo.task as demo
 assert not {"common", "inbox"} & set(sys.modules)
 task = demo.load_task("inbox")
 items = task.items("eval", 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,15 +12,15 @@ from tests.support.doctored import config, engine, levels
 from tests.support.server import Reply, Server
 
 from slipstream.config import load_config
-from slipstream.operate.doctor import (
+from slipstream.operate.doctor.doctor import (  # fmt: skip
     as_json,
     check_disk,
     check_judge,
     check_store,
     check_trainer,
     examine,
-)  # fmt: skip
-from slipstream.operate.proxy_file import announce_proxy
+)
+from slipstream.operate.run.proxy_file import announce_proxy
 
 
 def proxy(server: Server) -> None:
@@ -31,12 +33,30 @@ def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = list(check_disk(config(f"data_dir={tmp_path}/not/yet")))
     assert set(levels(found)) <= {"ok", "warn"}  # a slow disk is a warning
     assert not (tmp_path / "not").exists()
-    monkeypatch.setattr("slipstream.operate.doctor.LOW_DISK_BYTES", 2**80)
-    monkeypatch.setattr("slipstream.operate.doctor.SLOW_SYNC_MS", -1)
+    monkeypatch.setattr("slipstream.operate.doctor.doctor.LOW_DISK_BYTES", 2**80)
+    monkeypatch.setattr("slipstream.operate.doctor.doctor.SLOW_SYNC_MS", -1)
     low, slow = check_disk(config(f"data_dir={tmp_path}"))
     assert "GiB free where the spool and the store live" in low.what
     assert "fdatasync takes" in slow.what
     assert "proxy.durability" in slow.fix
+
+
+def test_a_folder_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    (found,) = check_disk(config(f"data_dir={tmp_path}/theirs"))
+    assert (found.level, "can't be written" in found.what) == ("fail", True)
+    assert "chown" in found.fix
+    (store,) = check_store(config(f"data_dir={tmp_path}"))
+    assert (store.level, "slipstream.duckdb is another user's" in store.what) == ("fail", True)
+
+
+@pytest.mark.parametrize(("name", "url"), [("psycopg", "postgresql://h/d"), ("duckdb", "duckdb:///{}/x")])
+def test_a_store_without_its_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, url: str) -> None:
+    (tmp_path / "x").touch()
+    monkeypatch.setitem(sys.modules, name, None)
+    (found,) = check_store(config(f"store.url={url.format(tmp_path)}"))
+    said = {"psycopg": "psycopg is not installed", "duckdb": "duckdb is not installed"}[name]
+    assert (found.level, found.what, found.fix) == ("fail", said, "pip install 'slipstream[proxy]'")
 
 
 def test_store(tmp_path: Path) -> None:
@@ -68,6 +88,7 @@ def test_judge(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "judge.function = a:b" in by_function.what
     (found,) = check_judge(config("judge.model=openai/x"))
     assert (found.level, found.fix) == ("fail", "export OPENAI_API_KEY=…, or set judge.api_key_env")
+    assert found.what.startswith("no key for the judge openai/x")
     wanting = config("judge.model=openai/x", "judge.api_key_env=JUDGE_KEY")
     (found,) = check_judge(wanting)
     assert (found.level, found.fix) == ("fail", "export JUDGE_KEY=…")
@@ -75,6 +96,8 @@ def test_judge(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = check_judge(wanting)
     assert (found.level, "sk-of-a-judge" in found.what) == ("ok", False)
     assert levels(list(check_judge(config("judge.model=ollama/x")))) == ["ok"]
+    (own,) = check_judge(config("judge.model=self"))
+    assert own.level == "ok" and "judge eval" in own.what
 
 
 def test_a_judge_whose_scores_have_no_weight() -> None:
@@ -101,7 +124,7 @@ def test_the_judges_key_is_tried(server: Server, monkeypatch: pytest.MonkeyPatch
 
 def test_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(check_trainer(config("trainer.enabled=false"))) == []
-    monkeypatch.setattr("slipstream.operate.doctor.has_gpu", lambda: False)
+    monkeypatch.setattr("slipstream.operate.doctor.doctor.has_gpu", lambda: False)
     versions, gpu = check_trainer(config())
     assert (versions.level, "trl" in versions.what) == ("ok", True)
     assert (gpu.level, "no GPU" in gpu.what) == ("ok", True)
@@ -119,22 +142,31 @@ def test_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_versions_that_do_not_fit(
     monkeypatch: pytest.MonkeyPatch, package: str, version: str, what: str, fix: str
 ) -> None:
-    import importlib.metadata
-
     real = importlib.metadata.version
     monkeypatch.setattr("importlib.metadata.version", lambda name: version if name == package else real(name))
-    monkeypatch.setattr("slipstream.operate.doctor.has_gpu", lambda: False)
+    monkeypatch.setattr("slipstream.operate.doctor.doctor.has_gpu", lambda: False)
     bad = [f for f in check_trainer(config()) if f.level == "fail"]
     assert len(bad) == 1
     assert what in bad[0].what
     assert fix in bad[0].fix
 
 
-def test_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import importlib.metadata
+def test_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
 
+    monkeypatch.setattr("importlib.metadata.version", version)
+    (found,) = check_trainer(config())
+    assert (found.level, found.what, found.fix) == (
+        "fail",
+        "torch is not installed",
+        "pip install 'slipstream[trainer]'",
+    )
+
+
+def test_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = importlib.metadata.version
-    monkeypatch.setattr("slipstream.operate.doctor.has_gpu", lambda: True)
+    monkeypatch.setattr("slipstream.operate.doctor.doctor.has_gpu", lambda: True)
     monkeypatch.setattr("importlib.metadata.version", lambda name: "2.13.0+cpu" if name == "torch" else real(name))
     (bad,) = [f for f in check_trainer(config()) if f.level == "fail"]
     assert "torch 2.13.0+cpu cannot use it" in bad.what
@@ -155,7 +187,7 @@ def test_all_of_it(server: Server, tmp_path: Path) -> None:
     findings = list(examine(load_config(env={}, base=tree | {"data_dir": str(tmp_path)}), server.url, None))
     assert "fail" not in levels(findings)
     told = as_json(findings)
-    assert told[0] == {"level": "ok", "what": f"engine {server.url} serves inbox (vLLM 0.32.0)", "fix": ""}
+    assert told[0] == {"level": "ok", "what": f"engine {server.url} serves inbox (vLLM 0.32.0)", "why": "", "fix": ""}
     assert len(told) >= 9
     (first, *_) = examine(config(), server.url, None)
     assert (first.level, first.what) == ("warn", "no engine is configured")

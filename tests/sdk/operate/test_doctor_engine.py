@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from tests.support import free_port
 from tests.support.doctored import CHOICE, config, engine, levels, refuse
+from tests.support.served import Served
 from tests.support.server import Reply, Seen, Server
+from tests.support.text_engines import Hosted, LlamaCpp, LMStudio, Ollama, TextEngine
 
-from slipstream.operate.doctor_engine import check_engine
+from slipstream.operate.doctor.engine import check_engine
+from slipstream.operate.run.preflight import untrainable
 
 
 def test_a_good_engine(server: Server, tmp_path: Path) -> None:
@@ -21,8 +24,9 @@ def test_a_good_engine(server: Server, tmp_path: Path) -> None:
         "the engine takes adapters at run time",
         "the engine takes adapters up to rank 16; trainer.lora_rank is 16",
         "token ids and log-probabilities come back",
+        "the engine samples as the model likes where a call says nothing",
     ]
-    assert levels(found) == ["ok"] * 4
+    assert levels(found) == ["ok"] * 5
     asked = server.asked("POST", "/v1/chat/completions")[0].json
     assert (asked["return_token_ids"], asked["logprobs"], asked["model"]) == (True, True, "inbox")
     assert not (tmp_path / "new").exists(), "the doctor leaves nothing behind"
@@ -35,7 +39,7 @@ def test_a_good_engine(server: Server, tmp_path: Path) -> None:
         ({"lora": Reply({"error": {"message": "Method Not Allowed"}}, 405)}, "takes no adapters", "VLLM_ALLOW_RUNTIME"),
         ({"lora": Reply({"error": {"message": "LoRA is not enabled. Use --enable-lora"}}, 500)}, "LoRA is off", "--enable-lora"),
         ({"lora": Reply({"error": "unauthorized"}, 401)}, "refuses the key", "engine.api_key"),
-        ({"chat": Reply({"choices": [CHOICE | {"token_ids": None}]})}, "no token ids", "return_token_ids"),
+        ({"chat": Reply({"choices": [CHOICE | {"token_ids": None}]})}, "the engine returns no token ids", "return_token_ids"),
         ({"chat": Reply({"choices": [CHOICE | {"logprobs": None}]})}, "no log-probabilities", "--max-logprobs"),
         ({"chat": Reply({"error": {"message": "no chat template"}}, 400)}, "a chat completion failed", "chat template"),
         ({"chat": Reply({"choices": []})}, "a chat completion failed", "chat template"),
@@ -43,7 +47,7 @@ def test_a_good_engine(server: Server, tmp_path: Path) -> None:
         ({"models": Reply({"error": "unauthorized"}, 401)}, "refuses the key", "engine.api_key"),
         ({"models": Reply(b"<html>")}, "does not answer", "engine.urls"),
         ({"models": Reply({"x": 1})}, "does not answer", "engine.urls"),
-        ({"version": Reply({"version": "0.9.2"})}, "vLLM 0.9.2 is too old", "0.11"),
+        ({"version": Reply({"version": "0.9.2"})}, "vLLM 0.9.2 is too old to return token ids", "0.11"),
         ({"lora": partial(refuse, max_rank=8)}, "up to rank 8, and trainer.lora_rank is 16", "--max-lora-rank 16"),
     ],
 )  # fmt: skip
@@ -53,6 +57,16 @@ def test_an_engine_that_lacks_something(server: Server, tmp_path: Path, changed:
     assert levels(bad) == ["fail"]
     assert what in bad[0].what
     assert fix in bad[0].fix
+
+
+def test_an_engine_that_samples_by_a_generation_config(server: Server, tmp_path: Path) -> None:
+    settings = engine(server, f"data_dir={tmp_path}")
+    server.routes["GET", "/slipstream"] = Reply({"packed": 1, "sampling": {"temperature": 0.7, "top_k": 20}})
+    (bad,) = [f for f in check_engine(server.url, settings) if f.level != "ok"]
+    assert "temperature 0.7, top_k 20" in bad.what
+    assert "generation_config.json" in bad.what
+    assert "--generation-config vllm" in bad.fix
+    assert '[models."inbox"]' in bad.fix
 
 
 def test_an_engine_that_does_not_see_the_folder(server: Server, tmp_path: Path) -> None:
@@ -116,3 +130,42 @@ def test_log_probabilities_before_temperature(server: Server, tmp_path: Path) ->
     assert bad.fix == "start it with --logprobs-mode processed_logprobs"
     settings = engine(server, f"data_dir={tmp_path}", chat=partial(answer, processed=True))
     assert set(levels(list(check_engine(server.url, settings)))) == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("server", "title"),
+    [
+        (Ollama(), "Ollama 0.9.6"),
+        (LlamaCpp(), "llama.cpp"),
+        (LMStudio(), "LM Studio"),
+        (Hosted(), "OpenAI-compatible server"),
+    ],
+)
+def test_what_an_engine_without_ids_can_do(tmp_path: Path, server: TextEngine, title: str) -> None:
+    with Served(server.app()) as url:
+        settings = config(f'engine.urls=["{url}/v1"]', f"data_dir={tmp_path}")
+        says, relays, trains = check_engine(settings.engine.urls[0], settings)
+        assert (
+            says.what == f"engine {url} serves inbox ({title})"
+            and "recorded as text, judged and exported" in relays.what
+        )
+        assert levels([says, relays, trains]) == ["ok", "ok", "warn"] and "vLLM" in trains.fix
+        assert trains.what == "the engine gives no token ids"
+        assert len(server.bodies) <= 2  # one token at most is asked for to find out what it is
+        why = untrainable(settings)
+        assert why is not None and title in why
+        assert not any(f.level == "warn" for f in check_engine(url, config("trainer.enabled=false")))
+        server.model = "another"
+        assert [f.level for f in check_engine(url, settings)] == ["ok", "fail"]
+    assert untrainable(settings) is None  # one that is down may come, and says then what it is
+
+
+def test_a_server_behind_a_gateway_is_known_by_its_ids(server: Server, tmp_path: Path) -> None:
+    settings = engine(server, f"data_dir={tmp_path}", version=Reply({}, 404))
+    assert untrainable(settings) is None
+    assert set(levels(list(check_engine(server.url, settings)))) == {"ok"}
+    busy = engine(server, version=Reply({}, 404), chat=Reply(b"busy", 429))
+    (found,) = check_engine(server.url, busy)
+    assert found.level == "fail" and "429" in found.what  # a busy engine is not taken for one without ids
+    forced = engine(server, "engine.kind=openai", chat=Reply(b"busy", 429))
+    assert "a chat completion failed" in list(check_engine(server.url, forced))[1].what

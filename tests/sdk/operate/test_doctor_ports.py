@@ -8,10 +8,10 @@ from pathlib import Path
 from tests.support.doctored import config
 from tests.support.server import Server
 
-from slipstream.operate.doctor_ports import Running, check_ports, find_running
-from slipstream.operate.proxy_file import announce_proxy
-from slipstream.operate.sidecars import SidecarFile
-from slipstream.operate.supervisor import Child
+from slipstream.operate.doctor.ports import Running, check_ports, find_running
+from slipstream.operate.run.proxy_file import announce_proxy
+from slipstream.operate.run.sidecars import SidecarFile
+from slipstream.operate.run.supervisor import Child
 
 
 def test_ports_of_others_and_our_own() -> None:

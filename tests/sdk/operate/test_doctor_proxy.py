@@ -10,7 +10,7 @@ from tests.support import free_port
 from tests.support.doctored import levels
 from tests.support.server import Server
 
-from slipstream.operate.doctor_proxy import check_proxy
+from slipstream.operate.doctor.proxy import check_proxy
 
 EPISODE = {"id": "e", "key": "-", "task": None, "split": "train", "model": "m", "adapter": "m", "state": "done", "started": 1.0, "ended": 2.0, "calls": 3}  # fmt: skip
 
@@ -42,12 +42,14 @@ def test_a_good_proxy(server: Server) -> None:
         ({"judging": {"judges": [{"at": 1.0, "worker": "j", "failed": 5, "scored": 0, "last_error": "no scores"}]}}, "fail", "the judge j failed on 5 groups and scored 0: no scores", "retry"),
         ({"ingest_lag_seconds": 100.0}, "warn", "100 s behind the spool", "SlipstreamSpoolGrowing"),
         ({"engines": [{"url": "http://e", "ok": False, "error": "refused"}]}, "fail", "http://e is down: refused", "SlipstreamEngineDown"),
-        ({"funnel": {"lines": [LINE | {"text": "9 calls can't be trained on: temperature 0", "fix": "ask 1.0", "blocks": True}]}}, "warn", "temperature 0", "ask 1.0"),
+        ({"funnel": {"lines": [LINE | {"stage": "untrainable", "text": "9 calls can't be trained on: temperature 0", "fix": "ask 1.0", "blocks": True}]}}, "warn", "temperature 0", "ask 1.0"),
         ({"funnel": {"lines": [LINE | {"stage": "engine", "cause": "no_adapter_routes", "text": "the engine http://e (for 12 min) takes no adapters", "fix": "start vLLM again"}]}}, "warn", "http://e (for 12 min) takes no adapters", "start vLLM again"),
         ({"calls": 201, "episodes": {"open": 1}}, "warn", "all 201 calls are one episode", "x-slipstream-episode"),
         ({"calls": 500, "episodes": {"done": 9}, "episodes_": [{"id": "a", "calls": 400}, {}]}, "warn", "400 of 500 calls are one episode (a)", "x-slipstream-episode"),
         ({"calls": 30, "episodes": {"done": 6}, "episodes_": [{"id": f"run~{n}"} for n in range(2, 8)]}, "warn", "6 of the latest 6 episodes are called run", "x-slipstream-episode"),
-        ({"calls": 300, "episodes": {"done": 300}, "episodes_": [{"id": f"x{n}", "calls": 1} for n in range(9)]}, "warn", "every call is an episode of its own", "x-slipstream-episode"),
+        ({"funnel": {"lines": [LINE | {"stage": "episodes", "cause": "lone", "text": "9 of them go on with what was said", "fix": "send x-slipstream-episode"}]}}, "warn", "9 of them go on", "x-slipstream-episode"),
+        ({"funnel": {"lines": [LINE | {"stage": "step", "cause": "engine_gap", "text": "0.3 nats a token away", "fix": "compute in one number format"}]}}, "warn", "0.3 nats", "number format"),
+        ({"funnel": {"lines": [LINE | {"stage": "trainer", "cause": "restarting", "text": "the trainer ended", "fix": None, "blocks": True}]}}, "warn", "the trainer ended", "`trainer |`"),
     ],
 )  # fmt: skip
 def test_a_proxy_in_trouble(server: Server, told: dict, level: str, what: str, fix: str) -> None:
@@ -59,6 +61,27 @@ def test_a_proxy_in_trouble(server: Server, told: dict, level: str, what: str, f
     assert levels(bad) == [level]
     assert what in bad[0].what
     assert fix in bad[0].fix
+
+
+def test_a_healthy_agent_of_one_call_a_run(server: Server) -> None:
+    """What is only on its way to the next step, and what teaches nothing beside enough that does, is no warning."""
+    states = [("episodes", "open", True), ("groups", "forming", True), ("gate", "undecided", False), ("untrainable", "a title call", False), ("reward", "equal", False), ("step", "slots", False)]  # fmt: skip
+    lines = [LINE | {"stage": stage, "cause": cause, "blocks": blocks} for stage, cause, blocks in states]
+    lost = LINE | {"stage": "lost", "cause": "dropped_rolled_back", "fix": "nothing to do: it was bad"}
+    latest = [{"id": f"x{n}", "calls": 1} for n in range(9)]
+    proxy(server, episodes=latest)
+    told = {"calls": 300, "episodes": {"done": 300}, "funnel": {"lines": [*lines, lost]}}
+    server.on("GET", "/status", {"version": "0", "started": 1.0, "models": {}, **told})
+    assert set(levels(list(check_proxy(server.url, None)))) == {"ok"}
+
+
+def test_a_proxy_that_shows_little_or_nothing(server: Server) -> None:
+    proxy(server)
+    server.on("GET", "/episodes", {"error": {"type": "forbidden", "message": "no scope"}}, 403)
+    (found,) = [f for f in check_proxy(server.url, "k") if f.level != "ok"]
+    assert found.what.startswith("the proxy does not list episodes: ") and "slipstream keys add" in found.fix
+    (found,) = check_proxy(f"http://127.0.0.1:{free_port()}", None, "the engine loads")
+    assert (found.level, found.what) == ("warn", "the proxy is not there yet")
 
 
 def test_a_judge_that_fails_now_and_then_is_fine(server: Server) -> None:

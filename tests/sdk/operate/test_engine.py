@@ -11,8 +11,10 @@ import pytest
 from tests.support import MODEL
 
 from slipstream.config import Config, load_config
+from slipstream.engines.vllm.command import engine_command
 from slipstream.errors import StartError
-from slipstream.operate.engine import engine_command, free_port, has_gpu, model_config
+from slipstream.shared.hub import model_config
+from slipstream.shared.machine import free_port, has_gpu
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +60,26 @@ def test_on_the_cpu() -> None:
     assert command.env["HF_HUB_OFFLINE"] == "1"
     assert "VLLM_CPU_KVCACHE_SPACE" in command.env
     assert command.says == ["tool parser: hermes", "reasoning parser: none", "no GPU: vLLM on the CPU"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpu", "dtype"),
+    [
+        ((), False, "float32"),
+        (("trainer.dtype=bfloat16",), False, "bfloat16"),
+        (("engine.dtype=bfloat16",), False, "bfloat16"),
+        (("trainer.enabled=false",), False, "auto"),
+        ((), True, "auto"),
+    ],
+)
+def test_engine_and_trainer_have_one_number_format_on_a_cpu(flags: tuple[str, ...], gpu: bool, dtype: str) -> None:
+    assert after(engine_command(config(f"engine.model={MODEL}", *flags), gpu=gpu).argv, "--dtype") == dtype
+
+
+def test_a_judge_on_the_same_engine_waits_for_the_agents() -> None:
+    model = f"engine.model={MODEL}"
+    assert after(engine_command(config(model, "judge.model=self"), gpu=False).argv, "--scheduling-policy") == "priority"
+    assert "--scheduling-policy" not in engine_command(config(model, "judge.model=ollama/x"), gpu=False).argv
 
 
 def test_on_a_gpu_the_memory_is_split_with_the_trainer() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.operate.frameworks import BY_NAME, FRAMEWORKS, detect, lines_for, named
+from slipstream.operate.setup.frameworks import BY_NAME, FRAMEWORKS, detect, lines_for, named
 
 OTHER_LANGUAGES = ("vercel-ai", "llm", "other")
 

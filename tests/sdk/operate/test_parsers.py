@@ -9,9 +9,10 @@ import pytest
 from tests.support import MODEL
 
 from slipstream.config import Config, load_config
+from slipstream.engines.vllm.command import engine_command
+from slipstream.engines.vllm.parsers import choose_parsers
 from slipstream.errors import StartError
-from slipstream.operate.engine import engine_command, model_config
-from slipstream.operate.parsers import choose_parsers, remedy
+from slipstream.shared.hub import model_config
 
 HERMES = "{% if tools %}{{ tools }}{% endif %}<tool_call>\n{{ m.tool_calls }}\n</tool_call>"
 CODER = "{% if tools %}{{ tools }}{% endif %}<tool_call>\n<function={{ name }}></tool_call>"
@@ -45,14 +46,22 @@ def chosen(path: Path, *flags: str) -> tuple[str | None, str | None]:
     [
         ("Qwen/Qwen3-4B", "hermes", "qwen3"),
         ("Qwen/Qwen2.5-7B-Instruct", "hermes", None),
-        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3_xml", "qwen3"),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3_xml", None),
+        ("Qwen/Qwen3-4B-Instruct-2507", "hermes", None),
+        ("Qwen/Qwen3.5-4B", "qwen3_xml", "qwen3"),
+        ("google/gemma-3-4b-it", None, None),
+        ("google/gemma-4-E2B-it", "gemma4", "gemma4"),
+        ("deepseek-ai/DeepSeek-V3", "deepseek_v3", None),
+        ("allenai/Olmo-3-7B-Think", "olmo3", "olmo3"),
+        ("HuggingFaceTB/SmolLM3-3B", "hermes", None),
+        ("LiquidAI/LFM2-1.2B", "lfm2", None),
         ("NousResearch/Hermes-3", "hermes", None),
         ("meta-llama/Llama-3.1-8B-Instruct", "llama3_json", None),
         ("meta-llama/Llama-4-Scout", "llama4_pythonic", None),
         ("mistralai/Mistral-7B-Instruct-v0.3", "mistral", None),
         ("openai/gpt-oss-20b", "openai", None),
         ("zai-org/GLM-4.5-Air", "glm45", "glm45"),
-        ("ibm-granite/granite-4.0", "granite", "granite"),
+        ("ibm-granite/granite-4.0-micro", "hermes", "granite"),
         ("some/unknown", None, None),
     ],
 )
@@ -60,6 +69,7 @@ def test_parsers_by_name(model: str, tool: str | None, reasoning: str | None) ->
     found = choose_parsers(config(f"engine.model={model}"), {})
     assert found.tool == tool
     assert found.reasoning == reasoning or model.startswith("openai/")
+    assert "guessed from the name" in found.says[-1]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +89,7 @@ def test_parsers_by_name(model: str, tool: str | None, reasoning: str | None) ->
         ("qwen3", HERMES, (), "hermes"),
         ("qwen3", CODER, (), "qwen3_xml"),
         ("glm4_moe", "{{ tools }}<tool_call>{{ name }}<arg_key>", (), "glm45"),
-        ("granite", HERMES, (), "granite"),
+        ("granite", HERMES, (), "hermes"),
         ("mystery", HERMES, (), "hermes"),
         ("mystery", "{{ tools }}", (), None),
     ],
@@ -93,7 +103,7 @@ def test_by_tokenizer_and_template(
     assert ("--tool-call-parser" in command.argv) is (tool is not None)
     if tool is None:
         assert command.says[0].startswith("tool parser: none (its ")
-        assert command.says[0].endswith("set engine.tool_parser)")
+        assert "set engine.tool_parser). A call with tools gets status 400" in command.says[0]
 
 
 def test_tokens_that_json_escapes(tmp_path: Path) -> None:
@@ -122,15 +132,22 @@ def test_one_that_vllm_would_refuse_is_refused_before_it_starts(tmp_path: Path) 
         chosen(path, "engine.tool_parser=llama3_json")
 
 
-@pytest.mark.parametrize(
-    ("words", "setting"),
-    [
-        ("TypeError: Error: --tool-call-parser x: could not locate the token", "engine.tool_parser=none"),
-        ("KeyError: invalid tool call parser: x", "engine.tool_parser=none"),
-        ("RuntimeError: XReasoningParser reasoning parser could not locate think tokens", "engine.reasoning_parser"),
-        ("ValueError: max_model_len is too large", ""),
-    ],
-)
-def test_a_refusal_by_vllm_names_the_setting(words: str, setting: str) -> None:
-    said = remedy(["loading", words, "at exit"])
-    assert setting in said if setting else said == ""
+def test_the_template_for_tools_is_taken_of_several(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", "mystery", None)
+    several = [{"name": "default", "template": NO_TOOLS}, {"name": "tool_use", "template": HERMES}]
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": several}))
+    assert chosen(path)[0] == "hermes"
+
+
+def test_a_template_that_cannot_be_run_is_read(tmp_path: Path) -> None:
+    assert chosen(folder(tmp_path / "m", "mystery", "{% unknown %}{{ tools }}<tool_call>"))[0] == "hermes"
+
+
+def test_a_model_that_thinks_only_when_asked(tmp_path: Path) -> None:
+    """Its parser is told so: else it takes each answer for a thought, and the agent gets no content."""
+    think = "{% if enable_thinking %}<think>{% else %}<think>\n\n</think>{% endif %}"
+    path = folder(tmp_path / "m", "qwen3_5", CODER + "{% if add_generation_prompt %}" + think + "{% endif %}")
+    command = engine_command(config(f"engine.model={path}"), gpu=False)
+    at = command.argv.index("--default-chat-template-kwargs")
+    assert json.loads(command.argv[at + 1]) == {"enable_thinking": False}
+    assert "--default-chat-template-kwargs" not in engine_command(config(f"engine.model={MODEL}"), gpu=False).argv

@@ -14,8 +14,9 @@ from tests.support import MODEL, free_port, slipstream
 from tests.support.server import Server
 
 from slipstream.config import Config, load_config
+from slipstream.engines.vllm.command import check_model, missing_vllm, unserved_on_cpu
 from slipstream.errors import StartError
-from slipstream.operate.preflight import check_model, check_port, missing_vllm, preflight
+from slipstream.operate.run.preflight import check_port, preflight
 
 
 def config(tmp_path: Path, *flags: str) -> Config:
@@ -27,6 +28,33 @@ def serving(server: Server, *names: str) -> str:
     adapter = {"id": f"{names[0]}@1", "object": "model", "parent": names[0]}
     server.on("GET", "/v1/models", {"object": "list", "data": [*models, adapter]})
     return f'engine.urls=["{server.url}"]'
+
+
+@pytest.mark.parametrize(
+    ("described", "why"),
+    [
+        ({"model_type": "llama"}, None),
+        ({"model_type": "qwen3_moe", "num_experts": 128}, "mixture of experts"),
+        ({"model_type": "mixtral", "num_local_experts": 8}, "mixture of experts"),
+        ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "mixture of experts"),
+        ({"model_type": "granitemoehybrid", "num_local_experts": 0}, None),
+        ({"model_type": "qwen3_5_moe", "text_config": {"num_experts": 256}}, "mixture of experts"),
+        ({"model_type": "falcon_h1"}, "Mamba layers"),
+    ],
+)
+def test_what_vllm_s_cpu_build_cannot_serve_is_refused_there_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, described: dict[str, object], why: str | None
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    assert why is None or why in str(unserved_on_cpu(described))
+    monkeypatch.setattr("slipstream.engines.vllm.command.has_gpu", lambda: True)
+    check_model(str(tmp_path))
+    monkeypatch.setattr("slipstream.engines.vllm.command.has_gpu", lambda: False)
+    if why is None:
+        check_model(str(tmp_path))
+    else:
+        with pytest.raises(StartError, match=f"{why}, and on a CPU vLLM ends at the first call"):
+            check_model(str(tmp_path))
 
 
 def test_check_port() -> None:

@@ -9,7 +9,7 @@ import pytest
 from slipstream.cli import main
 from slipstream.config import Config, load_config
 from slipstream.errors import ConfigError
-from slipstream.operate.profiles import PROFILES, profile_settings
+from slipstream.operate.setup.profiles import PROFILES, profile_settings
 
 
 @pytest.mark.parametrize("name", PROFILES)

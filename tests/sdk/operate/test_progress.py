@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.operate.progress import Progress
+from slipstream.operate.demo.progress import Progress
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.operate.proxy_file import FILE, announce_proxy, running_proxy
+from slipstream.errors import StartError
+from slipstream.operate.run.proxy_file import FILE, announce_proxy, running_proxy
 
 
 def test_what_is_announced_is_found(tmp_path: Path) -> None:
@@ -31,3 +32,12 @@ def test_one_that_was_killed_is_not_found(tmp_path: Path) -> None:
 def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     assert running_proxy(tmp_path) is None
+
+
+def test_a_folder_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(StartError, match="is another user's: run this as that user, or give --url"):
+        running_proxy(tmp_path)

@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 
 from slipstream.contract import Sidecar
-from slipstream.operate.sidecars import FILE, SidecarFile, read_stack, sentence
-from slipstream.operate.supervisor import Child, ChildState
+from slipstream.operate.run.sidecars import (
+    FILE,
+    RECENT_SECONDS,
+    SidecarFile,
+    read_stack,
+    sentence,
+    sidecar_of,
+    starts_again,
+)
+from slipstream.operate.run.supervisor import Child, ChildState
 
 
 def child(name: str, **more: object) -> Child:
@@ -60,7 +68,7 @@ def test_the_engine_before_it_answers_and_when_it_is_started_again(tmp_path: Pat
     engine = Child("engine", ["x"], slow_start=True, answers=False, starts=1, since=100.0)
     report([engine, child("judge")])
     found = read_stack(tmp_path).engine
-    assert found and found.sentence(142.0) == "the engine is starting (42 s so far); vLLM takes a minute or more"
+    assert found and found.sentence(142.0) == "the engine is starting (42 s so far); that takes a minute or more"
     engine.answers = True
     report([engine])
     assert (found := read_stack(tmp_path).engine) and found.sentence(142.0) is None
@@ -74,6 +82,13 @@ def test_the_engine_before_it_answers_and_when_it_is_started_again(tmp_path: Pat
     engine.state, engine.starts, engine.last_exit, engine.answers = ChildState.RUNNING, 2, 0, False
     report([engine])
     assert (found := read_stack(tmp_path).engine) and "is starting it again" in (found.sentence(103.0) or "")
+    engine.answers, engine.last_error = True, "OutOfMemoryError: CUDA out of memory"
+    report([engine])
+    assert (found := read_stack(tmp_path).engine) and found.sentence(103.0) is None
+    assert found.ended(103.0) == (
+        "the engine was started again: it ended with exit code 0 (OutOfMemoryError: CUDA out of memory)"
+    )
+    assert found.ended(100.0 + 2 * RECENT_SECONDS) is None
     report([child("judge")])
     assert read_stack(tmp_path).engine is None
 
@@ -85,3 +100,17 @@ def test_sentences() -> None:
     assert again == "the judge ended with exit code 1 and is restarted: OSError: x"
     down = sentence(Sidecar(name="judge", state="down", since=0, starts=10, exit_code=1, reason="OSError: x"))
     assert down is not None and down.startswith("the judge is down after 10 starts")
+
+
+def test_a_trainer_that_fails_again_and_again_says_why_while_it_loads() -> None:
+    """Between two failures its process runs, and all that could be said was that it asks for no work."""
+    failed = sidecar_of(
+        child("trainer", starts=3, since=100.0, last_error="ValueError: Target modules {'x'} not found")
+    )
+    assert failed.state == "running"
+    said = starts_again(failed, silence=50.0, now=120.0)
+    assert said is not None
+    assert "for the 3. time" in said
+    assert "trainer.lora_targets" in said
+    assert starts_again(failed, silence=10.0, now=120.0) is None, "it has asked for work since"
+    assert starts_again(sidecar_of(child("trainer", since=100.0)), silence=50.0, now=120.0) is None

@@ -20,18 +20,12 @@ from slipstream.client import Client
 from slipstream.config import Config, load_config
 from slipstream.contract import Status
 from slipstream.errors import StartError
-from slipstream.operate import stack as module
-from slipstream.operate import supervisor as keeping
-from slipstream.operate.health import answers
-from slipstream.operate.sidecars import SidecarFile
-from slipstream.operate.stack import (
-    CONFIG_ENV,
-    _own_key,
-    _self,
-    start_engine,
-    start_stack,
-)
-from slipstream.operate.supervisor import Supervisor
+from slipstream.operate.run import stack as module
+from slipstream.operate.run import supervisor as keeping
+from slipstream.operate.run.health import answers
+from slipstream.operate.run.sidecars import SidecarFile
+from slipstream.operate.run.stack import CONFIG_ENV, _own_key, _self, start_engine, start_stack
+from slipstream.operate.run.supervisor import Supervisor
 
 FAKE_VLLM = """
 import argparse, http.server, os, sys
@@ -104,7 +98,7 @@ async def test_the_engine_is_up_when_itanswers(fake_vllm: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "fix"),
     [
-        ("ValueError: max_model_len is too large", ""),
+        ("ValueError: max_model_len is too large", "\nset engine.max_model_len lower.*"),
         ("TypeError: Error: --tool-call-parser x does not fit", "\nset engine.tool_parser to .*=none.*"),
     ],
 )
@@ -152,6 +146,9 @@ def test_judge_and_trainer_get_a_key_where_keys_are(tmp_path: Path) -> None:
     assert key is not None
     assert set(key.scopes) == {"judge", "trainer", "reward"}
     assert [k.id for k in after.list() if not k.name.startswith("up-")] == [mine]
+    secret = _own_key(config(tmp_path, "judge.model=self"))["SLIPSTREAM_API_KEY"]
+    own = Keys(wanted.keys_file).check(secret)
+    assert own is not None and own.may("inference"), "it asks the agents' own engine"
     assert os.path.exists(wanted.keys_file)
 
 

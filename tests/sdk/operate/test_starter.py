@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from slipstream.config import load_config
-from slipstream.operate.frameworks import BY_NAME
-from slipstream.operate.profiles import PROFILES
-from slipstream.operate.starter import Answers, gpu_gib, model_for, next_steps, render
+from slipstream.operate.setup.frameworks import BY_NAME
+from slipstream.operate.setup.profiles import PROFILES
+from slipstream.operate.setup.starter import Answers, gpu_gib, model_for, next_steps, render
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -41,9 +41,9 @@ def test_a_model_for_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [model_for(g) for g in (0, 8, 16, 24, 48, 141)] == [
         f"Qwen/Qwen3-{size}" for size in ("0.6B", "0.6B", "1.7B", "4B", "8B", "14B")
     ]
-    monkeypatch.setattr("slipstream.operate.starter.has_gpu", lambda: False)
+    monkeypatch.setattr("slipstream.operate.setup.starter.has_gpu", lambda: False)
     assert gpu_gib() == 0
-    monkeypatch.setattr("slipstream.operate.starter.has_gpu", lambda: True)
+    monkeypatch.setattr("slipstream.operate.setup.starter.has_gpu", lambda: True)
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho 143771\necho 24564\n")
     smi.chmod(0o755)

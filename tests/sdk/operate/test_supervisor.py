@@ -13,9 +13,9 @@ import psutil
 import pytest
 from tests.support import process, wait_for
 
-from slipstream.operate import supervisor as module
-from slipstream.operate.process import reap_group
-from slipstream.operate.supervisor import Child, ChildState, Supervisor
+from slipstream.operate.run import supervisor as module
+from slipstream.operate.run.process import reap_group
+from slipstream.operate.run.supervisor import Child, ChildState, Supervisor
 
 
 @pytest.fixture(autouse=True)
@@ -306,7 +306,7 @@ async def test_a_very_long_line_does_not_stop_the_log(monkeypatch: pytest.Monkey
 
 PROGRAM = """
 import asyncio, sys
-from slipstream.operate.supervisor import Child, Supervisor
+from slipstream.operate.run.supervisor import Child, Supervisor
 
 async def main():
     supervisor = Supervisor()

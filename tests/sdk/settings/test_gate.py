@@ -22,6 +22,23 @@ def test_pace_is_a_word_or_a_number():
             GateConfig(pace=wrong)
 
 
+def test_groups_are_named_by_task_or_tag():
+    assert GateConfig().by is None and GateConfig(by=["task", "tag.customer"]).by == ["task", "tag.customer"]
+    for wrong in (["customer"], ["tag."], "task"):
+        with pytest.raises(ValidationError):
+            GateConfig(by=wrong)
+
+
+def test_guards_are_measures_with_a_bad_direction():
+    assert GateConfig(guards={"reward.polite": "down", "turns": "up"}).guards == {
+        "reward.polite": "down",
+        "turns": "up",
+    }
+    for wrong in ({"lenght": "up"}, {"turns": "worse"}, {"reward.": "up"}):
+        with pytest.raises(ValidationError):
+            GateConfig(guards=wrong)
+
+
 def test_a_reward_range_is_two_numbers_in_order():
     assert GateConfig(reward_range=[0, 2]).reward_range == (0.0, 2.0)
     for wrong in ([1, 0], [0, 0], [0], [0, float("inf")]):

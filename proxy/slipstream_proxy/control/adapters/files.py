@@ -1,11 +1,22 @@
-"""Where an adapter's files are: for this proxy, and for the engine."""
+"""An adapter's files, and what they must hold.
+
+Where an adapter's files are: for this proxy, and for the engine.
+
+Is this folder an adapter that vLLM takes? The answer comes before the engine is asked. It names file and field.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from pathlib import Path
 
 from slipstream.config import Config
-from slipstream.contract import Adapter
+from slipstream.contract import Adapter, check_lora_rank
+from slipstream.errors import SlipstreamError
+from slipstream.shared.hub import model_folder
+from slipstream_proxy.json_types import JsonObject
 
 
 class AdapterFiles:
@@ -36,3 +47,170 @@ class AdapterFiles:
     def engine_paths(self, adapter: Adapter) -> tuple[str, ...]:
         """All paths that an engine may have it from: this proxy's, and that of the proxy that took it in."""
         return (self.own_path(adapter), *((adapter.engine_path,) if adapter.engine_path is not None else ()))
+
+
+NAME = re.compile(r"^(?P<model>[A-Za-z0-9._~-]{1,120})@(?P<version>[1-9][0-9]{0,8})$")
+MOST_ALPHA = 100_000
+"""Adapters have 8 to 1,024. The weights are multiplied by it, over the rank."""
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+HEADER_LIMIT = 100 * 2**20
+_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2} | dict.fromkeys(
+    ("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"), 1
+)
+_EXPONENTS = {"F64": 0x7FF0000000000000, "F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
+"""Bits of a float's exponent."""
+_PIECE = 2**22
+"""Bytes of weights that are looked at at once: a whole number of each kind."""
+
+
+class BadAdapter(SlipstreamError):
+    """The adapter cannot be served; the message says why."""
+
+
+def split_name(name: str) -> tuple[str, int]:
+    """``<model>@<n>`` → (model, n)."""
+    m = NAME.match(name)
+    if not m:
+        raise BadAdapter(f"{name!r} is no adapter's name: <model>@<n> with n from 1 on")
+    return m["model"], int(m["version"])
+
+
+def safetensors_header(path: Path) -> dict[str, JsonObject]:
+    """Tensor name → its entry, checked against the file's size (https://huggingface.co/docs/safetensors, "Format")."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or not 2 <= length <= min(HEADER_LIMIT, size - 8):
+            raise BadAdapter(f"{path.name}: the header's length does not fit the file")
+        raw = file.read(length)
+    try:
+        read = json.loads(raw, parse_constant=_no_constant)
+        tensors = {k: v for k, v in read.items() if k != "__metadata__"}
+        end = 0
+        for name, entry in sorted(tensors.items(), key=lambda kv: kv[1]["data_offsets"][0]):
+            begin, stop = entry["data_offsets"]
+            count = 1
+            for axis in entry["shape"]:
+                count *= int(axis)
+            if begin != end or stop - begin != count * _BYTES[entry["dtype"]]:
+                raise BadAdapter(f"{path.name}: tensor {name} has the wrong size")
+            end = stop
+    except BadAdapter:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as e:
+        raise BadAdapter(f"{path.name}: the header cannot be read: {e!r}") from e
+    if not tensors:
+        raise BadAdapter(f"{path.name}: there is no tensor in it")
+    if 8 + length + end != size:
+        raise BadAdapter(f"{path.name}: {size} bytes long, its header says {8 + length + end}: cut off?")
+    return tensors
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"{text} in a header")
+
+
+def check_numbers(path: Path, tensors: dict[str, JsonObject]) -> None:
+    """No NaN or infinity in the weights: an exponent of all ones is one, in each of the float formats. And not all
+    that is added to the base model is zero.
+
+    The file is read and not mapped: of a map that somebody cuts off meanwhile, the next page is a SIGBUS.
+    """
+    import numpy as np
+
+    with path.open("rb") as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+        adds, zero = False, True
+        for name, entry in tensors.items():
+            begin, stop = (int(x) for x in entry["data_offsets"])
+            kind = str(entry["dtype"])
+            if kind not in _EXPONENTS:
+                continue
+            size, mask = _BYTES[kind], _EXPONENTS[kind]
+            outer = ".lora_B." in name
+            adds |= outer
+            file.seek(start + begin)
+            for at in range(begin, stop, _PIECE):
+                data = file.read(min(_PIECE, stop - at))
+                if len(data) != min(_PIECE, stop - at):
+                    raise BadAdapter(f"{path.name}: it was cut off while it was read")
+                bits = np.frombuffer(data, f"<u{size}")
+                if bool(np.any((bits & np.array(mask, bits.dtype)) == mask)):
+                    raise BadAdapter(f"{path.name}: tensor {name} holds NaN or infinity")
+                zero = zero and not (outer and bool(np.any(bits << np.array(1, bits.dtype))))  # all but the sign
+    if adds and zero:
+        raise BadAdapter(f"{path.name}: all lora_B weights are zero, so that it would answer as the base model does")
+
+
+_PART = re.compile(r"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight$")
+
+
+def base_shapes(model: str | None) -> dict[str, list[int]]:
+    """Module → shape of its weight, where the base model's safetensors are on this machine; else nothing to compare
+    with.
+    """
+    folder = model_folder(model)
+    if folder is None:
+        return {}
+    shapes: dict[str, list[int]] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        for name, entry in safetensors_header(file).items():
+            if name.endswith(".weight"):
+                shapes[name.removesuffix(".weight")] = [int(n) for n in entry["shape"]]
+    return shapes
+
+
+def check_shapes(tensors: dict[str, JsonObject], base: dict[str, list[int]]) -> None:
+    """A is [rank, in] and B [out, rank] of a base module. vLLM 0.32 takes smaller ones and computes nonsense."""
+    for name, entry in tensors.items():
+        part = _PART.match(name)
+        weight = base.get(part["module"]) if part else None
+        if not part or weight is None or len(weight) != 2:
+            continue  # saved names differ from module names in some families: those are for the engine to judge
+        shape, outer = [int(n) for n in entry["shape"]], weight[1] if part["side"] == "A" else weight[0]
+        if len(shape) != 2 or shape[1 if part["side"] == "A" else 0] != outer:
+            there = f"the base model's layer has {weight}: an adapter of another model?"
+            raise BadAdapter(f"{WEIGHTS}: {name} has shape {shape}, {there}")
+
+
+def check_alphas(config: JsonObject) -> None:
+    """JSON writes NaN and infinity, too, and an engine takes them: each reply would be noise."""
+    pattern = config.get("alpha_pattern")
+    for alpha in (config.get("lora_alpha", 1), *(pattern.values() if isinstance(pattern, dict) else ())):
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= MOST_ALPHA:
+            raise BadAdapter(f"{CONFIG}: lora_alpha {alpha!r} is no number above 0 and up to {MOST_ALPHA:,}")
+
+
+def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None = None) -> str:
+    """Raises ``BadAdapter``; returns the weights' SHA-256. ``base``: see ``base_shapes``."""
+    config_path, weights = folder / CONFIG, folder / WEIGHTS
+    for path in (config_path, weights):
+        if not path.is_file():
+            raise BadAdapter(f"{folder.name}/{path.name} is missing")
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise BadAdapter(f"{folder.name}/{path.name} is a link out of the folder: copy the file")
+    try:
+        config = json.loads(config_path.read_text())
+        ranks = [config["r"], *(v for v in (config.get("rank_pattern") or {}).values() if isinstance(v, int))]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        raise BadAdapter(f"{CONFIG} cannot be read: {e!r}") from e
+    for rank in ranks:
+        if why := check_lora_rank(rank, max_rank):
+            raise BadAdapter(f"{CONFIG}: {why}")
+    check_alphas(config)
+    if config.get("use_dora"):
+        raise BadAdapter(f"{CONFIG}: use_dora: vLLM does not take DoRA")
+    if config.get("modules_to_save"):
+        raise BadAdapter(f"{CONFIG}: modules_to_save: vLLM takes none")
+    if config.get("bias", "none") != "none" or config.get("lora_bias"):
+        raise BadAdapter(f"{CONFIG}: bias: vLLM takes none")
+    tensors = safetensors_header(weights)
+    check_numbers(weights, tensors)
+    if base:
+        check_shapes(tensors, base)
+    digest = hashlib.sha256()
+    with weights.open("rb") as file:
+        while part := file.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()

@@ -7,35 +7,36 @@ import contextlib
 import logging
 import time
 
-from slipstream.backoff import rest
 from slipstream.contract import Adapter, AdapterState
-from slipstream_proxy.assignment import tried
+from slipstream.shared.backoff import rest
 from slipstream_proxy.control.adapters.fleet import Fleet
-from slipstream_proxy.control.adapters.journal import ConcurrentChange
+from slipstream_proxy.control.adapters.journal import ConcurrentChange, LivePublisher
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
-from slipstream_proxy.control.adapters.publisher import LivePublisher
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.trials import GateTrials
-from slipstream_proxy.control.gate.outcome import outcome_of
 from slipstream_proxy.control.gate.report import verdict_reason
 from slipstream_proxy.control.gate.rules import Decision
-from slipstream_proxy.control.gate.trial import GateTrial
-from slipstream_proxy.control.store_handle import StoreHandle
-from slipstream_proxy.control.threads import end, in_thread
-from slipstream_proxy.store.sqlstore import Store
-from slipstream_proxy.store.values import Outcome
+from slipstream_proxy.control.observe.audit import decided
+from slipstream_proxy.control.shared.threads import end, in_thread
+from slipstream_proxy.control.storage.mutation_log import Mutations
+from slipstream_proxy.control.storage.store_handle import StoreHandle
+from slipstream_proxy.store.store import Store
 
 log = logging.getLogger(__name__)
 PAUSE, PART, MOST_PAUSE = 0.05, 0.1, 2.0
 """Seconds between two looks, so that a broken adapter meets few users. More if a look takes over ``PART`` of that."""
 LONGEST = 10.0
 """Seconds between two looks while nothing is heard of rewards: another proxy may have got some."""
+SETTLING = 2.0
+"""Seconds in which what happened gets into the spool, of all proxies."""
 READ = 500
 """Outcomes read at once, so that calls are not held up."""
 KEEP_EVERY = 500
 """Outcomes after which the trial is kept in the store, for a restart."""
 PRUNE_EVERY = 20
 """Times that a trial is kept between two looks for outcomes that nobody needs any more."""
+REWARDS_CHANGED = "rewards_changed"
+"""An event: people say that rewards mean something else from then on."""
 S = AdapterState
 
 
@@ -48,15 +49,18 @@ class Gatekeeper:
         fleet: Fleet,
         publisher: LivePublisher,
         stores: StoreHandle,
+        mutations: Mutations,
     ) -> None:
         self.registry, self.trials, self.lifecycle, self.fleet = registry, trials, lifecycle, fleet
-        self.publisher, self.stores = publisher, stores
+        self.publisher, self.stores, self.mutations = publisher, stores, mutations
         self.config = registry.config
         self._rewards_changed = asyncio.Event()
         self._deciding = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._unkept: dict[str, int] = {}
         """Model → outcomes read since its trial was kept."""
+        self._looked = -LONGEST
+        """When held-out runs were last looked at (monotonic)."""
         self._keeps: dict[str, int] = {}
         """Model → how often its trial was kept."""
 
@@ -68,7 +72,7 @@ class Gatekeeper:
         if (store := self.stores.current) is not None:
             for model in self.registry.models:
                 with contextlib.suppress(Exception):  # what is not kept is read again
-                    await self._keep(store, model)
+                    await self._keep(store, model, wait=0)
 
     def notify(self) -> None:
         """Rewards have changed: look again soon."""
@@ -95,65 +99,93 @@ class Gatekeeper:
 
     async def _decide(self, store: Store) -> None:
         await self.fleet.follow()
+        changed = await in_thread(store.events.latest, (REWARDS_CHANGED,))
+        held_out = None
+        if time.monotonic() - self._looked > LONGEST:
+            self._looked, held_out = time.monotonic(), await in_thread(store.statistics.success_by_adapter)
         for model in self.registry.models:
             if model not in self.trials.cursors:
-                self.trials.cursors[model], self.trials.trials[model] = await in_thread(self.trials.read, store, model)
+                self.trials.begin(model, *await in_thread(self.trials.read, store, model))
+            if changed is not None and changed.at <= time.time() and self.trials.of(model).declare(changed.at):
+                await self._keep(store, model)
             while await self._read(store, model):
                 pass
+            if held_out is not None:
+                self.trials.hold_out(model, held_out)
             self._show(model)
         self.publisher.publish()
 
     async def _read(self, store: Store, model: str) -> bool:
-        """A few outcomes, up to the first verdict. → Whether there may be more."""
+        """What was written down since, up to the first verdict. → Whether there may be more."""
+        due = self.trials.is_due(model, time.time() - SETTLING)
+        now = await in_thread(self._read_until) if due else 0.0
         found = await in_thread(store.outcomes.since, model, self.trials.cursors[model], READ)
-        trial = self.trials.of(model)
+        more = len(found) == READ
+        compared = [outcome.eid for outcome in found if outcome.reward is not None and outcome.chances]
+        guards = list(self.config.gate.guards)
+        measures = await in_thread(store.outcomes.measures, compared, guards) if compared and guards else {}
         for outcome in found:
-            decision = self._observe(model, trial, outcome)
-            if decision is not Decision.UNDECIDED and self.config.gate.mode != "manual":
+            self.trials.feed(model, outcome, measures.get(outcome.eid, {}))
+        trial, counted = self.trials.of(model), 0
+        # Ends that are not fed yet may be older than now: nobody is late before they are.
+        while (run := self.trials.next(model, 0.0 if more else now)) is not None:
+            if not run.finished:
+                run.groups = self.trials.groups(*await in_thread(store.outcomes.labels, run.eid))
+            decision = trial.observe(run)
+            self.trials.note(model)
+            counted += 1
+            if decision is not Decision.UNDECIDED and self.config.gate.trial != "manual":
                 await self._act(model, decision)
                 await self._keep(store, model)
                 return True
-        self._unkept[model] = self._unkept.get(model, 0) + len(found)
+        self._unkept[model] = self._unkept.get(model, 0) + counted
         if self._unkept[model] >= KEEP_EVERY:
             await self._keep(store, model)
-        return len(found) == READ
+        return more
 
-    def _observe(self, model: str, trial: GateTrial, outcome: Outcome) -> Decision:
-        self.trials.cursors[model] = outcome.seq
-        version = self.trials.version(outcome.adapter)
-        name = tried(outcome.chances)
-        before = self.trials.version(name) if name is not None else None
-        seen = outcome_of(version, outcome.arm, outcome.chances, outcome.task, outcome.reward, before)
-        decision = trial.observe(seen)
-        self.trials.note(model, outcome.seq, outcome.at)
-        return decision
+    def _read_until(self) -> float:
+        """When what happened before is in the store, in seconds since the epoch. Blocks."""
+        now, ingester = time.time() - SETTLING, self.stores.ingester
+        oldest = ingester.backlog()[1] if ingester is not None else 0.0
+        return now if oldest is None else min(now, oldest)
 
     async def _act(self, model: str, decision: Decision) -> None:
         trial, lifecycle = self.trials.of(model), self.lifecycle
         report = self.trials.report(model, decision)
         reason = verdict_reason(trial, self.trials.names(model), decision)
         candidate = self.registry.of(model, S.CANDIDATE)
-        if decision is Decision.ROLLBACK_BEST:
+        if decision is Decision.ROLLBACK_GROUP and (worst := trial.worst_group()) is not None:
+            to = self.trials.names(model)[trial.best if trial.shown_by_best else trial.control]
+            served = self.registry.served(model)
+            assert served is not None  # the base model is worse than nothing
+            await lifecycle.take_back_for(served, worst[0], to, reason, report)
+        elif decision is Decision.ROLLBACK_BEST:
             await lifecycle.back_to_best(model, reason, report)
         elif candidate is not None and decision is Decision.ROLLBACK:
             await lifecycle.take_back(candidate, reason, report)
         elif candidate is not None:
             await lifecycle.accept(candidate, reason, report, best=trial.beats_best())
+        about = candidate.name if candidate is not None else model
+        await decided(self.mutations, decision.value, about, {"reason": reason, "control": report.control})
         self.trials.of(model)
         self.publisher.publish()
 
-    async def _keep(self, store: Store, model: str) -> None:
+    async def _keep(self, store: Store, model: str, *, wait: float = 10.0) -> None:
+        """``wait``: seconds for the store to take it from the spool; 0: it is read there at the next start."""
         if model not in self.trials.cursors:
             return
-        kept = self.trials.kept(model)
+        kept, now = self.trials.kept(model), time.time()
         self._unkept[model] = 0
         if (history := self.trials.histories.get(model)) is not None and (taken := history.take()):
-            await in_thread(self.trials.write_history, store, model, taken, time.time())
-            history.stored(taken)
-        await in_thread(self.trials.write, store, model, kept, time.time())
+            changes = await in_thread(self.trials.history_changes, store, model, taken, now)
+            if all([await self.mutations.put("cache", change, wait=wait) for change in changes]):
+                history.stored(taken)
+        state = await in_thread(self.trials.change, store, model, kept, now)
+        if not await self.mutations.put("cache", state, wait=wait):
+            return
         self._keeps[model] = keeps = self._keeps.get(model, 0) + 1
         if keeps % PRUNE_EVERY == 0:
-            await in_thread(store.outcomes.prune, model, self.trials.cursors[model])
+            await in_thread(store.outcomes.prune, model, self.trials.counted(model))
 
     def _show(self, model: str) -> None:
         """What the gate sees, with the adapter that it is about."""

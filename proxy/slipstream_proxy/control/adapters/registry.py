@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from slipstream.config import Config
-from slipstream.contract import Adapter, AdapterState
+from slipstream.contract import Adapter, AdapterState, fallen
 from slipstream_proxy.control.adapters.files import AdapterFiles
-from slipstream_proxy.control.problem import Problem
+from slipstream_proxy.control.shared.problem import Problem
 
 S = AdapterState
 
@@ -81,7 +81,7 @@ class AdapterRegistry:
     def live(self, model: str, items: Mapping[str, Adapter] | None = None) -> str:
         """What new episodes get, arms aside."""
         candidate = self.of(model, S.CANDIDATE, items)
-        return candidate.name if candidate and self.config.gate.mode == "guard" else self.accepted(model, items)
+        return candidate.name if candidate and self.config.gate.trial == "guard" else self.accepted(model, items)
 
     def best(self, model: str) -> str:
         """The version that no later one was shown to beat, if its files are still there; else the base model."""
@@ -89,20 +89,48 @@ class AdapterRegistry:
         good = [a for a in found if a.state in (S.LIVE, S.RETIRED) and self.files.exist(a)]
         return max(good, key=lambda a: a.version).name if good else self.base
 
+    def served(self, model: str) -> Adapter | None:
+        """The version on trial, else the live one; None: the base model."""
+        return self.of(model, S.CANDIDATE) or self.of(model, S.LIVE)
+
+    def kept_from(self, model: str) -> dict[str, str]:
+        """Group of runs → the adapter that its new runs get, because what is served was taken back for it alone. Where
+        that one cannot be served: the best version, if it is another one than what is served, else the base model.
+        """
+        served = self.served(model)
+        if served is None:
+            return {}
+        best = self.best(model)
+        other = self.base if best == served.name else best
+        fits = {
+            to: to == self.base or (self.servable(to) and self.files.exist(self.items[to]))
+            for to in served.kept_from.values()
+        }
+        return {group: to if fits[to] else other for group, to in served.kept_from.items()}
+
     def last_accepted(self, than: Adapter) -> Adapter | None:
         """The adapter that a rollback of this one goes back to. None: the base model."""
         older = [a for a in list(self._by_state[S.RETIRED].values()) if a.model == than.model and a.accepted]
         older.sort(key=lambda a: a.decided or 0.0, reverse=True)
         return next((a for a in older if self.files.exist(a)), None)
 
+    def fallen(self, name: str | None) -> str | None:
+        """The version that was taken back and that this one is, or was made from; None: it stands."""
+        return fallen(self.items, name)
+
     def keep(self) -> dict[str, Adapter]:
         """What must stay in the engines: live, candidate, best, and what running episodes are pinned to."""
         roles, usable = {S.LIVE, S.CANDIDATE}, {S.RETIRED, S.ROLLED_BACK}
         held = {n for n, count in self.pins.items() if count > 0 and n not in self.given_up}
-        if self.config.gate.mode != "manual" and self.config.gate.holdout:
+        if self.config.gate.trial != "manual" and self.config.gate.holdout:
             held |= {self.best(model) for model in self.models}
+        held |= self.group_adapters()
         kept = [self.items[n] for n in held if n in self.items and self.items[n].state in usable]
         return {a.name: a for a in sorted([*self.in_state(*roles), *kept], key=lambda a: (a.model, a.version))}
+
+    def group_adapters(self) -> set[str]:
+        """Adapters that groups of runs keep."""
+        return {to for model in self.models for to in self.kept_from(model).values()}
 
     def wanted(self) -> dict[str, str]:
         """Adapter that every engine must have → its path as vLLM sees it."""

@@ -8,22 +8,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import shutil
 import time
+from collections import Counter
 
-from slipstream.backoff import rest
 from slipstream.contract import Adapter, AdapterState
+from slipstream.engines.engine import EngineAway
+from slipstream.shared.backoff import rest
+from slipstream.shared.files import bytes_of
 from slipstream_proxy.control.adapters.fleet import Fleet
-from slipstream_proxy.control.adapters.journal import AdapterJournal, ConcurrentChange
+from slipstream_proxy.control.adapters.journal import AdapterJournal, ConcurrentChange, LivePublisher
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
-from slipstream_proxy.control.adapters.publisher import LivePublisher
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
+from slipstream_proxy.control.adapters.replays import ReplayGate
 from slipstream_proxy.control.adapters.trials import GateTrials
-from slipstream_proxy.control.engine_lease import EngineLease
-from slipstream_proxy.control.engine_replica import EngineAway, EngineFailed, EngineRefused
-from slipstream_proxy.control.engines import EnginePool
-from slipstream_proxy.control.store_handle import StoreHandle
-from slipstream_proxy.control.threads import end, in_thread
+from slipstream_proxy.control.engines.engine_lease import EngineLease
+from slipstream_proxy.control.engines.pool import EngineFailed, EnginePool, EngineRefused
+from slipstream_proxy.control.shared.threads import end, in_thread
+from slipstream_proxy.control.storage.store_handle import StoreHandle
 
 log = logging.getLogger(__name__)
 GRACE = 3.0
@@ -48,15 +51,21 @@ class Swapper:
         lease: EngineLease,
         publisher: LivePublisher,
         stores: StoreHandle,
+        replays: ReplayGate | None = None,
         *,
         grace: float = GRACE,
     ) -> None:
+        self.replays = replays
         self.registry, self.trials, self.journal = registry, trials, journal
         self.lifecycle, self.fleet = lifecycle, fleet
         self.engines, self.lease, self.publisher, self.stores = engines, lease, publisher, stores
         self.config = registry.config
         self.grace = grace
         self.draining: dict[str, float] = {}
+        self.superseded: dict[str, float] = {}
+        """Adapter that only running episodes have → since when (monotonic)."""
+        self.moves: Counter[str] = Counter()
+        """Cause → running episodes that changed their adapter."""
         self.failing: dict[str, float] = {}
         """Adapter → since when the engine answers 5xx for it (monotonic)."""
         self._tidied: tuple[int, frozenset[str]] | None = None
@@ -114,6 +123,7 @@ class Swapper:
         await self.fleet.follow()
         await self._pins()
         await self._refused_again()
+        await self.lifecycle.drop_fallen()
         await self._make_room()
         for adapter in sorted(self.registry.in_state(S.LOADING), key=lambda a: (a.model, a.version)):
             if self.registry.items[adapter.name].state == S.LOADING and not await self._waits(adapter):
@@ -124,7 +134,7 @@ class Swapper:
         if self.fleet.up_to_date(self.grace):
             await self._unload()
         if self._tidied != self._files_stand():
-            await in_thread(self._forget_files)
+            await in_thread(self.forget_files)
 
     async def _pins(self) -> None:
         """How many open episodes each adapter has. In a large store that is counted less often."""
@@ -139,8 +149,14 @@ class Swapper:
             self._count_after = now + min((now - began) / PINS_SHARE, PINS_REST)
 
     async def _waits(self, adapter: Adapter) -> bool:
-        """It waits for the verdict on what is served (``gate.pace``). Of those that wait the newest stays."""
-        if adapter.forced or not self.trials.waits(adapter.model):
+        """It waits for the verdict on what is served (``gate.pace``), for a replay, or for a slot. Of those that
+        wait the newest stays.
+        """
+        replays = self.replays
+        if replays is not None and replays.holds(adapter):
+            return True
+        behind = replays is not None and replays.waits(adapter)
+        if adapter.forced or not (behind or self.trials.waits(adapter.model) or self.is_full()):
             return False
         waiting = [a for a in self.registry.in_state(S.LOADING) if a.model == adapter.model and not a.forced]
         newest = max(waiting, key=lambda a: a.version)
@@ -155,14 +171,19 @@ class Swapper:
         mine = self.fleet.mine(adapter)
         if not self.engines.takers() or (not mine and adapter.name in self.engines.loaded()):
             return False
-        errors = await self.engines.load_all(adapter.name, self.registry.files.path_for_engine(adapter))
+        files = self.registry.files
+        new = files.folder(adapter) if mine and files.has_own(adapter) else None
+        errors = await self.engines.load_all(adapter.name, files.path_for_engine(adapter), new)
         if not errors and not self.engines.takers():
             return False  # it turned out that they take none
         if not errors:
             self.failing.pop(adapter.name, None)
             now = self.registry.items[adapter.name]
             if mine and now.state == S.LOADING:  # it may have been taken back meanwhile
-                await self.lifecycle.activate(now)
+                if self.replays is None or self.replays.ready(now):
+                    await self.lifecycle.activate(now)
+                else:
+                    self.replays.begin(now)
             return True
         refusal = self._refusal(adapter, errors)
         if refusal is not None and mine and self.fleet.may_refuse(adapter):
@@ -191,24 +212,52 @@ class Swapper:
                 continue
             if adapter.state in (S.LIVE, S.CANDIDATE):
                 await self.lifecycle.take_back(adapter, f"the engine refuses it: {why}", state=S.REFUSED)
-            await self._give_up(adapter)
+            await self._give_up(adapter, "refused")
+
+    def room(self, model: str) -> bool:
+        """Whether a version that comes now would be loaded at once."""
+        loading = any(a.model == model for a in self.registry.in_state(S.LOADING))
+        return not loading and not self.trials.waits(model) and not self.is_full()
+
+    def held(self) -> list[Adapter]:
+        """Versions that stay in the engines for running episodes alone, oldest first."""
+        bests = {self.registry.best(m) for m in self.registry.models} | self.registry.group_adapters()
+        keep = self.registry.keep().values()
+        found = [a for a in keep if a.state not in (S.LIVE, S.CANDIDATE) and a.name not in bests]
+        return sorted(found, key=lambda a: (a.created, a.version))
+
+    def _yields(self, adapter: Adapter) -> bool:
+        """Whether its running episodes may be moved: it was taken back, or a newer version came long enough ago."""
+        since = self.superseded.get(adapter.name, math.inf)
+        return adapter.state == S.ROLLED_BACK or time.monotonic() - since >= self.config.adapters.pin_seconds
+
+    def is_full(self) -> bool:
+        """A version that is loaded now takes the place of one whose running episodes keep it: both need a slot."""
+        held = self.held()
+        roles = len(self.registry.keep()) - len(held)
+        firm = sum(not self._yields(a) for a in held)
+        return firm > max(0, self.config.engine.max_loras - roles - 1)
 
     async def _make_room(self) -> None:
-        """Pinned versions ≤ ``max_loras`` - 1: beyond that the oldest versions' episodes move to the live one."""
-        while len(keep := self.registry.keep()) > self.config.engine.max_loras - 1:
-            bests = {self.registry.best(m) for m in self.registry.models}
+        """Beyond ``max_loras`` the oldest versions that may yield do: their episodes move to the live one."""
+        now = time.monotonic()
+        self.superseded = {a.name: self.superseded.get(a.name, now) for a in self.held()}
+        while len(keep := self.registry.keep()) > self.config.engine.max_loras:
+            held = self.held()
             rest = [a for a in keep.values() if a.state not in (S.LIVE, S.CANDIDATE)]
-            old = [a for a in rest if a.name not in bests] or rest
+            old = [a for a in held if self._yields(a)] if held else rest
             if not old:
                 return
-            await self._give_up(min(old, key=lambda a: (a.created, a.version)))
+            first = min(old, key=lambda a: (a.state != S.ROLLED_BACK, a.created, a.version))
+            await self._give_up(first, "taken_back" if first.state == S.ROLLED_BACK else "slot")
 
-    async def _give_up(self, adapter: Adapter) -> None:
+    async def _give_up(self, adapter: Adapter, cause: str) -> None:
         self.registry.given_up.add(adapter.name)
         to = self.registry.live(adapter.model)
         store = self.stores.current
         moved = await in_thread(store.pins.move, adapter.name, to) if store is not None else 0
-        log.info("%s gives up its slot in the engine: %d running episodes move to %s", adapter.name, moved, to)
+        self.moves[cause] += moved
+        log.info("%s gives up its slot in the engine (%s): %d episodes move to %s", adapter.name, cause, moved, to)
         self.publisher.publish()
 
     async def _unload(self) -> None:
@@ -225,26 +274,35 @@ class Swapper:
                 del self.draining[name]
                 self.publisher.publish()
 
-    def _forget_files(self) -> None:
-        """Delete files of retired adapters beyond ``adapters.keep``, oldest first."""
+    def forget_files(self, wanted: int = 0) -> int:
+        """Delete files of finished adapters, oldest first: those beyond ``adapters.keep``, and more until ``wanted``
+        bytes are free. What a rollback may need stays. → The bytes that were freed.
+        """
+        freed = 0
         registry = self.registry
         tidied = self._files_stand()
         keep = tidied[1]
         lives = [live for m in registry.models if (live := registry.of(m, S.LIVE))]
         rollback_targets = {back.name for live in lives if (back := registry.last_accepted(live))}
-        rollback_targets |= {registry.best(m) for m in registry.models}
+        rollback_targets |= {registry.best(m) for m in registry.models} | registry.group_adapters()
         finished = registry.in_state(S.RETIRED, S.ROLLED_BACK, S.REFUSED)
         self._gone.difference_update(keep)
         over = [a for a in finished if a.name not in keep and a.name not in self._gone]
         self._gone.update(a.name for a in over if not registry.files.has_own(a))
         over = [a for a in over if a.name not in self._gone]
         over.sort(key=lambda a: a.created)
-        for adapter in over[: max(0, len(over) - self.config.adapters.keep)]:
+        beyond = max(0, len(over) - self.config.adapters.keep)
+        for n, adapter in enumerate(over):
+            if n >= beyond and freed >= wanted:
+                break
             if adapter.name in rollback_targets:
                 continue
-            shutil.rmtree(registry.files.folder(adapter), ignore_errors=True)
-            log.info("%s: its files are deleted (adapters.keep = %d)", adapter.name, self.config.adapters.keep)
+            freed += bytes_of(folder := registry.files.folder(adapter))
+            shutil.rmtree(folder, ignore_errors=True)
+            why = f"adapters.keep = {self.config.adapters.keep}" if n < beyond else "data.max_gb"
+            log.info("%s: its files are deleted (%s)", adapter.name, why)
         self._tidied = tidied
+        return freed
 
     def _files_stand(self) -> tuple[int, frozenset[str]]:
         """The registry's changes, and the adapters that are needed: what there is to delete depends on them."""

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pydantic import JsonValue
 
 from slipstream.contract import AdapterState, GateReading, GateReport
+from slipstream_proxy.assignment import CANDIDATE, groups_of, tried
 from slipstream_proxy.control.adapters.registry import AdapterRegistry, Arm
-from slipstream_proxy.control.gate.history import GateHistory, dump_readings, joined, load_readings
-from slipstream_proxy.control.gate.report import report_of
-from slipstream_proxy.control.gate.rules import Decision, TrialSettings
-from slipstream_proxy.control.gate.trial import GateTrial
-from slipstream_proxy.store.sqlstore import Store
+from slipstream_proxy.control.gate.line import AssignmentLine
+from slipstream_proxy.control.gate.report import GateHistory, dump_readings, joined, load_readings, report_of
+from slipstream_proxy.control.gate.rules import ArmOutcome, Decision, TrialSettings, outcome_of
+from slipstream_proxy.control.gate.trial import GateTrial, HeldOut
+from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.store.store import Store
+from slipstream_proxy.store.tables.rows import load
+from slipstream_proxy.store.values import Outcome
 
 log = logging.getLogger(__name__)
 WARM = 2000
 """Outcomes that a gate without a memory reads first: they give it the rewards' scale."""
+ENOUGH_HELD_OUT = 32
+"""Held-out runs of the newest versions that are looked at."""
 VERSIONS = 100
 """Newest versions of a model whose evidence is kept."""
+FIRST_SHARE = 0.5
+"""Of the runs of those who go first: the others are what they are compared with."""
 S = AdapterState
 
 
@@ -38,12 +47,15 @@ class GateTrials:
         self.trials: dict[str, GateTrial] = {}
         self.cursors: dict[str, int] = {}
         """Model → the outcome up to which its trial has read."""
+        self.lines: dict[str, AssignmentLine] = {}
         self.histories: dict[str, GateHistory] = {}
 
     def make(self) -> GateTrial:
         gate = self.config.gate
-        same = {"holdout", "share", "alpha", "settle", "reward_range"}
-        return GateTrial(TrialSettings(canary=gate.mode == "canary", **gate.model_dump(include=same)))
+        same = {"holdout", "share", "plan", "alpha", "settle", "reward_range", "deadline", "guards", "guard_action"}
+        by_group, alone = gate.group_verdict != "say", gate.group_verdict == "group"
+        canary, rest = gate.trial == "canary", gate.model_dump(include=same)
+        return GateTrial(TrialSettings(canary=canary, by_group=by_group, group_alone=alone, **rest))
 
     def of(self, model: str) -> GateTrial:
         """As the adapters stand now."""
@@ -55,7 +67,7 @@ class GateTrials:
         candidate = registry.of(model, S.CANDIDATE)
         if control != trial.control:
             if control == trial.tried:
-                trial.accept()
+                trial.accept(by_hand=best == control and not trial.beats_best())
             elif control == trial.best:
                 trial.roll_back(True, self.newest(model))
             else:
@@ -63,10 +75,31 @@ class GateTrials:
         elif candidate is None and trial.on_trial:
             trial.roll_back(False, self.newest(model))
         if best != trial.best:
-            trial.move_best(best)
+            trial.move_best(best, fresh=candidate is None)
         if candidate is not None and candidate.version != trial.tried:
             trial.serve(candidate.version)
+        trial.replayed = candidate.replay.suspicion if candidate is not None and candidate.replay is not None else None
+        served = registry.served(model)
+        trial.frozen_by_hand = None if served is None else served.frozen
+        trial.keep_from(frozenset(registry.kept_from(model)))
         return trial
+
+    def hold_out(self, model: str, rows: Sequence[JsonObject]) -> None:
+        """Tell the trial how held-out runs went: of the best version, and of the newest ones after it.
+
+        ``rows``: of ``statistics.success_by_adapter``.
+        """
+        trial, versions = self.of(model), self.registry.versions(model)[0]
+        found = {
+            versions[str(row["adapter"])]: HeldOut(int(row["episodes"]), float(row["mean"]), float(row["std"]))
+            for row in rows
+            if row["model"] == model and row["split"] == "eval" and row["adapter"] in versions
+        }
+        later = HeldOut()
+        for version in sorted((v for v in found if v > trial.best), reverse=True):
+            if later.n < ENOUGH_HELD_OUT:
+                later = later.joined(found[version])
+        trial.hold_out(found.get(trial.best, HeldOut()), later)
 
     def newest(self, model: str) -> int:
         return max((a.version for a in self.registry.items.values() if a.model == model), default=0)
@@ -82,36 +115,83 @@ class GateTrials:
         versions = (trial.control, trial.best, trial.tried)
         return {v: f"{model}@{v}" if v else self.registry.base for v in versions}
 
-    def arms(self, model: str) -> list[Arm]:
-        """What new episodes get beside the live adapter."""
-        if self.config.gate.mode == "manual":
+    def arms(self, model: str, names: Collection[str] = ()) -> list[Arm]:
+        """What new episodes get beside the live adapter. ``names``: of its key, tags and task (``gate.first``)."""
+        gate = self.config.gate
+        if gate.trial == "manual":
             return []
         trial, registry = self.of(model), self.registry
-        names = {trial.control: registry.accepted(model), trial.best: registry.best(model)}
+        if gate.trial == "canary" and gate.first and trial.on_trial and trial.stage == 0:
+            candidate = registry.of(model, S.CANDIDATE)
+            first = candidate is not None and not set(names).isdisjoint(gate.first) and self.served(candidate.name)
+            return [Arm(candidate.name, CANDIDATE, FIRST_SHARE)] if candidate is not None and first else []
+        adapters = {trial.control: registry.accepted(model), trial.best: registry.best(model)}
         if (candidate := registry.of(model, S.CANDIDATE)) is not None:
-            names[trial.tried] = candidate.name
-        found = [Arm(names[version], arm, share) for version, arm, share in trial.arms() if version in names]
+            adapters[trial.tried] = candidate.name
+        found = [Arm(adapters[version], arm, share) for version, arm, share in trial.arms() if version in adapters]
         arms = [a for a in found if a.adapter == registry.base or registry.servable(a.adapter)]
         compared = {registry.live(model), *(a.adapter for a in arms)} - {registry.base}
         return arms if all(map(self.served, compared)) else []
 
     def waits(self, model: str) -> bool:
         """Whether a version that has been loaded is to wait before it is tried (``gate.pace``)."""
-        gate = self.config.gate
-        if gate.mode == "manual" or (gate.mode == "guard" and not gate.holdout):
-            return False
-        return self.of(model).waits(gate.pace)
+        gate, trial = self.config.gate, self.of(model)
+        if gate.trial == "manual" or (gate.trial == "guard" and not gate.holdout):
+            return trial.frozen_by_hand is True
+        return trial.waits(gate.pace)
 
     def report(self, model: str, decision: Decision = Decision.UNDECIDED) -> GateReport:
         """What the gate sees now."""
         trial = self.of(model)
         waiting = [a.name for a in self.registry.in_state(S.LOADING) if a.model == model] if self.waits(model) else []
-        manual = self.config.gate.mode == "manual"
+        manual = self.config.gate.trial == "manual"
         return report_of(trial, self.names(model), decision, manual=manual, waiting=waiting)
 
-    def note(self, model: str, outcome: int, at: float) -> None:
-        """Remember what the gate sees after this outcome, for the chart."""
-        self.histories.setdefault(model, GateHistory()).note(self.trials[model], outcome, at)
+    def begin(self, model: str, cursor: int, at: float, trial: GateTrial) -> None:
+        """As ``read`` gave it."""
+        self.cursors[model], self.trials[model] = cursor, trial
+        line = self.lines[model] = AssignmentLine(trial.deadline)
+        line.cursor, line.at = cursor, at
+
+    def feed(self, model: str, outcome: Outcome, measures: dict[str, float] | None = None) -> None:
+        """The next assignment or end that was written down. ``measures``: of the guards, as far as they are known."""
+        self.cursors[model] = outcome.seq
+        name = tried(outcome.chances)
+        seen = outcome_of(
+            self.version(outcome.adapter),
+            outcome.arm,
+            outcome.chances,
+            outcome.task,
+            outcome.reward or 0.0,
+            self.version(name) if name is not None else None,
+        )
+        seen.eid, seen.groups = outcome.eid, self.groups(outcome.named, outcome.tags)
+        seen.measures = measures or {}
+        line = self.lines[model]
+        put = line.assign if outcome.reward is None else line.end
+        put(outcome.seq, outcome.eid, outcome.at, seen, compared=bool(outcome.chances))
+
+    def groups(self, task: str | None, tags: str) -> tuple[str, ...]:
+        """The groups of an episode that are compared by themselves (``gate.by``). ``tags``: JSON."""
+        by = self.config.gate.by
+        known = load(tags, {}) if tags != "{}" and by != [] else {}
+        found = dict(groups_of(task, known))
+        return tuple(found.values() if by is None else [found[name] for name in by if name in found])
+
+    def next(self, model: str, now: float) -> ArmOutcome | None:
+        """The run that is to be counted next; None: it is still running. ``now``: all that ended before is fed."""
+        trial = self.of(model)
+        trial.silent = self.lines[model].is_silent(trial.tried, time.time())
+        return self.lines[model].take(now, min(trial.floor, trial.best_floor))
+
+    def is_due(self, model: str, now: float) -> bool:
+        """Whether the next run to be counted is past its deadline, as far as is fed."""
+        return self.lines[model].is_due(now)
+
+    def note(self, model: str) -> None:
+        """Remember what the gate sees after this run, for the chart."""
+        line = self.lines[model]
+        self.histories.setdefault(model, GateHistory()).note(self.trials[model], line.cursor, line.at)
 
     def unkept(self, model: str, version: int) -> list[GateReading]:
         """A version's readings that the store does not have yet."""
@@ -119,24 +199,35 @@ class GateTrials:
 
     # kept over a restart
 
-    def read(self, store: Store, model: str) -> tuple[int, GateTrial]:
-        """→ (cursor, trial) as they were kept last, else a new trial that is to read the newest outcomes."""
+    def read(self, store: Store, model: str) -> tuple[int, float, GateTrial]:
+        """→ (cursor, when that was, trial) as they were kept last, else a new trial that is to read the newest
+        outcomes.
+        """
         kept = store.cache.get(_key(model))
         if kept is not None:
             trial = self.make()
             try:
                 trial.load(kept["trial"])
-                return int(kept["cursor"]), trial
+                place = store.outcomes.place(model, int(kept["cursor"]), kept.get("last"))
+                return place, float(kept.get("at", 0.0)), trial
             except (KeyError, TypeError, ValueError, AssertionError) as e:
                 log.warning("the gate begins again: what it kept for %s cannot be read: %s", model, e)
-        return store.outcomes.last(model, WARM), self.make()
+        return store.outcomes.last(model, WARM), 0.0, self.make()
 
     def kept(self, model: str) -> dict[str, JsonValue]:
-        return {"cursor": self.cursors[model], "trial": self.trials[model].dump()}
+        """The runs that wait are not in it: they are read again."""
+        return {"cursor": self.counted(model), "at": self.lines[model].at, "trial": self.trials[model].dump()}
+
+    def counted(self, model: str) -> int:
+        """The number of what was written down up to which nobody waits for anything."""
+        line = self.lines[model]
+        return line.cursor if line.waiting else self.cursors[model]
 
     @staticmethod
-    def write(store: Store, model: str, kept: dict[str, JsonValue], now: float) -> None:
-        store.cache.put(_key(model), kept, now)
+    def change(store: Store, model: str, kept: dict[str, JsonValue], now: float) -> JsonObject:
+        """The mutation (``cache``) that keeps this. Blocks."""
+        last = store.outcomes.name_of(int(str(kept["cursor"])))
+        return {"key": _key(model), "value": {**kept, "last": last}, "at": now}
 
     @staticmethod
     def readings(store: Store, model: str, version: int) -> list[GateReading]:
@@ -144,14 +235,18 @@ class GateTrials:
         return load_readings(store.cache.get(_history_key(model, version)))
 
     @staticmethod
-    def write_history(store: Store, model: str, taken: Mapping[int, Sequence[GateReading]], now: float) -> None:
-        """Before ``write``: what is read again after a crash takes the place of what stands here."""
+    def history_changes(
+        store: Store, model: str, taken: Mapping[int, Sequence[GateReading]], now: float
+    ) -> list[JsonObject]:
+        """The mutations (``cache``) that keep these readings, before ``change``: what is read again after a crash takes
+        the place of what stands here. Blocks.
+        """
+        changes: list[JsonObject] = []
         for version, readings in taken.items():
             name = _history_key(model, version)
-            before = store.cache.get(name)
-            store.cache.put(name, dump_readings(joined(load_readings(before), readings)), now)
-            if before is None:
-                store.cache.trim(_history_key(model, ""), VERSIONS)
+            value = dump_readings(joined(load_readings(store.cache.get(name)), readings))
+            changes.append({"key": name, "value": value, "at": now, "newest": [_history_key(model, ""), VERSIONS]})
+        return changes
 
 
 def _key(model: str) -> str:

@@ -23,6 +23,11 @@ class FadingMean:
         self.n = min(self.n + 1.0, self.memory)
         self.value += (x - self.value) / self.n
 
+    def rescale(self, before_low: float, before_high: float, low: float, high: float) -> None:
+        """The scale's bounds moved: the same rewards have other units now."""
+        reward = before_low + self.value * (before_high - before_low)
+        self.value = min(max((reward - low) / (high - low), 0.0), 1.0) if high > low else 0.5
+
 
 class Baseline:
     """All values are in the scale's units, 0 to 1.
@@ -69,13 +74,9 @@ class Baseline:
         self.tested.n = 0.0
 
     def rescale(self, before_low: float, before_high: float, low: float, high: float) -> None:
-        """The scale's bounds moved: the same rewards have other units now."""
+        """As ``FadingMean.rescale``."""
         for mean in (self.control, self.tested):
-            reward = before_low + mean.value * (before_high - before_low)
-            if high > low:
-                mean.value = min(max((reward - low) / (high - low), 0.0), 1.0)
-            else:
-                mean.value = 0.5
+            mean.rescale(before_low, before_high, low, high)
         if high > low and before_high > before_low:
             ratio = (before_high - before_low) / (high - low)
             for known in self.tasks.values():
@@ -89,14 +90,14 @@ class Baseline:
         }
 
     def load(self, kept: dict[str, JsonValue]) -> None:
-        self.control = _mean(CONTROL_MEMORY, kept["control"])
-        self.tested = _mean(TESTED_MEMORY, kept["tested"])
+        self.control = mean_of(CONTROL_MEMORY, kept["control"])
+        self.tested = mean_of(TESTED_MEMORY, kept["tested"])
         tasks = kept["tasks"]
         assert isinstance(tasks, dict)
-        self.tasks = {name: _mean(TASK_MEMORY, value) for name, value in tasks.items()}
+        self.tasks = {name: mean_of(TASK_MEMORY, value) for name, value in tasks.items()}
 
 
-def _mean(memory: float, kept: JsonValue) -> FadingMean:
+def mean_of(memory: float, kept: JsonValue) -> FadingMean:
     if not isinstance(kept, list) or len(kept) != 2:
         raise TypeError(f"not a mean: {kept!r}")
     value, n = kept

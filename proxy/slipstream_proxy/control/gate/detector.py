@@ -36,10 +36,12 @@ LEAST_EPISODES: Final = 8
 
 
 class BettingDetector:
-    """``sign`` 1: the tested arm is worse. -1: it is better. ``shifts`` False leaves the shifted questions out."""
+    """``sign`` 1: the tested arm is worse. -1: it is better. ``shifts`` False leaves the shifted questions out.
+    ``margin``: by more than that, in the scale's units.
+    """
 
-    def __init__(self, sign: int, lump: float, rate: float, *, shifts: bool = True) -> None:
-        self.sign, self.lump, self.rate = sign, lump, rate
+    def __init__(self, sign: int, lump: float, rate: float, *, shifts: bool = True, margin: float = 0.0) -> None:
+        self.sign, self.lump, self.rate, self.margin = sign, lump, rate, margin
         self.shifts = SHIFTS if shifts else SHIFTS[:1]
         self.wealths: list[float] = [0.0] * (len(self.shifts) * len(BETS))
         self.credit = lump
@@ -94,11 +96,12 @@ class BettingDetector:
             mean = share * p1 + (1.0 - share) * p0
             p = p1 if tested else p0
             factor = x * p / mean + (1.0 - x) * (1.0 - p) / (1.0 - mean)
-            kept = min(self.wealths[i] * factor, MOST)
+            slope = share * ((1.0 - p1) / (1.0 - mean) - p1 / mean)
+            kept = min(self.wealths[i] * factor / (1.0 + slope * self.margin), MOST)
             self.wealths[i] = kept
             total += kept
             if len(self.shifts) > 1:
-                self._shifted(i, factor, share * ((1.0 - p1) / (1.0 - mean) - p1 / mean))
+                self._shifted(i, factor, slope)
         self.wealth = total
 
     def _shifted(self, bet: int, factor: float, slope: float) -> None:

@@ -1,17 +1,29 @@
-"""What people see of a trial: the same numbers that decide, and why there is no verdict yet."""
+"""What a trial says of itself, and what it said before.
+
+What people see of a trial: the same numbers that decide, and why there is no verdict yet.
+
+How the gate's evidence of a version moved: enough readings for a chart, however many episodes it saw.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-from slipstream.contract import GateReport
+from pydantic import JsonValue, TypeAdapter
+
+from slipstream.contract import GateGroup, GateGuard, GateReading, GateReport
 from slipstream_proxy.control.gate.detector import BettingDetector
 from slipstream_proxy.control.gate.rules import Decision
-from slipstream_proxy.control.gate.trial import OWN, GateTrial
+from slipstream_proxy.control.gate.side_bets import Guard
+from slipstream_proxy.control.gate.trial import OWN, SETTLED, GateTrial
 
 SOON = 8
 """Finished episodes before the pace of the evidence says how long it will take."""
+MANY_LATE = 0.2
+"""Share of the runs on trial that timed out above which a verdict says so."""
+SHOWN = 8
+"""Groups in a report."""
 MANY = 0.5
 """Share of rewards outside the declared range above which they say too little."""
 
@@ -30,7 +42,7 @@ def report_of(
     control_share, best_share = trial.shares()
     if trial.settings.canary:
         control_share = 1.0 - control_share if trial.on_trial else 0.0
-    rolled = decision in (Decision.ROLLBACK, Decision.ROLLBACK_BEST)
+    rolled = decision in (Decision.ROLLBACK, Decision.ROLLBACK_BEST, Decision.ROLLBACK_GROUP)
     by_best = decision is Decision.ROLLBACK_BEST or (rolled and trial.shown_by_best)
     difference, lower, upper = interval(trial, of_best=by_best)
     shown = best if by_best else worse
@@ -42,19 +54,60 @@ def report_of(
         difference=scaled(difference, span),
         lower=scaled(lower, span) if difference is not None else None,
         upper=scaled(upper, span) if difference is not None else None,
+        own_episodes=trial.own,
+        own_difference=scaled(trial.own_difference(), span),
+        timed_out=trial.own_late,
         trial_episodes=shown.n_tested,
         control_episodes=shown.n_reference,
-        evidence=round(min(worse.wealth + best.wealth, 1e9), 4),
+        evidence=round(min(trial.against(best=False) + trial.against(best=True), 1e9), 4),
         threshold=1.0 / trial.settings.alpha,
         drift_difference=scaled(best.difference(), span) if trial.tried != trial.best else None,
-        drift_evidence=round(min(best.wealth, 1e9), 4),
+        drift_evidence=round(min(trial.against(best=True), 1e9), 4),
         control_share=round(control_share, 4),
         best_share=round(best_share, 4),
         episodes_left=left if decision is Decision.UNDECIDED else None,
         reason=reason if decision is Decision.UNDECIDED else verdict_reason(trial, names, decision),
         fix=fix if decision is Decision.UNDECIDED else None,
         waiting=list(waiting),
+        groups=groups_of(trial, of_best=by_best),
+        guards=guards_of(trial),
     )
+
+
+def guards_of(trial: GateTrial) -> list[GateGuard]:
+    found = []
+    for guard in trial.guards.guards:
+        control, tested = guard.means() or (None, None)
+        found.append(
+            GateGuard(
+                name=guard.name,
+                bad=guard.bad,
+                control=control,
+                trial=tested,
+                trial_episodes=guard.detector.n_tested,
+                control_episodes=guard.detector.n_reference,
+                evidence=round(min(guard.detector.wealth, 1e9), 4),
+            )
+        )
+    return found
+
+
+def groups_of(trial: GateTrial, *, of_best: bool) -> list[GateGroup]:
+    """The groups that most speaks against, beside the same version as the report's difference."""
+    span = trial.scale.span or 1.0
+    found = [
+        GateGroup(
+            name=slot.name,
+            difference=scaled(detector.difference(), span),
+            trial_episodes=detector.n_tested,
+            control_episodes=detector.n_reference,
+            evidence=round(min(detector.wealth, 1e9), 4),
+        )
+        for slot in trial.groups.slots.values()
+        for detector in (slot.detectors[of_best],)
+        if detector.n_tested or detector.n_reference
+    ]
+    return sorted(found, key=lambda group: -group.evidence)[:SHOWN]
 
 
 def interval(trial: GateTrial, *, of_best: bool) -> tuple[float | None, float, float]:
@@ -73,14 +126,65 @@ def interval(trial: GateTrial, *, of_best: bool) -> tuple[float | None, float, f
 
 def verdict_reason(trial: GateTrial, names: Mapping[int, str], decision: Decision) -> str:
     """Why the gate decided so, in a sentence for the adapter's state."""
-    if decision is Decision.ROLLBACK:
+    if decision is Decision.ROLLBACK and trial.alarm is not None and not _by_reward(trial):
+        return f"a guard is worse than with {names.get(trial.control, '')}: {guard_text(trial.alarm)}"
+    if decision in (Decision.ROLLBACK, Decision.ROLLBACK_GROUP):
         least = trial.best if trial.shown_by_best else trial.control
-        return f"worse than {names.get(least, '')}"
+        return f"worse than {names.get(least, '')}{_for_group(trial)}{_late(trial)}"
     if decision is Decision.ROLLBACK_BEST:
-        return f"worse than {names.get(trial.best, '')}: small losses have added up"
+        return f"worse than {names.get(trial.best, '')}{_for_group(trial) or ': small losses have added up'}"
     if trial.better.wealth >= 1.0 / trial.settings.alpha:
-        return f"better than {names.get(trial.control, '')}"
-    return f"nothing speaks against it after {trial.since} episodes"
+        return f"better than {names.get(trial.control, '')}{_said(trial)}"
+    return f"nothing speaks against it after {trial.since} episodes{_said(trial)}"
+
+
+def _by_reward(trial: GateTrial) -> bool:
+    return trial.against(best=False) + trial.against(best=True) >= 1.0 / trial.settings.alpha
+
+
+def guard_text(guard: Guard) -> str:
+    """How a side measure has changed."""
+    control, tested = guard.means() or (0.0, 0.0)
+    way = "rose" if tested > control else "fell"
+    return f"{guard.name} {way} from {control:.3g} to {tested:.3g} (mean of {guard.detector.n_tested:,} runs)"
+
+
+def _said(trial: GateTrial) -> str:
+    """What it is worse for, where that takes nothing back (``gate.group_verdict``, ``gate.guard_action``)."""
+    if trial.kept_from:
+        return f", but not for {', '.join(sorted(trial.kept_from))}: it was taken back for these runs alone"
+    if trial.settings.guard_action == "say" and (guard := trial.alarm) is not None:
+        return f", but {guard_text(guard)}{_said_of_group(trial)}"
+    return _said_of_group(trial)
+
+
+def _said_of_group(trial: GateTrial) -> str:
+    if trial.settings.by_group:
+        return ""
+    best = trial.groups.wealth(best=True) > trial.groups.wealth(best=False)
+    found = trial.groups.worst(best=best)
+    if found is None or trial.groups.wealth(best=best) < 1.0 / trial.settings.alpha:
+        return ""
+    return f", but it is worse{_group_text(trial, *found)}"
+
+
+def _for_group(trial: GateTrial) -> str:
+    """Which group of runs it is worse for, where that is what speaks against it."""
+    found = trial.worst_group()
+    return "" if found is None else _group_text(trial, *found)
+
+
+def _group_text(trial: GateTrial, name: str, detector: BettingDetector) -> str:
+    difference = scaled(detector.difference(), trial.scale.span or 1.0)
+    return f" for {name}: {difference or 0.0:+.3g} over {detector.n_tested:,} of its runs"
+
+
+def _late(trial: GateTrial) -> str:
+    """How many runs on trial failed by their deadline, where they are many."""
+    if trial.late < MANY_LATE * trial.since or not trial.late:
+        return ""
+    after = trial.deadline.seconds(trial.tried)
+    return f": {trial.late:,} of {trial.since:,} runs on trial timed out (no reward {after:,.0f} s after their start)"
 
 
 def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False) -> tuple[int | None, str, str | None]:
@@ -98,6 +202,15 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         share = trial.shares()[1]
         best = names.get(trial.best, "")
         return None, f"no adapter is on trial; {share:.0%} of new episodes still get {best}, to see a slow slide", None
+    name = names.get(trial.tried, "the version on trial")
+    if trial.frozen:
+        guard = None if trial.frozen_by_hand else trial.alarm
+        why = " by hand" if guard is None else f": {guard_text(guard)}"
+        text = f"frozen{why}. It is not accepted, and newer versions wait, until a person decides"
+        ways = ", ".join(f"`slipstream adapters {way} {name}`" for way in ("promote", "unfreeze", "demote"))
+        return None, text, f"look at `slipstream episodes --adapter {name}`, then one of {ways}"
+    if trial.unsettled:
+        return None, _unsettled(trial), None
     if not trial.scale.count:
         return None, "no finished episode has a reward yet", "post rewards, or set judge.model"
     if trial.scale.span <= 0.0 and len(trial.scale.ring) > SOON:
@@ -107,18 +220,44 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         low, high = trial.scale.low, trial.scale.high
         text = f"{trial.scale.outside} of {trial.scale.count} rewards lie outside gate.reward_range [{low:g}, {high:g}]"
         return None, text, "declare the rewards' own range, or leave gate.reward_range out"
+    if trial.own == trial.own_late:
+        text = f"no run of {name} has a reward yet"
+        return None, text + (f"; {trial.own_late:,} timed out" if trial.own_late else ""), None
+    counted = _counted(trial, name)
     detector = trial.worse if trial.worse.wealth >= trial.worse_best.wealth else trial.worse_best
-    if not trial.worse.n_tested or not trial.worse.n_reference:
-        arm = "the version on trial" if not trial.worse.n_tested else names.get(trial.control, "the control")
-        share = trial.shares()[0]
-        left = math.ceil(1.0 / max(share, 0.01)) if trial.worse.n_tested else None
-        return left, f"no finished episode of {arm} has a reward yet", None
+    if not trial.worse.n_reference:
+        missing = math.ceil(1.0 / max(trial.shares()[0], 0.01))
+        return missing, f"no run of {names.get(trial.control, 'the control')} has a reward yet ({counted})", None
+    if (guard := trial.guards.suspect()) is not None and not trial.calm_aside():
+        return None, f"{guard_text(guard)}, which is worse, but that may still be chance ({counted})", None
     if not trial.trusted():
+        if (found := trial.worst_group()) is not None:
+            name, detector = found
+            counted = f"{detector.n_tested:,} of its runs"
+            text = f"rewards for {name} are lower than the control's, but that may still be chance ({counted})"
+            return _until_rollback(trial, detector), text, None
         left = _until_rollback(trial, detector)
-        text = "rewards are lower than the control's, but that may still be chance"
-        return left, text, None
+        return left, f"rewards are lower than the control's, but that may still be chance ({counted})", None
     left = max(settings.settle - trial.since, OWN - trial.own, 1)
-    return left, f"nothing speaks against it; it is accepted after {settings.settle} episodes like that", None
+    after = f"it is accepted after {settings.settle} episodes on trial, {OWN} of them its own"
+    return left, f"nothing speaks against it{_said(trial)}; {after} ({counted})", None
+
+
+def _unsettled(trial: GateTrial) -> str:
+    if trial.watch.doubt:
+        return "rewards are unlike all before: there is no verdict until it is clear whether their scale has changed"
+    low, high, count = trial.scale.low, trial.scale.high, trial.scale.count
+    now = f"so far [{low:g}, {high:g}], {count} of {SETTLED} rewards" if count else f"0 of {SETTLED} rewards so far"
+    return f"the scale of rewards has changed: the evidence begins again on the new one ({now})"
+
+
+def _counted(trial: GateTrial, name: str) -> str:
+    """Whose runs the difference is of: the evidence lasts over versions."""
+    own = f"{trial.own:,} {'run' if trial.own == 1 else 'runs'} of {name}"
+    late = f", {trial.own_late:,} of them timed out" if trial.own_late else ""
+    if trial.since <= trial.own:
+        return f"{own}{late}"
+    return f"{own}{late}; the difference is of all {trial.since:,} runs on trial since the last verdict"
 
 
 def _until_rollback(trial: GateTrial, detector: BettingDetector) -> int | None:
@@ -126,9 +265,105 @@ def _until_rollback(trial: GateTrial, detector: BettingDetector) -> int | None:
     growth = math.log(max(detector.growth(), 1e-12))
     if detector.n_tested < SOON or growth <= 0.0:
         return None
-    missing = math.log(1.0 / trial.settings.alpha / max(trial.worse.wealth + trial.worse_best.wealth, 1e-12))
+    missing = math.log(1.0 / trial.settings.alpha / max(trial.against(best=False) + trial.against(best=True), 1e-12))
     return max(math.ceil(missing / growth * detector.n_tested), 1)
 
 
 def scaled(value: float | None, span: float) -> float | None:
     return None if value is None else float(f"{value * span:.6g}")
+
+
+MOST = 320
+"""Readings kept of a version."""
+READINGS = TypeAdapter(list[GateReading])
+
+
+def reading_of(trial: GateTrial, outcome: int, at: float) -> GateReading | None:
+    """What the gate sees after this outcome; None: nothing is compared."""
+    if not trial.on_trial and trial.control == trial.best:
+        return None
+    span = trial.scale.span or 1.0
+    difference, lower, upper = interval(trial, of_best=False)
+    known = difference is not None
+    worse, best = trial.worse, trial.worse_best
+    return GateReading(
+        outcome=outcome,
+        at=at,
+        trial_episodes=worse.n_tested,
+        control_episodes=worse.n_reference,
+        difference=scaled(difference, span),
+        lower=scaled(lower, span) if known else None,
+        upper=scaled(upper, span) if known else None,
+        evidence=round(min(trial.against(best=False) + trial.against(best=True), 1e9), 4),
+        drift_difference=scaled(best.difference(), span) if trial.tried != trial.best else None,
+        drift_evidence=round(min(trial.against(best=True), 1e9), 4),
+    )
+
+
+def last_reading(report: GateReport, before: Sequence[GateReading], at: float) -> GateReading | None:
+    """What stands in the adapter's own report, as one more reading; None: the last one says the same."""
+    fields = report.model_dump(include=set(GateReading.model_fields) - {"outcome", "at"})
+    last = before[-1] if before else None
+    if last is not None and fields == last.model_dump(exclude={"outcome", "at"}):
+        return None
+    return GateReading(outcome=last.outcome if last else 0, at=max(at, last.at if last else 0.0), **fields)
+
+
+def joined(before: Sequence[GateReading], after: Sequence[GateReading]) -> list[GateReading]:
+    """Of what was read twice (the gate goes back to what it kept, after a crash) the later reading counts."""
+    first = after[0].outcome if after else None
+    return thinned([*(r for r in before if first is None or r.outcome < first), *after])
+
+
+def thinned(readings: list[GateReading]) -> list[GateReading]:
+    """At most ``MOST``, evenly over the outcomes, with the first and the last.
+
+    Of each span of outcomes the first reading stays. A span is a power of two long, so that thinning again and again
+    leaves the beginning as dense as the end.
+    """
+    if len(readings) <= MOST:
+        return readings
+    span = 1
+    while readings[-1].outcome - readings[0].outcome > span * MOST // 2:
+        span *= 2
+    first: dict[int, GateReading] = {}
+    for reading in readings[:-1]:
+        first.setdefault(reading.outcome // span, reading)
+    return [*first.values(), readings[-1]]
+
+
+class GateHistory:
+    """Readings that the store does not have yet, by version. Of one trained model."""
+
+    def __init__(self) -> None:
+        self.versions: dict[int, list[GateReading]] = {}
+
+    def note(self, trial: GateTrial, outcome: int, at: float) -> None:
+        if (reading := reading_of(trial, outcome, at)) is not None:
+            readings = self.versions.setdefault(trial.tried, [])
+            readings.append(reading)
+            self.versions[trial.tried] = thinned(readings)
+
+    def take(self) -> dict[int, list[GateReading]]:
+        """What is to be stored now. It stays here until ``stored``: who asks meanwhile finds it."""
+        return {version: list(readings) for version, readings in self.versions.items()}
+
+    def stored(self, taken: Mapping[int, Sequence[GateReading]]) -> None:
+        for version, readings in taken.items():
+            rest = [r for r in self.versions.get(version, []) if r.outcome > readings[-1].outcome]
+            if rest:
+                self.versions[version] = rest
+            else:
+                self.versions.pop(version, None)
+
+
+def dump_readings(readings: Sequence[GateReading]) -> dict[str, JsonValue]:
+    return {"readings": [r.model_dump(mode="json", exclude_none=True) for r in readings]}
+
+
+def load_readings(kept: Mapping[str, object] | None) -> list[GateReading]:
+    """None, or what another version of this program wrote: no readings."""
+    try:
+        return READINGS.validate_python(kept["readings"]) if kept is not None else []
+    except (KeyError, ValueError):
+        return []

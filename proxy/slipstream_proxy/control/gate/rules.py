@@ -1,9 +1,18 @@
-"""What a trial goes by, and what it can decide."""
+"""What the gate is told: the rules of a trial, and one outcome.
+
+What a trial goes by, and what it can decide.
+
+What the gate learns about a finished episode.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
+
+from slipstream_proxy.assignment import BEST, CANDIDATE, CONTROL, LIVE, chance
+from slipstream_proxy.control.gate.side_bets import Direction
 
 
 class Decision(StrEnum):
@@ -13,6 +22,8 @@ class Decision(StrEnum):
     """To the last accepted version."""
     ROLLBACK_BEST = "rollback_best"
     """To the best version: small losses have added up."""
+    ROLLBACK_GROUP = "rollback_group"
+    """For one group of runs alone."""
 
 
 @dataclass(kw_only=True)
@@ -20,7 +31,50 @@ class TrialSettings:
     canary: bool = False
     holdout: float = 0.1
     share: float = 0.1
+    plan: list[float] = field(default_factory=list)
+    """Canary: shares one after the other; empty: ``share`` alone."""
     alpha: float = 0.01
     settle: int = 500
     reward_range: tuple[float, float] | None = None
+    deadline: float | None = None
+    by_group: bool = True
+    """What is worse for one group alone is taken back."""
+    group_alone: bool = False
+    """For that group alone."""
+    guards: dict[str, Direction] = field(default_factory=dict)
+    guard_action: Literal["freeze", "rollback", "say"] = "freeze"
     shifts: bool = True
+
+
+@dataclass(slots=True)
+class ArmOutcome:
+    """One training episode. ``version``: of the adapter that it is pinned to; probabilities: of the arms at its
+    assignment; ``tried``: the version that was on trial then, None where that was not written down. ``seconds``: from
+    its assignment until its reward was known; None: not measured. ``finished``: it had a reward before the deadline.
+    ``groups``: names of those that it belongs to, as ``tag.customer=acme``. ``eid``: which episode it is. ``at``:
+    when it was assigned, or when its reward was known where nobody compared it; seconds since the epoch.
+    ``measures``: of the guards, as far as they are known.
+    """
+
+    version: int
+    arm: str
+    live: float
+    control: float
+    best: float
+    candidate: float
+    task: str
+    reward: float
+    tried: int | None = None
+    seconds: float | None = None
+    finished: bool = True
+    groups: tuple[str, ...] = ()
+    eid: str = ""
+    at: float = 0.0
+    measures: dict[str, float] = field(default_factory=dict)
+
+
+def outcome_of(version: int, arm: str, chances: str, task: str, reward: float, tried: int | None = None) -> ArmOutcome:
+    """From what an episode and its pin keep (``assignment.Assignment``)."""
+    live, control = chance(chances, LIVE), chance(chances, CONTROL)
+    best, candidate = chance(chances, BEST), chance(chances, CANDIDATE)
+    return ArmOutcome(version, arm, live, control, best, candidate, task, reward, tried)

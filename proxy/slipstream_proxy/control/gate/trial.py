@@ -1,4 +1,5 @@
-"""The gate's state of one trained model: rewards in their order go in, verdicts and the control arms' shares come out.
+"""The gate's state of one trained model: runs in the order of their assignment go in, verdicts and the control arms'
+shares come out.
 
 Three versions matter: the one on trial, the last accepted one (``control``), and the one that no later one was shown to
 beat (``best``). Evidence of the trial against either lasts over versions. It ends when the control moves.
@@ -6,22 +7,32 @@ beat (``best``). Evidence of the trial against either lasts over versions. It en
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, NamedTuple
 
 from slipstream_proxy.assignment import BEST, CANDIDATE, CONTROL, LIVE
 from slipstream_proxy.control.gate.baseline import Baseline
 from slipstream_proxy.control.gate.detector import BettingDetector
-from slipstream_proxy.control.gate.outcome import ArmOutcome
-from slipstream_proxy.control.gate.rules import Decision, TrialSettings
-from slipstream_proxy.control.gate.scale import RewardScale
+from slipstream_proxy.control.gate.line import Deadline
+from slipstream_proxy.control.gate.rules import ArmOutcome, Decision, TrialSettings
+from slipstream_proxy.control.gate.scale import RewardScale, ScaleWatch
+from slipstream_proxy.control.gate.side_bets import GroupWatch, Guard, GuardWatch
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-LUMP, RATE = 0.25, 0.1 / 2000
+LUMP, RATE = 0.16, 0.064 / 2000
 """Evidence against the control: wealth put in at first, and earned with each episode."""
-BEST_LUMP, BEST_RATE = 0.35, 0.3 / 2000
-"""Evidence against the best version. All four sum to 1 over the first 2,000 episodes: the false-alarm guarantee."""
+HUNG_LUMP, HUNG_RATE, HUNG_MARGIN = 0.04, 0.016 / 2000, 0.1
+"""Evidence that more runs than the control's, by so large a share of them, have no reward at their deadline."""
+BEST_LUMP, BEST_RATE = 0.28, 0.24 / 2000
+"""Evidence against the best version. All six sum to 0.8 over the first 2,000 episodes. The groups have 0.1 against
+each of the two (``side_bets.LUMP``): 1 in all is the false-alarm guarantee.
+"""
+SILENT_SHARE = 0.9
+"""Of the control, while no run of the version on trial has ended although the control's would have."""
+SETTLED = 32
+"""Rewards on a new scale before which there is no verdict."""
 YOUNG = 12
 """Finished episodes of a version before which the control gets ``YOUNG_SHARE``: a broken adapter shows at once."""
 YOUNG_SHARE = 0.3
@@ -35,10 +46,27 @@ HOLD = 2.0
 """Growth of the evidence above which a newer version waits (``gate.pace = "careful"``), and above which the control,
 not the best version, is what a rollback goes back to.
 """
+HELD_OUT = 16
+"""Held-out runs on each side before they say anything."""
 OWN_Z = -2.0
 """A version whose own rewards lie further below those of both the control and the versions before it, in standard
 errors, is not accepted yet.
 """
+
+
+class HeldOut(NamedTuple):
+    """Rewards of held-out runs."""
+
+    n: int = 0
+    mean: float = 0.0
+    std: float = 0.0
+
+    def joined(self, more: HeldOut) -> HeldOut:
+        """All of them together."""
+        n = self.n + more.n
+        mean = (self.n * self.mean + more.n * more.mean) / max(n, 1)
+        squares = sum(r.n * (r.std**2 + (r.mean - mean) ** 2) for r in (self, more))
+        return HeldOut(n, mean, math.sqrt(squares / max(n, 1)))
 
 
 class GateTrial:
@@ -46,11 +74,20 @@ class GateTrial:
         self.settings = settings
         low, high = settings.reward_range if settings.reward_range is not None else (None, None)
         self.scale = RewardScale(low, high)
+        self.watch = ScaleWatch()
+        self.rescaled = 0
+        """How often the rewards' scale was found or said to have changed."""
+        self.declared = 0.0
+        """When people last said so; seconds since the epoch. Runs from before are no evidence."""
         self.baseline = Baseline()
+        self.deadline = Deadline(settings.deadline)
         self.worse = BettingDetector(1, LUMP, RATE, shifts=settings.shifts)
         self.better = BettingDetector(-1, LUMP, RATE, shifts=settings.shifts)
         self.worse_best = BettingDetector(1, BEST_LUMP, BEST_RATE, shifts=settings.shifts)
         self.better_best = BettingDetector(-1, BEST_LUMP, BEST_RATE, shifts=settings.shifts)
+        self.hung = BettingDetector(1, HUNG_LUMP, HUNG_RATE, shifts=False, margin=HUNG_MARGIN)
+        self.groups = GroupWatch()
+        self.guards = GuardWatch(settings.guards)
         self.control = self.best = self.tried = 0
         """Versions. ``tried`` equals ``control`` while nothing is on trial."""
         self.floor = self.best_floor = 0
@@ -58,13 +95,31 @@ class GateTrial:
         self.newest = 0
         """The newest version on trial that has a finished episode."""
         self.own = 0
+        self.own_above = 0.0
+        """Of the rewards of the version that is served, each minus what the control is expected to get."""
         self.own_sum = 0.0
         """Of the rewards of the version that is served, each minus what the control or the versions before it get."""
         self.since = 0
-        """Finished episodes on trial since the control moved."""
+        """Episodes on trial that were counted since the control moved."""
+        self.late = self.own_late = 0
+        """Those of ``since`` and of ``own`` that had no reward before the deadline."""
         self.undecided = 0
         """Versions that were on trial since the last verdict."""
         self.seen = 0
+        self.silent = False
+        """No run of the version on trial has ended, although the control's would have: it gets few runs until then, or
+        until they count as failed. From there on an even share tells the two apart soonest.
+        """
+        self.replayed: float | None = None
+        """Growth of the evidence against the version on trial in its replay, which it passed. It moves shares alone:
+        the bets are on rewards of users. None: it was not replayed.
+        """
+        self.kept_from: frozenset[str] = frozenset()
+        """Groups for which alone what is served was taken back: their runs are no evidence."""
+        self.ahead = 0.0
+        """Standard errors by which held-out runs of later versions are above those of the best one (``hold_out``)."""
+        self.frozen_by_hand: bool | None = None
+        """As ``Adapter.frozen`` of the version on trial."""
         self.asked: int | None = None
         """``seen`` when a newer version first had to wait for the one that is served."""
         self._mark()
@@ -83,24 +138,63 @@ class GateTrial:
         """Shares of new episodes for (control, best); the rest is live. In canary mode the first is the candidate's."""
         s = self.settings
         apart = self.control != self.best
+        share = (s.plan or [s.share])[self.stage] if s.canary else s.holdout
+        if self.silent and self.on_trial and not self.own_late and share:
+            return (min(share, 1.0 - SILENT_SHARE), 0.0) if s.canary else (SILENT_SHARE, 0.0)
         if s.canary:
             best = s.holdout * BEST_PART if apart and not self.on_trial else 0.0
-            return (s.share if self.on_trial else 0.0), best
+            return (share if self.on_trial else 0.0), best
         if not s.holdout or not (self.on_trial or apart):
             return 0.0, 0.0
-        held = s.holdout
-        if self.on_trial and self.own < YOUNG:
-            held = max(held, YOUNG_SHARE)
+        doubt = self._doubt()
+        held = s.holdout if apart else s.holdout * doubt
+        if self.on_trial and self.own < YOUNG and self.replayed is None:
+            held = max(held, YOUNG_SHARE * max(doubt, 0.5))
         room = max(MOST_SHARE - held, 0.0)
-        first = _suspicion(self.worse) if self.on_trial else 0.0
-        second = _suspicion(self.worse_best)
+        first = max(_suspicion(self.worse), self._by_group(best=False)) if self.on_trial else 0.0
+        first = max(first, self._by_guard(), self._by_replay()) if self.on_trial else 0.0
+        first = max(first, _grown(self.hung.growth())) if self.on_trial else 0.0
+        first = 1.0 if self.silent and self.on_trial else first
+        second = max(_suspicion(self.worse_best), self._by_group(best=True))
         if not apart:
             return held + room * max(first, second), 0.0
         if not self.on_trial:
-            return 0.0, held + room * second
+            return 0.0, held * doubt + room * second
         if first + second > 1.0:
             first, second = first / (first + second), second / (first + second)
-        return held * (1.0 - BEST_PART) + room * first, held * BEST_PART + room * second
+        kept = s.holdout * BEST_PART * doubt
+        return held - s.holdout * BEST_PART + room * first, kept + room * second
+
+    @property
+    def stage(self) -> int:
+        """Of the canary's plan: ``OWN`` finished episodes of the version lead to the next one, and doubt one back.
+
+        A replay that says nothing against the version spares it the first one. All of that is known before an
+        assignment, so it bends no bet.
+        """
+        spared = self.replayed is not None and not _grown(self.replayed)
+        doubt = max(_suspicion(self.worse), self._by_group(best=False), self._by_guard())
+        return max(0, min(self.own // OWN + spared, max(len(self.settings.plan), 1) - 1) - (doubt > 0.0))
+
+    def _by_group(self, *, best: bool) -> float:
+        """As ``_suspicion``, of the groups."""
+        return _grown(self.groups.suspicion(best=best)) if self.settings.by_group else 0.0
+
+    def _by_guard(self) -> float:
+        """As ``_suspicion``, of the guards."""
+        heard = self.settings.guard_action != "say" and self.frozen_by_hand is not False
+        return _grown(self.guards.growth()) if heard else 0.0
+
+    def _by_replay(self) -> float:
+        """As ``_suspicion``, of the replay, until the version's own runs say more."""
+        return _grown(self.replayed) if self.replayed is not None and self.own < OWN else 0.0
+
+    def _doubt(self) -> float:
+        """Part of the best version's share that it keeps: less, the more the rewards, or those of held-out runs, say
+        that it was beaten.
+        """
+        growth, ahead = self.better_best.growth(), self.ahead
+        return 0.25 if growth >= 10.0 or ahead >= 3.0 else 0.5 if growth >= 3.0 or ahead >= 2.0 else 1.0
 
     def arms(self) -> list[tuple[int, str, float]]:
         """(version, arm, share) of every arm beside the live one, as ``assign`` takes them."""
@@ -117,7 +211,9 @@ class GateTrial:
         return self.control if self.settings.canary else self.tried
 
     def waits(self, pace: str | int) -> bool:
-        """Whether a newer version that has come is to wait (``gate.pace``)."""
+        """Whether a newer version that has come is to wait (``gate.pace``, or a guard)."""
+        if self.frozen:
+            return True
         if not isinstance(pace, str):
             return self.on_trial and self.undecided >= pace
         return pace == "careful" and self._is_held()
@@ -134,23 +230,40 @@ class GateTrial:
             self.asked = self.seen
         return self.seen - self.asked < 20 * self.settings.settle
 
+    @property
+    def alarm(self) -> Guard | None:
+        """The guard that is worse on trial than with the control; None: there is none."""
+        return self.guards.alarmed(self.settings.alpha) if self.on_trial and not self.unsettled else None
+
+    @property
+    def frozen(self) -> bool:
+        """A person has to decide on the version on trial."""
+        if self.frozen_by_hand is not None:
+            return self.frozen_by_hand
+        return self.settings.guard_action == "freeze" and self.alarm is not None
+
     # what happens to versions
 
     def serve(self, version: int) -> None:
         """A new version is on trial. The evidence goes on; its first finished episode is a new start."""
         self.tried = version
-        self.own, self.own_sum = 0, 0.0
+        self.silent = False
+        self._forget_own()
         self.asked = None
         self.undecided += 1
 
-    def accept(self) -> None:
-        """The version on trial is the control from now on, and the best one too if it has beaten that."""
+    def accept(self, *, by_hand: bool = False) -> None:
+        """The version on trial is the control from now on, and the best one too if it has beaten that. ``by_hand``: it
+        has not been shown to be good, so the evidence against what comes next begins as at the start.
+        """
         proven = self.beats_best()
+        self.groups.accept()
         self.control = self.floor = self.tried
         self.baseline.accept()
-        self.since = self.undecided = 0
-        self.worse.reset()
-        self.better.reset()
+        self.deadline.accept()
+        self.guards.accept()
+        self.since = self.late = self.undecided = 0
+        self._begin_again(fresh=by_hand)
         if proven:
             self.move_best(self.tried)
         else:
@@ -167,51 +280,147 @@ class GateTrial:
         Versions up to there go on from the one that is taken back, so they are not tried.
         """
         self.floor = self.best_floor = max(made, self.tried, self.newest, self.floor)
-        self.since = self.own = self.undecided = 0
-        self.own_sum = 0.0
+        self._forget_trial()
         if to_best or self.control == self.best:
             self.move_best(self.best, fresh=True)
             self.control = self.best
         else:
             self.worse_best.lower_to(self.kept, self.kept_put)
-        self.worse.reset(fresh=True)
-        self.better.reset(fresh=True)
+            self.groups.reset(best=True)
+        self._begin_again(fresh=True)
         self.tried = self.control
+
+    def hold_out(self, best: HeldOut, later: HeldOut) -> None:
+        """Held-out runs of the best version, and of those after it. They are no evidence for a verdict: they only say
+        how many new runs the best version still needs. Where rewards meant something else before, they say nothing.
+        """
+        self.ahead, least = 0.0, 0.05 * self.scale.span
+        if min(best.n, later.n) >= HELD_OUT and not self.rescaled and least > 0.0:
+            error = math.sqrt(sum(max(runs.std, least) ** 2 / runs.n for runs in (best, later)))
+            self.ahead = (later.mean - best.mean) / error
 
     def decide_by_hand(self, control: int) -> None:
         """A person, or an engine's refusal, has chosen. That version is control and best; all evidence begins again."""
         self.floor = self.best_floor = max(self.tried, self.newest, self.floor, control)
         self.control = self.tried = control
-        self.since = self.own = self.undecided = 0
-        self.own_sum = 0.0
+        self._forget_trial()
         self.move_best(control, fresh=True)
-        self.worse.reset(fresh=True)
-        self.better.reset(fresh=True)
+        self._begin_again(fresh=True)
+
+    def keep_from(self, groups: frozenset[str]) -> None:
+        """What is served was taken back for these groups alone, or was given back to one. The evidence that is left
+        is about other runs, so it begins again, as after a rollback.
+        """
+        if groups != self.kept_from:
+            self.kept_from = groups
+            self.since = self.late = 0
+            self._forget_own()
+            self._begin_again(fresh=True)
+            self.move_best(self.best, fresh=True)
+
+    def _begin_again(self, *, fresh: bool = False) -> None:
+        """Of the evidence against the control."""
+        for detector in (self.worse, self.better, self.hung):
+            detector.reset(fresh=fresh)
+        self.groups.reset(best=False, fresh=fresh)
+        self.guards.reset(fresh=fresh)
+
+    def _forget_trial(self) -> None:
+        self.since = self.late = self.undecided = 0
+        self._forget_own()
+        self.deadline.forget()
+
+    def _forget_own(self) -> None:
+        self.own = self.own_late = 0
+        self.own_sum = self.own_above = 0.0
 
     def move_best(self, version: int, *, fresh: bool = False) -> None:
         """Slides are measured against this version from now on."""
+        self.groups.move_best(control=version == self.control)
         self.best = version
         self.best_floor = max(self.best_floor, version)
         self.worse_best.reset(fresh=fresh)
         self.better_best.reset(fresh=fresh)
+        self.groups.reset(best=True, fresh=fresh)
         self._mark()
 
     # evidence
 
     def observe(self, outcome: ArmOutcome) -> Decision:
-        """The next episode whose reward is final. Its reward changes scale and baseline after it was counted."""
+        """The next episode in the order of assignment. Its reward changes scale and baseline after it was counted.
+
+        One that is not ``finished`` counts as the lowest reward.
+        """
         self.seen += 1
-        x = self.scale.unit(outcome.reward)
+        before = outcome.at < self.declared or not self.kept_from.isdisjoint(outcome.groups)
+        if before or (not outcome.finished and self.deadline.sparse):
+            self._see_duration(outcome, tested=outcome.version > self.floor)
+            return self.verdict()
+        if outcome.finished and not self.scale.fixed:
+            found = self.watch.see(outcome.reward, outcome.task if self._is_reference(outcome) else None)
+            if found is not None:
+                self.rewards_changed(found)
+        self.groups.count(outcome.groups)
+        x = self.scale.unit(outcome.reward) if outcome.finished else 0.0
         expected = self.baseline.of(outcome.task)
         tested = self._against_control(outcome, x, expected)
         self._against_best(outcome, x, expected)
         gone = not tested and outcome.version <= self.floor and outcome.version != self.control
         if outcome.arm != BEST and not gone:
-            self.baseline.see(x, outcome.task, tested=tested or outcome.version > self.floor)
+            late = tested or outcome.version > self.floor
+            self.baseline.see(x, outcome.task, tested=late)
+            self.groups.learn(outcome.groups, x, tested=late)
+        if outcome.version == self.best:
+            self.groups.learn_best(outcome.groups, x)
+        self._see_duration(outcome, tested=tested)
         low, high = self.scale.low, self.scale.high
-        if self.scale.see(outcome.reward):
-            self.baseline.rescale(low, high, self.scale.low, self.scale.high)
+        if outcome.finished and self.scale.see(outcome.reward):
+            for known in (self.baseline, self.groups):
+                known.rescale(low, high, self.scale.low, self.scale.high)
         return self.verdict()
+
+    def _is_reference(self, outcome: ArmOutcome) -> bool:
+        """Whether its adapter is one that is not on trial and was there before."""
+        return outcome.version in (self.control, self.best) and outcome.version <= self.floor
+
+    def declare(self, at: float) -> bool:
+        """People say that rewards mean something else from then on. → Whether that is new."""
+        if at <= self.declared:
+            return False
+        self.declared = at
+        self.rewards_changed([])
+        return True
+
+    def rewards_changed(self, rewards: list[float]) -> None:
+        """Rewards are on another scale from now on. ``rewards``: those of the new scale that are known. The evidence
+        begins again: on two scales, one reward means two things.
+        """
+        self.rescaled += 1
+        if not self.scale.fixed:
+            self.scale = RewardScale()
+        self.baseline, self.groups = Baseline(), GroupWatch()
+        for reward in rewards:
+            self.scale.see(reward)
+        for reward in rewards:
+            self.baseline.see(self.scale.unit(reward), "", tested=False)
+        self.watch.begin(rewards)
+        self.since = self.late = 0
+        self._forget_own()
+        self.asked = None
+        for detector in (self.worse, self.better, self.worse_best, self.better_best):
+            detector.reset(fresh=True)
+        self._mark()
+
+    @property
+    def unsettled(self) -> bool:
+        """It is not known yet what a reward means."""
+        return self.watch.doubt or (self.rescaled > 0 and self.scale.count < SETTLED)
+
+    def _see_duration(self, outcome: ArmOutcome, *, tested: bool) -> None:
+        if outcome.finished and outcome.seconds is None:
+            return
+        if tested or outcome.version in (self.control, self.best):
+            self.deadline.see(outcome.seconds, outcome.version, tested=tested)
 
     def _against_control(self, outcome: ArmOutcome, x: float, expected: float) -> bool:
         """→ Whether it is an episode on trial."""
@@ -224,55 +433,102 @@ class GateTrial:
         on_trial = outcome.arm == (CANDIDATE if canary else LIVE) and outcome.version > self.floor
         if on_trial:
             self.since += 1
+            self.late += not outcome.finished
             if outcome.version > self.newest:
                 self.newest = outcome.version
-                for detector in (self.worse, self.better, self.worse_best, self.better_best):
+                for detector in (self.worse, self.better, self.hung, self.worse_best, self.better_best):
                     detector.start()
+                self.groups.start()
+                self.guards.start()
             if outcome.version == self.tried:
                 self.own += 1
+                self.own_late += not outcome.finished
+                self.own_above += x - expected
                 self.own_sum += x - min(expected, self.baseline.of_tested(outcome.task))
         elif outcome.arm != (LIVE if canary else CONTROL) or outcome.version != self.control:
             return False
         self.worse.see(x, expected, on_trial, share)
         self.better.see(x, expected, on_trial, share)
+        if not self.deadline.sparse:
+            self.hung.see(float(outcome.finished), self.deadline.rewarded, on_trial, share)
+        self.groups.see(outcome.groups, x, expected, on_trial, share, best=False)
+        self.guards.see(outcome.measures, outcome.task, on_trial, share)
         return on_trial
 
     def _against_best(self, outcome: ArmOutcome, x: float, expected: float) -> None:
         reference = outcome.best if outcome.best > 0.0 else outcome.control
-        if outcome.live <= 0.0 or reference <= 0.0 or _is_over(outcome, self.best_floor):
+        # after a rollback the control serves again, whose number is below those that were taken back
+        back = outcome.tried == self.tried == self.control != self.best
+        if outcome.live <= 0.0 or reference <= 0.0 or (_is_over(outcome, self.best_floor) and not back):
             return
-        tested = outcome.arm == LIVE and outcome.version > self.best_floor
+        serves = outcome.version > self.best_floor or (back and outcome.version == self.control)
+        tested = outcome.arm == LIVE and serves
         if not tested and (outcome.arm == LIVE or outcome.version != self.best):
             return
         share = outcome.live / (outcome.live + reference)
         self.worse_best.see(x, expected, tested, share)
         self.better_best.see(x, expected, tested, share)
+        self.groups.see(outcome.groups, x, expected, tested, share, best=True)
+
+    def against(self, *, best: bool) -> float:
+        """All evidence against what is served, beside the best version or beside the control."""
+        wealth = self.worse_best.wealth if best else self.worse.wealth + self.hung.wealth
+        return wealth + (self.groups.wealth(best=best) if self.settings.by_group else 0.0)
 
     def verdict(self) -> Decision:
         limit = 1.0 / self.settings.alpha
         apart = self.tried != self.best
-        if not self.on_trial and not apart:
+        if self.unsettled or (not self.on_trial and not apart):
             return Decision.UNDECIDED
-        if self.worse.wealth + self.worse_best.wealth >= limit:
+        if self.against(best=False) + self.against(best=True) >= limit:
             # What fails altogether is worse than both: that says nothing against the control.
-            slides = self.shown_by_best and self.worse.growth() < HOLD
+            if self.settings.group_alone and self.worst_group() is not None:
+                return Decision.ROLLBACK_GROUP
+            slides = self.shown_by_best and self.worse.growth() < HOLD and self._by_group(best=False) < 1.0
             return Decision.ROLLBACK_BEST if slides or not self.on_trial else Decision.ROLLBACK
-        if not self.on_trial or self.own < OWN:
+        if self.settings.guard_action == "rollback" and self.alarm is not None:
+            return Decision.ROLLBACK
+        if not self.on_trial or self.own < OWN or self.frozen:
             return Decision.UNDECIDED
-        if self.better.wealth >= limit or (self.since >= self.settings.settle and self.trusted()):
+        # the evidence for "better" is of all versions on trial together: the newest must not have lost it again
+        proven = self.better.wealth >= limit and self.calm_aside() and self.own_sum >= 0.0
+        if proven or (self.since >= self.settings.settle and self.trusted()):
             return Decision.ACCEPT
         return Decision.UNDECIDED
+
+    def own_difference(self) -> float | None:
+        """Mean of the served version's own runs minus that of the control's, in the scale's units. None: an arm is
+        empty.
+        """
+        if not self.own or not self.worse.n_reference:
+            return None
+        return self.own_above / self.own - self.worse.sum_reference / self.worse.n_reference
 
     @property
     def shown_by_best(self) -> bool:
         """Whether most of the evidence against what is served comes from the comparison with the best version."""
-        return self.control != self.best and self.worse_best.wealth > self.worse.wealth
+        return self.control != self.best and self.against(best=True) > self.against(best=False)
+
+    def worst_group(self) -> tuple[str, BettingDetector] | None:
+        """→ (name, its bets) of the group that most of the evidence against what is served comes from; None: it comes
+        from all runs together.
+        """
+        if not self.settings.by_group:
+            return None
+        of_groups = self.groups.wealth(best=False) + self.groups.wealth(best=True)
+        found = self.groups.worst(best=self.shown_by_best)
+        return found if of_groups > self.worse.wealth + self.worse_best.wealth else None
 
     def trusted(self) -> bool:
         """Nothing speaks against the version on trial."""
-        calm = self.worse.growth() < 1.5 and self.worse_best.growth() < 2.0
+        calm = self.worse.growth() < 1.5 and self.worse_best.growth() < 2.0 and self.hung.growth() < 1.5
+        calm = calm and self.calm_aside()
         fair = self.own_sum >= OWN_Z * 0.5 * self.own**0.5  # a reward spreads by at most one half
         return calm and fair and self.worse.z() > TRUSTED_Z
+
+    def calm_aside(self) -> bool:
+        """Neither a group nor a guard speaks against it, whatever the reward says."""
+        return max(self._by_group(best=False), self._by_group(best=True), self._by_guard()) < 1.0
 
     # kept over a restart
 
@@ -281,10 +537,20 @@ class GateTrial:
             "versions": [self.control, self.best, self.tried, self.floor, self.best_floor, self.newest],
             "counts": [self.own, self.since, self.seen, self.undecided],
             "own_sum": self.own_sum,
+            "own_above": self.own_above,
+            "kept_from": [*sorted(self.kept_from)],
+            "late": [self.late, self.own_late],
+            "deadline": self.deadline.dump(),
+            "watch": self.watch.dump(),
+            "rescaled": self.rescaled,
+            "declared": self.declared,
             "scale": self.scale.dump(),
             "baseline": self.baseline.dump(),
             "evidence": [d.dump() for d in (self.worse, self.better, self.worse_best, self.better_best)],
+            "hung": [*self.hung.dump()],
             "kept": [self.kept_put, *self.kept],
+            "groups": self.groups.dump(),
+            "guards": self.guards.dump(),
         }
 
     def load(self, kept: dict[str, JsonValue]) -> None:
@@ -303,8 +569,20 @@ class GateTrial:
         self.baseline.load(baseline)
         self.control, self.best, self.tried, self.floor, self.best_floor, self.newest = numbers
         self.own, self.since, self.seen, self.undecided = counts
-        own_sum = kept.get("own_sum", 0.0)
-        self.own_sum = float(own_sum) if isinstance(own_sum, int | float) else 0.0
+        self.late, self.own_late = _integers(kept.get("late", [0, 0]), 2)
+        if "hung" in kept:
+            self.hung.load(kept["hung"])
+        self.deadline.load(kept.get("deadline"))
+        self.watch.load(kept.get("watch"))
+        self.groups.load(kept.get("groups"))
+        self.guards.load(kept.get("guards"))
+        kept_from = kept.get("kept_from", [])
+        self.kept_from = frozenset(map(str, kept_from)) if isinstance(kept_from, list) else frozenset()
+        (self.rescaled,) = _integers([kept.get("rescaled", 0)], 1)
+        declared = kept.get("declared", 0.0)
+        self.declared = float(declared) if isinstance(declared, int | float) else 0.0
+        sums = [kept.get(name, 0.0) for name in ("own_sum", "own_above")]
+        self.own_sum, self.own_above = (float(x) if isinstance(x, int | float) else 0.0 for x in sums)
         values = [float(x) for x in marked if isinstance(x, int | float)]
         self.kept_put, self.kept = values[0], values[1:]
 
@@ -320,10 +598,12 @@ def _is_over(outcome: ArmOutcome, floor: int) -> bool:
 
 def _suspicion(detector: BettingDetector) -> float:
     """0: nothing speaks against it; 1: the control arm gets all that it may."""
-    z, growth = detector.z(), detector.growth()
-    if z < -1.6 or growth > 2.0:
-        return 1.0
-    return 0.4 if z < -1.0 or growth > 1.5 else 0.0
+    z = detector.z()
+    return max(1.0 if z < -1.6 else 0.4 if z < -1.0 else 0.0, _grown(detector.growth()))
+
+
+def _grown(growth: float) -> float:
+    return 1.0 if growth > 2.0 else 0.4 if growth > 1.5 else 0.0
 
 
 def _integers(kept: JsonValue, count: int) -> list[int]:

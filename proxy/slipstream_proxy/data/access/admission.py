@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slipstream_proxy.data.access.limits import Limits
-from slipstream_proxy.data.episode.identity import text_of
 from slipstream_proxy.data.wire.errors import RequestRefused
+from slipstream_proxy.data.wire.identity import text_of
 from slipstream_proxy.data.wire.request import Headers
 from slipstream_proxy.keys import ANYONE, Key, Keys
 
@@ -49,7 +49,8 @@ class Admission:
         key = self.keys.check(secret)
         if key is None:
             raise RequestRefused(401, "this API key is not known")
-        if value is not None and suffix is None and value.strip()[:6].lower() == b"bearer":
+        lasting = key.until is None
+        if lasting and value is not None and suffix is None and value.strip()[:6].lower() == b"bearer":
             if len(self._known) >= 1024:
                 self._known.clear()
             self._known[value] = (key, suffix, self.keys.generation())

@@ -1,4 +1,4 @@
-"""Which web pages may ask a proxy that has no keys."""
+"""Which web pages may ask a proxy that has no keys. Not compiled: aiohttp's requests are read here."""
 
 from __future__ import annotations
 

@@ -1,34 +1,48 @@
-"""How long each engine's context is. Not compiled: mypyc loses an exception while an ``__aexit__`` waits."""
+"""What only an engine knows: how long its context is, and how its chat template takes system messages and thinking.
+
+Not compiled: mypyc loses an exception while an ``__aexit__`` waits.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import aiohttp
 
-from slipstream_proxy.dialects.base import loads
+from slipstream.engines import ENGINES, OWN
+from slipstream.engines.engine import ChatTemplate, Engine, EngineAnswer, EngineQuestion, Steps, ask_in_loop
+from slipstream_proxy.data.engines.live import LiveView
+from slipstream_proxy.dialects.base import dumps, loads
 
 log = logging.getLogger(__name__)
 
 _AGAIN = 5.0
 _FRESH = 60.0
-"""Seconds after which an engine is asked again how long its context is: it may be another one since a restart."""
+"""Seconds after which an engine is asked again: it may be another one since a restart."""
+
+Fact = TypeVar("Fact")
 
 
-class ContextLengths:
-    """How many tokens each engine's context has, as its ``/v1/models`` says. 0: it did not say."""
+class _EngineFacts(Generic[Fact]):
+    """One fact of each engine."""
 
-    def __init__(self, api_key: str | None, timeout: float) -> None:
-        """``timeout`` in seconds."""
+    what = ""
+    unknown: Fact
+    """The engine did not say it."""
+
+    def __init__(self, api_key: str | None, timeout: float, live: LiveView | None = None) -> None:
+        """``timeout`` in seconds. ``live`` knows of which kind the engines are."""
+        self._live = live
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout = timeout
-        self._known: dict[str, int] = {}
+        self._known: dict[str, Fact] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def of(self, url: str, then: Callable[[], None]) -> int | None:
+    def of(self, url: str, then: Callable[[], None]) -> Fact | None:
         """None: the engine is being asked, and ``then`` is called when that is over."""
         known = self._known.get(url)
         if known is not None:
@@ -42,9 +56,11 @@ class ContextLengths:
         return None
 
     async def _ask(self, url: str) -> None:
-        found = 0
+        found = self.unknown
         try:
-            found = await self._read(url)
+            timeout = aiohttp.ClientTimeout(total=self._timeout)
+            async with aiohttp.ClientSession(timeout=timeout, trust_env=False, headers=self._headers) as session:
+                found = await ask_in_loop(self._steps(), lambda question: _answer(session, url, question))
         except (
             aiohttp.ClientError,
             OSError,
@@ -55,25 +71,54 @@ class ContextLengths:
             AttributeError,
             StopIteration,
         ) as e:
-            log.warning("%s does not say how long its context is: %r", url, e)
+            log.warning("%s does not say %s: %r", url, self.what, e)
         self._known[url] = found
-        asyncio.get_running_loop().call_later(_FRESH if found else _AGAIN, self._known.pop, url, None)
+        asyncio.get_running_loop().call_later(_AGAIN if found == self.unknown else _FRESH, self._known.pop, url, None)
         for then in self._waiting.pop(url, ()):
             try:
                 then()
             except Exception:
-                log.exception("a call failed while it waited for the engine's context")
+                log.exception("a call failed while it waited for its engine")
 
-    async def _read(self, url: str) -> int:
-        timeout = aiohttp.ClientTimeout(total=self._timeout)
-        async with (
-            aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
-            session.get(f"{url}/v1/models", headers=self._headers) as reply,
-        ):
-            cards = loads(await reply.read())["data"]
-        lengths = [int(c["max_model_len"]) for c in cards if isinstance(c.get("max_model_len"), int)]
-        return lengths[0]
+    def _engine(self) -> Engine:
+        return OWN if self._live is None else ENGINES[self._live.kind]
+
+    def _steps(self) -> Steps[Fact]:
+        raise NotImplementedError
 
     def close(self) -> None:
         for task in list(self._tasks):
             task.cancel()
+
+
+async def _answer(session: aiohttp.ClientSession, url: str, question: EngineQuestion) -> EngineAnswer:
+    headers = {"content-type": "application/json"} if question.body is not None else {}
+    data = dumps(question.body) if question.body is not None else None
+    async with session.request(question.method, url + question.path, data=data, headers=headers) as reply:
+        body = await reply.read()
+        return EngineAnswer(reply.status, loads(body) if reply.status == 200 else None, body.decode("utf-8", "replace"))
+
+
+class ContextLengths(_EngineFacts[int]):
+    """How many tokens each engine's context has. 0: it did not say."""
+
+    what = "how long its context is"
+    unknown = 0
+
+    def _steps(self) -> Steps[int]:
+        return self._engine().context()
+
+
+class ChatTemplates(_EngineFacts[ChatTemplate]):
+    """Each engine's ``ChatTemplate``."""
+
+    what = "what its chat template takes"
+    unknown = ChatTemplate()
+
+    def __init__(self, api_key: str | None, timeout: float, model: str, live: LiveView | None = None) -> None:
+        """``model``: a name that each engine serves."""
+        super().__init__(api_key, timeout, live)
+        self._model = model
+
+    def _steps(self) -> Steps[ChatTemplate]:
+        return self._engine().template(self._model)

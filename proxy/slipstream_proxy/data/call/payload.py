@@ -8,8 +8,7 @@ from typing import Final
 from crc32c import crc32c
 
 from slipstream_proxy.dialects.base import loads
-from slipstream_proxy.dialects.numbers import has_long_integer, python_loads
-from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.json_types import JsonObject, has_long_integer, python_loads
 from slipstream_proxy.parse_weight import too_heavy
 
 Payload = JsonObject

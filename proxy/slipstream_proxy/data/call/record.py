@@ -7,17 +7,19 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from slipstream_proxy.data.episode.running import CommonHead
+from slipstream_proxy.data.observe.metrics import UNCAPTURED
 from slipstream_proxy.dialects.base import null_ids, null_logprobs
 from slipstream_proxy.dialects.token_arrays import null_members
-from slipstream_proxy.records import Kind
-from slipstream_proxy.segments import common_head
+from slipstream_proxy.log.records import Kind
+from slipstream_proxy.log.segments import common_head
 
 if TYPE_CHECKING:
-    from slipstream_proxy.data.call.view import CallView
-    from slipstream_proxy.data.episode.memory import RunningEpisode
+    from slipstream_proxy.data.call.result import CallResult
     from slipstream_proxy.data.episode.prompts import PromptMemory
+    from slipstream_proxy.data.episode.running import RunningEpisode
     from slipstream_proxy.data.observe.metrics import WorkerMetrics
-    from slipstream_proxy.spool import Done, SpoolWriter
+    from slipstream_proxy.log.spool import Done, SpoolWriter
 
 log = logging.getLogger(__name__)
 
@@ -30,74 +32,65 @@ _THROUGH_CHAT: Final = {"route": "chat"}
 """Request and reply are recorded as the chat completion that they were to the engine."""
 
 
-class Common:
-    """What the heads of one episode's calls have alike, as ``text``; the rest says which calls those are."""
-
-    __slots__ = (
-        "dialect",
-        "episode",
-        "model",
-        "note",
-        "origin",
-        "pin",
-        "split",
-        "tags",
-        "target",
-        "task",
-        "text",
-        "through_chat",
-        "upstream",
+def make_common(call: CallResult, note: str | None, tags: dict[str, str] | None = None) -> CommonHead:
+    """``tags``: redacted ones, in place of the episode's."""
+    episode, key, target, pin = call.episode, call.key, call.target, call.pin
+    assert episode is not None
+    assert key is not None
+    members: dict[str, object] = {
+        "key": key.id,
+        "episode": episode.id,
+        "task": episode.task,
+        "split": call.split,
+        "tags": episode.tags if tags is None else tags,
+        "model": call.model,
+        "trained": target.model if target.kind == "trained" else None,
+        "adapter": call.adapter or None,
+        "arm": pin.arm if pin else "live",
+        "chances": pin.chances if pin else "",
+        "pin": pin.how if pin else "local",
+        "dialect": call.dialect.name,
+        "upstream": call.upstream,
+        "external": target.kind == "upstream",
+        "origin": call.tags.origin,
+        "grouped": episode.task is not None,
+        "trust_sampling": target.trust,
+        "note": note,
+        "extra": _THROUGH_CHAT if call.through_chat else _NOTHING,
+    }
+    return CommonHead(
+        common_head(members),
+        episode,
+        target,
+        pin,
+        call.dialect,
+        model=call.model,
+        upstream=call.upstream,
+        origin=call.tags.origin,
+        split=call.split,
+        note=note,
+        through_chat=call.through_chat,
     )
 
-    def __init__(self, call: CallView, note: str | None, tags: dict[str, str] | None = None) -> None:
-        """``tags``: redacted ones, in place of the episode's."""
-        episode, key, target, pin = call.episode, call.key, call.target, call.pin
-        assert episode is not None
-        assert key is not None
-        self.target, self.pin, self.model, self.upstream = target, pin, call.model, call.upstream
-        self.dialect, self.origin, self.note = call.dialect, call.tags.origin, note
-        self.through_chat, self.split = call.through_chat, call.split
-        self.episode, self.task, self.tags = episode.id, episode.task, episode.tags
-        members: dict[str, object] = {
-            "key": key.id,
-            "episode": episode.id,
-            "task": episode.task,
-            "split": call.split,
-            "tags": episode.tags if tags is None else tags,
-            "model": call.model,
-            "trained": target.model if target.kind == "trained" else None,
-            "adapter": call.adapter or None,
-            "arm": pin.arm if pin else "live",
-            "chances": pin.chances if pin else "",
-            "pin": pin.how if pin else "local",
-            "dialect": call.dialect.name,
-            "upstream": call.upstream,
-            "external": target.kind == "upstream",
-            "origin": call.tags.origin,
-            "grouped": episode.task is not None,
-            "trust_sampling": target.trust,
-            "note": note,
-            "extra": _THROUGH_CHAT if call.through_chat else _NOTHING,
-        }
-        self.text = common_head(members)
 
-    def fits(self, call: CallView, note: str | None) -> bool:
-        episode = call.episode
-        return (
-            episode is not None
-            and self.target is call.target
-            and self.pin is call.pin
-            and self.tags is episode.tags
-            and self.dialect is call.dialect
-            and self.through_chat == call.through_chat
-            and self.model == call.model
-            and self.upstream == call.upstream
-            and self.origin == call.tags.origin
-            and self.episode == episode.id
-            and self.task == episode.task
-            and self.split == call.split
-            and self.note == note
-        )
+def fits(common: CommonHead, call: CallResult, note: str | None) -> bool:
+    """Whether it is the common part of this call's head, too."""
+    episode = call.episode
+    return (
+        episode is not None
+        and common.target is call.target
+        and common.pin is call.pin
+        and common.tags is episode.tags
+        and common.dialect is call.dialect
+        and common.through_chat == call.through_chat
+        and common.model == call.model
+        and common.upstream == call.upstream
+        and common.origin == call.tags.origin
+        and common.episode == episode.id
+        and common.task == episode.task
+        and common.split == call.split
+        and common.note == note
+    )
 
 
 class Commons:
@@ -107,7 +100,7 @@ class Commons:
         self._latest: list[RunningEpisode | None] = [None] * limit
         self._at = 0
 
-    def give(self, episode: RunningEpisode, common: Common) -> None:
+    def give(self, episode: RunningEpisode, common: CommonHead) -> None:
         before = self._latest[self._at]
         if before is not None:
             before.common = None
@@ -127,12 +120,18 @@ class Recorder:
         self._commons = Commons()
 
     def record(
-        self, call: CallView, status: int, outcome: str, request: bytes, reply: bytes, done: Done | None
+        self, call: CallResult, status: int, outcome: str, request: bytes, reply: bytes, done: Done | None
     ) -> None:
-        """``done`` is called when the record is durable or given up. ``split: off`` is not stored. Never raises."""
+        """``done`` is called when the record is durable or given up. ``split: off`` is counted and not stored. Never
+        raises.
+        """
         if call.prefixes is not None and call.episode is not None:
             reply = self._prompts.whole(call.episode, call.prefixes, reply, stream=call.stream)
         if call.episode is None or call.key is None or call.split == "off":
+            if call.split == "off":
+                by = "capture" if call.tags.captured is False else "split"
+                by = "judge" if by == "capture" and call.tags.kind == "judge" else by
+                self._metrics.add(UNCAPTURED, f'by="{by}"')
             if done:
                 done(True)
             return
@@ -144,28 +143,28 @@ class Recorder:
                 note = redacted or note
             common = self._common(call, call.episode, note, tags)
             head = make_head(call, status, outcome)
-        except Exception:
+        except Exception as e:
             log.exception("a call could not be recorded")
-            self._metrics.add("slipstream_capture_lost_total")
-            if done:
-                done(False)
+            self._spool.give_up(done, e)
             return
         self._spool.append(_CALL, head, request, reply, done, common)
 
-    def _common(self, call: CallView, episode: RunningEpisode, note: str | None, tags: dict[str, str] | None) -> bytes:
+    def _common(
+        self, call: CallResult, episode: RunningEpisode, note: str | None, tags: dict[str, str] | None
+    ) -> bytes:
         if tags is not None:
-            return Common(call, note, tags).text
+            return make_common(call, note, tags).text
         common = episode.common
-        if common is None or not common.fits(call, note):
-            common = Common(call, note)
+        if common is None or not fits(common, call, note):
+            common = make_common(call, note)
             self._commons.give(episode, common)
         return common.text
 
 
-def make_head(call: CallView, status: int, outcome: str) -> dict[str, object]:
+def make_head(call: CallResult, status: int, outcome: str) -> dict[str, object]:
     """The part of a ``CallHead`` that is this call's alone."""
     started, first, idempotency = call.started, call.first, call.request.idempotency
-    return {
+    head: dict[str, object] = {
         "id": call.id,
         "stream": call.stream,
         "at": started,
@@ -178,6 +177,9 @@ def make_head(call: CallView, status: int, outcome: str) -> dict[str, object]:
         "body_hash": call.body_hash,
         "idempotency_key": idempotency.decode("latin-1")[:200] if idempotency is not None else None,
     }
+    if call.tags.kind:
+        head["kind"] = call.tags.kind
+    return head
 
 
 def make_texts(

@@ -29,7 +29,10 @@ class EngineReply:
         "first",
         "head",
         "held",
+        "kept",
+        "relayed",
         "replied",
+        "shown",
         "speech",
         "stream",
         "terminal",
@@ -54,6 +57,12 @@ class EngineReply:
         """Hears what the stream says."""
         self.held: list[bytes] = []
         """The end of a stream, which leaves when the call is durable."""
+        self.relayed = False
+        """The client has got a part of it."""
+        self.kept: list[bytes] = []
+        """The parts of a stream that the client got, where they are asked for later."""
+        self.shown = b""
+        """What the client gets of a whole reply, or the held end of a stream."""
         self.failed = False
         """The stream says that the engine failed."""
         self.terminal = False
@@ -68,6 +77,33 @@ class EngineReply:
             self.events = EventCutter()
             if hearing is not None:
                 self.speech = hearing.speech()
+
+    def relay(self) -> None:
+        self.relayed = True
+
+    def keep(self, part: bytes) -> None:
+        self.kept.append(part)
+
+    def show(self, shown: bytes) -> None:
+        self.shown = shown
+
+    def stop_hearing(self) -> None:
+        self.speech = None
+
+    def fail(self) -> None:
+        self.failed = True
+
+    def hold_end(self, event: bytes) -> None:
+        """A part of the stream's end."""
+        self.terminal = True
+        self.held.append(event)
+
+    def finish(self, now: float) -> None:
+        self.replied = now
+
+    def forget_head(self) -> None:
+        """Nothing of it was relayed, and the client gets an error in its place."""
+        self.head = None
 
     def lasts(self, now: float) -> bool:
         """Whether a part that comes now shows that the model computes."""

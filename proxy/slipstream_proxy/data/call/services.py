@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.access.admission import Admission
-    from slipstream_proxy.data.call.call import ActiveCall
+    from slipstream_proxy.data.call.parts import Call
     from slipstream_proxy.data.call.record import Recorder
     from slipstream_proxy.data.call.step import CallSteps
     from slipstream_proxy.data.engines.live import LiveView
@@ -34,4 +34,4 @@ class Services:
         self.admission, self.live, self.pools = admission, live, pools
         self.recorder, self.metrics, self.steps = recorder, metrics, steps
         self.default_model = default_model
-        self.in_flight: set[ActiveCall] = set()
+        self.in_flight: set[Call] = set()

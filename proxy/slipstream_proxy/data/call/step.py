@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from slipstream_proxy.data.call.call import ActiveCall
-    from slipstream_proxy.data.call.view import CallView
+    from slipstream_proxy.data.call.parts import Call
+    from slipstream_proxy.data.call.result import CallResult
 
 
 class CallStep:
@@ -25,43 +25,43 @@ class CallStep:
 
     __slots__ = ()
 
-    def request(self, call: ActiveCall) -> bool:
+    def request(self, call: Call) -> bool:
         """The request was read, and its episode and model are known. True: the step has answered the call."""
         return False
 
-    def choose(self, call: ActiveCall) -> bool:
+    def choose(self, call: Call) -> bool:
         """Adapter and engine are chosen. False: not yet. The step calls ``call.go_on()`` later; all steps run again."""
         return True
 
-    def forward(self, call: ActiveCall, fields: bytes) -> bytes:
+    def forward(self, call: Call, fields: bytes) -> bytes:
         """The header lines for the engine, each with its CRLF."""
         return fields
 
-    def response_head(self, call: ActiveCall, fields: bytes) -> bytes:
+    def response_head(self, call: Call, fields: bytes) -> bytes:
         """The header lines for the client, each with its CRLF."""
         return fields
 
-    def event(self, call: ActiveCall, event: bytes) -> bytes | None:
+    def event(self, call: Call, event: bytes) -> bytes | None:
         """One server-sent event with its blank line; None: the client does not get it."""
         return event
 
-    def response_body(self, call: ActiveCall, status: int, body: bytes) -> bytes:
+    def response_body(self, call: Call, status: int, body: bytes) -> bytes:
         """A whole reply, which is no stream."""
         return body
 
-    def rejected(self, call: ActiveCall, status: int) -> bool:
+    def rejected(self, call: Call, status: int) -> bool:
         """The engine answered with an error (503: or no engine was reached), and nothing was relayed. True: send the
         changed call again.
         """
         return False
 
-    def replied(self, call: ActiveCall, outcome: str, body: bytes) -> None:
-        """The whole reply is there (``body``: the engine's; ``call.shown``: the client's). The record comes next."""
+    def replied(self, call: Call, outcome: str, body: bytes) -> None:
+        """The whole reply is there (``body``: the engine's). The record comes next."""
 
-    def recorded(self, call: ActiveCall, status: int, outcome: str) -> None:
+    def recorded(self, call: Call, status: int, outcome: str) -> None:
         """The record is durable. The end of the reply leaves next."""
 
-    def ended(self, call: CallView, status: int, outcome: str) -> None:
+    def ended(self, call: CallResult, status: int, outcome: str) -> None:
         """The client has its answer, or is gone (``status`` 499). Must not raise."""
 
 

@@ -2,6 +2,8 @@
 requests.
 
 Nothing here can stop a call: while the control plane is away the worker goes on with the last state it knows.
+
+Not compiled: mypyc loses an exception while an ``__aexit__`` waits.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from slipstream.backoff import Backoff
+from slipstream.shared.backoff import Backoff
 from slipstream_proxy.data.engines.live import LiveView
 from slipstream_proxy.data.engines.standstill import listener_of, pulse_of, stands_still
 from slipstream_proxy.json_types import Json, JsonObject
@@ -173,7 +175,9 @@ class ControlLink:
                 self.live.connected = False
             await backoff.sleep()
 
-    async def pin(self, key: str, episode: str, model: str, task: str | None, split: str) -> JsonObject | None:
+    async def pin(
+        self, key: str, episode: str, model: str, task: str | None, split: str, tags: dict[str, str]
+    ) -> JsonObject | None:
         """{"adapter", "arm", "chances"} of a new episode; None: nobody answered in time, decide alone.
 
         All episodes that wait are asked for in one request. While it is under way, the next ones gather.
@@ -181,7 +185,7 @@ class ControlLink:
         if not self.live.connected:
             return None
         answer: asyncio.Future[JsonObject | None] = asyncio.get_running_loop().create_future()
-        ask = {"key": key, "episode": episode, "model": model, "task": task, "split": split}
+        ask = {"key": key, "episode": episode, "model": model, "task": task, "split": split, "tags": tags}
         self._asked.append((ask, answer))
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="pins")

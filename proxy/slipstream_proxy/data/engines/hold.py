@@ -1,4 +1,7 @@
-"""Calls that come while the trainer has the GPU wait here. None is lost, and they go on in order."""
+"""Calls that come while the trainer has the GPU wait here. None is lost, and they go on in order.
+
+Not compiled: it runs only while a trainer has the GPU.
+"""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from slipstream.config import Config
+from slipstream.engines import ENGINES, OWN, started
 from slipstream_proxy.assignment import Assignment, assign
 from slipstream_proxy.data.engines.hangs import HangTable
 from slipstream_proxy.data.wire.errors import RequestRefused
@@ -28,11 +29,40 @@ class EngineView:
     """It has Slipstream's plugin."""
     parses: bool = True
     """It has a reasoning or a tool parser."""
+    sampling: tuple[tuple[str, float], ...] = ()
+    """What it samples with where a call says nothing, as far as that is not neutral."""
+    sampling_known: bool = True
+    """False: there may be more of it."""
+    raw: bool = False
+    """Its log-probabilities are those before temperature."""
+    kind: str = OWN.kind
+    gives_ids: bool = True
+    routes: frozenset[str] = frozenset()
+    """Of an engine without token ids: paths of the formats that it has beside chat completions."""
+    health: str = OWN.health
+    """Path of its health check."""
 
     @classmethod
     def of(cls, told: JsonObject) -> EngineView:
         url, loaded = str(told["url"]).rstrip("/"), frozenset(told.get("loaded", ()))
-        return cls(url, bool(told["ok"]), loaded, bool(told.get("packed")), bool(told.get("parses", True)))
+        sampling = tuple(sorted((str(name), value) for name, value in told.get("sampling", {}).items()))
+        known = bool(told.get("sampling_known", True))
+        packed, parses = bool(told.get("packed")), bool(told.get("parses", True))
+        kind = ENGINES.get(str(told.get("kind")), OWN)
+        return cls(
+            url,
+            bool(told["ok"]),
+            loaded,
+            packed,
+            parses,
+            sampling,
+            known,
+            bool(told.get("raw_logprobs")),
+            kind.kind,
+            kind.gives_ids,
+            frozenset(told.get("routes", ())),
+            kind.health,
+        )
 
 
 class Trouble:
@@ -54,6 +84,8 @@ class ModelView:
     base: str
     live: str
     arms: list[tuple[str, str, float]] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
+    """Group of episodes → the adapter that it keeps (``assignment.assign``)."""
     since: float = -math.inf
     """When this live adapter was first seen (monotonic seconds); before all time where there was none yet."""
 
@@ -73,8 +105,13 @@ class LiveView:
         """What the table said last of each engine that hung."""
         self.trying: dict[str, str] = {}
         """Engines on trial, with the id of this worker's call that tries them."""
-        self.engines = [EngineView(u.rstrip("/")) for u in config.engine.urls]
+        kind = started(config)
+        self.engines = [
+            EngineView(u, kind=kind.kind, gives_ids=kind.gives_ids, health=kind.health) for u in config.engine.urls
+        ]
         self.models: dict[str, ModelView] = {name: ModelView(name, name)}
+        self.gone: dict[str, tuple[str, float]] = {}
+        """Version that serves no more → its state, and since when (seconds since the epoch)."""
         self.connected = False
         self.known = False
         self.held_until: float | None = None
@@ -85,6 +122,17 @@ class LiveView:
         """Every engine has Slipstream's plugin. (A call is asked for before its engine is chosen.)"""
         self.parses = True
         """Some engine has a reasoning or a tool parser."""
+        self.sampling: tuple[tuple[str, float], ...] = ()
+        """What the engines sample with where a call says nothing. Where they differ: the first one's, for all calls."""
+        self.sampling_known = True
+        self.raw = False
+        """Some engine's log-probabilities are those before temperature."""
+        self.kind = kind.kind
+        """Of the engines. Where they differ, and for what else can be told of all calls only: one without token ids."""
+        self.gives_ids = kind.gives_ids
+        """Every engine can be asked for them."""
+        self.routes: frozenset[str] = frozenset()
+        """Formats that every engine without token ids has a route for."""
         self.trouble: dict[str, Trouble] = {}
         """Engines that did not answer as they should: this worker, or any where they hung."""
         self._window = config.episodes.idle_timeout
@@ -108,7 +156,10 @@ class LiveView:
         engines = [EngineView.of(e) for e in state.get("engines", ())]
         models = {
             str(name): ModelView(
-                str(m["base"]), str(m["live"]), [(str(a), str(b), float(c)) for a, b, c in m.get("arms", ())]
+                str(m["base"]),
+                str(m["live"]),
+                [(str(a), str(b), float(c)) for a, b, c in m.get("arms", ())],
+                {str(group): str(adapter) for group, adapter in m.get("kept", {}).items()},
             )
             for name, m in state.get("models", {}).items()
         }
@@ -118,14 +169,24 @@ class LiveView:
                 model.since = before.since
             elif self.known or model.live != model.base:
                 model.since = time.monotonic()
+        gone = {str(name): (str(what), float(at)) for name, (what, at) in state.get("gone", {}).items()}
         held = state.get("hold")
         until = float(held["until"]) if held else None
         if engines:
             self.engines = engines
             self.packed = all(e.packed for e in engines)
             self.parses = any(e.parses for e in engines)
+            up = [e for e in engines if e.ok] or engines
+            self.sampling = up[0].sampling
+            self.sampling_known = all(e.sampling_known for e in up)
+            self.raw = any(e.raw for e in up)
+            self.gives_ids = all(e.gives_ids for e in engines)
+            least = [e for e in engines if not e.gives_ids] or engines
+            self.kind = least[0].kind
+            self.routes = frozenset.intersection(*(e.routes for e in least))
         if models:
             self.models = models
+        self.gone = gone
         self.held_until = until
         self.known = True
         self.version += 1
@@ -234,6 +295,10 @@ class LiveView:
             del self.trying[url]
             self.hangs.release(url)
 
+    def health_of(self, url: str) -> str:
+        """The path of its health check."""
+        return next((e.health for e in self.engines if e.url == url), OWN.health)
+
     def lost(self) -> list[str]:
         """Engines that get no calls until a health check finds them."""
         self._learn()
@@ -255,12 +320,14 @@ class LiveView:
     def _bases(self) -> set[str]:
         return {m.base for m in self.models.values()}
 
-    def decide(self, model: str, key: str, task: str | None, episode: str, split: str) -> Assignment:
+    def decide(
+        self, model: str, key: str, task: str | None, episode: str, split: str, tags: dict[str, str]
+    ) -> Assignment:
         """The adapter of a new episode, by the rule of the control plane: every worker gives the same answer."""
         state = self.models.get(model)
         if state is None:
             return assign(model, (), key, task, episode, split)
-        return assign(state.live, state.arms, key, task, episode, split)
+        return assign(state.live, state.arms, key, task, episode, split, tags, state.kept)
 
     def is_settled(self, model: str, *, new: bool) -> bool:
         """Whether all running episodes of a model have the live adapter, so that nobody need be asked for one's pin.
@@ -269,7 +336,7 @@ class LiveView:
         one for a while; ``new``: this episode did not begin before.
         """
         state = self.models.get(model)
-        if state is None or state.arms:
+        if state is None or state.arms or state.kept:
             return False
         return new or time.monotonic() - state.since > self._window
 

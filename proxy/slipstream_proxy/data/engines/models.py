@@ -8,6 +8,9 @@ from fnmatch import fnmatchcase
 from slipstream.config import Config
 from slipstream.settings import ModelRoute
 
+BASE = "@base"
+"""Behind a model's name: the base model, whatever adapter is live. Alone: that of the default model."""
+
 
 @dataclass(slots=True, frozen=True)
 class ModelTarget:
@@ -18,6 +21,8 @@ class ModelTarget:
     trust: bool = False
     upstream: str | None = None
     key_env: str | None = None
+    sampling: tuple[tuple[str, float], ...] = ()
+    """Fields that replace the client's."""
 
 
 class ModelMap:
@@ -38,10 +43,14 @@ class ModelMap:
 
     def _find(self, name: str) -> ModelTarget:
         entry = self._map.get(name)
+        if entry is None and name.endswith(BASE):
+            found = self._find(name[: -len(BASE)] or self.default)
+            kind = "base" if found.kind == "trained" else found.kind
+            return ModelTarget(kind, found.model, found.trust, found.upstream, found.key_env)
         if entry is None:
             entry = next((e for pattern, e in self._map.items() if fnmatchcase(name, pattern)), None)
         if entry is not None:
-            return _route(entry, name)
+            return self._route(entry, name)
         return ModelTarget("trained" if name == self.default else "base", name)
 
     def names(self) -> list[str]:
@@ -49,11 +58,12 @@ class ModelMap:
         listed = [n for n in self._map if not any(c in n for c in "*?[")]
         return [*listed, *([] if self.default in listed else [self.default])]
 
-
-def _route(entry: ModelRoute, name: str) -> ModelTarget:
-    trust = entry.sampling == "trust"
-    if entry.trained is not None:
-        return ModelTarget("trained", entry.trained, trust)
-    if entry.base is not None:
-        return ModelTarget("base", entry.base, trust)
-    return ModelTarget("upstream", entry.model or name, trust, entry.upstream, entry.api_key_env)
+    def _route(self, entry: ModelRoute, name: str) -> ModelTarget:
+        trust, sampling = entry.sampling == "trust", tuple(entry.override().items())
+        if entry.base is not None:
+            return ModelTarget("base", entry.base, trust, sampling=sampling)
+        if entry.upstream is not None:
+            return ModelTarget(
+                "upstream", entry.model or name, trust, entry.upstream, entry.api_key_env, sampling=sampling
+            )
+        return ModelTarget("trained", entry.trained or self.default, trust, sampling=sampling)

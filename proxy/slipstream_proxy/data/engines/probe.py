@@ -21,7 +21,7 @@ TIMEOUT: Final = 2.0
 
 
 class HealthCheck(Receiver):
-    """One ``GET /health``. An answer below 500 says that the engine is up."""
+    """One health check. An answer below 500 says that the engine is up."""
 
     __slots__ = ("_done", "_sent", "up")
 
@@ -30,9 +30,10 @@ class HealthCheck(Receiver):
         self._sent: Sent | None = None
         self.up = False
 
-    def start(self, pool: Pool, key: bytes) -> None:
-        """``key``: the header line with the engine's own key."""
-        line = b"GET %b/health HTTP/1.1\r\nHost: %b\r\nContent-Length: 0\r\n" % (pool.prefix, pool.authority)
+    def start(self, pool: Pool, key: bytes, path: str) -> None:
+        """``key``: the header line with the engine's own key. ``path``: of the check."""
+        at = pool.prefix + path.encode()
+        line = b"GET %b HTTP/1.1\r\nHost: %b\r\nContent-Length: 0\r\n" % (at, pool.authority)
         self._sent = pool.send(b"%b%b\r\n" % (line, key), self, fresh=True)
 
     def on_headers_complete(self, head: ResponseHead) -> None:
@@ -91,7 +92,7 @@ class EngineProbe:
         if pool is None:
             pool = self._own[url] = self._pools.separate(url)
         try:
-            check.start(pool, self._pools.engine_key)
+            check.start(pool, self._pools.engine_key, self._live.health_of(url))
             async with asyncio.timeout(TIMEOUT):
                 return await done
         except TimeoutError:

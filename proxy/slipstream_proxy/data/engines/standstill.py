@@ -1,6 +1,8 @@
 """Does the process that listens on a Unix socket stand still?
 
 One that is slow computes, or waits for a CPU or a disk. One that is stopped or deadlocked does neither.
+
+Not compiled: it runs only when the control plane does not answer.
 """
 
 from __future__ import annotations

@@ -12,38 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.data.episode.ids import new_id
+from slipstream_proxy.data.episode.running import Name, RunningEpisode
+from slipstream_proxy.dialects.chat import SHORT
+from slipstream_proxy.dialects.purpose import COMPACTION, SUMMARY, ConversationStart
 
 if TYPE_CHECKING:
-    from slipstream_proxy.data.call.record import Common
-    from slipstream_proxy.data.episode.identity import Tags
-    from slipstream_proxy.data.episode.pins import Pinned
     from slipstream_proxy.data.episode.shared_table import SharedTable
+    from slipstream_proxy.data.wire.identity import Tags
     from slipstream_proxy.dialects.base import Turn
-
-Name = tuple[str, str]
-"""(key's id, episode as the client names it)."""
-
-
-_NO_TAGS: Final[dict[str, str]] = {}
-_NO_PINS: Final[dict[str, Pinned]] = {}
-
-
-class RunningEpisode:
-    __slots__ = ("common", "done", "generation", "id", "name", "pins", "seen", "split", "tags", "task")
-
-    def __init__(self, name: Name, generation: int, said: Tags, now: float) -> None:
-        self.id = name[1] if generation == 1 else f"{name[1]}~{generation}"
-        """As stored: with ``~2`` after the first of the name was done."""
-        self.name, self.generation = name, generation
-        self.task, self.split = said.task, said.split or "train"
-        # Both are replaced and never changed: what many episodes have alike is one dict.
-        self.tags: dict[str, str] = said.tags or _NO_TAGS
-        self.pins: dict[str, Pinned] = _NO_PINS
-        """By model."""
-        self.seen = now
-        self.done = False
-        self.common: Common | None = None
-        """What its calls' records share, as the last record had it."""
+    from slipstream_proxy.json_types import JsonObject
 
 
 @dataclass(slots=True)
@@ -59,6 +36,10 @@ _SAME: Final = 128
 """Runs that stand at the same place of a conversation; of one that is asked for ever the older ones are forgotten."""
 
 
+_LATEST: Final = 8
+"""Messages at the end of a request that are looked at for the last reply."""
+
+
 class EpisodeMemory:
     def __init__(self, *, window: float = 1800.0, limit: int = 100_000, shared: SharedTable | None = None) -> None:
         """``shared``: what other workers know."""
@@ -70,12 +51,17 @@ class EpisodeMemory:
         self._tips: OrderedDict[tuple[str, bytes], _Tip] = OrderedDict()
         self._failed: OrderedDict[tuple[str, str], list[Name]] = OrderedDict()
 
-    def of(self, key: str, tags: Tags, turn: Turn | None) -> RunningEpisode:
-        """The episode of a call: the named one, the one it continues, or a new one."""
+    def of(self, key: str, tags: Tags, turn: Turn | None, body: JsonObject | None = None) -> RunningEpisode:
+        """The episode of a call: the named one, the one it continues or quotes, or a new one.
+
+        ``body``: of an untagged call.
+        """
         name = tags.episode
         origin = tags.origin
         if name is None and turn is not None:
             found = self._continued(key, turn)
+            if found is None and body is not None and not turn.has_reply:
+                found = self._quoted(key, turn, ConversationStart(body))
             if found is not None:
                 name, origin = found[1], "continued"
         if name is None:
@@ -171,6 +157,30 @@ class EpisodeMemory:
             name = self._standing(key, digest, now)
             if name is not None:
                 return name
+        for message in reversed(turn.messages[-_LATEST:]):  # what was before it may have been rewritten or cut off
+            name = self._speaker(key, message, now)
+            if name is not None:
+                return name
+        return None
+
+    def _speaker(self, key: str, message: bytes, now: float) -> Name | None:
+        """The one episode in which this was said."""
+        if len(message) == SHORT:
+            return None
+        said = f"said-{message.hex()}"
+        name = self._tools.get((key, said)) if self.shared is None else self._caller(key, said)
+        return name if name is not None and (self.shared is not None or self._alive(name, now)) else None
+
+    def _quoted(self, key: str, turn: Turn, request: ConversationStart) -> Name | None:
+        """The run that a side call is about, or whose summary begins this conversation: it quotes its replies."""
+        asked = request.purpose()
+        turn.summary = asked in (SUMMARY, COMPACTION)
+        kind, now = "says" if asked is not None else "sums", time.monotonic()
+        for quote in request.quoted():
+            said = f"{kind}-{quote}"
+            name = self._tools.get((key, said)) if self.shared is None else self._caller(key, said)
+            if name is not None and (self.shared is not None or self._alive(name, now)):
+                return name
         return None
 
     def _standing(self, key: str, digest: bytes, now: float) -> Name | None:
@@ -208,15 +218,19 @@ class EpisodeMemory:
         base = _chain(asked.messages)
         last = base[-1] if base else b""
         tips = [_link(last, message) for message in said.messages]
+        given = [*said.tool_ids, *(f"said-{message.hex()}" for message in said.messages if len(message) != SHORT)]
+        # of a usual reply how it begins and how it calls: each takes a place in the table
+        kind, quotes = ("sums", said.quotes) if asked.summary else ("says", {*said.quotes[:1], *said.quotes[-1:]})
+        given += [f"{kind}-{quote}" for quote in quotes]
         if self.shared is not None:
-            for tool in said.tool_ids:
+            for tool in given:
                 self.shared.put("tool", key, tool.encode("utf-8", "surrogatepass"), episode.name[1])
             for digest in tips:
                 self.shared.put("tip", key, digest, episode.name[1])
             return
-        for tool in said.tool_ids:
+        for tool in given:
             other = self._tools.get((key, tool), episode.name)
-            # an id that two episodes were given (parsers that count from 0) says nothing
+            # an id that two episodes were given (parsers that count from 0) says nothing, nor does what two have said
             self._tools[(key, tool)] = episode.name if other == episode.name else None
         for digest in tips:
             tip = self._tips.setdefault((key, digest), _Tip([]))

@@ -9,26 +9,17 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from slipstream_proxy.data.episode.running import Pinned
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slipstream_proxy.data.engines.control_link import ControlLink
     from slipstream_proxy.data.engines.live import LiveView
-    from slipstream_proxy.data.episode.memory import RunningEpisode
+    from slipstream_proxy.data.episode.running import RunningEpisode
     from slipstream_proxy.data.observe.metrics import WorkerMetrics
 
 log = logging.getLogger(__name__)
-
-
-class Pinned:
-    # No dataclass: the ``__init__`` of one is not compiled.
-    __slots__ = ("adapter", "arm", "chances", "checked", "how")
-
-    def __init__(self, adapter: str, arm: str, how: str, chances: str) -> None:
-        """``how`` it was decided: as ``CallHead.pin`` says. ``chances``: see ``assignment.Assignment``."""
-        self.adapter, self.arm, self.how, self.chances = adapter, arm, how, chances
-        self.checked = -1
-        """The state of ``LiveView`` under which its adapter was found to be loaded."""
 
 
 class EpisodePins:
@@ -79,10 +70,11 @@ class EpisodePins:
 
     def move(self, episode: RunningEpisode, model: str, pin: Pinned) -> Pinned:
         """Its new pin, where its adapter is loaded nowhere any more."""
+        self._metrics.add("slipstream_pin_moves_total", "")
         return self._set(episode, model, self._live.replacement(model, pin.adapter), "live", "moved", "")
 
     def _alone(self, episode: RunningEpisode, model: str, how: str) -> Pinned:
-        decided = self._live.decide(model, episode.name[0], episode.task, episode.id, episode.split)
+        decided = self._live.decide(model, episode.name[0], episode.task, episode.id, episode.split, episode.tags)
         self._metrics.add("slipstream_pins_total", 'by="rule"' if how == "sole" else 'by="worker"')
         pin = self._set(episode, model, decided.adapter, decided.arm, how, decided.chances)
         return self._checked(episode, model, pin)
@@ -100,7 +92,7 @@ class EpisodePins:
         return alone[model]
 
     async def _ask(self, episode: RunningEpisode, model: str) -> None:
-        answer = await self._link.pin(episode.name[0], episode.id, model, episode.task, episode.split)
+        answer = await self._link.pin(episode.name[0], episode.id, model, episode.task, episode.split, episode.tags)
         if answer is None:
             self._alone(episode, model, "local")
         else:

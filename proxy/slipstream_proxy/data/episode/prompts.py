@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from slipstream_proxy.dialects.token_arrays import UNIT, UNIT_TEXT, PromptPart, prompt_part
 
 if TYPE_CHECKING:
-    from slipstream_proxy.data.episode.memory import RunningEpisode
+    from slipstream_proxy.data.episode.running import RunningEpisode
     from slipstream_proxy.json_types import JsonObject
 
 LIMIT: Final = 64 * 2**20

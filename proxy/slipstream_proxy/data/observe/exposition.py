@@ -1,4 +1,7 @@
-"""What the data plane's metrics are called, and how their snapshots become Prometheus's text."""
+"""What the data plane's metrics are called, and how their snapshots become Prometheus's text.
+
+Not compiled: it runs once a scrape.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "slipstream_tagged_calls_total": (
         "counter",
-        "The same by the values of tags (x-slipstream-tag-NAME; proxy.metric_tags says of which) and adapter.",
+        "The same by the values of tags that proxy.metric_tags names (x-slipstream-tag-NAME) and adapter.",
         ("tag", "value", "status", "adapter"),
     ),
     "slipstream_passed_requests_total": (
@@ -45,12 +48,22 @@ FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("route", "status"),
     ),
     "slipstream_capture_lost_total": ("counter", "Calls that were served but could not be written to the spool.", ()),
+    "slipstream_uncaptured_calls_total": (
+        "counter",
+        "Calls that were relayed and not recorded, by the header that asked for it (capture, split), or judge.",
+        ("by",),
+    ),
     "slipstream_requests_refused_total": ("counter", "Requests refused by the proxy itself, by status.", ("status",)),
     "slipstream_upstream_retries_total": ("counter", "Calls sent again to another connection or engine.", ()),
     "slipstream_pins_total": (
         "counter",
         "Episodes pinned, by who decided: control, worker (the control plane was away), rule (one adapter only).",
         ("by",),
+    ),
+    "slipstream_pin_moves_total": (
+        "counter",
+        "Running episodes that went on with another adapter at their next call, because no engine had theirs.",
+        (),
     ),
     "slipstream_in_flight": ("gauge", "Calls being answered.", ()),
     "slipstream_queued": ("gauge", "Calls in flight of which the engine has sent nothing yet.", ()),

@@ -1,7 +1,8 @@
 """The data plane's metrics: plain numbers in each worker, summed over the workers' snapshots when somebody asks.
 
 Labels are fixed sets (formats, outcomes, status classes), or names whose number is capped: adapters (``ADAPTERS``,
-the oldest are added up under ``other``) and the values of tags (``TAG_NAMES`` × ``TAG_VALUES``).
+the oldest are added up under ``other``) and the values of the tags that were asked for (``TAG_VALUES`` of each).
+Metrics are not forgotten with an episode. So nothing that a client writes is in them unless somebody asked for it.
 """
 
 from __future__ import annotations
@@ -13,19 +14,14 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream_proxy.data.call.step import CallStep
-from slipstream_proxy.data.episode.identity import TEXT_TAGS
 from slipstream_proxy.data.observe.exposition import BUCKETS, LARGEST, render
 from slipstream_proxy.json_types import JsonList, JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slipstream_proxy.data.call.view import CallView
-
 ADAPTERS = 50
 """Adapters with series of their own."""
-TAG_NAMES = 4
 TAG_VALUES = 20
 OTHER = "other"
 WAITING = 512
@@ -33,6 +29,9 @@ WAITING = 512
 CALLS, TAGGED = "slipstream_calls_total", "slipstream_tagged_calls_total"
 CALL_SECONDS, FIRST_BYTE, CHUNK = "slipstream_call_seconds", "slipstream_first_byte_seconds", "slipstream_chunk_seconds"
 OVERHEAD, UPSTREAM = "slipstream_overhead_seconds", "slipstream_upstream_seconds"
+LOST = "slipstream_capture_lost_total"
+"""``losses.LossCount`` keeps it."""
+UNCAPTURED = "slipstream_uncaptured_calls_total"
 PER_FORMAT = (CALL_SECONDS, FIRST_BYTE, CHUNK)
 
 
@@ -88,9 +87,9 @@ def quoted(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-class WorkerMetrics(CallStep):
-    def __init__(self, tags: Iterable[str] | None = None) -> None:
-        """``tags``: names of tags that calls are counted by; None: the first ``TAG_NAMES`` that are seen."""
+class WorkerMetrics:
+    def __init__(self, tags: Iterable[str] = ()) -> None:
+        """``tags``: names of tags that calls are counted by."""
         self.values: dict[tuple[str, str], float] = {}
         self.calls: dict[tuple[str, str, int, str], int] = {}
         """(format, outcome, status // 100, adapter) → calls."""
@@ -99,8 +98,7 @@ class WorkerMetrics(CallStep):
         self.formats: dict[str, OfFormat] = {}
         self.overhead, self.upstream = Histogram(), Histogram()
         self._adapters: dict[str, None] = {}
-        self._open = tags is None
-        self._tags: dict[str, dict[str, None]] = {name: {} for name in (tags or ())}
+        self._tags: dict[str, dict[str, None]] = {name: {} for name in tags}
         self._before: list[JsonObject] = []
 
     def add(self, name: str, labels: str = "", amount: float = 1.0) -> None:
@@ -113,30 +111,22 @@ class WorkerMetrics(CallStep):
 
     # --- a call that has ended --------------------------------------------------------------------------------------
 
-    def ended(self, call: CallView, status: int, outcome: str) -> None:
-        pin = call.pin
-        adapter = pin.adapter if pin is not None else "external" if call.target.kind == "upstream" else "base"
-        label = (call.dialect.name, outcome, status // 100, adapter)
-        count = self.calls.get(label)
+    def count(self, call: tuple[str, str, int, str], tags: dict[str, str] | None) -> None:
+        """``call``: format, outcome, status // 100, adapter."""
+        label, count = call, self.calls.get(call)
         if count is None:
-            label, count = self._label(label)
+            label, count = self._label(call)
         self.calls[label] = count = count + 1
         if not count % WAITING:
             self._fold()
-        if call.episode is not None and call.episode.tags:
-            self._tag(call.episode.tags, status // 100, label[3])
-        own = self.formats.get(call.dialect.name)
+        if tags:
+            self._tag(tags, label[2], label[3])
+
+    def of_format(self, name: str) -> OfFormat:
+        own = self.formats.get(name)
         if own is None:
-            own = self.formats[call.dialect.name] = OfFormat()
-        now, started = time.time(), call.started
-        own.call.observe(now - started)
-        if call.first is not None:
-            own.first.observe(call.first - started)
-            if call.replied:
-                self.upstream.observe(call.replied - call.forwarded)
-                self.overhead.observe(call.forwarded - started + now - call.replied)
-                if call.stream and call.reply.count > 1:
-                    own.chunk.observe((call.replied - call.first) / (call.reply.count - 1))
+            own = self.formats[name] = OfFormat()
+        return own
 
     def _fold(self) -> None:
         for histogram in (
@@ -166,9 +156,7 @@ class WorkerMetrics(CallStep):
         for name, value in tags.items():
             known = self._tags.get(name)
             if known is None:
-                if not self._open or name in TEXT_TAGS or len(self._tags) >= TAG_NAMES:
-                    continue
-                known = self._tags[name] = {}
+                continue
             if value not in known:
                 if len(known) >= TAG_VALUES or len(value) > LARGEST:
                     value = OTHER
@@ -221,7 +209,10 @@ class WorkerMetrics(CallStep):
 
     def resume(self, path: Path) -> None:
         """Count on from what a worker of this number said before its restart. A sum over workers must not fall."""
-        self._before = [{**p, "values": [v for v in p["values"] if v[0].endswith("_total")]} for p in read_parts(path)]
+        self._before = [
+            {**p, "values": [v for v in p["values"] if v[0].endswith("_total") and v[0] != LOST]}
+            for p in read_parts(path)
+        ]
 
     def parts(self) -> list[JsonObject]:
         return [*self._before, self.snapshot()]
@@ -234,6 +225,16 @@ def read_parts(path: Path) -> list[JsonObject]:
         return found if isinstance(found, list) else []
     except (OSError, ValueError, KeyError, TypeError):
         return []
+
+
+def read_uncaptured(folder: Path) -> dict[str, int]:
+    """By what asked for it (``capture``, ``split``, ``judge``): calls of all workers that were not recorded."""
+    found: dict[str, int] = {}
+    for path in folder.glob("data*.json"):
+        for _, labels, value in (v for part in read_parts(path) for v in part["values"] if v[0] == UNCAPTURED):
+            by = labels.split('"')[1]
+            found[by] = found.get(by, 0) + round(value)
+    return found
 
 
 def gather(folder: Path, own: WorkerMetrics, own_file: str) -> str:

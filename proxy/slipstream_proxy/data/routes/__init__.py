@@ -1,0 +1,1 @@
+"""Routes that aiohttp reads. Not compiled: subclasses of aiohttp's classes cannot be."""

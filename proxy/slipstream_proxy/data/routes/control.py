@@ -16,11 +16,12 @@ from yarl import URL
 
 from slipstream.contract import Headers, id_of
 from slipstream_proxy.data.access.admission import credential
-from slipstream_proxy.data.episode.identity import text_of
 from slipstream_proxy.data.routes.body import body_parts, read_body
 from slipstream_proxy.data.wire.errors import RequestRefused
+from slipstream_proxy.data.wire.identity import text_of
 from slipstream_proxy.data.wire.replies import end_to_end, first_fields, hand_on
 from slipstream_proxy.keys import ANYONE
+from slipstream_proxy.log.ids import new_id
 
 if TYPE_CHECKING:
     from multidict import CIMultiDict
@@ -63,7 +64,7 @@ class ControlRoutes:
             return json.dumps({"key": "-", "scopes": []})
         else:
             key, _ = self._admission.who(headers)
-        return json.dumps({"key": key.id, "scopes": list(key.scopes)})
+        return json.dumps({"key": key.id, "scopes": list(key.scopes), "made": key.created})
 
     async def forward(self, request: web.BaseRequest) -> web.StreamResponse:
         """Bodies are streamed both ways: adapter uploads, and NDJSON that never ends."""
@@ -106,6 +107,7 @@ class ControlRoutes:
         """
         body = await read_body(request, MOST_REWARD, self._timeout) if request.can_read_body else None
         headers.popall("content-length", None)  # the body's as it came, and it may have been packed
+        headers["x-slipstream-write"] = new_id()  # the same over all re-sends: what is stored already is not again
         sent = self._link.request("POST", url, restart=True, headers=headers, data=body, allow_redirects=False)
         sending = asyncio.ensure_future(sent)
         self._sending.add(sending)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 from multidict import CIMultiDict
 
 from slipstream_proxy.data.call.call import ActiveCall
-from slipstream_proxy.data.episode.identity import Prefix, split_path
 from slipstream_proxy.data.observe.exposition import passed_label
 from slipstream_proxy.data.routes.body import read_body
 from slipstream_proxy.data.routes.control import is_control
-from slipstream_proxy.data.routes.paths import MODELS, decoded, methods, passed
+from slipstream_proxy.data.routes.paths import MODELS, decoded, hint, methods, passed
 from slipstream_proxy.data.wire.errors import RequestRefused
+from slipstream_proxy.data.wire.identity import Prefix, split_path
 from slipstream_proxy.data.wire.replies import StreamedReply, WholeReply
 from slipstream_proxy.data.wire.request import RequestHead, forwardable
 from slipstream_proxy.data.wire.sink import ABORT, END, QueueSink
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.routes.control import ControlRoutes
     from slipstream_proxy.data.routes.health import HealthRoutes
     from slipstream_proxy.data.routes.passthrough import Passthrough
-    from slipstream_proxy.data.wire.server_state import ServerState
+    from slipstream_proxy.data.server.connection import ServerState
 
 log = logging.getLogger(__name__)
+
+_MESSAGES: Final = re.compile(r"^/v1/messages/|/messages$")
+"""Routes whose clients read Anthropic's errors, wrong ones included."""
 
 
 def header_map(fields: list[bytes]) -> CIMultiDict[str]:
@@ -84,7 +88,7 @@ class RequestHandler:
                 return await self._control.forward(request)
             prefix = split_path(target)
             path = decoded(prefix.path)
-            dialect = BY_PATH.get(path) or (BY_PATH["/v1/messages"] if path.startswith("/v1/messages/") else None)
+            dialect = BY_PATH.get(path) or (BY_PATH["/v1/messages"] if _MESSAGES.search(path) else None)
             self._hosts.check(request)
             return await self._inference(request, prefix, path)
         except RequestRefused as e:
@@ -111,6 +115,9 @@ class RequestHandler:
             return _detail(405, "Method Not Allowed", {"allow": ", ".join(allowed)})
         if path.endswith("/") and methods(path[:-1]):
             return WholeReply(status=307, headers={"location": request.rel_url.raw_path[:-1] + query})
+        fix = hint(path)
+        if fix is not None:
+            raise RequestRefused(404, f"there is no {path}: {fix}")
         return _detail(404, "Not Found", {})
 
     async def _captured(self, request: web.BaseRequest, prefix: Prefix, dialect: Dialect) -> web.StreamResponse:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.engines.control_link import ControlLink
     from slipstream_proxy.data.engines.live import LiveView
     from slipstream_proxy.data.observe.metrics import WorkerMetrics
-    from slipstream_proxy.data.wire.server_state import ServerState
+    from slipstream_proxy.data.server.connection import ServerState
 
 
 SCRAPE_PATIENCE = 2.0
@@ -54,7 +54,8 @@ class HealthRoutes:
             return web.json_response({"status": "ok"})
         if path == "/readyz":
             why = self.not_ready()
-            return web.json_response({"status": why or "ready"}, status=503 if why else 200)
+            away = {} if self._live.connected else {"control_plane": "away: calls are served and recorded meanwhile"}
+            return web.json_response({"status": why or "ready", **away}, status=503 if why else 200)
         self._hosts.check(request)
         own = gather(self._file.parent, self._metrics, self._file.name)
         return web.Response(

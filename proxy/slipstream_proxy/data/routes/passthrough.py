@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.engines.hold import Holding
     from slipstream_proxy.data.engines.live import LiveView
     from slipstream_proxy.data.engines.models import ModelMap
-    from slipstream_proxy.data.episode.identity import Prefix
+    from slipstream_proxy.data.wire.identity import Prefix
 
 Names = tuple[bytes, bytes]
 """The engine's and the client's name of a model, as JSON."""
@@ -230,7 +230,7 @@ class Passthrough:
         card = next((c for c in read.get("data", ()) if c.get("id") in bases), None) or {
             "object": "model",
             "created": 0,
-            "owned_by": "vllm",
+            "owned_by": self._live.kind,
         }
         read["data"] = [{**card, "id": name} for name in self._models.names()]
         return WholeReply(status=200, headers=headers, body=dumps(read))

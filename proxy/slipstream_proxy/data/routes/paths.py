@@ -36,6 +36,32 @@ def passed(path: str) -> list[str]:
     return [method for method, paths in _PASSED.items() if paths.fullmatch(path)]
 
 
+_OTHERS = (
+    ("/v1beta/", "this is Google's own format, which the engine does not speak: let the client use its OpenAI format"),
+    ("/api/", "this is Ollama's own format, which the engine does not speak: let the client use its OpenAI format"),
+    ("/openai/deployments/", "this is Azure's form of the address: let the client use plain OpenAI"),
+)
+"""Beginnings of routes of other formats, and what to do."""
+
+
+def hint(path: str) -> str | None:
+    """Why there is no such route, and what to change, where a wrong base URL or another format is the reason."""
+    named = [path[at:] for at, char in enumerate(path) if char == "/"]
+    whole = next((part for part in named[1:] if methods(part) and part.startswith("/v1/")), None)
+    if whole is not None:
+        base = path.removesuffix(whole)
+        return f"the base URL is wrong: take {base} out of its path, so that clients ask {whole}"
+    routes = [route for route in BY_PATH if route != "/v1/messages"]  # Anthropic has routes below this one
+    inside = next((r for r in routes if path.startswith(f"{r}/") and methods("/v1" + path.removeprefix(r))), None)
+    if inside is not None:
+        return f"the base URL must end with /v1: take {inside.removeprefix('/v1')} out of it"
+    if methods("/v1" + path):
+        return f"the base URL must end with /v1, so that clients ask /v1{path}"
+    return next(
+        (f"{text}, with a base URL that ends with /v1" for start, text in _OTHERS if path.startswith(start)), None
+    )
+
+
 def methods(path: str) -> list[str]:
     """All that a route has; empty: there is no such route."""
     if path in BY_PATH:

@@ -1,4 +1,7 @@
-"""A client that does not read, or is out of reach, keeps a slot of the engine. This ends its call in time."""
+"""A client that does not read, or is out of reach, keeps a slot of the engine. This ends its call in time.
+
+Not compiled: it runs once a second.
+"""
 
 from __future__ import annotations
 

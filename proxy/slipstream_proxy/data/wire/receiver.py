@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.wire.http1 import ResponseHead
-    from slipstream_proxy.data.wire.upstream import UpstreamConnection
 
 
 class FlowControl:
@@ -18,6 +17,16 @@ class FlowControl:
         raise NotImplementedError
 
     def resume(self) -> None:
+        raise NotImplementedError
+
+
+class Connection(FlowControl):
+    """One that a request went out on."""
+
+    __slots__ = ()
+
+    def drop(self) -> None:
+        """Close it: nobody wants the reply."""
         raise NotImplementedError
 
 
@@ -47,7 +56,7 @@ class Sent(FlowControl):
     __slots__ = ("connection", "dropped", "paused")
 
     def __init__(self) -> None:
-        self.connection: UpstreamConnection | None = None
+        self.connection: Connection | None = None
         self.dropped = False
         self.paused = False
 

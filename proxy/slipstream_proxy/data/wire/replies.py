@@ -1,4 +1,7 @@
-"""Replies of other servers, relayed through aiohttp: hop-by-hop fields stay behind, and bodies are streamed."""
+"""Replies of other servers, relayed through aiohttp: hop-by-hop fields stay behind, and bodies are streamed.
+
+Not compiled: it runs only on aiohttp's way.
+"""
 
 from __future__ import annotations
 

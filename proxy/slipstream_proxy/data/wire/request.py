@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from slipstream_proxy.data.wire.http1 import FIELD, HOP_BY_HOP
 
 if TYPE_CHECKING:
-    from slipstream_proxy.data.episode.identity import Prefix, Tags
+    from slipstream_proxy.data.wire.identity import Prefix, Tags
     from slipstream_proxy.dialects.base import Dialect
 
 _DROPPED: Final = HOP_BY_HOP | {

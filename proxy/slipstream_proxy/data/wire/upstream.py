@@ -14,7 +14,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from slipstream_proxy.data.wire.http1 import ChunkedBody, RemoteProtocolError, RepeatedHead, ResponseHead
-from slipstream_proxy.data.wire.receiver import Receiver, Sent
+from slipstream_proxy.data.wire.receiver import Connection, Receiver, Sent
 
 MAX_HEAD = 256 * 1024
 MAX_INFORMATIONAL = 16
@@ -23,7 +23,7 @@ MAX_REPLY = 256 * 2**20
 """Bytes of one response. All of them are kept for its record."""
 
 
-class UpstreamConnection:
+class UpstreamConnection(Connection):
     """One connection, an ``asyncio.Protocol`` in all but its base class. ``receiver`` is None while it is idle."""
 
     __slots__ = (

@@ -51,6 +51,17 @@ def test_a_better_tested_arm_makes_no_money_in_the_mean(a, b, expected, share):
     assert share * tested.wealth + (1 - share) * reference.wealth <= before * (1 + 1e-9)
 
 
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(a=UNIT, b=UNIT, expected=UNIT, share=SHARE, margin=st.sampled_from([0.05, 0.1, 0.3]))
+def test_a_loss_of_no_more_than_the_margin_makes_no_money_in_the_mean(a, b, expected, share, margin):
+    lost = min(a * margin, b)
+    tested, reference = (BettingDetector(1, 0.25, 0.0, shifts=False, margin=margin) for _ in range(2))
+    before = tested.wealth
+    tested.see(b - lost, expected, True, share)
+    reference.see(b, expected, False, share)
+    assert share * tested.wealth + (1 - share) * reference.wealth <= before * (1 + 1e-9)
+
+
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(UNIT, UNIT, st.booleans(), SHARE), max_size=60), st.sampled_from([1, -1]))
 def test_wealth_is_finite_and_grows_with_the_refuted_difference(rows, sign):

@@ -6,7 +6,7 @@ from tests.support.trial import success, warm
 
 from slipstream.contract import GateReading
 from slipstream_proxy.assignment import assign
-from slipstream_proxy.control.gate.history import (
+from slipstream_proxy.control.gate.report import (
     MOST,
     GateHistory,
     dump_readings,
@@ -14,10 +14,10 @@ from slipstream_proxy.control.gate.history import (
     last_reading,
     load_readings,
     reading_of,
+    report_of,
     thinned,
 )
-from slipstream_proxy.control.gate.outcome import outcome_of
-from slipstream_proxy.control.gate.report import report_of
+from slipstream_proxy.control.gate.rules import outcome_of
 
 
 def read(first: int, last: int) -> list[GateReading]:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from slipstream_proxy.control.gate.outcome import outcome_of
+from slipstream_proxy.control.gate.rules import outcome_of
 
 
 def test_it_has_the_probability_of_every_arm_at_the_assignment():

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.support.trial import play, success, warm
 
-from slipstream_proxy.control.gate.outcome import outcome_of
 from slipstream_proxy.control.gate.report import report_of
-from slipstream_proxy.control.gate.rules import Decision, TrialSettings
-from slipstream_proxy.control.gate.trial import GateTrial
+from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
+from slipstream_proxy.control.gate.trial import GateTrial, HeldOut
 
 NAMES = {0: "tiny", 1: "tiny@1", 2: "tiny@2"}
 
@@ -27,6 +28,49 @@ def warm_mixed() -> GateTrial:
     for i in range(20):
         trial.observe(outcome_of(0, "live", "", "", float(i % 2)))
     return trial
+
+
+def late(served_now: int) -> GateTrial:
+    trial = served(warm_mixed())
+    for _ in range(3):
+        run = outcome_of(1, "live", "live=0.7 control=0.3", "", 0.0, 1)
+        run.finished = False
+        trial.observe(run)
+    if served_now > 1:
+        trial.serve(served_now)
+    return trial
+
+
+def test_what_it_says_of_a_version_is_of_that_versions_own_runs():
+    trial = served(warm_mixed())
+    play(trial, 60, success({0: 0.5, 1: 0.5}))
+    before = trial.since
+    trial.serve(2)
+    play(trial, 4, success({0: 0.5, 2: 0.5}), seed=7)
+    report = report_of(trial, NAMES)
+    assert report.own_episodes == trial.own < report.trial_episodes == trial.since > before
+    play(trial, 300, lambda coin, version: 0.9 if version == 2 else float(coin.random() < 0.5), seed=8)
+    report = report_of(trial, NAMES)
+    assert 0.3 < report.own_difference < 0.5 and report.difference < report.own_difference - 0.01
+    again = GateTrial(trial.settings)
+    again.load(json.loads(json.dumps(trial.dump())))
+    assert report_of(again, NAMES) == report
+    assert f"{trial.own} runs of tiny@2; the difference is of all {trial.since} runs on trial" in report.reason
+
+
+def test_the_best_versions_share_shrinks_where_rewards_say_that_it_was_beaten():
+    trial = warm(TrialSettings(settle=20, holdout=0.3), reward=0.0)
+    trial.serve(1)
+    decision, _ = play(trial, 80, success({0: 0.5, 1: 0.5}))
+    assert decision is Decision.ACCEPT
+    trial.accept()
+    calm = trial.shares()[1]
+    trial.hold_out(HeldOut(100, 0.3, 0.46), HeldOut(40, 0.62, 0.49))
+    assert trial.shares()[1] == calm / 4, "held-out runs say it"
+    trial.hold_out(HeldOut(100, 0.3, 0.46), HeldOut(8, 1.0, 0.0))
+    assert trial.shares()[1] == calm, "too few"
+    play(trial, 40, success({0: 0.3, 1: 0.9}))
+    assert 0 < trial.shares()[1] < calm and trial.control != trial.best
 
 
 def test_a_verdict_and_its_interval_agree():
@@ -108,7 +152,9 @@ def test_before_a_verdict_zero_is_inside_at_every_moment(seed: int):
             "40 of 40 rewards lie outside gate.reward_range",
         ),
         (lambda: served(warm(TrialSettings(canary=True, share=0.0))), "gate.share is 0"),
-        (lambda: served(warm_mixed()), "no finished episode of the version on trial has a reward yet"),
+        (lambda: served(warm_mixed()), "no run of tiny@1 has a reward yet"),
+        (lambda: late(1), "no run of tiny@1 has a reward yet; 3 timed out"),
+        (lambda: late(2), "no run of tiny@2 has a reward yet"),
     ],
 )
 def test_it_says_why_it_cannot_decide(make, words):

@@ -7,8 +7,7 @@ import pytest
 from tests.support.trial import play, success, warm
 
 from slipstream_proxy.assignment import assign, tried
-from slipstream_proxy.control.gate.outcome import outcome_of
-from slipstream_proxy.control.gate.rules import Decision, TrialSettings
+from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
 from slipstream_proxy.control.gate.trial import GateTrial
 
 
@@ -276,3 +275,90 @@ def test_late_rewards_of_what_was_taken_back_teach_the_control_nothing():
     for _ in range(32):
         trial.observe(outcome_of(1, "live", "live=0.5 control=0.5", "", 0.0, 1))
     assert trial.baseline.control.value == before
+
+
+@pytest.mark.parametrize(("replayed", "share"), [(None, 0.3), (0.2, 0.1), (1.6, 0.26), (5.0, 0.5)])
+def test_a_replay_moves_the_controls_share_and_no_evidence(replayed, share):
+    trial = warm()
+    trial.serve(1)
+    before = trial.worse.wealth, trial.worse_best.wealth
+    trial.replayed = replayed
+    assert sum(trial.shares()) == pytest.approx(share)
+    assert (trial.worse.wealth, trial.worse_best.wealth) == before
+
+
+def test_shares_of_a_replay_cause_no_false_alarms():
+    """Equal versions, whatever their replays say: 60 trials of 200 episodes, 1 % each at most."""
+    wrong = 0
+    for seed in range(60):
+        trial = warm(TrialSettings(settle=2000))
+        trial.serve(1)
+        trial.replayed = (0.1, 1.6, 9.0)[seed % 3]
+        wrong += play(trial, 200, success({0: 0.7, 1: 0.7}), seed)[0] in (Decision.ROLLBACK, Decision.ROLLBACK_BEST)
+    assert wrong <= 3
+
+
+def test_a_canary_goes_by_plan_as_the_evidence_allows():
+    trial = warm(TrialSettings(canary=True, plan=[0.01, 0.1, 0.5]))
+    trial.serve(1)
+    shares = []
+    for n in range(48):
+        shares.append(trial.shares()[0])
+        trial.observe(outcome_of(1, "candidate", "live=0.5 candidate=0.5", "", 1.0, 1))
+        trial.observe(outcome_of(0, "live", "live=0.5 candidate=0.5", "", float(n % 3 > 0), 1))
+    assert (shares[0], shares[15], shares[16], shares[32]) == (0.01, 0.01, 0.1, 0.5) and shares == sorted(shares)
+    trial.serve(2)
+    assert trial.shares()[0] == 0.01
+    trial.replayed = 0.4  # nothing spoke against it
+    assert trial.shares()[0] == 0.1
+    trial.replayed = 1.9
+    assert trial.shares()[0] == 0.01
+
+
+def test_a_canarys_plan_goes_back_under_suspicion():
+    trial = warm(TrialSettings(canary=True, plan=[0.01, 0.1, 0.5]))
+    trial.serve(1)
+    for n in range(34):
+        trial.observe(outcome_of(1, "candidate", "live=0.5 candidate=0.5", "", float(n % 2), 1))
+        trial.observe(outcome_of(0, "live", "live=0.5 candidate=0.5", "", 1.0, 1))
+        if trial.verdict() is Decision.ROLLBACK:
+            break
+    assert trial.shares()[0] < 0.5
+
+
+def test_a_broken_version_does_not_become_the_control_because_those_before_it_were_good():
+    """None of them had runs enough for a verdict of its own: the evidence for "better" is theirs. By chance a few of its
+    own runs may look well enough when ``settle`` is over.
+    """
+    accepted = 0
+    for seed in range(20):
+        trial = warm(TrialSettings())
+        for version in range(1, 40):
+            trial.serve(version)
+            play(trial, 15, success({0: 0.3, version: 0.8}), seed + 100 * version)
+        trial.serve(40)
+        decision, _ = play(trial, 100, success({0: 0.3, 40: 0.1}), seed)
+        accepted += decision is Decision.ACCEPT
+    assert accepted <= 2
+
+
+def test_what_serves_again_after_a_rollback_is_compared_with_the_best():
+    trial = apart(0.9)
+    trial.serve(2)
+    trial.roll_back(False, 2)
+    assert (trial.tried, trial.control, trial.best) == (1, 1, 0)
+    decision, _ = play(trial, 3000, success({0: 0.6, 1: 0.0}), 1)
+    assert decision is Decision.ROLLBACK_BEST
+
+
+def test_what_still_runs_of_a_version_that_became_the_best_is_no_evidence_against_itself():
+    trial = warm(TrialSettings())
+    trial.serve(1)
+    trial.accept()
+    trial.move_best(1)
+    seen = []
+    for _ in range(50):
+        trial.observe(outcome_of(1, "live", "live=0.9 control=0.1", "", 0.0, 1))
+        seen.append((trial.worse_best.n_tested, trial.worse_best.wealth))
+    assert trial.worse_best.n_tested == 0
+    assert seen[-1] == seen[0]  # the credit of a start, and no bet after it

@@ -6,7 +6,7 @@ import tarfile
 import pytest
 from tests.support.plane import Plane
 
-from slipstream_proxy.store.driver import StoreError
+from slipstream_proxy.store.tables.driver import StoreError
 
 
 async def test_a_tar_file(plane: Plane):

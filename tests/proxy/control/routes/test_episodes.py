@@ -87,8 +87,17 @@ async def test_the_final_reward_ends_its_episode(plane, reward, ends):
 async def test_done(plane):
     await plane.call("e1")
     await plane.seen("e1")
-    assert (await plane.ask("POST", "/episodes/e1/done"))[0] == 200
+    ack = {"stored": True, "known": True, "fix": None, "done": True}
+    assert await plane.ask("POST", "/episodes/e1/done") == (200, ack)
     assert (await plane.seen("e1"))["state"] == "done"
+
+
+async def test_the_end_of_a_run_that_another_key_makes_is_no_silent_success(plane):
+    await plane.call("e1")
+    await plane.seen("e1")
+    status, ack = await plane.ask("POST", "/episodes/e1/done", key="new", scopes=["inference"])
+    assert (status, ack["known"]) == (200, False) and "no call of it has come with this key" in ack["fix"]
+    assert (await plane.seen("e1"))["state"] == "open"
 
 
 async def test_list_and_filter(plane):
@@ -127,7 +136,7 @@ async def test_forgetting(plane):
     await plane.call("e1", text="secret words")
     await plane.seen("e1")
     status, body = await plane.ask("DELETE", "/episodes/e1")
-    assert (status, body) == (200, {"id": "e1", "adapters": [], "exports": []})
+    assert (status, body) == (200, {"id": "e1", "adapters": [], "made_from": [], "cases": [], "exports": []})
     assert (await plane.ask("DELETE", "/episodes/e1"))[0] == 404
     assert "secret" not in str(await plane.ask("GET", "/episodes/e1"))
 

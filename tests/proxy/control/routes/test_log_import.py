@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.logs import taken
 from tests.support.plane import until
 
-from slipstream.operate.logs import episode_of, read_jsonl, read_parquet
-from slipstream_proxy.control.routes.log_import import ImportIn, calls_of
-from slipstream_proxy.records import IMPORTED
+from slipstream_proxy.control.api.routes.imports import ImportIn, calls_of
+from slipstream_proxy.log.records import IMPORTED
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "What is on Monday?"}
@@ -46,6 +46,53 @@ async def test_each_assistant_message_is_a_call(plane):
     assert second["extends"] == first["id"]  # the history is stored once
     assert not any(c["trainable"] for c in e["call_list"])
     assert {r["name"]: (r["value"], r["source"]) for r in e["rewards"]} == {"reward": (0.5, "import"), "steps": (2.0, "import")}  # fmt: skip
+
+
+async def test_what_is_known_of_a_reply(plane):
+    """Only the named messages are calls; each has its own time, duration and tokens."""
+    told = {
+        "message": 4,
+        "at": 1_700_000_000.0,
+        "seconds": 2.5,
+        "prompt_tokens": 7,
+        "completion_tokens": 2,
+        "model": "m2",
+    }
+    assert (await plane.ask("POST", "/import", body(replies=[told])))[1]["calls"] == 1
+    (call,) = (await plane.seen("log-1"))["call_list"]
+    assert (call["messages"], call["reply"]) == (WHOLE[:4], [SAYS])
+    assert (call["seconds"], call["prompt_tokens"], call["completion_tokens"], call["model"]) == (2.5, 7, 2, "m2")
+    assert (await plane.ask("POST", "/import", body(id="x", replies=[{"message": 0}])))[1]["error"][
+        "field"
+    ] == "body.messages"
+
+
+@pytest.mark.parametrize("by", ["adapter", "time"])
+async def test_learning_shows_imported_rewards(plane, by):
+    for n in range(3):
+        assert (await plane.ask("POST", "/import", body(id=f"log-{n}", reward=n / 2)))[0] == 200
+        await plane.seen(f"log-{n}")
+    (point,) = (await plane.ask("GET", f"/learning?by={by}"))[1]["points"]
+    assert (point["n"], point["mean"], point["version"]) == (3, 0.5, None)
+    assert point["adapter"] == ("no adapter" if by == "adapter" else None)
+
+
+async def test_weight_0_is_not_imitated(plane):
+    bad = {"role": "assistant", "content": "BAD", "weight": 0}
+    talk = [USER, bad, USER, {**SAYS, "weight": 1}]
+    assert (await plane.ask("POST", "/import", body(messages=talk)))[1]["calls"] == 1
+    await plane.seen("log-1")
+    status, text = await plane.ask("GET", "/export?format=sft")
+    assert status == 200
+    (row,) = [json.loads(line) for line in text.splitlines()]
+    assert [m for m in row["messages"] if m["content"] == "BAD"] == [{**bad}]
+    assert row["messages"][-1]["content"] == SAYS["content"]
+
+
+async def test_half_an_emoji_is_kept_as_the_api_takes_it(plane):
+    said = [{"role": "user", "content": "a \ud83d b"}, SAYS]
+    assert (await plane.ask("POST", "/import", body(messages=said)))[0] == 200
+    assert (await plane.seen("log-1"))["call_list"][0]["messages"] == said[:1]
 
 
 async def test_again_changes_nothing(make_plane):
@@ -134,7 +181,7 @@ async def test_a_reward_key_imports_its_own(plane):
 async def test_logs_as_their_files_are(plane, tmp_path):
     asked = {"request": {"model": "gpt-4o", "messages": [USER], "temperature": 0.2, "tools": TOOLS},
              "response": {"id": "chatcmpl-1", "object": "chat.completion", "created": 1_700_000_000, "model": "gpt-4o-2024-08-06",
-                          "choices": [{"index": 0, "message": SAYS, "finish_reason": "stop"}], "usage": {"total_tokens": 9}}}  # fmt: skip
+                          "choices": [{"index": 0, "message": SAYS, "finish_reason": "stop"}], "usage": {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}}}  # fmt: skip
     rows = [
         {"episode": "asked", **asked},
         {"messages": WHOLE, "id": "talk", "task": "a task: with spaces", "reward": 1},
@@ -142,12 +189,13 @@ async def test_logs_as_their_files_are(plane, tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text("\n".join(json.dumps(r) for r in rows))
     for _ in range(2):
-        for n, row in read_jsonl(path):
-            status, told = await plane.ask("POST", "/import", episode_of(row, None, f"{path}:{n}"))
+        for one in taken(path)[0]:
+            status, told = await plane.ask("POST", "/import", one)
             assert status == 200, told
     one, talk = await plane.seen("asked"), await plane.seen("talk")
     assert (one["started"], one["calls"], one["call_list"][0]["model"]) == (1_700_000_000.0, 1, "gpt-4o")
     assert (talk["calls"], talk["reward"]) == (2, 1.0)
+    assert one["call_list"][0]["completion_tokens"] == 2
     assert talk["task"].startswith("a-task-with-spaces-")
 
 
@@ -181,8 +229,10 @@ async def test_arts_trajectories(plane, tmp_path, name):
     ]
     path = tmp_path / "0001.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
-    for n, row in read_parquet(path):
-        status, told = await plane.ask("POST", "/import", episode_of(row, None, f"{path}:{n}"))
+    bodies, report = taken(path)
+    assert ("metrics.why", "a number is needed, this is text ('text')") in report.dropped
+    for one in bodies:
+        status, told = await plane.ask("POST", "/import", one)
         assert status == 200, told
     page = (await plane.ask("GET", "/episodes"))[1]["episodes"]
     assert {(e["task"], e["reward"]) for e in page} == {("s0", 0.0), ("s1", 0.25), ("s2", 0.5)}

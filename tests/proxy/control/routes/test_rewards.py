@@ -98,3 +98,18 @@ async def test_a_call_answered_a_moment_ago_can_be_scored(plane):
     status, ack = await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0, "call": call})
     assert (status, ack["known"]) == (200, True)
     assert [r["call"] for r in (await plane.seen("e1"))["rewards"]] == [call]
+
+
+async def test_a_reward_that_trains_nothing_says_so_in_its_answer(make_plane):
+    plane = await make_plane(judge={"model": "openai/x"}, reward={"weights": {"judge": 1.0}})
+    await plane.call("e1", key="agent")
+    await known(plane, "agent", "e1")
+    status, ack = await score(plane, "e1", ["inference", "reward"], key="agent")
+    assert (status, ack["stored"], ack["known"]) == (200, True, True)
+    assert "reward = 1.0" in ack["fix"] and "[reward] weights" in ack["fix"] and "'judge'" in ack["fix"]
+
+
+async def test_a_reward_that_trains_has_nothing_to_mend(plane):
+    await plane.call("e1", key="agent")
+    await known(plane, "agent", "e1")
+    assert (await score(plane, "e1", ["inference", "reward"], key="agent"))[1]["fix"] is None

@@ -4,6 +4,8 @@ import json
 
 from tests.support.plane import API, until
 
+from slipstream_proxy.data.observe.losses import LossCount
+
 
 async def test_events_are_replayed_and_followed(plane):
     for i in range(3):
@@ -58,9 +60,7 @@ async def test_success_by_adapter(plane):
 
 async def test_status_counts_what_the_workers_could_not_write(plane):
     folder = plane.config.root / "metrics"
-    folder.mkdir()
-    for n, lost in enumerate((2.0, 3.0)):
-        values = [["slipstream_calls_total", "", 9.0], ["slipstream_capture_lost_total", "", lost]]
-        (folder / f"data{n}.json").write_text(json.dumps({"at": 1.0, "parts": [{"values": values, "histograms": []}]}))
-    (folder / "data2.json").write_text("half a fi")
+    for n, lost in enumerate((2, 3)):
+        LossCount(folder, n).add(lost, OSError())
+    (folder / "lost2").write_text("half a fi")
     assert (await plane.ask("GET", "/status"))[1]["capture_lost"] == 5

@@ -11,7 +11,9 @@ from tests.support.adapters import write_adapter
 from tests.support.fake_engine import LoraEngine
 from tests.support.plane import API, Plane, make_config, until
 
-from slipstream.operate.logs import exported, read_jsonl, read_parquet
+from slipstream.imports.forms.datasets.slipstream import exported
+from slipstream.imports.report import Report
+from slipstream.imports.rows import read_rows
 
 
 @pytest.fixture
@@ -70,8 +72,8 @@ async def test_all_of_it_is_there_again(make_plane, other, tmp_path, format):
     assert (await other.ask("POST", "/import/adapters", told)) == (200, {"adapters": 1})
     assert (await other.ask("POST", "/import/adapters", told)) == (200, {"adapters": 0})
     for _ in range(2):
-        for n, row in (read_parquet if format == "parquet" else read_jsonl)(path):
-            status, body = await other.ask("POST", "/import/episode", exported(row, f"{n}"))
+        for n, row, _ in read_rows(path, Report()):
+            status, body = await other.ask("POST", "/import/episode", exported(row))
             assert status == 200, body
     assert await download(other, "jsonl") == before
     first = json.loads(before.splitlines()[-1])["call_list"][0]

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 
 import pyarrow as pa
 from tests.support.leases import LEASE, first_lease, group_of, lease
 from tests.support.plane import until
+
+from slipstream_proxy.control.run.store_keeper import rules_of
+from slipstream_proxy.control.storage.ingester import Ingester
+from slipstream_proxy.store import open_store
 
 
 async def test_a_batch_is_arrow_and_acked_once(make_plane):
@@ -80,6 +85,117 @@ async def test_the_judges_cache(plane):
     assert (await plane.ask("PUT", "/judge/cache/k1", {"key": "k1", "value": {"a": 1}}))[0] == 200
     status, body = await plane.ask("GET", "/judge/cache/k1")
     assert (status, body["value"]) == (200, {"a": 1})
+
+
+class Killed:
+    """Copies of a control plane's folder, made as a kill would leave it: before and after each write to the log and to the store."""
+
+    def __init__(self, plane, into):
+        self.plane, self.into, self.points = plane, into, []
+        self.watching = ""
+        put, ingest = plane.deps.mutations.writer.put, plane.deps.store.ingest
+
+        async def logged(kind, head, *parts):
+            self.copy("before the log")
+            done = await put(kind, head, *parts)
+            self.copy("in the log")
+            return done
+
+        def stored(items, positions):
+            if items:
+                self.copy("before the store")
+            ingest(items, positions)
+            if items:
+                self.copy("in the store")
+
+        plane.deps.mutations.writer.put, plane.deps.store.ingest = logged, stored
+
+    def copy(self, point):
+        if self.watching:
+            folder = self.into / str(len(self.points))
+            self.points.append((f"{self.watching}: {point}", folder))
+            shutil.copytree(self.plane.config.root, folder, ignore=shutil.ignore_patterns("*.sock", "adapters"))
+
+
+async def filled(folder, config):
+    """The copy's store, with what the log has more."""
+    store = open_store(f"duckdb:///{folder / 'slipstream.duckdb'}", rules_of(config))
+    ingester = Ingester(folder / "spool", store)
+    await ingester.load_positions()
+    while await ingester.round():
+        pass
+    return store
+
+
+TABLES = (
+    "SELECT id, eid, call, name, source, value, reason, meta, ts FROM t_rewards ORDER BY id",
+    "SELECT eid, state, reward, grp, calls FROM t_episodes ORDER BY eid",
+    "SELECT id, replace(state, 'leased', 'ready'), n, attempts, parked, retry_at, judge_last FROM t_groups ORDER BY id",
+    "SELECT id, lease, model, state, adapter, step, reason FROM t_batches WHERE state IN ('trained', 'skipped') ORDER BY id",
+    """SELECT m.batch, grp, eid, reward, advantage FROM t_members m JOIN t_batches b ON b.id = m.batch
+    WHERE b.state IN ('trained', 'skipped') ORDER BY m.batch, eid""",
+    "SELECT id, value, ts FROM t_cache ORDER BY id",
+    "SELECT eid, model, adapter, arm, reward FROM t_outcomes ORDER BY seq",
+)
+"""All but leases, which nobody holds after a kill, and numbers that a store gives by itself."""
+
+
+async def test_killed_anywhere_the_store_is_what_the_log_says(make_plane, tmp_path):
+    plane = await make_plane(groups={"size": 2}, judge={"max_attempts": 3}, reward={"weights": {"judge": 1.0}})
+    names = await group_of(plane, "t", [None, None])
+    killed = Killed(plane, tmp_path / "killed")
+
+    async def judged(fields):
+        async def get():
+            status, body = await plane.ask("POST", "/groups/lease", {"worker": "j1"})
+            return body if status == 200 else None
+
+        leased = await until(get)
+        posted = {"lease": leased["lease"], **fields}
+        killed.watching = f"scores {[*fields]}"
+        assert (await plane.ask("POST", f"/groups/{leased['groups'][0]['id']}/scores", posted))[0] == 200
+        assert (await plane.ask("POST", f"/groups/{leased['groups'][0]['id']}/scores", posted))[0] == 200, "again"
+        killed.watching = ""
+
+    await judged({"failed": "no answer", "retry_after": 0.0})
+    await judged({"failed": "no answer"})
+    await judged({"scores": [{"episode": n, "value": i * 1.0, "values": [i]} for i, n in enumerate(names)]})
+    r = await first_lease(plane)
+    batch, held = r.headers["x-slipstream-batch"], r.headers["x-slipstream-lease"]
+    ack = {"lease": held, "outcome": "trained", "adapter": "tiny@1", "step": 1, "advantages": {"t-0": -1.0, "t-1": 1.0}}
+    killed.watching = "ack"
+    assert (await plane.ask("POST", f"/batches/{batch}/ack", ack))[0] == 200
+    assert (await plane.ask("POST", f"/batches/{batch}/ack", ack))[0] == 200, "again"
+    killed.watching = "cache"
+    for n in range(2):
+        assert (await plane.ask("PUT", "/judge/cache/k", {"key": "k", "value": {"n": n}}))[0] == 200
+    killed.watching = ""
+    await plane.deps.gatekeeper.decide()
+    killed.watching = "gate"
+    await plane.deps.gatekeeper._keep(plane.deps.store, "tiny")
+    killed.watching = ""
+    assert len(killed.points) >= 4 * 6
+    rebuilt = {}  # by what the log has
+    for point, folder in killed.points:
+        left = await filled(folder, plane.config)
+        log = tuple(path.read_bytes() for path in sorted((folder / "spool").iterdir()))
+        if log not in rebuilt:
+            shutil.copytree(folder / "spool", folder / "rebuilt" / "spool")
+            rebuilt[log] = await filled(folder / "rebuilt", plane.config)
+        for sql in TABLES:
+            assert _rows(left, sql) == _rows(rebuilt[log], sql), (point, sql)
+        cursors = [plane.deps.trials.read(store, "tiny")[0] for store in (left, rebuilt[log])]
+        newest = [_rows(store, "SELECT coalesce(max(seq), 0) FROM t_outcomes")[0][0] for store in (left, rebuilt[log])]
+        left.close()
+    assert cursors == newest and cursors[0] > 0, "the gate goes on behind the outcome that it had read"
+    assert len(rebuilt) > 6
+    for store in rebuilt.values():
+        store.close()
+
+
+def _rows(store, sql):
+    with store.db.read() as tx:
+        return tx.all(sql)
 
 
 async def test_scopes_of_the_workers(plane):

@@ -1,0 +1,353 @@
+"""Routes, queries, bodies, replies, and who may ask what.
+
+The control API's plumbing: routes as data, checked parameters and bodies, one error shape, who may do what.
+
+A ``Route`` says all that is to be known of a call; the same data make the handler's checks and
+``/slipstream/openapi.json``.
+
+Which rewards a caller may write. A reward's source says who gave it, so each source belongs to scopes.
+
+======== ============== =========================================================
+source   scopes         who that is
+======== ============== =========================================================
+judge    judge          the judge; only such a key may use the judge's reward names
+human    grade          people: they may correct the judge, so they may use its names
+others   the route's    agents and services, under names of their own
+======== ============== =========================================================
+
+``admin`` may write all of them. ``Judge`` is the source ``judge`` too: people would read it so. ``grade``, ``judge``
+and ``admin`` may score episodes of other keys.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from slipstream.contract import API, Error
+from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from slipstream_proxy.control.deps import Deps
+
+AUTH_HEADER = "x-slipstream-auth"
+"""Set by the data plane after it has checked the key; the socket is readable by its owner only, so it is trusted."""
+WRITE_HEADER = "x-slipstream-write"
+"""Names a reward or an end mark. The data plane makes the name once, and keeps it when it sends the request again."""
+F = TypeVar("F")
+JSON = "application/json"
+INFERENCE, REWARD, GRADE, JUDGE, TRAINER, ADMIN = "inference", "reward", "grade", "judge", "trainer", "admin"
+VIEWER = "viewer"
+"""Reads everything, whosever it is, and changes nothing."""
+MANY = 2**53
+ENDLESS: JsonObject = {"x-endless": True}
+"""Marks a query parameter that makes the reply endless. OpenAPI tools try every parameter: it is told in words."""
+SAID = ("reason", "text", "group")
+"""Fields of a body that its audit entry holds."""
+EVERY_SCOPE = (INFERENCE, REWARD, GRADE, JUDGE, TRAINER, VIEWER, ADMIN)
+
+
+class Query(BaseModel):
+    """Base of query parameters: an unknown one is an error, as in bodies."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    key: str
+    scopes: frozenset[str]
+    made: float = 0.0
+    """When its secret was made. A key whose secret was changed has had several."""
+
+    @property
+    def admin(self) -> bool:
+        return ADMIN in self.scopes
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether it may read what belongs to other keys."""
+        return self.admin or VIEWER in self.scopes
+
+    def may(self, scopes: tuple[str, ...]) -> bool:
+        return self.admin or any(s in self.scopes for s in scopes)
+
+    def only(self, scope: str) -> bool:
+        """Whether it has this scope and none that writes rewards of other sources."""
+        return scope in self.scopes and not self.may(tuple({INFERENCE, REWARD, GRADE} - {scope}))
+
+
+@dataclass(slots=True)
+class Ctx:
+    """What a handler gets: everything about the request has been checked by then."""
+
+    deps: Deps
+    request: web.Request
+    caller: Caller
+    query: Any = None
+    body: Any = None
+    tags: dict[str, str] = field(default_factory=dict)
+    target: str | None = None
+    """What the audit log names; None: the path's parameter."""
+
+    def path(self, name: str) -> str:
+        return self.request.match_info[name]
+
+    @property
+    def write(self) -> str | None:
+        """The identity of this write. None: it is sent once only."""
+        return self.request.headers.get(WRITE_HEADER)
+
+    def owner(self, named: str | None) -> str:
+        """The key whose episode is meant: one's own; an admin may name another's."""
+        if named is not None and named != self.caller.key and not self.caller.admin:
+            text = "only an admin key may name another key's episode"
+            raise Problem(403, text, field="query.key", fix="leave ?key= out")
+        return self.caller.key if named is None else named
+
+    def reads_on(self) -> AbstractContextManager[None]:
+        """Around a reply that goes on until its reader leaves. It ends when the key is revoked, too."""
+        known = self.deps.audit.name_of(self.caller.key) is not None
+        return self.deps.endless.one((self.caller.key, self.caller.made) if known else None)
+
+    def visible(self, named: str | None = None) -> str | None:
+        """The key whose episodes may be read: ``owner``'s, or for who sees all the one that is named (None: any)."""
+        return named if self.caller.sees_all else self.owner(named)
+
+
+Handler = Callable[[Ctx], Awaitable[web.StreamResponse]]
+
+
+@dataclass(slots=True)
+class Route:
+    method: str
+    path: str
+    """aiohttp's form, with ``{name}`` or ``{name:pattern}``."""
+    handler: Handler
+    summary: str
+    scopes: tuple[str, ...] = EVERY_SCOPE
+    query: type[Query] | None = None
+    body: type[BaseModel] | None = None
+    body_required: bool = True
+    tags: bool = False
+    """Takes ``?tag.<name>=value`` filters."""
+    responses: dict[int, type[BaseModel] | str | None] = field(default_factory=dict)
+    """Status → model (JSON), a content type, or None (no body)."""
+    errors: tuple[int, ...] = ()
+    """More error statuses than every route has."""
+    multipart: bool = False
+    audit: str | None = None
+    """What the audit log calls it, where it is a change by hand; its target is the path's parameter, or what
+    the path names (``training``)."""
+    endless: bool = False
+    """The reply goes on until the client leaves: said in the OpenAPI document as ``x-endless``."""
+
+
+class Routes(list[Route]):
+    """A module's routes: a decorator above each handler. The first part of the handler's docstring is the summary."""
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        scopes: tuple[str, ...] = EVERY_SCOPE,
+        query: type[Query] | None = None,
+        body: type[BaseModel] | None = None,
+        *,
+        result: type[BaseModel] | str | None = None,
+        **more: Any,
+    ) -> Callable[[Handler], Handler]:
+        """``path``: below ``API``. ``result``: what a reply 200 is. ``more``: other fields of ``Route``."""
+        more.setdefault("responses", {200: result})
+
+        def keep(handler: Handler) -> Handler:
+            summary = " ".join((handler.__doc__ or "").partition("\n\n")[0].split()).removesuffix(".")
+            self.append(Route(method, API + path, handler, summary, scopes, query, body, **more))
+            return handler
+
+        return keep
+
+
+def json_of(model: BaseModel) -> bytes:
+    try:
+        return model.model_dump_json().encode()
+    except Exception:
+        # a transcript may hold lone surrogates (a client's broken text), which UTF-8 has no bytes for; JSON escapes do
+        return json.dumps(model.model_dump(mode="python"), ensure_ascii=True, default=str).encode()
+
+
+def reply(model: BaseModel, status: int = 200) -> web.Response:
+    return web.Response(body=json_of(model), status=status, content_type=JSON)
+
+
+async def paged(ctx: Ctx, read: Callable[[F], BaseModel], wanted: F) -> web.Response:
+    """A page of what the store holds. Raises ``Problem`` 404 for a cursor that no page gave."""
+    try:
+        return reply(await ctx.deps.ask(read, wanted))
+    except ValueError as e:
+        fix = "pass `next` of the page before as it is"
+        raise Problem(404, f"no such page: {e}", field="query.cursor", fix=fix) from e
+
+
+def problem_response(p: Problem) -> web.Response:
+    body = Error(error=Error.Detail(type=p.type, message=p.message, field=p.field, fix=p.fix))
+    return web.Response(body=json_of(body), status=p.status, content_type=JSON, headers=p.headers)
+
+
+def explain(error: ValidationError, place: str, kind: type[BaseModel]) -> Problem:
+    """The first mistake, with its field and, for a misspelt name, the nearest known one."""
+    e = error.errors(include_url=False, include_context=False)[0]
+    where = ".".join(str(p) for p in e["loc"])
+    name = f"{place}.{where}" if where else place
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if e["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(e["loc"][-1]), list(kind.model_fields), 1, 0.5)
+        fix = f"did you mean {near[0]}?" if near else f"known are: {', '.join(kind.model_fields) or 'none'}"
+        return Problem(422, f"{name} is not known{more}", field=name, fix=fix)
+    if e["type"] == "json_invalid":
+        return Problem(400, f"the body is not JSON: {e['msg']}", field=place, fix="send a JSON object")
+    fix = "it is required" if e["type"] == "missing" else f"see {kind.__name__} in /slipstream/openapi.json"
+    return Problem(422, f"{name}: {e['msg']}{more}", field=name, fix=fix)
+
+
+def caller_of(request: web.Request) -> Caller:
+    raw = request.headers.get(AUTH_HEADER)
+    if raw is None:
+        fix = "send your request to the proxy's port, with its API key"
+        raise Problem(401, "no caller: the control plane is asked through the proxy", fix=fix)
+    try:
+        read = json.loads(raw)
+        return Caller(str(read["key"]), frozenset(str(s) for s in read["scopes"]), float(read.get("made", 0.0)))
+    except (ValueError, KeyError, TypeError) as e:
+        raise Problem(401, f"the caller cannot be read: {e}", fix="send your request to the proxy's port") from e
+
+
+def _one_by_one(request: web.Request, route: Route) -> tuple[dict[str, str], dict[str, str]]:
+    """Query parameters, and the ``tag.…`` ones among them. A name given twice is refused: which one is meant?"""
+    plain: dict[str, str] = {}
+    tags: dict[str, str] = {}
+    for name, value in request.query.items():
+        into, short = (tags, name[4:]) if route.tags and name.startswith("tag.") and len(name) > 4 else (plain, name)
+        if short in into:
+            raise Problem(422, f"query.{name} is given twice", field=f"query.{name}", fix="give it once")
+        into[short] = value
+    return plain, tags
+
+
+def _whole(error: Any) -> bool:
+    return error["type"] == "int_type" and isinstance(error["input"], float) and error["input"].is_integer()
+
+
+def _parsed(kind: type[BaseModel], raw: bytes) -> BaseModel:
+    """Strictly: ``true`` is no number and ``"1"`` neither; but 3.0 is an integer in JSON Schema."""
+    try:
+        return kind.model_validate_json(raw, strict=True)
+    except ValidationError as e:
+        if e.errors(include_url=False)[0]["type"] == "json_invalid" and b"\\ud" in raw.lower():
+            return _with_surrogates(kind, raw, e)
+        if not all(_whole(error) for error in e.errors(include_url=False)):
+            raise explain(e, "body", kind) from e
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as e:
+        raise explain(e, "body", kind) from e
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _with_surrogates(kind: type[BaseModel], raw: bytes, error: ValidationError) -> BaseModel:
+    """A transcript may hold half a surrogate pair, which JSON can write and pydantic's parser refuses."""
+    try:
+        return kind.model_validate(json.loads(raw, parse_constant=_no_number))
+    except ValidationError as e:
+        raise explain(e, "body", kind) from e
+    except (ValueError, RecursionError) as e:
+        raise explain(error, "body", kind) from e
+
+
+def _within(body: BaseModel) -> BaseModel:
+    """Counts beyond 2^53 mean "as many as there are": what stores and other languages can hold of them."""
+    far = {k: max(-MANY, min(MANY, v)) for k, v in body if isinstance(v, int) and not -MANY <= v <= MANY}
+    return body.model_copy(update=far) if far else body
+
+
+async def read_body(request: web.Request, route: Route) -> BaseModel | None:
+    kind = route.body
+    if kind is None or (route.multipart and request.content_type.startswith("multipart/")):
+        return None
+    raw = await request.read()
+    if not raw.strip() and not route.body_required:
+        return kind()
+    try:
+        return _within(_parsed(kind, raw))
+    except Problem as p:
+        # a body that reads as JSON counts as JSON, whatever its type: curl calls all bodies forms unless told otherwise
+        if p.status == 400 and not _is_json(request.content_type):
+            text = f"content-type {request.content_type} is not taken here, and the body does not read as JSON"
+            raise Problem(415, text, field="header.content-type", fix=f"send a JSON object as {JSON}") from p
+        raise
+
+
+def _is_json(content_type: str) -> bool:
+    return content_type in (JSON, "application/octet-stream") or content_type.endswith("+json")
+
+
+async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamResponse:
+    """Run a route: scope, query, body, handler."""
+    caller = caller_of(request)
+    if not caller.may(route.scopes):
+        need = " or ".join(dict.fromkeys((*route.scopes, ADMIN)))
+        text = f"the key lacks the scope for {request.method} {request.path}"
+        raise Problem(403, text, field="header.authorization", fix=f"use a key with {need}")
+    plain, tags = _one_by_one(request, route)
+    kind = route.query or Query
+    try:
+        query = kind.model_validate(plain)
+    except ValidationError as e:
+        raise explain(e, "query", kind) from e
+    body = await read_body(request, route)
+    ctx = Ctx(deps, request, caller, query, body, tags)
+    response = await route.handler(ctx)
+    if route.audit is not None:
+        target = ctx.target or next(iter(request.match_info.values()), route.path.split("/")[3])
+        said = {name: getattr(body, name, None) for name in SAID}
+        await deps.audit.note(caller.key, route.audit, target, {k: v for k, v in said.items() if v is not None})
+    return response
+
+
+SOURCES = {"judge": JUDGE, "human": GRADE}
+"""Reserved source → the scope that it needs."""
+OF_OTHERS = (GRADE, JUDGE, ADMIN)
+"""Scopes that may score an episode of another key."""
+
+
+def check_source(caller: Caller, source: str, field: str) -> None:
+    """Raises ``Problem`` 403: the source belongs to another scope."""
+    needed = SOURCES.get(source.lower())
+    if needed is not None and not caller.may((needed,)):
+        fix = f"use a key with the scope {needed}, or leave `source` out"
+        raise Problem(403, f"this key may not write rewards with the source {source!r}", field=field, fix=fix)
+    if needed is None and caller.only(JUDGE):
+        fix = 'use the source "judge", or a key with the scope reward'
+        raise Problem(403, f"a judge's key may not write rewards with the source {source!r}", field=field, fix=fix)
+
+
+def check_reward(caller: Caller, name: str, source: str, judge_names: Collection[str], *, field: str = "body") -> None:
+    """Raises ``Problem`` 403: the key may not use this source, or not a name of the judge's under it.
+
+    ``judge_names``: reward names that the judge writes.
+    """
+    check_source(caller, source, f"{field}.source")
+    if name.lower() in {n.lower() for n in judge_names} and source.lower() not in SOURCES and not caller.admin:
+        fix = "choose a name of your own and give it a weight in reward.weights"
+        raise Problem(403, f"{name!r} is a reward name of the judge's", field=f"{field}.name", fix=fix)

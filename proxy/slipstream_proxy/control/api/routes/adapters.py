@@ -1,0 +1,205 @@
+"""Adapters: register or upload, list, promote, roll back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from aiohttp import BodyPartReader, web
+from pydantic import Field, StringConstraints, ValidationError
+
+from slipstream import contract as c
+from slipstream.shared.files import sync
+from slipstream_proxy.control.adapters.files import CONFIG, WEIGHTS
+from slipstream_proxy.control.adapters.fleet import NEXT
+from slipstream_proxy.control.api.http import ADMIN, TRAINER, VIEWER, Ctx, Query, Routes, explain, reply
+from slipstream_proxy.control.gate.report import joined, last_reading
+from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.control.shared.threads import in_thread
+from slipstream_proxy.log.ids import new_id
+
+ADAPTER = "/adapters/{adapter:[A-Za-z0-9._~@-]{1,160}}"
+UPLOAD_LIMIT = 16 * 2**30
+POLL = 0.05
+
+
+class AdapterPost(c.AdapterIn):
+    path: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._~-]{1,120}@[1-9][0-9]{0,8}$")]
+    """The folder's name right under ``adapters.dir``: ``<model>@<n>``."""
+
+
+class WaitQuery(Query):
+    wait: float = Field(
+        0.0, ge=0, le=600, allow_inf_nan=False, description="Seconds to wait until it is no longer loading."
+    )
+
+
+ROUTES = Routes()
+
+
+@ROUTES.add("GET", "/adapters", result=c.AdapterList)
+async def list_adapters(ctx: Ctx) -> web.StreamResponse:
+    """Versions and where they stand."""
+    registry = ctx.deps.registry
+    live = {m: registry.live(m) for m in registry.models}
+    room = {m: ctx.deps.swapper.room(m) for m in registry.models}
+    return reply(c.AdapterList(adapters=registry.public(ctx.deps.engines.loaded()), live=live, room=room))
+
+
+MADE = {201: c.Adapter}
+
+
+@ROUTES.add("POST", "/adapters", (TRAINER,), WaitQuery, AdapterPost, responses=MADE, errors=(404, 409), multipart=True)
+async def post_adapter(ctx: Ctx) -> web.StreamResponse:
+    """Register a folder under adapters.dir, or upload one as multipart/form-data (parts: adapter = this body as
+    JSON, adapter_config.json, adapter_model.safetensors).
+    """
+    deps = ctx.deps
+    body: c.AdapterIn = ctx.body if ctx.body is not None else await upload(ctx)
+    adapter = await deps.registrar.register(body)
+    until = time.monotonic() + ctx.query.wait
+    while deps.registry.items[adapter.name].state == c.AdapterState.LOADING and time.monotonic() < until:
+        await asyncio.sleep(POLL)
+    return reply(_shown(ctx, deps.registry.items[adapter.name]), 201)
+
+
+@ROUTES.add("POST", "/adapters/try", (TRAINER,), body=c.AdapterTrialIn, result=c.AdapterTrial)
+async def try_adapter(ctx: Ctx) -> web.StreamResponse:
+    """Ask the engines about an adapter that is to be no version: it is loaded, must change a log-probability, and is
+    unloaded.
+    """
+    return reply(await ctx.deps.registrar.try_out(ctx.body.path))
+
+
+@ROUTES.add("GET", ADAPTER + "/evidence", result=c.GateEvidence, errors=(404, 409))
+async def get_evidence(ctx: Ctx) -> web.StreamResponse:
+    """How the gate's evidence of a version moved: the difference with its interval, and how close it was to being
+    taken back.
+    """
+    deps = ctx.deps
+    adapter = deps.registry.find(ctx.path("adapter"))
+    which = adapter.model, adapter.version
+    unkept = deps.trials.unkept(*which)  # first: they may be written meanwhile
+    readings = joined(await deps.ask(deps.trials.readings, deps.store, *which), unkept)
+    if adapter.gate is not None and (last := last_reading(adapter.gate, readings, adapter.decided or deps.now())):
+        readings = [*readings, last]
+    threshold = 1.0 / deps.config.gate.alpha
+    return reply(c.GateEvidence(adapter=adapter.name, threshold=threshold, readings=readings))
+
+
+@ROUTES.add("GET", ADAPTER + "/replay", (ADMIN, VIEWER), result=c.ReplayShown, errors=(404, 409))
+async def get_replay(ctx: Ctx) -> web.StreamResponse:
+    """How a version did on recorded steps, with its worst cases side by side."""
+    return reply(await ctx.deps.replays.worst(ctx.deps.registry.find(ctx.path("adapter"))))
+
+
+def _shown(ctx: Ctx, adapter: c.Adapter) -> c.Adapter:
+    return ctx.deps.registry.shown(adapter, ctx.deps.engines.loaded())
+
+
+async def upload(ctx: Ctx) -> c.AdapterIn:
+    """multipart/form-data: a part ``adapter`` (AdapterIn as JSON), and two files. A rename makes the folder appear."""
+    root = ctx.deps.config.adapters_dir
+    temp = root / f".tmp-{new_id()}"
+    wanted: c.AdapterIn | None = None
+    temp.mkdir(parents=True)
+    try:
+        async for part in await ctx.request.multipart():
+            if not isinstance(part, BodyPartReader):
+                raise Problem(422, "nested multipart is not taken", field="body")
+            name = part.filename or part.name or ""
+            if part.name == "adapter":
+                try:
+                    wanted = AdapterPost.model_validate_json(await part.read())
+                except ValidationError as e:
+                    raise explain(e, "body.adapter", AdapterPost) from e
+            elif name in (CONFIG, WEIGHTS):
+                await _receive(part, temp / name)
+            else:
+                fix = f"send adapter (JSON), {CONFIG} and {WEIGHTS}"
+                raise Problem(422, f"part {name[:80]!r} is not known", field="body", fix=fix)
+        if wanted is None:
+            fix = "send AdapterIn as JSON in a part of that name"
+            raise Problem(422, "the part adapter is missing", field="body.adapter", fix=fix)
+        folder = root / wanted.path
+        if folder.exists() or wanted.path in ctx.deps.registry.items:
+            raise Problem(409, f"{wanted.path} is there already", field="body.adapter.path", fix=NEXT)
+        await in_thread(_publish, temp, folder)
+        return wanted
+    except ValueError as e:
+        raise Problem(400, f"the multipart body cannot be read: {e}", field="body") from e
+    finally:
+        shutil.rmtree(temp, ignore_errors=True)
+
+
+async def _receive(part: BodyPartReader, path: Path) -> None:
+    size = 0
+    with path.open("wb") as file:
+        while chunk := await part.read_chunk(2**20):
+            size += len(chunk)
+            if size > UPLOAD_LIMIT:
+                raise Problem(413, f"{path.name} is too large", field=f"body.{path.name}")
+            await in_thread(file.write, chunk)
+        file.flush()
+        await in_thread(os.fsync, file.fileno())
+
+
+def _publish(temp: Path, folder: Path) -> None:
+    temp.rename(folder)
+    sync(folder.parent)
+
+
+by_hand = partial(
+    ROUTES.add, "POST", scopes=(ADMIN,), body=c.GateIn, body_required=False, result=c.Adapter, errors=(404, 409)
+)
+
+
+@by_hand(ADAPTER + "/promote", audit="promote")
+async def promote(ctx: Ctx) -> web.StreamResponse:
+    """Make the adapter live. What is on trial ends; a newer version on trial is taken back. `group`: give it back to
+    that group's new runs.
+    """
+    return _done(ctx, await ctx.deps.lifecycle.promote(ctx.path("adapter"), ctx.body.reason, ctx.body.group))
+
+
+@by_hand(ADAPTER + "/demote", audit="demote")
+@by_hand(ADAPTER + "/rollback", audit="demote")
+async def demote(ctx: Ctx) -> web.StreamResponse:
+    """Take the adapter back. `group`: for that group's new runs alone. (`rollback` is the older name.)"""
+    return _done(ctx, await ctx.deps.lifecycle.demote(ctx.path("adapter"), ctx.body.reason, ctx.body.group))
+
+
+@by_hand(ADAPTER + "/freeze", audit="freeze")
+async def freeze(ctx: Ctx) -> web.StreamResponse:
+    """The adapter on trial or live stays what it is: it is not accepted, and newer versions wait."""
+    return _done(ctx, await ctx.deps.lifecycle.freeze(ctx.path("adapter"), ctx.body.reason))
+
+
+@by_hand(ADAPTER + "/unfreeze", audit="unfreeze")
+async def unfreeze(ctx: Ctx) -> web.StreamResponse:
+    """The gate decides on the adapter again, and no guard freezes it."""
+    return _done(ctx, await ctx.deps.lifecycle.freeze(ctx.path("adapter"), ctx.body.reason, frozen=False))
+
+
+def _done(ctx: Ctx, adapter: c.Adapter) -> web.StreamResponse:
+    ctx.deps.publisher.publish()
+    ctx.deps.gatekeeper.notify()
+    return reply(_shown(ctx, adapter))
+
+
+class EffectQuery(Query):
+    action: c.Action
+    group: str | None = Field(None, description="As in the action's body.")
+
+
+@ROUTES.add("GET", ADAPTER + "/effect", query=EffectQuery, result=c.AdapterEffect, errors=(404, 409))
+async def effect(ctx: Ctx) -> web.StreamResponse:
+    """What `promote`, `demote`, `freeze` or `unfreeze` would do now. Nothing is changed."""
+    adapter = ctx.deps.registry.find(ctx.path("adapter"))
+    says = ctx.deps.lifecycle.effect(adapter, ctx.query.action, ctx.query.group)
+    return reply(c.AdapterEffect(adapter=adapter.name, action=ctx.query.action, says=says))

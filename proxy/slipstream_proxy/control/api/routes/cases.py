@@ -1,0 +1,122 @@
+"""Sets of cases: copies of episodes that a new version is tried on before it goes live."""
+
+from __future__ import annotations
+
+from aiohttp import web
+from pydantic import Field
+
+from slipstream import contract as c
+from slipstream_proxy.control.api.http import ADMIN, JSON, VIEWER, Ctx, Query, Routes, json_of, reply
+from slipstream_proxy.control.api.routes.episodes import FilterQuery, KeyId, wanted
+from slipstream_proxy.control.api.routes.imports import EpisodesIn
+from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.control.shared.threads import in_thread
+from slipstream_proxy.control.storage.access import case_change, sample
+
+CASE_SET = "/cases/{set:[A-Za-z0-9._-]{1,128}}"
+AT_ONCE = 1000
+
+
+class CasesQuery(Query):
+    version: int | None = Field(
+        None, ge=1, le=2**31 - 1, description="As the set was at this version; default: as it is."
+    )
+    after: str = Field("", max_length=400, description="`next` of the page before.")
+    limit: int = Field(100, ge=1, le=1000)
+    whole: bool = Field(False, description="With each episode's calls, token ids and log-probabilities.")
+
+
+class CaseKeyQuery(Query):
+    key: KeyId | None = Field(None, description="Only episodes of this key.")
+
+
+ROUTES = Routes()
+
+
+@ROUTES.add("GET", "/cases", (ADMIN, VIEWER), result=c.CaseSets)
+async def list_case_sets(ctx: Ctx) -> web.StreamResponse:
+    """List sets of cases."""
+    return reply(c.CaseSets(sets=await ctx.deps.ask(ctx.deps.store.cases.sets)))
+
+
+@ROUTES.add("GET", CASE_SET, (ADMIN, VIEWER), CasesQuery, result=c.CasePage, errors=(404,))
+async def get_case_set(ctx: Ctx) -> web.StreamResponse:
+    """A page of a set's cases, at any version."""
+    q: CasesQuery = ctx.query
+    page = await ctx.deps.ask(ctx.deps.store.cases.page, ctx.path("set"), q.version, q.after, q.limit, whole=q.whole)
+    if page is None:
+        raise _unknown(ctx)
+    return web.Response(body=await in_thread(json_of, page), content_type=JSON)
+
+
+@ROUTES.add("POST", CASE_SET, (ADMIN,), FilterQuery, c.CasesIn, tags=True, result=c.CasesChanged, audit="cases add")
+async def add_cases(ctx: Ctx) -> web.StreamResponse:
+    """Add episodes to a set: by id, by filters, or a stratified sample. It is made if there is none."""
+    asked: c.CasesIn = ctx.body
+    q: FilterQuery = ctx.query
+    filtered = bool(ctx.tags) or any(getattr(q, name) is not None for name in FilterQuery.model_fields if name != "key")
+    if not asked.episodes and not filtered and asked.sample is None:
+        fix = "give episodes, a filter in the query, or sample"
+        raise Problem(422, "this names no episode", field="body", fix=fix)
+    deps = ctx.deps
+    names = await deps.ask(deps.store.episodes.known, ctx.visible(q.key), asked.episodes) if asked.episodes else []
+    there = {episode for _, episode in names}
+    found: list[c.Episode] = []
+    more = False
+    if filtered or asked.sample is not None:
+        found, more = await deps.cases.find(wanted(ctx, q, limit=AT_ONCE))
+        taken = found if asked.sample is None else sample(found, asked.sample, asked.by)
+        more = more or (asked.sample is None and len(taken) > c.CASES_MOST)
+        names += [(e.key, e.id) for e in taken[: c.CASES_MOST]]
+    changed = await deps.cases.copy(ctx.path("set"), list(dict.fromkeys(names)))
+    changed.unknown = [e for e in asked.episodes if e not in there]
+    changed.found, changed.more = len(found), more
+    return reply(changed)
+
+
+@ROUTES.add(
+    "POST", CASE_SET + "/import", (ADMIN,), body=EpisodesIn, result=c.CasesChanged, errors=(409,), audit="cases import"
+)
+async def import_cases(ctx: Ctx) -> web.StreamResponse:
+    """Add episodes that another Slipstream exported. They are cases only, and are never trained on."""
+    body: EpisodesIn = ctx.body
+    deps = ctx.deps
+    standing = await deps.ask(deps.store.rewards.standing, [(e.key, e.id) for e in body.episodes], deps.now())
+    for n, one in enumerate(body.episodes):
+        if standing[one.key, one.id] == "gone":
+            raise Problem(409, f"episode {one.id} is forgotten", field=f"body.episodes.{n}.id", fix="leave it out")
+    return reply(await deps.cases.write(ctx.path("set"), [case_change(e) for e in body.episodes]))
+
+
+@ROUTES.add(
+    "POST", CASE_SET + "/remove", (ADMIN,), CaseKeyQuery, c.CasesRemoved, result=c.CasesChanged, audit="cases remove"
+)
+async def remove_cases(ctx: Ctx) -> web.StreamResponse:
+    """Take episodes out of a set's newest version. Earlier versions keep them."""
+    asked, deps = ctx.body, ctx.deps
+    await _stored(ctx)
+    names = await deps.ask(deps.store.cases.named, ctx.query.key, asked.episodes, {})
+    there = {episode for _, episode in names}
+    changes = [("uncase", {"key": key, "episode": episode}) for key, episode in names]
+    changed = await deps.cases.write(ctx.path("set"), changes)
+    changed.unknown = [e for e in asked.episodes if e not in there]
+    return reply(changed)
+
+
+@ROUTES.add("DELETE", CASE_SET, (ADMIN,), result=c.CaseSet, errors=(404,), audit="cases drop")
+async def drop_case_set(ctx: Ctx) -> web.StreamResponse:
+    """Delete a set with all its versions. Episodes in the store stay."""
+    found = await _stored(ctx)
+    await ctx.deps.cases.drop(found.name)
+    return reply(found)
+
+
+async def _stored(ctx: Ctx) -> c.CaseSet:
+    found = await ctx.deps.cases.known(ctx.path("set"))
+    if found is None:
+        raise _unknown(ctx)
+    return found
+
+
+def _unknown(ctx: Ctx) -> Problem:
+    return Problem(404, f"no set of cases {ctx.path('set')}", field="path.set", fix="list them with GET cases")

@@ -1,0 +1,264 @@
+"""Episodes: list, look, reward, done, forget; datasets out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from aiohttp import web
+from pydantic import Field, StringConstraints
+
+from slipstream import contract as c
+from slipstream_proxy.control.api import export
+from slipstream_proxy.control.api.http import ADMIN, INFERENCE, JSON, Ctx, Query, Routes, json_of, paged, reply
+from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.control.shared.threads import in_thread
+from slipstream_proxy.store.conversation.call_rows import PAGE_CALLS, CallPage
+from slipstream_proxy.store.tables.rows import mark_of
+from slipstream_proxy.store.values import EpisodeFilter, Forgotten, Name
+
+EPISODE = "/episodes/{episode:[^/]+}"
+"""Any text that a client may have tagged its calls with: ``episode_of`` has its id."""
+FORM = (
+    f"Calls whole, or each without what it shares with an earlier one (`prefix`). "
+    f"auto: whole in runs of up to {c.WHOLE_CALLS} calls, deltas in longer ones."
+)
+TOGETHER = 100
+"""Episodes that are forgotten in one transaction."""
+TAG_PAIR = r"^[^:]"
+Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
+KeyId = Annotated[str, Field(max_length=64, pattern="^[A-Za-z0-9_-]+$")]
+Label = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]+$")]
+"""The name of a model or an adapter, or what else a filter is to equal."""
+Cursor = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[\x21-\x7e]+$")]
+
+
+class FilterQuery(Query):
+    key: KeyId | None = Field(None, description="Another key's episodes (admin).")
+    task: c.Asked | None = Field(None, description="Any text, as the calls were tagged with it.")
+    split: Literal["train", "eval"] | None = None
+    adapter: Label | None = None
+    state: c.EpisodeState | None = None
+    model: Label | None = None
+    reward_min: Number | None = None
+    reward_max: Number | None = None
+    since: Number | None = Field(None, description="Started at or after, seconds since the epoch.")
+    until: Number | None = Field(None, description="Started before.")
+    tag: str | None = Field(
+        None,
+        pattern=TAG_PAIR,
+        max_length=c.IN_A_URL,
+        description="`name:value`, or `name` for any value; both are any text. More: `tag.<name>=<value>`.",
+    )
+    q: Annotated[str, StringConstraints(pattern=r"\S", max_length=200)] | None = Field(
+        None,
+        description='Words, and "phrases" in quotes, that stand in its messages, id, task or tags, all of them, in any '
+        "case; or the id of one of its calls.",
+    )
+    outcome: Literal["ok", "aborted", "error", "superseded"] | None = Field(
+        None, description="One of its calls has it."
+    )
+    trainable: bool | None = Field(None, description="Whether one of its calls can be trained on.")
+    kind: Annotated[str, Field(pattern="^[A-Za-z0-9._-]{1,128}$")] | None = Field(
+        None,
+        description="One of its calls is of this kind: main, subagent, title, summary, compaction, side, or one that "
+        "x-slipstream-kind said.",
+    )
+
+
+PLAIN = {
+    "task",
+    "split",
+    "adapter",
+    "model",
+    "reward_min",
+    "reward_max",
+    "since",
+    "until",
+    "q",
+    "outcome",
+    "trainable",
+    "kind",
+}
+"""Filters that the store has under the same name."""
+
+
+class EpisodesQuery(FilterQuery):
+    cursor: Cursor | None = Field(None, description="`next` of the page before.")
+    limit: int = Field(50, ge=1, le=1000)
+    patience: float = Field(
+        1.0,
+        ge=0,
+        le=30,
+        allow_inf_nan=False,
+        description="Seconds that `q`, `outcome`, `trainable`, `kind` look back for a page. `next` goes on after it.",
+    )
+
+
+class ExportQuery(FilterQuery):
+    format: Literal["jsonl", "sft", "dpo", "parquet"] = "jsonl"
+    edits: bool = Field(
+        True,
+        description="Answers that people wrote (`meta.edited` of a reward with source `human`) stand in place of the "
+        "agent's (sft), or are preferred to them (dpo).",
+    )
+    form: Literal["auto", "deltas"] = Field("auto", description="Of the calls in jsonl and parquet, as in one episode.")
+
+
+class KeyQuery(Query):
+    key: KeyId | None = Field(None, description="The episode's key, when it is another one's (admin).")
+
+
+class EpisodeQuery(KeyQuery):
+    tokens: bool = Field(False, description="With token ids and log-probabilities.")
+    form: c.Form = Field("auto", description=FORM)
+    calls_from: int = Field(0, ge=0, le=2**31, description="The number of the first call: `next_call` of a page.")
+    calls: int = Field(
+        PAGE_CALLS,
+        ge=1,
+        le=PAGE_CALLS,
+        description="At most so many calls. A page also ends at about 8 MiB; `next_call` says where to go on.",
+    )
+
+
+class Stored(c.Model):
+    stored: bool = True
+
+
+def episode_of(ctx: Ctx) -> str:
+    """The id of the episode that the path names."""
+    return c.id_of(ctx.path("episode"))
+
+
+def pair_of(tag: str | None) -> tuple[str, str]:
+    """A tag's name and value as they are stored. ``""``: it says none."""
+    name, _, value = (tag or "").partition(":")
+    return c.name_of(name) if name else "", c.tag_text(value)
+
+
+def wanted(ctx: Ctx, query: FilterQuery, **more: Any) -> EpisodeFilter:
+    for low, high in (("reward_min", "reward_max"), ("since", "until")):
+        least, most = getattr(query, low), getattr(query, high)
+        if least is not None and most is not None and least > most:
+            raise Problem(422, f"query.{low}: {least} is above {high}", field=f"query.{low}", fix="swap the two")
+    tags = {c.name_of(name): c.tag_text(value) for name, value in ctx.tags.items()}
+    name, value = pair_of(query.tag)
+    if value and tags.get(name, value) != value:
+        raise Problem(422, f"query.tag: query.tag.{name} says otherwise", field="query.tag", fix="give it once")
+    return EpisodeFilter(
+        key=ctx.visible(query.key),
+        state=query.state.value if query.state else None,
+        tags=tags | ({name: value} if value else {}),
+        tagged=[name] if name and not value else [],
+        **query.model_dump(include=PLAIN),
+        **more,
+    )
+
+
+ROUTES = Routes()
+
+
+@ROUTES.add("GET", "/episodes", query=EpisodesQuery, tags=True, result=c.EpisodePage, errors=(404,))
+async def list_episodes(ctx: Ctx) -> web.StreamResponse:
+    """List and filter episodes, newest first."""
+    q: EpisodesQuery = ctx.query
+    which = wanted(ctx, q, cursor=q.cursor, limit=q.limit, patience=q.patience)
+    return await paged(ctx, ctx.deps.store.episodes.page, which)
+
+
+@ROUTES.add("GET", EPISODE, query=EpisodeQuery, result=c.EpisodeDetail, errors=(404,))
+async def get_episode(ctx: Ctx) -> web.StreamResponse:
+    """One episode: calls, rewards, adapter, lineage."""
+    q: EpisodeQuery = ctx.query
+    key, page = ctx.visible(q.key), CallPage(q.form, q.calls_from, q.calls)
+    found = await ctx.deps.ask(ctx.deps.store.episodes.get, key, episode_of(ctx), tokens=q.tokens, page=page)
+    if found is None:
+        raise _unknown(ctx)
+    return web.Response(body=await in_thread(json_of, found), content_type=JSON)
+
+
+def _unknown(ctx: Ctx) -> Problem:
+    return Problem(404, f"no episode {episode_of(ctx)}", field="path.episode", fix="list them with GET episodes")
+
+
+def ended_reply(response: web.Response) -> web.Response:
+    """Tells the data plane, which passes it on, that the next call of this name is another run's."""
+    response.headers[c.Headers.DONE] = "true"
+    return response
+
+
+@ROUTES.add("DELETE", EPISODE, (ADMIN, INFERENCE), KeyQuery, result=c.Deleted, errors=(404,), audit="delete")
+async def delete_episode(ctx: Ctx) -> web.StreamResponse:
+    """Forget an episode; names the adapters trained on it."""
+    key, episode = ctx.query.key if ctx.caller.admin else ctx.owner(ctx.query.key), episode_of(ctx)
+    names = await _named(ctx, key, [episode])
+    if not names:
+        raise _unknown(ctx)
+    gone = await _forget(ctx, names)
+    ctx.target = mark_of(episode)
+    made = c.descendants(ctx.deps.registry.items, gone.adapters)
+    return reply(c.Deleted(id=episode, adapters=gone.adapters, made_from=made, exports=gone.exports, cases=gone.cases))
+
+
+@ROUTES.add("POST", "/forget", (ADMIN, INFERENCE), body=c.ForgetIn, result=c.ForgetOut, audit="forget")
+async def forget_episodes(ctx: Ctx) -> web.StreamResponse:
+    """Forget many episodes: by id, key, tags or user."""
+    asked: c.ForgetIn = ctx.body
+    if asked.key is None and not (asked.episodes or asked.tags or asked.user):
+        raise Problem(422, "this names no episode", field="body", fix="give episodes, key, tags or user")
+    key = asked.key if ctx.caller.admin else ctx.owner(asked.key)
+    tags = asked.tags | ({"user": asked.user} if asked.user else {})
+    if asked.episodes:
+        names = await _named(ctx, key, asked.episodes)
+        if tags:
+            there = await ctx.deps.ask(ctx.deps.store.episodes.many, names)
+            names = [n for n in names if n in there and tags.items() <= there[n].tags.items()]
+    else:
+        names = await ctx.deps.ask(ctx.deps.store.episodes.names, EpisodeFilter(key=key, tags=tags))
+    copied = await ctx.deps.ask(ctx.deps.store.cases.named, key, asked.episodes, tags)
+    names = list(dict.fromkeys([*names, *copied]))
+    found = {episode for _, episode in names}
+    gone = await _forget(ctx, names[: c.FORGET_MOST])
+    return reply(
+        c.ForgetOut(
+            forgotten=len(gone.names),
+            adapters=gone.adapters,
+            made_from=c.descendants(ctx.deps.registry.items, gone.adapters),
+            exports=gone.exports,
+            cases=gone.cases,
+            unknown=[e for e in asked.episodes if e not in found],
+            more=len(names) > c.FORGET_MOST,
+        )
+    )
+
+
+async def _named(ctx: Ctx, key: str | None, ids: Sequence[str]) -> list[Name]:
+    """Those of these episodes that there are, of this key or (None: an admin asks) of any."""
+    store = ctx.deps.store
+    copied = await ctx.deps.ask(store.cases.named, key, ids, {})
+    return list(dict.fromkeys([*await ctx.deps.ask(store.episodes.known, key, ids), *copied]))
+
+
+async def _forget(ctx: Ctx, names: Sequence[Name]) -> Forgotten:
+    deps, parts = ctx.deps, []
+    for at in range(0, len(names), TOGETHER):
+        some = names[at : at + TOGETHER]
+        # into the spool first: should the store be rebuilt from it, they are forgotten again
+        marks = [[key, mark_of(episode)] for key, episode in some]
+        await deps.mutate("delete", {"episodes": [list(name) for name in some], "marks": marks}, wait=0)
+        parts.append(await deps.ask(deps.store.forget, some, deps.now()))
+        deps.forgetter.told(parts[-1])
+    return Forgotten(
+        [name for part in parts for name in part.names],
+        sorted({a for part in parts for a in part.adapters}),
+        sorted({e for part in parts for e in part.exports}),
+        sorted({a for part in parts for a in part.archives}),
+        sorted({s for part in parts for s in part.cases}),
+    )
+
+
+@ROUTES.add("GET", "/export", query=ExportQuery, tags=True, result="application/octet-stream")
+async def get_export(ctx: Ctx) -> web.StreamResponse:
+    """Datasets: JSON lines of episodes, SFT or DPO rows, Parquet."""
+    q: ExportQuery = ctx.query
+    return await export.send(ctx, wanted(ctx, q, limit=1000), q.format, form=q.form, edited=q.edits)

@@ -1,0 +1,409 @@
+"""Imports: logs of other tools, and episodes and adapters of another store.
+
+Logs of elsewhere read in: each assistant message becomes a call of text, beside rewards and the done mark.
+
+What another Slipstream exported, put back whole: episodes with their ids, tokens, log-probabilities, rewards and
+lineage; adapters with their states.
+
+This is how a store moves (DuckDB → PostgreSQL): export there, import here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+
+from slipstream import contract as c
+from slipstream_proxy.control.api.http import ADMIN, REWARD, Ctx, Routes, check_reward, json_of, reply
+from slipstream_proxy.control.api.routes.episodes import KeyQuery
+from slipstream_proxy.control.deps import Deps
+from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.control.storage.access import unwritable
+from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.log.ids import text_of
+from slipstream_proxy.log.records import IMPORTED, CallHead, Kind
+from slipstream_proxy.store.tables import schema
+
+UPSTREAM = "import"
+MOST = 256
+"""Conversations or episodes of one request."""
+YEAR_2100 = 4_102_444_800.0
+STEP = 0.001
+"""Seconds between an imported episode's calls."""
+
+
+class ImportMessage(BaseModel):
+    """A chat message. What else it has (``tool_calls``, ``tool_call_id``, ``name``, …) is kept as it is."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: str = Field(min_length=1, max_length=64)
+    content: JsonValue = None
+
+    @property
+    def is_said(self) -> bool:
+        """Whether a model said it, and it may be imitated."""
+        weight = (self.model_extra or {}).get("weight")
+        return self.role == "assistant" and not (isinstance(weight, int | float) and weight == 0)
+
+
+class ImportReply(c.Model):
+    """What is known of one of the messages as a model's reply."""
+
+    message: int = Field(ge=0)
+    """Its place among the messages, from 0."""
+    at: float | None = Field(default=None, ge=0, le=YEAR_2100)
+    """When it was asked for, seconds since the epoch."""
+    seconds: float | None = Field(default=None, ge=0, le=YEAR_2100)
+    """How long the call took."""
+    prompt_tokens: int | None = Field(default=None, ge=0)
+    completion_tokens: int | None = Field(default=None, ge=0)
+    model: str | None = Field(default=None, min_length=1, max_length=200)
+
+
+class ImportIn(c.Model):
+    """``POST import``: a conversation, its messages in order.
+
+    Its assistant messages are the calls' replies, but those of ``weight`` 0, which nothing is to imitate.
+    """
+
+    id: c.Named | None = None
+    """The episode's; None: one made of the conversation, so that the same one is the same episode."""
+    task: c.Named | None = None
+    split: Annotated[str, Field(pattern="^(train|eval)$")] = "train"
+    model: str | None = Field(default=None, min_length=1, max_length=200)
+    messages: list[ImportMessage] = Field(min_length=1, max_length=10_000)
+    tools: list[JsonValue] | None = None
+    reward: c.Finite | None = None
+    metrics: dict[c.Named, c.Finite] = Field(default_factory=dict)
+    """More rewards, by name."""
+    tags: dict[c.Named, c.TagText] = Field(default_factory=dict)
+    at: float | None = Field(default=None, ge=0, le=YEAR_2100)
+    """When it began, seconds since the epoch; None: now."""
+    replies: list[ImportReply] | None = Field(default=None, max_length=10_000)
+    """Which of the messages a model said in this episode; None: all of the assistant's. The rest is context."""
+
+    @property
+    def replied(self) -> dict[int, ImportReply]:
+        """Place of each message that becomes a call → what is known of it."""
+        named = self.replies
+        if named is None:
+            named = [ImportReply(message=i) for i in range(len(self.messages))]
+        return {r.message: r for r in named if r.message < len(self.messages) and self.messages[r.message].is_said}
+
+    @property
+    def said(self) -> JsonObject:
+        """What names it where it has no id."""
+        return self.model_dump(mode="python", exclude={"id", "at", "reward", "metrics", "replies"})
+
+
+class ConversationsIn(c.Model):
+    conversations: list[ImportIn] = Field(min_length=1, max_length=MOST)
+
+
+class Imported(c.Model):
+    episode: c.Id
+    calls: int
+    """New ones: 0 when all of it was there already."""
+
+
+class ImportedMany(c.Model):
+    episodes: list[Imported]
+    """As they were sent."""
+
+
+def digest(*parts: Any) -> bytes:
+    h = hashlib.blake2b(digest_size=10)
+    for part in parts:
+        h.update(json.dumps(part, sort_keys=True).encode() + b"\n")
+    return h.digest()
+
+
+def call_id(*parts: Any) -> str:
+    """26 characters as other calls', a function of what the call says."""
+    return IMPORTED + text_of(int.from_bytes(digest(*parts), "big"), 16)
+
+
+def _dumped(message: ImportMessage) -> JsonObject:
+    return message.model_dump(mode="python")
+
+
+def calls_of(
+    body: ImportIn, key: str, episode: str, at: float, latest: float = YEAR_2100
+) -> list[tuple[CallHead, bytes, bytes]]:
+    """A call for each reply: the messages before it as the request, itself as the answer.
+
+    ``at``: of the first call, seconds since the epoch. A reply with a time of its own has that time, up to ``latest``.
+    """
+    found: list[tuple[CallHead, bytes, bytes]] = []
+    messages = [_dumped(m) for m in body.messages]
+    for i, told in sorted(body.replied.items()):
+        model = told.model or body.model or UPSTREAM
+        request: JsonObject = {"model": model, "messages": messages[:i]}
+        if body.tools:
+            request["tools"] = body.tools
+        answer: JsonObject = {
+            "object": "chat.completion",
+            "model": model,
+            "choices": [{"index": 0, "message": messages[i], "finish_reason": None}],
+        }
+        if told.prompt_tokens is not None or told.completion_tokens is not None:
+            counts = {"prompt_tokens": told.prompt_tokens or 0, "completion_tokens": told.completion_tokens or 0}
+            answer["usage"] = counts | {"total_tokens": sum(counts.values())}
+        head = CallHead(
+            id=call_id(key, episode, request, messages[i]),
+            key=key,
+            episode=episode,
+            task=body.task,
+            split=body.split,
+            tags=dict(body.tags),
+            model=model,
+            trained=None,
+            adapter=None,
+            arm="live",
+            pin="control",
+            dialect="chat",
+            stream=False,
+            at=max(at, min(at if told.at is None else told.at, latest)) + STEP * len(found),
+            seconds=told.seconds or 0.0,
+            first_byte=None,
+            status=200,
+            outcome="ok",
+            upstream=UPSTREAM,
+            external=True,
+            origin=UPSTREAM,
+            grouped=body.task is not None,
+        )
+        found.append((head, json.dumps(request).encode(), json.dumps(answer).encode()))
+    return found
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """What is new of a conversation."""
+
+    key: str
+    episode: str
+    calls: list[tuple[CallHead, bytes, bytes]]
+    rewards: list[c.RewardIn]
+
+
+async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) -> list[_Conversation]:
+    """``fields``: where each body stands in the request. Raises ``Problem`` for one that cannot be read in."""
+    deps, now = ctx.deps, ctx.deps.now()
+    key = ctx.owner(ctx.query.key)
+    names = [(key, body.id or f"import-{digest(key, body.said).hex()}") for body in bodies]
+    standing = await deps.ask(deps.store.rewards.standing, names, now)
+    found = []
+    for body, name, field in zip(bodies, names, fields, strict=True):
+        episode = name[1]
+        if standing[name] == "gone":
+            fix = "import it under another id"
+            raise Problem(409, f"episode {episode} is forgotten", field=f"{field}.id", fix=fix)
+        known: set[str] | None = None
+        if standing[name] == "known":
+            known = await deps.ask(deps.store.episodes.call_ids, key, episode)
+            if any(not i.startswith(IMPORTED) for i in known):
+                fix = "import it under another id"
+                raise Problem(409, f"episode {episode} is one of the agent's own", field=f"{field}.id", fix=fix)
+        calls = calls_of(body, key, episode, now if body.at is None else min(body.at, now), now)
+        if not calls:
+            fix = "import whole conversations"
+            raise Problem(
+                409, "none of its messages is an assistant's reply with a weight", field=f"{field}.messages", fix=fix
+            )
+        new = {call[0].id: call for call in calls if call[0].id not in (known or ())}
+        rewards = [r for r in _rewards(ctx, body) if known is None or await _is_new(ctx, key, episode, r.key)]
+        found.append(_Conversation(key, episode, list(new.values()), rewards))
+    return found
+
+
+def _rewards(ctx: Ctx, body: ImportIn) -> list[c.RewardIn]:
+    values = {**body.metrics, **({} if body.reward is None else {"reward": body.reward})}
+    for name in values:
+        check_reward(ctx.caller, name, UPSTREAM, ctx.deps.judges.written)
+    # the key: importing it again changes nothing, importing it with another value corrects it
+    return [
+        c.RewardIn(name=name, value=value, source=UPSTREAM, key=f"import-{name}-{value!r}")
+        for name, value in values.items()
+    ]
+
+
+async def _is_new(ctx: Ctx, key: str, episode: str, idempotency: str | None) -> bool:
+    ack = await ctx.deps.ask(ctx.deps.store.rewards.acknowledge, key, episode, idempotency, ctx.deps.now())
+    return ack is None or ack.stored
+
+
+async def _keep(deps: Deps, conversations: Sequence[_Conversation]) -> None:
+    """Into the spool together, in this order; the last one's commit is waited for, which comes after the others'."""
+    puts = [deps.mutations.writer.put(Kind.CALL, *call) for one in conversations for call in one.calls]
+    changes: list[tuple[str, JsonObject]] = []
+    for one in conversations:
+        name = {"key": one.key, "episode": one.episode}
+        changes += [("reward", {**name, "reward": given.model_dump(mode="json")}) for given in one.rewards]
+        if one.calls:
+            changes.append(("done", name))
+    last = len(changes) - 1
+    mutations = [deps.mutate(op, data, wait=10.0 if n == last else 0) for n, (op, data) in enumerate(changes)]
+    kept = asyncio.gather(*puts)
+    await asyncio.gather(*mutations)
+    if not all(await kept):
+        raise unwritable()
+
+
+ROUTES = Routes()
+
+
+@ROUTES.add("POST", "/import", (REWARD,), KeyQuery, ImportIn, result=Imported, errors=(409,))
+async def post_import(ctx: Ctx) -> web.StreamResponse:
+    """Import a conversation from elsewhere. A repeat changes nothing."""
+    body: ImportIn = ctx.body
+    found = await _prepare(ctx, [body], ["body"])
+    await _keep(ctx.deps, found)
+    return reply(Imported(episode=found[0].episode, calls=len(found[0].calls)))
+
+
+@ROUTES.add("POST", "/import/conversations", (REWARD,), KeyQuery, ConversationsIn, result=ImportedMany, errors=(409,))
+async def post_conversations(ctx: Ctx) -> web.StreamResponse:
+    """Import up to 256 conversations at once. A repeat changes nothing.
+
+    All of them are checked before the first is kept.
+    """
+    bodies = ctx.body.conversations
+    found = await _prepare(ctx, bodies, [f"body.conversations.{n}" for n in range(len(bodies))])
+    await _keep(ctx.deps, found)
+    return reply(ImportedMany(episodes=[Imported(episode=one.episode, calls=len(one.calls)) for one in found]))
+
+
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+Time = Annotated[float, Field(ge=0, le=253_402_300_799.0)]
+Key = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+Name = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00]*$")]
+
+
+class CallIn(c.CallRecord):
+    number: Count
+    at: Time
+    seconds: Annotated[float, Field(ge=0, le=1e9)]
+    dialect: Name
+    model: Name
+    adapter: Name | None
+    trained: Name | None = None
+    status: Annotated[int, Field(ge=0, lt=1000)]
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+    prompt_ids: list[Count] | None = None
+    completion_ids: list[list[Count]] | None = None
+    logprobs: list[list[c.Finite]] | None = None
+
+
+class EpisodeIn(c.EpisodeDetail):
+    """A line of ``export?format=jsonl``."""
+
+    key: Key
+    task: c.Tag | None
+    split: Literal["train", "eval"]  # type: ignore[assignment]
+    tags: dict[c.Tag, c.Tag] = Field(default_factory=dict)
+    model: Name
+    adapter: Name | None
+    state: Literal["open", "done"]  # type: ignore[assignment]
+    started: Time
+    ended: Time | None
+    calls: Count
+    prompt_tokens: Annotated[int, Field(ge=0, lt=2**53)] = 0
+    completion_tokens: Annotated[int, Field(ge=0, lt=2**53)] = 0
+    reward: c.Finite | None = None
+    group: c.Id | None = None
+    call_list: list[CallIn] = Field(default_factory=list)  # type: ignore[assignment]
+
+
+class EpisodesIn(c.Model):
+    """Lines of ``export?format=jsonl``."""
+
+    episodes: list[EpisodeIn] = Field(min_length=1, max_length=MOST)
+
+
+class BroughtIn(c.Model):
+    adapters: int
+    """New ones."""
+
+
+async def check(ctx: Ctx, bodies: Sequence[EpisodeIn], fields: Sequence[str]) -> list[EpisodeIn]:
+    """Those that are new here. ``fields``: where each stands in the request. Raises ``Problem`` for a wrong one."""
+    deps = ctx.deps
+    standing = await deps.ask(deps.store.rewards.standing, [(e.key, e.id) for e in bodies], deps.now())
+    for body, field in zip(bodies, fields, strict=True):
+        known = {call.id for call in body.call_list}
+        if len({call.id for call in body.call_list if call.episode == body.id}) != len(body.call_list):
+            text = "calls of another episode, or one twice"
+            raise Problem(409, text, field=f"{field}.call_list", fix="send it as exported")
+        if strange := next((c.prefix.call for c in body.call_list if c.prefix and c.prefix.call not in known), None):
+            fix = "send all calls of the episode, as exported"
+            text = f"a call begins with call {strange}, which is not here"
+            raise Problem(409, text, field=f"{field}.call_list", fix=fix)
+        if standing[body.key, body.id] == "gone":
+            raise Problem(409, f"episode {body.id} is forgotten", field=f"{field}.id")
+        if standing[body.key, body.id] == "known" and known - await deps.ask(
+            deps.store.episodes.call_ids, body.key, body.id
+        ):
+            text = f"episode {body.id} is there with other calls"
+            raise Problem(409, text, field=f"{field}.id", fix="import into a fresh store")
+    return [body for body in bodies if standing[body.key, body.id] == "new"]
+
+
+def change_of(body: EpisodeIn) -> JsonObject:
+    # as text: a transcript may hold numbers and letters that the spool's own JSON has no way to write
+    text = json_of(body).decode()
+    days = sorted({schema.day_of(call.at) for call in body.call_list})
+    return {"key": body.key, "episode": body.id, "days": days, "text": text}
+
+
+@ROUTES.add("POST", "/import/episode", (ADMIN,), body=EpisodeIn, result=Imported, errors=(409,))
+async def post_episode(ctx: Ctx) -> web.StreamResponse:
+    """Restore an exported episode. A repeat changes nothing."""
+    body: EpisodeIn = ctx.body
+    if not await check(ctx, [body], ["body"]):
+        return reply(Imported(episode=body.id, calls=0))
+    await ctx.deps.mutate("episode", change_of(body))
+    return reply(Imported(episode=body.id, calls=len(body.call_list)))
+
+
+@ROUTES.add("POST", "/import/episodes", (ADMIN,), body=EpisodesIn, result=ImportedMany, errors=(409,))
+async def post_episodes(ctx: Ctx) -> web.StreamResponse:
+    """Restore up to 256 exported episodes at once, all or none. A repeat changes nothing.
+
+    All of them are checked before the first is kept; the last one's commit is waited for, which comes after the
+    others'.
+    """
+    body: EpisodesIn = ctx.body
+    if len({(e.key, e.id) for e in body.episodes}) != len(body.episodes):
+        raise Problem(409, "the list has an episode twice", field="body.episodes", fix="send each once")
+    new = await check(ctx, body.episodes, [f"body.episodes.{n}" for n in range(len(body.episodes))])
+    mutate = ctx.deps.mutate
+    await asyncio.gather(*(mutate("episode", change_of(e), wait=10.0 if e is new[-1] else 0) for e in new))
+    fresh = {(e.key, e.id) for e in new}
+    found = [Imported(episode=e.id, calls=len(e.call_list) if (e.key, e.id) in fresh else 0) for e in body.episodes]
+    return reply(ImportedMany(episodes=found))
+
+
+@ROUTES.add("POST", "/import/adapters", (ADMIN,), body=c.AdapterList, result=BroughtIn, errors=(409,))
+async def post_adapters(ctx: Ctx) -> web.StreamResponse:
+    """Import the adapters of another store, as GET adapters returns them. A repeat changes nothing.
+
+    States are taken as they are: the live one is loaded before any call is sent to it. Those that are here already
+    stay as they are.
+    """
+    models = ctx.deps.registry.models
+    body: c.AdapterList = ctx.body
+    strange = [a.name for a in body.adapters if a.model not in models or a.name != f"{a.model}@{a.version}"]
+    if strange:
+        text = f"{strange[0]} is no adapter of a trained model"
+        raise Problem(409, text, field="body.adapters", fix=f"trained models: {', '.join(models)}")
+    return reply(BroughtIn(adapters=await ctx.deps.registrar.bring_in(body.adapters)))

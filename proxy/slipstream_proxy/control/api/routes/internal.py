@@ -1,0 +1,127 @@
+"""Routes for our own processes, on the Unix socket only: what is live, pins, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import TypedDict
+
+from aiohttp import web
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from slipstream_proxy.assignment import assign, groups_of
+from slipstream_proxy.control.api.http import explain
+from slipstream_proxy.control.deps import Deps
+from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.control.status.status import MetricsScrape
+from slipstream_proxy.control.storage.access import ignore
+from slipstream_proxy.store.values import Pin, PinAsk
+
+ENOUGH = 1.0
+"""Seconds that new runs wait for the store to keep their pins. It keeps them later, too."""
+
+
+class PinIn(BaseModel):
+    key: str
+    episode: str
+    model: str
+    task: str | None = None
+    split: str = "train"
+    tags: dict[str, str] = {}
+
+
+ASKED = TypeAdapter(list[PinIn])
+
+
+class PinOut(TypedDict):
+    adapter: str
+    arm: str
+    chances: str
+
+
+def add(app: web.Application, deps: Deps) -> None:
+    scrape = MetricsScrape(deps)
+
+    async def live(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
+        await response.prepare(request)
+        with deps.endless.one(), contextlib.suppress(ConnectionResetError):
+            async for line in deps.live.lines():
+                await response.write(line)
+        return response
+
+    async def pins(request: web.Request) -> web.StreamResponse:
+        try:
+            asked = ASKED.validate_json(await request.read())
+        except ValidationError as e:
+            raise explain(e, "body", PinIn) from e
+        return web.json_response(await pins_of(deps, asked))
+
+    async def metrics(_: web.Request) -> web.StreamResponse:
+        return web.Response(
+            body=await scrape.text(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+    async def healthz(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"ok": True, "store": deps.store_answers, "pid": os.getpid()})
+
+    app.router.add_route("GET", "/internal/live", live)
+    app.router.add_route("POST", "/internal/pins", pins)
+    app.router.add_route("GET", "/internal/metrics", metrics)
+    app.router.add_route("GET", "/internal/healthz", healthz)
+
+
+async def pins_of(deps: Deps, asked: Sequence[PinIn]) -> list[PinOut | None]:
+    """Each episode's adapter and arm: the stored one while it is served, else by share. None: no trained model."""
+    deps.replays.agents_came()
+    decided = [_decide(deps, ask) if ask.model in deps.registry.models else None for ask in asked]
+    wanted = [ask for ask in decided if ask is not None]
+    kept = await _keep(deps, wanted) if wanted and deps.store_answers else None
+    if kept is None:
+        return [ask and _answer(ask.adapter, ask.arm, ask.chances) for ask in decided]
+    for adapter in {pin.adapter for pin in kept}:
+        await deps.fleet.bring(adapter)
+    pins = iter(kept)
+    return [ask and _served(deps, ask.model, next(pins)) for ask in decided]
+
+
+def _names(asked: PinIn) -> list[str]:
+    """As ``gate.first`` has them."""
+    return [f"key={asked.key}", *(name for _, name in groups_of(asked.task, asked.tags))]
+
+
+def _decide(deps: Deps, asked: PinIn) -> PinAsk:
+    live, arms = deps.registry.live(asked.model), deps.trials.arms(asked.model, _names(asked))
+    kept = deps.registry.kept_from(asked.model)
+    got = assign(live, arms, asked.key, asked.task, asked.episode, asked.split, asked.tags, kept)
+    pin = got.adapter, got.arm, deps.now(), got.chances
+    return PinAsk(asked.key, asked.episode, asked.model, *pin, asked.task)
+
+
+async def _keep(deps: Deps, asks: Sequence[PinAsk]) -> list[Pin] | None:
+    """The pins that count. None: the store is away or slow, and the agents do not wait for it."""
+    keeping = asyncio.ensure_future(deps.wait_for(deps.pins.pin(asks)))
+    if not (await asyncio.wait({keeping}, timeout=ENOUGH))[0]:
+        keeping.add_done_callback(ignore)
+        return None
+    try:
+        return keeping.result()
+    except Problem as p:
+        if p.status != 503:
+            raise
+        return None
+
+
+def _served(deps: Deps, model: str, pin: Pin) -> PinOut:
+    registry = deps.registry
+    if pin.adapter != registry.base and not registry.servable(pin.adapter):
+        # its version was given up or is refused: the episode goes on with the live one
+        return _answer(registry.live(model), "live", "")
+    registry.pin(pin.adapter)
+    return _answer(pin.adapter, pin.arm, pin.chances)
+
+
+def _answer(adapter: str, arm: str, chances: str) -> PinOut:
+    return {"adapter": adapter, "arm": arm, "chances": chances}

@@ -1,0 +1,281 @@
+"""Rewards, and what people do by hand: labels, a pause, notes.
+
+Rewards, and the end of an episode: who may write which, for whose episode.
+
+What people do by hand: label cases, pause training, write notes on the time axis, and see who did what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Literal
+
+from aiohttp import web
+from pydantic import Field
+
+from slipstream import contract as c
+from slipstream.shared.backoff import rest
+from slipstream_proxy.control.adapters.gatekeeper import REWARDS_CHANGED
+from slipstream_proxy.control.api.http import (
+    ADMIN,
+    GRADE,
+    INFERENCE,
+    JUDGE,
+    OF_OTHERS,
+    REWARD,
+    TRAINER,
+    VIEWER,
+    Ctx,
+    Query,
+    Routes,
+    check_reward,
+    paged,
+    reply,
+)
+from slipstream_proxy.control.api.routes.episodes import (
+    EPISODE,
+    Cursor,
+    KeyId,
+    KeyQuery,
+    Label,
+    Number,
+    ended_reply,
+    episode_of,
+)
+from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.control.shared.threads import in_thread
+from slipstream_proxy.control.status.funnel import unweighted_fix
+from slipstream_proxy.store.tables.small import AuditFilter
+
+CALL_PATIENCE = 2.0
+"""Seconds that a reward of a call waits for the call to come from the spool into the store."""
+
+
+ROUTES = Routes()
+
+
+@ROUTES.add(
+    "POST",
+    EPISODE + "/rewards",
+    (INFERENCE, REWARD, GRADE, JUDGE),
+    KeyQuery,
+    c.RewardIn,
+    result=c.RewardAck,
+    errors=(404, 409),
+)
+async def post_reward(ctx: Ctx) -> web.StreamResponse:
+    """Add or correct a reward."""
+    deps = ctx.deps
+    body: c.RewardIn = ctx.body
+    check_reward(ctx.caller, body.name, body.source, deps.judges.written)
+    episode = episode_of(ctx)
+    key = await _owner(ctx, episode)
+    ack: c.RewardAck | None = c.RewardAck(stored=True, known=False)
+    if deps.store_answers:  # else the spool keeps it until the store does
+        ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, body.key, deps.now())
+    if ack is None:
+        text = f"no call of episode {episode} has come, and its rewards have waited long enough"
+        fix = "check the episode's id (x-slipstream-episode of its replies); a reward waits reward.orphan_ttl seconds"
+        raise Problem(404, text, field="path.episode", fix=fix)
+    if ack.known and body.call is not None and not await _call_exists(ctx, key, episode, body.call):
+        fix = "name a call by the x-slipstream-call of its reply, or leave `call` out to score the whole episode"
+        raise Problem(404, f"episode {episode} has no call {body.call}", field="body.call", fix=fix)
+    # the spool keeps the decision itself: a replay under other weights ends the same episodes
+    ends = body.ends({name for name, weight in deps.config.reward.weights.items() if weight})
+    if ack.stored:
+        reward = body.model_copy(update={"done": ends}).model_dump(mode="json")
+        change = {"key": key, "episode": episode, "reward": reward}
+        await deps.mutate("reward", change, wait=10.0 if deps.store_answers else 0, id=ctx.write)
+    if body.source == "human" and ack.stored:
+        # its name and number; the text of notes and edits stays with the reward, which may be forgotten
+        detail = {"name": body.name, "value": body.value, "key": key, "edited": "edited" in body.meta}
+        await deps.audit.note(ctx.caller.key, "label", episode, detail, write=ctx.write)
+    if not ack.known and deps.store_answers:
+        there = await deps.ask(deps.store.episodes.known, key, [episode])
+        ack = ack.model_copy(update={"known": bool(there)})  # its call was read from the spool before this reward
+    if not ack.known:
+        ack = ack.model_copy(update={"fix": await _why_unknown(ctx, key, episode)})
+    elif not deps.config.reward.weights.get(body.name):
+        ack = ack.model_copy(update={"fix": unweighted_fix(body.name, deps.config.reward.weights)})
+    return ended_reply(reply(ack.model_copy(update={"done": True}))) if ends else reply(ack)
+
+
+@ROUTES.add("POST", EPISODE + "/done", (INFERENCE, REWARD), KeyQuery, c.DoneIn, body_required=False, result=c.RewardAck)
+async def post_done(ctx: Ctx) -> web.StreamResponse:
+    """End an episode: no more calls will come."""
+    deps, key, episode = ctx.deps, ctx.owner(ctx.query.key), episode_of(ctx)
+    await deps.mutate("done", {"key": key, "episode": episode}, id=ctx.write)
+    known = deps.store_answers and bool(await deps.ask(deps.store.episodes.known, key, [episode]))
+    fix = None if known else await _why_unknown(ctx, key, episode)
+    return ended_reply(reply(c.RewardAck(stored=True, known=known, fix=fix, done=True)))
+
+
+async def _why_unknown(ctx: Ctx, key: str, episode: str) -> str:
+    """What to do about a reward or an end mark of an episode that the store does not know with this key."""
+    caller, deps = ctx.caller, ctx.deps
+    pending = 1
+    if deps.ingester is not None and deps.store_answers:
+        pending, _ = await in_thread(deps.ingester.backlog)
+    if deps.store_answers and caller.may(OF_OTHERS):
+        others = [owner for owner in await deps.ask(deps.store.episodes.owners, episode) if owner != key]
+        if others:
+            named = " or ".join(f"?key={owner}" for owner in others[:3])
+            return f"no call of it has come with the key {key}; another key has an episode of this id: name {named}"
+    if pending:
+        return (
+            "no call of it is in the store yet, which is reading newer ones just now: this counts once the call is "
+            "there"
+        )
+    return (
+        "no call of it has come with this key yet; if another key makes its calls, use that key or one of scope grade "
+        "(`slipstream keys rotate` changes a key's secret, and its runs stay its own)"
+    )
+
+
+async def _owner(ctx: Ctx, episode: str) -> str:
+    """The key whose episode it is. Raises ``Problem`` 403, 404 or 409 if this caller may not score it, or not so."""
+    caller, deps = ctx.caller, ctx.deps
+    named: str | None = ctx.query.key
+    if named is not None and named != caller.key:
+        if not caller.may(OF_OTHERS):
+            fix = "use a key with the scope grade, or leave ?key= out"
+            raise Problem(403, "this key may score its own episodes only", field="query.key", fix=fix)
+        return named
+    if named is not None or INFERENCE in caller.scopes or not deps.store_answers:
+        return caller.key  # its first call may still be on the way
+    owners: list[str] = await deps.ask(deps.store.episodes.owners, episode)
+    if caller.key in owners:
+        return caller.key
+    if not caller.may(OF_OTHERS):
+        fix = "use the key that made its calls, or a key with the scope grade"
+        raise Problem(404, f"this key has no episode {episode}", field="path.episode", fix=fix)
+    if len(owners) > 1:
+        raise Problem(409, f"several keys have an episode {episode}", field="query.key", fix="name one with ?key=")
+    if not owners and not caller.admin:
+        fix = "score it after its first call, or name its key with ?key="
+        raise Problem(404, f"no key has an episode {episode}", field="path.episode", fix=fix)
+    return owners[0] if owners else caller.key
+
+
+async def _call_exists(ctx: Ctx, key: str, episode: str, call: str) -> bool:
+    """A call may have been answered a moment ago. This waits while the spool is ahead of the store."""
+    deps = ctx.deps
+    until = asyncio.get_running_loop().time() + CALL_PATIENCE
+    while True:
+        ingester, changed = deps.ingester, deps.changed
+        pending, _ = await in_thread(ingester.backlog) if ingester else (1, None)
+        if await deps.ask(deps.store.episodes.has_call, key, episode, call):
+            return True
+        if not pending and not deps.stores.shared:
+            return False
+        if asyncio.get_running_loop().time() > until:
+            return pending > 0  # the store is behind: take the reward, and join it when the call comes
+        await rest(0.1, changed)
+
+
+SHOWN_KINDS = (
+    *("annotation", REWARDS_CHANGED, "pause", "resume", "promote", "rollback", "adapter", "refused", "live", "accept"),
+)
+
+
+class AuditQuery(Query):
+    key: KeyId | None = Field(None, description="Done with this API key.")
+    action: c.Tag | None = None
+    target: Label | None = None
+    since: Number | None = Field(None, description="Seconds since the epoch.")
+    until: Number | None = None
+    cursor: Cursor | None = Field(None, description="`next` of the page before.")
+    limit: int = Field(100, ge=1, le=1000)
+
+
+class QueueQuery(Query):
+    key: KeyId | None = Field(None, description="Another key's episodes (admin, viewer).")
+    task: c.Asked | None = None
+    split: Literal["train", "eval"] | None = None
+    adapter: Label | None = None
+    limit: int = Field(20, ge=1, le=200)
+
+
+class AnnotationsQuery(Query):
+    since: Number | None = Field(None, description="Seconds since the epoch.")
+    until: Number | None = None
+    limit: int = Field(500, ge=1, le=5000)
+
+
+@ROUTES.add("GET", "/audit", (VIEWER, ADMIN), AuditQuery, result=c.AuditPage, errors=(404,))
+async def get_audit(ctx: Ctx) -> web.StreamResponse:
+    """Who promoted, rolled back, labelled, deleted, paused or made keys, the newest first."""
+    return await paged(ctx, ctx.deps.store.audit.page, AuditFilter(**ctx.query.model_dump()))
+
+
+@ROUTES.add("GET", "/labels/queue", query=QueueQuery, result=c.LabelCases)
+async def get_queue(ctx: Ctx) -> web.StreamResponse:
+    """Finished episodes to label, the most uncertain first; label one with a reward of source `human`."""
+    q: QueueQuery = ctx.query
+    queue = ctx.deps.store.reports.labels
+    return reply(await ctx.deps.ask(queue.read, ctx.visible(q.key), q.task, q.split, q.adapter, q.limit))
+
+
+switch = partial(ROUTES.add, "POST", scopes=(TRAINER, ADMIN), body=c.PauseIn, body_required=False, result=c.Paused)
+
+
+@switch("/training/pause", audit="pause")
+async def pause(ctx: Ctx) -> web.StreamResponse:
+    """Hand out no batches until training is resumed; what is leased goes on."""
+    return reply(await _switch(ctx, paused=True))
+
+
+@switch("/training/resume", audit="resume")
+async def resume(ctx: Ctx) -> web.StreamResponse:
+    """Hand out batches again."""
+    return reply(await _switch(ctx, paused=False))
+
+
+async def _switch(ctx: Ctx, *, paused: bool) -> c.Paused:
+    return await ctx.deps.switch.set(ctx.deps, paused=paused, by=_who(ctx), reason=ctx.body.reason)
+
+
+def _who(ctx: Ctx) -> str:
+    """The name of the caller's key, or its id."""
+    return ctx.deps.audit.name_of(ctx.caller.key) or ctx.caller.key
+
+
+@ROUTES.add("GET", "/training/paused", result=c.Paused)
+async def get_paused(ctx: Ctx) -> web.StreamResponse:
+    """Whether training is paused."""
+    return reply(await ctx.deps.switch.state(ctx.deps))
+
+
+@ROUTES.add(
+    "POST", "/annotations", (TRAINER, GRADE, ADMIN), body=c.AnnotationIn, result=c.Annotations, audit="annotate"
+)
+async def annotate(ctx: Ctx) -> web.StreamResponse:
+    """Write a note on the time axis. With ``rewards_changed`` the gate's evidence begins anew."""
+    deps = ctx.deps
+    body: c.AnnotationIn = ctx.body
+    at = deps.now() if body.at is None else body.at
+    kind = REWARDS_CHANGED if body.rewards_changed else "annotation"
+    event = c.Event(kind=kind, at=at, data={"text": body.text, "by": _who(ctx)})
+    await deps.mutate("event", event.model_dump(mode="json"))
+    if body.rewards_changed:
+        deps.gatekeeper.notify()
+    return reply(await _annotations(ctx, AnnotationsQuery(since=event.at, limit=1)))
+
+
+@ROUTES.add("GET", "/annotations", query=AnnotationsQuery, result=c.Annotations)
+async def get_annotations(ctx: Ctx) -> web.StreamResponse:
+    """Notes, pauses and changes of adapters, oldest first: marks for a time axis."""
+    return reply(await _annotations(ctx, ctx.query))
+
+
+async def _annotations(ctx: Ctx, q: AnnotationsQuery) -> c.Annotations:
+    events = await ctx.deps.ask(ctx.deps.store.events.within, SHOWN_KINDS, q.since, q.until, q.limit)
+    return c.Annotations(annotations=[_annotation(e) for e in events])
+
+
+def _annotation(event: c.Event) -> c.Annotation:
+    words = [str(event.data[name]) for name in ("text", "adapter", "name", "reason") if event.data.get(name)]
+    by = event.data.get("by")
+    text = {"text": ": ".join(words), "by": None if by is None else str(by)}
+    return c.Annotation.model_validate(event.model_dump(include={"id", "at", "kind"}) | text)

@@ -1,0 +1,200 @@
+"""The sidecars' work: judge, trainer, and their hold on the engine.
+
+The judge's and the trainer's work: leases that expire, scores, batches as Arrow, acks.
+
+The trainer's turn on the GPU that it shares with the engine.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from aiohttp import web
+
+from slipstream import contract as c
+from slipstream_proxy.control.api.http import JUDGE, TRAINER, VIEWER, Ctx, Routes, check_source, reply
+from slipstream_proxy.control.api.routes.episodes import Stored
+from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.control.shared.threads import in_thread
+from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.store.values import ArrowBatch
+
+ARROW = "application/vnd.apache.arrow.stream"
+ID = "[A-Za-z0-9._~-]{1,160}"
+GROUP = "/groups/{group:" + ID + "}"
+LOST = "the lease has run out or is another's"
+
+
+class Parked(c.Model):
+    groups: list[c.Group]
+
+
+class Retried(c.Model):
+    retried: int
+
+
+class ReleaseIn(c.Model):
+    worker: c.Tag
+
+
+class Kept(c.Model):
+    kept: int
+    """Choices whose tokens can be looked at now."""
+
+
+class Released(c.Model):
+    released: int
+
+
+ROUTES = Routes()
+
+
+@ROUTES.add("POST", "/groups/lease", (JUDGE,), body=c.GroupLeaseIn, responses={200: c.GroupLease, 204: None})
+async def lease_groups(ctx: Ctx) -> web.StreamResponse:
+    """Groups to score; 204: none."""
+    ctx.deps.activity.seen("judge")
+    lease = ctx.deps.replays.judging.lease(ctx.body, ctx.deps.now())
+    if lease is None:
+        lease = await ctx.deps.ask(ctx.deps.store.judging.lease, ctx.body, ctx.deps.now())
+    return web.Response(status=204) if lease is None else reply(lease)
+
+
+@ROUTES.add("POST", GROUP + "/scores", (JUDGE,), body=c.ScoresIn, result=Stored, errors=(409,))
+async def post_scores(ctx: Ctx) -> web.StreamResponse:
+    """Scores of a leased group."""
+    deps, group = ctx.deps, ctx.path("group")
+    body: c.ScoresIn = ctx.body
+    deps.activity.seen("judge")
+    for n, score in enumerate(body.scores):
+        check_source(ctx.caller, score.source, f"body.scores.{n}.source")
+    if deps.replays.judging.scored(group, body):
+        return reply(Stored())
+    held = await deps.ask(deps.store.judging.holds, group, body.lease)
+    if held is None:
+        raise Problem(409, LOST, field="body.lease", fix="lease the group again")
+    if held.last != body.lease:
+        # whose group it is goes with it: a store that is filled again from the spool may know no group of before
+        await deps.mutate("scores", {"group": group, "key": held.key, "scores": body.model_dump(mode="json")})
+    return reply(Stored())
+
+
+@ROUTES.add("POST", "/judge/report", (JUDGE,), body=c.JudgeReport, result=c.JudgeBacklog)
+async def report_judge(ctx: Ctx) -> web.StreamResponse:
+    """Report how a copy of the judge is doing. The reply is the judge's queue."""
+    deps = ctx.deps
+    deps.activity.seen("judge")
+    deps.judges.report(ctx.body, deps.now())
+    return reply(await deps.ask(deps.judges.backlog, deps.store.judging, deps.now()))
+
+
+@ROUTES.add("GET", "/groups/parked", (JUDGE, VIEWER), result=Parked)
+async def parked(ctx: Ctx) -> web.StreamResponse:
+    """Groups that the judge has given up."""
+    return reply(Parked(groups=await ctx.deps.ask(ctx.deps.store.judging.parked)))
+
+
+@ROUTES.add("POST", GROUP + "/retry", (JUDGE,), result=Retried, errors=(404,))
+async def retry(ctx: Ctx) -> web.StreamResponse:
+    """Hand a parked group out again."""
+    count = await ctx.deps.ask(ctx.deps.store.judging.unpark, ctx.path("group"))
+    if not count:
+        text = f"no parked group {ctx.path('group')}"
+        raise Problem(404, text, field="path.group", fix="list them with GET groups/parked")
+    return reply(Retried(retried=count))
+
+
+@ROUTES.add("GET", "/judge/cache/{key:" + ID + "}", (JUDGE, VIEWER), result=c.CacheEntry, errors=(404,))
+async def cache_get(ctx: Ctx) -> web.StreamResponse:
+    """Read from the judge's cache."""
+    value = await ctx.deps.ask(ctx.deps.store.cache.get, ctx.path("key"))
+    if value is None:
+        raise Problem(404, "not in the cache", field="path.key")
+    return reply(c.CacheEntry(key=ctx.path("key"), value=value))
+
+
+@ROUTES.add("PUT", "/judge/cache/{key:" + ID + "}", (JUDGE,), body=c.CacheEntry, result=c.CacheEntry, errors=(409,))
+async def cache_put(ctx: Ctx) -> web.StreamResponse:
+    """Write to the judge's cache."""
+    body: c.CacheEntry = ctx.body
+    if body.key != ctx.path("key"):
+        raise Problem(409, "body.key differs from the path's", field="body.key", fix="send the same key in both")
+    deps = ctx.deps
+    entry = c.CacheEntry(key=body.key, value=body.value, at=deps.now())
+    await deps.mutate("cache", entry.model_dump(mode="json"))
+    return reply(entry)
+
+
+def arrow_bytes(table: pa.Table) -> bytes:
+    """An Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+@ROUTES.add("POST", "/batches/lease", (TRAINER,), body=c.BatchLeaseIn, responses={200: ARROW, 204: None})
+async def lease_batch(ctx: Ctx) -> web.StreamResponse:
+    """A batch to train on, as an Arrow IPC stream; 204: not enough groups, or training is paused."""
+    deps = ctx.deps
+    body: c.BatchLeaseIn = ctx.body
+    deps.activity.seen("trainer")
+    if (await deps.switch.state(deps)).paused:
+        return web.Response(status=204)
+    # the most groups of a batch are enough for one
+    least = min(body.min_groups, body.max_groups)
+    wanted = body.model_copy(update={"model": body.model or deps.config.model_name, "min_groups": least})
+    versions, live = deps.registry.versions(str(wanted.model))
+    async with deps.leasing:
+        leased: ArrowBatch | None = await deps.ask(deps.store.batches.lease, wanted, versions, live, deps.now())
+    if leased is None:
+        return web.Response(status=204)
+    told = {"batch": leased.id, "lease": leased.lease, "until": repr(leased.until)}
+    headers = {f"x-slipstream-{name}": text for name, text in told.items()}
+    return web.Response(body=await in_thread(arrow_bytes, leased.table), content_type=ARROW, headers=headers)
+
+
+@ROUTES.add("POST", "/batches/{batch:" + ID + "}/ack", (TRAINER,), body=c.BatchAck, result=Stored, errors=(409,))
+async def ack_batch(ctx: Ctx) -> web.StreamResponse:
+    """Acknowledge a batch: it was trained on, or it goes back."""
+    deps, batch = ctx.deps, ctx.path("batch")
+    body: c.BatchAck = ctx.body
+    async with deps.leasing:
+        members: JsonObject | None = await deps.ask(deps.store.batches.takes, batch, body)
+        if members is None:
+            raise Problem(409, LOST, field="body.lease", fix="its groups come back with another batch")
+        if members:
+            await deps.mutate("ack", {"batch": batch, "ack": body.model_dump(mode="json"), "members": members})
+    if body.outcome == "trained":
+        deps.last_step = deps.now()
+    return reply(Stored())
+
+
+@ROUTES.add("POST", "/batches/{batch:" + ID + "}/gaps", (TRAINER,), body=c.BatchGaps, result=Kept, errors=(409,))
+async def take_gaps(ctx: Ctx) -> web.StreamResponse:
+    """Report the gap between trainer and engine at each token. Only the newest are kept."""
+    deps = ctx.deps
+    kept = await deps.ask(deps.store.reports.gaps.put, ctx.path("batch"), ctx.body, deps.now())
+    if kept is None:
+        raise Problem(409, LOST, field="body.lease", fix="send them with the lease that the batch was trained under")
+    return reply(Kept(kept=kept))
+
+
+@ROUTES.add("POST", "/leases/release", (JUDGE, TRAINER), body=ReleaseIn, result=Released)
+async def release(ctx: Ctx) -> web.StreamResponse:
+    """Release everything that a worker holds."""
+    body: ReleaseIn = ctx.body
+    return reply(Released(released=await ctx.deps.ask(ctx.deps.store.release_leases, body.worker)))
+
+
+@ROUTES.add("POST", "/engine/hold", (TRAINER,), body=c.HoldIn, result=c.Hold, errors=(409,))
+async def hold_engine(ctx: Ctx) -> web.StreamResponse:
+    """Hold the engine: calls wait and it sleeps (engine.share). A repeat extends the hold."""
+    deps = ctx.deps
+    if not deps.config.engine.share:
+        raise Problem(409, "engine and trainer do not share a GPU here", fix="set engine.share = true")
+    return reply(await deps.lease.hold(ctx.body))
+
+
+@ROUTES.add("POST", "/engine/release", (TRAINER,), body=c.EngineReleaseIn, result=c.EngineReleased)
+async def release_engine(ctx: Ctx) -> web.StreamResponse:
+    """Release the engine: it wakes and the calls go on."""
+    return reply(await ctx.deps.lease.release(ctx.body.worker))

@@ -1,0 +1,1 @@
+"""The inference engines as the control plane sees them."""

@@ -1,0 +1,82 @@
+"""Does an adapter change what an engine computes?
+
+vLLM loads an adapter whose names fit no layer of the model, and serves the base model under its name. So the
+log-probabilities of a few prompts are asked of the base model, of the adapter, and of the base model again. A busy GPU
+rounds differently from call to call: what differs no more than the base model from itself is no effect.
+
+An adapter of a first small step may change less than that. Then its twin is loaded: the same weights with a scale that
+is ``LOUDER`` times as large. If the engine uses the weights, the twin changes the answer. If it does not, or if all of
+them are zero, nothing does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from slipstream.engines.engine import NEUTRAL, Reading
+from slipstream_proxy.json_types import JsonObject
+
+PROMPTS = ("a", "The", "1", '{"', "\n\n", "user: yes")
+"""Prompts of the question. Any text does: an adapter that is used changes the likelihood of some token after it."""
+LIKELIEST = 5
+"""Log-probabilities that are asked for after each prompt."""
+LOUDER = 1000.0
+"""Factor on the twin's scale: what a learning rate of 1e-6 makes in one step becomes as large as other weights."""
+TWIN = ".tmp-check-"
+"""Begins the name of the twin's folder in ``adapters.dir``. The engine unloads it after the question."""
+WITHOUT_EFFECT = (
+    f"it has no effect: the engine answers as the base model does, even with the adapter's weights {LOUDER:.0f} times "
+    "as large. vLLM ignores weights whose names fit no layer of its model: set trainer.lora_targets to layers that the "
+    "engine has, or publish it with the engine's names"
+)
+
+
+def question() -> JsonObject:
+    """A completion of one token after each prompt, with log-probabilities."""
+    asked: JsonObject = {"prompt": list(PROMPTS), "max_tokens": 1, "logprobs": LIKELIEST, **NEUTRAL}
+    return {**asked, "return_tokens_as_token_ids": True}
+
+
+def apart(one: Reading, other: Reading) -> float:
+    """The largest difference of a log-probability, in nats. Infinity: after some prompt no likely token is the same."""
+    most = 0.0
+    for a, b in zip(one, other, strict=False):
+        both = a.keys() & b.keys()
+        if not both:
+            return float("inf")
+        most = max(most, *(abs(a[t] - b[t]) for t in both))
+    return most
+
+
+def changes(base: Reading, adapter: Reading, again: Reading) -> bool:
+    """Whether the adapter's answer differs from the base model's by more than twice what that differs from itself."""
+    return apart(base, adapter) > 2 * apart(base, again) and apart(again, adapter) > 2 * apart(base, again)
+
+
+@contextlib.contextmanager
+def twin_of(folder: Path, name: str) -> Iterator[Path | None]:
+    """The louder twin's folder, beside the adapter's own. None: it cannot be written."""
+    twin = folder.parent / f"{TWIN}{os.getpid()}-{name}"
+    try:
+        yield _write(folder, twin)
+    finally:
+        shutil.rmtree(twin, ignore_errors=True)
+
+
+def _write(folder: Path, twin: Path) -> Path | None:
+    try:
+        config = json.loads((folder / "adapter_config.json").read_text())
+        config["lora_alpha"] = LOUDER * float(config.get("lora_alpha", 8))
+        patterns = config.get("alpha_pattern") or {}
+        config["alpha_pattern"] = {module: LOUDER * float(alpha) for module, alpha in patterns.items()}
+        twin.mkdir()
+        (twin / "adapter_config.json").write_text(json.dumps(config))
+        shutil.copyfile(folder / "adapter_model.safetensors", twin / "adapter_model.safetensors")
+    except (OSError, ValueError, TypeError):
+        return None
+    return twin

@@ -1,0 +1,453 @@
+"""The inference engines: which answer, what each has loaded, and what each refuses.
+
+An engine that takes no adapters: what is known of it, and the request that finds out whether it takes them again.
+
+One engine as the control plane knows it, and how it can fail.
+
+The engines: health, and adapters in and out of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+from typing import Any
+
+import aiohttp
+
+from slipstream.engines import OWN, detect
+from slipstream.engines.engine import (
+    Engine,
+    EngineAnswer,
+    EngineAway,
+    EngineFacts,
+    EngineQuestion,
+    EngineSampling,
+    Found,
+    NoAdapters,
+    Reading,
+    Steps,
+    ask_in_loop,
+    reading,
+)
+from slipstream_proxy.control.engines.effect import WITHOUT_EFFECT, changes, question, twin_of
+from slipstream_proxy.json_types import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOutage:
+    """Why an engine takes no adapters. No adapter is refused for it, and agents are served without."""
+
+    cause: NoAdapters
+    fix: str
+    since: float = field(default_factory=time.time)
+
+    @property
+    def what(self) -> str:
+        return self.cause.what
+
+    def public(self) -> JsonObject:
+        return {"cause": self.cause.value, "since": self.since, "text": self.what, "fix": self.fix}
+
+
+log = logging.getLogger(__name__)
+SAMPLING_TIMEOUT = 20.0
+"""Seconds for all questions on an engine's own sampling."""
+
+
+class EngineRefused(Exception):
+    """The engine answered and said no (4xx)."""
+
+
+class EngineFailed(Exception):
+    """The engine answered 5xx: worth another try while it is healthy."""
+
+
+class EngineTakesNone(Exception):
+    """It takes no adapters at all: ``EngineReplica.outage`` says why."""
+
+
+@dataclass(slots=True)
+class EngineReplica:
+    """One server. ``ok``: it answers and has every adapter that may be sent to it, or takes none at all."""
+
+    url: str
+    ok: bool = False
+    healthy: bool = False
+    loaded: set[str] = field(default_factory=set)
+    server: Engine = OWN
+    """Of which kind it is."""
+    title: str = ""
+    """How it calls itself; empty: it has not said yet."""
+    facts: EngineFacts = field(default_factory=EngineFacts)
+    sampling: EngineSampling | None = None
+    """What it samples with where a call says nothing; None: it has not said yet."""
+    error: str | None = None
+    outage: AdapterOutage | None = None
+    """Why it takes no adapters."""
+    replaced: set[str] = field(default_factory=set)
+    """Names that another proxy's adapter had here, until ours took its place."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One load at a time: the health loop and a swap may want the same adapter."""
+
+    def public(self) -> JsonObject:
+        sampling = self.sampling or EngineSampling(known=False)
+        known: JsonObject = {"packed": self.facts.packed, "parses": self.facts.parses, "sampling": sampling.values}
+        known |= {"sampling_known": sampling.known, "raw_logprobs": sampling.raw}
+        known |= {"kind": self.server.kind, "routes": list(self.facts.routes)}
+        return {"url": self.url, "ok": self.ok, "loaded": sorted(self.loaded), **known}
+
+    def told(self) -> JsonObject:
+        """For people: with what is wrong."""
+        outage = self.outage.public() if self.outage else None
+        return {**self.public(), "title": self.title, "error": self.error, "outage": outage}
+
+
+def same(root: str | None, *paths: str) -> bool:
+    """Whether a loaded adapter (``root`` of ``/v1/models``) came from one of ``paths``. None is believed."""
+    return root is None or any(PurePath(root) == PurePath(path) for path in paths)
+
+
+MOST_READ = 16 * 2**20
+"""Bytes of an engine's answer to the control plane's own questions."""
+
+
+class EnginePool:
+    """``wanted()``: adapters (name → path as vLLM sees it) that each engine must have before it is ``ok``.
+    ``known(name)``: the paths that an engine may have one from; none if it is not ours.
+    """
+
+    def __init__(
+        self,
+        urls: list[str],
+        api_key: str | None,
+        wanted: Callable[[], dict[str, str]],
+        known: Callable[[str], tuple[str, ...]],
+        interval: float,
+        kind: str = "auto",
+        model: str = "",
+    ) -> None:
+        """``kind``: ``engine.kind``. ``model``: the trained model's name."""
+        self.kind, self.model = kind, model
+        self.engines = [EngineReplica(u) for u in dict.fromkeys(u.rstrip("/").removesuffix("/v1") for u in urls)]
+        self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self.wanted = wanted
+        self.known = known
+        self.refused: dict[str, str] = {}
+        """Wanted adapters that an engine said no to when it was to load them again: name → why."""
+        self.interval = interval
+        self.session: aiohttp.ClientSession | None = None
+        self.restarts = 0
+        self.awake = asyncio.Event()
+        """Cleared while the engines sleep or fall asleep. Then nothing is loaded, and silence is no failure."""
+        self.awake.set()
+        self.hidden: Callable[[], set[str]] = set
+        """Adapters that no agent may meet yet, not even by their names."""
+        self.noticed: Callable[[], None] = lambda: None
+        """Called where an engine has lost adapters, before they are loaded again: that may take minutes."""
+
+    async def start(self) -> None:
+        connector = aiohttp.TCPConnector(limit=64)
+        self.session = aiohttp.ClientSession(headers=self.headers, connector=connector, trust_env=False)
+
+    async def stop(self) -> None:
+        if self.session:
+            await self.session.close()
+
+    def healthy(self) -> list[EngineReplica]:
+        return [e for e in self.engines if e.healthy]
+
+    def takers(self) -> list[EngineReplica]:
+        """Engines that are up and take adapters, as far as is known."""
+        return [e for e in self.engines if e.healthy and e.outage is None]
+
+    def serves(self, name: str) -> bool:
+        """Whether some engine that is up has this adapter."""
+        return any(name in e.loaded for e in self.healthy())
+
+    def none_takes(self) -> bool:
+        """Whether all engines that are up take no adapters: then calls go to the base model."""
+        return bool(self.healthy()) and not self.takers()
+
+    def loaded(self) -> set[str]:
+        """Adapters in every engine that is up, and takes adapters if any does."""
+        up = self.takers() or self.healthy()
+        return set.intersection(*(e.loaded for e in up)) if up else set()
+
+    def public(self) -> list[JsonObject]:
+        """For the data planes. What an engine that is down had loaded keeps no call waiting if the others take none."""
+        forget, hidden = self.none_takes(), self.hidden()
+        return [
+            {**e.public(), "loaded": [] if forget and not e.healthy else sorted(e.loaded - hidden)}
+            for e in self.engines
+        ]
+
+    async def ask(
+        self, method: str, url: str, body: JsonObject | None = None, timeout: float = 10.0
+    ) -> tuple[int, Any, str]:
+        assert self.session is not None
+        try:
+            async with self.session.request(
+                method, url, json=body, timeout=aiohttp.ClientTimeout(total=timeout)
+            ) as response:
+                data = b""
+                async for part in response.content.iter_any():
+                    data += part
+                    if len(data) > MOST_READ:
+                        raise EngineAway(f"{url}: it answers with more than {MOST_READ} bytes")
+                text = data.decode("utf-8", "replace")
+                try:
+                    read = json.loads(text) if text.strip() else None
+                except (ValueError, RecursionError):
+                    read = None
+                return response.status, read, text
+        except (aiohttp.ClientError, TimeoutError, OSError) as e:
+            raise EngineAway(f"{url}: {e or type(e).__name__}") from e
+
+    async def tell(self, engine: EngineReplica, question: EngineQuestion) -> EngineAnswer:
+        """Raises ``EngineAway``."""
+        method, path, body, timeout = question
+        return EngineAnswer(*await self.ask(method, engine.url + path, body, timeout))
+
+    async def run(self, engine: EngineReplica, steps: Steps[Found]) -> Found:
+        """Ask all that the steps ask. Raises ``EngineAway``."""
+        return await ask_in_loop(steps, lambda question: self.tell(engine, question))
+
+    async def models(self, engine: EngineReplica) -> dict[str, str | None]:
+        """Name → path that it came from, of all that the engine serves."""
+        status, read, text = await self.ask("GET", f"{engine.url}/v1/models")
+        if status != 200 or not isinstance(read, dict):
+            raise EngineFailed(f"/v1/models answered {status}: {text[:200]}")
+        return {str(m["id"]): m.get("root") for m in read.get("data", []) if isinstance(m, dict) and "id" in m}
+
+    async def load(self, engine: EngineReplica, name: str, path: str, folder: Path | None = None) -> None:
+        """Load and warm up. ``folder``: a new adapter's, as this process sees it; it must change what the engine
+        computes. Raises ``Refused``, ``Failed``, ``Away`` or ``TakesNone``.
+        """
+        async with self._turn(engine):
+            if name not in engine.loaded:
+                await self._put(engine, name, path)
+            await self.warm(engine, name)
+            if folder is not None and not await self._has_effect(engine, name, path, folder):
+                await self._unload(engine, name)
+                raise EngineRefused(WITHOUT_EFFECT)
+            engine.loaded.add(name)
+
+    async def load_all(self, name: str, path: str, folder: Path | None = None) -> list[BaseException]:
+        """Load into every engine that is up and takes adapters. → What went wrong, an error for each of them that does
+        not have it now. One that turns out to take none counts no more.
+        """
+        loads = (self.load(e, name, path, folder) for e in self.takers())
+        found = await asyncio.gather(*loads, return_exceptions=True)
+        return [e for e in found if isinstance(e, BaseException) and not isinstance(e, EngineTakesNone)]
+
+    async def try_out(self, name: str, path: str, folder: Path) -> list[BaseException]:
+        """Load an adapter, see that it changes something, and unload it again. → As ``load_all``."""
+        try:
+            return await self.load_all(name, path, folder)
+        finally:
+            await self.unload(name)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, engine: EngineReplica) -> AsyncIterator[None]:
+        """The engine's lock, once it is awake."""
+        while True:
+            await self.awake.wait()
+            async with engine.lock:
+                if self.awake.is_set():
+                    yield
+                    return
+
+    async def warm(self, engine: EngineReplica, name: str) -> None:
+        """One token: the first call with an adapter compiles and copies, which no agent should wait for."""
+        one = engine.server.completion(name, {"prompt": "a", "max_tokens": 1, "temperature": 0})
+        status, _, text = await self.tell(engine, one)
+        if status != 200:
+            raise self._error(status, f"a call of it answered {status}: {text[:500]}")
+
+    async def _has_effect(self, engine: EngineReplica, name: str, path: str, folder: Path) -> bool:
+        """Whether the engine answers otherwise with the adapter, or with its louder twin. True: it cannot be seen."""
+        base = await self._read(engine, None)
+        found, again = await self._read(engine, name), await self._read(engine, None)
+        if base is None or found is None or again is None or changes(base, found, again):
+            return True
+        with twin_of(folder, name) as twin:
+            if twin is None:
+                return True
+            status, _, text = await self._load(engine, twin.name, str(PurePath(path).parent / twin.name))
+            if status != 200:
+                raise self._error(status, f"load_lora_adapter answered {status} for its twin: {text[:500]}")
+            try:
+                found, again = await self._read(engine, twin.name), await self._read(engine, None)
+            finally:
+                await self._unload(engine, twin.name)
+        return found is None or again is None or changes(base, found, again)
+
+    async def _read(self, engine: EngineReplica, name: str | None) -> Reading | None:
+        """Log-probabilities with an adapter, or of the base model."""
+        status, answer, _ = await self.tell(engine, engine.server.completion(name, question()))
+        return reading(answer) if status == 200 else None
+
+    async def _put(self, engine: EngineReplica, name: str, path: str) -> None:
+        answer = await self._load(engine, name, path)
+        if answer.status == 200:
+            return
+        there = await self.models(engine)
+        if name not in there:
+            raise await self._error_of_load(engine, answer, name, path)
+        if same(there[name], path, *self.known(name)):
+            return  # a name is one adapter for ever: loaded before is loaded
+        # of a proxy whose store is not ours: its weights are not what our trainer made
+        other = f"{engine.url} has another adapter named {name}, of {there[name]}"
+        if name in engine.replaced:
+            raise EngineRefused(f"{other}, again: two proxies with stores of their own share this engine")
+        log.warning("%s: ours takes its place", other)
+        status, _, text = await self._unload(engine, name)
+        if status not in (200, 404):
+            raise EngineRefused(f"{other}, and it cannot be unloaded ({status}: {text[:200]}): restart the engine")
+        engine.replaced.add(name)
+        answer = await self._load(engine, name, path)
+        if answer.status != 200:
+            raise await self._error_of_load(engine, answer, name, path)
+
+    async def _load(self, engine: EngineReplica, name: str, path: str) -> EngineAnswer:
+        return await self.tell(engine, engine.server.load(name, path))
+
+    async def _unload(self, engine: EngineReplica, name: str) -> EngineAnswer:
+        return await self.tell(engine, engine.server.unload(name))
+
+    async def _error_of_load(self, engine: EngineReplica, answer: EngineAnswer, *asked: str) -> Exception:
+        """Of the engine, if it takes no adapters; else of this adapter."""
+        said = f"load_lora_adapter answered {answer.status}: {answer.text[:500]}"
+        if (cause := engine.server.why_none(answer, asked)) is not None:
+            await self._note(engine, cause)
+            return EngineTakesNone(said)
+        return self._error(answer.status, said)
+
+    async def _note(self, engine: EngineReplica, cause: NoAdapters | None, *, fresh: bool = False) -> None:
+        """Keep whether the engine takes adapters. ``fresh``: it may be another server than before. An outage lasts
+        since the one before began.
+        """
+        before = engine.outage
+        if cause is None:
+            engine.outage = None
+            if before is not None:
+                log.info("engine %s takes adapters again", engine.url)
+        elif fresh or before is None or before.cause is not cause:
+            fix = await self.run(engine, engine.server.adapters_fix(cause))
+            now = AdapterOutage(cause, fix) if before is None else replace(before, cause=cause, fix=fix)
+            engine.outage = now
+            if before is None or before.cause is not cause:
+                level = logging.ERROR if engine.server.gives_ids else logging.WARNING
+                log.log(level, "engine %s takes no adapters: %s; %s", engine.url, now.what, now.fix)
+
+    @staticmethod
+    def _error(status: int, message: str) -> Exception:
+        return EngineRefused(message) if 400 <= status < 500 and status not in (408, 429) else EngineFailed(message)
+
+    async def unload(self, name: str) -> None:
+        for engine in self.engines:
+            if name not in engine.loaded:
+                continue
+            try:
+                status, _, text = await self._unload(engine, name)
+            except EngineAway:
+                status, text = 404, ""  # a dead engine has it no more
+            if status in (200, 404, 400):
+                engine.loaded.discard(name)
+            else:
+                log.warning("%s: %s stays loaded (%d): %s", engine.url, name, status, text[:200])
+
+    async def check(self, engine: EngineReplica) -> None:
+        """Health and what is loaded. After a restart its adapters are loaded again before it is ``ok``."""
+        if not self.awake.is_set():
+            return
+        serving = engine.ok and engine.outage is not None
+        try:
+            there = await self._look(engine)
+        except (EngineAway, EngineFailed) as e:
+            if engine.healthy or engine.error is None:
+                log.warning("engine %s is down: %s", engine.url, e)
+            engine.ok = engine.healthy = False
+            engine.error = str(e)
+            return
+        if lost := self._lost(engine, there):
+            self.restarts += 1
+            log.warning("engine %s has lost its adapters (restarted?): %s", engine.url, ", ".join(sorted(lost)))
+        if not engine.healthy:
+            log.info("engine %s is up", engine.url)
+        engine.healthy, engine.error = True, None
+        if not engine.lock.locked():
+            engine.loaded = {n for n, root in there.items() if (paths := self.known(n)) and same(root, *paths)}
+        missing = {n: p for n, p in self.wanted().items() if n not in engine.loaded}
+        if not missing or engine.outage is not None:
+            engine.ok = True
+            return
+        self.noticed()
+        engine.ok = serving  # calls that the base model answers need not wait
+        engine.ok = await self._load_again(engine, missing)
+
+    async def _look(self, engine: EngineReplica) -> dict[str, str | None]:
+        """→ Its models. Raises ``Failed`` or ``Away``. What it can do is asked where it may have been started again."""
+        if not engine.healthy:
+            engine.server, engine.title = await self.run(engine, detect(self.kind, self.model))
+        health = EngineQuestion("GET", engine.server.health, None, max(5.0, self.interval))
+        status, _, text = await self.tell(engine, health)
+        if status != 200:
+            raise EngineFailed(f"{health.path} answered {status}: {text[:200]}")
+        there = await self.models(engine)
+        fresh = not engine.healthy or bool(self._lost(engine, there))
+        if fresh or engine.sampling is None:
+            await self._learn(engine, there)
+        if fresh or engine.outage is not None:
+            before = engine.outage.cause if engine.outage is not None else None
+            await self._note(engine, await self.run(engine, engine.server.takes_adapters(before)), fresh=fresh)
+        return there
+
+    async def _learn(self, engine: EngineReplica, models: Mapping[str, str | None]) -> None:
+        """What an engine can do that may have been started again, and what it samples with where a call says nothing.
+
+        ``models``: as ``/v1/models`` lists them, its own first.
+        """
+        server = engine.server
+        engine.facts = await self.run(engine, server.learn(fresh=not engine.healthy, before=engine.facts))
+        if not models:
+            return
+        model, root = next(iter(models.items()))
+        try:
+            async with asyncio.timeout(SAMPLING_TIMEOUT):
+                found = engine.sampling = await self.run(engine, server.sampling(model, root, engine.facts))
+        except (EngineAway, TimeoutError):  # the next check asks again
+            log.warning("engine %s did not say yet what it samples with where a call says nothing", engine.url)
+            return
+        if found.cuts:
+            what, fix = found.said(), server.neutral_fix
+            log.warning("engine %s samples with %s where a call says nothing; %s", engine.url, what, fix)
+
+    def _lost(self, engine: EngineReplica, there: Container[str]) -> set[str]:
+        """Wanted adapters that it had and does not have any more."""
+        return {name for name in engine.loaded & self.wanted().keys() if name not in there}
+
+    async def _load_again(self, engine: EngineReplica, missing: dict[str, str]) -> bool:
+        """→ Whether calls may go there: it has them all now, or takes no adapters and serves what it has."""
+        for name, path in missing.items():
+            try:
+                await self.load(engine, name, path)
+            except EngineTakesNone:
+                return True
+            except (EngineRefused, EngineFailed, EngineAway) as e:
+                engine.error = f"{name}: {e}"
+                if isinstance(e, EngineRefused):
+                    self.refused[name] = str(e)
+                log.error("engine %s: %s cannot be loaded again: %s", engine.url, name, e)
+                return False
+        return True
+
+    async def check_all(self) -> None:
+        await asyncio.gather(*(self.check(e) for e in self.engines))

@@ -1,0 +1,261 @@
+"""Runs wait here, in the order in which they were assigned, until their rewards are known or their deadline has passed.
+
+The order of the ends depends on the arm: a version that thinks longer ends later, and successes of the control that
+come first look like evidence. In the order of assignment the arm of the next run is a coin that nothing counted before
+it has to do with. The deadline is the same for both arms, and set by runs that were counted before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from slipstream_proxy.control.gate.rules import ArmOutcome
+
+MOST: Final = 10_000
+"""Runs that wait. While there are so many, newer ones are no evidence: chance alone says which these are."""
+FIRST, LATER = 5.0, 2.5
+"""The deadline in usual durations: for a version of which fewer than ``OWN`` runs were counted, and for others."""
+OWN: Final = 16
+USUAL: Final = 0.95
+"""The usual duration is this point of an arm's durations, and the slower arm's counts."""
+RARE, PATIENT = 110, 30.0
+"""Where runs are rare, so many begin before the deadline: fewer give no verdict anyway. It is no longer for that than
+so many usual durations.
+"""
+REMEMBERED: Final = 200
+GAPS, PAUSES = 200, 6
+"""Newest counted runs whose times say how rare runs are, and how many pauses among them say nothing."""
+FEW: Final = 3
+SILENT: Final = 1.5
+"""A version whose first ``FEW`` runs go on for so many usual durations, while none of its runs has ended, gets a small
+share until one ends, or until the first of them count.
+"""
+MANY: Final = 24
+"""Runs of such a version that begin before. Where runs are rare, these are the evidence that takes it back."""
+ENOUGH: Final = 8
+"""Durations of the control before which the deadline is ``UNKNOWN``."""
+LEAST, UNKNOWN = 30.0, 3600.0
+"""Seconds."""
+SPARSE: Final = 0.5
+"""Share of the control's runs with a reward below which a run without one says nothing."""
+
+
+class Deadline:
+    """Seconds from a run's assignment until it counts as failed if it has no reward. ``declared``: never learned."""
+
+    def __init__(self, declared: float | None = None) -> None:
+        self.declared = declared
+        self.control: deque[float] = deque(maxlen=REMEMBERED)
+        self.tested: deque[float] = deque(maxlen=REMEMBERED)
+        self.version = self.own = 0
+        """The newest version on trial of which a run was counted, and how many of its runs were."""
+        self.rewarded, self.n = 1.0, 2.0
+        """Share of the control's runs that had a reward in time."""
+        self.began: deque[float] = deque(maxlen=GAPS)
+        """When the newest counted runs began."""
+        self._usual: float | None = None
+        self._gap: float | None = None
+
+    def seconds(self, tried: int | None) -> float:
+        """For a run that was assigned while this version was on trial."""
+        if self.declared is not None:
+            return self.declared
+        if len(self.control) < ENOUGH:
+            return UNKNOWN
+        known = tried is not None and tried == self.version and self.own >= OWN
+        times, usual = (LATER if known else FIRST), self.usual()
+        return max(times * usual, times / FIRST * min(RARE * self.gap(), PATIENT * usual), LEAST)
+
+    def gap(self) -> float:
+        """Mean seconds between the beginnings of two runs, pauses left out; 0.0 while few are known."""
+        if self._gap is None:
+            known = list(self.began)
+            gaps = sorted(max(b - a, 0.0) for a, b in pairwise(known))[:-PAUSES]
+            self._gap = sum(gaps) / len(gaps) if len(gaps) >= ENOUGH else 0.0
+        return self._gap
+
+    def count(self, at: float) -> None:
+        """A run that began then is counted."""
+        self.began.append(at)
+        self._gap = None
+
+    def usual(self) -> float:
+        """Seconds that few runs take longer than; ``UNKNOWN`` while few are known."""
+        if len(self.control) < ENOUGH:
+            return UNKNOWN
+        if self._usual is None:
+            self._usual = max(_usual(self.control), _usual(self.tested))
+        return self._usual
+
+    @property
+    def sparse(self) -> bool:
+        """So many of the control's runs have no reward that lacking one says nothing."""
+        return self.rewarded < SPARSE
+
+    def see(self, seconds: float | None, version: int, *, tested: bool) -> None:
+        """A run was counted. ``seconds``: until its reward; None: it had none in time."""
+        if tested:
+            if version != self.version:
+                self.version, self.own = version, 0
+            self.own += 1
+        else:
+            self.n = min(self.n + 1.0, float(REMEMBERED))
+            self.rewarded += ((seconds is not None) - self.rewarded) / self.n
+        if seconds is not None:
+            (self.tested if tested else self.control).append(seconds)
+            self._usual = None
+
+    def accept(self) -> None:
+        """The tested version is the control from now on."""
+        if len(self.tested) >= ENOUGH:
+            self.control = self.tested
+        self.forget()
+
+    def forget(self) -> None:
+        """What was on trial is gone."""
+        self.tested = deque(maxlen=REMEMBERED)
+        self._usual = None
+
+    def dump(self) -> dict[str, JsonValue]:
+        counts: list[JsonValue] = [self.version, self.own, self.rewarded, self.n]
+        return {"control": [*self.control], "tested": [*self.tested], "counts": counts, "began": [*self.began]}
+
+    def load(self, kept: JsonValue) -> None:
+        """None, of a program that had no deadline: it is learned."""
+        if not isinstance(kept, dict):
+            return
+        self.control, self.tested = _durations(kept["control"]), _durations(kept["tested"])
+        version, own, self.rewarded, self.n = _numbers(kept["counts"])
+        self.version, self.own = int(version), int(own)
+        self.began = deque(_numbers(kept.get("began", [])), maxlen=GAPS)
+        self._usual = self._gap = None
+
+
+class WaitingRun:
+    __slots__ = ("at", "compared", "ended", "moved", "outcome", "seq")
+
+    def __init__(self, seq: int, at: float, outcome: ArmOutcome, *, compared: bool) -> None:
+        self.seq, self.at, self.outcome, self.compared = seq, at, outcome, compared
+        self.ended: float | None = None if compared else at
+        self.moved = False
+        """Another adapter than the assigned one answered it: it is no evidence."""
+
+
+class AssignmentLine:
+    """Feed it assignments and ends in the order in which they were written down, and ``take`` what is to be counted.
+
+    A run that nobody compares (no arm was chosen by chance) waits for nothing: it stands where its reward came.
+    """
+
+    def __init__(self, deadline: Deadline) -> None:
+        self.deadline = deadline
+        self.waiting: dict[str, WaitingRun] = {}
+        self.running: dict[str, float] = {}
+        """Runs that nobody compares → when they began."""
+        self.cursor = 0
+        """The number of what was written down and is counted, with all before it: from there it can be read again."""
+        self.starts: list[float] = []
+        """When the first ``FEW`` runs of ``newest``, the newest version on trial, began."""
+        self.newest, self.begun, self.ended = 0, 0, False
+        """How many runs of ``newest`` began, and whether one has ended."""
+        self.at = 0.0
+        """When what was counted had ended, with all before it."""
+
+    def assign(self, seq: int, eid: str, at: float, outcome: ArmOutcome, *, compared: bool) -> None:
+        """``outcome`` has no reward yet."""
+        runs = self.waiting if compared else self.running
+        if eid in runs or len(runs) >= MOST:
+            return
+        if compared:
+            self.waiting[eid] = WaitingRun(seq, at, outcome, compared=True)
+            if outcome.version == outcome.tried:
+                self._began(outcome.version, at)
+        else:
+            self.running[eid] = at
+
+    def end(self, seq: int, eid: str, at: float, outcome: ArmOutcome, *, compared: bool) -> None:
+        """Its reward is known. A run that is not waited for any more counts no second time."""
+        if (run := self.waiting.get(eid)) is not None:
+            if run.ended is None:
+                self.ended = self.ended or run.outcome.version == self.newest
+                run.ended, run.moved = at, outcome.version != run.outcome.version
+                run.outcome.reward, run.outcome.task = outcome.reward, outcome.task or run.outcome.task
+                run.outcome.groups, run.outcome.measures = outcome.groups, outcome.measures
+        elif not compared:
+            began = self.running.pop(eid, None)
+            outcome.seconds = max(at - began, 0.0) if began is not None else None
+            self.waiting[eid or f"#{seq}"] = WaitingRun(seq, at, outcome, compared=False)
+
+    def take(self, now: float, floor: int) -> ArmOutcome | None:
+        """The next run to be counted; None: it is still running. ``floor``: versions up to there are decided."""
+        self._expire(now)
+        while self.waiting:
+            eid, run = next(iter(self.waiting.items()))
+            outcome, ended = run.outcome, run.ended
+            over = outcome.tried is not None and outcome.tried <= floor
+            limit = self.deadline.seconds(outcome.tried)
+            if ended is None and not over and now - run.at <= limit:
+                return None
+            del self.waiting[eid]
+            self.cursor, self.at = run.seq, max(self.at, run.at + limit if ended is None else ended)
+            if run.moved or (ended is None and over):
+                continue
+            outcome.at = run.at
+            self.deadline.count(run.at)
+            if run.compared and not over:
+                outcome.finished = ended is not None and ended - run.at <= limit
+                outcome.seconds = max(ended - run.at, 0.0) if ended is not None and outcome.finished else None
+            return outcome
+        return None
+
+    def _expire(self, now: float) -> None:
+        limit = self.deadline.seconds(None)
+        while self.running:
+            eid, began = next(iter(self.running.items()))
+            if now - began <= limit:
+                return
+            del self.running[eid]
+            self.deadline.see(None, 0, tested=False)
+
+    def _began(self, version: int, at: float) -> None:
+        if version > self.newest:
+            self.newest, self.begun, self.ended, self.starts = version, 0, False, []
+        self.begun += version == self.newest
+        if version == self.newest and len(self.starts) < FEW:
+            self.starts.append(at)
+
+    def is_silent(self, version: int, now: float) -> bool:
+        """Whether a version's first runs take much longer than the control's, and none of its runs has ended."""
+        began = self.starts[-1] if len(self.starts) == FEW else now
+        waits = now - began > max(SILENT * self.deadline.usual(), LEAST)
+        return version == self.newest and self.begun >= MANY and not self.ended and waits
+
+    def is_due(self, now: float) -> bool:
+        """Whether a run is past its deadline, as far as is known."""
+        run = next(iter(self.waiting.values()), None)
+        if run is not None and run.ended is None and now - run.at > self.deadline.seconds(run.outcome.tried):
+            return True
+        began = next(iter(self.running.values()), None)
+        return began is not None and now - began > self.deadline.seconds(None)
+
+
+def _usual(durations: deque[float]) -> float:
+    if not durations:
+        return 0.0
+    return sorted(durations)[math.ceil(USUAL * len(durations)) - 1]
+
+
+def _numbers(kept: JsonValue) -> list[float]:
+    if not isinstance(kept, list):
+        raise TypeError(f"not numbers: {kept!r}")
+    return [float(x) for x in kept if isinstance(x, int | float)]
+
+
+def _durations(kept: JsonValue) -> deque[float]:
+    return deque(_numbers(kept), maxlen=REMEMBERED)

@@ -1,0 +1,312 @@
+"""What the gate bets on beside the reward of all runs: groups of them, and guards.
+
+Is what is served worse for one group of runs: those of one tag, or of one task? A gain elsewhere hides that.
+
+Each group that gets enough of the traffic has bets of its own (``detector``), against the control and against the best
+version. The groups share a fixed part of the error level, whatever their number. A group speaks against a version only
+where it loses more than ``MARGIN``: a version that gains on the whole may lose a little somewhere.
+
+Does something else get worse while the reward does not? A policy can learn to please the reward alone.
+
+A guard is a side measure of a run with the direction that is bad. It has the same bets as the reward, and an error
+level of its own. It speaks against a version only where the measure is worse by more than ``MARGIN``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal
+
+from slipstream_proxy.control.gate.baseline import CONTROL_MEMORY, SHRINK, Baseline, FadingMean, mean_of
+from slipstream_proxy.control.gate.detector import BettingDetector
+from slipstream_proxy.control.gate.scale import RewardScale
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+SLOTS: Final = 32
+"""Groups that are looked at, at most."""
+LUMP, RATE = 0.06, 0.04 / 2000
+"""Evidence of all groups together against one of the two references, as ``trial.LUMP`` and ``trial.RATE``."""
+MARGIN: Final = 0.1
+"""Of the rewards' range."""
+ENOUGH, LEAST_SHARE = 20, 0.04
+"""Runs of a group, and its share of the traffic, from which on it is looked at. Below half the share it makes room."""
+ALONE: Final = 2.5
+"""Growth of one group's evidence that is as suspicious as that of all together at 1."""
+REMEMBERED: Final = 2000
+"""Runs, at most, that shares of the traffic are taken from."""
+
+
+class GroupSlot:
+    """One group's bets. Values are in the scale's units, 0 to 1."""
+
+    def __init__(self, name: str, at: int) -> None:
+        self.name = name
+        self.baseline = Baseline()
+        self.best = FadingMean(CONTROL_MEMORY)
+        """Of the best version."""
+        self.detectors = [BettingDetector(1, LUMP / SLOTS, 0.0, shifts=False, margin=MARGIN) for _ in range(2)]
+        """Against the control, and against the best version."""
+        self.earned = at
+        """The run up to which credit was earned."""
+
+    def expected(self, otherwise: float, *, best: bool) -> float:
+        """The control's mean, or the best version's. ``otherwise``: what is expected where few of the group's runs are
+        known.
+        """
+        known = self.best if best else self.baseline.control
+        return (known.value * known.n + SHRINK * otherwise) / (known.n + SHRINK)
+
+    def earn(self, at: int) -> None:
+        """Each run of any group earns credit for the next start."""
+        for detector in self.detectors:
+            detector.credit = min(detector.credit + (at - self.earned) * RATE / SLOTS, detector.lump)
+        self.earned = at
+
+    def give(self, name: str) -> None:
+        """To another group."""
+        self.name, self.baseline, self.best = name, Baseline(), FadingMean(CONTROL_MEMORY)
+        for detector in self.detectors:
+            detector.reset()
+
+
+class GroupWatch:
+    def __init__(self) -> None:
+        self.slots: dict[str, GroupSlot] = {}
+        self.counts: dict[str, float] = {}
+        self.total = 0.0
+        self.seen = 0
+
+    def count(self, groups: Sequence[str]) -> None:
+        """A run of these groups is counted."""
+        self.seen += 1
+        self.total += 1.0
+        for name in groups:
+            n = self.counts[name] = self.counts.get(name, 0.0) + 1.0
+            if name not in self.slots and n >= max(ENOUGH, LEAST_SHARE * self.total):
+                self._look_at(name)
+        if self.total >= REMEMBERED:
+            self.total /= 2.0
+            self.counts = {name: n / 2.0 for name, n in self.counts.items() if n > 1.0}
+
+    def _look_at(self, name: str) -> None:
+        if len(self.slots) < SLOTS:
+            self.slots[name] = GroupSlot(name, self.seen)
+            return
+        least = min(self.slots, key=lambda known: self.counts.get(known, 0.0))
+        if self.counts.get(least, 0.0) < 0.5 * LEAST_SHARE * self.total:
+            slot = self.slots.pop(least)
+            slot.earn(self.seen)
+            slot.give(name)
+            self.slots[name] = slot
+
+    def see(self, groups: Sequence[str], x: float, expected: float, tested: bool, share: float, *, best: bool) -> None:
+        """As ``BettingDetector.see``. ``best``: the reference is the best version."""
+        for name in groups:
+            if (slot := self.slots.get(name)) is not None:
+                slot.earn(self.seen)
+                slot.detectors[best].see(x, slot.expected(expected, best=best), tested, share)
+
+    def learn(self, groups: Sequence[str], x: float, *, tested: bool) -> None:
+        """As ``Baseline.see``."""
+        for name in groups:
+            if (slot := self.slots.get(name)) is not None:
+                slot.baseline.see(x, "", tested=tested)
+
+    def learn_best(self, groups: Sequence[str], x: float) -> None:
+        """A run of the best version."""
+        for name in groups:
+            if (slot := self.slots.get(name)) is not None:
+                slot.best.see(x)
+
+    def accept(self) -> None:
+        """What was on trial is the control from now on."""
+        for slot in self.slots.values():
+            slot.baseline.accept()
+
+    def move_best(self, *, control: bool) -> None:
+        """Another version is the best one. ``control``: it is the control."""
+        for slot in self.slots.values():
+            known = slot.baseline.control
+            slot.best = FadingMean(CONTROL_MEMORY, known.value, known.n if control else 0.0)
+
+    def rescale(self, before_low: float, before_high: float, low: float, high: float) -> None:
+        """As ``Baseline.rescale``."""
+        for slot in self.slots.values():
+            slot.baseline.rescale(before_low, before_high, low, high)
+            slot.best.rescale(before_low, before_high, low, high)
+
+    def start(self) -> None:
+        """As ``BettingDetector.start``."""
+        for slot in self.slots.values():
+            slot.earn(self.seen)
+            for detector in slot.detectors:
+                detector.start()
+
+    def reset(self, *, best: bool, fresh: bool = False) -> None:
+        """As ``BettingDetector.reset``, of the evidence against the best version or against the control."""
+        for slot in self.slots.values():
+            slot.detectors[best].reset(fresh=fresh)
+
+    def wealth(self, *, best: bool) -> float:
+        return sum(slot.detectors[best].wealth for slot in self.slots.values())
+
+    def suspicion(self, *, best: bool) -> float:
+        """Growth of the evidence of all groups together, or of the worst one, for each unit put in: 1 without
+        evidence.
+        """
+        found = [slot.detectors[best] for slot in self.slots.values()]
+        put = sum(detector.put for detector in found)
+        if put <= 0.0:
+            return 1.0
+        return max(self.wealth(best=best) / put, max(d.growth() for d in found) / ALONE)
+
+    def worst(self, *, best: bool) -> tuple[str, BettingDetector] | None:
+        """→ (group, its bets) with the most evidence; None: no group is looked at."""
+        found = max(self.slots.values(), key=lambda slot: slot.detectors[best].wealth, default=None)
+        return None if found is None else (found.name, found.detectors[best])
+
+    def dump(self) -> dict[str, JsonValue]:
+        slots: list[JsonValue] = [
+            [s.name, s.earned, s.baseline.dump(), *(d.dump() for d in s.detectors), [s.best.value, s.best.n]]
+            for s in self.slots.values()
+        ]
+        return {"slots": slots, "counts": {**self.counts}, "total": self.total, "seen": self.seen}
+
+    def load(self, kept: JsonValue) -> None:
+        """None, of a program that did not look at groups: it begins now."""
+        if not isinstance(kept, dict):
+            return
+        slots, counts, total, seen = kept["slots"], kept["counts"], kept["total"], kept["seen"]
+        if not isinstance(slots, list) or not isinstance(counts, dict):
+            raise TypeError("groups of another shape")
+        self.counts = {name: _number(n) for name, n in counts.items()}
+        self.total, self.seen = _number(total), int(_number(seen))
+        self.slots = {}
+        for one in slots:
+            if not isinstance(one, list) or len(one) not in (5, 6) or not isinstance(one[2], dict):
+                raise TypeError("groups of another shape")
+            slot = self.slots[str(one[0])] = GroupSlot(str(one[0]), int(_number(one[1])))
+            slot.baseline.load(one[2])
+            for detector, state in zip(slot.detectors, one[3:5], strict=True):
+                detector.load(state)
+            for best in one[5:]:
+                slot.best = mean_of(CONTROL_MEMORY, best)
+
+
+def _number(value: JsonValue) -> float:
+    if not isinstance(value, int | float):
+        raise TypeError(f"not a number: {value!r}")
+    return float(value)
+
+
+Direction = Literal["up", "down"]
+SHARES: Final = frozenset(("cut_off", "refusals", "tool_errors"))
+"""Measures that are shares of a run's calls, from 0 to 1. The range of all others is learned."""
+GUARD_LUMP, GUARD_RATE = 0.6, 0.4 / 2000
+"""As ``trial.LUMP`` and ``trial.RATE``, of one guard."""
+GUARD_MARGIN: Final = 0.1
+"""Of the measure's range."""
+
+
+class Guard:
+    def __init__(self, name: str, bad: Direction) -> None:
+        self.name, self.bad = name, bad
+        self.scale = RewardScale(0.0, 1.0) if name in SHARES else RewardScale()
+        self.baseline = Baseline()
+        self.detector = BettingDetector(1, GUARD_LUMP, GUARD_RATE, shifts=False, margin=GUARD_MARGIN)
+        self.sums = [0.0, 0.0]
+        """Of the control's measures, and of those on trial."""
+
+    def means(self) -> tuple[float, float] | None:
+        """→ (the control's mean, the mean on trial) in the measure's own units; None: an arm is empty."""
+        counts = (self.detector.n_reference, self.detector.n_tested)
+        return (self.sums[0] / counts[0], self.sums[1] / counts[1]) if min(counts) else None
+
+    def see(self, value: float, task: str, tested: bool, share: float) -> None:
+        unit = self.scale.unit(value)
+        x = 1.0 - unit if self.bad == "up" else unit
+        self.detector.see(x, self.baseline.of(task), tested, share)
+        self.baseline.see(x, task, tested=tested)
+        self.sums[tested] += value
+        low, high = self.scale.low, self.scale.high
+        if self.scale.see(value):
+            if self.bad == "up":
+                self.baseline.rescale(-high, -low, -self.scale.high, -self.scale.low)
+            else:
+                self.baseline.rescale(low, high, self.scale.low, self.scale.high)
+
+    def reset(self, *, fresh: bool) -> None:
+        self.detector.reset(fresh=fresh)
+        self.sums = [0.0, 0.0]
+
+    def dump(self) -> dict[str, JsonValue]:
+        sums: list[JsonValue] = [*self.sums]
+        scale, baseline = self.scale.dump(), self.baseline.dump()
+        return {"bad": self.bad, "scale": scale, "baseline": baseline, "bets": self.detector.dump(), "sums": sums}
+
+    def load(self, kept: JsonValue) -> None:
+        """What was kept of a guard with another bad direction is forgotten."""
+        if not isinstance(kept, dict) or kept["bad"] != self.bad:
+            return
+        scale, baseline, sums = kept["scale"], kept["baseline"], kept["sums"]
+        if not isinstance(scale, dict) or not isinstance(baseline, dict) or not isinstance(sums, list):
+            raise TypeError("a guard of another shape")
+        self.scale.load(scale)
+        self.baseline.load(baseline)
+        self.detector.load(kept["bets"])
+        self.sums = [float(x) for x in sums if isinstance(x, int | float)]
+
+
+class GuardWatch:
+    def __init__(self, guards: Mapping[str, Direction]) -> None:
+        self.guards = [Guard(name, bad) for name, bad in guards.items()]
+
+    def see(self, measures: Mapping[str, float], task: str, tested: bool, share: float) -> None:
+        """A run's measures, as far as they are known."""
+        for guard in self.guards:
+            if (value := measures.get(guard.name)) is not None:
+                guard.see(value, task, tested, share)
+
+    def start(self) -> None:
+        for guard in self.guards:
+            guard.detector.start()
+
+    def reset(self, *, fresh: bool = False) -> None:
+        for guard in self.guards:
+            guard.reset(fresh=fresh)
+
+    def accept(self) -> None:
+        """What was on trial is the control from now on."""
+        for guard in self.guards:
+            guard.baseline.accept()
+            guard.reset(fresh=False)
+
+    def growth(self) -> float:
+        """Of the guard with the most evidence, for each unit put in: 1 without evidence."""
+        return max((guard.detector.growth() for guard in self.guards), default=1.0)
+
+    def worst(self) -> Guard | None:
+        """The guard with the most evidence; None: there is none."""
+        return max(self.guards, key=lambda guard: guard.detector.wealth, default=None)
+
+    def suspect(self) -> Guard | None:
+        """The worst guard, where it is worse on trial as far as is seen; None: there is none."""
+        found = self.worst()
+        return found if found is not None and found.detector.growth() > 1.5 and found.means() else None
+
+    def alarmed(self, alpha: float) -> Guard | None:
+        """The guard that is shown to be worse; None: there is none."""
+        found = self.worst()
+        return found if found is not None and found.detector.wealth >= 1.0 / alpha else None
+
+    def dump(self) -> dict[str, JsonValue]:
+        return {guard.name: guard.dump() for guard in self.guards}
+
+    def load(self, kept: JsonValue) -> None:
+        """None, of a program that had no guards: they begin now."""
+        if not isinstance(kept, dict):
+            return
+        for guard in self.guards:
+            guard.load(kept.get(guard.name))

@@ -1,0 +1,1 @@
+"""What is counted, who works, and who changed what."""

@@ -1,0 +1,143 @@
+"""Who works: the sidecars and their last signs, the judge, and whether training is paused.
+
+When judge and trainer last asked for work. They are processes of their own: only requests show that they run.
+
+Which copies of the judge are at work, and how far the judge is behind the agents.
+
+Training can be paused: no batch is handed out until it goes on. The store's events say which it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Literal
+
+from slipstream import contract as c
+from slipstream.contract import Event, Paused
+from slipstream_proxy.control.storage.access import StoreAccess
+from slipstream_proxy.store.write.judge_queue import JudgeQueue
+
+Role = Literal["judge", "trainer"]
+SILENCE = 45.0
+"""Seconds without a request after which a sidecar is away. Idle, it asks every few seconds; at work it has a lease."""
+
+
+class SidecarActivity:
+    """Times are monotonic. In memory only: after a restart every sidecar gets ``SILENCE`` seconds to show up."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self._last: dict[Role, float] = {}
+
+    def seen(self, role: Role) -> None:
+        self._last[role] = time.monotonic()
+
+    def ever(self, role: Role) -> bool:
+        return role in self._last
+
+    def silence(self, role: Role) -> float:
+        """Seconds since its last request, or since the control plane started."""
+        return time.monotonic() - self._last.get(role, self.started)
+
+    def away(self, role: Role) -> bool:
+        return self.silence(role) > SILENCE
+
+
+SILENT = 60.0
+"""Seconds after which a copy that reports no more is taken for gone."""
+AGREEMENT_EVERY = 60.0
+"""Seconds between looks at how far the judge agrees with agents and people: it reads all scores."""
+
+
+class JudgeBoard:
+    def __init__(self, name: str, names: Collection[str] = ()) -> None:
+        """``name``: ``judge.name``, for as long as no copy has reported. ``names``: what else the judge writes."""
+        self.name = name
+        self.written = {name, *names}
+        """Reward names that the judge writes here, or has written since the start: no agent may use them."""
+        self._reports: dict[str, c.JudgeStatus] = {}
+        self._agreements: dict[str, c.JudgeAgreement] = {}
+        self._looked = float("-inf")
+
+    def report(self, report: c.JudgeReport, now: float) -> None:
+        self.written.update(report.names)
+        self._reports[report.worker] = c.JudgeStatus(**report.model_dump(), at=now)
+
+    def judges(self, now: float) -> list[c.JudgeStatus]:
+        """The copies that reported lately."""
+        self._reports = {worker: r for worker, r in self._reports.items() if r.at > now - SILENT}
+        return sorted(self._reports.values(), key=lambda r: r.worker)
+
+    def budget(self, now: float) -> tuple[str, float] | None:
+        """The setting whose budget every copy waits for, and the seconds left. None: one of them may work."""
+        waits = [(j.waits_for, j.waits_until) for j in self.judges(now)]
+        spent = [(setting, until - now) for setting, until in waits if setting and until is not None and until > now]
+        return min(spent, key=lambda s: s[1]) if spent and len(spent) == len(waits) else None
+
+    def error(self, now: float) -> str | None:
+        """Why the copies score nothing just now; None: one of them scored its latest group."""
+        errors = [j.last_error for j in self.judges(now)]
+        return errors[-1] if errors and all(errors) else None
+
+    def chance(self, now: float) -> c.JudgeAgreement | None:
+        """How far the votes of a copy agree whose scores are no more than chance; None: there is no such copy."""
+        return next((j.between_votes for j in self.judges(now) if j.by_chance), None)
+
+    def backlog(self, store: JudgeQueue, now: float) -> c.JudgeBacklog:
+        judges = self.judges(now)
+        names = judges[-1].names if judges else [self.name]
+        return store.backlog(names, singles=any(j.singles for j in judges) or not judges, now=now)
+
+    def standing(self, store: JudgeQueue, now: float) -> c.JudgingStatus:
+        """For ``GET status``. Reads the store."""
+        judges = self.judges(now)
+        backlog = self.backlog(store, now)
+        rate = sum(j.groups_per_minute for j in judges) / 60
+        behind = backlog.groups / rate if rate > 0 else None
+        if now >= self._looked + AGREEMENT_EVERY:
+            self._looked = now
+            name = judges[-1].names[0] if judges else self.name
+            self._agreements = store.agreements(name)
+        agent, human = (self._agreements.get(who, c.JudgeAgreement()) for who in ("agent", "human"))
+        return c.JudgingStatus(judges=judges, backlog=backlog, seconds_behind=behind, agent=agent, human=human)
+
+
+KINDS = ("pause", "resume")
+REMEMBERED = 1.0
+"""Seconds that an answer of the store counts: another proxy may pause too."""
+
+
+class TrainingSwitch:
+    def __init__(self) -> None:
+        self._known = Paused(paused=False)
+        self._until = 0.0
+
+    async def state(self, access: StoreAccess) -> Paused:
+        """Raises ``Problem`` 503 while the store is away."""
+        if time.monotonic() > self._until:
+            found = await access.ask(access.store.events.latest, KINDS)
+            self._known = _state_of(found)
+            self._until = time.monotonic() + REMEMBERED
+        return self._known
+
+    async def set(self, access: StoreAccess, *, paused: bool, by: str, reason: str | None) -> Paused:
+        """Again changes nothing."""
+        self._until = 0.0
+        before = await self.state(access)
+        if before.paused is paused:
+            return before
+        event = Event(kind=KINDS[not paused], at=access.now(), data={"by": by, "reason": reason})
+        await access.mutate("event", event.model_dump(mode="json"))
+        self._known = _state_of(event)
+        self._until = time.monotonic() + REMEMBERED
+        return self._known
+
+
+def _state_of(event: Event | None) -> Paused:
+    if event is None or event.kind == "resume":
+        return Paused(paused=False)
+    by, reason = event.data.get("by"), event.data.get("reason")
+    return Paused(
+        paused=True, since=event.at, by=None if by is None else str(by), reason=None if reason is None else str(reason)
+    )

@@ -1,0 +1,272 @@
+"""The control plane's metrics.
+
+Metrics of what was ingested: tokens of calls, and rewards by who gave them.
+
+The control plane's metrics, in its own registry: what ``GET /internal/metrics`` answers and the data plane's
+``/metrics`` adds to its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Counted
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from slipstream.contract import Event
+from slipstream_proxy.data.observe.exposition import operation
+from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.store.values import RecordedCall
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from slipstream_proxy.control.storage.spool_reader import Item
+
+ADAPTERS = 50
+SOURCES = 10
+REWARDED = 20
+"""Adapters, the newest, of which rewards are told by source."""
+OTHER = "other"
+DIRECTIONS = ("in", "out")
+KINDS = ("input", "output")
+"""Of the directions, under OpenTelemetry's names."""
+
+
+def tokens_of(row: RecordedCall) -> tuple[int, int]:
+    """Tokens in and out: the captured ids, else the engine's own count."""
+    usage = row.head.extra.get("usage")
+    if usage:
+        return usage[0] or 0, usage[1] or 0
+    return len(row.parsed.prompt_ids), sum(len(c.completion_ids) for c in row.parsed.choices)
+
+
+class CallMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.tokens = Counter(
+            "slipstream_tokens",
+            "Tokens of recorded calls: in (prompts) and out (sampled).",
+            ["adapter", "direction"],
+            registry=registry,
+        )
+        self.usage = Histogram(
+            "gen_ai_client_token_usage",
+            "Tokens of a recorded call, under OpenTelemetry's name.",
+            ["gen_ai_token_type", "gen_ai_operation_name"],
+            registry=registry,
+            buckets=[4**n for n in range(11)],
+        )
+        self._adapters: dict[str, None] = {}
+        self._usage: dict[tuple[str, str], Histogram] = {}
+        """(kind, operation) → its series."""
+
+    def ingested(self, items: Iterable[Item]) -> None:
+        """Count the calls among them: of each adapter once, since many calls come together."""
+        sums: Counted[tuple[str, str]] = Counted()
+        for item in items:
+            if isinstance(item, RecordedCall):
+                self._call(item, sums)
+        for (adapter, direction), count in sums.items():
+            self._know(adapter)
+            self.tokens.labels(adapter, direction).inc(count)
+
+    def _call(self, row: RecordedCall, sums: Counted[tuple[str, str]]) -> None:
+        head = row.head
+        adapter = (head.adapter or "base") if head.trained else "external" if head.external else "base"
+        for direction, kind, count in zip(DIRECTIONS, KINDS, tokens_of(row), strict=True):
+            if count:
+                sums[adapter, direction] += count
+                named = kind, operation(head.dialect)
+                if named not in self._usage:
+                    self._usage[named] = self.usage.labels(*named)
+                self._usage[named].observe(count)
+
+    def _know(self, adapter: str) -> None:
+        """With too many adapters the oldest one's tokens are added up under ``other``."""
+        if adapter in self._adapters:
+            return
+        self._adapters[adapter] = None
+        if len(self._adapters) > ADAPTERS:
+            oldest = next(iter(self._adapters))
+            del self._adapters[oldest]
+            for direction in DIRECTIONS:
+                self.tokens.labels(OTHER, direction).inc(self.tokens.labels(oldest, direction)._value.get())
+                self.tokens.remove(oldest, direction)
+
+
+class RewardMetrics:
+    """Number, mean and spread of the rewards of each source, by adapter and split."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ["source", "adapter", "split"]
+        self.count = Gauge(
+            "slipstream_source_rewards", "Rewards of a source, corrected ones once.", labels, registry=registry
+        )
+        self.mean = Gauge("slipstream_source_reward_mean", "Mean reward of a source.", labels, registry=registry)
+        self.std = Gauge(
+            "slipstream_source_reward_std",
+            "Spread (standard deviation) of a source's rewards.",
+            labels,
+            registry=registry,
+        )
+
+    def look(self, rows: Sequence[JsonObject], versions: dict[str, int]) -> None:
+        """``rows``: of ``statistics.rewards_by_source``. Only the most frequent sources and newest adapters count."""
+        for gauge in (self.count, self.mean, self.std):
+            gauge.clear()
+        by_source: dict[str, int] = {}
+        for row in rows:
+            by_source[row["source"]] = by_source.get(row["source"], 0) + row["count"]
+        sources = set(sorted(by_source, key=lambda s: -by_source[s])[:SOURCES])
+        adapters = set(sorted({r["adapter"] for r in rows}, key=lambda a: versions.get(a, 0))[-REWARDED:])
+        for row in rows:
+            if row["source"] in sources and row["adapter"] in adapters:
+                labels = (str(row["source"])[:80], str(row["adapter"]), str(row["split"]))
+                self.count.labels(*labels).set(row["count"])
+                self.mean.labels(*labels).set(row["mean"])
+                self.std.labels(*labels).set(row["std"])
+
+
+NAMES = 30
+MOVES = ("slot", "taken_back", "refused")
+"""Causes for which a running episode leaves its adapter (`adapters/swapper.py`)."""
+STEP_NUMBERS = {
+    "loss": "Loss of the last training step.",
+    "kl": "KL to the adapter before, nats a token, of the last training step.",
+    "entropy": "Mean entropy in nats a token of the last training step.",
+    "clip_ratio": "Share of tokens whose weight was clipped in the last training step.",
+    "staleness": "Mean versions behind of the last training step's samples.",
+    "logprob_gap": "Mean absolute gap between engine's and trainer's log-probabilities in the last training step.",
+    "engine_gap": "The same over the tokens that the trainer's own weights sampled, nats.",
+    "reward": "Mean reward of the last training step.",
+    "tokens_per_second": "Tokens a second of the last training step.",
+    "grad_norm": "Gradient norm of the last training step.",
+}
+ALIASES = {"clipped": "clip_ratio"}
+"""Names in a step's event → names of metrics."""
+
+
+class ControlMetrics:
+    def __init__(self) -> None:
+        r = self.registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=r), partial(Gauge, registry=r)
+        histogram = partial(Histogram, registry=r)
+        self.requests = counter("slipstream_control_requests", "Control API requests.", ["route", "method", "status"])
+        self.seconds = histogram(
+            "slipstream_control_request_seconds", "Time to answer a control API request.", ["route"]
+        )
+        self.lag = gauge(
+            "slipstream_ingest_lag_seconds",
+            "Age of the newest ingested record when it was stored; 0 when nothing waits.",
+        )
+        self.ingested = counter("slipstream_ingest_records", "Records taken from the spool into the store.")
+        self.commit = histogram(
+            "slipstream_commit_seconds", "Time from reading a batch of the spool to its commit in the store."
+        )
+        self.spool = gauge("slipstream_spool_bytes", "Bytes in spool segments.")
+        self.waiting = gauge("slipstream_spool_pending_bytes", "Bytes of the spool that are not in the store yet.")
+        self.age = gauge("slipstream_spool_age_seconds", "Age of the oldest record that is not in the store yet.")
+        self.of_calls, self.of_sources = CallMetrics(r), RewardMetrics(r)
+        self.store_up = gauge("slipstream_store_up", "1 when the store takes records.")
+        self.unreadable = gauge(
+            "slipstream_ingest_unreadable_records", "Records since start of which only the head could be stored."
+        )
+        self.skipped = gauge(
+            "slipstream_ingest_skipped_records", "Records since start that the store would not take in any form."
+        )
+        self.torn = gauge("slipstream_spool_damaged_segments", "Segments since start with a damaged tail.")
+        self.episodes = gauge("slipstream_episodes", "Episodes by state.", ["state"])
+        self.groups = gauge("slipstream_groups", "Groups by state.", ["state"])
+        self.calls = gauge("slipstream_stored_calls", "Calls in the store.")
+        self.untrainable = gauge(
+            "slipstream_untrainable_calls", "Stored calls that cannot be trained on, by reason.", ["reason"]
+        )
+        self.rewards = gauge("slipstream_rewards", "Rewards in the store by source.", ["source"])
+        self.reward_mean = gauge(
+            "slipstream_reward_mean", "Mean training reward of episodes.", ["adapter", "split", "arm"]
+        )
+        self.reward_std = gauge(
+            "slipstream_reward_std", "Spread of the training reward of episodes.", ["adapter", "split", "arm"]
+        )
+        self.reward_episodes = gauge(
+            "slipstream_rewarded_episodes", "Episodes with a training reward.", ["adapter", "split", "arm"]
+        )
+        self.live = gauge(
+            "slipstream_adapter_live_version", "Version that new episodes get; 0 is the base model.", ["model"]
+        )
+        self.frozen = gauge(
+            "slipstream_gate_frozen", "1 while a guard or a person froze what is served: a person decides.", ["model"]
+        )
+        self.kept_groups = gauge(
+            "slipstream_gate_kept_groups", "Groups of runs that what is served was taken back for alone.", ["model"]
+        )
+        self.loaded = gauge("slipstream_adapters_loaded", "Adapters in every engine that is up.")
+        self.states = gauge("slipstream_adapters", "Adapters by state.", ["state"])
+        self.pinned = gauge("slipstream_adapter_pinned_episodes", "Open episodes pinned to an adapter.", ["adapter"])
+        self.swaps = counter("slipstream_adapter_swaps", "Adapters that got into the engines.")
+        self.swap_seconds = histogram(
+            "slipstream_adapter_swap_seconds",
+            "From an adapter's registration until it serves.",
+            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300),
+        )
+        self.rollbacks = counter("slipstream_adapter_rollbacks", "Adapters that were taken back.")
+        self.moves = counter(
+            "slipstream_moved_episodes",
+            "Running episodes whose adapter left the engines: its slot was needed, it was taken_back, or refused.",
+            ["cause"],
+        )
+        for cause in MOVES:
+            self.moves.labels(cause)  # an alert asks for each before the first move
+        self.engine_up = gauge("slipstream_engine_up", "1 when the engine answers and has its adapters.", ["engine"])
+        self.engine_takes_adapters = gauge(
+            "slipstream_engine_takes_adapters",
+            "0 when the engine answers and takes no adapters at run time; `slipstream status` says why.",
+            ["engine"],
+        )
+        self.sidecar_up = gauge(
+            "slipstream_sidecar_up",
+            "1 while `slipstream up` has this trainer or judge running, and it asks for work.",
+            ["name"],
+        )
+        self.engine_restarts = counter(
+            "slipstream_engine_adapter_losses", "Times that an engine had lost its adapters."
+        )
+        self.holds = counter(
+            "slipstream_engine_holds", "Times that the trainer had the GPU (engine.share), by how it ended.", ["how"]
+        )
+        self.held_seconds = counter(
+            "slipstream_engine_held_seconds", "Time in which the trainer had the GPU and no call could begin."
+        )
+        self.funnel = gauge(
+            "slipstream_funnel",
+            "Why there is no step yet: the count of each line of `slipstream status`.",
+            ["stage", "cause"],
+        )
+        self.paused = gauge("slipstream_training_paused", "1 while somebody has paused training.")
+        self.events = counter("slipstream_events", "Events posted by trainer and judge.", ["kind"])
+        self.steps = counter("slipstream_training_steps", "Training steps told by the trainer.")
+        self.step = {k: gauge(f"slipstream_training_{k}", text) for k, text in STEP_NUMBERS.items()}
+        self._kinds = {"skipped"}
+
+    def request(self, request: web.Request, status: int, seconds: float) -> None:
+        resource = request.match_info.route.resource
+        route = resource.canonical if resource is not None else "other"
+        method = request.method if request.method in ("GET", "POST", "PUT", "DELETE") else "other"
+        self.requests.labels(route, method, str(status)).inc()
+        if route != "/internal/live":
+            self.seconds.labels(route).observe(seconds)
+
+    def event(self, event: Event) -> None:
+        """What trainer and judge say of themselves."""
+        kind = event.kind if event.kind in self._kinds or len(self._kinds) < NAMES else "other"
+        self._kinds.add(kind)
+        self.events.labels(kind).inc()
+        if event.kind != "step":
+            return
+        self.steps.inc()
+        for name, value in event.data.items():
+            gauge = self.step.get(ALIASES.get(name, name))
+            if gauge is not None and isinstance(value, int | float):
+                gauge.set(value)

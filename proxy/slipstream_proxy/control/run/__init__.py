@@ -1,0 +1,1 @@
+"""The process: what is made once, and what runs until it ends."""

@@ -1,0 +1,179 @@
+"""Opens the store, fills it from the spool, and opens it again when it could not be opened."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from slipstream.config import Config
+from slipstream.contract import Adapter
+from slipstream.shared.backoff import Backoff
+from slipstream_proxy.control.adapters.journal import AdapterJournal, event
+from slipstream_proxy.control.shared.threads import end, in_thread, settle
+from slipstream_proxy.control.storage.ingester import CONTROL, Ingester
+from slipstream_proxy.control.storage.spool_reader import Item
+from slipstream_proxy.control.storage.store_handle import StoreHandle
+from slipstream_proxy.log.ids import new_id
+from slipstream_proxy.log.records import Kind
+from slipstream_proxy.log.segments import list_segments, read_segment
+from slipstream_proxy.store import open_store
+from slipstream_proxy.store.store import Store
+from slipstream_proxy.store.values import Position, Rules
+
+log = logging.getLogger(__name__)
+CATCH_UP = 1.0
+"""Seconds that a start waits at most for the spool's backlog; the control API serves while the rest is read."""
+WATCH_EVERY = 1.0
+"""Seconds between looks at whether the store's file is still there."""
+
+
+def rules_of(config: Config) -> Rules:
+    """The settings that the store's answers depend on."""
+    return Rules(
+        weights=dict(config.reward.weights),
+        credit=config.reward.credit,
+        group_size=config.groups.size,
+        group_max_age=config.groups.max_age,
+        ungrouped=config.groups.ungrouped,
+        idle_timeout=config.episodes.idle_timeout,
+        orphan_ttl=config.reward.orphan_ttl,
+        judge_max_attempts=config.judge.max_attempts,
+        window=config.judge.window,
+        max_staleness=config.trainer.max_staleness,
+        min_groups=config.trainer.min_groups,
+        untrained_kinds=frozenset(config.identity.untrained_kinds),
+    )
+
+
+def instance_of(root: Path) -> str:
+    """Names this proxy's spool among those of others on one PostgreSQL. Made once, kept in the data folder."""
+    file = root / "instance"
+    if not file.is_file():
+        fresh = root / f".instance-{os.getpid()}"
+        fresh.write_text(new_id())
+        fresh.replace(file)
+    return file.read_text().strip()
+
+
+def open_or_none(config: Config) -> Store | None:
+    """None: it cannot be opened, not even after a broken file was set aside. Then the spool keeps everything."""
+    try:
+        return open_store(
+            config.store_url,
+            rules_of(config),
+            memory_limit=config.store.memory_limit,
+            threads=config.store.threads,
+            instance=instance_of(config.root),
+        )
+    except Exception:
+        log.exception("the store %s cannot be opened; calls and rewards are kept in the spool", config.store_url)
+        return None
+
+
+class StoreKeeper:
+    """``on_commit(items)`` is called in the event loop after each commit."""
+
+    def __init__(
+        self, config: Config, stores: StoreHandle, journal: AdapterJournal, on_commit: Callable[[Sequence[Item]], None]
+    ) -> None:
+        self.config, self.stores, self.journal, self.on_commit = config, stores, journal, on_commit
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """It is open when this returns. It was filled from the spool for ``CATCH_UP`` seconds; the rest follows."""
+        store = await in_thread(open_or_none, self.config)
+        if store is not None:
+            await self._use(store)
+        await in_thread(self._restore)
+        self._tasks = [asyncio.create_task(self._watch(), name="store keeper")]
+
+    async def stop(self) -> None:
+        """The spool's backlog goes in first."""
+        await end(self._tasks)
+        if self.stores.ingester:
+            await self.stores.ingester.stop()
+        await settle()
+        if self.stores.current:
+            await in_thread(self.stores.current.close)
+
+    def _restore(self) -> None:
+        """The adapters' states: those in the store, and those that the spool has since."""
+        self.journal.restore()
+        store = self.stores.current
+        if store is not None and not store.shared:
+            self.journal.registry.put(adapters_in_spool(self.config.spool_dir, store.positions().get(CONTROL)))
+
+    async def _use(self, store: Store) -> None:
+        ingester = Ingester(self.config.spool_dir, store, on_commit=self.on_commit)
+        self.stores.replace(store, ingester)
+        if store.rebuilt:
+            log.warning("the store is new: it is filled again from the spool")
+        until = time.monotonic() + CATCH_UP
+        try:
+            await ingester.load_positions()
+            while time.monotonic() < until and await ingester.round():
+                pass
+        except Exception:
+            log.exception("the store takes nothing; the spool keeps everything")
+        await ingester.start()
+
+    async def _watch(self) -> None:
+        backoff = Backoff(5.0, 60.0)
+        while True:
+            store = self.stores.current
+            if store is None:
+                await backoff.sleep()
+                await self._reopen()
+                continue
+            backoff.reset()
+            await asyncio.sleep(WATCH_EVERY)
+            if await in_thread(store.file_missing):
+                await self._rescue(store)
+
+    async def _reopen(self) -> None:
+        """A disk that was full may have room by now."""
+        store = await in_thread(open_or_none, self.config)
+        if store is None:
+            return
+        registry = self.journal.registry
+        known = list(registry.items.values())
+        await self._use(store)
+        await in_thread(self._restore)
+        if not store.shared:
+            registry.put(known)
+        log.warning("the store is back")
+
+    async def _rescue(self, store: Store) -> None:
+        """Somebody deleted the open file: write it again from what is open, else fill a new one from the spool."""
+        log.critical("the store's file was deleted while it was open: writing it again")
+        try:
+            await in_thread(store.put_file_back)
+            what = "the store's file was deleted while it was open; it is written again, and nothing is lost"
+        except Exception:
+            log.exception("the store's file cannot be written again: a new one is filled from the spool")
+            ingester = self.stores.ingester
+            self.stores.replace(None, None)
+            if ingester:
+                await ingester.stop()
+            await in_thread(store.close)
+            await self._reopen()
+            what = "the store's file was deleted while it was open; a new one is filled from the spool"
+        await self.journal.mutations.keep("event", event("store", text=what).model_dump(mode="json"))
+
+
+def adapters_in_spool(folder: Path, since: Position | None) -> list[Adapter]:
+    """Adapters' states in this process's own segments that the store does not have yet, the latest of each."""
+    found: dict[str, Adapter] = {}
+    for number, path in list_segments(folder).get(CONTROL, []):
+        if since is not None and number < since.segment:
+            continue
+        start = since.offset if since is not None and number == since.segment else 0
+        for frame in read_segment(path):
+            if frame.end > start and frame.kind is Kind.MUTATION and frame.head.get("op") == "adapter":
+                adapter = Adapter.model_validate(frame.head["data"])
+                found[adapter.name] = adapter
+    return list(found.values())

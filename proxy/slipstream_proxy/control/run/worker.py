@@ -1,0 +1,282 @@
+"""The control plane's process: ``python -m slipstream_proxy.control.run.worker``.
+
+It makes the plane's objects and hands each the collaborators that it needs.
+
+``SLIPSTREAM_CONFIG_JSON`` holds the configuration as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from aiohttp import web
+
+from slipstream.config import Config
+from slipstream.errors import StartError
+from slipstream.shared.log import setup_logging
+from slipstream_proxy.control.adapters.fleet import AdapterRegistrar, Fleet
+from slipstream_proxy.control.adapters.gatekeeper import Gatekeeper
+from slipstream_proxy.control.adapters.journal import AdapterJournal, LivePublisher
+from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
+from slipstream_proxy.control.adapters.registry import AdapterRegistry
+from slipstream_proxy.control.adapters.replays import ReplayGate
+from slipstream_proxy.control.adapters.swapper import Swapper
+from slipstream_proxy.control.adapters.trials import GateTrials
+from slipstream_proxy.control.api.app import REQUEST_LINE, make_app
+from slipstream_proxy.control.deps import Deps
+from slipstream_proxy.control.engines.engine_lease import EngineLease
+from slipstream_proxy.control.engines.live import LiveState
+from slipstream_proxy.control.engines.pool import EnginePool
+from slipstream_proxy.control.observe.boards import JudgeBoard
+from slipstream_proxy.control.observe.metrics import ControlMetrics
+from slipstream_proxy.control.run.retention import Sweeper
+from slipstream_proxy.control.run.store_keeper import StoreKeeper
+from slipstream_proxy.control.shared.threads import end
+from slipstream_proxy.control.shared.token_text import TokenTexter
+from slipstream_proxy.control.storage.access import CaseKeeper, StoreAccess
+from slipstream_proxy.control.storage.forgetter import Forgetter
+from slipstream_proxy.control.storage.ingester import CONTROL
+from slipstream_proxy.control.storage.mutation_log import Mutations, PinQueue
+from slipstream_proxy.control.storage.spool_reader import Item
+from slipstream_proxy.control.storage.store_handle import StoreHandle, StoreHealth, probe_of
+from slipstream_proxy.log.ids import new_id
+from slipstream_proxy.log.records import Mutation
+from slipstream_proxy.log.spool import SpoolWriter
+from slipstream_proxy.process import cores
+from slipstream_proxy.store.values import RecordedCall
+
+log = logging.getLogger("slipstream_proxy.control.run.worker")
+CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
+BACKLOG = 4096
+"""New connections that wait while the event loop is busy (the system's own limit may be lower)."""
+SOCKET_EVERY = 1.0
+"""Seconds between looks at whether the socket is still there."""
+OWNED = "control.lock"
+OWN_PATIENCE = 10.0
+"""Seconds that a control plane waits for one that is still ending."""
+SCORING = ("reward", "scores", "done")
+"""Mutations that can change an episode's reward."""
+
+
+def assemble(config: Config, writer: SpoolWriter) -> Deps:
+    """Nothing runs yet, and no store is open."""
+    stores = StoreHandle(config.store_url)
+    health = StoreHealth(probe_of(config.store_url))
+    mutations = Mutations(writer, stores, new_id, health.check)
+    metrics = ControlMetrics()
+    live = LiveState(config.root / "live.json")
+    registry = AdapterRegistry(config)
+    journal = AdapterJournal(registry, stores, mutations)
+    engine = config.engine
+    engines = EnginePool(
+        engine.urls,
+        engine.api_key,
+        registry.wanted,
+        registry.paths_of,
+        engine.health_interval,
+        kind=engine.kind,
+        model=config.model_name,
+    )
+    trials = GateTrials(registry, engines.serves)
+    publisher = LivePublisher(registry, trials, engines, live)
+    engines.noticed = publisher.publish
+    lease = EngineLease(engines, live, publisher.publish, shared=engine.share)
+    fleet = Fleet(registry, engines, publisher, stores)
+    lifecycle = AdapterLifecycle(registry, journal, fleet, stores, metrics.swap_seconds.observe)
+    access = StoreAccess(config, stores, mutations, health)
+    cases = CaseKeeper(access)
+    replays = ReplayGate(access, cases, registry, lifecycle, fleet, engines)
+    engines.hidden = replays.hidden
+    return Deps(
+        config=config,
+        stores=stores,
+        mutations=mutations,
+        live=live,
+        registry=registry,
+        journal=journal,
+        lifecycle=lifecycle,
+        registrar=AdapterRegistrar(registry, journal, fleet),
+        fleet=fleet,
+        trials=trials,
+        gatekeeper=Gatekeeper(registry, trials, lifecycle, fleet, publisher, stores, mutations),
+        engines=engines,
+        lease=lease,
+        publisher=publisher,
+        swapper=Swapper(registry, trials, journal, lifecycle, fleet, engines, lease, publisher, stores, replays),
+        metrics=metrics,
+        health=health,
+        judges=JudgeBoard(config.judge.name, config.judge.names),
+        texter=TokenTexter(config),
+        forgetter=Forgetter(stores, config.store.archive),
+        pins=PinQueue(stores),
+        cases=cases,
+        replays=replays,
+    )
+
+
+class ControlPlane:
+    """``start`` … ``stop``: everything but the signal handling. ``deps.live`` and the app are ready after ``start``."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.deps: Deps
+        self.keeper: StoreKeeper
+        self.sweeper: Sweeper
+        self.runner: web.AppRunner | None = None
+        self._site: web.UnixSite | None = None
+        self._socket: tuple[int, int, int] | None = None
+        """Which file the socket is that this process made."""
+        self._watching: asyncio.Task[None] | None = None
+        self._writer: SpoolWriter
+
+    async def start(self) -> Deps:
+        config = self.config
+        for folder in (config.root, config.spool_dir, config.adapters_dir):
+            folder.mkdir(parents=True, exist_ok=True)
+        durability = "process" if config.proxy.durability == "none" else config.proxy.durability
+        self._writer = SpoolWriter(
+            config.spool_dir, CONTROL, segment_bytes=config.proxy.segment_bytes, durability=durability
+        )
+        self.deps = assemble(config, self._writer)
+        self.keeper = StoreKeeper(config, self.deps.stores, self.deps.journal, self._committed)
+        self.sweeper = Sweeper(self.deps)
+        self.deps.health.start()
+        await self.keeper.start()
+        await self.deps.swapper.start()
+        self.deps.gatekeeper.start()
+        self.deps.gatekeeper.notify()
+        self.deps.replays.start()
+        self.sweeper.start()
+        self.deps.audit.start()
+        self.deps.forgetter.start()
+        return self.deps
+
+    async def serve(self) -> None:
+        """On the Unix socket, for the owner of its file alone."""
+        self.runner = web.AppRunner(
+            make_app(self.deps), access_log=None, shutdown_timeout=2.0, max_line_size=REQUEST_LINE
+        )
+        await self.runner.setup()
+        await self._listen()
+        log.info("control plane on %s", self.config.socket)
+        self._watching = asyncio.create_task(self._keep_socket(), name="socket")
+
+    async def _listen(self) -> None:
+        assert self.runner is not None
+        path = self.config.socket
+        path.unlink(missing_ok=True)
+        mask = os.umask(0o177)
+        try:
+            site = web.UnixSite(self.runner, str(path), backlog=BACKLOG)
+            await site.start()
+        finally:
+            os.umask(mask)
+        self._site, self._socket = site, _identity(path)
+
+    async def _keep_socket(self) -> None:
+        """The workers find this process by its path alone: if that is gone or another's, listen there again."""
+        while True:
+            await asyncio.sleep(SOCKET_EVERY)
+            if _identity(self.config.socket) == self._socket:
+                continue
+            log.error("%s was removed or replaced: listening there again", self.config.socket)
+            before = self._site
+            try:
+                await self._listen()
+                if before is not None:
+                    await before.stop()
+            except OSError as e:
+                log.error("%s cannot be made: %s", self.config.socket, e)
+
+    async def stop(self) -> None:
+        await self.deps.audit.stop()
+        await self.sweeper.stop()
+        await self.deps.forgetter.stop()
+        if self.runner:
+            await end([self._watching] if self._watching else [])
+            await self.runner.cleanup()
+            if _identity(self.config.socket) == self._socket:
+                self.config.socket.unlink(missing_ok=True)
+        await self.deps.replays.stop()
+        await self.deps.gatekeeper.stop()
+        await self.deps.swapper.stop()
+        await self._writer.close()
+        await self.keeper.stop()
+        await self.deps.health.stop()
+
+    def _committed(self, items: Sequence[Item]) -> None:
+        deps = self.deps
+        deps.notify()
+        deps.feed.committed(items)
+        if deps.ingester:
+            deps.metrics.commit.observe(deps.ingester.stats.commit_seconds)
+        deps.metrics.of_calls.ingested(items)
+        if any(_may_score(item) for item in items):
+            deps.gatekeeper.notify()
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """Tells a file from another one that takes its path. None: there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino, stat.st_ctime_ns
+
+
+async def own(root: Path) -> int:
+    """Own the folder's store, spool and socket while the file is open. Raises ``StartError``: another one does."""
+    fd = os.open(root / OWNED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = asyncio.get_running_loop().time() + OWN_PATIENCE
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except OSError as e:
+            if asyncio.get_running_loop().time() > until:
+                os.close(fd)
+                raise StartError(f"another control plane runs on {root}: this one does not start") from e
+        await asyncio.sleep(0.05)
+
+
+def _may_score(item: Item) -> bool:
+    """Whether the gate may see another reward after it."""
+    return (isinstance(item, Mutation) and item.op in SCORING) or (isinstance(item, RecordedCall) and item.head.done)
+
+
+async def run(config: Config) -> None:
+    await own(config.root)
+    plane = ControlPlane(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await plane.start()
+    await plane.serve()
+    await stop.wait()
+    await plane.stop()
+
+
+def main() -> None:
+    setup_logging()
+    config = Config.model_validate_json(os.environ[CONFIG_ENV])
+    Path(config.root).mkdir(parents=True, exist_ok=True)
+    # DuckDB's own threads would share the core, too
+    if config.store.threads == 1 and (core := cores.share_one()) is not None:
+        log.info("threads share core %d", core)
+    try:
+        asyncio.run(run(config))
+    except StartError as e:
+        log.error("%s", e)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Where things stand, and why there was no step yet."""

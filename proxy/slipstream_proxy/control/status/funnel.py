@@ -1,0 +1,742 @@
+"""Why there is no step yet: every stage from a call to a live adapter, with its fix.
+
+Fixes by reason: for calls that cannot be trained on, and for groups that were lost.
+
+The lines of the funnel on rewards: which are missing, which count for nothing, and which teach nothing.
+
+The lines of the funnel on the engines: which are down, and which take no adapters.
+
+Why is there no step yet? Every stage from a call to a live adapter, in one object.
+
+``slipstream status``, ``slipstream doctor``, the page and the metric ``slipstream_funnel`` all show what ``funnel_of``
+returns, so they use the same words.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import tomli_w
+
+from slipstream.config import Config
+from slipstream.contract import Adapter, AdapterState, Funnel, FunnelLine, GateReport, JudgeAgreement
+from slipstream.engines import ENGINES, OWN
+from slipstream.engines.engine import NEUTRAL, EngineSampling, NoAdapters
+from slipstream.operate.models.remedies import remedy
+from slipstream_proxy.control.engines.pool import AdapterOutage
+from slipstream_proxy.data.observe.losses import Losses
+from slipstream_proxy.dialects.sampling import UNKNOWN_SAMPLING
+from slipstream_proxy.store.read.status import RATE_SECONDS, FunnelCounts, plural, span
+
+if TYPE_CHECKING:
+    from slipstream_proxy.store.read.status import AdapterReward
+
+TRUST = 'or set models."<name>".sampling = "trust" to train on such calls all the same'
+OVERRIDE = 'set models."<name>".{0} = {1}, which replaces what the client asks'
+FORCED = (
+    "let the model choose: the grammar or the choice is the engine's, not the policy's (docs, Your framework); " + TRUST
+)
+ROUTE = "the engine's own route answered, which gives no token ids: "
+UNTRAINABLE = (
+    {
+        "temperature 0": "greedy runs have nothing to compare: ask 1.0 in training, or "
+        + OVERRIDE.format("temperature", "1.0"),
+        "penalties": "do not send presence_, frequency_ or repetition_penalty in training, or set them in "
+        f'models."<name>" to 0, 0 and 1, which replaces what the client asks, {TRUST}',
+        "forced tool: tool_choice": ROUTE + 'send tool_choice "auto"',
+        "structured output: ": ROUTE + "ask for the format in the prompt, and leave the field out",
+        "structured output": FORCED,
+        "forced tool": f'send tool_choice "auto" in place of "required", {TRUST}',
+        "restricted tokens": FORCED,
+        "watermark": f"do not send watermarking in training, {TRUST}",
+        "engine options": f"do not send vllm_xargs in training, {TRUST}",
+        "thinking budget": "the reply spent its thinking budget, and the engine then forced the end of the thought: "
+        f"ask for a larger one, {TRUST}",
+        "beam search": "do not use beam search in training",
+        "echo": "do not send echo in training",
+        "images or other media": "text alone can be trained on today",
+        "logprobs do not match": "`slipstream doctor` checks what the engine returns",
+        "aborted": "the client closed the connection before the reply ended: nothing, if somebody stopped the agent; "
+        "where its own timeout ended the calls, raise that",
+        "error": "the engine answered with an error: see the call's error, and the engine's log",
+        "superseded": "the client sent the call again: raise its timeout, so that it retries less",
+        "external upstream": "it went to another API, which returns no tokens; map the model name to the trained model",
+        "too large": "lower max_tokens or n, or ask for no top_logprobs: the call's error says where its record lies",
+        "too heavy": "send fewer messages and tools in one request",
+        "redacted": "proxy.redact changed its text, so its tokens no longer match",
+        "redaction failed": "proxy.redact raised an error: see the proxy's log",
+        "several prompts in one call": "send one prompt in each call",
+        "no messages": "send messages",
+        "no prompt": "send a prompt as text or as token ids",
+        "unreadable": "the engine or the proxy could not read it: see the call's error",
+        "images or other": ROUTE + "text alone can be trained on today; the reason names the part's type",
+        "a hosted tool": ROUTE + "switch the tool of this type off in the agent",
+        "a custom tool with a grammar": ROUTE + "give the tool of this name the format text, or make it a function",
+        "a tool with fields of its own": ROUTE + "send the tool of this name with the fields of a function only",
+        "a tool in a namespace": ROUTE + "put functions only into a namespace",
+        "no tool that the model can call": ROUTE + "leave tools out, or send a function among them",
+        "an empty list of tools": ROUTE + "leave tools out",
+        "a tool's result": ROUTE + "send the result as text, from the role user",
+        "a message of the role": ROUTE + "send it from the role user, assistant or system",
+        "role system with more than text": ROUTE + "send system messages as text",
+        "thinking of the type": ROUTE + "send thinking of the type adaptive, enabled or disabled, or leave it out",
+        "an item of the type": ROUTE + "send messages, function calls, their outputs and reasoning only",
+        "a message with more than text": ROUTE + "send one text in each message of the assistant",
+        "a block with fields of another": ROUTE + "send each block with the fields of its type only",
+        "a reply to go on with": ROUTE + "send items of the status completed only",
+        "encrypted reasoning": ROUTE + "send reasoning as text; an engine of vLLM's refuses it, too",
+        "stored response": ROUTE + "send store: false",
+        "in the background": ROUTE + "leave background out",
+        "after an earlier response": ROUTE + "send the whole conversation in input, without previous_response_id",
+        "more was asked in the reply": ROUTE + "leave include and top_logprobs out",
+        "a stored prompt": ROUTE + "send the prompt's text",
+        "truncation": ROUTE + "leave truncation out",
+        "hidden reasoning": "leave include_reasoning out",
+        "engine.own_responses": "set engine.own_responses = false, or let the agent use chat completions",
+        "the length of the engine's context": "send max_output_tokens, or see why the engine's /v1/models is silent",
+        "the engine refused it": ROUTE + "its log says what it does not take of the chat request",
+        "logprobs refused": "send logprobs: true with top_logprobs, or leave both out",
+    }
+    | {
+        name: f"do not send {name} in training, or {OVERRIDE.format(name, value)}, {TRUST}"
+        for name, value in {"top_p": "1.0", "top_k": "0", "min_p": "0"}.items()
+    }
+    | {name: f"do not send {name} in training, {TRUST}" for name in ("min_tokens", "ignore_eos", "logit_bias")}
+    | {reason: fix for engine in ENGINES.values() for reason, fix in engine.fixes.items()}
+)
+"""Reason, or the beginning of one → fix. ``trust`` is named where it mends it, and nowhere else."""
+
+
+_FIELDS = {
+    "temperature 0": ("temperature",),
+    "penalties": ("presence_penalty", "frequency_penalty", "repetition_penalty"),
+    **{name: (name,) for name in ("top_p", "top_k", "min_p")},
+}
+"""Reason → the fields that it is about."""
+
+
+def in_the_file(model: str) -> str:
+    """The setting that replaces what the engine would take."""
+    values = ", ".join(f"{name} = {value:g}" for name, value in NEUTRAL.items())
+    return f'write [models."{model}"] with {values} into slipstream.toml'
+
+
+def fix_untrainable(reason: str, own: Mapping[str, float] | None = None, model: str = "<name>") -> str:
+    """What to change so that such calls train. ``own``: what the engine samples with where a call says nothing."""
+    if reason == UNKNOWN_SAMPLING or any(name in (own or ()) for name in _FIELDS.get(reason, ())):
+        return f"{OWN.neutral_fix}; or {in_the_file(model)}, {TRUST}"
+    if reason in UNTRAINABLE:
+        return UNTRAINABLE[reason]
+    if reason.startswith("a ") and reason.endswith(" call"):
+        kind = reason[2:-5]
+        return (
+            f'take "{kind}" out of identity.untrained_kinds to train on such calls, or send x-slipstream-kind: main '
+            "with calls that are no such ones"
+        )
+    if reason.endswith(" was asked"):
+        return f"{ROUTE}leave {reason.removesuffix(' was asked')} out"
+    known = next((fix for start, fix in UNTRAINABLE.items() if reason.startswith(start)), None)
+    return known or "docs/capture.md lists the reasons"
+
+
+LOST = {
+    ("stale", "unknown"): (
+        "they were sampled too many versions ago",
+        "raise trainer.max_staleness, or raise trainer.min_groups so that versions come more slowly",
+    ),
+    ("stale", "judge"): (
+        "too many versions went live while they waited for the judge",
+        "raise judge.concurrency, choose a faster judge.model, or raise trainer.max_staleness",
+    ),
+    ("stale", "reward"): (
+        "too many versions went live while they waited for a reward",
+        "post rewards sooner, or raise trainer.max_staleness",
+    ),
+    ("stale", "forming"): (
+        "too many versions went live while they waited for more episodes of their task",
+        "run the same task more often at a time, set groups.size lower, or raise trainer.max_staleness",
+    ),
+    ("stale", "trainer"): (
+        "too many versions went live while they waited for the trainer",
+        "raise trainer.max_groups, or raise trainer.max_staleness",
+    ),
+    ("dropped", "unknown"): (
+        "their adapter was rolled back, or their episodes were deleted",
+        "nothing to do: what a bad adapter sampled must not train the next one",
+    ),
+    ("dropped", "rolled_back"): (
+        "the gate took back the adapter that sampled them",
+        "nothing to do: what a bad adapter sampled must not train the next one",
+    ),
+    ("dropped", "deleted"): ("their episodes were deleted", "nothing to do"),
+    ("dropped", "nothing_trainable"): (
+        "no call in them can be trained on",
+        "see the reasons of untrainable calls, and change what the agent sends",
+    ),
+}
+"""(state, cause) → why, and what to do."""
+
+
+FLAT_STEPS = 10
+"""Steps after which reward should have moved."""
+FLAT_EPISODES, FLAT_LEAST = 100, 20
+"""Episodes of the newest versions that are enough, and the least with which anything is said."""
+LEARNED_GROUPS = 4
+"""Recent groups, all equal at the top, after which there is nothing left to learn."""
+
+
+def unweighted_fix(name: str, weights: Mapping[str, float]) -> str:
+    """What to do so that rewards of a name train which ``reward.weights`` does not name."""
+    wanted = tomli_w.dumps({"x": {name: 1.0}}).splitlines()[1]
+    counts = ", ".join(repr(n) for n, weight in weights.items() if weight) or "nothing"
+    return (
+        f"this reward is kept and trains nothing, because reward.weights counts {counts}: add `{wanted}` to "
+        f"[reward] weights to train on it too"
+    )
+
+
+def unweighted_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    """Scores and rewards that train nothing, because ``reward.weights`` does not name them."""
+    weights, judge = around.config.reward.weights, around.config.judge
+    found = {name: 0 for name in (judge.names or [judge.name] * around.judge_expected) if name not in weights}
+    for name, count in (found | counts.unweighted).items():
+        wanted = tomli_w.dumps({"x": {name: 1.0}}).splitlines()[1]
+        who = "the judge's scores" if name in found else "rewards"
+        text = f"{who} named {name!r} train nothing: {name!r} has no weight in reward.weights"
+        if count:
+            text += f" ({plural(count, 'episode', 'episodes')} with one wait)"
+        fix = f"set [reward] weights = {{ {wanted} }} to train on this alone, or add `{wanted}` to it to train on both"
+        if name not in found:
+            posted = [repr(name) for name in weights if name not in judge.names]
+            fix += f"; or post it as {' and '.join(posted)}" if posted else ""
+        judge_comes = around.judge_expected and judge.name in counts.missing
+        stuck = bool(counts.missing) and not (judge_comes or counts.ready or counts.leased)
+        cause = f"unweighted_{name}"[:80]
+        yield FunnelLine(stage="reward", cause=cause, count=count, text=text, fix=fix, blocks=stuck)
+
+
+def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    for name, count in counts.missing.items():
+        episodes = plural(count, "episode of complete groups has", "episodes of complete groups have")
+        text = f"{episodes} no reward '{name}'"
+        if name == around.config.judge.name:
+            fix = "the judge writes it" if around.judge_expected else "set judge.model, or post it with a judge's key"
+        else:
+            fix = f"post it to /slipstream/v1/episodes/<id>/rewards as {name!r}, or change reward.weights"
+        cause, stuck = f"missing_{name}"[:80], not counts.ready and not counts.leased
+        yield FunnelLine(stage="reward", cause=cause, count=count, text=text, fix=fix, blocks=stuck)
+    equal = [o for o in counts.outcomes if o.low == o.high]
+    if not equal:
+        return
+    recent = len(counts.outcomes)
+    if len(equal) == recent >= LEARNED_GROUPS and all(o.high == counts.best for o in equal):
+        why = f"every run of the last {recent} groups has the best reward, {counts.best:g}"
+        text = f"training has nothing left to learn: {why}"
+        fix = "give the agent harder tasks, or stop the trainer: this adapter is done"
+        yield FunnelLine(stage="reward", cause="learned", count=recent, text=text, fix=fix, blocks=True)
+        return
+    which = f"{len(equal)} of the last {recent} groups" if recent > 1 else "the last group"
+    verb = "teaches nothing: its" if len(equal) == 1 else "teach nothing: their"
+    text = f"{which} {verb} rewards are all equal"
+    fix = "give partial credit in the reward, mix easier and harder tasks, or sample at temperature 1.0"
+    stuck = len(equal) == recent
+    yield FunnelLine(stage="reward", cause="equal", count=len(equal), text=text, fix=fix, blocks=stuck)
+
+
+def flat_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    """After many steps the newest versions do no better than the base model, as far as can be told."""
+    if counts.trained < FLAT_STEPS:
+        return
+    for model in sorted({version.model for version in counts.standing}):
+        own = [version for version in counts.standing if version.model == model]
+        base, newest = _pooled([v for v in own if not v.version]), _pooled(_newest(own))
+        if base is None or newest is None or (counts.best is not None and math.isclose(base.mean, counts.best)):
+            continue
+        if newest.mean - base.mean > 2.0 * math.hypot(base.error, newest.error):
+            continue
+        text = (
+            f"reward is flat after {plural(counts.trained, 'step', 'steps')}: the base model of {model} has {base}, "
+            f"the newest versions {newest}"
+        )
+        fix = (
+            "see whether the reward tells good runs from bad ones (`slipstream episodes`), whether most calls train "
+            "(the lines here), and whether each task recurs; the page's Training shows KL and learning rate"
+        )
+        yield FunnelLine(stage="reward", cause="flat", count=newest.n, text=text, fix=fix)
+
+
+class _Pool(NamedTuple):
+    n: int
+    mean: float
+    error: float
+    """Standard error of the mean."""
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} ± {self.error:.3f} (n = {self.n})"
+
+
+def _newest(versions: Sequence[AdapterReward]) -> list[AdapterReward]:
+    """So many of the newest versions that they have ``FLAT_EPISODES``, and no version of the first half."""
+    taken: list[AdapterReward] = []
+    for version in reversed(versions):
+        if not version.version or 2 * version.version < versions[-1].version:
+            break
+        taken.append(version)
+        if sum(v.n for v in taken) >= FLAT_EPISODES:
+            break
+    return taken
+
+
+def _pooled(versions: Sequence[AdapterReward]) -> _Pool | None:
+    """None: too few episodes to tell."""
+    n = sum(v.n for v in versions)
+    if n < FLAT_LEAST:
+        return None
+    mean = sum(v.n * v.mean for v in versions) / n
+    spread = sum(v.n * (v.variance + (v.mean - mean) ** 2) for v in versions) / n
+    return _Pool(n, mean, math.sqrt(spread / n))
+
+
+def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
+    down = [(url, error) for url, ok, error in around.engines if not ok]
+    if not around.engines:
+        fix = "set engine.urls, or set engine.model and start with `slipstream up`"
+        text = "no engine is configured (engine.urls)"
+        yield FunnelLine(stage="engine", cause="not_configured", count=0, text=text, fix=fix, blocks=True)
+    elif down and around.engine_busy:
+        fix = "wait; the lines `engine |` of `slipstream up` say how far it is"
+        text = around.engine_busy
+        yield FunnelLine(stage="engine", cause="starting", count=len(down), text=text, fix=fix, blocks=True)
+    elif len(down) == len(around.engines):
+        fix = f"see the log of {down[0][0]} ({down[0][1] or 'it does not answer'}), and start it again"
+        yield FunnelLine(stage="engine", cause="down", count=len(down), text="no engine answers", fix=fix, blocks=True)
+    yield from _outages(around, up=len(around.engines) - len(down))
+    if around.engine_ended:
+        fix = remedy(around.engine_ended) or "see the lines `engine |` of `slipstream up` above that error"
+        yield FunnelLine(stage="engine", cause="ended", count=1, text=around.engine_ended, fix=fix)
+    if around.sampling is not None and around.sampling.cuts:
+        text = (
+            f"the engine samples with {around.sampling.said()} where a call says nothing (its generation_config.json)"
+        )
+        text += ": such calls are recorded so, and can't be trained on"
+        fix = f"{OWN.neutral_fix}; or {in_the_file(around.config.model_name)}"
+        yield FunnelLine(stage="engine", cause="generation_config", count=1, text=text, fix=fix)
+    if around.held:
+        text = "the trainer has the GPU: calls wait until its step is done"
+        yield FunnelLine(stage="engine", cause="held", count=1, text=text)
+    if around.behind:
+        text = f"another proxy's adapter: {around.behind}"
+        fix = "mount its adapters folder here too, or roll it back"
+        yield FunnelLine(stage="engine", cause="behind", count=1, text=text, fix=fix)
+
+
+def _outages(around: Surroundings, up: int) -> Iterator[FunnelLine]:
+    """A line for each cause and fix. Its count is the seconds since the first of these engines took no adapters."""
+    alike: dict[tuple[str, str], list[tuple[str, AdapterOutage]]] = {}
+    for url, outage in around.outages:
+        alike.setdefault((outage.cause.value, outage.fix), []).append((url, outage))
+    none_takes = len(around.outages) >= up
+    for (cause, fix), found in alike.items():
+        lasted = [(url, max(0.0, around.now - outage.since)) for url, outage in found]
+        engines = ", ".join(f"{url} (for {span(age)})" for url, age in lasted)
+        text = f"{'the engine' if len(found) == 1 else 'these engines'} {engines}"
+        if cause == NoAdapters.NO_IDS:
+            text += (
+                f" give{'s' if len(found) == 1 else ''} no token ids: calls are relayed, recorded as text, judged and "
+            )
+            text += "exported, and never trained on"
+            yield FunnelLine(stage="engine", cause=cause, count=len(found), text=text, fix=fix, blocks=True)
+            continue
+        text += f" take{'s' if len(found) == 1 else ''} no adapters: {found[0][1].what}"
+        text += (
+            "; agents get the base model, and adapters wait until it takes them"
+            if none_takes
+            else "; calls with an adapter go to the other engines"
+        )
+        count = round(max(age for _, age in lasted))
+        yield FunnelLine(stage="engine", cause=cause, count=count, text=text, fix=fix, blocks=none_takes)
+
+
+ENGINE_GAP = 0.05
+"""Nats a token. bf16 beside float32 is 0.001 to 0.02; an engine whose graphs were wrong had 0.1 to 0.6."""
+SHOWN_SECONDS = 86_400.0
+"""For which a loss is shown."""
+RIGHT_JUDGE = "correct judge.model, judge.api_base or the judge's server"
+SOON = 60.0
+"""Seconds: what ends by itself within them needs nobody."""
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What the funnel needs beside the store's numbers."""
+
+    config: Config
+    now: float
+    engines: list[tuple[str, bool, str | None]] = field(default_factory=list)
+    """(URL, whether it answers, its error)."""
+    outages: list[tuple[str, AdapterOutage]] = field(default_factory=list)
+    """(URL, why it takes no adapters) of the engines that are up and take none."""
+    sampling: EngineSampling | None = None
+    """What the engines sample with where a call says nothing; None: as the model likes."""
+    candidates: list[Adapter] = field(default_factory=list)
+    """Adapters that the gate has not decided on."""
+    replayed: Sequence[Adapter] = ()
+    """Adapters that are tried on recorded steps, or stay without a verdict of that."""
+    served: Sequence[Adapter] = ()
+    """The version that new episodes get, of each model."""
+    slots: Sequence[Adapter] = ()
+    """Versions that running episodes keep in the engines, while a newer one has no slot."""
+    pins: Mapping[str, int] = field(default_factory=dict)
+    """Adapter → open episodes."""
+    trainer_silence: float = 0.0
+    """Seconds since the trainer last asked for work."""
+    trainer_away: bool = False
+    judge_silence: float = 0.0
+    judge_away: bool = False
+    judge_expected: bool = False
+    """A judge is configured, or one has asked for work."""
+    judge_budget: tuple[str, float] | None = None
+    """The setting whose budget the judge waits for, and the seconds until it starts again."""
+    judge_error: str | None = None
+    judge_chance: JudgeAgreement | None = None
+    """Why the judge scored nothing of late, if it failed."""
+    sidecars: Sequence[tuple[str, str, str]] = ()
+    """The children of `slipstream up` that are in trouble: (trainer or judge, its state, what is wrong)."""
+    paused: str | None = None
+    """Who paused training, and why."""
+    engine_busy: str | None = None
+    """What `slipstream up` says of its engine, while that does not answer."""
+    engine_ended: str | None = None
+    """What that engine ended with, if it was started again not long ago."""
+    held: bool = False
+    """The trainer has the GPU."""
+    behind: str | None = None
+    """What another proxy made live and this one cannot load."""
+    store_error: str | None = None
+    lag: float = 0.0
+    """Seconds that the store is behind the spool."""
+    losses: Losses = field(default_factory=Losses)
+    uncaptured: Mapping[str, int] = field(default_factory=dict)
+    """Calls that workers answered and could not write down."""
+    refused_writes: int = 0
+    """Rewards and other changes that were answered 503, because they could not be written down."""
+    refused_at: float = 0.0
+    """When the last of them was."""
+
+
+def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:
+    """``counts`` None: the store does not answer."""
+    lines = [*engine_lines(around), *_store(counts, around), *_losses(around)]
+    rewards = (unweighted_lines, reward_lines, flat_lines)
+    stages = (_calls, _episodes, _groups, _judge, *rewards, _untrainable, _lost, _ready, _trainer, _steps)
+    for stage in stages:
+        lines += stage(counts, around) if counts is not None else ()
+    lines += _slots(around)
+    lines += _gate(around)
+    return Funnel(lines=lines)
+
+
+def _store(counts: FunnelCounts | None, around: Surroundings) -> Iterator[FunnelLine]:
+    if around.store_error or counts is None:
+        why = around.store_error or "it does not answer"
+        fix = "see the proxy's log; the spool keeps calls and rewards meanwhile"
+        text = f"the store takes nothing just now: {why}"
+        yield FunnelLine(stage="store", cause="away", count=1, text=text, fix=fix, blocks=True)
+    elif around.lag > 5.0:
+        text = f"the store is {span(around.lag)} behind: it reads the spool's backlog"
+        yield FunnelLine(stage="store", cause="behind", count=round(around.lag), text=text)
+
+
+def _losses(around: Surroundings) -> Iterator[FunnelLine]:
+    """What was lost on a disk that takes nothing, for a day; and what was refused there."""
+    lost, refused = around.losses, around.refused_writes
+    fix = "free space under data_dir, or mend its disk: calls are recorded again by themselves"
+    if lost.calls and around.now - lost.at < SHOWN_SECONDS:
+        ago = span(max(0.0, around.now - lost.at))
+        what = plural(lost.calls, "call was", "calls were")
+        text = f"{what} answered and not recorded, the last {ago} ago: {lost.why}"
+        yield FunnelLine(stage="calls", cause="lost", count=lost.calls, text=text, fix=fix)
+    if refused and around.now - around.refused_at < SHOWN_SECONDS:
+        what = plural(refused, "reward or end mark was", "rewards and end marks were")
+        text = f"{what} refused (503), because the disk took nothing"
+        fix = "free space under data_dir, or mend its disk: then send them again"
+        yield FunnelLine(stage="calls", cause="refused", count=refused, text=text, fix=fix)
+
+
+def _calls(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    asked = {"capture": "x-slipstream-capture: off", "split": "x-slipstream-split: off"}
+    found = [(around.uncaptured[by], header) for by, header in asked.items() if around.uncaptured.get(by)]
+    unseen = sum(count for count, _ in found)
+    if unseen:
+        text = f"{plural(unseen, 'call was', 'calls were')} relayed and not recorded since the proxy's start, because "
+        text += " or ".join(f"their header {header} asked for it" for _, header in found)
+        fix = "leave the header out of the agent's calls to record them" if not counts.live else None
+        yield FunnelLine(stage="calls", cause="uncaptured", count=unseen, text=text, fix=fix, blocks=not counts.live)
+    if unseen and not counts.live:
+        return
+    if not counts.live:
+        fix = "set the agent's OPENAI_BASE_URL to the proxy's address with /v1"
+        text = "no call has come through the proxy yet"
+        text += f" ({plural(counts.calls, 'call was', 'calls were')} imported)" if counts.calls else ""
+        yield FunnelLine(stage="calls", cause="none", count=0, text=text, fix=fix, blocks=True)
+    elif not counts.trained_calls and not counts.untrainable:
+        fix = f'let the agent ask for {around.config.model_name}, or map its model name in [models."<name>"]'
+        text = "calls have come, and none asks for the trained model"
+        yield FunnelLine(stage="calls", cause="untrained_model", count=counts.calls, text=text, fix=fix, blocks=True)
+    fix = (
+        "their calls were refused, or never came here: post rewards and done marks to the x-slipstream-episode that "
+        "the replies carry, with the key that made the calls"
+    )
+    if n := counts.orphans.rewarded:
+        text = f"{plural(n, 'unknown episode has', 'unknown episodes have')} rewards but no calls"
+        yield FunnelLine(stage="calls", cause="orphan_rewards", count=n, text=text, fix=fix)
+    if n := counts.orphans.ended:
+        text = f"{plural(n, 'unknown episode was', 'unknown episodes were')} marked as done and made no calls"
+        yield FunnelLine(stage="calls", cause="orphan_marks", count=n, text=text, fix=fix)
+
+
+def _episodes(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    if counts.open_episodes:
+        text = f"{plural(counts.open_episodes, 'episode is', 'episodes are')} still open"
+        if counts.next_end is not None:
+            text += f"; without another call the next one ends in {span(max(0.0, counts.next_end - around.now))}"
+        fix = "post the final reward, or send x-slipstream-done with the last call, and it ends at once"
+        done = counts.outcomes or counts.forming.groups or counts.evaluating.groups or counts.missing or counts.ready
+        soon = counts.next_end is not None and counts.next_end - around.now <= SOON
+        stuck, count = not done and not soon, counts.open_episodes
+        yield FunnelLine(stage="episodes", cause="open", count=count, text=text, fix=fix, blocks=stuck)
+    if counts.without_task:
+        text = f"{plural(counts.without_task, 'episode has', 'episodes have')} no task, so nothing compares them"
+        fix = "send x-slipstream-task, or set groups.ungrouped = true"
+        yield FunnelLine(stage="episodes", cause="no_task", count=counts.without_task, text=text, fix=fix)
+    if counts.lone:
+        text = f"the latest untagged runs have one call each, and {counts.lone} of them go on with what was said before"
+        fix = (
+            "something before the conversation changes with each call, such as a clock in the system prompt: send "
+            "x-slipstream-episode, or start the agent with `slipstream connect NAME --run` (docs, Coding agents)"
+        )
+        yield FunnelLine(stage="episodes", cause="lone", count=counts.lone, text=text, fix=fix)
+    if counts.trained_calls and not counts.train_episodes:
+        text = "all episodes are evaluation episodes (split = eval): they measure and never train"
+        fix = "leave x-slipstream-split out for the runs to learn from"
+        yield FunnelLine(stage="episodes", cause="all_eval", count=counts.calls, text=text, fix=fix, blocks=True)
+
+
+def _groups(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    size, max_age = around.config.groups.size, around.config.groups.max_age
+    if forming := counts.forming.groups:
+        text = (
+            f"{plural(forming, 'group is', 'groups are')} forming with "
+            f"{plural(counts.forming.episodes, 'episode', 'episodes')}: {size} episodes of one task make a group"
+        )
+        fix = (
+            f"run each task {size} times, or set groups.size lower; two episodes are enough after "
+            f"groups.max_age ({span(max_age)})"
+        )
+        stuck = not (counts.ready or counts.leased or counts.missing or counts.outcomes)
+        yield FunnelLine(stage="groups", cause="forming", count=forming, text=text, fix=fix, blocks=stuck)
+    if evaluating := counts.evaluating.groups:
+        groups = plural(evaluating, "evaluation group forms", "evaluation groups form")
+        text = f"{groups} with {plural(counts.evaluating.episodes, 'episode', 'episodes')}: never trained on"
+        yield FunnelLine(stage="groups", cause="evaluation", count=evaluating, text=text)
+
+
+def _judge(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    yield from _sidecar("judge", around, blocks=around.config.judge.name in counts.missing)
+    if not around.judge_expected:
+        return
+    if counts.to_judge:
+        rate = counts.judged / (RATE_SECONDS / 60)
+        lag = max(0.0, around.now - (counts.oldest_to_judge or around.now))
+        text = (
+            f"{plural(counts.to_judge, 'group waits', 'groups wait')} for the judge, the oldest for {span(lag)}; "
+            f"it scores {rate:.1f} episodes a minute"
+        )
+        slow = lag > SOON and around.judge_error is None
+        fix = "raise judge.concurrency, choose a faster judge.model, or lower judge.votes" if slow else None
+        yield FunnelLine(stage="judge", cause="waiting", count=counts.to_judge, text=text, fix=fix)
+        yield from _judge_fails(counts, around)
+        if around.judge_budget is not None:
+            setting, wait = around.judge_budget
+            text = f"the judge's budget is spent ({setting}); it starts again in {span(wait)}"
+            fix = f"raise {setting}, or choose a cheaper judge.model"
+            yield FunnelLine(stage="judge", cause="budget", count=round(wait), text=text, fix=fix, blocks=wait > 60)
+        if around.judge_away and not _in_trouble("judge", around):
+            text = f"the judge has not asked for work for {span(around.judge_silence)}"
+            fix = "start `slipstream judge` (or `slipstream up`), and see its log"
+            wanted, silence = around.config.judge.name in around.config.reward.weights, round(around.judge_silence)
+            yield FunnelLine(stage="judge", cause="away", count=silence, text=text, fix=fix, blocks=wanted)
+    if (found := around.judge_chance) is not None and around.judge_error is None:
+        text = (
+            f"the judge scores by chance: its votes on the same runs in another order agree by {found.value or 0:.2f} "
+            f"over {plural(found.pairs, 'group', 'groups')} (1 is full agreement, 0 is chance)"
+        )
+        fix = "choose a larger judge.model, or post rewards; `slipstream judge eval` measures a judge"
+        yield FunnelLine(stage="judge", cause="chance", count=found.pairs, text=text, fix=fix)
+    if counts.parked:
+        text = f"{plural(counts.parked, 'group is', 'groups are')} parked: the judge failed too often"
+        text += f" ({counts.failures['parked']})" if "parked" in counts.failures else ""
+        fix = f"{RIGHT_JUDGE}; then `slipstream judge retry` hands them out again"
+        wanted = around.config.judge.name in around.config.reward.weights
+        stuck = wanted and not (counts.judged or counts.ready or counts.leased)
+        yield FunnelLine(stage="judge", cause="parked", count=counts.parked, text=text, fix=fix, blocks=stuck)
+
+
+def _judge_fails(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    if around.judge_error is None or around.judge_budget is not None:
+        return
+    stuck = around.config.judge.name in around.config.reward.weights and not (counts.ready or counts.leased)
+    text = f"the judge fails: {around.judge_error}"
+    fix = f"{RIGHT_JUDGE}; waiting groups are tried again by themselves"
+    yield FunnelLine(stage="judge", cause="failing", count=counts.to_judge, text=text, fix=fix, blocks=stuck)
+
+
+def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    total = sum(counts.untrainable.values())
+    for reason, count in counts.untrainable.items():
+        text = f"{plural(count, 'call', 'calls')} can't be trained on: {reason}"
+        own = around.sampling.values if around.sampling else {}
+        fix, stuck = fix_untrainable(reason, own, around.config.model_name), 0 < counts.trained_calls <= total
+        yield FunnelLine(stage="untrainable", cause=reason[:80], count=count, text=text, fix=fix, blocks=stuck)
+
+
+def _lost(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    for (state, cause), count in sorted(counts.lost.items()):
+        why, fix = LOST.get((state, cause)) or LOST[state, "unknown"]
+        if cause == "judge" and "lost" in counts.failures:
+            why, fix = f"{why}, which failed: {counts.failures['lost']}", RIGHT_JUDGE
+        text = f"{plural(count, 'group was', 'groups were')} lost: {why}"
+        yield FunnelLine(stage="lost", cause=f"{state}_{cause}"[:80], count=count, text=text, fix=fix)
+
+
+def _ready(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    need = around.config.trainer.min_groups
+    if counts.ready and counts.teaching < need:
+        text = f"{plural(counts.ready, 'group', 'groups')} complete and scored, {need} needed for a step"
+        if counts.teaching < counts.ready:
+            text += (
+                f" with runs that differ in reward: {counts.teaching} {'has' if counts.teaching == 1 else 'have'} them"
+            )
+        fix = f"fewer are enough after trainer.max_wait ({span(around.config.trainer.max_wait)})"
+        yield FunnelLine(stage="ready", cause="too_few", count=counts.ready, text=text, fix=fix)
+    elif counts.ready:
+        text = f"{plural(counts.teaching, 'group is', 'groups are')} ready: the trainer takes them next"
+        if flat := counts.ready - counts.teaching:
+            text += f"; {plural(flat, 'more has', 'more have')} runs that do not differ in reward, which teach nothing"
+        yield FunnelLine(stage="ready", cause="ready", count=counts.teaching, text=text)
+    elif not counts.leased:
+        text = f"0 groups complete and scored, {need} needed for a step"
+        yield FunnelLine(stage="ready", cause="none", count=0, text=text)
+
+
+def _in_trouble(name: str, around: Surroundings) -> bool:
+    return any(sidecar == name for sidecar, _, _ in around.sidecars)
+
+
+def _sidecar(name: Literal["judge", "trainer"], around: Surroundings, *, blocks: bool) -> Iterator[FunnelLine]:
+    """What `slipstream up` knows of its process."""
+    for sidecar, state, text in around.sidecars:
+        if sidecar == name:
+            yield FunnelLine(stage=name, cause=state, count=1, text=text, blocks=blocks)
+
+
+def _trainer(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    yield from _sidecar("trainer", around, blocks=True)
+    if around.paused is not None:
+        text = f"training is paused by {around.paused}"
+        yield FunnelLine(stage="trainer", cause="paused", count=1, text=text, fix="slipstream resume", blocks=True)
+    if counts.leased:
+        text = f"{plural(counts.leased, 'group is', 'groups are')} being trained on"
+        yield FunnelLine(stage="trainer", cause="training", count=counts.leased, text=text)
+    elif around.trainer_away and not _in_trouble("trainer", around):
+        text = f"the trainer has not asked for work for {span(around.trainer_silence)}"
+        fix = "start `slipstream trainer` (or `slipstream up`), and see its log"
+        silence = round(around.trainer_silence)
+        yield FunnelLine(stage="trainer", cause="away", count=silence, text=text, fix=fix, blocks=True)
+    if counts.last_skipped is not None:
+        text = f"the trainer skipped its latest batch: {counts.last_skipped}"
+        fix = "see the lines above, and the docs on the trainer's guards (max_ratio, max_engine_kl, max_grad)"
+        yield FunnelLine(stage="trainer", cause="skipped", count=1, text=text, fix=fix)
+
+
+def _steps(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    small = [kl for kl in counts.kls if kl < 1]
+    if counts.kls and len(small) == len(counts.kls):
+        latest = plural(len(small), "step", "steps")
+        text = f"the latest {latest} hardly changed the policy (KL below a hundredth of a full step's)"
+        fix: str | None = 'set trainer.learning_rate = "auto", or raise it'
+        if around.config.trainer.learning_rate == "auto":
+            text, fix = f"{text}: the learning rate rises by itself; the step events name the cause", None
+        yield FunnelLine(stage="step", cause="small_kl", count=len(small), text=text, fix=fix)
+    if (gap := counts.engine_gap) is not None and gap > ENGINE_GAP:
+        text = (
+            f"the engine's log-probabilities are {gap:.2g} nats a token away from the trainer's with the same weights "
+            f"(up to {ENGINE_GAP} is usual): the trainer learns from tokens that the model would not choose"
+        )
+        fix = (
+            "load the same model in engine and trainer (name, revision, no quantisation), and start vLLM without a "
+            "--compilation-config or --kv-cache-dtype of your own"
+        )
+        formats = around.config.engine.dtype, around.config.trainer.dtype
+        if "auto" in formats or formats[0] != formats[1]:
+            named = "engine.dtype is {}, trainer.dtype is {}".format(*formats)
+            fix = f"compute in one number format in engine and trainer ({named}); {fix}"
+        yield FunnelLine(stage="step", cause="engine_gap", count=round(1000 * gap), text=text, fix=fix)
+
+
+def _slots(around: Surroundings) -> Iterator[FunnelLine]:
+    if around.slots:
+        count = sum(around.pins.get(a.name, 0) for a in around.slots)
+        names = " and ".join(a.name for a in around.slots)
+        keep = plural(count, "running episode keeps", "running episodes keep")
+        most = around.config.engine.max_loras
+        text = f"the next version waits for a slot in the engine: {keep} {names} there (engine.max_loras is {most})"
+        patience = span(around.config.adapters.pin_seconds)
+        fix = f"end runs with a reward or x-slipstream-done, or raise engine.max_loras; it waits {patience} at most"
+        yield FunnelLine(stage="step", cause="slots", count=count, text=text, fix=fix)
+
+
+def _gate(around: Surroundings) -> Iterator[FunnelLine]:
+    gate = around.config.gate
+    for adapter in around.replayed:
+        replay = adapter.replay
+        assert replay is not None
+        cases = sum(s.cases for s in replay.sets)
+        held = replay.outcome == "undecided"
+        text = f"{adapter.name} is tried on recorded steps, in the engine's idle time: {replay.reason}"
+        fix = f"wait, or decide by hand: `slipstream adapters promote {adapter.name}`"
+        if held:
+            text = f"{adapter.name} waits for a person: {replay.reason}"
+            fix = f'`slipstream adapters promote {adapter.name}`, add cases, or set gate.replay.undecided = "try"'
+        yield FunnelLine(stage="gate", cause="replay", count=cases, text=text, fix=fix)
+    for served in around.served:
+        for group, to in served.kept_from.items():
+            text = f"{served.name} was taken back for {group} alone: its new runs get {to}, and all others go on"
+            give_back = f"slipstream adapters promote {served.name} --group {shlex.quote(group)}"
+            fix = f"if it is good for them again: `{give_back}`"
+            yield FunnelLine(stage="gate", cause="group", count=1, text=text, fix=fix)
+        if served.state == AdapterState.LIVE and served.frozen:
+            text = f"{served.name} is {served.reason or 'frozen'}. Newer versions wait"
+            fix = f"`slipstream adapters unfreeze {served.name}`"
+            yield FunnelLine(stage="gate", cause="frozen", count=1, text=text, fix=fix)
+    for candidate in around.candidates:
+        if gate.trial == "manual":
+            text = f"{candidate.name} waits for a person: gate.mode is manual"
+            fix = f"`slipstream adapters promote {candidate.name}`, or `slipstream adapters demote {candidate.name}`"
+            yield FunnelLine(stage="gate", cause="manual", count=1, text=text, fix=fix)
+            continue
+        report = candidate.gate or GateReport()
+        seen = report.trial_episodes
+        control = report.control or "the adapter before it"
+        episodes = plural(seen, "episode", "episodes")
+        text = f"the gate compares {candidate.name} with {control}: {episodes} on trial so far"
+        if report.reason:
+            text += f"; {report.reason}"
+        if report.episodes_left is not None:
+            text += f" (a verdict is likely after {plural(report.episodes_left, 'more', 'more')})"
+        fix = report.fix or f"wait, or decide by hand: `slipstream adapters promote {candidate.name}`"
+        yield FunnelLine(stage="gate", cause="undecided", count=seen, text=text, fix=fix)

@@ -1,0 +1,349 @@
+"""Where things stand: the report, its first sentence, and the metrics that are read from the store.
+
+Is it better, and how sure is that? One sentence: on the page's first view, and in ``slipstream status``.
+
+Where things stand: the report, and the metrics that are read from the store.
+
+Where things stand: the status object and its funnel.
+
+Fills the control plane's metrics for one scrape: from its own objects, and from the store's counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from prometheus_client import Counter, generate_latest
+
+from slipstream import __version__
+from slipstream import contract as c
+from slipstream.config import Config
+from slipstream.contract import Adapter, AdapterState
+from slipstream.engines.engine import NEUTRAL, EngineSampling
+from slipstream.operate.run.sidecars import StackReport, read_stack, sentence, starts_again
+from slipstream_proxy.control.deps import Deps
+from slipstream_proxy.control.engines.pool import EngineReplica
+from slipstream_proxy.control.observe.boards import Role
+from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.control.shared.threads import in_thread
+from slipstream_proxy.control.status.funnel import Surroundings, funnel_of
+from slipstream_proxy.control.storage.ingester import spool_bytes
+from slipstream_proxy.data.engines.models import ModelMap
+from slipstream_proxy.data.observe.losses import read_losses
+from slipstream_proxy.data.observe.metrics import read_uncaptured
+from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.store.read.curves import difference, mean_interval
+from slipstream_proxy.store.read.status import FunnelCounts, span
+
+Measured = tuple[float, float, float, int]
+"""Mean reward, its interval's ends, runs."""
+DAYS = 6 * 86_400.0
+"""A version younger than that is dated by its weekday."""
+
+
+def headline(
+    base: str, live: str, rows: Iterable[JsonObject], versions: Mapping[str, Adapter], now: float
+) -> str | None:
+    """None: the base model still serves, and none of its runs has a reward. ``rows``: of ``success_by_adapter``."""
+    mine = [r for r in rows if r["adapter"] == base or r["adapter"] in versions]
+    made = [a for a in versions.values() if a.state not in (AdapterState.LOADING, AdapterState.REFUSED)]
+    taken = sum(a.state == AdapterState.ROLLED_BACK for a in made)
+    count = f"{len(made)} version{'' if len(made) == 1 else 's'}, {taken} taken back"
+    for split, name in (("eval", "held-out"), ("train", "no held-out runs; training runs")):
+        found = {str(a): m for a in (base, live) if (m := _measured(mine, str(a), split)) is not None}
+        if base in found and live in found and live != base:
+            d, low, high = difference(found[base][:3], found[live][:3])
+            sure = f"better by {low:.2f} to {high:.2f}" if low > 0 else f"worse by {-high:.2f} to {-low:.2f}"
+            if low <= 0 <= high:
+                sure = f"not sure yet: the difference is {d:+.2f}, between {low:+.2f} and {high:+.2f}"
+            since = min(a.created for a in made) if made else now
+            after = f"{found[live][0]:.2f} ± {(found[live][2] - found[live][1]) / 2:.2f}"
+            return f"{name} {found[base][0]:.2f} → {after} since {_day(since, now)}, {count} ({sure})"
+    for split, name in (("eval", "held-out"), ("train", "training runs")):
+        for adapter in (live, base):
+            if (one := _measured(mine, adapter, split)) is not None:
+                said = f"{name} {one[0]:.2f} ± {(one[2] - one[1]) / 2:.2f} with {adapter}"
+                return f"{said}, {count}" + (": nothing to compare it with yet" if made else "")
+    return None
+
+
+def _measured(rows: list[JsonObject], adapter: str, split: str) -> Measured | None:
+    mine = [r for r in rows if r["adapter"] == adapter and (r["split"] == "eval") == (split == "eval")]
+    n = sum(int(r["episodes"]) for r in mine)
+    if not n:
+        return None
+    mean = sum(float(r["mean"]) * int(r["episodes"]) for r in mine) / n
+    spread = sum((int(r["episodes"]) - 1) * float(r["std"]) ** 2 for r in mine)
+    spread += sum(int(r["episodes"]) * (float(r["mean"]) - mean) ** 2 for r in mine)
+    means = [float(r["mean"]) for r in rows]
+    bounds = min(0.0, *means, mean), max(1.0, *means, mean)
+    return mean, *mean_interval(mean, (spread / max(1, n - 1)) ** 0.5, n, *bounds), n
+
+
+def _day(at: float, now: float) -> str:
+    return time.strftime("%A" if now - at < DAYS else "%d %b %Y", time.localtime(at))
+
+
+def sampling_of(engines: Sequence[EngineReplica], config: Config) -> EngineSampling | None:
+    """What the engines sample with where a call says nothing, and no setting of ours replaces it."""
+    known = [e.sampling for e in engines if e.sampling is not None]
+    target = ModelMap(config).of(config.model_name)
+    ours = {name for name, _ in target.sampling}
+    if not known or target.trust or ours >= NEUTRAL.keys():
+        return None
+    values = {name: value for name, value in known[0].values.items() if name not in ours}
+    return EngineSampling(values, all(s.known for s in known))
+
+
+def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
+    """What the control plane knows without asking the store."""
+    config, activity, stats = deps.config, deps.activity, deps.ingester.stats if deps.ingester else None
+    expected = bool(config.judge.model or config.judge.function) or activity.ever("judge")
+    troubled: list[tuple[str, str, str]] = [(s.name, s.state, text) for s in sidecars if (text := sentence(s))]
+    for role in ("trainer", "judge"):
+        again = (starts_again(s, activity.silence(role), time.time()) for s in sidecars if s.name == role)
+        troubled += [(role, "restarted", text) for text in again if text]
+    return Surroundings(
+        config=config,
+        now=deps.now(),
+        engines=[(e.url, e.ok, e.error) for e in deps.engines.engines],
+        sampling=sampling_of(deps.engines.healthy(), deps.config),
+        outages=[(e.url, e.outage) for e in deps.engines.healthy() if e.outage is not None],
+        candidates=deps.registry.in_state(c.AdapterState.CANDIDATE),
+        replayed=[a for a in deps.registry.in_state(c.AdapterState.LOADING) if a.replay is not None and not a.forced],
+        served=[a for model in deps.registry.models if (a := deps.registry.served(model)) is not None],
+        slots=deps.swapper.held() if deps.swapper.is_full() else [],
+        pins=deps.registry.pins,
+        trainer_silence=activity.silence("trainer"),
+        trainer_away=activity.away("trainer"),
+        judge_silence=activity.silence("judge"),
+        judge_away=activity.away("judge"),
+        judge_expected=expected,
+        judge_budget=deps.judges.budget(deps.now()),
+        judge_error=deps.judges.error(deps.now()),
+        judge_chance=deps.judges.chance(deps.now()),
+        sidecars=troubled,
+        held=deps.lease.held is not None,
+        behind=deps.fleet.behind,
+        store_error=stats.broken if stats else None,
+        lag=stats.lag_seconds if stats else 0.0,
+        losses=read_losses(config.root / "metrics"),
+        uncaptured=read_uncaptured(config.root / "metrics"),
+        refused_writes=deps.mutations.refused,
+        refused_at=deps.mutations.refused_at,
+    )
+
+
+async def read_funnel(deps: Deps, stack: StackReport | None = None) -> c.Funnel:
+    """Why there is no step yet. It answers while the store is away too, and says so.
+
+    ``stack``: as read a moment ago, so that one answer does not show two states.
+    """
+    if stack is None:
+        stack = await in_thread(read_stack, deps.config.root)
+    around = surroundings_of(deps, stack.sidecars)
+    if stack.engine:
+        around.engine_busy, around.engine_ended = stack.engine.sentence(time.time()), stack.engine.ended(time.time())
+    counts: FunnelCounts | None = None
+    try:
+        counts = await deps.ask(deps.store.statistics.funnel, deps.config.judge.name, around.now)
+        paused = await deps.switch.state(deps)
+        if paused.paused:
+            who = "somebody" if paused.by in (None, "-") else paused.by
+            around.paused = f"{who}: {paused.reason}" if paused.reason else who
+    except Problem as p:
+        around.store_error = around.store_error or p.message
+    except Exception as e:
+        around.store_error = around.store_error or f"{type(e).__name__}: {e}"[:300]
+    return funnel_of(counts, around)
+
+
+def headlines_of(deps: Deps, rows: list[JsonObject]) -> dict[str, str]:
+    registry, found = deps.registry, {}
+    for model in registry.models:
+        versions = {a.name: a for a in registry.items.values() if a.model == model}
+        found[model] = headline(registry.base, registry.live(model), rows, versions, deps.now())
+    return {model: text for model, text in found.items() if text is not None}
+
+
+def heard(deps: Deps, sidecar: c.Sidecar, *, at_work: bool) -> c.Sidecar:
+    """The supervisor sees that a process is there. That it works shows in what it asks."""
+    role: Role = "judge" if sidecar.name == "judge" else "trainer"
+    if sidecar.state != "running" or at_work or not deps.activity.away(role):
+        return sidecar
+    why = f"it has not asked for work for {span(deps.activity.silence(role))}: see its log, or restart it"
+    return sidecar.model_copy(update={"state": "silent", "reason": why})
+
+
+async def status_of(deps: Deps) -> c.Status:
+    stack = await in_thread(read_stack, deps.config.root)
+    funnel = await read_funnel(deps, stack)
+    try:
+        counts = await deps.ask(deps.store.statistics.counts, deps.now())
+    except Exception:
+        if not any(line.stage == "store" for line in funnel.lines):
+            raise
+        counts = {}  # the funnel says that the store is away
+    judging = c.JudgingStatus(judges=deps.judges.judges(deps.now()))
+    if counts:
+        judging = await deps.ask(deps.judges.standing, deps.store.judging, deps.now())
+    rows = await deps.ask(deps.store.statistics.success_by_adapter) if counts else []
+    lost = await in_thread(read_losses, deps.config.root / "metrics")
+    stats = deps.ingester.stats if deps.ingester else None
+    newest = max((a.created for a in deps.registry.items.values()), default=None)
+    leased = counts.get("groups", {}).get("leased", 0)
+    return c.Status(
+        version=__version__,
+        started=deps.started,
+        models={m: deps.registry.live(m) for m in deps.registry.models},
+        headlines=headlines_of(deps, rows),
+        engines=[e.told() for e in deps.engines.engines],
+        store="postgresql" if (deps.config.store.url or "").startswith("postgresql") else "duckdb",
+        episodes=counts.get("episodes", {}),
+        groups=counts.get("groups", {}),
+        calls=int(counts.get("calls", 0)),
+        capture_lost=lost.calls + (stats.skipped_calls if stats else 0),
+        refused_writes=deps.mutations.refused,
+        ingest_lag_seconds=stats.lag_seconds if stats else 0.0,
+        steps=int(counts.get("batches", {}).get("trained", 0)),
+        last_step=deps.last_step or newest,
+        moved_episodes=dict(deps.swapper.moves),
+        untrainable=counts.get("untrainable", {}),
+        waiting=[line.sentence for line in funnel.lines],
+        funnel=funnel,
+        judging=judging,
+        forgetting=deps.forgetter.progress(),
+        space=deps.space,
+        sidecars=[heard(deps, s, at_work=s.name == "trainer" and bool(leased)) for s in stack.sidecars],
+        batch={"batches": counts.get("batches", {}), "missing": counts.get("missing", {})},
+    )
+
+
+log = logging.getLogger(__name__)
+LOOK_EVERY = 2.0
+"""Seconds for which counts from the store are good: a scrape must not cost a query each."""
+LOOK_PATIENCE = 1.0
+"""Seconds that a scrape waits for them; the data plane gives the control plane two."""
+ADAPTER_LABELS = 50
+"""Adapters with series of their own in the reward metrics: the newest. Bounds the number of series."""
+NAMES = 30
+STATES = {"episodes": ("open", "done"), "groups": ("forming", "waiting_reward", "ready", "leased", "trained", "parked")}
+"""They have a series with 0 too, so that a query of one has an answer."""
+
+
+class MetricsScrape:
+    def __init__(self, deps: Deps) -> None:
+        self.deps, self.metrics = deps, deps.metrics
+        self._looked = 0.0
+        self._leased = False
+        """The trainer has groups."""
+        self._looking: asyncio.Task[None] | None = None
+        self._done: dict[str, float] = {}
+        """Counter → what it had been raised to at the last scrape."""
+
+    def _add(self, name: str, counter: Counter, now: float) -> None:
+        counter.inc(max(0.0, now - self._done.get(name, 0.0)))
+        self._done[name] = now
+
+    def _own(self) -> None:
+        deps, m = self.deps, self.metrics
+        stats = deps.ingester.stats if deps.ingester else None
+        m.store_up.set(bool(deps.health.up and deps.stores.current is not None and stats and stats.broken is None))
+        if stats:
+            m.lag.set(stats.lag_seconds)
+            self._add("records", m.ingested, stats.records)
+            m.unreadable.set(stats.unreadable)
+            m.skipped.set(stats.skipped)
+            m.torn.set(stats.torn)
+        a = deps.registry
+        self._add("swaps", m.swaps, deps.lifecycle.swaps)
+        self._add("rollbacks", m.rollbacks, deps.lifecycle.rollbacks)
+        for cause, count in deps.swapper.moves.items():
+            self._add(f"moves {cause}", m.moves.labels(cause), count)
+        self._add("losses", m.engine_restarts, deps.engines.restarts)
+        for how, count in deps.lease.ended.items():
+            self._add(how, m.holds.labels(how), count)
+        self._add("held", m.held_seconds, deps.lease.seconds_held())
+        m.loaded.set(len(deps.engines.loaded()))
+        m.states.clear()
+        for item in a.items.values():
+            m.states.labels(item.state.value).inc()
+        m.pinned.clear()
+        for name, count in sorted(a.pins.items(), key=lambda kv: -kv[1])[:ADAPTER_LABELS]:
+            m.pinned.labels(name).set(count)
+        for model in a.models:
+            m.live.labels(model).set(a.versions(model)[1])
+            m.frozen.labels(model).set(deps.trials.of(model).frozen)
+            m.kept_groups.labels(model).set(len(a.kept_from(model)))
+        m.sidecar_up.clear()
+        leased = self._leased
+        for found in read_stack(deps.config.root).sidecars:
+            sidecar = heard(deps, found, at_work=found.name == "trainer" and leased)
+            if sidecar.state != "ended":
+                m.sidecar_up.labels(sidecar.name).set(sidecar.state == "running")
+        for engine in deps.engines.engines:
+            m.engine_up.labels(engine.url).set(engine.ok)
+            m.engine_takes_adapters.labels(engine.url).set(engine.outage is None)
+
+    async def _look(self) -> None:
+        deps, m = self.deps, self.metrics
+        funnel = await read_funnel(deps)
+        m.funnel.clear()
+        # alerts ask for these also before there is one: a new series does not show how it grew
+        m.funnel.labels("ready", "ready")
+        m.events.labels("skipped")
+        for line in funnel.lines:
+            m.funnel.labels(line.stage, line.cause).set(line.count)
+        m.paused.set(any((line.stage, line.cause) == ("trainer", "paused") for line in funnel.lines))
+        counts: JsonObject = await deps.ask(deps.store.statistics.counts, deps.now())
+        self._leased = bool((counts.get("groups") or {}).get("leased"))
+        success = await deps.ask(deps.store.statistics.success_by_adapter)
+        for gauge, values in (
+            (m.episodes, "episodes"),
+            (m.groups, "groups"),
+            (m.untrainable, "untrainable"),
+            (m.rewards, "rewards"),
+        ):
+            gauge.clear()
+            for state in STATES.get(values, ()):
+                gauge.labels(state).set(0)
+            for label, count in list((counts.get(values) or {}).items())[:NAMES]:
+                number = count.get("count", 0) if isinstance(count, dict) else count
+                gauge.labels(str(label)[:80]).set(number)
+        m.calls.set(int(counts.get("calls", 0)))
+        versions = {a.name: a.version for a in deps.registry.items.values()}
+        m.of_sources.look(await deps.ask(deps.store.statistics.rewards_by_source), versions)
+        newest = sorted({str(s["adapter"]) for s in success}, key=lambda n: versions.get(n, 0))[-ADAPTER_LABELS:]
+        for gauge in (m.reward_mean, m.reward_std, m.reward_episodes):
+            gauge.clear()
+        for s in success:
+            if str(s["adapter"]) in newest:
+                labels = (str(s["adapter"]), str(s.get("split", "")), str(s.get("arm", "")))
+                m.reward_episodes.labels(*labels).set(s.get("episodes") or 0)
+                for gauge, key in ((m.reward_mean, "mean"), (m.reward_std, "std")):
+                    if s.get(key) is not None:
+                        gauge.labels(*labels).set(s[key])
+
+    async def text(self) -> bytes:
+        """Prometheus' text format. If the store is slow, the series have their values of before; none is left out."""
+        self._own()
+        if self._looking is None or (self._looking.done() and time.monotonic() - self._looked > LOOK_EVERY):
+            self._looking = asyncio.create_task(self._refresh(), name="metrics")
+        await asyncio.wait({self._looking}, timeout=LOOK_PATIENCE)
+        return bytes(generate_latest(self.metrics.registry))
+
+    async def _refresh(self) -> None:
+        deps, m = self.deps, self.metrics
+        try:
+            m.spool.set(await in_thread(spool_bytes, deps.config.spool_dir))
+            if deps.ingester:
+                pending, oldest = await in_thread(deps.ingester.backlog)
+                m.waiting.set(pending)
+                m.age.set(max(0.0, deps.now() - oldest) if oldest else 0.0)
+            await self._look()
+        except Exception as e:
+            log.warning("the store's counts cannot be read for the metrics: %s", e)
+        self._looked = time.monotonic()

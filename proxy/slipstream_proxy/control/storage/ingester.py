@@ -1,0 +1,480 @@
+"""Follows the spool into the store, and takes erased episodes out of it.
+
+What is forgotten, gone from the spool too: a frame of the same length that says nothing takes the place of each of
+its records.
+
+Only records that a verified snapshot of the store holds are touched, so that a write that is cut off costs nothing.
+
+Spool → store, each record exactly once.
+
+A round reads what every writer has appended since ``store.positions()``, merges it by the time it happened, parses
+calls with their dialect and hands 256–512 records to ``store.ingest`` together with the new positions: one transaction,
+so a kill at any point repeats or loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+from crc32c import crc32c
+
+from slipstream.shared.backoff import Backoff, rest
+from slipstream_proxy.control.shared.threads import end, in_thread
+from slipstream_proxy.control.storage.spool_reader import (
+    FOLDER,
+    Item,
+    LargeRecords,
+    Read,
+    backlog,
+    gather,
+    parse,
+    stand_of,
+    textless,
+)
+from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.log.records import Kind, Mutation
+from slipstream_proxy.log.segments import Frame, list_segments, read_segment
+from slipstream_proxy.store.store import Store
+from slipstream_proxy.store.tables.driver import is_store_fault
+from slipstream_proxy.store.tables.rows import eid_of, mark_of
+from slipstream_proxy.store.values import Position, RecordedCall
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BLANK = "blank"
+_PIECE = 2**20
+NAMED = ("reward", "episode", "done", "pin", "case", "uncase")
+"""Mutations about one episode."""
+CACHE = "judge-"
+"""How the names of the judge's cached answers begin, which hold what it said of some episodes."""
+Marked = tuple[str, str]
+"""(key, ``mark_of`` the episode)."""
+Wanted = Collection[Marked]
+
+
+def _is_wanted(key: object, episode: object, wanted: Wanted) -> bool:
+    return (str(key), mark_of(str(episode))) in wanted
+
+
+def _without(op: str, data: JsonObject, wanted: Wanted) -> JsonObject | None:
+    """A mutation's data without these episodes; None: nothing is left to be said. The same object: it names none."""
+    if op in NAMED and _is_wanted(data.get("key"), data.get("episode"), wanted):
+        return None
+    if op == "cache" and str(data.get("key")).startswith(CACHE):
+        return None
+    if op == "scores":
+        scores = data["scores"].get("scores", [])
+        left = [s for s in scores if not _is_wanted(data.get("key"), s["episode"], wanted)]
+        return (
+            data
+            if len(left) == len(scores)
+            else {**data, "scores": {**data["scores"], "scores": left}}
+            if left
+            else None
+        )
+    if op == "delete":
+        names = data.get("episodes", [[data.get("key"), data.get("episode")]])
+        left = [[key, episode] for key, episode in names if not _is_wanted(key, episode, wanted)]
+        return data if len(left) == len(names) else {"episodes": left, "marks": data.get("marks", [])}
+    if op == "audit" and _is_wanted((data.get("detail") or {}).get("key"), data.get("target"), wanted):
+        return {**data, "target": "forgotten"}
+    return _without_members(data, wanted) if op == "ack" else data
+
+
+def _without_members(data: JsonObject, wanted: Wanted) -> JsonObject:
+    """An ack's data. Advantages are named ``<key>/<episode>`` or by the episode alone."""
+    episodes = {mark for _, mark in wanted}
+    advantages = data["ack"].get("advantages") or {}
+    kept = {name: x for name, x in advantages.items() if mark_of(name.rpartition("/")[2]) not in episodes}
+    members = (data.get("members") or {}).get("episodes") or []
+    left = [m for m in members if not _is_wanted(m[0], m[1], wanted)]
+    if len(kept) == len(advantages) and len(left) == len(members):
+        return data
+    gone = {"members": {**data["members"], "episodes": left}} if members else {}
+    return {**data, "ack": {**data["ack"], "advantages": kept}, **gone}
+
+
+def instead(frame: Frame, size: int, wanted: Wanted) -> tuple[bytes, int] | None:
+    """A frame of ``size`` bytes with the id and the time of this one, without these episodes: how it begins, and how
+    many spaces follow. None: this one may stay, or nothing fits.
+    """
+    head = frame.head
+    if frame.kind is Kind.CALL:
+        if not _is_wanted(head.get("key"), head.get("episode"), wanted):
+            return None
+        op, left = BLANK, None
+    else:
+        op, data = str(head.get("op")), head.get("data") or {}
+        left = _without(op, data, wanted)
+        if left is data:
+            return None
+    at = float(head.get("at") or 0.0) + float(head.get("seconds") or 0.0)
+    when = {name: head[name] for name in ("tick", "boot") if name in head}
+    text = orjson.dumps(
+        {"id": head.get("id"), "op": BLANK if left is None else op, "at": at, "data": left or {}, **when}
+    )
+    spaces = size - 8 - 5 - len(text)
+    if spaces < 0:
+        return None
+    start = struct.pack("<BI", Kind.MUTATION, len(text)) + text
+    check = crc32c(start)
+    for piece in _spaces(spaces):
+        check = crc32c(piece, check)
+    return struct.pack("<II", len(start) + spaces, check) + start, spaces
+
+
+def _spaces(count: int) -> Iterator[bytes]:
+    for at in range(0, count, _PIECE):
+        yield b" " * min(_PIECE, count - at)
+
+
+def blank(folder: Path, reached: dict[str, Position], wanted: Wanted) -> int:
+    """Blank the records of these episodes that stand before ``reached``. → How many."""
+    count = 0
+    for writer, segments in list_segments(folder).items():
+        end = reached.get(writer)
+        for number, path in segments:
+            if end is not None and number <= end.segment:
+                count += _blank(path, end.offset if number == end.segment else None, wanted)
+    return count
+
+
+def _blank(path: Path, limit: int | None, wanted: Wanted) -> int:
+    found: list[tuple[int, bytes, int]] = []
+    try:
+        segment = read_segment(path)
+    except FileNotFoundError:
+        return 0
+    begin = 0
+    for frame in segment:
+        if limit is not None and frame.end > limit:
+            break
+        if new := instead(frame, frame.end - begin, wanted):
+            found.append((begin, *new))
+        begin = frame.end
+    if found:
+        fd = os.open(path, os.O_WRONLY)
+        try:
+            for at, start, spaces in found:
+                # The usual frame goes in one write: a kill between two would leave one that ends its segment.
+                with_start = min(spaces, _PIECE)
+                os.pwrite(fd, start + b" " * with_start, at)
+                at += len(start) + with_start
+                for piece in _spaces(spaces - with_start):
+                    os.pwrite(fd, piece, at)
+                    at += len(piece)
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+    return len(found)
+
+
+log = logging.getLogger(__name__)
+
+BATCH, MOST_BATCH = 512, 4096
+"""Records of a round, and of one when many wait: a round that was full doubles the next one."""
+FEW = 64
+"""A round of fewer, for which nobody waits, is followed by a rest as long as it took: others write, too."""
+BATCH_BYTES = 64 * 2**20
+POLL, SELDOM = 0.05, 0.25
+"""Seconds between looks at the spool; and at one to which nothing has been written for a few seconds."""
+SNAPSHOT_EVERY = 180.0
+CONTROL = "control"
+
+
+@dataclass(slots=True)
+class Stats:
+    records: int = 0
+    commit_seconds: float = 0.0
+    unreadable: int = 0
+    """Records of which only the head could be stored."""
+    skipped: int = 0
+    """Records that the store would not take in any form."""
+    skipped_calls: int = 0
+    """Those of them that are calls."""
+    torn: int = 0
+    lag_seconds: float = 0.0
+    spool_bytes: int = 0
+    broken: str | None = None
+    """Why the store takes nothing just now."""
+
+    def skip(self, *, call: bool) -> None:
+        self.skipped += 1
+        self.skipped_calls += call
+
+
+def of_a_record(e: Exception) -> bool:
+    """Whether the store refuses what it was given; else it takes nothing just now, and nothing may be passed over."""
+    names = {kind.__name__ for kind in type(e).__mro__}
+    return "OutOfMemoryException" in names or not (isinstance(e, OSError) or is_store_fault(e))
+
+
+class Ingester:
+    """Runs in the control plane. ``on_commit(items)`` is called in the event loop after each commit."""
+
+    def __init__(
+        self,
+        spool_dir: Path,
+        store: Store,
+        *,
+        on_commit: Callable[[Sequence[Item]], None] | None = None,
+        snapshot_every: float = SNAPSHOT_EVERY,
+    ) -> None:
+        self.dir = spool_dir
+        self.large = LargeRecords(spool_dir.with_name(FOLDER))
+        self.store = store
+        self.on_commit = on_commit
+        self.stats = Stats()
+        self.snapshot_every = snapshot_every
+        self._positions: dict[str, Position] = {}
+        self._batch = BATCH
+        self._small = False
+        self._damaged: set[tuple[str, int]] = set()
+        """Writer and number of segments whose damage has been told."""
+        self._stand: frozenset[tuple[str, int, int]] = frozenset()
+        """The spool's files (``stand_of``) before nothing new was found in them."""
+        self._wake = asyncio.Event()
+        self._snapshot_now = asyncio.Event()
+        self._tidying = threading.Lock()
+        self.forgotten: set[tuple[str, str]] = set()
+        """(key, ``mark_of`` the episode) whose records are to be blanked after the next snapshot."""
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._lock = asyncio.Lock()
+
+    async def load_positions(self) -> None:
+        self._positions = await in_thread(self.store.positions)
+
+    async def start(self) -> None:
+        with contextlib.suppress(Exception):
+            await self.load_positions()
+        self._tasks = [
+            asyncio.create_task(self._run(), name="ingest"),
+            asyncio.create_task(self._snapshots(), name="snapshots"),
+        ]
+
+    async def stop(self) -> None:
+        await end(self._tasks)
+        for future in self._waiting.values():
+            future.cancel()
+        with contextlib.suppress(Exception):
+            while await self.round():
+                pass
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def blank(self, names: Collection[tuple[str, str]]) -> None:
+        """All of these episodes (key, mark) goes from the spool, behind a snapshot of the store.
+
+        Raises what keeps the snapshot from being taken.
+        """
+        if names:
+            self.forgotten.update(names)
+            self.tidy()
+
+    @contextlib.contextmanager
+    def segments_kept(self) -> Iterator[None]:
+        """No segment goes meanwhile. Blocks."""
+        with self._tidying:
+            yield
+
+    def expect(self, id: str) -> asyncio.Future[None]:
+        """Done when the mutation of this id is in the store. Ask before it is spooled."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[id] = future
+        future.add_done_callback(lambda _: self._waiting.pop(id, None))
+        return future
+
+    async def _run(self) -> None:
+        backoff = Backoff(POLL, 5.0)
+        while True:
+            try:
+                done = await self.round()
+                self.stats.broken = None
+                backoff.reset()
+            except Exception as e:
+                if self.stats.broken is None:
+                    log.exception("the store takes nothing; the spool keeps everything")
+                self.stats.broken = f"{type(e).__name__}: {e}"
+                done = False
+                backoff.next()
+            if done:
+                if self._small and not self._waiting:
+                    await asyncio.sleep(min(POLL, self.stats.commit_seconds))
+                continue
+            await self._rest(backoff)
+
+    async def _rest(self, backoff: Backoff) -> None:
+        """Until something is written, or for a while if the store takes nothing. A look at files that are as they were
+        costs no thread.
+        """
+        pause = backoff.pause
+        while True:
+            self._wake.clear()
+            await rest(pause, self._wake)
+            if self.stats.broken is not None or stand_of(self.dir) != self._stand:
+                return
+            pause = min(1.1 * pause, SELDOM)
+
+    async def round(self) -> bool:
+        """Ingest one batch. False: there was nothing."""
+        async with self._lock:
+            started = time.monotonic()
+            stand = stand_of(self.dir)
+            reads, items, positions = await in_thread(self._read)
+            if not reads:
+                self._stand = stand
+                self.stats.lag_seconds = 0.0
+                return False
+            try:
+                await in_thread(self._commit, reads, items, positions)
+            except BaseException:
+                self._positions = await in_thread(self.store.positions)  # some of it may be in by now
+                raise
+            self._positions = positions
+            self._batch = min(2 * self._batch, MOST_BATCH) if len(reads) >= self._batch else BATCH
+            self._small = len(reads) < FEW
+            self.stats.records += len(reads)
+            self.stats.commit_seconds = time.monotonic() - started
+            self.stats.lag_seconds = max(0.0, time.time() - reads[-1].at)
+        for item in items:
+            if isinstance(item, Mutation) and (future := self._waiting.get(item.id)) and not future.done():
+                future.set_result(None)
+        if self.on_commit:
+            self.on_commit(items)
+        return True
+
+    def _read(self) -> tuple[list[Read], list[Item], dict[str, Position]]:
+        reads = gather(self.dir, self._positions, self._batch, BATCH_BYTES, self._torn)
+        positions = dict(self._positions)
+        items: list[Item] = []
+        for read in reads:
+            positions[read.writer] = read.position
+            if read.too_large():
+                self._keep_large(read)
+            try:
+                item, whole = parse(read)
+            except Exception:
+                log.exception("a record of %s at %s is no record: left out", read.writer, read.position)
+                self.stats.skip(call=read.frame.kind is Kind.CALL)
+                continue
+            self.stats.unreadable += not whole
+            items.append(item)
+        return reads, items, positions
+
+    def _keep_large(self, read: Read) -> None:
+        """Its raw bytes are safe before the store has the call, and its segment may go."""
+        head = read.frame.head
+        with self.store.db.read() as tx:
+            known = self.store.episodes.load(tx, [eid_of(str(head.get("key")), str(head.get("episode")))])
+        if not any(ep.state == "deleted" for ep in known.values()):
+            path = self.large.keep(read.frame)
+            log.warning("call %s takes too much memory to be parsed: its raw record is in %s", head["id"], path)
+
+    def _torn(self, writer: str, number: int, path: Path, why: str, offset: int) -> None:
+        if (writer, number) not in self._damaged:
+            self._damaged.add((writer, number))
+            self.stats.torn += 1
+            text = "spool: %s is damaged (%s) from byte %d of %d on: what stands before is kept"
+            log.error(text, path.name, why, offset, path.stat().st_size)
+
+    def _commit(self, reads: list[Read], items: list[Item], positions: dict[str, Position]) -> None:
+        try:
+            self.store.ingest(items, positions)
+            return
+        except Exception as e:
+            # one record that the store cannot take must not stop the rest; a store that takes nothing at all is another
+            # matter
+            if not of_a_record(e):
+                raise
+            self.store.ingest([], self.store.positions())
+            log.exception("a batch of %d records was refused: trying them one by one", len(items))
+        so_far = dict(self.store.positions())
+        by_read = iter(items)
+        for read in reads:
+            so_far[read.writer] = read.position
+            try:
+                parse(read)
+                self._one(next(by_read), so_far)
+                continue
+            except Exception as e:
+                if not of_a_record(e):
+                    raise
+            self.store.ingest([], so_far)
+
+    def _one(self, item: Item, positions: dict[str, Position]) -> None:
+        try:
+            self.store.ingest([item], positions)
+            return
+        except Exception as e:
+            if not of_a_record(e):
+                raise
+            log.exception("the store refuses a record")
+            if not isinstance(item, RecordedCall):
+                self.stats.skip(call=False)
+                raise
+            stripped = RecordedCall(item.head, textless(item.head, f"refused by the store: {type(e).__name__}"))
+        try:
+            self.store.ingest([stripped], positions)
+            self.stats.unreadable += 1
+        except Exception as e:
+            if of_a_record(e):
+                self.stats.skip(call=True)
+            raise
+
+    def backlog(self) -> tuple[int, float | None]:
+        return backlog(self.dir, self._positions)
+
+    async def _snapshots(self) -> None:
+        while True:
+            await rest(self.snapshot_every, self._snapshot_now)
+            self._snapshot_now.clear()
+            try:
+                await in_thread(self.tidy)
+            except Exception:
+                log.exception("snapshot failed: segments are kept")
+
+    def tidy(self) -> int:
+        """Snapshot the store, delete segments that it holds, and blank what is forgotten in others. → How many went."""
+        with self._tidying:
+            return self._tidy()
+
+    def _tidy(self) -> int:
+        wanted = set(self.forgotten)
+        before = self.store.positions()
+        self.store.snapshot()
+        gone = 0
+        for writer, segments in list_segments(self.dir).items():
+            reached = before.get(writer)
+            for number, path in segments:
+                if reached and number < reached.segment:
+                    path.unlink(missing_ok=True)
+                    gone += 1
+        if wanted:
+            blank(self.dir, before, wanted)
+            self.large.forget(wanted)
+            self.forgotten -= wanted
+        self.stats.spool_bytes = spool_bytes(self.dir)
+        return gone
+
+
+def spool_bytes(directory: Path) -> int:
+    total = 0
+    for segments in list_segments(directory).values():
+        for _, path in segments:
+            with contextlib.suppress(OSError):
+                total += path.stat().st_size
+    return total

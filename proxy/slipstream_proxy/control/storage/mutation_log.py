@@ -1,0 +1,137 @@
+"""Changes that the control API accepts, on their way into the log and the store.
+
+Changes that the control API accepts, on their way into the spool and the store.
+
+New runs' pins, many in one transaction: while one is committed, the next ones gather.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from slipstream_proxy.control.shared.threads import in_thread
+from slipstream_proxy.control.storage.store_handle import PATIENCE, StoreHandle
+from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.log.records import Kind, Mutation
+from slipstream_proxy.log.spool import SpoolWriter
+from slipstream_proxy.store.values import Pin, PinAsk
+
+log = logging.getLogger(__name__)
+
+
+def _storable(value: Any) -> Any:
+    """Integers beyond 64 bits as floats: the spool's JSON has no others."""
+    if isinstance(value, dict):
+        return {k: _storable(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_storable(v) for v in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return float(value) if value.bit_length() < 1000 else str(value)
+    return value
+
+
+class Mutations:
+    """Changes that the control API accepts: durable first (spool), then in the store, in the order they came."""
+
+    def __init__(
+        self,
+        writer: SpoolWriter,
+        stores: StoreHandle,
+        new_id: Callable[[], str],
+        answers: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        """``answers`` asks whether the store's database is there; None: it is a file."""
+        self.writer = writer
+        self.stores = stores
+        self.new_id = new_id
+        self._answers = answers
+        self.refused = 0
+        """Changes that could not be made durable, whose senders were told so; the last one at ``refused_at``."""
+        self.refused_at = 0.0
+
+    async def put(self, op: str, data: JsonObject, *, wait: float = 10.0, id: str | None = None) -> bool | None:
+        """None: it could not be made durable (disk full). True: it is in the store already; False: it will be.
+
+        ``id``: the write's identity, if its sender gave one. Of several records with one identity the store takes one.
+        """
+        mutation = Mutation(id or self.new_id(), op, time.time(), _storable(data))
+        ingester = self.stores.ingester
+        applied = ingester.expect(mutation.id) if ingester and wait else None
+        if not await self.writer.put(Kind.MUTATION, asdict(mutation)):
+            if applied:
+                applied.cancel()
+            return None
+        if ingester is None:
+            return False
+        ingester.wake()
+        if applied is None:
+            return False
+        await self._applied(applied, 0.2 if ingester.stats.broken else wait)
+        if not applied.done():
+            applied.cancel()
+        return not applied.cancelled()
+
+    async def _applied(self, applied: asyncio.Future[None], wait: float) -> None:
+        """Until the store has it, or the database turns out to be away."""
+        until = time.monotonic() + wait
+        while (left := until - time.monotonic()) > 0:
+            done, _ = await asyncio.wait({applied}, timeout=min(left, PATIENCE))
+            if done or (self._answers is not None and not await self._answers()):
+                return
+
+    async def keep(self, op: str, data: JsonObject) -> None:
+        """A change of our own that nobody waits for. If the spool cannot be written, it is in memory only."""
+        if await self.put(op, data, wait=0) is None:
+            log.error("a change (%s) is in memory only: the spool cannot be written", op)
+
+
+MOST = 512
+"""Pins of one transaction, unless one worker asks for more: so many are found by an index."""
+
+
+class _Waiting(NamedTuple):
+    asks: Sequence[PinAsk]
+    answer: asyncio.Future[list[Pin]]
+
+
+class PinQueue:
+    def __init__(self, stores: StoreHandle) -> None:
+        self.stores = stores
+        self._waiting: list[_Waiting] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def pin(self, asks: Sequence[PinAsk]) -> list[Pin]:
+        """The pins that count, in this order: the one stored, else the one asked for. Raises what the store raises."""
+        answer: asyncio.Future[list[Pin]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(asks, answer))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="pins")
+        return await answer
+
+    def _next(self) -> list[_Waiting]:
+        count, size = 1, len(self._waiting[0].asks)
+        while count < len(self._waiting) and size + len(self._waiting[count].asks) <= MOST:
+            size += len(self._waiting[count].asks)
+            count += 1
+        some, self._waiting = self._waiting[:count], self._waiting[count:]
+        return some
+
+    async def _run(self) -> None:
+        while self._waiting:
+            some = self._next()
+            try:
+                pins = await in_thread(self.stores.require().pins.pin_many, [ask for w in some for ask in w.asks])
+            except Exception as e:
+                for w in some:
+                    if not w.answer.done():
+                        w.answer.set_exception(e)
+                continue
+            for w in some:
+                mine, pins = pins[: len(w.asks)], pins[len(w.asks) :]
+                if not w.answer.done():
+                    w.answer.set_result(mine)

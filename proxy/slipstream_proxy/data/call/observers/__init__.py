@@ -1,0 +1,1 @@
+"""Steps that read a call's result and change nothing."""

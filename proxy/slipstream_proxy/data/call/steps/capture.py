@@ -1,0 +1,109 @@
+"""What exact capture needs of the engine, and the client must not see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from slipstream.engines.engine import NEUTRAL, NO_IDS
+from slipstream_proxy.data.call.step import CallStep
+from slipstream_proxy.data.episode.prompts import asking
+from slipstream_proxy.data.wire.errors import RequestRefused
+from slipstream_proxy.dialects.sampling import RAW_LOGPROBS, UNKNOWN_SAMPLING
+from slipstream_proxy.dialects.token_arrays import ASKED, cut, cut_event
+from slipstream_proxy.parse_weight import too_heavy
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.call.parts import Call
+    from slipstream_proxy.data.engines.live import LiveView
+    from slipstream_proxy.data.engines.models import ModelMap
+    from slipstream_proxy.data.episode.prompts import PromptMemory
+    from slipstream_proxy.dialects.base import Dialect, Injected
+    from slipstream_proxy.json_types import JsonObject
+
+_AS_THE_MODEL: Final = (None, 1, 0)
+"""Temperatures at which log-probabilities before and after it are the same, or not trained on."""
+
+
+class Capture(CallStep):
+    """Maps the model, asks for token ids and log-probabilities, and hides them from a client that did not ask."""
+
+    def __init__(self, models: ModelMap, live: LiveView, prompts: PromptMemory) -> None:
+        self._models = models
+        self._live = live
+        self._prompts = prompts
+
+    def request(self, call: Call) -> bool:
+        payload, live = call.asked.payload, self._live
+        asked = payload.get("model") if payload is not None else None
+        model = asked if isinstance(asked, str) and asked else self._models.default
+        target = self._models.of(model)
+        call.asked.mean(model, target)
+        call.route.name(target.model)
+        if payload is None or (asked is not None and not isinstance(asked, str)):
+            heavy = payload is None and too_heavy(call.route.body)
+            call.route.ask(None, "too heavy a request" if heavy else "unreadable request")
+        elif target.kind != "upstream" and live.gives_ids:
+            self._ask_for_ids(call, payload)
+        elif target.kind != "upstream":
+            self._ask_for_text(call, payload)
+        return False
+
+    def _ask_for_ids(self, call: Call, payload: JsonObject) -> None:
+        target, dialect, episode = call.asked.target, call.asked.dialect, call.asked.episode
+        if target.sampling:
+            payload.update(target.sampling)
+        if dialect.name == "responses":  # its reply tells the caller what was sampled with
+            self._say_sampling(payload)
+        injected = self._inject(dialect, payload)
+        if injected.note is None:
+            injected.note = self._say_sampling(injected.body, trust=target.trust)
+        prefixes = None
+        if injected.hide.packed and episode is not None:
+            prefixes = self._prompts.of(episode)
+            injected.body[ASKED] = asking(prefixes)
+        call.route.ask(injected.body, injected.note, injected.hide or None, injected.back, prefixes)
+
+    def _ask_for_text(self, call: Call, payload: JsonObject) -> None:
+        """Nothing is asked for beside what the client asks. A format that the engine has no route for is translated."""
+        payload.update(call.asked.target.sampling)
+        dialect, back = call.asked.dialect, None
+        if dialect.path not in self._live.routes:
+            asked = dialect.as_chat(payload)
+            if asked.note is not None:
+                why = f"the engine has no route {dialect.path}, and as a chat completion it cannot be asked"
+                raise RequestRefused(400, f"{why}: {asked.note}")
+            payload, back = asked.body, asked.back
+        call.route.ask(payload, NO_IDS, back=back)
+
+    def _say_sampling(self, body: JsonObject, *, trust: bool = False) -> str | None:
+        """Put the engine's own values where the caller sent none: the reply is the same, and the record says how it was
+        sampled. → Why the call cannot be trained on all the same.
+        """
+        live = self._live
+        for name, value in live.sampling:
+            if body.get(name) is None:
+                body[name] = value
+        if not live.sampling_known and not trust and any(body.get(name) is None for name in NEUTRAL):
+            return UNKNOWN_SAMPLING
+        return RAW_LOGPROBS if live.raw and body.get("temperature") not in _AS_THE_MODEL else None
+
+    def _inject(self, dialect: Dialect, payload: JsonObject) -> Injected:
+        hides = dialect.name == "chat" and payload.get("include_reasoning") is False
+        if not hides or self._live.parses:
+            return dialect.inject(payload, packed=self._live.packed)
+        del payload["include_reasoning"]  # without a parser the engine hides nothing, and gives ids all the same
+        injected = dialect.inject(payload, packed=self._live.packed)
+        injected.body["include_reasoning"] = False
+        return injected
+
+    def event(self, call: Call, event: bytes) -> bytes | None:
+        hide = call.route.hide
+        if hide is None or call.route.back is not None:
+            return event  # a translator makes new events of it, and needs the length of the prompt
+        return cut_event(event) if hide.packed else call.asked.dialect.event(event, hide)
+
+    def response_body(self, call: Call, status: int, body: bytes) -> bytes:
+        hide = call.route.hide
+        if hide is None or call.route.back is not None or status != 200:
+            return body
+        return cut(body) if hide.packed else call.asked.dialect.whole(body, hide)

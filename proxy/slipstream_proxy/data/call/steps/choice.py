@@ -1,0 +1,81 @@
+"""Which adapter and which engine serve a call."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from slipstream_proxy.data.call.step import CallStep
+from slipstream_proxy.data.wire.errors import RequestRefused
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.call.parts import Call
+    from slipstream_proxy.data.engines.hold import Holding
+    from slipstream_proxy.data.engines.live import LiveView
+    from slipstream_proxy.data.episode.pins import EpisodePins
+
+
+def _gone(name: str, state: str, at: float) -> str:
+    since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
+    model = name.rpartition("@")[0]
+    return f"{name} is {state.replace('_', ' ')} since {since} and serves no more: ask for {model}"
+
+
+class AdapterChoice(CallStep):
+    """Waits while the trainer has the engine, pins the episode to an adapter, and finds the engines that have it."""
+
+    def __init__(self, live: LiveView, holding: Holding, pins: EpisodePins) -> None:
+        self._live, self._holding, self._pins = live, holding, pins
+
+    def choose(self, call: Call) -> bool:
+        episode, target = call.asked.episode, call.asked.target
+        assert episode is not None
+        if target.kind == "upstream":
+            call.route.lead_to([target.upstream or ""])
+            return True
+        if self._live.held_until is not None and self._holding.on:
+            self._holding.wait(call.go_on, call.refuse)
+            return False
+        if target.kind == "trained":
+            pin = self._pins.known(episode, target.model)
+            if pin is None:
+                pin = self._pins.make(episode, target.model, call.go_on, new=call.asked.tags.origin == "new")
+            if pin is None:
+                return False
+            call.route.pin_to(pin)
+        call.route.lead_to(self._live.servers(call.route.adapter, episode.id))
+        if not call.route.servers:
+            self._go_without(call)
+        if not call.route.servers:
+            down = self._live.has(call.route.adapter)
+            gone = self._live.gone.get(call.route.adapter)
+            if gone is not None and call.route.pin is None and not down:
+                raise RequestRefused(404, _gone(call.route.adapter, *gone), param="model")
+            why = "no engine is up at the moment" if down else "no engine has this model loaded at the moment"
+            raise RequestRefused(503, why, retry_after=1.0)
+        return True
+
+    def _go_without(self, call: Call) -> bool:
+        """Its adapter's engines are down. Where another is up that takes no adapters, the episode moves, unseen."""
+        if call.route.pin is None or call.asked.episode is None or "@" not in call.route.adapter:
+            return False
+        name = self._live.replacement(call.asked.target.model, call.route.adapter)
+        servers = self._live.servers(name, call.asked.episode.id)
+        if name == call.route.adapter or not servers or self._live.servers(call.route.adapter, call.asked.episode.id):
+            return False
+        moved = self._pins.move(call.asked.episode, call.asked.target.model, call.route.pin)
+        call.route.move(moved, servers, 0)
+        return True
+
+    def rejected(self, call: Call, status: int) -> bool:
+        """The engine unloaded the adapter before this worker heard of it: the episode moves, unseen by the client."""
+        if status == 503:
+            return self._go_without(call)
+        if status != 404 or call.route.pin is None or call.asked.episode is None or "@" not in call.route.adapter:
+            return False
+        moved = self._pins.move(call.asked.episode, call.asked.target.model, call.route.pin)
+        servers = self._live.servers(moved.adapter, call.asked.episode.id)
+        if moved.adapter == call.route.adapter or not servers:
+            return False
+        call.route.move(moved, servers, call.route.tries - 1)
+        return True

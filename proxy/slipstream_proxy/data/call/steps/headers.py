@@ -1,0 +1,61 @@
+"""Header lines that the proxy adds."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from slipstream_proxy.data.call.step import CallStep
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.call.parts import Call
+
+JSON: Final = b"application/json"
+FORM: Final = b"application/x-www-form-urlencoded"
+_CONTENT_TYPE: Final = re.compile(rb"^content-type: *([^;\r\n]*)[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE)
+NOT_FOUND: Final = 404
+"""Nobody answered: what the engine does not know is no adapter."""
+_adapter_lines: Final[dict[str, bytes]] = {}
+
+
+def as_json(fields: bytes) -> bytes:
+    """Header lines that say JSON where the client says nothing, or that it is a form: curl calls all bodies forms
+    unless it is told otherwise. What to do with another type is the engine's affair.
+    """
+    kind = _CONTENT_TYPE.search(fields)
+    if kind is not None and kind[1].strip().lower() not in (b"", FORM):
+        return fields
+    return b"%bContent-Type: %b\r\n" % (_CONTENT_TYPE.sub(b"", fields), JSON)
+
+
+def adapter_line(name: str) -> bytes:
+    """The header that says which adapter answered; whatever a name holds, it is one line."""
+    shown = name.encode("ascii", "replace").replace(b"\n", b"?").replace(b"\r", b"?")
+    line = b"x-slipstream-adapter: %b\r\n" % shown
+    if len(_adapter_lines) < 1024 and len(name) < 256:
+        _adapter_lines[name] = line
+    return line
+
+
+class ProxyHeaders(CallStep):
+    """The engine gets the call's id as X-Request-Id; the client gets the ids of episode and call, the adapter,
+    and the sampling that replaced its own.
+    """
+
+    def forward(self, call: Call, fields: bytes) -> bytes:
+        if call.asked.request.headers.get(b"content-type") != JSON:
+            fields = as_json(fields)
+        if b"x-request-id" in call.asked.request.headers:
+            return fields
+        return b"%bX-Request-Id: %b\r\n" % (fields, call.asked.id.encode())
+
+    def response_head(self, call: Call, fields: bytes) -> bytes:
+        if call.asked.episode is not None and call.asked.split != "off":
+            episode, own = call.asked.episode.id.encode(), call.asked.id.encode()
+            fields = b"%bx-slipstream-episode: %b\r\nx-slipstream-call: %b\r\n" % (fields, episode, own)
+        if call.route.adapter and not (call.reply.head is not None and call.reply.head.status == NOT_FOUND):
+            fields += _adapter_lines.get(call.route.adapter) or adapter_line(call.route.adapter)
+        if call.asked.target.sampling and call.asked.target.kind != "upstream":
+            shown = ", ".join([f"{name}={value}" for name, value in call.asked.target.sampling])
+            fields += b"x-slipstream-sampling: %b\r\n" % shown.encode()
+        return fields

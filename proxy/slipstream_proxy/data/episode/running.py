@@ -1,0 +1,87 @@
+"""A running episode, as a worker remembers it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from slipstream_proxy.data.engines.models import ModelTarget
+    from slipstream_proxy.data.wire.identity import Tags
+    from slipstream_proxy.dialects.base import Dialect
+
+
+class Pinned:
+    # No dataclass: the ``__init__`` of one is not compiled.
+    __slots__ = ("adapter", "arm", "chances", "checked", "how")
+
+    def __init__(self, adapter: str, arm: str, how: str, chances: str) -> None:
+        """``how`` it was decided: as ``CallHead.pin`` says. ``chances``: see ``assignment.Assignment``."""
+        self.adapter, self.arm, self.how, self.chances = adapter, arm, how, chances
+        self.checked = -1
+        """The state of ``LiveView`` under which its adapter was found to be loaded."""
+
+
+class CommonHead:
+    """What the heads of one episode's calls have alike, as ``text``; the rest says which calls those are."""
+
+    __slots__ = (
+        "dialect",
+        "episode",
+        "model",
+        "note",
+        "origin",
+        "pin",
+        "split",
+        "tags",
+        "target",
+        "task",
+        "text",
+        "through_chat",
+        "upstream",
+    )
+
+    def __init__(
+        self,
+        text: bytes,
+        episode: RunningEpisode,
+        target: ModelTarget,
+        pin: Pinned | None,
+        dialect: Dialect,
+        *,
+        model: str,
+        upstream: str,
+        origin: str,
+        split: str,
+        note: str | None,
+        through_chat: bool,
+    ) -> None:
+        self.text, self.target, self.pin, self.dialect = text, target, pin, dialect
+        self.model, self.upstream, self.origin, self.split = model, upstream, origin, split
+        self.note, self.through_chat = note, through_chat
+        self.episode, self.task, self.tags = episode.id, episode.task, episode.tags
+
+
+Name = tuple[str, str]
+"""(key's id, episode as the client names it)."""
+
+
+_NO_TAGS: Final[dict[str, str]] = {}
+_NO_PINS: Final[dict[str, Pinned]] = {}
+
+
+class RunningEpisode:
+    __slots__ = ("common", "done", "generation", "id", "name", "pins", "seen", "split", "tags", "task")
+
+    def __init__(self, name: Name, generation: int, said: Tags, now: float) -> None:
+        self.id = name[1] if generation == 1 else f"{name[1]}~{generation}"
+        """As stored: with ``~2`` after the first of the name was done."""
+        self.name, self.generation = name, generation
+        self.task, self.split = said.task, said.split or "train"
+        # Both are replaced and never changed: what many episodes have alike is one dict.
+        self.tags: dict[str, str] = said.tags or _NO_TAGS
+        self.pins: dict[str, Pinned] = _NO_PINS
+        """By model."""
+        self.seen = now
+        self.done = False
+        self.common: CommonHead | None = None
+        """What its calls' records share, as the last record had it."""

@@ -1,0 +1,284 @@
+"""Who a call belongs to: what its tags say, in the order headers, path prefix, key suffix, metadata, trace, and then
+what its client sends anyway (``SessionNames``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote_to_bytes
+
+from slipstream.contract import TAG, name_of, tag_text
+from slipstream_proxy.json_types import Json, JsonObject
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+log = logging.getLogger(__name__)
+
+_PREFIX = re.compile(r"^(?:/t/([^/]*))?/e/([^/]*)(?=/)")
+_TASK_PREFIX = re.compile(r"^/t/([^/]*)(?=/)")
+_TRACE = re.compile(rb"^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_OURS = b"x-slipstream-"
+_SPLITS = ("train", "eval", "off")
+MAX_TAGS = 32
+
+EPISODE_TEXT, TASK_TEXT, SPLIT_TEXT = "episode-text", "task-text", "split-text"
+"""Tags that keep what a client wrote where the id had to be another."""
+
+
+class Tags:
+    """What a request says about itself; None: nothing. ``origin`` is what named the episode."""
+
+    __slots__ = (
+        "captured",
+        "done",
+        "episode",
+        "kind",
+        "origin",
+        "split",
+        "tags",
+        "task",
+    )  # no dataclass: the ``__init__`` of one is not compiled
+
+    def __init__(self, episode: str | None = None, task: str | None = None) -> None:
+        self.episode, self.task = episode, task
+        self.split: str | None = None
+        self.done = False
+        self.captured: bool | None = None
+        """False: this one call is relayed and not recorded."""
+        self.kind = ""
+        """What the call is in its run; nothing: the store finds out."""
+        self.tags: dict[str, str] = {}
+        self.origin = "new"
+
+
+@dataclass(slots=True, frozen=True)
+class Prefix:
+    """A path without its tags."""
+
+    path: str
+    episode: str | None = None
+    task: str | None = None
+
+
+def split_path(path: str) -> Prefix:
+    """Take ``/e/<episode>`` or ``/t/<task>/e/<episode>`` off a path."""
+    if not path.startswith(("/e/", "/t/")):
+        return Prefix(path)
+    m = _PREFIX.match(path)
+    if m:
+        return Prefix(path[m.end() :], _unquoted(m[2]), m[1] and _unquoted(m[1]))
+    m = _TASK_PREFIX.match(path)
+    return Prefix(path[m.end() :], None, _unquoted(m[1])) if m else Prefix(path)
+
+
+def _unquoted(part: str) -> str:
+    return text_of(unquote_to_bytes(part))
+
+
+def text_of(raw: bytes) -> str:
+    """Text as clients send it: UTF-8, else Latin-1, which takes any bytes."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def read_tags(
+    headers: Mapping[bytes, bytes],
+    prefix: Prefix,
+    suffix: str | None,
+    body: JsonObject | None,
+    *,
+    traceparent: bool = False,
+) -> Tags:
+    """``headers``: the request's tags, strongest first. Takes our keys out of ``body["metadata"]``. Never fails."""
+    found = Tags()
+    for name, value in headers.items():
+        if name.startswith(_OURS):
+            _header(found, name, value)
+    _episode(found, prefix.episode, "path")
+    _task(found, prefix.task)
+    if suffix is not None:
+        task, _, episode = suffix.rpartition(":")
+        _episode(found, episode, "key")
+        _task(found, task)
+    if body is not None and isinstance(body.get("metadata"), dict):
+        _metadata(found, body, done=b"x-slipstream-done" not in headers)
+    if traceparent and found.episode is None and (m := _TRACE.match(headers.get(b"traceparent", b""))):
+        _episode(found, m[1].decode(), "trace")
+    return found
+
+
+_UNIQUE = re.compile(
+    r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|(?<![0-9a-z])(?=[a-z]*[0-9])[0-9a-z]{20,}(?![0-9a-z])"
+)
+"""A UUID, or 20 letters and digits: no two runs have the same by chance, and nobody writes one by hand."""
+_SHARED: Final = frozenset((b"x-session-affinity", "prompt_cache_key"))
+"""Some clients send one run's id here, and others one text for all their runs. Only an id counts."""
+
+
+class SessionNames:
+    """The headers and body fields in which agents name their session without being asked to."""
+
+    __slots__ = ("fields", "headers")
+
+    def __init__(self, headers: Sequence[str] = (), fields: Sequence[str] = ()) -> None:
+        """The first that is there counts. A dot in a field leads into an object, or into a text that holds one."""
+        self.headers = [name.lower().encode() for name in headers]
+        self.fields = [(name, name.split(".")) for name in fields]
+
+    def in_headers(self, headers: Mapping[bytes, bytes]) -> str | None:
+        for name in self.headers:
+            raw = headers.get(name)
+            if raw and (name not in _SHARED or _UNIQUE.search(text_of(raw)) is not None):
+                return text_of(raw)
+        return None
+
+    def in_body(self, body: JsonObject) -> str | None:
+        for name, path in self.fields:
+            value = body.get(path[0])
+            if value is None:
+                continue
+            for part in path[1:]:
+                value = _member(value, part)
+            if isinstance(value, dict):
+                value = value.get("id")
+            if isinstance(value, str) and value and (name not in _SHARED or _UNIQUE.search(value) is not None):
+                return value
+        return None
+
+
+def _member(value: Json, name: str) -> Json:
+    """A member of an object, of a text with JSON, or of a text as ``user_1_account__session_2`` (``session_id``)."""
+    if isinstance(value, str):
+        if not value.startswith("{"):
+            return value.rpartition(f"_{name.removesuffix('_id')}_")[2] if name.removesuffix("_id") in value else None
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def name_session(found: Tags, text: str | None) -> None:
+    """Nothing else named the episode: this session is one."""
+    _episode(found, text, "session")
+
+
+def _episode(found: Tags, text: str | None, origin: str) -> None:
+    if text and found.episode is None:
+        found.episode, found.origin = _named(found, text, EPISODE_TEXT), origin
+
+
+def _task(found: Tags, text: str | None) -> None:
+    if text and found.task is None:
+        found.task = _named(found, text, TASK_TEXT)
+
+
+def _named(found: Tags, text: str, tag: str) -> str:
+    """The id of a text. A text that is no id is kept as a tag."""
+    if TAG.match(text):
+        return text
+    _tag(found, tag, text)
+    return name_of(text)
+
+
+def _header(found: Tags, name: bytes, raw: bytes) -> None:
+    text = text_of(raw)
+    if name == b"x-slipstream-episode":
+        _episode(found, text, "header")
+    elif name == b"x-slipstream-task":
+        _task(found, text)
+    elif name == b"x-slipstream-split":
+        _split(found, text)
+    elif name == b"x-slipstream-done":
+        found.done = _is_true(text)
+    elif name == b"x-slipstream-capture":
+        _capture(found, text)
+    elif name == b"x-slipstream-kind":
+        _kind(found, text)
+    elif name.startswith(b"x-slipstream-tag-"):
+        _tag(found, text_of(name.removeprefix(b"x-slipstream-tag-")), text)
+
+
+def _split(found: Tags, text: str) -> None:
+    """What is no split is recorded and not trained on: nobody wrote that it may be."""
+    if not text or found.split is not None:
+        return
+    if text in _SPLITS:
+        found.split = text
+    else:
+        found.split = "eval"
+        _tag(found, SPLIT_TEXT, text)
+        log.warning("a call's x-slipstream-split is none of %s: taken as eval", ", ".join(_SPLITS))
+
+
+def _capture(found: Tags, text: str) -> None:
+    """What says neither yes nor no is not recorded: nobody wrote that it may be."""
+    if text and found.captured is None:
+        found.captured = _is_true(text)
+
+
+def _kind(found: Tags, text: str) -> None:
+    if text and not found.kind:
+        found.kind = name_of(text)
+
+
+_SIDE: Final = (b"x-openai-subagent", b"x-claude-code-agent-id", b"x-parent-session-id")
+_OF_SUBAGENT: Final = {b"compact": "compaction", b"memory_consolidation": "summary"}
+"""What Codex calls its side calls that are no sub-agent's."""
+
+
+def hint_kind(found: Tags, headers: Mapping[bytes, bytes]) -> None:
+    """The kind that agents' own headers say."""
+    if found.kind:
+        return
+    for name in _SIDE:
+        value = headers.get(name)
+        if value:
+            found.kind = _OF_SUBAGENT.get(value, "subagent")
+            return
+
+
+def _is_true(text: str) -> bool:
+    return text.strip().lower() in ("true", "1", "yes", "on")
+
+
+def _tag(found: Tags, name: str, text: str) -> None:
+    if len(found.tags) < MAX_TAGS:
+        found.tags.setdefault(name_of(name), tag_text(text))
+
+
+def _metadata(found: Tags, body: JsonObject, *, done: bool) -> None:
+    """``done``: whether this says if it is done; a header was first."""
+    metadata: JsonObject = body["metadata"]
+    ours = [k for k in metadata if k.startswith("slipstream_")]
+    if not ours:
+        return
+    for name in ours:
+        value = metadata[name]
+        text = value if isinstance(value, str) else "" if value is None else json.dumps(value)
+        if name == "slipstream_episode":
+            _episode(found, text, "metadata")
+        elif name == "slipstream_task":
+            _task(found, text)
+        elif name == "slipstream_split":
+            _split(found, text)
+        elif name == "slipstream_done":
+            found.done = _is_true(text) if done else found.done
+        elif name == "slipstream_capture":
+            _capture(found, text)
+        elif name == "slipstream_kind":
+            _kind(found, text)
+        elif name.startswith("slipstream_tag_"):
+            _tag(found, name.removeprefix("slipstream_tag_"), text)
+    left = {k: v for k, v in metadata.items() if k not in ours}
+    if left:
+        body["metadata"] = left
+    else:
+        del body["metadata"]

@@ -1,0 +1,129 @@
+"""What a side call is for, and whose words it quotes.
+
+A client that shortens its history often has the summary written by a call of its own: another system prompt, and the
+conversation as one text. Nothing in that call names the run. But it quotes what the run's replies said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+from slipstream_proxy.json_types import Json, JsonObject
+
+TITLE, SUMMARY, COMPACTION = "title", "summary", "compaction"
+LOOKED_AT: Final = 2000
+"""Characters at either end of an instruction: it may quote all of a conversation."""
+_TALK: Final = r"(?:conversation|session|chat|thread|transcript)s?"
+_TITLE: Final = re.compile(
+    r"(?i)\btitle generator\b"
+    rf"|\b(?:generate|create|write|extract|suggest|produce)\b[^.\n]{{0,60}}\btitle\b[^.\n]{{0,120}}\b{_TALK}\b"
+    rf"|\btitle (?:for|of) (?:this|the) (?:\w+ )?{_TALK}\b|\bnew {_TALK} topic\b"
+)
+_SUMMARY: Final = re.compile(
+    r"(?i)\b(?:summar(?:y|ies|i[sz]\w+)|compact(?:s|ion|ing)?|condens\w+|hand-?off|checkpoint|continuation note)\b"
+    rf"[^\n]{{0,200}}\b(?:{_TALK}|context (?:window|limit)|so far|another llm)\b"
+    rf"|\b{_TALK}\b[^\n]{{0,200}}\bsummar(?:y|i[sz]\w+)\b"
+)
+_COMPACTION: Final = re.compile(
+    r"(?i)\bcontext\b|\bcompact|\bcondens|\bhand-?off\b|\bcontinu|\bresum|\bso far\b|snapshot|\bchat history\b"
+    r"|\banchored\b"
+)
+_WORD: Final = re.compile(r"\w+")
+QUOTED: Final = 8
+"""Words of a quote: fewer are said by many."""
+_LABEL: Final = 8
+"""Words that may stand before a quote in its line, as ``[Assistant tool calls]: bash(command=``."""
+_MOST: Final = 4
+"""Quotes of a reply."""
+_BEGINNING: Final = 160
+"""Characters of a line in which its first words stand."""
+_LINES: Final = 200
+"""Lines at the end of a text in which quotes are looked for."""
+_HEAD: Final = ("system", "developer")
+
+
+def purpose(instruction: str) -> str | None:
+    """What a call without tools is for, by its system prompt and its last message."""
+    if _TITLE.search(instruction):
+        return TITLE
+    if _SUMMARY.search(instruction):
+        return COMPACTION if _COMPACTION.search(instruction) else SUMMARY
+    return None
+
+
+def ends(text: str) -> str:
+    return text if len(text) <= 2 * LOOKED_AT else f"{text[:LOOKED_AT]}\n{text[-LOOKED_AT:]}"
+
+
+def texts(value: Json, depth: int = 6) -> list[str]:
+    """All texts in a message or a part of one."""
+    if isinstance(value, str):
+        return [value]
+    if depth == 0:
+        return []
+    if isinstance(value, list):
+        return [text for item in value for text in texts(item, depth - 1)]
+    if isinstance(value, dict):
+        return [text for item in value.values() for text in texts(item, depth - 1)]
+    return []
+
+
+def quotes(message: Json) -> list[str]:
+    """How a reply would be quoted: digests of the words that its lines begin with."""
+    found: list[str] = []
+    for text in texts(message):
+        for line in text[:LOOKED_AT].splitlines():
+            words = _WORD.findall(line[:_BEGINNING])
+            if len(words) >= QUOTED:
+                found.append(_digest(words, 0))
+                if len(found) == _MOST:
+                    return found
+    return found
+
+
+def quoted(text: str) -> list[str]:
+    """Digests of what a text may quote, the last lines first."""
+    found: dict[str, None] = {}
+    for line in reversed(text.splitlines()[-_LINES:]):
+        words = _WORD.findall(line[: 2 * _BEGINNING])
+        for at in range(min(_LABEL, len(words) - QUOTED + 1)):
+            found[_digest(words, at)] = None
+    return list(found)
+
+
+def _digest(words: list[str], at: int) -> str:
+    return hashlib.blake2b(
+        " ".join(words[at : at + QUOTED]).encode("utf-8", "surrogatepass"), digest_size=16
+    ).hexdigest()
+
+
+class ConversationStart:
+    """A request that begins a conversation, of any format."""
+
+    __slots__ = ("_body", "_system", "_talk")
+
+    def __init__(self, body: JsonObject) -> None:
+        self._body = body
+        self._system: list[str] = [t for name in ("system", "instructions") for t in texts(body.get(name))]
+        self._talk: list[str] = []
+        """Texts of what follows the system prompt, a message each."""
+        said = body.get("messages") if "messages" in body else body.get("input")
+        for item in said if isinstance(said, list) else [said]:
+            role = item.get("role") if isinstance(item, dict) else None
+            content = "\n".join(texts(item.get("content") if isinstance(item, dict) else item))
+            if not self._talk and role in _HEAD:
+                self._system.append(content)
+            else:
+                self._talk.append(content)
+
+    def purpose(self) -> str | None:
+        if self._body.get("tools"):
+            return None
+        last = self._talk[-1] if self._talk else ""
+        return purpose(ends("\n".join(self._system)) + "\n" + ends(last))
+
+    def quoted(self) -> list[str]:
+        """Of the messages, not of the system prompt: an agent's memory may quote other runs there."""
+        return quoted("\n".join(self._talk))

@@ -1,0 +1,1 @@
+"""The log: records, segments of them in files, and who writes there."""

@@ -1,0 +1,264 @@
+"""The spool: append-only segment files that hold what was answered before the store does.
+
+What one event-loop tick collected leaves in one ``write``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Literal
+
+from slipstream.shared.files import sync
+from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.log.records import CallHead, Kind
+from slipstream_proxy.log.segments import frame, list_segments
+
+log = logging.getLogger(__name__)
+
+Durability = Literal["power", "process", "none"]
+Done = Callable[[bool], None]
+
+_monotonic: Final[Callable[[], float]] = time.monotonic
+
+_ENOUGH: Final = 64
+"""Frames that are written at once. If they waited for more of their tick, they would leave the processor's cache."""
+_PIECES: Final = 3
+"""Of a frame."""
+_AT_ONCE: Final = 1023
+"""Pieces of one ``writev``: whole frames, and no more than Linux takes (IOV_MAX)."""
+
+
+NO_BOOT: Final = "-"
+"""The boot id of a machine that has none. Two machines may share this value."""
+
+
+def _boot() -> str:
+    """Tells this start of the machine from others."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    except OSError:  # no Linux, or /proc is hidden
+        return NO_BOOT
+
+
+BOOT: Final = _boot()
+
+
+class SpoolWriter:
+    """Appends frames to ``<dir>/<writer>-<segment>.seg``, a new segment at each start. Belongs to one event loop.
+
+    A frame that cannot be written (disk full) is given up: ``on_lost(frames, error)`` counts it, ``done(False)``
+    tells its owner.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        writer: str,
+        *,
+        segment_bytes: int = 64 * 2**20,
+        durability: Durability = "power",
+        on_lost: Callable[[int, BaseException], None] | None = None,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.dir = directory
+        self.writer = writer
+        self.segment_bytes = segment_bytes
+        self.durability = durability
+        self.on_lost = on_lost
+        before = list_segments(directory).get(writer, [])
+        self.segment = before[-1][0] if before else 0
+        self.offset = 0
+        self.lost = 0
+        self._fd = -1
+        self._loop = asyncio.get_running_loop()
+        self._pieces: list[bytes] = []
+        self._dones: list[Done | None] = []
+        self._scheduled = False
+        self._syncing = False
+        self._new_file = False
+        self._syncer = ThreadPoolExecutor(1, thread_name_prefix=f"spool-{writer}")
+
+    def append(
+        self,
+        kind: Kind,
+        head: JsonObject | CallHead,
+        request: bytes = b"",
+        reply: bytes = b"",
+        done: Done | None = None,
+        common: bytes = b"",
+    ) -> None:
+        """Queue a frame; ``done(ok)`` is called once it is as durable as asked for. Never raises.
+
+        The head gets ``tick`` and ``boot``: when, by a clock that nobody sets. All writers' records have one order by
+        it.
+        """
+        if isinstance(head, dict):
+            head["tick"] = _monotonic()
+            head["boot"] = BOOT
+        else:
+            head.tick = _monotonic()
+            head.boot = BOOT
+        try:
+            pieces = frame(kind, head, request, reply, common)
+        except Exception as e:  # a head that is no JSON must not cost the client its reply
+            self._give_up([done], e)
+            return
+        self._pieces += pieces
+        if self.durability == "none":
+            self._dones.append(None)
+            if done:
+                done(True)
+        else:
+            self._dones.append(done)
+        if self._syncing:
+            return
+        if len(self._dones) >= _ENOUGH:
+            self._flush()
+        elif not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def give_up(self, done: Done | None, error: BaseException) -> None:
+        """A record that could not be made: it counts as lost, and its owner is told."""
+        self._give_up([done], error)
+
+    async def put(self, kind: Kind, head: JsonObject | CallHead, request: bytes = b"", reply: bytes = b"") -> bool:
+        """Append and wait until it is durable."""
+        future: asyncio.Future[bool] = self._loop.create_future()
+        self.append(kind, head, request, reply, lambda ok: None if future.done() else future.set_result(ok))
+        return await future
+
+    def position(self) -> tuple[int, int]:
+        """Segment and offset behind the last frame that was written."""
+        return self.segment, self.offset
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if not self._pieces or self._syncing:
+            return
+        pieces, dones = self._pieces, self._dones
+        self._pieces, self._dones = [], []
+        whole, error = self._write(pieces)
+        if error is not None:
+            dones, lost = dones[:whole], dones[whole:]
+            self._give_up(lost, error)
+            if not dones:
+                return
+        if self.durability == "power":
+            self._syncing = True
+            self._syncer.submit(self._sync, self._fd, dones)
+        else:
+            _tell(dones, ok=True)
+
+    def _open(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self.segment += 1
+        path = self.dir / f"{self.writer}-{self.segment:08d}.seg"
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.offset = 0
+        self._new_file = True
+
+    def _write(self, pieces: list[bytes]) -> tuple[int, OSError | None]:
+        """→ How many frames are in the file, and why the others are not."""
+        written = 0
+        try:
+            if self._fd < 0 or self.offset >= self.segment_bytes:
+                self._open()
+            for at in range(0, len(pieces), _AT_ONCE):
+                some = pieces[at : at + _AT_ONCE]
+                done = os.writev(self._fd, some)
+                written += done
+                rest = b"".join(some)[done:] if done < sum(map(len, some)) else b""
+                while rest:
+                    done = os.write(self._fd, rest)
+                    written += done
+                    rest = rest[done:]
+        except OSError as e:
+            whole, size = _whole_frames(pieces, written)
+            self.offset += size
+            if written > size:
+                self._cut()
+            return whole, e
+        self.offset += written
+        return len(pieces) // _PIECES, None
+
+    def _cut(self) -> None:
+        """Half a frame would hide what is written behind it. Whole ones stay: a reader may have them already, and goes
+        on behind them.
+        """
+        try:
+            os.ftruncate(self._fd, self.offset)
+        except OSError:
+            self._close_file()
+
+    def _sync(self, fd: int, dones: list[Done | None]) -> None:
+        error: BaseException | None = None
+        try:
+            os.fdatasync(fd)
+            if self._new_file:
+                self._new_file = False
+                sync(self.dir)
+        except OSError as e:
+            error = e
+        try:
+            self._loop.call_soon_threadsafe(self._synced, dones, error)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            return
+
+    def _synced(self, dones: list[Done | None], error: BaseException | None) -> None:
+        self._syncing = False
+        if error is None:
+            _tell(dones, ok=True)
+        else:
+            self._close_file()  # after a failed sync its pages may be gone: go on in a new one
+            self._give_up(dones, error)
+        self._flush()
+
+    def _give_up(self, dones: list[Done | None], error: BaseException) -> None:
+        self.lost += len(dones)
+        if self.on_lost:
+            self.on_lost(len(dones), error)
+        _tell(dones, ok=False)
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    async def close(self) -> None:
+        """Write and sync what is queued."""
+        while self._pieces or self._syncing or self._scheduled:
+            self._flush()
+            await asyncio.sleep(0.001)
+        if self._fd >= 0 and self.durability != "none":
+            await self._loop.run_in_executor(self._syncer, os.fdatasync, self._fd)
+        self._close_file()
+        self._syncer.shutdown(wait=False)
+
+
+def _whole_frames(pieces: list[bytes], written: int) -> tuple[int, int]:
+    """Of so many bytes: how many frames are whole, and their bytes."""
+    whole = size = 0
+    for at in range(0, len(pieces), _PIECES):
+        more = sum(map(len, pieces[at : at + _PIECES]))
+        if size + more > written:
+            break
+        whole, size = whole + 1, size + more
+    return whole, size
+
+
+def _tell(dones: list[Done | None], *, ok: bool) -> None:
+    for done in dones:
+        if done:
+            try:
+                done(ok)
+            except Exception:
+                log.exception("a spool callback failed")

@@ -1,0 +1,1 @@
+"""DuckDB and PostgreSQL: each as a driver, and nothing of one in the other."""

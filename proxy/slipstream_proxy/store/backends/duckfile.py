@@ -1,0 +1,489 @@
+"""The file of a DuckDB store: transactions on it, opening it, and writing it anew.
+
+A DuckDB transaction: rows go in bulk through Arrow.
+
+A DuckDB file: opened, or set aside when it is broken; and written again.
+
+A DuckDB file rewritten beside reads and writes: freed blocks of a DuckDB file keep their bytes.
+
+A reading transaction copies what is there, table by table, into a new file. What is written meanwhile is noted and
+done again in the new file, until little is left; then nobody writes for a moment, the rest is done, and the new file
+takes the old one's place. A kill leaves the old file as it is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import resource
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import duckdb
+import pyarrow as pa
+
+from slipstream.shared.files import sync
+from slipstream_proxy.store.tables import schema
+from slipstream_proxy.store.tables.driver import IN, Row, StoreError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+ARROW = {
+    "TEXT": pa.string(),
+    "FLOAT8": pa.float64(),
+    "BIGINT": pa.int64(),
+    "INTEGER": pa.int32(),
+    "BOOLEAN": pa.bool_(),
+    "BYTEA": pa.binary(),
+}
+
+
+FEW = 512
+"""Names that a statement has as parameters of their own: an index finds these, and not what a list holds."""
+
+
+def spread(sql: str, params: Sequence[object]) -> tuple[str, Sequence[object]]:
+    """``IN`` with each short list's items as parameters of their own."""
+    head, *rest = sql.split(IN)
+    if not rest:
+        return sql, params
+    at = head.count("?")
+    flat: list[object] = list(params[:at])
+    for part in rest:
+        names = params[at]
+        assert isinstance(names, list)
+        short = 0 < len(names) <= FEW
+        head += (f"IN ({', '.join('?' * len(names))})" if short else IN) + part
+        after = at + 1 + part.count("?")
+        flat += [*(names if short else [names]), *params[at + 1 : after]]
+        at = after
+    return head, flat
+
+
+class DuckTx:
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._cursor = cursor
+        self.changes = False
+        """Something was written."""
+
+    def all(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
+        rows: list[Row] = self._cursor.execute(*spread(sql, params)).fetchall()
+        return rows
+
+    def run(self, sql: str, params: Sequence[Any] = ()) -> int:
+        rows = self._cursor.execute(*spread(sql, params)).fetchall()
+        self.changes = self.changes or rows != [(0,)]
+        return int(rows[0][0]) if rows and isinstance(rows[0][0], int) else 0
+
+    def insert(self, table: str, rows: Sequence[Row]) -> None:
+        if rows:
+            self.changes = True
+            self._stage(list(schema.columns_of(table).items()), rows)
+            try:
+                self._cursor.execute(f"INSERT INTO {table} SELECT * FROM stage").fetchall()
+            finally:
+                self._cursor.unregister("stage")
+
+    def update(self, table: str, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]) -> None:
+        if rows:
+            self.changes = True
+            kinds = schema.columns_of(table)
+            self._stage([(c, kinds[c]) for c in (*keys, *columns)], rows)
+            sets = ", ".join(f"{c} = stage.{c}" for c in columns)
+            same = " AND ".join(f"{table}.{k} = stage.{k}" for k in keys)
+            few = [row[0] for row in rows] if len(rows) <= FEW else []
+            if few:
+                same += f" AND {table}.{keys[0]} IN ({', '.join('?' * len(few))})"
+            try:
+                self._cursor.execute(f"UPDATE {table} SET {sets} FROM stage WHERE {same}", few).fetchall()
+            finally:
+                self._cursor.unregister("stage")
+
+    def _stage(self, columns: list[tuple[str, str]], rows: Sequence[Row]) -> None:
+        data = zip(*rows, strict=True)
+        table = {name: pa.array(values, ARROW[kind]) for (name, kind), values in zip(columns, data, strict=True)}
+        self._cursor.register("stage", pa.table(table))
+
+
+log = logging.getLogger("slipstream.store")
+
+BLOCKED = (
+    "could not set lock",
+    "permission denied",
+    "no such file",
+    "cannot open file",
+    "no space left",
+    "read-only file system",
+)
+"""Why a good file cannot be opened just now: it is left where it is."""
+
+
+class LentLock:
+    """DuckDB's lock on an open file, which lets no other process read. It is given up for a reader, whose own lock
+    keeps writers out meanwhile.
+
+    POSIX locks belong to a process and a file, whichever descriptor they were taken with.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+        """Holds the lock since a reader had it. Closing it would give the lock up."""
+
+    def lend(self) -> None:
+        if self._fd is None:
+            self._fd = os.open(self.path, os.O_RDWR)
+        fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+    def take_back(self) -> None:
+        if self._fd is not None:
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                log.error("%s is open in another process, too", self.path)
+
+    def close(self) -> None:
+        """The file was closed."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def open_file(path: Path, config: dict[str, str]) -> duckdb.DuckDBPyConnection:
+    """Open the file, or make it. Raises DuckDB's own errors."""
+    con = duckdb.connect(str(path), config={**config})
+    try:
+        # A query offered to users may run `read_text`: nothing outside the file can be reached, and nobody can
+        # change that.
+        con.execute("SET enable_external_access = false")
+        con.execute("SET lock_configuration = true")
+        for (table,) in con.execute(
+            "SELECT table_name FROM duckdb_tables() WHERE table_name IN ('t_meta', 't_positions')"
+        ).fetchall():
+            con.execute(f"SELECT * FROM {table}").fetchall()
+    except BaseException:
+        con.close()
+        raise
+    return con
+
+
+def open_or_set_aside(path: Path, config: dict[str, str]) -> tuple[duckdb.DuckDBPyConnection, bool]:
+    """The open file, and whether it was broken and anything of it was set aside.
+
+    A broken log is set aside alone, because the file holds everything up to the last snapshot and the spool holds what
+    came since. A broken file is set aside too.
+    """
+    con, reason = _try_open(path, config)
+    if con is not None:
+        return con, False
+    aside = path.with_name(f"{path.name}.broken-{int(time.time() * 1000)}")
+    wal, wal_aside = Path(f"{path}.wal"), Path(f"{aside}.wal")
+    if wal.exists():
+        wal.rename(wal_aside)
+        try:
+            con, _ = _try_open(path, config)
+        except StoreError:
+            wal_aside.rename(wal)
+            raise
+        if con is not None:
+            log.critical(
+                "the log of %s is broken (%s): set aside as %s; the spool is replayed from the last snapshot on",
+                path,
+                reason,
+                wal_aside.name,
+            )
+            return con, True
+    if path.exists():
+        path.rename(aside)
+    log.critical(
+        "the store %s is broken (%s): set aside as %s; a new one is made and the spool is replayed",
+        path,
+        reason,
+        aside.name,
+    )
+    return open_file(path, config), True
+
+
+def _try_open(path: Path, config: dict[str, str]) -> tuple[duckdb.DuckDBPyConnection | None, str]:
+    """Or why it is broken. Raises ``StoreError`` when it may be good and cannot be opened just now."""
+    try:
+        return open_file(path, config), ""
+    except (duckdb.Error, RuntimeError, UnicodeDecodeError) as e:
+        reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+        if any(b in reason.lower() for b in BLOCKED):
+            raise StoreError(f"{path} cannot be opened: {reason}") from e
+        return None, reason
+
+
+def copy_file(path: Path, copy: Path) -> Path:
+    """Copy a file and its log, while nobody writes. → The copy."""
+    shutil.copyfile(path, copy)
+    wal = Path(f"{path}.wal")
+    if wal.exists():
+        shutil.copyfile(wal, f"{copy}.wal")
+    return copy
+
+
+def restore_deleted(path: Path) -> None:
+    """Copy the deleted file that this process still has open back to its path.
+
+    Raises ``StoreError`` if none is open.
+    """
+    name = f"{path.resolve()} (deleted)"
+    found = next((fd for fd in Path("/proc/self/fd").iterdir() if _target(fd) == name), None)
+    if found is None:
+        raise StoreError(f"{path} is deleted, and no longer open")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(f"{path}.restored")
+    shutil.copyfile(found, new)
+    sync(new)
+    new.replace(path)
+
+
+def _target(fd: Path) -> str:
+    try:
+        return str(fd.readlink())
+    except OSError:
+        return ""
+
+
+ROWS = 20_000
+"""Rows that are copied together."""
+REST = 1.0
+"""Seconds of rest for each second of copying, so that one core is never the copy's alone."""
+MOST_ROWS = 500_000
+"""Rows written meanwhile that are noted at most: a store that is that busy is rewritten another time."""
+LITTLE = 64
+"""Transactions left to be done again, with which the last step begins."""
+ROUNDS = 10
+"""Attempts to come near a store that is written to as fast as it can be; then its writers wait for the rest."""
+SWAP_PATIENCE = 0.25
+"""Seconds that the last step waits for readers; then it lets them go on and tries again."""
+SWAP_TRIES = 240
+PRIORITY = 10
+"""Niceness of the copying thread."""
+
+
+class Write(NamedTuple):
+    """One call of a ``Tx``: its method and what it got. ``rows``: of a bulk one."""
+
+    method: str
+    args: tuple[object, ...]
+    rows: Sequence[Row] = ()
+
+    def repeat(self, tx: DuckTx) -> None:
+        getattr(tx, self.method)(*self.args, *([self.rows] if self.method != "run" else []))
+
+
+class WriteLog:
+    """What transactions wrote, in order: statements and rows, as ``Tx`` got them."""
+
+    def __init__(self) -> None:
+        self._done: list[list[Write]] = []
+        self._lock = threading.Lock()
+        self.rows = 0
+        self._over = threading.Event()
+
+    def add(self, written: list[Write]) -> None:
+        if not written or self.over:
+            return
+        self.rows += sum(len(write.rows) or 1 for write in written)
+        if self.rows > MOST_ROWS:
+            self.give_up()
+            return
+        with self._lock:
+            self._done.append(written)
+
+    @property
+    def over(self) -> bool:
+        """It was too much, or the file was closed meanwhile: what is copied is of no use."""
+        return self._over.is_set()
+
+    def give_up(self) -> None:
+        self._over.set()
+        self._done = []
+
+    def rest(self, seconds: float) -> None:
+        """Sleep, unless it is over."""
+        self._over.wait(seconds)
+
+    def take(self) -> list[list[Write]]:
+        with self._lock:
+            taken, self._done = self._done, []
+        return taken
+
+    def __len__(self) -> int:
+        return len(self._done)
+
+
+class NotingTx(DuckTx):
+    """Notes what it writes."""
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        super().__init__(cursor)
+        self.written: list[Write] = []
+
+    def run(self, sql: str, params: Sequence[object] = ()) -> int:
+        self.written.append(Write("run", (sql, params)))
+        return super().run(sql, params)
+
+    def insert(self, table: str, rows: Sequence[Row]) -> None:
+        self.written.append(Write("insert", (table,), list(rows)))
+        super().insert(table, rows)
+
+    def update(self, table: str, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]) -> None:
+        self.written.append(Write("update", (table, keys, columns), list(rows)))
+        super().update(table, keys, columns, rows)
+
+
+class Busy(StoreError):
+    """Readers need longer: the same may work a moment later."""
+
+
+class OpenFile(Protocol):
+    """What is needed of the open file (``DuckDriver``)."""
+
+    path: Path
+
+    def begin_copy(self) -> tuple[duckdb.DuckDBPyConnection, WriteLog]:
+        """A reading transaction, and the log of what is written from its snapshot on."""
+
+    def end_read(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """The reading transaction ends."""
+
+    def end_copy(self) -> None:
+        """Nothing is noted any more."""
+
+    def held(self) -> AbstractContextManager[DuckTx]:
+        """Nobody writes meanwhile; the transaction reads what is there."""
+
+    def replaced(self, patience: float) -> AbstractContextManager[None]:
+        """While it is held: the file is closed meanwhile. Raises ``Busy`` if readers need longer."""
+
+
+def copy_anew(source: OpenFile, config: dict[str, str]) -> None:
+    """Rewrite the file. Raises ``StoreError`` when that can't be done now; then nothing has changed."""
+    new = Path(f"{source.path}.rewrite")
+    for left in (new, Path(f"{new}.wal")):
+        left.unlink(missing_ok=True)
+    cursor, written = source.begin_copy()
+    try:
+        with ExitStack() as reading:
+            reading.callback(source.end_read, cursor)
+            to = duckdb.connect(str(new), config={**config})
+            try:
+                with _nice():
+                    _copy_tables(cursor, to, written)
+                reading.close()
+                _catch_up(to, written)
+                _swap(source, to, new, written)
+            finally:
+                if written.over:
+                    with suppress(duckdb.Error):  # closing would write what nobody wants
+                        to.execute("PRAGMA disable_checkpoint_on_shutdown")
+                to.close()
+    finally:
+        source.end_copy()
+        for left in (new, Path(f"{new}.wal")):
+            left.unlink(missing_ok=True)
+
+
+@contextmanager
+def _nice() -> Iterator[None]:
+    """Give way to others in this thread, where the system lets it come back from that."""
+    thread = threading.get_native_id()
+    before = os.getpriority(os.PRIO_PROCESS, thread)
+    if not _may_come_back(before):
+        yield
+        return
+    os.setpriority(os.PRIO_PROCESS, thread, before + PRIORITY)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, thread, before)
+
+
+def _may_come_back(before: int) -> bool:
+    return os.geteuid() == 0 or resource.getrlimit(resource.RLIMIT_NICE)[0] >= 20 - before
+
+
+def _copy_tables(cursor: duckdb.DuckDBPyConnection, to: duckdb.DuckDBPyConnection, written: WriteLog) -> None:
+    mine = "database_name = current_database() AND NOT internal"
+    tables = cursor.execute(f"SELECT table_name, sql FROM duckdb_tables() WHERE {mine}").fetchall()
+    indexes = cursor.execute("SELECT sql FROM duckdb_indexes() WHERE database_name = current_database()").fetchall()
+    views = cursor.execute(f"SELECT sql FROM duckdb_views() WHERE {mine}").fetchall()
+    for name, sql in tables:
+        to.execute(sql)
+        for batch in cursor.sql(f"SELECT * FROM {name}").to_arrow_reader(ROWS):
+            started = time.monotonic()
+            to.register("part", pa.Table.from_batches([batch]))
+            to.execute(f"INSERT INTO {name} SELECT * FROM part")
+            to.unregister("part")
+            written.rest(REST * (time.monotonic() - started))
+            _go_on(written)
+    for (sql,) in (*indexes, *views):
+        to.execute(sql)
+        _go_on(written)
+    to.execute("CHECKPOINT")
+
+
+def _go_on(written: WriteLog) -> None:
+    if written.over:
+        raise StoreError("the store was too busy, or was closed, while it was rewritten")
+
+
+def _catch_up(to: duckdb.DuckDBPyConnection, written: WriteLog) -> None:
+    for _ in range(ROUNDS):
+        if len(written) <= LITTLE:
+            break
+        _repeat(to, written)
+    to.execute("CHECKPOINT")
+
+
+def _repeat(to: duckdb.DuckDBPyConnection, written: WriteLog) -> None:
+    for transaction in written.take():
+        to.begin()
+        tx = DuckTx(to)
+        for write in transaction:
+            write.repeat(tx)
+        to.commit()
+    _go_on(written)
+
+
+def _swap(source: OpenFile, to: duckdb.DuckDBPyConnection, new: Path, written: WriteLog) -> None:
+    for _ in range(SWAP_TRIES):
+        _repeat(to, written)
+        with source.held() as tx:
+            _repeat(to, written)
+            if _counts(tx) != _counts(DuckTx(to)):
+                raise StoreError(f"{new} does not hold what {source.path} holds: the old file stays")
+            to.execute("CHECKPOINT")
+            try:
+                with source.replaced(SWAP_PATIENCE):
+                    _take_place(source.path, to, new)
+                return
+            except Busy:
+                log.debug("the new file waits for readers")
+        time.sleep(2 * SWAP_PATIENCE)
+    raise Busy(f"{source.path} is being read all the time")
+
+
+def _take_place(path: Path, to: duckdb.DuckDBPyConnection, new: Path) -> None:
+    to.close()
+    for file in (path, new):
+        if Path(f"{file}.wal").exists():
+            raise StoreError(f"{file}.wal is still there: the old file stays")
+    new.replace(path)
+    sync(path.parent)
+
+
+def _counts(tx: DuckTx) -> dict[str, int]:
+    sql = "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database() AND NOT internal"
+    return {name: tx.all(f"SELECT count(*) FROM {name}")[0][0] for (name,) in tx.all(sql)}

@@ -1,0 +1,1 @@
+"""What is compared and by which reward: groups, rewards, pace, adapters."""

@@ -1,0 +1,448 @@
+"""Rewards as they came, the number that trains, and the outcomes that the gate reads.
+
+From reward rows to the one number that trains.
+
+Rewards as they came, and each episode's combined one.
+
+Assignments in their order, and rewards in the order in which they became final: what the gate reads, a few at a
+time.
+
+An episode is written down twice: when it is assigned (``reward`` is NULL), and when it is done and its combined reward
+is known for the first time. Later corrections change the episode and what trains, not this log. So the order is the
+same for every proxy and after a restart, and evidence never looks back. What the gate has read goes after ``LOOK_BACK``
+more, so the log does not grow with the store.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from pydantic import JsonValue
+
+from slipstream.contract import Reward, RewardAck
+from slipstream_proxy.log.spool import BOOT
+from slipstream_proxy.store.conversation.tree import Stamp, StoreClock, place
+from slipstream_proxy.store.learning.groups import likeness_of
+from slipstream_proxy.store.tables.driver import IN, Driver, Row, Tx
+from slipstream_proxy.store.tables.memory import Memory
+from slipstream_proxy.store.tables.rows import (
+    REWARD_COLUMNS,
+    EpisodeRow,
+    PinRow,
+    RewardRow,
+    Written,
+    eid_of,
+    load,
+    with_tombs,
+)
+from slipstream_proxy.store.tables.schema import DayTables
+from slipstream_proxy.store.tables.tallies import TallyTable, get_meta, set_meta
+from slipstream_proxy.store.values import Name, Outcome, Rules
+
+
+class LatestReward(NamedTuple):
+    """An episode's latest reward of a name, for itself (``call`` None) or for one of its calls."""
+
+    call: str | None
+    name: str
+    value: float
+
+
+def combine(rules: Rules, rows: Iterable[LatestReward]) -> float | None:
+    """Σ weight × value over the names of ``rules.weights``.
+
+    A name's value is the episode's own plus, unless credit goes to calls, the sum of its calls'. None while a name is
+    missing.
+    """
+    own: dict[str, float] = {}
+    calls: dict[str, float] = defaultdict(float)
+    for call, name, value in rows:
+        if call is None:
+            own[name] = value
+        else:
+            calls[name] += value
+    total = 0.0
+    for name, weight in rules.weights.items():
+        if name not in own and name not in calls:
+            return None
+        total += weight * (own.get(name, 0.0) + (calls.get(name, 0.0) if rules.credit == "episode" else 0.0))
+    return total
+
+
+def combine_calls(rules: Rules, rows: Iterable[LatestReward]) -> dict[str, float]:
+    """Call → its own weighted reward, where credit goes to calls."""
+    found: dict[str, float] = defaultdict(float)
+    for call, name, value in rows:
+        if rules.credit == "call" and call is not None and name in rules.weights:
+            found[call] += rules.weights[name] * value
+    return found
+
+
+ORPHAN = "NOT EXISTS (SELECT 1 FROM t_episodes e WHERE e.eid = r.eid)"
+"""Of a reward ``r``. PostgreSQL compares NOT IN row by row where what is in does not fit its memory."""
+
+APART = 10.0
+"""Seconds by which two proxies' clocks, as the store sees them, differ at most."""
+LATE = 86_400.0
+"""Seconds that a reward may be older than ``orphan_ttl`` and not be gone: the clock was set, or no proxy ran."""
+
+
+class RewardTable:
+    def __init__(self, db: Driver, rules: Rules, memory: Memory, tallies: TallyTable) -> None:
+        self.db = db
+        self.rules = rules
+        self.memory = memory
+        self.tallies = tallies
+        self._clock = StoreClock()
+
+    def acknowledge(self, key: str, episode: str, idempotency: str | None, now: float) -> RewardAck | None:
+        """What a post answers. None (404): the episode is unknown, and its rewards have waited ``orphan_ttl``."""
+        eid = eid_of(key, episode)
+        ep = self.memory.episodes.get(eid)
+        if ep is not None and ep.state != "deleted" and not idempotency:
+            return RewardAck(stored=True, known=True)
+        with self.db.read() as tx:
+            state = tx.all(f"SELECT state FROM t_episodes WHERE eid {IN}", (list(with_tombs([eid])),))
+            if state == [("deleted",)]:
+                return None
+            sql = "SELECT count(*), min(ts), sum(CASE WHEN idem = ? THEN 1 ELSE 0 END) FROM t_rewards WHERE eid = ?"
+            ((count, first, same),) = tx.all(sql, (idempotency or "", eid))
+            if not state:
+                gone = tx.all("SELECT 1 FROM t_expired WHERE eid = ?", (eid,))
+                if gone or (count and first < now - self.rules.orphan_ttl):
+                    return None
+        return RewardAck(stored=not (idempotency and same), known=bool(state))
+
+    def standing(self, names: Collection[Name], now: float) -> dict[Name, Literal["new", "known", "gone"]]:
+        """What the store knows of these episodes. ``gone``: forgotten, or never seen within ``orphan_ttl``."""
+        eids = {eid_of(*name): name for name in names}
+        with self.db.read() as tx:
+            asked = with_tombs(eids)
+            rows = tx.all(f"SELECT eid, state FROM t_episodes WHERE eid {IN}", (list(asked),))
+            states: dict[str, str] = {asked[eid]: state for eid, state in rows}
+            rest = [eid for eid in eids if eid not in states] or [""]
+            old = f"SELECT eid FROM t_rewards WHERE eid {IN} GROUP BY eid HAVING min(ts) < ?"
+            gone = {eid for (eid,) in tx.all(old, (rest, now - self.rules.orphan_ttl))}
+            gone |= {eid for (eid,) in tx.all(f"SELECT eid FROM t_expired WHERE eid {IN}", (rest,))}
+        gone |= {eid for eid, state in states.items() if state == "deleted"}
+        return {name: "gone" if eid in gone else "known" if eid in states else "new" for eid, name in eids.items()}
+
+    def insert(self, tx: Tx, rows: Sequence[RewardRow], written: Mapping[str, Written] | None = None) -> None:
+        """Append rows; one whose id is there already is left out.
+
+        ``written``: when each was; one that is not named is written now. Another proxy may have stored younger rewards
+        already: a row then takes its place before them.
+        """
+        if not rows:
+            return
+        eids = list({r.eid for r in rows})
+        sql = f"SELECT id FROM t_rewards WHERE eid {IN} AND id {IN}"
+        known = {i for (i,) in tx.all(sql, (eids, [r.id for r in rows]))}
+        fresh = list({r.id: r for r in rows if r.id not in known}.values())
+        first = self.db.next_seq(tx, len(fresh)) if fresh else 0
+        tx.insert("t_rewards", [r._replace(seq=first + i) for i, r in enumerate(fresh)])
+        if fresh and self.db.shared:
+            self._put_in_order(tx, fresh, written or {})
+
+    def _put_in_order(self, tx: Tx, fresh: Sequence[RewardRow], written: Mapping[str, Written]) -> None:
+        """Give rows that were just appended the places that their times say: the rows' numbers change hands."""
+        now = Written(BOOT, time.monotonic(), time.time())
+        stamps = [self._clock.read(tx, r.id, *written.get(r.id, now)) for r in fresh]
+        tx.insert("t_stamps", [(s.call, s.boot, s.tick, s.at) for s in stamps])
+        sql = f"""SELECT r.eid, r.seq, s.id, s.boot, s.tick, s.ts FROM t_stamps s JOIN t_rewards r ON r.id = s.id
+            WHERE r.eid {IN} AND s.ts >= ? ORDER BY r.seq"""
+        near: dict[str, list[tuple[int, Stamp]]] = defaultdict(list)
+        for eid, seq, *times in tx.all(sql, (list({r.eid for r in fresh}), min(s.at for s in stamps) - APART)):
+            near[eid].append((seq, Stamp(*times)))
+        moved: list[Row] = []
+        for rows in near.values():
+            ordered: list[Stamp] = []
+            for _, stamp in rows:
+                ordered.insert(place(ordered, stamp, None, lambda _: ()), stamp)
+            pairs = zip(rows, ordered, strict=True)
+            moved += [(stamp.call, seq) for (seq, was), stamp in pairs if was.call != stamp.call]
+        tx.update("t_rewards", ("id",), ("seq",), moved)
+
+    def of(self, tx: Tx, eps: Collection[EpisodeRow]) -> dict[str, list[Reward]]:
+        """Each episode's rewards, in the order in which they came."""
+        found: dict[str, list[Reward]] = defaultdict(list)
+        if eps:
+            adapter = {e.eid: e.adapter for e in eps}
+            sql = f"SELECT {REWARD_COLUMNS} FROM t_rewards WHERE eid {IN} ORDER BY seq"
+            for row in map(RewardRow._make, tx.all(sql, (list(adapter),))):
+                found[row.eid].append(row.public(adapter[row.eid]))
+        return found
+
+    def idempotency_keys(self, tx: Tx, eids: Collection[str]) -> set[tuple[str, str]]:
+        """(episode, idempotency key) of the rewards of these episodes."""
+        if not eids:
+            return set()
+        sql = f"SELECT eid, idem FROM t_rewards WHERE idem IS NOT NULL AND eid {IN}"
+        return {(eid, idem) for eid, idem in tx.all(sql, (list(eids),))}
+
+    def latest(self, tx: Tx, eids: Collection[str]) -> dict[str, list[LatestReward]]:
+        """Each episode's latest row per (call, name), whatever its source."""
+        found: dict[str, list[LatestReward]] = defaultdict(list)
+        if eids:
+            sql = f"""SELECT DISTINCT ON (eid, call, name) eid, call, name, value FROM t_rewards WHERE eid {IN}
+                ORDER BY eid, call, name, seq DESC"""
+            for eid, call, name, value in tx.all(sql, (list(eids),)):
+                found[eid].append(LatestReward(call, name, value))
+        return found
+
+    def combined(self, tx: Tx, eids: Collection[str]) -> dict[str, float | None]:
+        """Episode → the number that trains; None while a weighted name is missing."""
+        latest = self.latest(tx, eids)
+        return {eid: combine(self.rules, latest[eid]) if eid in latest else None for eid in eids}
+
+    def orphans(self, tx: Tx) -> set[str]:
+        """Episodes with rewards and no calls."""
+        return {eid for (eid,) in tx.all(f"SELECT DISTINCT eid FROM t_rewards r WHERE {ORPHAN}")}
+
+    def count_orphans(self, tx: Tx, now: float) -> int:
+        """Episodes with rewards and no calls. Where nobody else writes they are known by now; else only rewards that
+        the sweep may have left are compared with the episodes.
+        """
+        if self.memory.orphans is not None:
+            return len(self.memory.orphans)
+        sql = f"SELECT count(DISTINCT eid) FROM t_rewards r WHERE ts > ? AND {ORPHAN}"
+        return int(tx.all(sql, (now - self.rules.orphan_ttl - LATE,))[0][0])
+
+    def expire_orphans(self, tx: Tx, now: float, orphans: list[str] | None) -> set[str]:
+        """Rewards whose episode did not come within ``orphan_ttl`` are dropped. ``orphans`` None: not known.
+
+        → Their episodes.
+        """
+        old = now - self.rules.orphan_ttl
+        if orphans is not None:
+            found = tx.all(f"SELECT DISTINCT eid FROM t_rewards WHERE ts < ? AND eid {IN}", (old, orphans))
+        else:
+            found = tx.all(f"SELECT DISTINCT eid FROM t_rewards r WHERE ts < ? AND {ORPHAN}", (old,))
+        eids = [eid for (eid,) in found]
+        if eids:
+            known = {e for (e,) in tx.all(f"SELECT eid FROM t_expired WHERE eid {IN}", (eids,))}
+            tx.insert("t_expired", [(e, now) for e in eids if e not in known])
+            with self.tallies.around(tx, eids):
+                tx.run(f"DELETE FROM t_rewards WHERE eid {IN}", (eids,))
+        return set(eids)
+
+    def apply_rules(self) -> None:
+        """Compute the episodes' rewards again after a change of ``reward.weights`` or ``reward.credit``."""
+        now = f"{sorted(self.rules.weights.items())} {self.rules.credit}"
+        with self.db.write() as tx:
+            before = get_meta(tx, "reward rules")
+            if before == now:
+                return
+            set_meta(tx, "reward rules", now)
+            if before is not None:
+                eids = [eid for (eid,) in tx.all("SELECT eid FROM t_episodes WHERE state <> 'deleted'")]
+                rows: list[Row] = list(self.combined(tx, eids).items())
+                tx.update("t_episodes", ("eid",), ("reward",), rows)
+                tx.run(
+                    "UPDATE t_groups SET state = 'waiting_reward' WHERE state = 'ready' AND id IN"
+                    " (SELECT grp FROM t_episodes WHERE reward IS NULL AND grp IS NOT NULL)"
+                )
+                self.tallies.recount(tx)
+
+
+FORMAL = """(finish LIKE '%"content_filter"%' OR reply LIKE '%"refusal":"%')"""
+"""The reply says in a field that it is a refusal."""
+SUMS = (
+    "count(*)",
+    "sum(seconds)",
+    "sum(completion_tokens)",
+    """sum(CASE WHEN finish LIKE '%"length"%' THEN 1 ELSE 0 END)""",
+    f"sum(CASE WHEN {FORMAL} THEN 1 ELSE 0 END)",
+)
+"""Of an episode's calls in a day's table."""
+SHORT = 1200
+"""Characters of a stored reply above which it is no refusal in plain words."""
+PLAIN = re.compile(
+    r"""\W*(?:
+    (?:(?:i(?:'m|\ am)\ )?(?:\w+\ )?(?:sorry|afraid|apologi[sz]e)\b[^.!?\n]{0,60}?\W)?(?:but\ |that\ )?
+        i(?:\ am|'m)?\ (?:can'?t|cannot|can\ not|won'?t|will\ not|(?:un|not\ )able\ to
+        |(?:must|have\ to)\ (?:decline|refuse))\ ?(?:\w+\ )?
+        (?:help|assist|comply|do\ (?:that|this|so)|fulfil|provide|answer|support|engage|continue|create|generate
+        |discuss|share|process|complete|be\ |$)
+    | as\ an\ ai\b[^.!?\n]{0,80}\b(?:can'?t|cannot|unable|not\ able|won'?t)\b
+    | entschuldigung\b[^.!?\n]{0,40}\b(?:kann|darf|werde)\b[^.!?\n]{0,80}\b(?:nicht|kein\w*)\b
+    | (?:es\ )?tut\ mir\ leid\b[^.!?\n]{0,40}\b(?:kann|darf|werde)\b[^.!?\n]{0,80}\b(?:nicht|kein\w*)\b
+    | (?:je\ suis\ )?désolée?\b[^.!?\n]{0,30}\bje\ ne\ (?:peux|suis)\ pas\b
+    | lo\ siento\b[^.!?\n]{0,30}\bno\ puedo\b
+    | (?:很?抱歉|对不起)[^。！？\n]{0,20}(?:无法|不能)
+    | (?:申し訳|すみません)[^。\n]{0,40}(?:できません|できかね|いたしかね)
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""How replies begin that refuse in plain words."""
+LOOK_BACK = 50_000
+"""An episode that was done, went on, and is done again is found among so many newest numbers."""
+
+
+class OutcomeLog:
+    def __init__(self, db: Driver, days: DayTables) -> None:
+        self.db, self.days = db, days
+
+    def assigned(self, tx: Tx, pins: Sequence[tuple[PinRow, str]]) -> None:
+        """Write down that these episodes were assigned now. Each with its task, as far as that is known."""
+        if not pins:
+            return
+        self.db.in_order(tx)
+        first = self.db.next_seq(tx, len(pins))
+        rows = [
+            (first + i, pin.eid, pin.model, pin.adapter, pin.arm, pin.chances, task, None, pin.ts)
+            for i, (pin, task) in enumerate(pins)
+        ]
+        tx.insert("t_outcomes", rows)
+
+    def note(self, tx: Tx, eps: Iterable[EpisodeRow], now: float) -> None:
+        """Write down those of these that are final and were not before."""
+        final = {
+            ep.eid: ep
+            for ep in eps
+            if ep.state == "done" and ep.reward is not None and ep.adapter and ep.split == "train"
+        }
+        if not final:
+            return
+        sql = f"""SELECT eid FROM t_outcomes WHERE seq > (SELECT coalesce(max(seq), 0) - ? FROM t_outcomes)
+            AND reward IS NOT NULL AND eid {IN}"""
+        self.db.in_order(tx)
+        for (eid,) in tx.all(sql, (LOOK_BACK, list(final))):
+            del final[eid]
+        first = self.db.next_seq(tx, len(final)) if final else 0
+        rows = [
+            (first + i, ep.eid, ep.model, ep.adapter, ep.arm, ep.chances or "", _likeness(ep), ep.reward, now)
+            for i, ep in enumerate(sorted(final.values(), key=lambda ep: (ep.ended or 0.0, ep.eid)))
+        ]
+        tx.insert("t_outcomes", rows)
+
+    def since(self, model: str, after: int, limit: int = 2000) -> list[Outcome]:
+        """A trained model's assignments and final rewards in their order: those numbered above ``after``."""
+        sql = """SELECT seq, adapter, arm, chances, task, reward, ts, eid FROM t_outcomes WHERE seq > ? AND model = ?
+            ORDER BY seq LIMIT ?"""
+        with self.db.read() as tx:
+            rows = tx.all(sql, (after, model, limit))
+            labels = self._labels(tx, [row[-1] for row in rows if row[5] is not None])
+        found = [Outcome(*row) for row in rows]
+        return [o._replace(named=labels[o.eid][0], tags=labels[o.eid][1]) if o.eid in labels else o for o in found]
+
+    def labels(self, eid: str) -> tuple[str | None, str]:
+        """An episode's task, as its agent named it, and its tags as JSON."""
+        with self.db.read() as tx:
+            return self._labels(tx, [eid]).get(eid, (None, "{}"))
+
+    def measures(self, eids: list[str], names: Collection[str]) -> dict[str, dict[str, float]]:
+        """Side measures of episodes (``gate.guards``), of their calls and rewards as they are stored now."""
+        found: dict[str, dict[str, float]] = {eid: {} for eid in eids}
+        rewards = {name.removeprefix("reward.") for name in names if name.startswith("reward.")}
+        with self.db.read() as tx:
+            if set(names) - {f"reward.{name}" for name in rewards}:
+                self._of_calls(tx, found, names)
+            sql = f"SELECT eid, name, value FROM t_rewards WHERE call IS NULL AND eid {IN} AND name {IN} ORDER BY seq"
+            for eid, name, value in tx.all(sql, (eids, list(rewards))) if rewards else ():
+                found[eid][f"reward.{name}"] = value
+        return found
+
+    def _of_calls(self, tx: Tx, found: dict[str, dict[str, float]], names: Collection[str]) -> None:
+        eids, sums = list(found), {eid: [0.0] * len(SUMS) for eid in found}
+        ((since, until),) = tx.all(f"SELECT min(started), max(last_at) FROM t_episodes WHERE eid {IN}", (eids,))
+        if since is None:
+            return
+        span, broken, plain = (eids, since, until), Counter[str](), Counter[str]()
+        where = f"WHERE eid {IN} AND ts >= ? AND ts <= ? AND outcome <> 'superseded'"
+        for table in self.days.tables(tx, since, until):
+            for eid, *values in tx.all(f"SELECT eid, {', '.join(SUMS)} FROM {table} {where} GROUP BY eid", span):
+                sums[eid] = [a + float(b) for a, b in zip(sums[eid], values, strict=True)]
+            if "tool_errors" in names:
+                sql = f"SELECT eid, reply FROM {table} {where} AND reply LIKE '%\"tool_calls\"%'"
+                broken.update(eid for eid, reply in tx.all(sql, span) if _has_broken_tools(reply))
+            if "refusals" in names:
+                sql = f"SELECT eid, reply FROM {table} {where} AND length(reply) < {SHORT} AND NOT {FORMAL}"
+                plain.update(eid for eid, reply in tx.all(sql, span) if _refuses(reply))
+        for eid, (n, seconds, tokens, cut, refused) in sums.items():
+            if n:
+                shares = {"cut_off": cut / n, "refusals": (refused + plain[eid]) / n, "tool_errors": broken[eid] / n}
+                means = {"turns": n, "reply_tokens": tokens / n, "seconds": seconds / n}
+                found[eid] |= {name: value for name, value in {**shares, **means}.items() if name in names}
+
+    @staticmethod
+    def _labels(tx: Tx, eids: list[str]) -> dict[str, tuple[str | None, str]]:
+        sql = f"SELECT eid, task, tags FROM t_episodes WHERE eid {IN}"
+        return {eid: (task, tags) for eid, task, tags in tx.all(sql, (eids,))} if eids else {}
+
+    def last(self, model: str, count: int) -> int:
+        """The number after which a model has ``count`` rewards left; 0 if it has no more than that."""
+        sql = "SELECT seq FROM t_outcomes WHERE model = ? AND reward IS NOT NULL ORDER BY seq DESC LIMIT 1 OFFSET ?"
+        with self.db.read() as tx:
+            rows = tx.all(sql, (model, count))
+        return int(rows[0][0]) if rows else 0
+
+    def name_of(self, seq: int) -> list[JsonValue] | None:
+        """Which outcome this is, in words that hold in a store that was filled again from the spool: there numbers are
+        others.
+        """
+        with self.db.read() as tx:
+            found = tx.all("SELECT eid, reward IS NOT NULL FROM t_outcomes WHERE seq = ?", (seq,))
+        return list(found[0]) if found else None
+
+    def place(self, model: str, seq: int, name: Sequence[JsonValue] | None) -> int:
+        """The number that an outcome has here which had number ``seq`` and this name (``name_of``)."""
+        if name is None:
+            return seq
+        sql = """SELECT seq FROM t_outcomes WHERE model = ? AND eid = ? AND (reward IS NOT NULL) = ?
+            ORDER BY abs(seq - ?) LIMIT 1"""
+        with self.db.read() as tx:
+            if found := tx.all(sql, (model, *name, seq)):
+                return int(found[0][0])
+            ((newest,),) = tx.all("SELECT coalesce(max(seq), 0) FROM t_outcomes")
+        return min(seq, int(newest))
+
+    def prune(self, model: str, read: int) -> int:
+        """Drop a model's up to number ``read`` that ``note`` would not look at any more. → How many they were."""
+        with self.db.write() as tx:
+            ((newest,),) = tx.all("SELECT coalesce(max(seq), 0) FROM t_outcomes")
+            old = min(read, int(newest) - LOOK_BACK)
+            return tx.run("DELETE FROM t_outcomes WHERE model = ? AND seq <= ?", (model, old)) if old > 0 else 0
+
+
+def _likeness(ep: EpisodeRow) -> str:
+    """What makes episodes comparable: their task, else the prompt that they have in common."""
+    name = ep.task if ep.grouped else likeness_of(ep.alike)
+    return f"{ep.key}/{name}" if name else ""
+
+
+def _refuses(reply: str) -> bool:
+    """Whether a reply without tool calls begins as refusals do. ``reply``: messages, as JSON."""
+    for message in load(reply, []):
+        if not isinstance(message, dict) or message.get("tool_calls"):
+            continue
+        said = message.get("content")
+        parts = [said] if isinstance(said, str) else said if isinstance(said, list) else []
+        texts = (p if isinstance(p, str) else p.get("text") if isinstance(p, dict) else None for p in parts)
+        first = next((text for text in texts if isinstance(text, str) and text.strip()), "")
+        if PLAIN.match(first[:300].replace("\u2019", "'")):
+            return True
+    return False
+
+
+def _has_broken_tools(reply: str) -> bool:
+    """Whether arguments of a reply's tool calls are no JSON. ``reply``: messages, as JSON."""
+    for message in load(reply, []):
+        for call in (message.get("tool_calls") or []) if isinstance(message, dict) else []:
+            said = _arguments(call)
+            try:
+                json.loads(said or "{}")
+            except ValueError:
+                return True
+    return False
+
+
+def _arguments(call: JsonValue) -> str | None:
+    function = call.get("function") if isinstance(call, dict) else None
+    said = function.get("arguments") if isinstance(function, dict) else None
+    return said if isinstance(said, str) else None

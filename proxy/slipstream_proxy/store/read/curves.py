@@ -1,0 +1,195 @@
+"""Rewards over adapters and over time, each with its interval.
+
+How sure a mean or a share is: 95 % intervals that hold for few runs, too.
+
+Rewards over adapters and over time, with standard errors, counted by the database in one pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from slipstream.contract import Learning, LearningPoint
+from slipstream_proxy.store.tables.driver import Driver, Tx, given
+from slipstream_proxy.store.tables.rows import dump
+
+Z = 1.959964
+"""Standard errors on each side of a mean that hold the true one in 95 of 100 cases."""
+FEW = 30
+"""Runs below which a spread says too little of itself."""
+NEAR = 5
+"""Runs' worth of reward from a bound below which the mean's errors lean to one side."""
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Wilson's interval of a share, ``n`` at least 1: never outside 0 to 1, and never a point."""
+    z2 = Z * Z
+    middle, half = share + z2 / (2 * n), Z * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    low, high = (middle - half) / (1 + z2 / n), (middle + half) / (1 + z2 / n)
+    return max(0.0, low), min(1.0, high)
+
+
+def mean_interval(mean: float, std: float, n: int, lowest: float, highest: float) -> tuple[float, float]:
+    """Of a mean reward. ``lowest``, ``highest``: between which rewards lie, as far as any run showed.
+
+    A mean between two bounds spreads at most as a share does. So Wilson's interval holds where runs are few, all
+    equal, near a bound, or all at the bounds; of many others the spread that they show is taken.
+    """
+    span = highest - lowest
+    if span <= 0:
+        return mean, mean
+    share = min(max((mean - lowest) / span, 0.0), 1.0)
+    near = n * min(share, 1 - share) < NEAR
+    if n < FEW or near or std <= 0 or std >= 0.95 * span * math.sqrt(share * (1 - share)):
+        low, high = wilson(share, n)
+        return lowest + span * low, lowest + span * high
+    half = Z * std / math.sqrt(n)
+    return max(lowest, mean - half), min(highest, mean + half)
+
+
+def difference(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple[float, float, float]:
+    """``b`` less ``a``, each a mean with its interval → the difference with its own (Newcombe's)."""
+    (mean, low, high), (after, least, most) = a, b
+    d = after - mean
+    return d, d - math.hypot(after - least, high - mean), d + math.hypot(most - after, mean - low)
+
+
+MOST_SERIES = 20
+NO_ADAPTER = "no adapter"
+"""What stands for an adapter where there is none: of imported episodes, and of those that another server answered."""
+ROLE = "CASE WHEN split = 'eval' THEN 'held-out' WHEN arm IN ('control', 'best') THEN 'control' ELSE 'live' END"
+"""What a run is for: to measure, to be compared with, or to serve and train."""
+MOST_BUCKETS = 120
+SPANS = (10.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0, 604_800.0, 2_592_000.0)
+"""Seconds of a span of time: the shortest that makes at most ``MOST_BUCKETS`` of them."""
+
+
+@dataclass(slots=True)
+class LearningFilter:
+    """``by``: ``adapter`` or ``time``. ``each``: ``task``, ``split``, ``arm``, ``role`` or ``tag.<name>`` makes one
+    series of each value. ``tag``: (name, value). ``bucket``: seconds; None: by the time that there is.
+    """
+
+    by: str = "adapter"
+    each: str | None = None
+    key: str | None = None
+    model: str | None = None
+    task: str | None = None
+    split: str | None = None
+    arm: str | None = None
+    tag: tuple[str, str] | None = None
+    since: float | None = None
+    until: float | None = None
+    bucket: float | None = None
+    success_from: float = 0.5
+
+
+class _Span(NamedTuple):
+    """Episodes of one series that an adapter answered, or that began in one span of time."""
+
+    series: str | None
+    adapter: str | None
+    model: str | None
+    span: float
+    first: float
+    last: float
+    n: int
+    mean: float
+    std: float
+    good: int
+    lowest: float
+    highest: float
+
+
+def _series_of(each: str | None) -> tuple[str, list[object]]:
+    if each is None:
+        return "NULL", []
+    if each.startswith("tag."):
+        # tags are compact JSON of plain names and values
+        return "nullif(split_part(split_part(tags, ?, 2), '\"', 1), '')", [f'"{each[4:]}":"']
+    return {"task": "task", "split": "split", "arm": "arm", "role": ROLE}[each], []
+
+
+def _where(wanted: LearningFilter) -> tuple[str, list[object]]:
+    tests, params = given(
+        ("key = ?", wanted.key),
+        ("model = ?", wanted.model),
+        ("task = ?", wanted.task),
+        ("split = ?", wanted.split),
+        ("arm = ?", wanted.arm),
+        ("strpos(tags, ?) > 0", dump(dict([wanted.tag]))[1:-1] if wanted.tag else None),
+        ("started >= ?", wanted.since),
+        ("started < ?", wanted.until),
+    )
+    return " AND ".join(["reward IS NOT NULL", "state <> 'deleted'", *tests]), params
+
+
+def version_of(adapter: str, model: str) -> int | None:
+    """An adapter's version; 0 for the base model, None for what is no version of the model."""
+    name, _, number = adapter.rpartition("@")
+    if name == model and number.isdecimal():
+        return int(number)
+    return 0 if adapter == model or "@" not in adapter else None
+
+
+class LearningCurves:
+    def __init__(self, db: Driver) -> None:
+        self.db = db
+
+    def read(self, wanted: LearningFilter) -> Learning:
+        """At most ``MOST_SERIES`` series, those with the most episodes."""
+        series, named = _series_of(wanted.each)
+        where, params = _where(wanted)
+        with self.db.read() as tx:
+            bucket = self._bucket(tx, wanted, where, params) if wanted.by == "time" else None
+            adapter, model = ("NULL", "NULL") if bucket else (f"coalesce(adapter, '{NO_ADAPTER}')", "model")
+            span = f"floor(started / {bucket!r})" if bucket else "0"
+            sql = f"""SELECT series, adapter, model, span, min(started), max(started), count(*), avg(reward),
+                coalesce(stddev_samp(reward), 0), sum(CASE WHEN reward >= ? THEN 1 ELSE 0 END), min(reward), max(reward)
+                FROM (SELECT {series} AS series, {adapter} AS adapter, {model} AS model, {span} AS span, started, reward
+                FROM t_episodes WHERE {where}) q GROUP BY series, adapter, model, span"""
+            rows = [_Span._make(r) for r in tx.all(sql, (wanted.success_from, *named, *params))]
+        weights: dict[str | None, int] = defaultdict(int)
+        for row in rows:
+            weights[row.series] += row.n
+        shown = set(sorted(weights, key=lambda s: (-weights[s], s or ""))[:MOST_SERIES])
+        bounds = min([0.0, *(r.lowest for r in rows)]), max([1.0, *(r.highest for r in rows)])
+        points = [_point(row, bucket, bounds) for row in rows if row.series in shown]
+        points.sort(key=lambda p: (p.series is None, p.series or "", p.version or 0 if bucket is None else 0, p.start))
+        return Learning(
+            points=points, bucket=bucket, success_from=wanted.success_from, left_out=len(weights) - len(shown)
+        )
+
+    def _bucket(self, tx: Tx, wanted: LearningFilter, where: str, params: list[object]) -> float:
+        """What is asked for, but at most ten times ``MOST_BUCKETS`` spans of time."""
+        ((first, last),) = tx.all(f"SELECT min(started), max(started) FROM t_episodes WHERE {where}", params)
+        least = 0.0 if first is None else (last - first) / MOST_BUCKETS
+        if wanted.bucket is not None:
+            return max(wanted.bucket, least / 10)
+        return next((span for span in SPANS if span >= least), SPANS[-1] * math.ceil(least / SPANS[-1]))
+
+
+def _point(row: _Span, bucket: float | None, bounds: tuple[float, float]) -> LearningPoint:
+    n, share = row.n, int(row.good) / row.n
+    start = row.span * bucket if bucket else row.first
+    low, high = mean_interval(row.mean, row.std, n, *bounds)
+    success_low, success_high = wilson(share, n)
+    return LearningPoint(
+        series=row.series,
+        adapter=row.adapter,
+        version=None if row.adapter in (None, NO_ADAPTER) else version_of(row.adapter, row.model or ""),
+        start=start,
+        end=start + bucket if bucket else row.last,
+        n=n,
+        mean=row.mean,
+        se=row.std / math.sqrt(n) if n > 1 else None,
+        low=low,
+        high=high,
+        success=share,
+        success_se=math.sqrt(share * (1 - share) / (n - 1)) if n > 1 else None,
+        success_low=success_low,
+        success_high=success_high,
+    )

@@ -1,0 +1,584 @@
+"""Where things stand, in numbers: counts, why there was no step yet, rewards by adapter.
+
+Groups counted once, for everything that is told of them.
+
+Where things stand, in numbers (why there was no step yet: ``status.py``).
+
+The numbers behind "why is there no step yet".
+
+What the page, the metrics and the gate compare: rewards by adapter, arm and source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeVar
+
+from slipstream.contract import GroupKind
+from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.log.records import IMPORTED
+from slipstream_proxy.store.learning.groups import Agent, Pace
+from slipstream_proxy.store.learning.rewards import RewardTable
+from slipstream_proxy.store.read.curves import version_of
+from slipstream_proxy.store.tables.driver import IN, Driver, Tx
+from slipstream_proxy.store.tables.memory import ExactFigure, PacedFigure
+from slipstream_proxy.store.tables.rows import load
+from slipstream_proxy.store.tables.schema import day_of, table_of
+from slipstream_proxy.store.tables.tallies import STALE_RUNS, KeptCount, Tallied, TallyTable, get_meta
+from slipstream_proxy.store.values import Rules
+
+K = TypeVar("K")
+LOST = ("stale", "dropped", "skipped")
+"""States of groups from which nothing was learnt."""
+
+
+class AlikeGroups(NamedTuple):
+    """Groups that have all of this in common. Times are seconds since the epoch."""
+
+    state: str
+    parked: bool
+    window: bool
+    """Around a single episode, for the judge alone."""
+    split: str | None
+    """None for trained ones that have no cause: they are not told apart."""
+    cause: str | None
+    n: int
+    episodes: int
+    created: float | None
+    """When the first one began to form."""
+    completed: float | None
+    """When the first one was complete."""
+    failure: str | None = None
+    """What the judge failed with on one of them, where it parked them or let them grow old."""
+
+
+class Orphans(NamedTuple):
+    """Episodes without a call."""
+
+    rewarded: int
+    ended: int
+    """Marked as done, and without a reward."""
+
+
+class GroupCounts:
+    """Sums over ``AlikeGroups``."""
+
+    def __init__(self, rows: Iterable[AlikeGroups]) -> None:
+        self.rows = list(rows)
+
+    def states(self) -> dict[str, int]:
+        """State, or ``parked`` → groups; no windows."""
+        return totals(("parked" if row.parked else row.state, row.n) for row in self.rows if not row.window)
+
+    def lost(self) -> dict[str, int]:
+        """Cause → groups from which nothing was learnt, the most frequent first."""
+        lost = ((row.cause or row.state, row.n) for row in self.rows if row.cause is not None or row.state in LOST)
+        return dict(sorted(totals(lost).items(), key=lambda item: (-item[1], item[0])))
+
+    def lost_by_state(self) -> dict[tuple[str, str], int]:
+        """(stale or dropped, cause) → groups; no windows."""
+        rows = (row for row in self.rows if not row.window and row.state in ("stale", "dropped"))
+        return totals(((row.state, row.cause or "unknown"), row.n) for row in rows)
+
+    def failures(self) -> dict[str, str]:
+        """``parked`` or ``lost`` → what the judge failed with."""
+        own = [row for row in self.rows if row.failure is not None and not row.window]
+        lost = next((row.failure for row in own if row.state in LOST), None)
+        parked = next((row.failure for row in own if row.parked and row.state not in LOST), None)
+        return {name: text for name, text in (("parked", parked), ("lost", lost)) if text is not None}
+
+    def of(self, state: str, split: str | None = None) -> Iterator[AlikeGroups]:
+        """No windows. ``split`` None: of all."""
+        for row in self.rows:
+            if row.state == state and not row.window and split in (None, row.split):
+                yield row
+
+
+def count_groups(tx: Tx) -> GroupCounts:
+    """In one pass. Most groups of a store that has grown are trained on and have nothing else to tell."""
+    trained = "state = 'trained' AND NOT parked AND kind <> 'window' AND cause IS NULL"
+    other = "(state <> 'trained' OR parked OR kind = 'window' OR cause IS NOT NULL)"
+    sql = f"""SELECT state, parked, kind = 'window', split, cause, count(*), coalesce(sum(n), 0), min(created),
+        min(completed), max(CASE WHEN parked OR cause = 'judge' THEN failure END) FROM t_groups WHERE {other}
+        GROUP BY 1, 2, 3, 4, 5
+        UNION ALL
+        SELECT 'trained', FALSE, FALSE, NULL, NULL, count(*), 0, NULL, NULL, NULL FROM t_groups WHERE {trained}"""
+    rows = (
+        AlikeGroups(s, p, w, split, cause, int(n), int(eps), *rest)
+        for s, p, w, split, cause, n, eps, *rest in tx.all(sql)
+    )
+    return GroupCounts(row for row in rows if row.n)
+
+
+def totals(items: Iterable[tuple[K, int]]) -> dict[K, int]:
+    """Sums by name."""
+    found: dict[K, int] = {}
+    for key, n in items:
+        found[key] = found.get(key, 0) + n
+    return found
+
+
+def plural(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def span(seconds: float) -> str:
+    """In words: ``90 s``, ``12 min``, ``3 h``."""
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+class BatchCount(NamedTuple):
+    """The trainer's batches of one state."""
+
+    n: int
+    newest: float
+    """When the newest was leased, in seconds since the epoch."""
+
+
+class StoreCounts(NamedTuple):
+    """What one look at the store finds, whenever it is: nothing here depends on the time of day."""
+
+    kept: Tallied
+    groups: GroupCounts
+    batches: dict[str, BatchCount]
+    lags: list[float]
+    """Seconds that each of the latest groups had waited for its rewards."""
+    stale_runs: int
+
+
+def store_counts(tx: Tx, kept: Tallied) -> StoreCounts:
+    batches = {
+        state: BatchCount(int(n), newest)
+        for state, n, newest in tx.all("SELECT state, count(*), max(created) FROM t_batches GROUP BY state")
+    }
+    sql = """SELECT ready_at - completed FROM t_groups WHERE ready_at IS NOT NULL AND completed IS NOT NULL
+        ORDER BY ready_at DESC LIMIT 20"""
+    lags = [lag for (lag,) in tx.all(sql)]
+    return StoreCounts(kept, count_groups(tx), batches, lags, int(get_meta(tx, STALE_RUNS) or 0))
+
+
+def counts(found: StoreCounts, missing: dict[str, int], orphans: int, now: float) -> JsonObject:
+    """What ``Statistics.counts`` answers. ``orphans``: episodes with rewards and no calls."""
+    kept = found.kept
+    return {
+        "groups": found.groups.states(),
+        "batches": {state: batch.n for state, batch in found.batches.items()},
+        "episodes": totals((state, tally.n) for (state, *_), tally in kept.episodes.items()),
+        "rewards": {source: tally.n for (source,), tally in kept.rewards.items()},
+        "calls": int(sum(tally.x for tally in kept.episodes.values())),
+        "untrainable": untrainable_calls(kept),
+        "missing": missing,
+        "orphans": orphans,
+        "lost": found.groups.lost(),
+        "stale_runs": found.stale_runs,
+        "judging": _judging(found, now),
+    }
+
+
+def _judging(found: StoreCounts, now: float) -> dict[str, float]:
+    """Groups that wait for rewards: how many, the oldest one's seconds, and the latest ones' (``lag``)."""
+    waiting = [row for row in found.groups.of("waiting_reward") if not row.parked]
+    oldest = min((row.completed for row in waiting if row.completed is not None), default=None)
+    age = max(0.0, now - oldest) if oldest is not None else 0.0
+    lag = sum(found.lags) / len(found.lags) if found.lags else 0.0
+    return {"waiting": sum(row.n for row in waiting), "oldest": age, "lag": lag}
+
+
+def untrainable_calls(kept: Tallied) -> dict[str, int]:
+    """Reason → calls of trained models that cannot be trained on, the most frequent first."""
+    found = totals((reason, tally.n) for (_, reason), tally in kept.untrainable.items())
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def waiting_groups(tx: Tx) -> list[str]:
+    """Complete groups in which an episode lacks its reward."""
+    return [group for (group,) in tx.all("SELECT id FROM t_groups WHERE state = 'waiting_reward'")]
+
+
+def missing_rewards(tx: Tx, rules: Rules, groups: list[str]) -> dict[str, int]:
+    """Weighted reward name → episodes of these groups that wait for it."""
+    found = {}
+    for name in rules.weights if groups else ():
+        sql = f"""SELECT count(*) FROM t_episodes e WHERE e.reward IS NULL AND e.grp {IN}
+            AND NOT EXISTS (SELECT 1 FROM t_rewards r WHERE r.eid = e.eid AND r.name = ?)"""
+        if count := tx.all(sql, (groups, name))[0][0]:
+            found[name] = count
+    return found
+
+
+def unweighted_rewards(tx: Tx, rules: Rules, groups: list[str]) -> dict[str, int]:
+    """Name without a weight → episodes of these groups that have such a reward and wait for another name."""
+    if not groups:
+        return {}
+    sql = f"""SELECT r.name, count(DISTINCT r.eid) FROM t_rewards r JOIN t_episodes e ON e.eid = r.eid
+        WHERE e.reward IS NULL AND e.grp {IN} GROUP BY 1 ORDER BY 2 DESC, 1"""
+    return {name: int(count) for name, count in tx.all(sql, (groups,)) if name not in rules.weights}
+
+
+NEAR_ZERO, SMALL_KL = 0.01, 1e-4
+"""Share of its target below which a step's KL is near zero; the same in nats a token, for a step without a target."""
+RECENT = 16
+"""Groups, and steps, that count as recent."""
+LONE = 4
+"""Untagged runs of one call that are told about."""
+RATE_SECONDS = 600.0
+"""Seconds over which the judge's rate is measured."""
+
+
+class Forming(NamedTuple):
+    groups: int
+    episodes: int
+    oldest: float | None
+    """When its first episode ended."""
+
+
+class GroupOutcome(NamedTuple):
+    """Rewards of one complete group."""
+
+    low: float
+    high: float
+
+
+class AdapterReward(NamedTuple):
+    """Training rewards of one version's episodes."""
+
+    model: str
+    version: int
+    """0 is the base model."""
+    n: int
+    mean: float
+    variance: float
+    """Of one reward."""
+
+
+class DearFigures(NamedTuple):
+    """Figures that cost a look at every group that waits, or at every episode."""
+
+    missing: dict[str, int]
+    unweighted: dict[str, int]
+    to_judge: int
+    oldest_to_judge: float | None
+    best: float | None
+    live: bool
+    lone: int
+
+
+class FunnelFigures(NamedTuple):
+    """Figures that a look at little finds, whenever it is."""
+
+    outcomes: list[GroupOutcome]
+    teaching: int
+    last_skipped: str | None
+    kls: list[float]
+    engine_gap: float | None
+    ends: list[tuple[Agent, bool, float]]
+    """Of open episodes: agent, whether untagged, and when the latest call of the first of them to end was over."""
+
+
+def funnel_figures(tx: Tx, found: StoreCounts) -> FunnelFigures:
+    going = any(t.n for (state, *_), t in found.kept.episodes.items() if state == "open")
+    ends = _ends(tx) if going else []
+    return FunnelFigures(_outcomes(tx), _teaching(tx), _last_skipped(tx, found), _kls(tx), _engine_gap(tx), ends)
+
+
+def _live(tx: Tx) -> bool:
+    """Whether a call came through the proxy, and not out of an import. The newest day most likely has one."""
+    days = tx.all("SELECT day FROM t_days ORDER BY day DESC")
+    return any(tx.all(f"SELECT 1 FROM {table_of(day)} WHERE id > ? LIMIT 1", (f"{IMPORTED}~",)) for (day,) in days)
+
+
+def standing(kept: Tallied) -> list[AdapterReward]:
+    """By version, oldest first."""
+    found: dict[tuple[int, str], KeptCount] = {}
+    for (model, adapter, split, _), tally in kept.success.items():
+        if split == "train" and (version := version_of(adapter, model)) is not None:
+            before = found.get((version, model), KeptCount(0))
+            found[version, model] = KeptCount(before.n + tally.n, before.x + tally.x, before.y + tally.y)
+    return [AdapterReward(m, v, t.n, t.mean, t.spread**2) for (v, m), t in sorted(found.items())]
+
+
+def dear_figures(tx: Tx, rules: Rules, judge_name: str) -> DearFigures:
+    """``judge_name``: the reward name that the judge writes."""
+    waiting = waiting_groups(tx)
+    sql = "SELECT max(reward) FROM t_episodes WHERE split = 'train' AND state <> 'deleted'"
+    return DearFigures(
+        missing_rewards(tx, rules, waiting),
+        unweighted_rewards(tx, rules, waiting),
+        *to_judge(tx, judge_name),
+        best=tx.all(sql)[0][0],
+        live=_live(tx),
+        lone=_lone(tx),
+    )
+
+
+def _lone(tx: Tx) -> int:
+    """How many of the latest untagged runs begin with replies in their conversation, where each has one call."""
+    sql = f"""SELECT eid, calls, started FROM t_episodes WHERE untagged AND state = 'done'
+        ORDER BY ended DESC LIMIT {RECENT}"""
+    latest = tx.all(sql)
+    if len(latest) < LONE or any(calls != 1 for _, calls, _ in latest):
+        return 0
+    days = {day for (day,) in tx.all("SELECT day FROM t_days")} & {day_of(started) for _, _, started in latest}
+    sql = f"SELECT count(*) FROM {{}} WHERE eid {IN} AND strpos(messages, ?) > 0"
+    told = ([eid for eid, _, _ in latest], '"assistant"')
+    found = sum(int(tx.all(sql.format(table_of(day)), told)[0][0]) for day in days)
+    return found if 2 * found >= len(latest) else 0
+
+
+class FunnelCounts(NamedTuple):
+    """Times are seconds since the epoch."""
+
+    calls: int
+    live: bool
+    """One of them came through the proxy: imported ones are counted too."""
+    lone: int
+    """Latest untagged runs of one call each that begin with replies of the model: they are parts of longer runs."""
+    trained_calls: int
+    """Calls that asked for a trained model."""
+    train_episodes: int
+    open_episodes: int
+    next_end: float | None
+    """When the first of the open episodes ends, if no call comes."""
+    without_task: int
+    """Done episodes that no group takes because they have no task."""
+    forming: Forming
+    evaluating: Forming
+    missing: dict[str, int]
+    """Reward name → episodes of complete groups without it."""
+    unweighted: dict[str, int]
+    """Reward name without a weight → episodes of those groups that have it."""
+    to_judge: int
+    """Complete groups with an episode that the judge has not scored."""
+    oldest_to_judge: float | None
+    judged: int
+    """Episodes that the judge scored in the last ``RATE_SECONDS``."""
+    parked: int
+    ready: int
+    teaching: int
+    """Of those that are ready: whose runs differ in reward, so that a step can learn from them."""
+    leased: int
+    lost: dict[tuple[str, str], int]
+    """(stale or dropped, cause) → groups."""
+    failures: dict[str, str]
+    """``parked`` or ``lost`` → what the judge failed with."""
+    outcomes: list[GroupOutcome]
+    """Outcomes of the ``RECENT`` latest complete groups that have all rewards."""
+    best: float | None
+    """The highest training reward ever."""
+    standing: list[AdapterReward]
+    """By version, oldest first."""
+    trained: int
+    """Batches."""
+    last_skipped: str | None
+    """Why the trainer skipped its latest batch; None: it trained on it."""
+    kls: list[float]
+    """The KL of each of the latest steps, newest first. Below 1, a step was near zero."""
+    engine_gap: float | None
+    """Nats a token between the engine's log-probabilities and the trainer's of the same weights, when last known."""
+    untrainable: dict[str, int]
+    orphans: Orphans
+
+
+def _forming(groups: GroupCounts, split: str) -> Forming:
+    rows = list(groups.of("forming", split))
+    oldest = min((row.created for row in rows if row.created is not None), default=None)
+    return Forming(sum(row.n for row in rows), sum(row.episodes for row in rows), oldest)
+
+
+def _ends(tx: Tx) -> list[tuple[Agent, bool, float]]:
+    sql = "SELECT key, model, untagged, min(last_end) FROM t_episodes WHERE state = 'open' GROUP BY 1, 2, 3"
+    return [(Agent(key, model), untagged, end) for key, model, untagged, end in tx.all(sql)]
+
+
+def _next_end(figures: FunnelFigures, pace: Pace, now: float) -> float | None:
+    ends = (end + pace.idle_after(agent, now, untagged=untagged) for agent, untagged, end in figures.ends)
+    return min(ends, default=None)
+
+
+def to_judge(tx: Tx, name: str) -> tuple[int, float | None]:
+    """Complete groups with an episode that has no reward of this name, and when the oldest was complete."""
+    sql = """SELECT id, completed FROM t_groups
+        WHERE kind = 'task' AND NOT parked AND state IN ('waiting_reward', 'eval')"""
+    waiting: dict[str, float | None] = dict(tx.all(sql))
+    if not waiting:
+        return 0, None
+    sql = f"""SELECT DISTINCT e.grp FROM t_episodes e WHERE e.grp {IN} AND NOT EXISTS
+        (SELECT 1 FROM t_rewards r WHERE r.eid = e.eid AND r.call IS NULL AND r.name = ?)"""
+    times = [waiting[group] for (group,) in tx.all(sql, (list(waiting), name))]
+    return len(times), min((at for at in times if at is not None), default=None)
+
+
+def judged(tx: Tx, kept: Tallied, now: float) -> int:
+    """Episodes that the judge scored lately."""
+    if not kept.rewards.get(("judge",)):
+        return 0
+    sql = "SELECT count(DISTINCT eid) FROM t_rewards WHERE source = 'judge' AND ts > ?"
+    return int(tx.all(sql, (now - RATE_SECONDS,))[0][0])
+
+
+def _outcomes(tx: Tx) -> list[GroupOutcome]:
+    sql = f"""SELECT id FROM t_groups WHERE split = 'train' AND kind <> 'window'
+        AND state IN ('ready', 'leased', 'trained', 'skipped') ORDER BY completed DESC LIMIT {RECENT}"""
+    groups = [group for (group,) in tx.all(sql)]
+    if not groups:
+        return []
+    sql = f"SELECT min(reward), max(reward) FROM t_episodes WHERE grp {IN} AND reward IS NOT NULL GROUP BY grp"
+    return [GroupOutcome(*row) for row in tx.all(sql, (groups,))]
+
+
+def _teaching(tx: Tx) -> int:
+    """Groups that are ready and whose runs differ in reward. Where runs share a baseline over groups, all count."""
+    sql = "SELECT id, kind FROM t_groups WHERE state = 'ready' AND split = 'train'"
+    kinds: dict[str, str] = dict(tx.all(sql))
+    if not kinds:
+        return 0
+    sql = f"SELECT grp, min(reward) < max(reward) FROM t_episodes WHERE grp {IN} AND reward IS NOT NULL GROUP BY grp"
+    return sum(bool(differ) or kinds[group] != GroupKind.TASK for group, differ in tx.all(sql, (list(kinds),)))
+
+
+def _kls(tx: Tx) -> list[float]:
+    """KL of the latest steps, each in units of what counts as near zero: a hundredth of the step's own target."""
+    sql = "SELECT data FROM t_events WHERE kind = 'step' ORDER BY id DESC LIMIT 3"
+    found = [(d.get("kl"), d.get("kl_target")) for d in (load(data) for (data,) in tx.all(sql))]
+    limits = [(kl, NEAR_ZERO * t if isinstance(t, float) and t > 0 else SMALL_KL) for kl, t in found]
+    return [abs(kl) / limit for kl, limit in limits if isinstance(kl, int | float)]
+
+
+def _engine_gap(tx: Tx) -> float | None:
+    """Of the newest step that has one: a batch may have no token of the trainer's own weights."""
+    sql = "SELECT data FROM t_events WHERE kind = 'step' AND strpos(data, ?) > 0 ORDER BY id DESC LIMIT 1"
+    found = [load(data, {}).get("engine_gap") for (data,) in tx.all(sql, ('"engine_gap"',))]
+    return float(found[0]) if found and isinstance(found[0], int | float) else None
+
+
+def _last_skipped(tx: Tx, found: StoreCounts) -> str | None:
+    skipped, trained = found.batches.get("skipped"), found.batches.get("trained")
+    if skipped is None or (trained is not None and trained.newest > skipped.newest):
+        return None
+    reasons = tx.all("SELECT reason FROM t_batches WHERE state = 'skipped' ORDER BY created DESC LIMIT 1")
+    return reasons[0][0] or "no reason given"
+
+
+def funnel_counts(
+    rules: Rules,
+    pace: Pace,
+    found: StoreCounts,
+    figures: FunnelFigures,
+    dear: DearFigures,
+    now: float,
+    *,
+    orphans: Orphans,
+    judged: int,
+) -> FunnelCounts:
+    """``dear``: what was looked up before, as it costs more."""
+    kept, states = found.kept, found.groups.states()
+    there = {parts: tally for parts, tally in kept.episodes.items() if parts[0] != "deleted"}
+    trained = found.batches.get("trained")
+    return FunnelCounts(
+        calls=int(sum(t.x for t in there.values())),
+        trained_calls=int(sum(t.y for t in there.values())),
+        train_episodes=sum(t.n for (_, split, _), t in there.items() if split == "train"),
+        open_episodes=sum(t.n for (state, _, _), t in there.items() if state == "open"),
+        next_end=_next_end(figures, pace, now),
+        without_task=0 if rules.ungrouped else sum(t.n for (_, _, alone), t in there.items() if alone),
+        forming=_forming(found.groups, "train"),
+        evaluating=_forming(found.groups, "eval"),
+        judged=judged,
+        parked=states.get("parked", 0),
+        ready=states.get("ready", 0),
+        teaching=figures.teaching,
+        leased=states.get("leased", 0),
+        lost=found.groups.lost_by_state(),
+        failures=found.groups.failures(),
+        outcomes=figures.outcomes,
+        standing=standing(kept),
+        trained=trained.n if trained else 0,
+        last_skipped=figures.last_skipped,
+        kls=figures.kls,
+        engine_gap=figures.engine_gap,
+        untrainable=untrainable_calls(kept),
+        orphans=orphans,
+        **dear._asdict(),
+    )
+
+
+class StoreStatistics:
+    def __init__(self, db: Driver, rules: Rules, pace: Pace, tallies: TallyTable, rewards: RewardTable) -> None:
+        self.db = db
+        self.rules = rules
+        self.pace = pace
+        self.tallies = tallies
+        self.rewards = rewards
+        self._kept: ExactFigure[Tallied] = ExactFigure()
+        self._counts: ExactFigure[StoreCounts] = ExactFigure()
+        self._funnel: ExactFigure[FunnelFigures] = ExactFigure()
+        self._missing: PacedFigure[dict[str, int]] = PacedFigure()
+        self._orphans: PacedFigure[Orphans] = PacedFigure()
+        self._dear: PacedFigure[DearFigures] = PacedFigure()
+
+    def counts(self, now: float) -> JsonObject:
+        """Episodes and groups by state, calls, untrainable by reason, rewards by source, missing rewards by name."""
+        stand = self.db.stand()
+        orphans = self._orphans.get(None, lambda: self._look_orphans(now), stand)
+        with self.db.read() as tx:
+            found = self._found(tx, stand)
+        waits = any(found.groups.of("waiting_reward"))
+        return counts(found, self._missing.get(None, self._look_missing, stand) if waits else {}, orphans.rewarded, now)
+
+    def funnel(self, judge_name: str, now: float) -> FunnelCounts:
+        """The numbers behind "why is there no step yet". ``judge_name``: the reward name that the judge writes."""
+        stand = self.db.stand()
+        dear = self._dear.get(judge_name, lambda: self._look(judge_name), stand)
+        orphans = self._orphans.get(None, lambda: self._look_orphans(now), stand)
+        with self.db.read() as tx:
+            found = self._found(tx, stand)
+            figures = self._funnel.get(stand, lambda: funnel_figures(tx, found))
+            scored = judged(tx, found.kept, now)
+        return funnel_counts(self.rules, self.pace, found, figures, dear, now, orphans=orphans, judged=scored)
+
+    def _found(self, tx: Tx, stand: int | None) -> StoreCounts:
+        return self._counts.get(stand, lambda: store_counts(tx, self._kept.get(stand, lambda: self.tallies.all(tx))))
+
+    def _tallied(self) -> Tallied:
+        stand = self.db.stand()
+        with self.db.read() as tx:
+            return self._kept.get(stand, lambda: self.tallies.all(tx))
+
+    def success_by_adapter(self) -> list[JsonObject]:
+        """For the page: adapter, split, arm, episodes, mean reward, std (of the sample; 0 for one).
+
+        ``first`` and ``last``: when its first and its last rewarded episode began.
+        """
+        kept = self._tallied().success
+        found = [
+            dict(zip(("model", "adapter", "split", "arm"), parts, strict=True))
+            | {"episodes": t.n, "mean": t.mean, "std": t.spread, "first": t.low, "last": t.high}
+            for parts, t in kept.items()
+        ]
+        return sorted(found, key=lambda r: (r["model"], r["first"], r["split"], r["arm"]))
+
+    def rewards_by_source(self) -> list[JsonObject]:
+        """Source, adapter, split, count, mean, std (of the sample; 0 for one) of the latest rewards of each name."""
+        kept = self._tallied().sources
+        return [
+            dict(zip(("source", "adapter", "split"), parts, strict=True))
+            | {"count": t.n, "mean": t.mean, "std": t.spread}
+            for parts, t in sorted(kept.items())
+        ]
+
+    def _look(self, judge_name: str) -> DearFigures:
+        with self.db.read() as tx:
+            return dear_figures(tx, self.rules, judge_name)
+
+    def _look_missing(self) -> dict[str, int]:
+        with self.db.read() as tx:
+            return missing_rewards(tx, self.rules, waiting_groups(tx))
+
+    def _look_orphans(self, now: float) -> Orphans:
+        sql = (
+            "SELECT count(DISTINCT eid) FROM t_early m WHERE NOT EXISTS (SELECT 1 FROM t_rewards r WHERE r.eid = m.eid)"
+        )
+        with self.db.read() as tx:
+            return Orphans(self.rewards.count_orphans(tx, now), int(tx.all(sql)[0][0]))

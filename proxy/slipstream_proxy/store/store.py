@@ -1,0 +1,227 @@
+"""The store over any driver (DuckDB, PostgreSQL): its parts, wired, and what people look at.
+
+The store over any driver (DuckDB, PostgreSQL): its components, wired.
+
+``store.episodes``, ``store.batches`` and so on have the methods that one would look for there. All methods block and
+may be called from any thread. Times are seconds since the epoch and always come from the caller, so that tests can move
+the clock.
+
+What people look at and nothing else needs: read from the tables that the work is done in.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from slipstream.contract import SqlResult
+from slipstream_proxy.log.records import Mutation
+from slipstream_proxy.store.conversation.calls import CallTable
+from slipstream_proxy.store.learning.adapters import AdapterTable, PinTable
+from slipstream_proxy.store.learning.groups import GroupTable, Pace
+from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
+from slipstream_proxy.store.read.curves import LearningCurves
+from slipstream_proxy.store.read.episodes import EpisodeTable
+from slipstream_proxy.store.read.pages import CallTokenTable, GapTable, GroupPages, LabelQueue, TaskReport
+from slipstream_proxy.store.read.status import StoreStatistics
+from slipstream_proxy.store.tables import schema
+from slipstream_proxy.store.tables.driver import Driver
+from slipstream_proxy.store.tables.memory import Memory
+from slipstream_proxy.store.tables.schema import DayTables
+from slipstream_proxy.store.tables.small import AuditLog, CacheTable, EventLog
+from slipstream_proxy.store.tables.tallies import TallyTable
+from slipstream_proxy.store.values import Erasing, Forgotten, Name, Position, RecordedCall, Rules
+from slipstream_proxy.store.write.batches import BatchQueue
+from slipstream_proxy.store.write.deletion import CallArchive, Deletion
+from slipstream_proxy.store.write.ingest import Ingest, Recall, Snapshots, SpoolPositions
+from slipstream_proxy.store.write.judge_queue import JudgeQueue
+from slipstream_proxy.store.write.lifecycle import Lifecycle, Pruning
+from slipstream_proxy.store.write.mutations import CaseTable, EpisodeRestore, MutationReplay
+
+
+class Store:
+    """``instance``: which proxy this is, where several share one database; spool positions are its own."""
+
+    def __init__(self, db: Driver, rules: Rules, *, instance: str = "local") -> None:
+        self.db = db
+        self.rules = rules
+        with db.write() as tx:
+            schema.prepare(tx, keyed=db.shared)
+        days = DayTables(db)
+        db.settle()
+        memory, pace = Memory(), Pace(rules.idle_timeout)
+        self.tallies = TallyTable(db, days)
+        self.tallies.begin()
+        self.calls = CallTable(db, days, self.tallies, rules.untrained_kinds)
+        self.rewards = RewardTable(db, rules, memory, self.tallies)
+        self.outcomes = OutcomeLog(db, days)
+        self.pins = PinTable(db, self.outcomes)
+        self.groups = GroupTable(db, rules)
+        self.events = EventLog(db)
+        self.audit = AuditLog(db)
+        self.cache = CacheTable(db)
+        self.cases = CaseTable(db)
+        self.adapters = AdapterTable(db, self.events, self.pins)
+        self.episodes = EpisodeTable(db, self.calls, self.rewards)
+        self.archive = CallArchive(db, self.calls, self.episodes)
+        self.batches = BatchQueue(db, rules, self.groups, self.calls, self.rewards)
+        self.judging = JudgeQueue(
+            db, rules, memory, self.episodes, self.groups, self.rewards, self.outcomes, self.tallies
+        )
+        self.statistics = StoreStatistics(db, rules, pace, self.tallies, self.rewards)
+        self.reports = Reports(db, self.calls, self.groups, self.rewards)
+        self._deletion = Deletion(db, memory, self.calls, self.episodes, self.groups, self.tallies, instance)
+        self._upkeep = threading.Lock()
+        """A snapshot and a rewriting of the file, one at a time."""
+        self._lifecycle = Lifecycle(
+            db,
+            rules,
+            memory,
+            pace,
+            days,
+            self.episodes,
+            self.groups,
+            self.rewards,
+            self.pins,
+            self.batches,
+            self.outcomes,
+            self.tallies,
+        )
+        self._positions = SpoolPositions(instance, memory)
+        self._snapshots = Snapshots(db, days, self._positions)
+        self._ingest = self._wire_ingest(memory, pace)
+        self.rewards.apply_rules()
+
+    def _wire_ingest(self, memory: Memory, pace: Pace) -> Ingest:
+        return Ingest(
+            self.db,
+            memory,
+            self._positions,
+            Recall(self.db, memory, self.calls, self.episodes, self.rewards),
+            self.calls,
+            self.groups,
+            self.rewards,
+            self.pins,
+            self.outcomes,
+            self._deletion,
+            MutationReplay(
+                self.rewards,
+                self.judging,
+                self.batches,
+                self.adapters,
+                self.events,
+                self.audit,
+                self.cache,
+                self.cases,
+                self._deletion,
+                EpisodeRestore(self.rules, memory, self.calls, self.groups),
+            ),
+            pace,
+            self.tallies,
+        )
+
+    @property
+    def rebuilt(self) -> bool:
+        """The file could not be opened and was set aside. This one is new: replay the spool from its first segment."""
+        return self.db.rebuilt
+
+    @property
+    def shared(self) -> bool:
+        """Other proxies use it too: what they decide is to be read here, not remembered."""
+        return self.db.shared
+
+    def ingest(self, items: Sequence[RecordedCall | Mutation], positions: dict[str, Position]) -> None:
+        """Apply in order, exactly once: an item whose id is stored already changes nothing. The ingester alone calls
+        this. Items and positions are one transaction.
+        """
+        self._ingest.ingest(items, positions)
+
+    def positions(self) -> dict[str, Position]:
+        """Spool writer → how far its segments are ingested."""
+        with self.db.read() as tx:
+            return self._positions.all(tx)
+
+    def forget(self, names: Collection[Name], now: float) -> Forgotten:
+        """Forget these episodes: nothing reads them from here on. ``rewrite`` takes them out of the files."""
+        return self._deletion.delete(names, now)
+
+    def erasing(self) -> list[Erasing]:
+        """Forgotten episodes that files of this proxy's may still hold."""
+        return self._deletion.waiting()
+
+    def rewrite(self) -> list[Erasing]:
+        """Rewrite the files, beside reads and writes. → Whom they hold nothing of any more.
+
+        Raises ``StoreError`` when that can't be done now.
+        """
+        with self._upkeep:
+            waiting = self._deletion.waiting()
+            self._deletion.rewrite(waiting)
+        return waiting
+
+    def give_up(self) -> None:
+        """A rewriting that is under way ends soon and leaves everything as it was; none begins any more."""
+        self.db.give_up()
+
+    def erased(self, done: Collection[Erasing]) -> None:
+        """Nor does anything else (the spool, archives) hold these."""
+        self._deletion.erased(done)
+
+    def prune(self, now: float, keep: float | None) -> int:
+        """Drop small rows that only the recent past needs. → Rows that are gone.
+
+        ``keep``: seconds for the lists of exported episodes.
+        """
+        return Pruning(self.db, self.rules).prune(now, keep)
+
+    def free_share(self) -> float:
+        """The share of the database's file that is empty, and that rewriting it would free."""
+        return self.db.free_share()
+
+    def sweep(self, now: float, sure: float | None = None) -> None:
+        """Idle episodes become done, groups complete by age, leases run out, orphans expire.
+
+        ``sure``: the time by which something goes for good, if that is not ``now``.
+        """
+        self._lifecycle.sweep(now, now if sure is None else sure)
+
+    def release_leases(self, worker: str) -> int:
+        """A worker starts again: what it had leased is free at once. → Leases released."""
+        with self.db.write() as tx:
+            return self.batches.release(tx, worker) + self.judging.release(tx, worker)
+
+    def sql(self, query: str, limit: int, timeout: float) -> SqlResult:
+        """One SELECT over the views. Raises ``QueryError`` with one line."""
+        return self.db.sql(query, limit, timeout)
+
+    def snapshot(self) -> None:
+        """Make the database's own file safe, and read it back. Spool segments before ``positions()`` may go then."""
+        with self._upkeep:
+            self._snapshots.take()
+
+    def file_missing(self) -> bool:
+        """Whether somebody deleted the database's file while it is open."""
+        return self.db.file_missing()
+
+    def copy_to(self, folder: Path) -> Path:
+        """Write a copy of the database at one moment: DuckDB's file, or PostgreSQL's dump. Raises ``StoreError``."""
+        return self.db.copy_to(folder)
+
+    def put_file_back(self) -> None:
+        """Write it again from what is open. Raises ``StoreError`` or ``OSError``."""
+        self.db.put_file_back()
+
+    def close(self) -> None:
+        self.db.close()
+        self.calls.known.clear()
+
+
+class Reports:
+    def __init__(self, db: Driver, calls: CallTable, groups: GroupTable, rewards: RewardTable) -> None:
+        self.groups = GroupPages(db, groups, rewards)
+        self.tokens = CallTokenTable(db, calls)
+        self.gaps = GapTable(db)
+        self.learning = LearningCurves(db)
+        self.tasks = TaskReport(db)
+        self.labels = LabelQueue(db, rewards)

@@ -1,0 +1,155 @@
+"""What the only writer of a database remembers, so that little is asked twice.
+
+What the only writer of a database may remember between batches, so that a small batch needs few queries.
+
+Nothing here is true of a shared database: there the store asks each time. After a transaction that failed everything is
+forgotten.
+
+Figures that cost a look at much: one is good while nothing is written, and the more it costs, the longer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+from slipstream_proxy.store.tables.rows import EpisodeRow
+
+
+class Fresh:
+    """Which ids are stored already, told without a query for ids that sort late, as new ones do."""
+
+    def __init__(self, most: int = 50_000) -> None:
+        self._most = most
+        self._floor: str | None = None
+        self._recent: set[str] = set()
+
+    def begin(self, highest: str | None) -> None:
+        """``highest``: of all stored ids; what sorts above it is new."""
+        self._floor, self._recent = highest or "", set()
+
+    @property
+    def ready(self) -> bool:
+        return self._floor is not None
+
+    def unsure(self, ids: Iterable[str]) -> list[str]:
+        """Those that only the database knows of."""
+        return [i for i in ids if self._floor is None or i <= self._floor]
+
+    def stored(self, ids: Iterable[str]) -> list[str]:
+        """Those of the other ids that are stored."""
+        return [i for i in ids if i in self._recent]
+
+    def add(self, ids: Iterable[str]) -> None:
+        if self._floor is None:
+            return
+        self._recent.update(i for i in ids if i > self._floor)
+        if len(self._recent) > self._most:
+            ordered = sorted(self._recent)
+            self._floor = ordered[len(ordered) // 2]
+            self._recent = set(ordered[len(ordered) // 2 + 1 :])
+
+    def forget(self) -> None:
+        self._floor, self._recent = None, set()
+
+
+class Memory:
+    def __init__(self, most: int = 4096) -> None:
+        self._most = most
+        self.calls = Fresh()
+        self.mutations = Fresh()
+        self.episodes: dict[str, EpisodeRow] = {}
+        """Rows as they are stored."""
+        self.orphans: set[str] | None = None
+        """Episodes with rewards but no calls; None: not known."""
+        self.writers: set[str] = set()
+
+    def keep(self, eps: Iterable[EpisodeRow]) -> None:
+        for ep in eps:
+            self.episodes.pop(ep.eid, None)
+            self.episodes[ep.eid] = ep
+        while len(self.episodes) > self._most:
+            del self.episodes[next(iter(self.episodes))]
+
+    def drop(self, eids: Collection[str]) -> None:
+        for eid in eids:
+            self.episodes.pop(eid, None)
+
+    def clear(self) -> None:
+        self.calls.forget()
+        self.mutations.forget()
+        self.episodes.clear()
+        self.orphans = None
+        self.writers.clear()
+
+
+T = TypeVar("T")
+CHEAP = 0.05
+"""Seconds of CPU: a figure that costs less is always looked up."""
+WAIT = 0.5
+"""Seconds that another process (a database, a busy machine) may add before they count as well."""
+SHARE = 0.04
+"""Share of the time that one costly figure may take."""
+
+
+class Clocks(NamedTuple):
+    """Seconds: of the day's course, and of this thread's work."""
+
+    wall: float
+    work: float
+
+
+def clocks() -> Clocks:
+    return Clocks(time.monotonic(), time.thread_time())
+
+
+class _Found(NamedTuple, Generic[T]):
+    value: T
+    until: float
+    stand: int | None
+
+
+class ExactFigure(Generic[T]):
+    """Looked up once for each stand of the store (``Driver.stand``); always, where others write to it, too."""
+
+    def __init__(self) -> None:
+        self._found: tuple[int, T] | None = None
+
+    def get(self, stand: int | None, look: Callable[[], T]) -> T:
+        """``stand``: from before the transaction in which ``look`` reads."""
+        found = self._found
+        if stand is None:
+            return look()
+        if found is None or found[0] != stand:
+            found = self._found = stand, look()
+        return found[1]
+
+
+class PacedFigure(Generic[T]):
+    def __init__(self, clock: Callable[[], Clocks] = clocks) -> None:
+        self._clock = clock
+        self._found: dict[object, _Found[T]] = {}
+        self._looking = threading.Lock()
+
+    def get(self, key: object, look: Callable[[], T], stand: int | None = None) -> T:
+        """The figure of this key: as it was a moment ago where it is dear, or where somebody else looks just now.
+
+        ``stand``: the store's (``Driver.stand``). What was found in a store that stood the same is still true.
+        """
+        known = self._found.get(key)
+        if known is not None and (self._clock().wall < known.until or (stand is not None and stand == known.stand)):
+            return known.value
+        if not self._looking.acquire(blocking=known is None):
+            assert known is not None
+            return known.value
+        try:
+            before = self._clock()
+            value = look()
+            after = self._clock()
+            cost = max(after.work - before.work, after.wall - before.wall - WAIT)
+            self._found[key] = _Found(value, after.wall + cost / SHARE if cost > CHEAP else 0.0, stand)
+            return value
+        finally:
+            self._looking.release()

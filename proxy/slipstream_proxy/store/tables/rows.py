@@ -1,0 +1,369 @@
+"""Rows as the database holds them, and what one batch changes of them.
+
+Values as the database holds them: JSON text, token ids and log-probabilities as bytes.
+
+Rows of the tables. Their fields are the tables' columns (``schema.columns_like``).
+
+What one batch of the ingester changes, collected before it is written.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from hashlib import blake2b
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from slipstream.contract import Episode, EpisodeState, Reward, RewardIn, Split
+from slipstream_proxy.store.tables.driver import Row
+
+Ids = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+
+
+def dump(value: object) -> str:
+    """JSON text.
+
+    What orjson cannot write (lone surrogates, integers beyond 64 bits) is ASCII-escaped, after a space that marks it.
+    """
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        return " " + json.dumps(value, separators=(",", ":"))
+
+
+def load(text: str | None, default: Any = None) -> Any:
+    """The inverse of ``dump``."""
+    if text is None:
+        return default
+    return json.loads(text) if text.startswith(" ") else orjson.loads(text)
+
+
+def dump_list(texts: list[str]) -> str:
+    """One JSON array of values that are JSON texts already."""
+    body = "[" + ",".join(texts) + "]"
+    return " " + body if any(t.startswith(" ") for t in texts) else body
+
+
+def clean(text: str | None) -> str | None:
+    """A client's string as databases take it: no NUL, no lone surrogate."""
+    if text is None or (text.isascii() and "\0" not in text):
+        return text
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def ids_of(blob: bytes | None) -> Ids:
+    """Token ids, from little-endian int32."""
+    return np.frombuffer(blob or b"", "<i4")
+
+
+def floats_of(blob: bytes | None) -> Floats:
+    """Log-probabilities, from little-endian float32."""
+    return np.frombuffer(blob or b"", "<f4")
+
+
+def short(values: Floats) -> list[float]:
+    """The numbers in as few digits as name them in 32 bits: half as long as JSON as in 64."""
+    if not np.isfinite(values).all():
+        return [float(v) for v in values]
+    found: list[float] = orjson.loads(orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY))
+    return found
+
+
+def cursor_of(started: float, eid: str) -> str:
+    """Where a page of episodes ended, as the client hands it back."""
+    return base64.urlsafe_b64encode(f"{started!r}|{eid}".encode()).decode().rstrip("=")
+
+
+def parse_cursor(cursor: str) -> tuple[float, str]:
+    """Raises ``ValueError`` for a cursor that is not ours."""
+    started, _, eid = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode().partition("|")
+    return float(started), eid
+
+
+def eid_of(key: str, episode: str) -> str:
+    """An episode's identity: its API key and its id."""
+    return f"{key}/{episode}"
+
+
+_MARK = re.compile(r"forgotten-[0-9a-f]{24}")
+
+
+def mark_of(episode: str) -> str:
+    """What is kept of a forgotten episode's id: a hash. A mark's own mark is itself."""
+    if _MARK.fullmatch(episode):
+        return episode
+    return "forgotten-" + blake2b(episode.encode("utf-8", "replace"), digest_size=12).hexdigest()
+
+
+def tomb_of(eid: str) -> str:
+    """The identity under which a forgotten episode swallows what is still to come."""
+    key, _, episode = eid.partition("/")
+    return eid_of(key, mark_of(episode))
+
+
+def with_tombs(eids: Iterable[str]) -> dict[str, str]:
+    """Identities under which these episodes may stand in the store → the one of each that was asked for."""
+    asked = list(eids)
+    return {tomb_of(eid): eid for eid in asked} | {eid: eid for eid in asked}
+
+
+@dataclass(slots=True)
+class EpisodeRow:
+    """A row of ``t_episodes``. The ingester changes it in place before it is written back."""
+
+    eid: str
+    key: str
+    id: str
+    task: str | None = None
+    split: str = "train"
+    tags: str = "{}"
+    model: str = ""
+    adapter: str | None = None
+    arm: str = "live"
+    state: str = "open"
+    started: float = 0.0
+    last_at: float = 0.0
+    ended: float | None = None
+    calls: int = 0
+    trained_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    reward: float | None = None
+    grp: str | None = None
+    grouped: bool = True
+    alike: str = ""
+    adapters: str = "[]"
+    retried: bool = False
+    untagged: bool = False
+    """No header, path or key named it: the data plane did."""
+    last_end: float = 0.0
+    """When its last call ended."""
+    idle: bool = False
+    """It is done because no call came, and goes on if one does after all."""
+    chances: str | None = ""
+    """The probability of each arm when it was assigned (``assignment.Assignment``)."""
+
+    def row(self) -> Row:
+        return tuple(getattr(self, name) for name in EPISODE_FIELDS)
+
+    def public(self) -> Episode:
+        return Episode(
+            id=self.id,
+            key=self.key,
+            task=self.task,
+            split=Split(self.split),
+            tags=load(self.tags, {}),
+            model=self.model,
+            adapter=self.adapter,
+            arm=self.arm if self.arm in ("control", "candidate", "best") else "live",
+            state=EpisodeState(self.state),
+            started=self.started,
+            ended=None if self.ended is None else max(self.ended, self.last_end),
+            calls=self.calls,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            reward=self.reward,
+            group=self.grp,
+        )
+
+
+EPISODE_FIELDS = tuple(f.name for f in fields(EpisodeRow))
+EPISODE_COLUMNS = ", ".join(EPISODE_FIELDS)
+
+
+class CallRow(NamedTuple):
+    """A row of a day's table of calls.
+
+    Of messages, tools and prompt_ids it holds what ``delta_base`` does not have (``delta``).
+    """
+
+    id: str
+    eid: str
+    number: int
+    ts: float
+    seconds: float
+    dialect: str
+    model: str
+    trained: str | None
+    adapter: str | None
+    status: int
+    outcome: str
+    trainable: bool
+    reason: str | None
+    sampling: str | None
+    temperature: float
+    delta_base: str | None
+    keep_messages: int
+    keep_tokens: int
+    messages: str | None
+    tools: str | None
+    reply: str | None
+    finish: str
+    prompt_tokens: int
+    completion_tokens: int
+    prompt_ids: bytes
+    completion_ids: bytes
+    lengths: bytes
+    logprobs: bytes
+    error: str | None
+    body_hash: str
+    attempt: int
+    extra: str | None
+    extends: str | None = None
+
+
+class RewardRow(NamedTuple):
+    """A row of ``t_rewards``. ``seq`` is given when it is inserted."""
+
+    id: str
+    seq: int
+    eid: str
+    call: str | None
+    name: str
+    source: str
+    value: float
+    reason: str | None
+    idem: str | None
+    meta: str
+    ts: float
+
+    @classmethod
+    def of(cls, id: str, eid: str, given: RewardIn | Reward, at: float) -> Self:
+        """The row of a reward that was posted or exported."""
+        texts = (clean(given.reason), clean(given.key), dump(given.meta))
+        return cls(id, 0, eid, given.call, given.name, given.source, given.value, *texts, at)
+
+    def public(self, adapter: str | None) -> Reward:
+        """``adapter``: the episode's."""
+        return Reward(
+            episode=self.eid.split("/", 1)[1],
+            call=self.call,
+            name=self.name,
+            source=self.source,
+            value=self.value,
+            reason=self.reason,
+            key=self.idem,
+            meta=load(self.meta, {}),
+            at=self.ts,
+            adapter=adapter,
+        )
+
+
+class PinRow(NamedTuple):
+    """A row of ``t_pins``: which adapter answers an episode."""
+
+    eid: str
+    model: str
+    adapter: str
+    arm: str
+    ts: float
+    active: bool = True
+    chances: str = ""
+
+
+class GroupRow(NamedTuple):
+    """A row of ``t_groups``: episodes that are compared, or the window around a single one."""
+
+    id: str
+    bucket: str
+    ordinal: int
+    kind: str
+    key: str
+    task: str | None
+    model: str
+    split: str
+    state: str
+    n: int
+    created: float
+    completed: float | None = None
+    ready_at: float | None = None
+    batch: str | None = None
+    attempts: int = 0
+    parked: bool = False
+    retry_at: float | None = 0.0
+    judge_lease: str | None = None
+    judge_until: float | None = None
+    judge_worker: str | None = None
+    judge_last: str | None = None
+    single: str | None = None
+    cause: str | None = None
+    """Why it is ``stale``, ``dropped`` or ``skipped``."""
+    failure: str | None = None
+    """Why the judge did not score it when it last tried."""
+
+
+class BatchRow(NamedTuple):
+    """A row of ``t_batches``: groups that a trainer leased together."""
+
+    id: str
+    lease: str
+    worker: str
+    model: str
+    state: str
+    until: float
+    created: float
+    adapter: str | None = None
+    step: int | None = None
+    reason: str | None = None
+
+
+class MemberRow(NamedTuple):
+    """A row of ``t_members``: an episode of a batch, its reward when it was leased, and what the trainer made of it."""
+
+    batch: str
+    grp: str
+    eid: str
+    reward: float | None = None
+    advantage: float | None = None
+
+
+CALL_COLUMNS = ", ".join(CallRow._fields)
+REWARD_COLUMNS = ", ".join(RewardRow._fields)
+GROUP_COLUMNS = ", ".join(GroupRow._fields)
+BATCH_COLUMNS = ", ".join(BatchRow._fields)
+
+
+class Written(NamedTuple):
+    """When a record was written, by its machine's monotonic clock and by its wall clock."""
+
+    boot: str
+    tick: float
+    at: float
+
+
+@dataclass(slots=True)
+class Changes:
+    eps: dict[str, EpisodeRow] = field(default_factory=dict)
+    """Episodes that the batch touches, as they will be."""
+    new: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)
+    calls: dict[str, list[CallRow]] = field(default_factory=lambda: defaultdict(list))
+    """Day → rows."""
+    rewards: list[RewardRow] = field(default_factory=list)
+    written: dict[str, Written] = field(default_factory=dict)
+    """Reward → when it was written."""
+    idem: set[tuple[str, str]] = field(default_factory=set)
+    """(episode, idempotency key) of rewards that are stored."""
+    rewarded: set[str] = field(default_factory=set)
+    done: dict[str, None] = field(default_factory=dict)
+    """Episodes that end, in the order in which they do, for the groups."""
+    reopened: set[str] = field(default_factory=set)
+    """Episodes that had ended by idleness."""
+    early: dict[str, float] = field(default_factory=dict)
+    """Episodes that ended before their first call was read, and when."""
+    gone: dict[str, None] = field(default_factory=dict)
+    """Deleted in this batch: nothing that comes after counts."""
+    retried: set[str] = field(default_factory=set)
+    pins: dict[str, PinRow] = field(default_factory=dict)
+    begun: list[PinRow] = field(default_factory=list)
+    """Of episodes whose first call is here, and where there was nothing to choose."""
+    now: float = 0.0

@@ -1,0 +1,424 @@
+"""The trainer's work.
+
+A batch's rows as Arrow: ``contract.BATCH_COLUMNS``, one row per choice.
+
+The trainer's work: ready groups leased as one Arrow table, trained on once or handed back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from slipstream.contract import BATCH_COLUMNS, BatchAck, BatchLeaseIn, Form, GroupKind
+from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.store.conversation.call_rows import CallList, choices_of, is_whole
+from slipstream_proxy.store.conversation.calls import TOKEN_COLUMNS, CallTable
+from slipstream_proxy.store.conversation.fingerprint import NO_IDS
+from slipstream_proxy.store.learning.groups import (
+    EQUAL,
+    ROLLED_BACK,
+    SKIPPED,
+    STALE,
+    Freshness,
+    GroupTable,
+    Times,
+    taken_back,
+)
+from slipstream_proxy.store.learning.rewards import RewardTable, combine_calls
+from slipstream_proxy.store.tables.driver import IN, Driver, Tx
+from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, MemberRow
+from slipstream_proxy.store.tables.tallies import STALE_RUNS, get_meta, set_meta
+from slipstream_proxy.store.values import ArrowBatch, Rules
+
+SCHEMA = pa.schema(
+    {
+        "group": pa.string(),
+        "kind": pa.string(),
+        "episode": pa.string(),
+        "task": pa.string(),
+        "call": pa.string(),
+        "number": pa.int32(),
+        "choice": pa.int32(),
+        "adapter": pa.string(),
+        "staleness": pa.int32(),
+        "temperature": pa.float32(),
+        "trainable": pa.bool_(),
+        "untrainable_reason": pa.string(),
+        "prompt_ids": pa.list_(pa.int32()),
+        "completion_ids": pa.list_(pa.int32()),
+        "logprobs": pa.list_(pa.float32()),
+        "reward": pa.float64(),
+        "call_reward": pa.float64(),
+        "key": pa.string(),
+        "prefix_row": pa.int32(),
+        "prefix_tokens": pa.int32(),
+    }
+)
+assert tuple(SCHEMA.names) == BATCH_COLUMNS
+
+
+EQUAL_ROW = "zero_variance"
+"""As the trainer calls it: nothing in its group to compare."""
+
+
+@dataclass(slots=True)
+class BatchEpisode:
+    """An episode of a batch, with its group and its calls."""
+
+    group: str
+    kind: str
+    task: str | None
+    ep: EpisodeRow
+    calls: list[CallRow] | None
+    """None: they are left out, as its group's rewards are all equal."""
+    call_rewards: dict[str, float]
+
+
+def _lists(parts: Sequence[npt.NDArray[np.generic]], kind: pa.DataType, dtype: str) -> pa.ListArray:
+    offsets = np.zeros(len(parts) + 1, np.int32)
+    np.cumsum([len(p) for p in parts], out=offsets[1:])
+    flat = np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, kind))
+
+
+def batch_table(episodes: Sequence[BatchEpisode], fresh: Freshness, form: Form = "auto") -> pa.Table:
+    """A row for each choice of each call that ended well, in order of group, episode, call, choice.
+
+    An episode without such a call has one row that cannot be trained on (``no_call``; ``zero_variance`` where its calls
+    are left out): its reward counts in its group's baseline. In deltas a prompt's row holds what comes after the row
+    that it begins with (``prefix_row``).
+    """
+    rows: list[tuple[object, ...]] = []
+    for member in episodes:
+        if member.calls is None:
+            rows.append(_reward_alone(member, EQUAL_ROW))
+            continue
+        whole = is_whole(form, len(member.calls))
+        rows += _choices(member, member.calls, fresh, len(rows), whole=whole) or [_reward_alone(member, "no_call")]
+    columns = list(zip(*rows, strict=True)) or [()] * len(BATCH_COLUMNS)
+    arrays = []
+    for column, values in zip(SCHEMA, columns, strict=True):
+        if pa.types.is_list(column.type):
+            dtype = "<f4" if column.name == "logprobs" else "<i4"
+            arrays.append(_lists(values, column.type.value_type, dtype))
+        else:
+            arrays.append(pa.array(values, column.type))
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def _choices(
+    member: BatchEpisode, calls: list[CallRow], fresh: Freshness, first: int, *, whole: bool
+) -> list[tuple[object, ...]]:
+    """``first``: the number of the table's row that comes next."""
+    rows: list[tuple[object, ...]] = []
+    run = CallList(calls)
+    placed: dict[str, int] = {}
+    """Call → the row of its first choice."""
+    for call in calls:
+        if call.outcome != "ok":
+            continue
+        staleness, stale = fresh.staleness(call.adapter), call.trainable and not fresh.trainable(call.adapter)
+        found, ids = run.anchored_ids(call, (lambda _: False) if whole else (lambda base: base.id in placed))
+        before, keep = (placed[found.base.id], found.keep) if found.base is not None and found.keep else (None, 0)
+        for choice, (sampled, logprobs) in enumerate(choices_of(call)):
+            rows.append(
+                (
+                    member.group,
+                    member.kind,
+                    member.ep.id,
+                    member.task,
+                    call.id,
+                    call.number,
+                    choice,
+                    call.adapter,
+                    staleness,
+                    call.temperature,
+                    call.trainable and not stale,
+                    STALE if stale else call.reason,
+                    ids,
+                    sampled,
+                    logprobs,
+                    member.ep.reward,
+                    member.call_rewards.get(call.id),
+                    member.ep.key,
+                    before,
+                    keep,
+                )
+            )
+            if not whole and not choice:
+                placed[call.id] = before = first + len(rows) - 1
+                keep, ids = keep + len(ids), NO_IDS  # the other choices begin with the first one's prompt
+    return rows
+
+
+def _reward_alone(member: BatchEpisode, reason: str) -> tuple[object, ...]:
+    ep, ids, logprobs = member.ep, np.empty(0, np.int32), np.empty(0, np.float32)
+    plain = (member.group, member.kind, ep.id, member.task, "", 0, 0, None, 0, None, False, reason)
+    return (*plain, ids, ids, logprobs, ep.reward, None, ep.key, None, 0)
+
+
+OUTCOMES = ("trained", "skipped", "released")
+LEAST_RUNS = 8
+"""Runs of groups that teach, in a batch that has waited ``max_wait``. A step from fewer moves next to nothing."""
+MUCH_LONGER = 4
+"""Times ``max_wait`` after which fewer are a batch as well."""
+PILE = 4
+"""Times ``max_groups`` of groups that teach nothing, which go by themselves. As many are looked at, and a few more."""
+
+
+class ReadyGroup(NamedTuple):
+    """A group that a trainer may lease."""
+
+    id: str
+    key: str
+    ready_at: float
+    kind: str
+    task: str | None
+    created: float
+    completed: float | None
+    judge_last: str | None
+
+    def waited_for(self, now: float) -> str:
+        """What it has waited for longest."""
+        return Times(self.created, self.completed, self.ready_at, self.judge_last).longest(now)
+
+
+def share_out(groups: Sequence[tuple[str, str]], most: int, share: float) -> list[str]:
+    """The oldest ``most`` of (group, key). One key gets at most ``share`` × ``most`` where other keys wait too."""
+    keys = {key for _, key in groups}
+    cap = most if len(keys) < 2 else max(1, int(share * most))
+    taken: dict[str, int] = defaultdict(int)
+    chosen: list[str] = []
+    for group, key in groups:
+        if len(chosen) < most and taken[key] < cap:
+            taken[key] += 1
+            chosen.append(group)
+    return chosen
+
+
+def is_equal(members: Sequence[EpisodeRow]) -> bool:
+    """Whether all have the same reward, so that there is nothing to compare."""
+    return len({ep.reward for ep in members}) == 1
+
+
+class BatchQueue:
+    def __init__(self, db: Driver, rules: Rules, groups: GroupTable, calls: CallTable, rewards: RewardTable) -> None:
+        self.db = db
+        self.rules = rules
+        self.groups = groups
+        self.calls = calls
+        self.rewards = rewards
+
+    # leases
+
+    def lease(self, wanted: BatchLeaseIn, versions: dict[str, int], live: int, now: float) -> ArrowBatch | None:
+        """``versions``: adapter → its version; ``live``: the live one's.
+
+        A run that is more than ``max_staleness`` behind keeps its reward in the baseline of its group and is not
+        trained on.
+        """
+        with self.db.write(serial=False) as tx:
+            self.expire(tx, now)
+            model = wanted.model or self._fullest(tx)
+            if model is None:
+                return None
+            sql = f"""SELECT {", ".join(ReadyGroup._fields)} FROM t_groups
+                WHERE state = 'ready' AND split = 'train' AND model = ? ORDER BY ready_at, created,
+                    id LIMIT ?{self.db.lock_rows}"""
+            ready = [ReadyGroup(*r) for r in tx.all(sql, (model, 4 * wanted.max_groups + 64))]
+            members = self.groups.members(tx, [g.id for g in ready])
+            fresh = Freshness(versions, live, wanted.max_staleness, taken_back(tx))
+            ready = self._usable(tx, ready, members, fresh, now)
+            bare = self._equal(ready, members) if wanted.equal == "rewards" else set()
+            ready = self._due(wanted, ready, members, bare, now)
+            if not ready:
+                return None
+            bare &= {g.id for g in ready}
+            whole = [(g.id, g.key) for g in ready if g.id not in bare]
+            chosen = {*share_out(whole, wanted.max_groups, self.rules.key_share), *bare}
+            leased = [(g, ep) for g in ready if g.id in chosen for ep in members[g.id]]
+            batch, lease = f"b{int(now * 1000):013d}-{uuid4().hex[:8]}", uuid4().hex
+            until = now + wanted.seconds
+            tx.insert("t_batches", [BatchRow(batch, lease, wanted.worker, model, "leased", until, now)])
+            sql = f"UPDATE t_groups SET state = 'leased', batch = ?, cause = NULL WHERE id {IN}"
+            tx.run(sql, (batch, list(chosen)))
+            self._note(tx, leased, fresh)
+            tx.insert("t_members", [MemberRow(batch, g.id, ep.eid, ep.reward) for g, ep in leased])
+            credit = self.rules.credit == "call"
+            latest = self.rewards.latest(tx, [ep.eid for _, ep in leased]) if credit else {}
+        # Outside the transaction: what is read below does not change any more, and the ingester need not wait for it.
+        with self.db.read() as tx:
+            calls = self.calls.rows(tx, [ep for g, ep in leased if g.id not in bare], TOKEN_COLUMNS)
+        found = [
+            BatchEpisode(
+                g.id,
+                g.kind,
+                g.task,
+                ep,
+                None if g.id in bare else calls[ep.eid],
+                combine_calls(self.rules, latest.get(ep.eid, ())),
+            )
+            for g, ep in leased
+        ]
+        return ArrowBatch(batch, lease, until, batch_table(found, fresh, wanted.form))
+
+    def _fullest(self, tx: Tx) -> str | None:
+        """The model with the most ready groups."""
+        sql = """SELECT model FROM t_groups WHERE state = 'ready' AND split = 'train'
+            GROUP BY model ORDER BY count(*) DESC, model LIMIT 1"""
+        found = tx.all(sql)
+        return found[0][0] if found else None
+
+    def _usable(
+        self, tx: Tx, ready: Sequence[ReadyGroup], members: dict[str, list[EpisodeRow]], fresh: Freshness, now: float
+    ) -> list[ReadyGroup]:
+        """Groups in which nothing can be trained on are settled, with the cause. → The others."""
+        losses = {g.id: loss for g in ready if (loss := fresh.loss(members[g.id], g.waited_for(now)))}
+        self.groups.lose(tx, losses)
+        return [g for g in ready if g.id not in losses]
+
+    def _due(
+        self,
+        wanted: BatchLeaseIn,
+        ready: list[ReadyGroup],
+        members: dict[str, list[EpisodeRow]],
+        bare: set[str],
+        now: float,
+    ) -> list[ReadyGroup]:
+        """Those that a batch is made of now: enough groups teach, or the oldest of them has waited long enough.
+
+        ``bare`` ones teach nothing. By themselves they are a batch too, so that they do not pile up.
+        """
+        teaching = [g for g in ready if g.id not in bare]
+        waited = now - min((g.ready_at for g in teaching), default=now)
+        runs = LEAST_RUNS if wanted.equal == "whole" else sum(len(members[g.id]) for g in teaching)
+        long = wanted.max_wait if runs >= LEAST_RUNS else MUCH_LONGER * wanted.max_wait
+        if len(teaching) >= wanted.min_groups or (teaching and waited >= long):
+            return ready
+        alone = [g for g in ready if g.id in bare]
+        waited = now - min((g.ready_at for g in alone), default=now)
+        pile = len(alone) >= PILE * wanted.max_groups
+        return alone if pile or (alone and not teaching and waited >= wanted.max_wait) else []
+
+    def _equal(self, ready: Sequence[ReadyGroup], members: dict[str, list[EpisodeRow]]) -> set[str]:
+        """Groups in which there is nothing to compare. Those of other kinds than ``task`` share a baseline."""
+        if self.rules.credit == "call":
+            return set()
+        return {g.id for g in ready if g.kind == GroupKind.TASK and is_equal(members[g.id])}
+
+    def _note(self, tx: Tx, leased: Sequence[tuple[ReadyGroup, EpisodeRow]], fresh: Freshness) -> None:
+        """Count what a batch holds and does not learn from: runs that are too old, groups with equal rewards."""
+        members: dict[str, list[EpisodeRow]] = defaultdict(list)
+        for group, ep in leased:
+            members[group.id].append(ep)
+        equal = [g for g, eps in members.items() if is_equal(eps)]
+        if equal and self.rules.credit != "call":
+            tx.run(f"UPDATE t_groups SET cause = ? WHERE id {IN}", (EQUAL, equal))
+        if stale := sum(fresh.stale_runs(eps) for eps in members.values()):
+            set_meta(tx, STALE_RUNS, str(int(get_meta(tx, STALE_RUNS) or 0) + stale))
+
+    # leases that end
+
+    def next_expired(self, tx: Tx) -> float:
+        """When the first lease runs out; infinite: there is none."""
+        ((first,),) = tx.all("SELECT min(until) FROM t_batches WHERE state = 'leased'")
+        return math.inf if first is None else float(first)
+
+    def expire(self, tx: Tx, now: float) -> None:
+        """Leases that ran out: their groups are ready again. An ack is still taken until another lease has them."""
+        if tx.run("UPDATE t_batches SET state = 'expired' WHERE state = 'leased' AND until < ?", (now,)):
+            self._hand_back(tx)
+
+    def release(self, tx: Tx, worker: str) -> int:
+        """What a worker had leased is free at once. → Leases released."""
+        sql = "UPDATE t_batches SET state = 'expired' WHERE state = 'leased' AND worker = ?"
+        count = tx.run(sql, (worker,))
+        self._hand_back(tx)
+        return count
+
+    def _hand_back(self, tx: Tx) -> None:
+        tx.run(
+            """UPDATE t_groups SET state = 'ready' WHERE state = 'leased'
+            AND batch IN (SELECT id FROM t_batches WHERE state = 'expired')"""
+        )
+
+    def takes(self, batch: str, ack: BatchAck) -> JsonObject | None:
+        """Whether the trainer's word on a batch counts. None: its lease is another's by now (409).
+
+        → ``members`` of its mutation, ``{"model", "groups": [id], "episodes": [[key, episode, group, reward]]}``: with
+        them a rebuilt store knows what was trained on. Nothing, if the same was said before.
+        """
+        with self.db.read() as tx:
+            found = tx.all("SELECT lease, state, model FROM t_batches WHERE id = ?", (batch,))
+            if not found or found[0][0] != ack.lease:
+                return None
+            _, state, model = found[0]
+            if state in OUTCOMES:
+                return {} if state == ack.outcome else None
+            if self._is_leased_again(tx, batch):
+                return None
+            rows = tx.all("SELECT grp, eid, reward FROM t_members WHERE batch = ? ORDER BY grp, eid", (batch,))
+        return {
+            "model": model,
+            "groups": list(dict.fromkeys(g for g, _, _ in rows)),
+            "episodes": [[*eid.split("/", 1), g, reward] for g, eid, reward in rows],
+        }
+
+    def replay(self, tx: Tx, batch: str, ack: BatchAck, members: JsonObject | None, now: float) -> None:
+        """An ack that was accepted before. If the store has been rebuilt since, ``members`` name what the batch was."""
+        found = tx.all("SELECT state FROM t_batches WHERE id = ?", (batch,))
+        if found:
+            if found[0][0] not in OUTCOMES and not self._is_leased_again(tx, batch):
+                self._write_outcome(tx, batch, ack)
+            return
+        known = members or {}
+        tx.insert("t_batches", [BatchRow(batch, ack.lease, "", known.get("model") or "", "expired", now, now)])
+        named = known.get("episodes", ())
+        rows = [MemberRow(batch, group, f"{key}/{episode}", *reward) for key, episode, group, *reward in named]
+        tx.insert("t_members", rows)
+        if rows:
+            # Only what trains is settled for good; a group of the rebuilt store may be another cut of the same
+            # episodes.
+            tx.run(
+                f"""UPDATE t_groups SET batch = ? WHERE state IN ('ready', 'waiting_reward')
+                AND id IN (SELECT grp FROM t_episodes WHERE eid {IN})""",
+                (batch, [r.eid for r in rows]),
+            )
+        self._write_outcome(tx, batch, ack)
+
+    def _is_leased_again(self, tx: Tx, batch: str) -> bool:
+        sql = """SELECT 1 FROM t_groups WHERE batch <> ?
+            AND id IN (SELECT grp FROM t_members WHERE batch = ?) LIMIT 1"""
+        return bool(tx.all(sql, (batch, batch)))
+
+    def _write_outcome(self, tx: Tx, batch: str, ack: BatchAck) -> None:
+        after = {"trained": "trained", "skipped": "skipped", "released": "ready"}[ack.outcome]
+        waiting = "'leased', 'ready', 'waiting_reward'" if after == "trained" else "'leased', 'ready'"
+        sql = f"UPDATE t_groups SET state = ?, cause = coalesce(cause, ?) WHERE batch = ? AND state IN ({waiting})"
+        tx.run(sql, (after, SKIPPED if after == "skipped" else None, batch))
+        tx.run(
+            "UPDATE t_batches SET state = ?, adapter = ?, step = ?, reason = ? WHERE id = ?",
+            (ack.outcome, ack.adapter, ack.step, ack.reason, batch),
+        )
+        if ack.advantages:
+            eids = [eid for (eid,) in tx.all("SELECT eid FROM t_members WHERE batch = ?", (batch,))]
+            named = {eid: ack.advantages.get(eid, ack.advantages.get(eid.split("/", 1)[1])) for eid in eids}
+            found = [(batch, eid, advantage) for eid, advantage in named.items() if advantage is not None]
+            tx.update("t_members", ("batch", "eid"), ("advantage",), found)
+
+    def drop_adapter(self, adapter: str) -> int:
+        """Groups with episodes sampled from an adapter that was taken back never train. → Groups dropped."""
+        with self.db.write() as tx:
+            sql = """UPDATE t_groups SET state = 'dropped', cause = ? WHERE split = 'train'
+                AND state IN ('forming', 'waiting_reward', 'ready', 'leased')
+                AND id IN (SELECT grp FROM t_episodes WHERE grp IS NOT NULL AND strpos(adapters, ?) > 0)"""
+            return tx.run(sql, (ROLLED_BACK, f'"{adapter}"'))

@@ -1,0 +1,328 @@
+"""What leaves the store: a forgotten episode, and a day that becomes an archive.
+
+An episode is forgotten: its rows are deleted at once. What freed blocks, the spool and archives still hold of it
+waits in ``t_erasing`` until all of them are rewritten, once for many.
+
+Of the episode a tomb stays, which swallows what is still to come. Its id is a hash of the episode's (``mark_of``): a
+client may have written anything into that. The same hash stands in ``t_erasing``, in batches and in the audit log.
+
+A day's calls as Parquet, whole: what stays of a day that is dropped. And which episodes stand in which dataset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from slipstream_proxy.store.conversation.call_rows import ID_BYTES, PAGE_BYTES, CallList
+from slipstream_proxy.store.conversation.calls import CallTable
+from slipstream_proxy.store.learning.groups import GroupTable, adapters_of
+from slipstream_proxy.store.read.episodes import EpisodeTable
+from slipstream_proxy.store.tables import schema
+from slipstream_proxy.store.tables.driver import IN, Driver, Tx
+from slipstream_proxy.store.tables.memory import Memory
+from slipstream_proxy.store.tables.rows import (
+    CALL_COLUMNS,
+    CallRow,
+    EpisodeRow,
+    dump,
+    eid_of,
+    load,
+    mark_of,
+    tomb_of,
+    with_tombs,
+)
+from slipstream_proxy.store.tables.tallies import TallyTable
+from slipstream_proxy.store.values import Erasing, Forgotten, Name
+
+SLACK = 60.0
+"""Seconds around an episode's calls in which they are looked for."""
+BY_EID = ("t_rewards", "t_early", "t_expired", "t_episodes", "t_pins", "t_outcomes", "t_gaps", "t_cases")
+HELD = frozenset((*BY_EID, "t_stamps", "t_groups", "t_members", "t_exported", "t_audit", "t_cache", "t_tallies"))
+"""Tables beside the calls' that may hold what a client wrote about an episode."""
+JUDGED = "judge-"
+"""How the names of the judge's cached answers begin."""
+
+
+def name_of(eid: str) -> Name:
+    """(key, id)"""
+    key, _, episode = eid.partition("/")
+    return key, episode
+
+
+@dataclass(eq=False)
+class Deletion:
+    db: Driver
+    memory: Memory
+    calls: CallTable
+    episodes: EpisodeTable
+    groups: GroupTable
+    tallies: TallyTable
+    instance: str
+
+    def delete(self, names: Collection[Name], now: float) -> Forgotten:
+        """Forget these episodes: nothing reads them from here on, and what files still hold waits in ``erasing``."""
+        with self.db.write() as tx:
+            asked = [eid_of(*name) for name in names]
+            # of an episode that retention dropped, or that was brought in as a case, only copies may be here
+            held = tx.all(f"SELECT DISTINCT eid, name FROM t_cases WHERE eid {IN}", (asked,))
+            copied = {eid for eid, _ in held}
+            eids = list({**self.episodes.load(tx, asked), **dict.fromkeys(copied)})
+            both = list(with_tombs(eids))
+            batches = [b for (b,) in tx.all(f"SELECT DISTINCT batch FROM t_members WHERE eid {IN}", (both,))]
+            sql = f"SELECT id FROM t_batches WHERE state = 'trained' AND id {IN}"
+            trained = [b for (b,) in tx.all(sql, (batches,))] if batches else []
+            sql = f"""SELECT DISTINCT d.export, e.format FROM t_exported d JOIN t_exports e ON e.id = d.export
+                WHERE d.eid {IN}"""
+            found = sorted(tx.all(sql, (both,)))
+            adapters = sorted(adapters_of(tx, trained))
+            self.forget(tx, eids, now)
+        exports = [name for name, form in found if form != "archive"]
+        archives = [name for name, form in found if form == "archive"]
+        return Forgotten([name_of(eid) for eid in eids], adapters, exports, archives, sorted({s for _, s in held}))
+
+    def waiting(self) -> list[Erasing]:
+        """Forgotten episodes whose bytes are still in some file of this proxy's."""
+        with self.db.read() as tx:
+            sql = "SELECT eid, ts, tables, archives FROM t_erasing WHERE instance = ? ORDER BY ts, eid"
+            rows = tx.all(sql, (self.instance,))
+        return [Erasing(*name_of(eid), at, tuple(load(tables)), tuple(load(kept))) for eid, at, tables, kept in rows]
+
+    def erased(self, done: Collection[Erasing]) -> None:
+        """Nothing holds these any more."""
+        eids = [eid_of(e.key, e.episode) for e in done]
+        with self.db.write() as tx:
+            tx.run(f"DELETE FROM t_erasing WHERE instance = ? AND eid {IN}", (self.instance, eids))
+            tx.run(f"DELETE FROM t_exported WHERE eid {IN}", (eids,))
+
+    def rewrite(self, done: Collection[Erasing]) -> None:
+        """Rewrite what had rows of these: freed blocks keep their bytes. Beside reads and writes."""
+        with self.db.write() as tx:
+            self.tallies.compact(tx, most=0)  # labels of which nothing is left
+        self.db.rewrite(sorted({t for e in done for t in e.tables} | HELD))
+
+    def eids(self, tx: Tx, key: str | None, episode: str) -> list[str]:
+        """The episode's stored identities. With a key: that one, known or not. Without: those of all keys."""
+        if key is not None:
+            return [eid_of(key, episode)]
+        return [eid for (eid,) in tx.all("SELECT eid FROM t_episodes WHERE id = ?", (episode,))]
+
+    def forget(self, tx: Tx, eids: Collection[str], now: float) -> None:
+        """Leave a tombstone of each, which swallows calls and rewards that are still to come."""
+        if not eids:
+            return
+        known = self.episodes.load(tx, eids)
+        fresh = [eid for eid in dict.fromkeys(eids) if eid not in known or known[eid].state != "deleted"]
+        with self.tallies.around(tx, [*fresh, *map(tomb_of, fresh)]):
+            self._forget(tx, fresh, {eid: known[eid] for eid in fresh if eid in known}, now)
+
+    def _forget(self, tx: Tx, eids: list[str], known: dict[str, EpisodeRow], now: float) -> None:
+        eps = list(known.values())
+        self.groups.leave(tx, eps)
+        held = self._delete_calls(tx, eps)
+        sql = f"""SELECT d.eid, d.export FROM t_exported d JOIN t_exports e ON e.id = d.export
+            WHERE e.format = 'archive' AND d.eid {IN}"""
+        archives: dict[str, list[str]] = defaultdict(list)
+        for eid, archive in tx.all(sql, (eids,)) if eps else ():
+            archives[eid].append(archive)
+        waiting = [(tomb_of(eid), now, self.instance, dump(held), dump(archives.get(eid, []))) for eid in eids]
+        tx.insert("t_erasing", waiting)
+        # a reward's id may be made of its episode's name
+        tx.run(f"DELETE FROM t_stamps WHERE id IN (SELECT id FROM t_rewards WHERE eid {IN})", (eids,))
+        for table in BY_EID:
+            tx.run(f"DELETE FROM {table} WHERE eid {IN}", (eids,))
+        for table in ("t_members", "t_exported"):
+            for (eid,) in tx.all(f"SELECT DISTINCT eid FROM {table} WHERE eid {IN}", (eids,)):
+                tx.run(f"UPDATE {table} SET eid = ? WHERE eid = ?", (tomb_of(eid), eid))
+        self._forget_sayings(tx, eids, eps)
+        tombs = []
+        for eid in eids:
+            ep = known.get(eid) or EpisodeRow(eid, *name_of(eid), started=now, last_at=now)
+            tomb = EpisodeRow(tomb_of(eid), ep.key, mark_of(ep.id), split=ep.split, state="deleted", ended=now)
+            tomb.started, tomb.last_at = ep.started, ep.last_at
+            tombs.append(tomb.row())
+        tx.insert("t_episodes", tombs)
+        self.groups.mark_ready(tx, {ep.grp for ep in eps if ep.grp}, now)
+        self.calls.known.clear()
+        self.memory.drop(eids)
+
+    def _forget_sayings(self, tx: Tx, eids: Collection[str], eps: Collection[EpisodeRow]) -> None:
+        """What a judge and people said of them. The judge's cache has no names: what it has answered since the first of
+        them began goes, and is asked for again.
+        """
+        if eps:
+            since = min(ep.started for ep in eps) - SLACK
+            tx.run("DELETE FROM t_cache WHERE starts_with(id, ?) AND ts >= ?", (JUDGED, since))
+        names = {name for _, name in map(name_of, eids)}
+        sql = f"SELECT id, target, data FROM t_audit WHERE action = 'label' AND target {IN}"
+        mine = [(i, mark_of(t)) for i, t, data in tx.all(sql, (list(names),)) if eid_of(load(data)["key"], t) in eids]
+        tx.update("t_audit", ("id",), ("target",), mine)
+
+    def _delete_calls(self, tx: Tx, eps: list[EpisodeRow]) -> list[str]:
+        """→ Tables that had calls of these."""
+        if not eps:
+            return []
+        eids = [ep.eid for ep in eps]
+        # The times let most of a table be passed over; its clock may have been set, so they are wide.
+        since, until = min(ep.started for ep in eps) - SLACK, max(ep.last_at for ep in eps) + SLACK
+        tables = self.calls.days.tables_of(tx, eps)
+        with self.tallies.around_calls(tx, tables, eids):
+            sql = f"WHERE eid {IN} AND ts >= ? AND ts <= ?"
+            return [table for table in tables if tx.run(f"DELETE FROM {table} {sql}", (eids, since, until))]
+
+
+SCHEMA = pa.schema(
+    {
+        "id": pa.string(),
+        "key": pa.string(),
+        "episode": pa.string(),
+        "task": pa.string(),
+        "split": pa.string(),
+        "tags": pa.string(),
+        "reward": pa.float64(),
+        "number": pa.int32(),
+        "at": pa.float64(),
+        "seconds": pa.float64(),
+        "dialect": pa.string(),
+        "model": pa.string(),
+        "adapter": pa.string(),
+        "status": pa.int32(),
+        "outcome": pa.string(),
+        "trainable": pa.bool_(),
+        "untrainable_reason": pa.string(),
+        "sampling": pa.string(),
+        "messages": pa.string(),
+        "tools": pa.string(),
+        "reply": pa.string(),
+        "finish_reason": pa.string(),
+        "error": pa.string(),
+        "prompt_ids": pa.list_(pa.int32()),
+        "completion_ids": pa.list_(pa.list_(pa.int32())),
+        "logprobs": pa.list_(pa.list_(pa.float32())),
+    }
+)
+"""JSON (messages, tools, reply, sampling, tags) is text."""
+JSON = ("sampling", "messages", "tools", "reply")
+TRIES = 3
+"""Of archiving one day, while calls of it come."""
+
+
+def forget_archived(path: Path, names: Collection[Name]) -> int:
+    """Write an archive again without these episodes, of which the marks are given. → Their calls that are gone."""
+    part, gone = path.with_name(f".{path.name}.part"), 0
+    with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
+        for batch in pq.ParquetFile(path).iter_batches(1000):
+            whose = zip(batch["key"].to_pylist(), batch["episode"].to_pylist(), strict=True)
+            mine = pa.array([(key, mark_of(episode)) in names for key, episode in whose], pa.bool_())
+            gone += pc.sum(mine).as_py() or 0
+            writer.write_table(pa.Table.from_batches([batch.filter(pc.invert(mine))], schema=SCHEMA))
+    part.replace(path)
+    return gone
+
+
+class CallArchive:
+    def __init__(self, db: Driver, calls: CallTable, episodes: EpisodeTable) -> None:
+        self.db = db
+        self.calls = calls
+        self.episodes = episodes
+
+    def days(self) -> list[str]:
+        """Days with calls, ``YYYY-MM-DD``, oldest first."""
+        return self.calls.days.all()
+
+    def drop(self, day: str, archived: int | None = None) -> int:
+        """Drop a day's calls, text and tokens; episodes and rewards stay. → Calls dropped."""
+        count = self.calls.days.drop(day, archived)
+        self.calls.known.clear()
+        return count
+
+    def retire(self, day: str, folder: Path) -> int:
+        """Archive a day and drop it. → Calls dropped; 0 if calls came meanwhile each time: ask again later."""
+        for _ in range(TRIES):
+            archived = self._count(day)
+            if not archived or self.write(day, folder) is None:
+                return 0
+            if dropped := self.drop(day, archived):
+                return dropped
+        return 0
+
+    def _count(self, day: str) -> int:
+        if day not in self.days():
+            return 0
+        with self.db.read() as tx:
+            return int(tx.all(f"SELECT count(*) FROM {schema.table_of(day)}")[0][0])
+
+    def write(self, day: str, folder: Path, batch: int = 200) -> Path | None:
+        """Write ``folder/calls-YYYY-MM-DD.parquet`` (by rename, so that it is whole or not there).
+
+        Calls of a day that was archived before, which came late, are put to those. None: there are no calls.
+        """
+        if day not in self.days():
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        path, part = folder / f"calls-{day}.parquet", folder / f".calls-{day}.parquet.part"
+        table = schema.table_of(day)
+        with self.db.read() as tx:
+            eids = [eid for (eid,) in tx.all(f"SELECT DISTINCT eid FROM {table} ORDER BY eid")]
+        if not eids:
+            return None
+        with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
+            for earlier in self._archived(path, table):
+                writer.write_table(earlier)
+            for i in range(0, len(eids), batch):
+                for part_of_it in self._tables(table, eids[i : i + batch]):
+                    writer.write_table(part_of_it)
+        part.replace(path)
+        names = [(key, episode) for key, _, episode in (eid.partition("/") for eid in eids)]
+        self.note_export(path.name, "archive", names, time.time())
+        return path
+
+    def _archived(self, path: Path, table: str) -> Iterator[pa.Table]:
+        """What an archive of this day holds, without calls that the table has too: the last try was killed."""
+        if not path.exists():
+            return
+        for batch in pq.ParquetFile(path).iter_batches(1000):
+            with self.db.read() as tx:
+                again = [i for (i,) in tx.all(f"SELECT id FROM {table} WHERE id {IN}", (batch["id"].to_pylist(),))]
+            mine = pc.is_in(batch["id"], pa.array(again, pa.string()))
+            yield pa.Table.from_batches([batch.filter(pc.invert(mine))], schema=SCHEMA)
+
+    def note_export(self, export: str, format: str, names: Collection[Name], now: float) -> None:
+        """The manifest: these (key, id) stand in the dataset of this id. Again for more of them."""
+        eids = {eid_of(*name) for name in names}
+        with self.db.write() as tx:
+            if not tx.all("SELECT 1 FROM t_exports WHERE id = ?", (export,)):
+                tx.insert("t_exports", [(export, now, format)])
+            sql = f"SELECT eid FROM t_exported WHERE export = ? AND eid {IN}"
+            known = {eid for (eid,) in tx.all(sql, (export, list(eids)))}
+            tx.insert("t_exported", [(export, eid) for eid in sorted(eids - known)])
+
+    def _tables(self, table: str, eids: list[str]) -> Iterator[pa.Table]:
+        """The calls of these episodes, each whole, ``PAGE_BYTES`` at a time."""
+        with self.db.read() as tx:
+            eps = self.episodes.load(tx, eids)
+            rows = tx.all(f"SELECT {CALL_COLUMNS} FROM {table} WHERE eid {IN} ORDER BY eid, number", (eids,))
+        columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
+        size = 0
+        for eid, run in groupby(map(CallRow._make, rows), key=lambda r: r.eid):
+            ep, calls = eps[eid], CallList(list(run))
+            for row in calls.rows:
+                call = calls.whole(row, tokens=True).model_dump()
+                call |= {"key": ep.key, "task": ep.task, "split": ep.split, "tags": ep.tags, "reward": ep.reward}
+                call |= {name: dump(call[name]) for name in JSON}
+                size += len(call["messages"]) + ID_BYTES * len(call["prompt_ids"])
+                for name, column in columns.items():
+                    column.append(call[name])
+                if size > PAGE_BYTES:
+                    yield pa.table(columns, schema=SCHEMA)
+                    columns, size = {name: [] for name in SCHEMA.names}, 0
+        if columns["id"]:
+            yield pa.table(columns, schema=SCHEMA)

@@ -1,0 +1,431 @@
+"""Spool records into tables: in order, exactly once.
+
+How far each spool writer's segments are ingested.
+
+A snapshot makes what is ingested safe in the database's own file, and reads it back.
+
+What the ingester must know before it writes: what is stored already, from memory where that is sure.
+
+Spool records into tables: in order, exactly once, a batch in one transaction with the spool positions that it ends
+at.
+
+The work is done on sets: a batch loads the episodes it touches with one query, changes them in memory, and writes them
+back with one statement.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from slipstream_proxy.log.records import Mutation
+from slipstream_proxy.store.conversation.call_rows import kind_of, left_out_reason, untrainable_reason
+from slipstream_proxy.store.conversation.calls import CallTable
+from slipstream_proxy.store.learning.adapters import PinTable
+from slipstream_proxy.store.learning.groups import Agent, GroupTable, Pace, alike_of
+from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
+from slipstream_proxy.store.read.episodes import EpisodeTable
+from slipstream_proxy.store.tables import schema
+from slipstream_proxy.store.tables.driver import IN, Driver, StoreError, Tx
+from slipstream_proxy.store.tables.memory import Memory
+from slipstream_proxy.store.tables.rows import (
+    EPISODE_FIELDS,
+    CallRow,
+    Changes,
+    EpisodeRow,
+    PinRow,
+    clean,
+    dump,
+    eid_of,
+    load,
+    with_tombs,
+)
+from slipstream_proxy.store.tables.schema import DayTables
+from slipstream_proxy.store.tables.tallies import TallyTable
+from slipstream_proxy.store.values import Position, RecordedCall
+from slipstream_proxy.store.write.deletion import Deletion
+from slipstream_proxy.store.write.mutations import NAMED, MutationReplay
+
+
+class SpoolPositions:
+    """``instance``: which proxy this is, where several share one database; the positions are its own."""
+
+    def __init__(self, instance: str, memory: Memory) -> None:
+        self.instance = instance
+        self.memory = memory
+
+    def all(self, tx: Tx) -> dict[str, Position]:
+        found = tx.all("SELECT writer, segment, pos FROM t_positions WHERE instance = ?", (self.instance,))
+        return {writer: Position(segment, pos) for writer, segment, pos in found}
+
+    def move(self, tx: Tx, positions: dict[str, Position]) -> None:
+        if not positions:
+            return
+        known = self.memory.writers
+        if not known.issuperset(positions):
+            known |= {w for (w,) in tx.all("SELECT writer FROM t_positions WHERE instance = ?", (self.instance,))}
+        for writer, p in positions.items():
+            if writer in known:
+                sql = "UPDATE t_positions SET segment = ?, pos = ? WHERE instance = ? AND writer = ?"
+                tx.run(sql, (p.segment, p.offset, self.instance, writer))
+            else:
+                tx.insert("t_positions", [(self.instance, writer, p.segment, p.offset)])
+                known.add(writer)
+
+
+OVERLAP = 60.0
+"""Seconds of calls that a snapshot reads back once more: they come in the order in which they end."""
+
+
+class Snapshots:
+    def __init__(self, db: Driver, days: DayTables, positions: SpoolPositions) -> None:
+        self.db = db
+        self.days = days
+        self.positions = positions
+        self._verified = 0.0
+        """Calls from then on have not been read back."""
+
+    def take(self) -> None:
+        """What came since the last snapshot is read whole, with all columns.
+
+        Raises whatever says that it isn't there.
+        """
+        if self.db.shared:
+            self.db.settle()
+            return
+        since = self._verified
+        with self.db.read() as tx:
+            before = self.positions.all(tx)
+        with self.db.read() as tx:
+            expected = self._sums(tx, since)
+        self.db.settle()
+        with self.db.reread() as tx:
+            there = self.positions.all(tx)
+            if any(there.get(w, Position(-1, 0)) < p for w, p in before.items()):
+                raise StoreError(f"the snapshot holds positions {there}, and {before} were ingested")
+            for table, (count, size) in self._sums(tx, since).items():
+                if (count, size) < expected.get(table, (0, 0)):
+                    raise StoreError(
+                        f"the snapshot's {table} has {count} rows of {size} bytes, {expected[table]} were ingested"
+                    )
+            ends = [at for (at,) in tx.all("SELECT max(last_at) FROM t_episodes") if at]
+            self._verified = max(ends, default=since) - OVERLAP
+
+    def _sums(self, tx: Tx, since: float) -> dict[str, tuple[int, int]]:
+        """Rows of each table of calls since then, and how many bytes their columns hold: that reads all of them."""
+        texts = [f"coalesce(length({c}), 0)" for c, kind in schema.CALLS.items() if kind == "TEXT"]
+        blobs = [f"coalesce(octet_length({c}), 0)" for c, kind in schema.CALLS.items() if kind == "BYTEA"]
+        size = " + ".join([*texts, *blobs])
+        sums = {}
+        for table in self.days.tables(tx, since):
+            sql = f"SELECT count(*), coalesce(sum({size}), 0) FROM {table} WHERE ts >= ?"
+            ((count, total),) = tx.all(sql, (since,))
+            sums[table] = (int(count), int(total))
+        return sums
+
+
+@dataclass(eq=False)
+class Recall:
+    db: Driver
+    memory: Memory
+    calls: CallTable
+    episodes: EpisodeTable
+    rewards: RewardTable
+
+    def fresh(
+        self, tx: Tx, items: Sequence[RecordedCall | Mutation]
+    ) -> tuple[dict[str, RecordedCall], dict[str, Mutation]]:
+        """The items that are not stored yet, by id; mutations are noted as seen."""
+        calls = {i.head.id: i for i in reversed(items) if isinstance(i, RecordedCall)}
+        mutations = {i.id: i for i in reversed(items) if isinstance(i, Mutation)}
+        self._remember(tx)
+        seen = self.memory.calls
+        by_day: dict[str, list[str]] = defaultdict(list)
+        known = seen.stored(calls)
+        for call_id in seen.unsure(calls):
+            by_day[schema.day_of(calls[call_id].head.at)].append(call_id)
+        for day, ids in by_day.items():
+            known += self.calls.stored(tx, schema.table_of(day), ids)
+        for call_id in known:
+            del calls[call_id]
+        seen.add(calls)
+        seen = self.memory.mutations
+        for known_id in {*seen.stored(mutations), *self.calls.stored(tx, "t_seen", seen.unsure(mutations))}:
+            del mutations[known_id]
+        tx.insert("t_seen", [(m.id, m.at) for m in mutations.values()])
+        seen.add(mutations)
+        return calls, mutations
+
+    def _remember(self, tx: Tx) -> None:
+        """Learn what is stored, where nobody else writes."""
+        memory = self.memory
+        if self.db.shared or memory.calls.ready:
+            return
+        tables = self.calls.days.tables(tx)
+        highest = [r[0] for table in tables for r in tx.all(f"SELECT max(id) FROM {table}") if r[0]]
+        memory.calls.begin(max(highest, default=None))
+        memory.mutations.begin(tx.all("SELECT max(id) FROM t_seen")[0][0])
+        if memory.orphans is None:
+            memory.orphans = self.rewards.orphans(tx)
+
+    def known(self, tx: Tx, eids: Collection[str]) -> dict[str, EpisodeRow]:
+        """The episodes that there are of these."""
+        hot = self.memory.episodes
+        found = {eid: hot[eid] for eid in eids if eid in hot}
+        rest = [eid for eid in eids if eid not in hot]
+        if rest and not self.db.shared:
+            # Most are new: the one narrow column says so faster than all of them.
+            names = with_tombs(rest)
+            rest = [names[eid] for (eid,) in tx.all(f"SELECT eid FROM t_episodes WHERE eid {IN}", (list(names),))]
+        return found | self.episodes.load(tx, rest)
+
+
+CHANGING = tuple(f for f in EPISODE_FIELDS if f not in ("eid", "grp"))
+"""Columns of an episode that its calls and rewards change."""
+READS_GROUPS = ("scores", "ack")
+"""Mutations that are about groups."""
+UNTAGGED = ("new", "continued")
+"""Origins of a call whose episode the data plane named."""
+
+
+def _once(
+    items: Sequence[RecordedCall | Mutation], calls: dict[str, RecordedCall], mutations: dict[str, Mutation]
+) -> Iterator[RecordedCall | Mutation]:
+    """Those of ``calls`` and ``mutations``, in the order of ``items``."""
+    for item in items:
+        one = calls.pop(item.head.id, None) if isinstance(item, RecordedCall) else mutations.pop(item.id, None)
+        if one is not None:
+            yield item
+
+
+def _kind_of(item: RecordedCall | Mutation) -> str:
+    return "call" if isinstance(item, RecordedCall) else item.op
+
+
+@dataclass(slots=True)
+class Ingest:
+    db: Driver
+    memory: Memory
+    positions: SpoolPositions
+    recall: Recall
+    calls: CallTable
+    groups: GroupTable
+    rewards: RewardTable
+    pins: PinTable
+    outcomes: OutcomeLog
+    deletion: Deletion
+    mutations: MutationReplay
+    pace: Pace
+    tallies: TallyTable
+
+    def ingest(self, items: Sequence[RecordedCall | Mutation], positions: dict[str, Position]) -> None:
+        """Apply in order, exactly once: an item whose id is stored already changes nothing."""
+        days = {schema.day_of(i.head.at) for i in items if isinstance(i, RecordedCall)}
+        restored = (i.data["days"] for i in items if isinstance(i, Mutation) and i.op == "episode")
+        self.calls.days.ensure(days.union(*restored))
+        try:
+            with self.db.write() as tx:
+                self._apply(tx, items)
+                self.positions.move(tx, positions)
+        except BaseException:
+            # What was remembered of this batch's calls is not in the store.
+            self.calls.known.clear()
+            self.memory.clear()
+            raise
+
+    def _apply(self, tx: Tx, items: Sequence[RecordedCall | Mutation]) -> None:
+        """What reads groups waits until all that stands before it in the log is written: that may make them. So a store
+        that is filled again from the log, in large parts, comes to the same as one that followed it.
+        """
+        start, before = 0, ""
+        for n, item in enumerate(items):
+            kind = _kind_of(item)
+            if kind in READS_GROUPS and kind != before:
+                self._apply_part(tx, items[start:n])
+                start = n
+            before = kind
+        self._apply_part(tx, items[start:])
+
+    def _apply_part(self, tx: Tx, items: Sequence[RecordedCall | Mutation]) -> None:
+        calls, mutations = self.recall.fresh(tx, items)
+        if not calls and not mutations:
+            return
+        changes = Changes()
+        touched = {eid_of(c.head.key, c.head.episode) for c in calls.values()}
+        touched |= {eid_of(m.data["key"], m.data["episode"]) for m in mutations.values() if m.op in NAMED}
+        changes.eps = self.recall.known(tx, touched)
+        self.mutations.prepare(tx, changes, mutations.values())
+        for kind, same in itertools.groupby(_once(items, calls, mutations), _kind_of):
+            if kind == "episode":
+                self.mutations.restore.apply(tx, changes, [item for item in same if isinstance(item, Mutation)])
+                continue
+            for item in same:
+                if isinstance(item, RecordedCall):
+                    self._call(tx, changes, item)
+                else:
+                    changes.now = max(changes.now, item.at)
+                    self.mutations.apply(tx, changes, item)
+        self._write(tx, changes)
+
+    # calls
+
+    def _call(self, tx: Tx, changes: Changes, call: RecordedCall) -> None:
+        head = call.head
+        eid = eid_of(head.key, head.episode)
+        ep = changes.eps.get(eid)
+        if (ep is not None and ep.state == "deleted") or eid in changes.gone:
+            return
+        if ep is None:
+            ep = changes.eps[eid] = _first_row(eid, call)
+            changes.new.add(eid)
+        elif ep.idle and ep.state == "done":
+            self._reopen(tx, changes, ep)
+        if ep.last_end:
+            self.pace.note(Agent(ep.key, ep.model), head.at - ep.last_end, head.at)
+        changes.changed.add(eid)
+        row, packed = self.calls.append(tx, ep, call, ep.calls, changes.calls, new=eid in changes.new)
+        if row.number < ep.calls:
+            self.calls.make_room(tx, ep, row, packed, changes.calls)
+        changes.calls[schema.day_of(head.at)].append(row)
+        _note_adapter(ep, call, row)
+        ep.calls += 1
+        ep.prompt_tokens += packed.tokens[0]
+        ep.completion_tokens += packed.tokens[1]
+        ep.started, ep.last_at = min(ep.started, head.at), max(ep.last_at, head.at)
+        ep.last_end = max(ep.last_end, head.at + head.seconds)
+        if ep.ended is not None:
+            ep.ended = max(ep.ended, head.at)
+        if head.attempt:
+            ep.retried = True
+        if ep.retried:
+            changes.retried.add(eid)
+        if head.done:
+            changes.done[eid] = None
+        if head.adapter and (head.pin == "moved" or eid in changes.new):
+            pin = PinRow(eid, _model_of(call), head.adapter, head.arm, head.at, chances=head.chances)
+            changes.pins[eid] = pin
+            if eid in changes.new and not head.chances:
+                changes.begun.append(pin)
+        changes.now = max(changes.now, head.at + head.seconds)
+
+    def _reopen(self, tx: Tx, changes: Changes, ep: EpisodeRow) -> None:
+        """It was taken for over and is not. It keeps its place in its group, unless a trainer has it already."""
+        if ep.grp is None or self.groups.hold(tx, ep.grp):
+            ep.state, ep.ended, ep.idle = "open", None, False
+            changes.reopened.add(ep.eid)
+
+    # writing
+
+    def _write(self, tx: Tx, changes: Changes) -> None:
+        for day, rows in changes.calls.items():
+            self.calls.insert(tx, day, rows)
+        touched = {*changes.changed, *changes.rewarded, *changes.done}
+        fresh = changes.new if self.memory.orphans is None else changes.new - self.memory.orphans
+        with self.tallies.around(tx, touched, new=() if self.memory.orphans is None else fresh):
+            self._write_episodes(tx, changes)
+        self.deletion.forget(tx, list(changes.gone), changes.now)
+
+    def _write_episodes(self, tx: Tx, changes: Changes) -> None:
+        self.rewards.insert(tx, changes.rewards, changes.written)
+        self._end_early(tx, changes)
+        self.calls.supersede(tx, changes.retried)
+        scored = self._combine(tx, changes)
+        ended = []
+        for eid in changes.done:
+            ep = changes.eps[eid]
+            if ep.state == "open":
+                ep.state, ep.ended = "done", max(ep.last_at, ep.ended or 0.0)
+                ended.append(ep)
+            ep.idle = False
+            changes.changed.add(eid)
+        full = self.groups.join(tx, ended, changes.now)
+        eps = changes.eps
+        tx.insert("t_episodes", [eps[eid].row() for eid in changes.new])
+        changed = [tuple(getattr(eps[eid], f) for f in ("eid", *CHANGING)) for eid in changes.changed - changes.new]
+        tx.update("t_episodes", ("eid",), CHANGING, changed)
+        self.groups.write_members(tx, [ep for ep in ended if ep.eid not in changes.new])
+        self.pins.put(tx, changes.pins)
+        begun = [(row, "") for row in changes.begun if row.eid in eps and eps[row.eid].split == "train"]
+        self.outcomes.assigned(tx, begun)
+        self.outcomes.note(
+            tx, [eps[eid] for eid in changes.changed if eid in scored or eid in changes.done], changes.now
+        )
+        self.pins.hold(tx, changes.reopened)
+        self.pins.release(tx, [ep.eid for ep in ended])
+        self.groups.complete(tx, full, changes.now)
+        settled = {*(eps[eid].grp for eid in scored), *(ep.grp for ep in ended)}
+        self.groups.mark_ready(tx, {*full, *(g for g in settled if g)}, changes.now)
+        if not self.db.shared:
+            self.memory.keep(eps.values())
+
+    def _combine(self, tx: Tx, changes: Changes) -> Collection[str]:
+        """Combine the rewards of the episodes that this batch rewards. → Those that there are."""
+        missing = [eid for eid in changes.rewarded if eid not in changes.eps]
+        changes.eps |= self.recall.known(tx, missing)
+        orphans = self.memory.orphans
+        scored = {eid for eid in changes.rewarded if eid in changes.eps}
+        scored |= changes.new if orphans is None else changes.new & orphans
+        if orphans is not None:
+            orphans -= changes.new
+            orphans |= changes.rewarded - changes.eps.keys()
+        for eid, reward in self.rewards.combined(tx, scored).items():
+            changes.eps[eid].reward = reward
+            changes.changed.add(eid)
+        return scored
+
+    def _end_early(self, tx: Tx, changes: Changes) -> None:
+        """An episode may be posted as done before its calls are read."""
+        changes.done |= dict.fromkeys(eid for eid in changes.early if eid in changes.new)
+        if changes.new:
+            for (eid,) in tx.all(f"SELECT eid FROM t_early WHERE eid {IN}", (list(changes.new),)):
+                changes.done[eid] = None
+                tx.run("DELETE FROM t_early WHERE eid = ?", (eid,))
+        early = {eid: at for eid, at in changes.early.items() if eid not in changes.new}
+        if early:
+            known = {eid for (eid,) in tx.all(f"SELECT eid FROM t_early WHERE eid {IN}", (list(early),))}
+            tx.insert("t_early", [(eid, at) for eid, at in early.items() if eid not in known])
+
+
+def _model_of(call: RecordedCall) -> str:
+    return call.head.trained or clean(call.head.model) or ""
+
+
+def _first_row(eid: str, call: RecordedCall) -> EpisodeRow:
+    """The row of an episode that begins with this call."""
+    head = call.head
+    return EpisodeRow(
+        eid,
+        head.key,
+        head.episode,
+        task=clean(head.task),
+        split=head.split,
+        model=_model_of(call),
+        adapter=head.adapter,
+        arm=head.arm,
+        chances=head.chances,
+        tags=dump({clean(k): clean(v) for k, v in head.tags.items()}),
+        started=head.at,
+        last_at=head.at,
+        grouped=head.grouped,
+        alike=alike_of(call),
+        untagged=head.origin in UNTAGGED,
+    )
+
+
+def _note_adapter(ep: EpisodeRow, call: RecordedCall, row: CallRow) -> None:
+    """An episode's adapter is that of its first trained call. ``adapters`` are all that its tokens come from. What is
+    left out for its kind counts for neither: a run of such calls alone is no rival in a group.
+    """
+    head = call.head
+    if row.reason == left_out_reason(kind_of(row)):
+        return
+    if head.trained is not None:
+        if not ep.trained_calls:
+            ep.model, ep.adapter, ep.arm, ep.chances = head.trained, head.adapter, head.arm, head.chances
+        ep.trained_calls += 1
+    if head.adapter and untrainable_reason(call) is None:
+        adapters = load(ep.adapters)
+        if head.adapter not in adapters:
+            ep.adapters = dump([*adapters, head.adapter])

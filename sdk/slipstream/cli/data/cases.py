@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from slipstream import contract as c
+from slipstream.cli.common import add_client, connect, number, table, when
+from slipstream.cli.data.episodes import add_filters, filters
+from slipstream.client import Client
+from slipstream.errors import ConfigError
+from slipstream.replay.cases import file_cases, json_line, parts, stored_cases
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_client(parser)
+    sub = parser.add_subparsers(dest="action", required=True)
+    verbs = {
+        "list": "list sets, their versions and sizes",
+        "show": "list a set's cases",
+        "add": "add episodes, by id or by filters; the set is made if there is none",
+        "sample": "add a sample of what the filters find, from every stratum alike",
+        "remove": "take episodes out of the newest version, or delete the set",
+        "export": "write a set to a file, an episode a line",
+        "import": "read such a file into a set",
+    }
+    for verb, text in verbs.items():
+        one = sub.add_parser(verb, help=text, description=text)
+        add_client(one, again=True)
+        if verb == "list":
+            continue
+        one.add_argument("name", metavar="SET", help="the set")
+        if verb in ("show", "export"):
+            one.add_argument("--version", type=int, help="as the set was at this version")
+        if verb in ("add", "remove"):
+            one.add_argument("id", nargs="*", metavar="EPISODE", help="ids of episodes")
+        if verb == "sample":
+            one.add_argument("count", type=int, metavar="COUNT", help="how many episodes to add")
+            one.add_argument("--by", metavar="TAG", help="the tag whose values are the strata; default: tasks are")
+        if verb in ("add", "sample"):
+            add_filters(one)
+        if verb == "remove":
+            one.add_argument("--all", action="store_true", help="delete the set with all its versions")
+        if verb == "export":
+            one.add_argument("--out", type=Path, metavar="FILE", help="default: print the lines")
+        if verb == "import":
+            one.add_argument("file", type=Path, metavar="FILE")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.action == "remove" and bool(args.id) == args.all:
+        raise ConfigError("give ids of episodes, or --all for the whole set")
+    if args.action == "sample" and not 1 <= args.count <= c.CASES_MOST:
+        raise ConfigError(f"COUNT {args.count}: from 1 to {c.CASES_MOST}")
+    with connect(args) as client:
+        match args.action:
+            case "list":
+                return _list(client, args)
+            case "show":
+                return _show(client, args)
+            case "export":
+                return _export(client, args)
+            case "add":
+                if not args.id and not filters(args):
+                    raise ConfigError("which episodes? give ids or filters")
+                return _tell(client.add_cases(args.name, c.CasesIn(episodes=args.id), **filters(args)), args)
+            case "sample":
+                return _tell(
+                    client.add_cases(args.name, c.CasesIn(sample=args.count, by=args.by), **filters(args)), args
+                )
+            case "import":
+                done = [client.import_cases(args.name, part) for part in parts(file_cases(args.file))]
+                if not done:
+                    raise ConfigError(f"{args.file}: no episodes in it")
+                return _tell(done[-1].model_copy(update={"changed": sum(d.changed for d in done)}), args)
+        if args.all:
+            gone = client.drop_cases(args.name)
+            print(gone.model_dump_json() if args.json else f"{gone.name} is deleted, with {gone.cases} cases")
+            return 0
+        return _tell(client.remove_cases(args.name, c.CasesRemoved(episodes=args.id)), args)
+
+
+def _list(client: Client, args: argparse.Namespace) -> int:
+    found = client.case_sets()
+    rows = [(s.name, s.version, s.cases, when(s.changed)) for s in found.sets]
+    print(found.model_dump_json() if args.json else table(("set", "version", "cases", "changed"), rows))
+    return 0
+
+
+def _show(client: Client, args: argparse.Namespace) -> int:
+    page = client.case_page(args.name, version=args.version)
+    found = list(page.cases)
+    while page.next is not None:
+        page = client.case_page(args.name, version=page.version, after=page.next)
+        found += page.cases
+    if args.json:
+        print(page.model_copy(update={"cases": found}).model_dump_json())
+        return 0
+    rows = [(x.episode, x.key, x.task or "-", x.calls, number(x.reward), x.since, when(x.added)) for x in found]
+    print(table(("episode", "key", "task", "calls", "reward", "since version", "added"), rows))
+    return 0
+
+
+def _export(client: Client, args: argparse.Namespace) -> int:
+    lines = (json_line(episode) + "\n" for episode in stored_cases(client, args.name, args.version))
+    if args.out is None:
+        for line in lines:
+            sys.stdout.write(line)
+        return 0
+    with args.out.open("w", encoding="utf-8") as out:
+        count = sum(bool(out.write(line)) for line in lines)
+    print(json.dumps({"file": str(args.out), "cases": count}) if args.json else f"{args.out}: {count} cases")
+    return 0
+
+
+def _tell(done: c.CasesChanged, args: argparse.Namespace) -> int:
+    if args.json:
+        print(done.model_dump_json())
+    else:
+        print(f"{done.set.name}, version {done.set.version}: {done.set.cases} cases ({done.changed} in this change)")
+        if done.more:
+            print("the filters find more than one change takes: narrow them, or take a sample", file=sys.stderr)
+    left_out = {
+        "no such episode": done.unknown,
+        "too large to be copied": done.too_large,
+        "retention has dropped its calls": done.dropped,
+    }
+    for text, ids in left_out.items():
+        if ids and not args.json:
+            print(f"{text}: {', '.join(ids)}", file=sys.stderr)
+    return 0 if done.changed and not (done.too_large or done.dropped) else 1

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import textwrap
+from typing import Any
+
+from pydantic import JsonValue
+
+from slipstream.cli.common import MOMENT, add_client, connect, number, table, when
+from slipstream.contract import CallRecord, EpisodeDetail
+from slipstream.errors import ConfigError
+from slipstream.shared.moments import parse_moment
+
+FILTERS = ("task", "split", "adapter", "state", "model", "reward_min", "reward_max", "since", "until", "kind")
+MOMENTS = ("since", "until")
+LONG = 2000
+"""Characters of one message that are shown."""
+INDENT = 15
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    for name in FILTERS:
+        kind = float if name in {"reward_min", "reward_max"} else str
+        text = {"kind": "with such a call: main, subagent, title, summary, compaction, side, …"}.get(name)
+        text = MOMENT if name in MOMENTS else text
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text)
+    parser.add_argument("--tag", metavar="KEY=VALUE", action="append", default=[])
+
+
+def filters(args: argparse.Namespace) -> dict[str, Any]:
+    if wrong := next((t for t in args.tag if "=" not in t), None):
+        raise ConfigError(f"--tag {wrong}: write KEY=VALUE")
+    tags = dict(t.split("=", 1) for t in args.tag)
+    found = {name: getattr(args, name) for name in FILTERS if getattr(args, name) is not None}
+    found |= {name: parse_moment(found[name], flag=f"--{name}") for name in MOMENTS if name in found}
+    return found | ({"tags": tags} if tags else {})
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_client(parser)
+    add_filters(parser)
+    parser.add_argument("id", nargs="?", help="show this episode with its calls")
+    parser.add_argument("--delete", action="store_true", help="forget it: delete its text and tokens")
+    parser.add_argument("--limit", type=int, default=30)
+
+
+def said(message: JsonValue) -> list[str]:
+    """A message as people read it: its role, then its text, thoughts, tool calls and results, indented."""
+    if not isinstance(message, dict):
+        return _block("text", str(message))
+    fields: dict[str, Any] = message
+    role = str(fields.get("role") or fields.get("type") or "message")
+    parts = fields.get("content", fields.get("output", fields.get("text")))
+    thought = fields.get("reasoning_content") or fields.get("reasoning")
+    found = _block("thought", str(thought)) if thought else []
+    uses: list[dict[str, Any]] = [u.get("function", u) for u in fields.get("tool_calls") or () if isinstance(u, dict)]
+    for part in parts if isinstance(parts, list) else [parts]:
+        if isinstance(part, dict) and part.get("type") == "tool_use":
+            uses.append(part)
+        elif isinstance(part, dict):
+            text = part.get("text") or part.get("thinking") or part.get("content") or f"[{part.get('type')}]"
+            found += _block(role, _text(text))
+        elif part is not None:
+            found += _block(role, str(part))
+    uses += [fields] if fields.get("type") == "function_call" else []
+    for use in uses:
+        found += _block(role, f"→ {use.get('name')}({_text(use.get('arguments', use.get('input', '')))})")
+    return found
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _block(role: str, text: str) -> list[str]:
+    """``role`` beside the first line; at most ``LONG`` characters, and how many are left out."""
+    shown = text[:LONG] + (f"… ({len(text) - LONG} more characters: --json has them)" if len(text) > LONG else "")
+    width = max(40, shutil.get_terminal_size((120, 40)).columns - INDENT)
+    rows = [row for line in shown.splitlines() or [""] for row in textwrap.wrap(line, width) or [""]]
+    return [f"    {role[:10]:10} {rows[0]}", *(" " * INDENT + row for row in rows[1:])]
+
+
+def _known(episode: EpisodeDetail, call: CallRecord) -> int:
+    """How many of a call's messages the one that it extends had, its reply among them."""
+    before = next((c for c in episode.call_list if c.id == call.extends), None)
+    if before is None:
+        return 0
+    same = 0
+    for mine, theirs in zip(call.messages, before.messages, strict=False):
+        if mine != theirs:
+            break
+        same += 1
+    if same < len(before.messages):
+        return same  # the history was edited: what is new begins there
+    while same < len(call.messages) and isinstance(m := call.messages[same], dict) and m.get("role") == "assistant":
+        same += 1
+    return same
+
+
+def describe(episode: EpisodeDetail) -> str:
+    """A page for a terminal: who, rewards, and the conversation call by call."""
+    lines = [
+        (
+            f"episode {episode.id}  task {episode.task or '-'}  {episode.split}  {episode.state}  adapter "
+            f"{episode.adapter or '-'}"
+        )
+    ]
+    lines += [
+        f"  reward {r.name} = {r.value:g} by {r.source} at {when(r.at)}  {r.reason or ''}" for r in episode.rewards
+    ]
+    numbers = {call.id: call.number for call in episode.call_list}
+    for call in episode.call_list:
+        before = numbers.get(call.extends or "")
+        goes_on = "begins a conversation" if call.extends is None else f"goes on with call {before or 0}"
+        if call.extends is not None and before is None:
+            goes_on = f"goes on with {call.extends}"
+        why = "" if call.trainable else f"  not trained on: {call.untrainable_reason}"
+        kind = "" if call.kind == "main" else f"{call.kind}  "
+        lines.append(
+            f"  call {call.number}  {kind}{call.outcome} {call.status}  "
+            f"{call.prompt_tokens}+{call.completion_tokens} tokens  {goes_on}{why}"
+        )
+        sent = call.messages if call.extends is None else call.messages[_known(episode, call) :]
+        for message in [*sent, *call.reply]:
+            lines += said(message)
+        if call.error:
+            lines.append(f"    error: {call.error[:LONG]}")
+    return "\n".join(lines)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.delete and not args.id:
+        raise ConfigError("--delete: which episode? give its id")
+    with connect(args) as client:
+        if args.id and args.delete:
+            gone = client.delete(args.id)
+            said = f"forgotten; trained on it: {', '.join(gone.adapters) or 'nothing'}"
+            if gone.exports:
+                said += f"; still in: {', '.join(gone.exports)}"
+            print(gone.model_dump_json() if args.json else said)
+            return 0
+        if args.id:
+            episode = client.episode(args.id)
+            print(episode.model_dump_json(indent=2) if args.json else describe(episode))
+            return 0
+        page = client.episodes(limit=args.limit, **filters(args))
+    if args.json:
+        print(page.model_dump_json(indent=2))
+        return 0
+    rows = [
+        (e.id, e.task or "-", e.split, e.state, e.adapter or "-", e.arm, e.calls, number(e.reward), when(e.started))
+        for e in page.episodes
+    ]
+    print(table(("episode", "task", "split", "state", "adapter", "arm", "calls", "reward", "started"), rows))
+    return 0

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from pydantic import ValidationError
+
+from slipstream import contract as c
+from slipstream.cli.common import add_client, connect
+from slipstream.client import Client
+from slipstream.errors import ConfigError
+
+POLL = 0.5
+STEPS = {
+    "waiting": "waits for more of them",
+    "database": "the database is rewritten",
+    "archives": "archives are rewritten",
+    "spool": "the spool is written over",
+    "idle": "done",
+}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_client(parser)
+    parser.add_argument("id", nargs="*", help="ids of episodes")
+    parser.add_argument("--of-key", metavar="KEY", help="every episode of this API key")
+    parser.add_argument(
+        "--tag",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="episodes with this tag; given twice: with both tags",
+    )
+    parser.add_argument("--user", help="episodes whose tag `user` has this value")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--wait", action="store_true", help="return when no file has their text any more")
+
+
+def which(args: argparse.Namespace) -> list[c.ForgetIn]:
+    """The requests that name them. Raises ``ConfigError``."""
+    if wrong := next((t for t in args.tag if "=" not in t), None):
+        raise ConfigError(f"--tag {wrong}: write KEY=VALUE")
+    if not (args.id or args.of_key or args.tag or args.user):
+        raise ConfigError("which episodes? give ids, --of-key, --tag or --user")
+    tags = dict(t.split("=", 1) for t in args.tag)
+    parts = [args.id[at : at + c.FORGET_MOST] for at in range(0, len(args.id), c.FORGET_MOST)] or [[]]
+    try:
+        return [c.ForgetIn(episodes=part, key=args.of_key, tags=tags, user=args.user) for part in parts]
+    except ValidationError as e:
+        raise ConfigError("; ".join(f"{x['loc'][0]}: {x['msg']}" for x in e.errors())) from e
+
+
+def confirmed(args: argparse.Namespace) -> bool:
+    if args.yes or args.id or not sys.stdin.isatty():
+        return True
+    return input("Every episode that this names is forgotten for good. Go on? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def forget(client: Client, wanted: list[c.ForgetIn]) -> c.ForgetOut:
+    """Ask until there are no more."""
+    found: list[c.ForgetOut] = []
+    for asked in wanted:
+        while True:
+            found.append(client.forget(asked))
+            if not found[-1].more:
+                break
+            print(f"{sum(f.forgotten for f in found)} forgotten so far", file=sys.stderr)
+    return c.ForgetOut(
+        forgotten=sum(f.forgotten for f in found),
+        adapters=sorted({a for f in found for a in f.adapters}),
+        made_from=sorted({a for f in found for a in f.made_from}),
+        cases=sorted({s for f in found for s in f.cases}),
+        exports=sorted({e for f in found for e in f.exports}),
+        unknown=[e for f in found for e in f.unknown],
+    )
+
+
+def wait(client: Client) -> None:
+    """Until no file holds them, telling each step."""
+    said = ""
+    while (now := client.status().forgetting).episodes:
+        text = f"{now.episodes} in files: {STEPS[now.step]}" + (f" ({now.error}; tried again)" if now.error else "")
+        if text != said:
+            print(text, file=sys.stderr)
+            said = text
+        time.sleep(POLL)
+
+
+def run(args: argparse.Namespace) -> int:
+    wanted = which(args)
+    if not confirmed(args):
+        return 1
+    with connect(args) as client:
+        gone = forget(client, wanted)
+        if args.wait:
+            wait(client)
+    if args.json:
+        print(gone.model_dump_json())
+        return 0
+    print(f"{gone.forgotten} forgotten; trained on: {', '.join(gone.adapters) or 'nothing'}")
+    if gone.made_from:
+        print(f"made from these: {', '.join(gone.made_from)}")
+    if gone.adapters:
+        first = min(gone.adapters, key=lambda name: (name.rpartition("@")[0], len(name), name))
+        print(f"train anew without them: slipstream adapters retrain {first}")
+    if gone.cases:
+        print(f"copies are out of the sets {', '.join(gone.cases)}")
+    if gone.exports:
+        print(f"still in: {', '.join(gone.exports)}")
+    if gone.unknown:
+        print(f"no such episode: {', '.join(gone.unknown)}", file=sys.stderr)
+    return 0 if gone.forgotten or not gone.unknown else 1

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+
+from slipstream.cli.common import add_client, connect, proxy_url, read_config
+from slipstream.client import Client
+from slipstream.config import Config
+from slipstream.errors import ApiError, ConfigError, StartError, Unavailable
+from slipstream.replay.cases import file_cases, stored_cases
+from slipstream.replay.comparison import (
+    JUDGE,
+    Detect,
+    PairedTest,
+    Questions,
+    Score,
+    by_tools,
+    checked,
+    groups_of,
+    least,
+)
+from slipstream.replay.report import ReplayReport, as_json, junit, markdown
+from slipstream.replay.runs import RUN_LIMITS, RunReplayer, by_command, by_function, by_record
+from slipstream.replay.steps import RECORDED, ReplayBudget, ReplayCase, Replayer, Side, case_of, knowing, side_of
+from slipstream.shared.functions import load_function, need
+
+SIDE = (
+    "a model or adapter, a base URL (with #MODEL), a file .txt with a system prompt, NAME=VALUE of sampling; "
+    "several count together"
+)
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_client(parser)
+    parser.add_argument("cases", metavar="SET", help="a set's name, or a file of `slipstream cases export` (.jsonl)")
+    parser.add_argument("--version", type=int, help="as the set was at this version")
+    parser.add_argument("--against", nargs="+", required=True, metavar="SIDE", help=f"the candidate: {SIDE}")
+    parser.add_argument(
+        "--control",
+        nargs="+",
+        default=[],
+        metavar="SIDE",
+        help="the same, or `recorded`: the replies of the record; default: each call's own model",
+    )
+    parser.add_argument(
+        "--by",
+        metavar="MODULE:FUNCTION|judge",
+        help="a function (call, message) -> 0 to 1; judge: RULER as [judge] says, side by side in both orders; "
+        "default: tool calls of rewarded episodes",
+    )
+    parser.add_argument(
+        "--run",
+        metavar="MODULE:FUNCTION|COMMAND|recorded",
+        help="play whole runs again: (episode, base_url[, tools]) -> 0 to 1, or a command whose last line is the "
+        "number; recorded: from the first prompt with the recorded tools, --by scores the last message",
+    )
+    parser.add_argument("--samples", type=int, default=8, help="samples of each step (8)")
+    parser.add_argument("--steps", type=int, help="calls of a case that are asked at most, evenly chosen; default: all")
+    parser.add_argument("--concurrency", type=int, default=8, help="cases at once (8)")
+    parser.add_argument("--tokens", type=int, help="no case begins after so many tokens")
+    parser.add_argument("--seconds", type=float, help="no case begins after so many seconds")
+    parser.add_argument("--alpha", type=float, help="probability that an equal candidate fails; default: gate.alpha")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as Markdown")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0 not shown to be worse, 1 worse, 2 no verdict."""
+    if min(args.samples, args.concurrency, 1 if args.steps is None else args.steps) < 1:
+        raise ConfigError("--samples, --concurrency and --steps are at least 1")
+    config = read_config(args)
+    alpha = config.gate.alpha if args.alpha is None else args.alpha
+    if not 0 < alpha < 0.5:
+        raise ConfigError(f"--alpha {alpha}: between 0 and 0.5")
+    detector = need("slipstream_proxy.control.gate.detector", "proxy").BettingDetector
+    detect: Detect = functools.partial(detector, lump=1.0, rate=0.0, shifts=False)
+    score = checked(load_function("--by", args.by), args.by) if args.by not in (None, JUDGE) else None
+    base = f"{Client(proxy_url(args), args.key).url}/v1"
+    sides = [side_of(args.against, base), side_of(args.control, base)]
+    cases = _cases(args)
+    budget = ReplayBudget(args.tokens, args.seconds)
+    key = args.key or os.environ.get("SLIPSTREAM_API_KEY") or os.environ.get("OPENAI_API_KEY")
+    usable = [c for c in cases if c.steps]
+    if args.run:
+        return _told(args, _runs(args, sides, usable, budget, key, alpha, detect, score))
+    replayer, begun = asyncio.run(_replayed(args, config, sides, usable, budget, key))
+    rewards = [c.episode.reward for c in usable if c.episode.reward is not None]
+    groups = [groups_of(c.episode.tags, c.episode.task) for c in usable]
+    questions = Questions(detect, alpha, args.by, score, rewards, groups)
+    good = [c for c in begun if c.error is None]
+    for case in good:
+        questions.see(case)
+    notes = [note] if good and (note := questions.note()) else []
+    if without := len(cases) - len(usable):
+        notes.append(f"{without} cases have no chat call that can be asked again.")
+    report = ReplayReport(
+        replayer.candidate.name, replayer.control.name, questions.asked, begun, args.samples, budget.spent,
+        replayer.stopped, len(usable) - len(begun), notes=notes,
+    )  # fmt: skip
+    report.short = questions.short(len(begun) - len(good), detect)
+    return _told(args, report)
+
+
+def _told(args: argparse.Namespace, report: ReplayReport) -> int:
+    if args.junit:
+        args.junit.write_text(junit(report), encoding="utf-8")
+    if args.markdown:
+        args.markdown.write_text(markdown(report), encoding="utf-8")
+    print(json.dumps(as_json(report)) if args.json else markdown(report))
+    return report.exit_code
+
+
+def _runs(
+    args: argparse.Namespace, sides: list[Side], cases: list[ReplayCase], budget: ReplayBudget, key: str | None,
+    alpha: float, detect: Detect, score: Score | None,
+) -> ReplayReport:  # fmt: skip
+    """Whole runs, played again."""
+    if any(side.recorded for side in sides) or args.by == JUDGE:
+        raise ConfigError("--run plays both sides' runs: `recorded` is no side of it, and --by is a function")
+    if args.run == RECORDED:
+        play = by_record(score or by_tools)
+    elif re.fullmatch(r"[\w.]+:\w+", args.run):
+        play = by_function(load_function("--run", args.run))
+    else:
+        play = by_command(args.run)
+    candidate, control = sides
+    more = {"samples": args.samples, "concurrency": args.concurrency}
+    replayer = RunReplayer(candidate, control, play, budget=budget, key=key, **more)
+    test = PairedTest("runs", alpha, detect)
+    played = asyncio.run(replayer.run(cases))
+    for _, pair in played:
+        if pair is not None:
+            test.see(pair)
+    begun = [case for case, _ in played]
+    report = ReplayReport(
+        sides[0].name, sides[1].name, [test] if test.pairs else [], begun, args.samples, budget.spent,
+        replayer.stopped, len(cases) - len(begun), limits=RUN_LIMITS,
+    )  # fmt: skip
+    needed = least(detect, alpha)
+    if len(test.pairs) < needed:
+        report.short = f"{len(test.pairs)} cases were compared, and fewer than {needed} cannot show even a total loss"
+    return report
+
+
+async def _replayed(
+    args: argparse.Namespace, config: Config, sides: list[Side], cases: list[ReplayCase], budget: ReplayBudget,
+    key: str | None,
+) -> tuple[Replayer, list[ReplayCase]]:  # fmt: skip
+    judge = None
+    if args.by == JUDGE:
+        judge = need("slipstream_judge.standalone", "judge").SideBySide(config.judge).case
+    candidate, control = [await knowing(side, key) for side in sides]
+    replayer = Replayer(
+        candidate, control, samples=args.samples, concurrency=args.concurrency, budget=budget, key=key, after=judge
+    )
+    return replayer, await replayer.run(cases)
+
+
+def _cases(args: argparse.Namespace) -> list[ReplayCase]:
+    """In an order that has nothing to do with what they are: the replay may stop at any of them."""
+    if Path(args.cases).suffix == ".jsonl":
+        found = list(file_cases(Path(args.cases)))
+    else:
+        try:
+            with connect(args) as client:
+                found = list(stored_cases(client, args.cases, args.version))
+        except (ApiError, Unavailable) as e:  # 1 says that the candidate is worse, and nothing else
+            raise StartError(f"{args.cases}: {e}") from e
+    if not found:
+        raise ConfigError(f"{args.cases}: no cases in it")
+    found.sort(key=lambda e: hashlib.sha256(f"{e.key}/{e.id}".encode()).digest())
+    return [case_of(e, args.steps) for e in found]

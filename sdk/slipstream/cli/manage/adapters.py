@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from slipstream.cli.common import add_client, add_since, connect, read_config, since, table, when
+from slipstream.client import Client
+from slipstream.contract import Action, Adapter, AdapterState, ReplayShown
+from slipstream.engines import was_the_engines
+from slipstream.errors import ConfigError
+from slipstream.operate.models.retrain import plan_of, write_rows
+from slipstream.shared.functions import need
+
+ACTIONS: dict[Action, str] = {
+    "promote": "make it live; what is on trial ends, and a newer version on trial is taken back",
+    "demote": "take it back; new episodes get the last accepted version",
+    "freeze": "it is not accepted, and newer versions wait",
+    "unfreeze": "the gate decides on it again, and no guard freezes it",
+}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_client(parser)
+    add_since(parser)
+    sub = parser.add_subparsers(dest="action")
+    listing = sub.add_parser("list", help="all versions (what `slipstream adapters` alone does)")
+    add_since(listing, argparse.SUPPRESS)  # else its default would undo what stands before `list`
+    for action, text in ACTIONS.items():
+        p = sub.add_parser(action, help=text, aliases=["rollback"] if action == "demote" else [])
+        p.add_argument("version")
+        p.add_argument("--reason")
+        p.add_argument("--dry-run", action="store_true", help="say what would happen, and change nothing")
+        p.add_argument("--yes", action="store_true", help="do not ask")
+        if action in ("promote", "demote"):
+            p.add_argument("--group", metavar="tag.NAME=VALUE", help="for new runs of this group alone")
+    replayed = sub.add_parser("replay", help="how it did on recorded steps, with its worst cases side by side")
+    replayed.add_argument("version")
+    push = sub.add_parser("push", help="copy an adapter out, with a card that says what it was trained on")
+    push.add_argument("version")
+    push.add_argument("--to", required=True, metavar="DIR|hf:NAME|s3://…")
+    push.add_argument("--merged", action="store_true", help="whole weights: the base model with the adapter merged in")
+    retrain = sub.add_parser("retrain", help="train anew from the store, without episodes that were forgotten or named")
+    retrain.add_argument("version", nargs="?", help="the first to be made anew; default: the first trained on EPISODE")
+    retrain.add_argument("--without", nargs="+", default=[], metavar="EPISODE", help="ids of episodes to leave out")
+    retrain.add_argument("--out", type=Path, metavar="DIR", help="where the adapter goes; default: the next version")
+    retrain.add_argument("--dry-run", action="store_true", help="say what would be trained on, and train nothing")
+    for verb in dict.fromkeys(sub.choices.values()):  # one stands under two names
+        add_client(verb, again=True)
+
+
+def line(adapter: Adapter) -> tuple[object, ...]:
+    return (
+        adapter.name,
+        adapter.state,
+        "-" if adapter.step is None else adapter.step,
+        adapter.episodes,
+        when(adapter.created),
+        adapter.reason or "",
+    )
+
+
+def replay_text(shown: ReplayShown) -> str:
+    """A version's replay for people: figures of each question, then the steps where it lost most."""
+    replay = shown.replay
+    if replay is None:
+        return f'{shown.adapter} was not replayed: gate.mode = "replay" does that with each new version'
+    rows = [
+        (q.set, q.question, q.verdict, q.cases, f"{q.candidate:.3f}", f"{q.control:.3f}", f"{q.visible:.2f}")
+        for q in replay.questions
+    ]
+    lines = [f"{shown.adapter}: {replay.outcome} ({replay.reason}); {replay.tokens:,} tokens"]
+    lines.append(table(("set", "question", "verdict", "cases", shown.adapter, replay.control, "would be seen"), rows))
+    for pair in shown.worst:
+        figures = f"{pair.candidate:.2f} against {pair.control:.2f}"
+        lines += [
+            "",
+            f"{pair.episode}, call {pair.call} ({pair.set}, {pair.question}): {figures}",
+            f"  prompt ends: {json.dumps(pair.prompt)}",
+            f"  {shown.adapter}: {json.dumps(pair.candidate_reply)}",
+            f"  {replay.control}: {json.dumps(pair.control_reply)}",
+        ]
+    return "\n".join([*lines, "", shown.limits])
+
+
+def _retrain(client: Client, args: argparse.Namespace) -> int:
+    """Exit status 1: nothing was trained."""
+    if args.version is None and not args.without:
+        raise ConfigError("what is to be made anew? give a version, or --without EPISODE…")
+    config = read_config(args)
+    plan = plan_of(client, args.version, args.without)
+    start = config.adapters_dir / plan.start.name if plan.start is not None else None
+    if start is not None and not start.is_dir():
+        raise ConfigError(f"{start}: the files of the version before {plan.first} are gone (adapters.keep)")
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / "retrain.jsonl"
+        write_rows(client, plan, set(args.without), rows)
+        begins = plan.start.name if plan.start is not None else "the base model"
+        left = f"{len(plan.left_out)} left out, {plan.forgotten} forgotten"
+        said = (
+            f"{plan.first} to {plan.last} anew from {begins}: {plan.episodes} episodes of {len(plan.batches)} batches"
+        )
+        told = asdict(plan) | {"start": begins}
+        print(json.dumps(told) if args.json else f"{said} ({left})", flush=True)
+        if args.dry_run:
+            return 0
+        if not plan.episodes:
+            raise ConfigError("no episode is left to train on: promote the version before it")
+        if start is not None:
+            trainer = config.trainer.model_copy(update={"init_adapter": str(start)})
+            config = config.model_copy(update={"trainer": trainer})
+        train = need("slipstream_trainer.run.export_training", "trainer").train
+        return int(train(config, from_export=rows, out=args.out, url=client.url, key=args.key))
+
+
+def _agrees() -> bool:
+    """Whether the person at the terminal goes on."""
+    return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def run(args: argparse.Namespace) -> int:
+    with connect(args) as client:
+        if args.action == "push":
+            from slipstream.operate.models.push import push
+
+            place = push(client, read_config(args), args.version, args.to, merged=args.merged)
+            print(json.dumps({"pushed": str(place)}) if args.json else place)
+            return 0
+        if args.action == "retrain":
+            return _retrain(client, args)
+        if args.action == "replay":
+            shown = client.replay_of(args.version)
+            print(shown.model_dump_json(indent=2) if args.json else replay_text(shown))
+            return 0
+        if args.action not in (None, "list"):
+            action: Action = "demote" if args.action == "rollback" else args.action
+            group = getattr(args, "group", None)
+            effect = client.adapter_effect(args.version, action, group)
+            if args.dry_run:
+                print(effect.model_dump_json(indent=2) if args.json else "\n".join(effect.says))
+                return 0
+            if not args.json:
+                print("\n".join(effect.says))
+            if not (args.yes or args.json) and sys.stdin.isatty() and not _agrees():
+                return 1
+            more = () if group is None else (group,)
+            adapter = getattr(client, action)(args.version, args.reason, *more)
+            said = f"{adapter.name}: {adapter.state}" + (f" ({adapter.reason})" if adapter.reason else "")
+            print(adapter.model_dump_json(indent=2) if args.json else said)
+            return 0
+        found = client.adapters()
+    if (begin := since(args)) is not None:
+        found.adapters = [a for a in found.adapters if a.created >= begin]
+    if args.json:
+        print(found.model_dump_json(indent=2))
+        return 0
+    for model, live in found.live.items():
+        print(f"{model}: new episodes get {live}")
+    print(table(("adapter", "state", "step", "open episodes", "created", "reason"), [line(a) for a in found.adapters]))
+    for a in found.adapters:
+        if a.kept_from and a.state in (AdapterState.CANDIDATE, AdapterState.LIVE):
+            kept = ", ".join(f"{group} gets {to}" for group, to in a.kept_from.items())
+            print(f"{a.name} was taken back for groups alone: {kept}")
+        if a.state == AdapterState.REFUSED and a.files and was_the_engines(a.reason, a.name):
+            print(f"{a.name} was refused because the engine took no adapters: `slipstream adapters promote {a.name}`")
+    return 0

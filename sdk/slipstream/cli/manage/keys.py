@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+from slipstream.cli.common import add_config, add_json, read_config, table, when
+from slipstream.errors import ConfigError
+from slipstream.operate.run.proxy_file import running_proxy
+from slipstream.shared.functions import need
+
+SCOPES = ("inference", "reward", "grade", "judge", "trainer", "viewer", "admin")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    add_json(parser)
+    sub = parser.add_subparsers(dest="action", required=True)
+    new = sub.add_parser("add", help="create a key; it is shown once")
+    new.add_argument("name")
+    new.add_argument("--scopes", default="inference,reward", help=f"of {', '.join(SCOPES)}; default inference,reward")
+    new.add_argument("--rate", type=float, help="requests a second")
+    new.add_argument("--concurrency", type=int, help="requests at once")
+    sub.add_parser("list", help="list keys with name, scopes and dates, never the secrets")
+    turn = sub.add_parser("rotate", help="give a key another secret; its runs, rewards and limits stay its own")
+    turn.add_argument("key", metavar="NAME", help="its name or id")
+    grace = "seconds for which the secret of before is still taken; default 3600"
+    turn.add_argument("--grace", type=float, default=3600.0, help=grace)
+    gone = sub.add_parser("revoke", help="revoke a key at once")
+    gone.add_argument("key", metavar="NAME", help="its name or id")
+    for verb in sub.choices.values():
+        add_config(verb, again=True)
+        add_json(verb, again=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    config = read_config(args)
+    keys = need("slipstream_proxy.keys", "proxy").Keys(config.keys_file)
+    if args.action == "add":
+        scopes = [s.strip() for s in args.scopes.split(",") if s.strip()]
+        if unknown := [s for s in scopes if s not in SCOPES]:
+            raise ConfigError(f"no such scope: {', '.join(unknown)}; there are {', '.join(SCOPES)}")
+        key_id, secret = keys.add(args.name, scopes, rate=args.rate, concurrency=args.concurrency)
+        if args.json:
+            print(json.dumps({"id": key_id, "key": secret, "name": args.name, "scopes": scopes}))
+            return 0
+        print(f"{secret}\n(id {key_id}; only its hash is kept, in {keys.path}, so write it down now)")
+        if len(keys) == 1 and (url := running_proxy(config.root)):
+            print(
+                f"this is the first key, so the proxy at {url} asks everybody for one from now on: give it to your "
+                "agents (OPENAI_API_KEY, or in place of the api_key that their code names) and to the commands "
+                "(SLIPSTREAM_API_KEY, or --key)",
+                file=sys.stderr,
+            )
+        return 0
+    if args.action == "revoke":
+        key = keys.named(args.key)
+        keys.revoke(key.id)
+        print(json.dumps({"revoked": key.id}) if args.json else f"revoked {key.id} ({key.name})")
+        return 0
+    if args.action == "rotate":
+        key = keys.named(args.key)
+        secret = keys.rotate(key.id, args.grace)
+        if args.json:
+            print(json.dumps({"id": key.id, "key": secret, "name": key.name, "grace": args.grace}))
+            return 0
+        print(f"{secret}\n(id {key.id}, as before; only its hash is kept, so write it down now)")
+        until = f"until {when(time.time() + args.grace)}" if args.grace else "no more"
+        print(f"the secret of before is taken {until}", file=sys.stderr)
+        return 0
+    if args.json:
+        print(
+            json.dumps(
+                [{"id": k.id, "name": k.name, "scopes": list(k.scopes), "created": k.created} for k in keys.list()]
+            )
+        )
+        return 0
+    print(
+        table(
+            ("id", "name", "scopes", "created"),
+            [(k.id, k.name, ",".join(k.scopes), when(k.created)) for k in keys.list()],
+        )
+    )
+    return 0

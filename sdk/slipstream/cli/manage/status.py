@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping, Sequence
+
+from pydantic import JsonValue
+
+from slipstream.cli.common import add_client, connect, read_config, when
+from slipstream.contract.status import Space
+from slipstream.errors import Unavailable
+from slipstream.operate.run.sidecars import read_stack
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_client(parser)
+
+
+def counts(by: dict[str, int]) -> str:
+    return ", ".join(f"{v} {k}" for k, v in by.items()) or "none"
+
+
+def standing(engine: Mapping[str, JsonValue]) -> str:
+    if not engine.get("ok"):
+        return "down"
+    outage = engine.get("outage")
+    since = outage.get("since") if isinstance(outage, dict) else None
+    return f"ok, but takes no adapters since {when(since)}" if isinstance(since, int | float) else "ok"
+
+
+def has(engine: Mapping[str, JsonValue], adapter: str) -> bool:
+    """An engine without routes for adapters goes on with those that it has."""
+    loaded = engine.get("loaded")
+    return isinstance(loaded, list) and adapter in loaded
+
+
+def served(live: str, engines: Sequence[Mapping[str, JsonValue]]) -> str:
+    """What new episodes get while no engine takes adapters, too."""
+    up = [engine for engine in engines if engine.get("ok")]
+    if "@" not in live or not up or any(not engine.get("outage") or has(engine, live) for engine in up):
+        return live
+    return f"the base model, and {live} once an engine takes adapters"
+
+
+def disk(space: Space) -> str:
+    """What takes the space, and what to do where it is more than it may be."""
+    parts = ", ".join(f"{name} {size(n)}" for name, n in space.parts.items())
+    if space.limit is None:
+        return f"disk {size(space.total)}: {parts}"
+    text = f"disk {size(space.total)} of data.max_gb = {space.limit / 1e9:g}: {parts}"
+    if space.total <= space.limit:
+        return text
+    fix = "raise data.max_gb, or set trainer.keep_checkpoints = 1"
+    return f"{text}; the newest day and what a rollback needs stay → {fix}"
+
+
+def size(n: int) -> str:
+    return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.0f} MB"
+
+
+def starting(args: argparse.Namespace) -> str | None:
+    """What the engine of this folder's `up` is busy with: the proxy starts after it."""
+    engine = read_stack(read_config(args).root).engine
+    return engine.sentence(time.time()) if engine else None
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        with connect(args) as client:
+            status = client.status()
+    except Unavailable:
+        busy = None if args.url else starting(args)
+        if busy is None:
+            raise
+        print(json.dumps({"starting": busy}) if args.json else busy)
+        return 1
+    if args.json:
+        print(status.model_dump_json(indent=2))
+        return 0
+    for model, text in status.headlines.items():
+        print(f"{model}: {text}" if len(status.headlines) > 1 else text)
+    print(f"slipstream {status.version}, up since {when(status.started)}")
+    for model, live in status.models.items():
+        print(f"  {model}: new episodes get {served(live, status.engines)}")
+    for engine in status.engines:
+        print(f"  engine {engine.get('url')}: {standing(engine)}")
+    for sidecar in status.sidecars:
+        print(f"  {sidecar.name}: {sidecar.state} since {when(sidecar.since)}")
+    print(f"  calls {status.calls} ({status.capture_lost} lost), episodes {counts(status.episodes)}")
+    print(f"  groups {counts(status.groups)}")
+    print(f"  steps {status.steps}, last {when(status.last_step)}; ingest is {status.ingest_lag_seconds:.1f} s behind")
+    if (left := status.forgetting).episodes:
+        why = f": {left.error}" if left.error else ""
+        print(f"  forgetting: {left.episodes} episodes still in files ({left.step}){why}")
+    if status.space.parts:
+        print(f"  {disk(status.space)}")
+    if status.funnel.lines:
+        why = "what the next step waits for" if status.steps else "why there is no step yet"
+        print(f"  {why} (! = none can come until it changes):")
+    for line in status.funnel.lines:
+        print(f"  {'!' if line.blocks else '-'} {line.sentence}")
+    return 0

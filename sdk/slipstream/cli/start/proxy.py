@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import argparse
+
+from slipstream.cli.common import add_config, read_config
+from slipstream.shared.functions import need
+from slipstream.shared.log import setup_logging
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument(
+        "--engine", metavar="URL", action="append", default=[], help="a vLLM that already runs; repeat it for several"
+    )
+    parser.add_argument("--name", help="the trained model's name (the base model's name in the engine)")
+    parser.add_argument("--host")
+    parser.add_argument("--port", type=int)
+
+
+def own_flags(args: argparse.Namespace) -> list[str]:
+    urls = [u.rstrip("/").removesuffix("/v1") for u in args.engine]
+    flags = [f"engine.urls={urls}".replace("'", '"')] if urls else []
+    flags += [f"engine.name={args.name}"] if args.name else []
+    flags += [f"proxy.host={args.host}"] if args.host else []
+    return flags + ([f"proxy.port={args.port}"] if args.port is not None else [])
+
+
+def run(args: argparse.Namespace) -> int:
+    setup_logging()
+    config = read_config(args, own_flags(args))
+    return int(need("slipstream_proxy.main", "proxy").run(config))

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from slipstream.cli.common import add_config, add_url, child_env, proxy_url, read_config
+from slipstream.errors import StartError
+from slipstream.operate.run.proxy_file import running_proxy
+from slipstream.shared.functions import need
+from slipstream.shared.log import setup_logging
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    add_url(parser)
+    parser.add_argument("--model", help="folder or hub name of the base weights")
+    parser.add_argument("--wait", action="store_true", help="for the proxy of this data folder, until it serves")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="data-parallel processes (torchrun)")
+
+
+PAUSE = 0.1
+"""Seconds between two looks for the proxy."""
+
+
+def torchrun(args: argparse.Namespace) -> list[str]:
+    """The same command again, ``--processes`` times side by side; the configuration goes by environment."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={args.processes}"]
+    where = ["--wait"] if args.wait else ["--url", url] if (url := proxy_url(args)) else []
+    return [*launcher, "-m", "slipstream.cli", "trainer", *where]
+
+
+def waited_for(root: Path) -> str:
+    """The URL of the proxy on this data folder, as soon as there is one."""
+    while (url := running_proxy(root)) is None:
+        time.sleep(PAUSE)
+    return url
+
+
+def run(args: argparse.Namespace) -> int:
+    setup_logging()
+    config = read_config(args, [f"trainer.model={args.model}"] if args.model else [])
+    if (config.trainer.model or config.engine.model) is None:
+        raise StartError("no model: give --model, or trainer.model in the configuration")
+    if args.processes > 1 and "RANK" not in os.environ:
+        os.environ.update(child_env(config))
+        if args.key:  # not in argv, where every user of the machine sees it
+            os.environ["SLIPSTREAM_API_KEY"] = args.key
+        os.execv(sys.executable, torchrun(args))  # noqa: S606
+    process = need("slipstream_trainer.run.process", "trainer")
+    need("slipstream_trainer.run.start", "trainer")  # torch and TRL, before the wait
+    url = waited_for(config.root) if args.wait else proxy_url(args)
+    return int(process.main(config, url, args.key))

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from slipstream.cli.common import add_config, add_profile, read_config
+from slipstream.cli.start.proxy import own_flags
+from slipstream.client import AsyncClient
+from slipstream.config import Config
+from slipstream.errors import ApiError
+from slipstream.operate.run.sidecars import SidecarFile
+from slipstream.operate.run.stack import Stack, start_stack
+from slipstream.operate.run.supervisor import Supervisor
+from slipstream.operate.run.watch import Quiet, watch
+from slipstream.shared.log import setup_logging
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    add_profile(parser)
+    parser.add_argument("--model", metavar="PATH_OR_NAME", help="base model that vLLM serves and the trainer trains")
+    parser.add_argument(
+        "--engine",
+        metavar="URL",
+        action="append",
+        default=[],
+        help="use a vLLM that already runs; repeat it for several",
+    )
+    parser.add_argument("--name", help="the model's name for clients; default: the last part of --model")
+    parser.add_argument("--verbose", action="store_true", help="show all that engine, proxy, trainer and judge log")
+    parser.add_argument("--host")
+    parser.add_argument("--port", type=int)
+
+
+def run(args: argparse.Namespace) -> int:
+    setup_logging()
+    flags = own_flags(args) + ([f"engine.model={args.model}"] if args.model else [])
+    return asyncio.run(up(read_config(args, flags), verbose=args.verbose))
+
+
+def say(line: str) -> None:
+    print(f"slipstream: {line}", file=sys.stderr, flush=True)
+
+
+async def events(stack: Stack) -> None:
+    """What happens, with the key of the stack's own trainer where keys are in force."""
+    key = next(
+        (c.env["SLIPSTREAM_API_KEY"] for c in (stack.trainer, stack.judge) if c and "SLIPSTREAM_API_KEY" in c.env), None
+    )
+    async with AsyncClient(stack.url, key) as client:
+        try:
+            await watch(client, say)
+        except ApiError as e:
+            say(f"what happens is not shown: {e}")
+
+
+async def up(config: Config, *, verbose: bool = False) -> int:
+    sidecars = SidecarFile(config.root)
+    supervisor = Supervisor(changed=sidecars, quiet=None if verbose else Quiet())
+    supervisor.handle_signals()
+    try:
+        stack = await start_stack(config, supervisor, say)
+        if not supervisor.stopping.is_set():
+            if not verbose:
+                supervisor.watch(events(stack))
+            say(f"ready: OPENAI_BASE_URL={stack.url}/v1   page: {stack.url}/")
+        return await supervisor.wait()
+    finally:
+        await supervisor.stop()
+        sidecars.remove()

@@ -1,0 +1,62 @@
+"""The kinds of engines, as ``slipstream.settings.engine.ENGINES`` lists them."""
+
+from __future__ import annotations
+
+from slipstream.config import Config
+from slipstream.engines.engine import Engine, EngineAway, EngineQuestion, Steps
+from slipstream.errors import ConfigError
+from slipstream.settings import engine as settings
+from slipstream.shared.functions import load_object
+
+ENGINES: dict[str, Engine] = {}
+"""Kind → the one object of its class."""
+
+
+def engine_of(kind: str) -> Engine:
+    """The engine of a kind, or of a user's class (``module:Class``). Raises ``ConfigError``."""
+    if kind not in ENGINES:
+        found = load_object("engine.kind", settings.ENGINES.get(kind, kind))
+        if not (isinstance(found, type) and issubclass(found, Engine)):
+            raise ConfigError(f"engine.kind = {kind!r} is no subclass of slipstream.engines.engine.Engine")
+        ENGINES[kind] = ENGINES[found.kind] = found()
+    return ENGINES[kind]
+
+
+for _kind in settings.ENGINES:
+    engine_of(_kind)
+OWN = ENGINES["vllm"]
+"""The kind that ``slipstream up`` starts, and that an engine is taken for until it has said what it is."""
+
+
+def detect(kind: str, model: str) -> Steps[tuple[Engine, str]]:
+    """→ The engine, and how it calls itself: by what it says, else by how it answers.
+
+    ``kind``: ``engine.kind``. ``model``: the trained model's name. Raises ``EngineAway`` where that cannot be told now.
+    """
+    if kind != "auto":
+        return engine_of(kind), engine_of(kind).title
+    listed = yield EngineQuestion("GET", "/v1/models")
+    if listed.status != 200:
+        raise EngineAway(f"/v1/models answered {listed.status}: {listed.text[:200]}")
+    cards = [card for card in listed.object.get("data") or () if isinstance(card, dict)]
+    kinds = [engine_of(kind) for kind in settings.ENGINES]
+    for engine in kinds:
+        title = yield from engine.recognise(cards)
+        if title is not None:
+            return engine, title
+    names = [str(card.get("id")) for card in cards]
+    asked = model if model in names or not names else names[0]
+    for engine in kinds:
+        if (yield from engine.behaves(asked)):
+            return engine, f"as {engine.title}" if engine is OWN else engine.title
+    return OWN, OWN.title
+
+
+def was_the_engines(reason: str | None, name: str) -> bool:
+    """Whether a stored adapter was refused for a condition of its engine. It may be promoted."""
+    return any(engine.was_the_engines(reason, name) for engine in ENGINES.values())
+
+
+def started(config: Config) -> Engine:
+    """The kind that ``slipstream up`` starts for this configuration."""
+    return OWN if config.engine.kind == "auto" else engine_of(config.engine.kind)

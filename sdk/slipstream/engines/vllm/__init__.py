@@ -1,0 +1,1 @@
+"""vLLM: how it is asked, started and examined."""

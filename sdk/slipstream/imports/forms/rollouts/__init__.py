@@ -1,0 +1,1 @@
+"""Runs that agents and environments wrote."""

@@ -1,0 +1,125 @@
+"""Rows with a prompt and a completion: results of verifiers and prime-rl, and TRL's rows and logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from slipstream.imports.fields import ROW, described, numbers_in
+from slipstream.imports.forms.datasets.openai import tools_in
+from slipstream.imports.inputs import messages_of
+from slipstream.imports.messages import Message, with_ids
+from slipstream.imports.records import LogRun, Talk, Told, digest
+from slipstream.imports.registry import Reading, each
+from slipstream.imports.report import Place, Refused, Value
+from slipstream.imports.rows import LogRow
+from slipstream.imports.traces import tool_of, usage_of
+from slipstream.imports.values import first, listed, mapping, parsed
+
+GATHERS = False
+LABELS = (
+    "answer",
+    "example_id",
+    "step",
+    "env_id",
+    "info",
+    "stop_condition",
+    "rollout_id",
+    "error",
+    "is_completed",
+    "is_truncated",
+    "sampling_args",
+)
+TIMES = ("timing", "generation_ms", "scoring_ms", "total_ms", "start_time", "token_usage", "usage")
+READ = (
+    *LABELS,
+    *TIMES,
+    "completions",
+    "label",
+    "oai_tools",
+    "tool_defs",
+    "state",
+    "trajectory",
+    "advantage",
+    "advantages",
+    "prompt_ids",
+    "completion_ids",
+    "completion_mask",
+    "completion_logprobs",
+    "logprobs",
+)
+
+
+def is_one(row: Mapping[str, Value]) -> bool:
+    return "prompt" in row and ("completion" in row or "completions" in row)
+
+
+def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
+    return each(rows, reading, _runs)
+
+
+def _runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
+    for own in _rows(row):
+        yield _run(own, place)
+
+
+def _rows(row: dict[str, Value]) -> Iterator[dict[str, Value]]:
+    """One row each: of columns that hold all rollouts, and of a prompt with several completions."""
+    completions = parsed(row.get("completions", row.get("completion")))
+    several = isinstance(completions, list) and bool(completions)
+    if several and isinstance(completions, list):
+        columns = isinstance(parsed(row["prompt"]), list) and all(
+            isinstance(parsed(p), list | str) for p in listed(row["prompt"])
+        )
+        if "completions" in row or (columns and all(isinstance(c, list) for c in completions)):
+            count = len(completions)
+            for n, completion in enumerate(completions):
+                own = {
+                    k: v[n]
+                    for k, v in row.items()
+                    if isinstance(v, list) and len(v) == count and k not in ("prompt", "tools")
+                }
+                prompt = listed(row["prompt"])[n] if columns and len(listed(row["prompt"])) == count else row["prompt"]
+                rest = {k: v for k, v in row.items() if k not in own}
+                if "rewards" in own:
+                    own["reward"] = own.pop("rewards")
+                yield {k: v for k, v in {**rest, **own}.items() if k != "completions"} | {
+                    "prompt": prompt,
+                    "completion": completion,
+                }
+            return
+    yield row
+
+
+def _run(row: dict[str, Value], place: Place) -> LogRun:
+    run = described(row, place, read=[*READ, *(k for k, v in row.items() if isinstance(v, bool | int | float))])
+    prompt = _messages(row["prompt"], "user", place)
+    completion = _messages(row["completion"], "assistant", place)
+    if not prompt or not completion:
+        raise Refused("a prompt and a completion are needed", "completion" if prompt else "prompt")
+    example = first(row, "example_id", "task_id")
+    if example is not None:
+        run.task = f"{run.task or row.get('env_id') or 'example'}-{example}"
+    run.task = run.task or f"prompt-{digest(prompt)}"
+    run.metrics = {**numbers_in(row, (*ROW, *READ), place), **run.metrics}
+    if isinstance(row.get("label"), bool) and run.reward is None:
+        run.reward = 1.0 if row["label"] else 0.0
+    run.tags |= {k: v for k in LABELS if isinstance(v := row.get(k), str | int | float) and v != ""}
+    for name in ("info", "state", "trajectory", "completion_ids", "completion_logprobs", "logprobs"):
+        if row.get(name) not in (None, "", [], {}, "{}"):
+            place.drop(f"field {name}", "an import takes text, rewards and tags")
+    whole = with_ids([*prompt, *completion])
+    tools = tools_in(row) or [tool_of(t) for t in listed(first(row, "oai_tools", "tool_defs"))] or None
+    replies = [i for i in range(len(prompt), len(whole)) if whole[i]["role"] == "assistant"]
+    run.talks = [Talk(whole, {i: Told() for i in replies}, tools)]
+    if replies:
+        took = first(row, "generation_ms") or first(mapping(row.get("timing")), "generation_ms")
+        if isinstance(took, int | float) and len(replies) == 1:
+            run.talks[0].replies[replies[0]].seconds = max(0.0, took) / 1000.0
+        if len(replies) == 1:
+            told = run.talks[0].replies[replies[0]]
+            told.prompt_tokens, told.completion_tokens = usage_of(first(row, "token_usage", "usage"))
+    return run
+
+
+def _messages(value: Value, role: str, place: Place) -> list[Message]:
+    return messages_of(value, role, place)

@@ -1,0 +1,97 @@
+"""LangSmith: runs of traces (API, bulk export), flat or with their child runs; and examples with inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from slipstream.imports.records import LogRun, ModelCall, Told
+from slipstream.imports.registry import Reading, guarded
+from slipstream.imports.report import Place, Value
+from slipstream.imports.rows import LogRow
+from slipstream.imports.traces import Trace, Traces, replies_of, sent_of, tool_of, usage_of
+from slipstream.imports.values import first, listed, mapping
+
+GATHERS = True
+MODEL_CALL = "llm"
+
+
+def is_one(row: Mapping[str, Value]) -> bool:
+    if "run_type" in row or "dotted_order" in row:
+        return True
+    return isinstance(row.get("inputs"), Mapping) and isinstance(row.get("outputs"), Mapping) and "messages" not in row
+
+
+def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
+    found = Traces()
+    for row in rows:
+        place = reading.at(row)
+        with guarded(place):
+            if "run_type" in row.value or "dotted_order" in row.value:
+                _take(found, row.value, None, place, row)
+            else:
+                trace = found.named(first(row.value, "id", "example_id"), row)
+                trace.task = str(first(row.value, "name", "task") or "") or None
+                trace.call(trace.id, None, _call(row.value, place))
+    yield from found.runs("langsmith", reading)
+
+
+def _take(found: Traces, row: Mapping[str, Value], inside: Value, place: Place, at: LogRow) -> None:
+    ident = str(row.get("id") or row.get("run_id") or "")
+    parent = first(row, "parent_run_id") or (inside if row.get("parent_run_id") is None else None)
+    order = str(row.get("dotted_order") or "").split(".")[0].rpartition("Z")[2]
+    trace = found.named(row.get("trace_id") or order or (None if parent else ident) or ident, at)
+    extra = mapping(mapping(row.get("extra")).get("metadata"))
+    if not parent and row.get("name"):
+        trace.task = str(row["name"])
+    for tag, value in (
+        ("session", first(extra, "session_id", "thread_id", "conversation_id")),
+        ("user", extra.get("user_id")),
+        ("project", row.get("session_name")),
+    ):
+        if value is not None:
+            trace.tags[tag] = str(value)
+    for label in listed(row.get("tags")):
+        trace.tags[str(label)] = "yes"
+    trace.parent(ident, parent)
+    _feedback(trace, row, not parent, place)
+    if row.get("run_type") == MODEL_CALL:
+        if row.get("error"):
+            place.drop("a model call", "it failed")
+        else:
+            trace.call(ident, parent, _call(row, place))
+    for child in map(mapping, listed(row.get("child_runs"))):
+        _take(found, {"trace_id": trace.id, **child}, ident, place, at)
+
+
+def _feedback(trace: Trace, row: Mapping[str, Value], of_trace: bool, place: Place) -> None:
+    for name, told in mapping(row.get("feedback_stats")).items():
+        mean = place.score(mapping(told).get("avg"), f"feedback {name}")
+        if mean is not None:
+            trace.scores.append((name, mean, of_trace))
+        else:
+            place.drop(f"feedback {name}", "it has no mean that is a number")
+    for told in map(mapping, listed(row.get("feedback"))):
+        name = str(told.get("key") or "feedback")
+        value = told.get("score")
+        read = float(value) if isinstance(value, bool) else place.score(value, f"feedback {name}")
+        if read is not None:
+            trace.scores.append((name, read, of_trace))
+        elif value is None:
+            place.drop(f"feedback {name}", "it has no score that is a number")
+
+
+def _call(row: Mapping[str, Value], place: Place) -> ModelCall:
+    inputs, outputs = mapping(row.get("inputs")), mapping(row.get("outputs"))
+    extra = mapping(row.get("extra"))
+    asked, about = mapping(extra.get("invocation_params")), mapping(extra.get("metadata"))
+    messages, tools = sent_of(inputs, place)
+    tools = tools or [tool_of(t) for t in listed(asked.get("tools"))] or None
+    at = place.time(row.get("start_time"), "start_time")
+    end = place.time(row.get("end_time"), "end_time")
+    llm = mapping(outputs.get("llm_output"))
+    counts = usage_of(
+        row, about.get("usage_metadata"), outputs.get("usage_metadata"), llm.get("token_usage"), outputs.get("usage")
+    )
+    model = about.get("ls_model_name") or first(asked, "model", "model_name") or first(inputs, "model")
+    told = Told(at, None if at is None or end is None else max(0.0, end - at), *counts, str(model) if model else None)
+    return ModelCall(messages, replies_of(outputs, messages, place), told, tools)

@@ -1,0 +1,68 @@
+"""LiteLLM: its standard logging payload and its spend logs. Calls of one trace or session are one episode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from slipstream.imports.records import LogRun, ModelCall, Told
+from slipstream.imports.registry import Reading, guarded
+from slipstream.imports.report import Place, Value
+from slipstream.imports.rows import LogRow
+from slipstream.imports.traces import Traces, replies_of, sent_of, tool_of, usage_of
+from slipstream.imports.values import first, listed, mapping
+
+GATHERS = True
+FRAMES = ("standard_logging_object", "standard_logging_payload", "kwargs")
+LABELS = (("user", ("end_user", "user", "user_id")), ("team", ("team_alias", "team_id", "user_api_key_team_alias")))
+
+
+def is_one(row: Mapping[str, Value]) -> bool:
+    if "call_type" in row and any(n in row for n in ("response", "messages", "request_id", "startTime")):
+        return True
+    return any(
+        "call_type" in mapping(row.get(frame)) or (frame.startswith("standard") and frame in row) for frame in FRAMES
+    )
+
+
+def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
+    found = Traces()
+    for row in rows:
+        place = reading.at(row)
+        with guarded(place):
+            told = row.value
+            for frame in (*FRAMES, *FRAMES[:1]):
+                told = mapping(told.get(frame)) or told
+            _take(found, told, place, row)
+    yield from found.runs("litellm", reading)
+
+
+def _take(found: Traces, row: Mapping[str, Value], place: Place, at: LogRow) -> None:
+    about = mapping(row.get("metadata"))
+    asked = mapping(row.get("proxy_server_request"))
+    asked = mapping(asked.get("body")) or asked
+    own = first(row, "id", "request_id", "litellm_call_id")
+    ident = first(row, "session_id", "trace_id") or first(about, "session_id", "trace_id") or own
+    trace = found.named(ident, at)
+    if task := first(about, "task", "trace_name", "generation_name"):
+        trace.task = trace.task or str(task)
+    for tag, names in LABELS:
+        if value := first(row, *names) or first(about, *names):
+            trace.tags[tag] = str(value)
+    for label in listed(row.get("request_tags")):
+        trace.tags[str(label)] = "yes"
+    if row.get("status") not in (None, "success", ""):
+        place.drop("a model call", "it failed")
+        return
+    sent = row.get("messages")
+    sent = sent if sent not in (None, "", [], {}, "{}", "[]") else (asked or row.get("input"))
+    messages, tools = sent_of(sent, place)
+    settings = mapping(first(row, "model_parameters", "optional_params"))
+    tools = tools or [tool_of(t) for t in listed(settings.get("tools") or asked.get("tools"))] or None
+    begin, end = place.time(row.get("startTime"), "startTime"), place.time(row.get("endTime"), "endTime")
+    seconds = None if begin is None or end is None else max(0.0, end - begin)
+    response = row.get("response")
+    counts = usage_of(row, mapping(response).get("usage"))
+    model = first(row, "model_group", "model")
+    told = Told(begin, seconds, *counts, str(model) if model else None)
+    replies = replies_of(response, messages, place) if response not in ({}, "{}", "", None) else []
+    trace.call(str(own or ""), None, ModelCall(messages, replies, told, tools))

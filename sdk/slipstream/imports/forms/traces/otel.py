@@ -1,0 +1,245 @@
+"""OpenTelemetry spans with GenAI attributes, as OTLP JSON. Messages are attributes, events or numbered names."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator, Mapping
+
+from slipstream.imports.forms.traces.phoenix import openinference_call
+from slipstream.imports.messages import Message, expand
+from slipstream.imports.records import LogRun, ModelCall, Told
+from slipstream.imports.registry import Reading, guarded
+from slipstream.imports.report import Place, Value
+from slipstream.imports.rows import LogRow
+from slipstream.imports.traces import Trace, Traces, replies_of, sent_of, tool_of, usage_of
+from slipstream.imports.values import first, in_order, listed, mapping, nested, parsed
+
+GATHERS = True
+EVENTS = {
+    "gen_ai.system.message": "system",
+    "gen_ai.user.message": "user",
+    "gen_ai.assistant.message": "assistant",
+    "gen_ai.tool.message": "tool",
+}
+"""Events of before the messages became attributes → the role."""
+FRAMES = ("resourceSpans", "resource_spans", "scopeSpans", "scope_spans", "instrumentationLibrarySpans", "spans")
+LABELS = {"user": ("enduser.id", "user.id"), "agent": ("gen_ai.agent.name",), "session": ("session.id",)}
+Said = tuple[list[Message], list[Message]]
+
+
+def is_one(row: Mapping[str, Value]) -> bool:
+    """OTLP's JSON, or one span of it."""
+    if any(name in row for name in FRAMES[:5]):
+        return True
+    if any(name in row for name in ("startTimeUnixNano", "start_time_unix_nano")):
+        return True
+    attributes = row.get("attributes")
+    return isinstance(attributes, Mapping) and any(str(n).startswith("gen_ai.") for n in attributes)
+
+
+def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
+    """All traces of a file; spans of one conversation (``gen_ai.conversation.id``) are one."""
+    found = Traces()
+    for row in rows:
+        place = reading.at(row)
+        for span in _spans(row.value):
+            with guarded(place):
+                _span(found, span, place, row)
+    yield from found.runs("otel", reading)
+
+
+def _span(found: Traces, span: Mapping[str, Value], place: Place, row: LogRow) -> None:
+    attributes = _attributes(span.get("attributes"))
+    context = mapping(span.get("context"))
+    ident = _hex(first(span, "spanId", "span_id") or context.get("span_id") or "")
+    trace_id = attributes.get("gen_ai.conversation.id") or _hex(
+        first(span, "traceId", "trace_id") or context.get("trace_id") or ident
+    )
+    trace = found.named(trace_id, row)
+    parent = first(span, "parentSpanId", "parent_span_id", "parent_id")
+    task = attributes.get("slipstream.task") or (None if parent else span.get("name"))
+    trace.task = trace.task or (str(task) if task else None)
+    for tag, names in LABELS.items():
+        if value := next((attributes[n] for n in names if attributes.get(n)), None):
+            trace.tags[tag] = str(value)
+    trace.parent(ident, _hex(parent) if parent else None)
+    _scores(trace, span, place)
+    if (call := call_of(span, attributes, place)) is not None:
+        trace.call(ident, _hex(parent) if parent else None, call)
+
+
+def _spans(row: Mapping[str, Value]) -> Iterator[Mapping[str, Value]]:
+    below = [row.get(name) for name in FRAMES]
+    if any(isinstance(part, list) for part in below):
+        for part in below:
+            for item in listed(part):
+                yield from _spans(mapping(item))
+    else:
+        yield row
+
+
+def _plain(value: Value) -> Value:
+    """A value of OTLP's JSON, ``{"stringValue": …}``."""
+    if not isinstance(value, Mapping) or len(value) != 1:
+        return value
+    ((kind, inner),) = value.items()
+    kind = str(kind).replace("_v", "V")
+    if kind == "intValue":
+        return int(str(inner))
+    if kind == "arrayValue":
+        return [_plain(v) for v in listed(mapping(inner).get("values"))]
+    if kind == "kvlistValue":
+        return _attributes(mapping(inner).get("values"))
+    return inner if kind in ("stringValue", "doubleValue", "boolValue") else value
+
+
+def _attributes(value: Value) -> dict[str, Value]:
+    if isinstance(value, Mapping):
+        return mapping(value)
+    return {str(a["key"]): _plain(a.get("value")) for a in map(mapping, listed(value)) if "key" in a}
+
+
+def _hex(value: Value) -> str:
+    """An id: hex in OTLP's JSON, base64 where protobuf's own mapping wrote it."""
+    text = str(value)
+    if len(text) in (12, 24) and text.endswith("="):
+        try:
+            return base64.b64decode(text, validate=True).hex()
+        except binascii.Error:
+            return text
+    return text.removeprefix("0x")
+
+
+MODEL_CALLS = ("chat", "text_completion", "generate_content", "completion", "message")
+OTHERS = ("invoke_agent", "create_agent", "execute_tool", "embeddings", "invoke_workflow", "retrieval", "rerank")
+
+
+def call_of(span: Mapping[str, Value], attributes: Mapping[str, Value], place: Place) -> ModelCall | None:
+    """A span's model call; None: it is another kind of span, or its messages were not recorded."""
+    operation = str(attributes.get("gen_ai.operation.name") or "")
+    vercel = str(attributes.get("ai.operationId") or "")
+    if operation in OTHERS or (vercel and not vercel.endswith((".doGenerate", ".doStream"))):
+        return None
+    at = place.time(first(span, "startTimeUnixNano", "start_time_unix_nano", "start_time"), "startTimeUnixNano")
+    end = place.time(first(span, "endTimeUnixNano", "end_time_unix_nano", "end_time"), "endTimeUnixNano")
+    if any(n.startswith(("llm.input_messages", "llm.output_messages", "openinference.")) for n in attributes):
+        return openinference_call(nested(attributes), (at, end), place)
+    ways = (
+        _as_attributes(attributes, place),
+        _as_events(span, place),
+        _as_numbers(attributes, place),
+        _as_vercel(attributes, place),
+    )
+    sent, replies = next((said for said in ways if said[1]), next((said for said in ways if said[0]), ([], [])))
+    if not replies and not sent:
+        if operation in MODEL_CALLS:
+            place.drop("a model call", "its messages were not recorded")
+        return None
+    told = nested({k: v for k, v in attributes.items() if ".usage." in k or k.startswith("llm.usage")})
+    usage = mapping(mapping(told.get("gen_ai")).get("usage"))
+    counts = usage_of(
+        usage, mapping(mapping(told.get("llm")).get("usage")), mapping(mapping(told.get("ai")).get("usage"))
+    )
+    model = first(attributes, "gen_ai.request.model", "gen_ai.response.model", "ai.model.id")
+    tools = [tool_of(t) for t in listed(attributes.get("gen_ai.tool.definitions"))]
+    tools = tools or [tool_of(t) for t in listed(attributes.get("ai.prompt.tools"))] or _numbered_tools(attributes)
+    said = Told(at, None if at is None or end is None else max(0.0, end - at), *counts, str(model) if model else None)
+    return ModelCall(sent, replies, said, tools or None)
+
+
+def _as_attributes(attributes: Mapping[str, Value], place: Place) -> Said:
+    """``gen_ai.input.messages`` and their like: messages with parts."""
+    sent, _ = sent_of(first(attributes, "gen_ai.input.messages", "gen_ai.prompt"), place)
+    system = parsed(attributes.get("gen_ai.system_instructions"))
+    if system:
+        sent = [
+            *expand(
+                {"role": "system", "parts": system}
+                if isinstance(system, list)
+                else {"role": "system", "content": system},
+                "system",
+                place,
+            ),
+            *sent,
+        ]
+    return sent, replies_of(first(attributes, "gen_ai.output.messages", "gen_ai.completion"), sent, place)
+
+
+def _as_vercel(attributes: Mapping[str, Value], place: Place) -> Said:
+    """The Vercel AI SDK's own attributes."""
+    sent, _ = sent_of(first(attributes, "ai.prompt.messages", "ai.prompt"), place)
+    text, calls = attributes.get("ai.response.text"), listed(attributes.get("ai.response.toolCalls"))
+    if text is None and not calls:
+        return sent, []
+    return sent, expand({"role": "assistant", "content": text or None, "toolCalls": calls}, "assistant", place)
+
+
+def _as_events(span: Mapping[str, Value], place: Place) -> Said:
+    sent: list[Message] = []
+    replies: list[Message] = []
+    for event in map(mapping, listed(span.get("events"))):
+        attributes = _attributes(event.get("attributes"))
+        name = str(event.get("name"))
+        if name == "gen_ai.client.inference.operation.details":
+            return _as_attributes(attributes, place)
+        if name == "gen_ai.choice":
+            found, role = replies, "assistant"
+        elif name in EVENTS:
+            found, role = sent, EVENTS[name]
+        elif name in ("gen_ai.content.prompt", "gen_ai.content.completion"):
+            value = attributes.get("gen_ai.prompt", attributes.get("gen_ai.completion"))
+            (sent if name.endswith("prompt") else replies).extend(
+                sent_of(value, place)[0] if name.endswith("prompt") else replies_of(value, sent, place)
+            )
+            continue
+        else:
+            continue
+        body = {k.removeprefix("gen_ai."): parsed(v) for k, v in attributes.items()} | mapping(event.get("body"))
+        inner = mapping(body.get("message")) or {k: v for k, v in body.items() if k not in ("system", "event.name")}
+        if role == "tool" and body.get("id"):
+            inner = {**inner, "tool_call_id": body["id"]}
+        found += expand(
+            {"role": role, **{k: v for k, v in inner.items() if k not in ("index", "finish_reason")}}, role, place
+        )
+    return sent, [m for m in replies if m["role"] == "assistant"]
+
+
+def _as_numbers(attributes: Mapping[str, Value], place: Place) -> Said:
+    """``gen_ai.prompt.0.role``, as OpenLLMetry writes them."""
+    flat = {k: v for k, v in attributes.items() if k.startswith(("gen_ai.prompt.", "gen_ai.completion."))}
+    told = mapping(nested(flat).get("gen_ai"))
+    return _numbered(told.get("prompt"), "user", place), _numbered(told.get("completion"), "assistant", place)
+
+
+def _numbered(value: Value, role: str, place: Place) -> list[Message]:
+    found: list[Message] = []
+    for item in in_order(value):
+        calls = in_order(item.get("tool_calls"))
+        own = {k: v for k, v in item.items() if k not in ("tool_calls", "finish_reason")} | (
+            {"tool_calls": calls} if calls else {}
+        )
+        found += expand({"role": role, **own}, role, place)
+    return found
+
+
+def _numbered_tools(attributes: Mapping[str, Value]) -> list[Value]:
+    flat = {k: v for k, v in attributes.items() if k.startswith("llm.request.functions.")}
+    return [
+        tool_of(t) for t in in_order(mapping(mapping(mapping(nested(flat)).get("llm")).get("request")).get("functions"))
+    ]
+
+
+def _scores(trace: Trace, span: Mapping[str, Value], place: Place) -> None:
+    """Events ``gen_ai.evaluation.result``."""
+    for event in map(mapping, listed(span.get("events"))):
+        if event.get("name") in ("gen_ai.evaluation.result", "gen_ai.evaluation"):
+            told = _attributes(event.get("attributes"))
+            name = str(told.get("gen_ai.evaluation.name") or "evaluation")
+            value = place.score(
+                first(told, "gen_ai.evaluation.score.value", "gen_ai.evaluation.score"), f"evaluation {name}"
+            )
+            if value is not None:
+                trace.scores.append((name, value, True))
+            else:
+                place.drop(f"evaluation {name}", "it has no score that is a number")

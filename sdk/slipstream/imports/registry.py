@@ -1,0 +1,101 @@
+"""The forms of log that can be read. A new one is a module in ``forms`` and a line here."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from slipstream.imports.records import LogRun
+from slipstream.imports.report import Place, Refused, Report, Value
+from slipstream.imports.rows import LogRow
+from slipstream.shared.functions import module_in
+
+FORMS = {
+    "slipstream": "what `slipstream export` wrote",
+    "art": "trajectories of OpenPipe ART",
+    "otel": "OpenTelemetry spans with GenAI attributes",
+    "phoenix": "spans of Phoenix and OpenInference",
+    "langsmith": "runs of LangSmith",
+    "langfuse": "traces, observations and scores of Langfuse",
+    "litellm": "LiteLLM's standard log and spend logs",
+    "claude_code": "session files of Claude Code",
+    "codex": "session files of Codex",
+    "atif": "trajectories of Harbor (ATIF)",
+    "nemo_gym": "rollouts of NeMo Gym",
+    "tau_bench": "results of tau-bench and tau2-bench",
+    "openai_batch": "input and output files of OpenAI's batches",
+    "preference": "DPO pairs of OpenAI and TRL",
+    "verifiers": "results of verifiers and prime-rl, prompt-completion rows of TRL",
+    "sharegpt": "ShareGPT conversations",
+    "request": "rows with a request and its response",
+    "openai": "conversations with messages, as for fine-tuning",
+}
+"""Name → what it is. A row is of the first that claims it."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a form is given while it reads."""
+
+    report: Report
+
+    def at(self, row: LogRow) -> Place:
+        return Place(self.report, row.where)
+
+
+class Form(Protocol):
+    """What each module in ``forms`` has. ``GATHERS``: rows that no form claims belong to the run before them."""
+
+    GATHERS: bool
+
+    def is_one(self, row: Mapping[str, Value]) -> bool:
+        """Whether a row is of this form."""
+
+    def runs(self, rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
+        """The episodes of rows that follow each other."""
+
+
+ROOMS = ("datasets", "rollouts", "traces")
+
+
+@functools.cache
+def form_of(name: str) -> Form:
+    """The module of a form, in whatever room it lies."""
+    return importlib.import_module(module_in("slipstream.imports.forms", ROOMS, name))
+
+
+def detected(row: Mapping[str, Value]) -> str | None:
+    """The form of a row; None: no form claims it."""
+    return next((name for name in FORMS if form_of(name).is_one(row)), None)
+
+
+ReadRow = Callable[[dict[str, Value], Place], Iterable[LogRun]]
+"""The runs that a row says. Raises ``Refused``."""
+
+
+def each(rows: Iterable[LogRow], reading: Reading, read: ReadRow) -> Iterator[LogRun]:
+    """The runs of rows that stand for themselves. One that cannot be read is told to the report."""
+    for row in rows:
+        runs: list[LogRun] = []
+        with guarded(reading.at(row)):
+            runs = list(read(row.value, reading.at(row)))
+        for run in runs:
+            run.share = row.share
+        yield from runs
+
+
+@contextlib.contextmanager
+def guarded(place: Place) -> Iterator[None]:
+    """What cannot be read in here is told to the report, and no more."""
+    try:
+        yield
+    except Refused as e:
+        place.report.refuse(place.where, e)
+    except RecursionError:
+        place.report.refuse(place.where, "its values are nested too deeply")
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as e:
+        place.report.refuse(place.where, f"it is not as its form has it: {e!r:.200}")

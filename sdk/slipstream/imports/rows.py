@@ -1,0 +1,409 @@
+"""Rows of a log: packed or not, lines or one list.
+
+Bytes of a log: packed or not, in UTF-8 or UTF-16, as lines or as one text. Memory is bounded by one row.
+
+Rows of a log: objects of JSON lines, of a JSON list, of values one after the other, or of Parquet.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import importlib
+import io
+import itertools
+import json
+import lzma
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from slipstream.errors import SlipstreamError, StartError
+from slipstream.imports.report import Report, Value
+
+MIB = 2**20
+CHUNK = MIB
+MOST_ROW = 64 * MIB
+"""Bytes of one row. A longer one is left out."""
+MOST_RATIO, FREE = 250, 64 * MIB
+"""A packed file may grow by so much, once it has grown to ``FREE`` bytes. Logs grow five- to fiftyfold."""
+BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)
+
+
+class LogLine(NamedTuple):
+    number: int
+    text: bytes | None
+    """UTF-8. None: the line is longer than ``MOST_ROW``."""
+    share: float
+    """How much of the file is read, 0 … 1."""
+
+
+class Log:
+    """An open file: its bytes in UTF-8, unpacked. What cannot be read on is told to the report."""
+
+    def __init__(self, path: Path, report: Report) -> None:
+        self.path, self.report = path, report
+        self.size = max(1, path.stat().st_size)
+        self.share = 0.0
+
+    def chunks(self) -> Iterator[bytes]:
+        with self.path.open("rb") as raw:
+            yield from _utf8(self._unpacked(raw), self)
+
+    def _unpacked(self, raw: BinaryIO) -> Iterator[bytes]:
+        total = 0
+        try:
+            for file in _opened(raw, self.path):
+                read = getattr(file, "read1", file.read)  # what there is of a packed file that ends in its middle
+                while part := read(CHUNK):
+                    total += len(part)
+                    self.share = min(1.0, raw.tell() / self.size)
+                    if total > FREE and total > MOST_RATIO * self.size:
+                        self.report.refuse(
+                            f"{self.path}", f"it unpacks to over {MOST_RATIO} times its size; the rest is not read"
+                        )
+                        return
+                    yield part
+        except BROKEN as e:
+            self.report.refuse(f"{self.path}", f"the packed file is broken, the rest cannot be read: {e}")
+        self.share = 1.0
+
+    def lines(self) -> Iterator[LogLine]:
+        """Its lines, blank ones left out, numbered from 1."""
+        held: list[bytes] = []
+        number, size = 1, 0
+        for chunk in self.chunks():
+            start = 0
+            while (end := chunk.find(b"\n", start)) >= 0:
+                part = chunk[start:end]
+                long = size + len(part) > MOST_ROW
+                if long or held or part.strip():
+                    text = None if long else b"".join([*held, part])
+                    if text is None or text.strip():
+                        yield LogLine(number, text, self.share)
+                held, size, start, number = [], 0, end + 1, number + 1
+            size += len(chunk) - start
+            if size <= MOST_ROW:
+                held.append(chunk[start:])
+            else:
+                held = []
+        text = b"".join(held)
+        if size > MOST_ROW or text.strip():
+            yield LogLine(number, None if size > MOST_ROW else text, 1.0)
+
+
+def _opened(raw: BinaryIO, path: Path) -> Iterator[BinaryIO]:
+    head = raw.read(6)
+    raw.seek(0)
+    if head.startswith(b"\x1f\x8b"):
+        yield gzip.GzipFile(fileobj=raw)  # type: ignore[misc]
+    elif head.startswith(b"\x28\xb5\x2f\xfd"):
+        yield _zstd(raw)
+    elif head.startswith(b"BZh"):
+        yield bz2.BZ2File(raw)  # type: ignore[misc]
+    elif head.startswith(b"\xfd7zXZ"):
+        yield lzma.open(raw)  # type: ignore[misc]  # noqa: SIM115 (its bytes are the file's own)
+    elif head.startswith(b"PK\x03\x04"):
+        with zipfile.ZipFile(raw) as packed:
+            names = [i for i in packed.infolist() if not i.is_dir() and not i.filename.startswith("__MACOSX")]
+            if len(names) != 1:
+                raise SlipstreamError(f"{path}: {len(names)} files are packed in it: unpack it, and import each")
+            with packed.open(names[0]) as file:
+                yield file  # type: ignore[misc]
+    else:
+        yield raw
+
+
+def _zstd(raw: BinaryIO) -> BinaryIO:
+    try:
+        zstandard = importlib.import_module("zstandard")
+        return io.BufferedReader(
+            zstandard.ZstdDecompressor(max_window_size=2**31).stream_reader(raw, read_across_frames=True), CHUNK
+        )
+    except ModuleNotFoundError:
+        try:
+            return importlib.import_module("pyarrow").CompressedInputStream(raw, "zstd")  # type: ignore[no-any-return]
+        except ModuleNotFoundError as e:
+            raise StartError("a .zst file needs one of two packages: pip install zstandard") from e
+
+
+def encoding_of(head: bytes) -> tuple[str, int]:
+    """Encoding of a text, and how many bytes say it."""
+    for bom, name in BOMS:
+        if head.startswith(bom):
+            return name, len(bom)
+    if len(head) > 3 and 0 in head[:4]:
+        return ("utf-16-be" if head[0] == 0 else "utf-16-le"), 0
+    return "utf-8", 0
+
+
+def _utf8(chunks: Iterator[bytes], log: Log) -> Iterator[bytes]:
+    first = next(chunks, b"")
+    while len(first) < 4 and (more := next(chunks, b"")):
+        first += more
+    name, skip = encoding_of(first)
+    if name == "utf-8":
+        yield first[skip:]
+        yield from chunks
+        return
+    decoder = codecs.getincrementaldecoder(name)("surrogatepass")
+    try:
+        for chunk in itertools.chain([first[skip:]], chunks):
+            yield decoder.decode(chunk).encode("utf-8", "surrogatepass")
+        yield decoder.decode(b"", final=True).encode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as e:
+        log.report.refuse(f"{log.path}", f"it is not {name.upper()} to its end: {e.reason}; the rest is not read")
+
+
+LISTS = ("data", "traces", "observations", "spans", "rows", "runs", "results", "conversations", "simulations", "items")
+"""Names under which an object holds a file's rows."""
+_DECODER = json.JSONDecoder()
+_GAP = re.compile(r"[\s,]*")
+_SIGN = re.compile(r'[\[\]{}"]')
+_TEXT_END = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+
+
+class LogRow(NamedTuple):
+    """``where``: file and line (in Parquet the row), from 1. ``share``: how much of the file is read, 0 … 1."""
+
+    where: str
+    value: dict[str, Value]
+    share: float
+
+    @property
+    def file(self) -> str:
+        return self.where.rpartition(":")[0]
+
+
+def read_rows(path: Path, report: Report) -> Iterator[LogRow]:
+    """The rows of a file, one after the other. One that is no JSON object is told to the report, and left out."""
+    with path.open("rb") as file:
+        parquet = file.read(4) == b"PAR1" or path.suffix == ".parquet"
+    yield from _parquet(path) if parquet else _json_rows(Log(path, report))
+
+
+def _json_rows(log: Log) -> Iterator[LogRow]:
+    if _holds_values(log):
+        yield from _Values(log).rows()
+        return
+    for line in log.lines():
+        where = f"{log.path}:{line.number}"
+        if line.text is None:
+            log.report.refuse(where, f"the line has more than {MOST_ROW // MIB} MiB")
+            continue
+        try:
+            value = json.loads(line.text)
+        except RecursionError:
+            log.report.refuse(where, "its brackets are nested too deeply")
+        except ValueError as e:  # broken UTF-8 among them
+            log.report.refuse(where, f"not JSON: {e}")
+        else:
+            yield from unfolded(value, line.share, where, log.report)
+
+
+def _holds_values(log: Log) -> bool:
+    """Whether a file is one JSON value, or values over several lines, and not JSON lines."""
+    quiet = Log(log.path, Report())
+    start = next(quiet.chunks(), b"").lstrip()[:1]
+    lines = quiet.lines()
+    first = next(lines, None)
+    if first is None:
+        return False
+    if first.text is None:
+        return start == b"["
+    return not _is_value(first.text) or (start == b"[" and next(lines, None) is None)
+
+
+def _is_value(line: bytes) -> bool:
+    """Whether a file's first line is a whole value, or looks like a broken one of JSON lines."""
+    try:
+        json.loads(line)
+    except RecursionError:
+        return True
+    except ValueError:
+        text = line.strip()
+        return len(text) > 2 and text[:1] == b"{" and text[-1:] == b"}"
+    return True
+
+
+def unfolded(value: Value, share: float, where: str, report: Report) -> Iterator[LogRow]:
+    """A row; of an object that holds a file's rows, each of them; of a list of messages, one conversation."""
+    if isinstance(value, list):
+        if value and all(_is_message(v) for v in value):
+            yield LogRow(where, {"messages": value}, share)
+            return
+        for item in value:
+            yield from unfolded(item, share, where, report)
+    elif isinstance(value, dict):
+        name = next((n for n in LISTS if _holds_rows(value, n)), None)
+        if name is None:
+            yield LogRow(where, value, share)
+            return
+        shared = {k: v for k, v in value.items() if k != name and k in ("info", "environment_info")}
+        for item in value[name]:
+            yield LogRow(where, {**shared, **item} if name == "simulations" else item, share)
+    else:
+        report.refuse(where, "an object is needed, with messages or with request and response")
+
+
+def _is_message(value: Value) -> bool:
+    return (
+        isinstance(value, dict)
+        and ("role" in value or "from" in value)
+        and not {"messages", "conversations"} & set(value)
+    )
+
+
+def _holds_rows(value: dict[str, Value], name: str) -> bool:
+    """Whether an object is no row itself but the frame around its rows."""
+    items = value.get(name)
+    if not isinstance(items, list) or not items or not all(isinstance(i, dict) for i in items):
+        return False
+    own = {
+        "id",
+        "trace",
+        "messages",
+        "trace_id",
+        "traceId",
+        "name",
+        "context",
+        "steps",
+        "type",
+        "trajectories",
+        "call_list",
+    }
+    return not own & set(value) and not all(_is_message(i) for i in items)
+
+
+class _Values:
+    """JSON values that follow each other, in a list or not, over lines or not. One value and a chunk are held."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.chunks = log.chunks()
+        self.text, self.at, self.line, self.rest = "", 0, 1, b""
+        self.ended = False
+
+    def more(self) -> bool:
+        chunk = next(self.chunks, None)
+        if chunk is None:
+            self.ended = True
+            return False
+        self.line += self.text.count("\n", 0, self.at)
+        raw = self.rest + chunk
+        cut = len(raw) - _open_bytes(raw)
+        self.rest = raw[cut:]
+        read = raw[:cut].decode("utf-8", "surrogatepass" if b"\xed" in raw else "replace")
+        self.text, self.at = self.text[self.at :] + read, 0
+        return True
+
+    def rows(self) -> Iterator[LogRow]:
+        values = self._values()
+        held = next(values, None)
+        if held is None:
+            return
+        if _is_message(held[1]) and self.inside:
+            messages = [held[1], *(value for _, value in values)]
+            if all(_is_message(m) for m in messages):
+                yield LogRow(f"{self.log.path}:{held[0]}", {"messages": messages}, 1.0)
+                return
+            values = iter([(held[0], m) for m in messages])
+            held = next(values)
+        while held is not None:
+            where = f"{self.log.path}:{held[0]}"
+            yield from unfolded(held[1], self.log.share, where, self.log.report)
+            held = next(values, None)
+
+    def _values(self) -> Iterator[tuple[int, Value]]:
+        self.inside = False
+        while True:
+            self.at = _GAP.match(self.text, self.at).end()  # type: ignore[union-attr]
+            if self.at < len(self.text) and not self.inside and self.text[self.at] == "[":
+                self.inside, self.at = True, self.at + 1
+                continue
+            if self.at < len(self.text) and self.text[self.at] == "]":
+                self.inside, self.at = False, self.at + 1
+                continue
+            if self.at >= len(self.text):
+                if not self.more():
+                    return
+                continue
+            line = self.line + self.text.count("\n", 0, self.at)
+            where = f"{self.log.path}:{line}"
+            try:
+                value, self.at = _DECODER.raw_decode(self.text, self.at)
+            except RecursionError:
+                self.log.report.refuse(where, "its brackets are nested too deeply")
+                if not self._skip():
+                    return
+            except json.JSONDecodeError as e:
+                cut_off = e.msg.startswith("Unterminated") or e.pos >= len(self.text) - 16
+                if cut_off and len(self.text) - self.at <= MOST_ROW and self.more():
+                    continue
+                why = "a value of more than 64 MiB" if len(self.text) - self.at > MOST_ROW else f"not JSON: {e.msg}"
+                self.log.report.refuse(where, f"{why}; what follows is not read")
+                return
+            else:
+                yield line, value
+
+    def _skip(self) -> bool:
+        """To the end of a value that is nested too deeply. False: it has none."""
+        depth, at = 0, self.at
+        while len(self.text) - self.at <= MOST_ROW or not self.ended:
+            sign = _SIGN.search(self.text, at)
+            if sign is None:
+                size = len(self.text)
+                start = self.at
+                if not self.more():
+                    return False
+                at = size - start
+                continue
+            at = sign.end()
+            if sign[0] == '"':
+                end = _TEXT_END.match(self.text, at)
+                at = end.end() if end else len(self.text)
+                continue
+            depth += 1 if sign[0] in "[{" else -1
+            if depth == 0:
+                self.at = at
+                return True
+        return False
+
+
+def _open_bytes(raw: bytes) -> int:
+    """Bytes at the end that begin a character which is not there to its end."""
+    for back in range(1, min(4, len(raw)) + 1):
+        byte = raw[-back]
+        if byte < 0x80:
+            return 0
+        if byte >= 0xC0:
+            need = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return back if back < need else 0
+    return 0
+
+
+def _parquet(path: Path) -> Iterator[LogRow]:
+    try:
+        pa, pq = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ModuleNotFoundError as e:
+        raise StartError(f"{e.name} is not installed: pip install 'slipstream[proxy]'") from e
+    try:
+        file = pq.ParquetFile(path)
+        size, number = max(1, file.metadata.num_rows), 0
+        for batch in file.iter_batches(256):
+            for row in batch.to_pylist():
+                number += 1
+                yield LogRow(f"{path}:{number}", row, number / size)
+    except (pa.ArrowException, OSError) as e:
+        raise SlipstreamError(f"{path}: not Parquet: {e}") from e

@@ -1,0 +1,150 @@
+"""Spans that tracing tools recorded, gathered into runs: what all of their forms have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from slipstream.imports.inputs import messages_of
+from slipstream.imports.messages import Message
+from slipstream.imports.records import LogRun, ModelCall
+from slipstream.imports.registry import Reading
+from slipstream.imports.report import Place, Value
+from slipstream.imports.rows import LogRow
+from slipstream.imports.values import listed, mapping, parsed, whole
+
+
+@dataclass(slots=True)
+class Trace:
+    id: str
+    file: str
+    task: str | None = None
+    tags: dict[str, Value] = field(default_factory=dict)
+    calls: dict[str, ModelCall] = field(default_factory=dict)
+    """By the span's id."""
+    parents: dict[str, str] = field(default_factory=dict)
+    scores: list[tuple[str, float, bool]] = field(default_factory=list)
+    """Name, value, whether it is of the whole trace."""
+    share: float = 1.0
+
+    def call(self, span: str, parent: Value, call: ModelCall) -> None:
+        self.calls[span if span and span not in self.calls else f"{span}#{len(self.calls)}"] = call
+        self.parent(span, parent)
+
+    def parent(self, span: str, parent: Value) -> None:
+        if span and parent:
+            self.parents[span] = str(parent)
+
+    def run(self, tool: str, reading: Reading) -> LogRun:
+        place = Place(reading.report, f"{self.file}: trace {self.id}")
+        run = LogRun(place.where, f"{tool}-{self.id}", self.task, tags=self.tags, share=self.share)
+        run.calls = list(self._sampled(place))
+        names = Counter(name for name, _, _ in self.scores)
+        seen: Counter[str] = Counter()
+        for name, value, of_trace in sorted(self.scores, key=lambda s: not s[2]):
+            seen[name] += 1
+            if name == "reward" and run.reward is None and (of_trace or names[name] == 1):
+                run.reward = value
+            else:
+                run.metrics[name if seen[name] == 1 and name != "reward" else f"{name}.{seen[name]}"] = value
+        return run
+
+    def _sampled(self, place: Place) -> Iterator[ModelCall]:
+        """The calls that wrap no other: two instruments tell of one call, the one inside of it tells it as it was."""
+        wrappers: set[str] = set()
+        for span in self.calls:
+            at, seen = self.parents.get(span), {span}
+            while at is not None and at not in seen:
+                seen.add(at)
+                wrappers.add(at)
+                at = self.parents.get(at)
+        for span, call in self.calls.items():
+            if span in wrappers:
+                place.drop("a model call", "it wraps model calls that stand in the log themselves")
+            elif not call.replies:
+                place.drop("a model call", "it has no reply")
+            elif not call.messages:
+                place.drop("a model call", "it has no messages")
+            else:
+                yield call
+
+
+class Traces(dict[str, Trace]):
+    """Traces by id, in the order in which they stand in the file."""
+
+    def named(self, id: Value, row: LogRow) -> Trace:
+        """The trace of this id; without one, the row is a trace of its own."""
+        name = str(id) if id not in (None, "") else f"line-{row.where.rpartition(':')[2]}"
+        trace = self.setdefault(name, Trace(name, row.file))
+        trace.share = row.share
+        return trace
+
+    def runs(self, tool: str, reading: Reading) -> Iterator[LogRun]:
+        for trace in self.values():
+            yield trace.run(tool, reading)
+
+
+def replies_of(output: Value, sent: list[Message], place: Place) -> list[Message]:
+    """The assistant's messages of an output; several are choices. An output that repeats what was sent: what is new."""
+    found = messages_of(output, "assistant", place)
+    if len(found) > len(sent) and found[: len(sent)] == sent:
+        found = found[len(sent) :]
+    if any(m["role"] == "tool" for m in found):  # an agent's whole run: its first reply is what this call said
+        if len(found) > 1:
+            place.drop("messages of an output", "they follow the call's own reply")
+        return [m for m in found if m["role"] == "assistant"][:1]
+    return [m for m in found if m["role"] == "assistant"]
+
+
+def sent_of(value: Value, place: Place) -> tuple[list[Message], list[Value] | None]:
+    """Messages and tools of an input. LangChain writes the tools as messages, too."""
+    value = parsed(value)
+    tools = [tool_of(t) for t in listed(mapping(value).get("tools"))] if isinstance(value, Mapping) else []
+    if isinstance(value, list):
+        defined = [mapping(mapping(m).get("content")) if mapping(m).get("role") == "tool" else {} for m in value]
+        tools += [tool for tool in defined if isinstance(tool.get("function"), Mapping)]
+        value = [m for m, tool in zip(value, defined, strict=True) if not isinstance(tool.get("function"), Mapping)]
+    return messages_of(value, "user", place), tools or None
+
+
+def tool_of(value: Value) -> Value:
+    """A tool's definition as chat completions have it."""
+    tool = mapping(value)
+    if "function" in tool or not tool.get("name"):
+        return parsed(value)
+    schema = next((tool[n] for n in ("parameters", "input_schema", "inputSchema") if tool.get(n) is not None), None)
+    function = {"name": tool["name"]} | ({"description": tool["description"]} if tool.get("description") else {})
+    return {"type": "function", "function": function | ({"parameters": parsed(schema)} if schema is not None else {})}
+
+
+def tokens(usage: Iterable[tuple[Mapping[str, Value], tuple[str, ...]]]) -> int | None:
+    """The first count that is there, of objects and the names that it has in them."""
+    counts = (whole(told[name]) for told, names in usage for name in names if name in told)
+    return next((count for count in counts if count is not None), None)
+
+
+PROMPT = (
+    "prompt_tokens",
+    "input_tokens",
+    "input",
+    "promptTokens",
+    "inputTokens",
+    "prompt_token_count",
+    "promptTokenCount",
+)
+COMPLETION = (
+    "completion_tokens",
+    "output_tokens",
+    "output",
+    "completionTokens",
+    "outputTokens",
+    "candidates_token_count",
+    "candidatesTokenCount",
+)
+
+
+def usage_of(*told: Value) -> tuple[int | None, int | None]:
+    """Tokens of prompt and completion, by any of the names that providers have for them."""
+    objects = [mapping(t) for t in told]
+    return tokens((o, PROMPT) for o in objects), tokens((o, COMPLETION) for o in objects)

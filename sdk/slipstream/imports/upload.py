@@ -1,0 +1,195 @@
+"""A file of any known form, read, and its episodes on their way in.
+
+A file of any known form → the bodies that bring its episodes in.
+
+Episodes of a file on their way in: many at once, because each waits for its commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from slipstream.client import AsyncClient
+from slipstream.errors import ApiError
+from slipstream.imports.records import LogRun
+from slipstream.imports.registry import Reading, detected, form_of
+from slipstream.imports.report import Counts, Report, Value
+from slipstream.imports.rows import LogRow, read_rows
+from slipstream.imports.values import listed, mapping
+from slipstream.operate.demo.progress import Progress
+from slipstream.shared.backoff import Backoff
+
+Body = dict[str, Value]
+
+
+class Entry(NamedTuple):
+    """One episode of a file: the requests that bring it in, one after the other."""
+
+    where: str
+    """File and line, for errors."""
+    share: float
+    """How much of the file is read once this entry is, 0 … 1."""
+    bodies: list[Body]
+    whole: bool = False
+    """True: an episode as ``export`` wrote it; False: conversations of elsewhere."""
+    counts: Counts = Counts()
+
+
+def named_rows(rows: Iterator[LogRow], form: str | None, reading: Reading) -> Iterator[tuple[str, LogRow]]:
+    """Rows with their form's name. Rows that no form claims go with a form that gathers, else they are refused."""
+    current = form
+    for row in rows:
+        name = form or detected(row.value)
+        if name is None and current is not None and form_of(current).GATHERS:
+            name = current
+        if name is None:
+            fields = ", ".join(sorted(map(str, row.value))[:8]) or "none"
+            reading.report.refuse(
+                reading.at(row).where, f"no messages (nor request and response); its fields: {fields}"
+            )
+            continue
+        current = name
+        yield name, row
+
+
+def read_log(paths: Sequence[Path], task: str | None, report: Report, form: str | None = None) -> Iterator[Entry]:
+    """The episodes of files. What is not taken is told to ``report``. ``task``: of those that name none."""
+    reading = Reading(report)
+    rows = (
+        row._replace(share=(n + row.share) / len(paths))
+        for n, path in enumerate(paths)
+        for row in read_rows(path, report)
+    )
+    named = named_rows(rows, form, reading)
+    for name, part in itertools.groupby(named, lambda pair: pair[0]):
+        for run in form_of(name).runs((row for _, row in part), reading):
+            if (entry := entry_of(run, task, report)) is not None:
+                yield entry
+
+
+def entry_of(run: LogRun, task: str | None, report: Report) -> Entry | None:
+    """None: nothing in it was sampled, which is told."""
+    if run.whole is not None:
+        calls = [mapping(c) for c in listed(run.whole.get("call_list"))]
+        replies = [mapping(m) for c in calls for m in listed(c.get("reply"))[:1]]
+        counts = Counts(1, len(calls), _tool_calls(replies), len(listed(run.whole.get("rewards"))))
+        return Entry(run.where, run.share, [run.whole], whole=True, counts=counts)
+    bodies = run.bodies(task, report)
+    if not bodies:
+        report.refuse(run.where, "no model call with messages and a reply; was it recorded with its content?")
+        return None
+    replies = [
+        mapping(listed(body["messages"])[int(str(mapping(told)["message"]))])
+        for body in bodies
+        for told in listed(body["replies"])
+    ]
+    rewards = (bodies[0].get("reward") is not None) + len(mapping(bodies[0].get("metrics")))
+    return Entry(run.where, run.share, bodies, counts=Counts(1, len(replies), _tool_calls(replies), rewards))
+
+
+def _tool_calls(replies: list[dict[str, Value]]) -> int:
+    return sum(len(listed(m.get("tool_calls"))) for m in replies)
+
+
+BUSY = (0, 429, 502, 503, 504)
+"""Statuses that another try may better; 0: nobody answered."""
+PATIENCE = 20.0
+AT_ONCE = 16
+"""Requests under way. The store commits what has arrived together."""
+BATCH, BATCH_BYTES = 64, 4 * 2**20
+"""Episodes of one request, and their JSON."""
+IN_BATCH = re.compile(r"body\.(?:episodes|conversations)\.(\d+)(?:\.|$)")
+
+
+async def patiently(send: Callable[[], Awaitable[None]]) -> None:
+    """Again while the proxy is busy or away: sending twice changes nothing.
+
+    Raises ``ApiError`` for a refusal, or after ``PATIENCE``.
+    """
+    backoff, end = Backoff(0.1, 5.0), time.monotonic() + PATIENCE
+    while True:
+        try:
+            return await send()
+        except ApiError as e:
+            if e.status not in BUSY or time.monotonic() + backoff.pause > end:
+                raise
+            await backoff.sleep()
+
+
+def together(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
+    """Episodes in batches for one request each; one with several histories by itself."""
+    batch: list[Entry] = []
+    weight = 0
+    for entry in entries:
+        size = len(json.dumps(entry.bodies[0])) if entry.whole or len(entry.bodies) == 1 else BATCH_BYTES
+        if batch and (weight + size > BATCH_BYTES or len(batch) >= BATCH or entry.whole != batch[0].whole):
+            yield batch
+            batch, weight = [], 0
+        batch.append(entry)
+        weight += size
+    if batch:
+        yield batch
+
+
+async def send(client: AsyncClient, batch: list[Entry], report: Report) -> None:
+    """What the proxy refuses is told to the report with its place in the file; the rest of the batch goes in.
+
+    Raises ``ApiError`` where nothing can go in: nobody answers, or the key may not.
+    """
+    while batch:
+        try:
+            await _send(client, batch)
+        except ApiError as e:
+            if e.status in (*BUSY, 401, 403, 404, 405):
+                raise
+            named = IN_BATCH.match(e.field or "")
+            if named is None and len(batch) > 1:  # the whole of it is too long, or of a kind that only one of them is
+                for entry in batch:
+                    await send(client, [entry], report)
+                return
+            refused = batch.pop(int(named.group(1)) if named else 0)
+            report.refuse(refused.where, f"{e}" + (f": {e.fix}" if e.fix else ""))
+        else:
+            for entry in batch:
+                report.take(entry.counts)
+            return
+
+
+async def _send(client: AsyncClient, batch: list[Entry]) -> None:
+    first = batch[0]
+    if len(batch) > 1:
+        many = client.restore_episodes if first.whole else client.import_episodes
+        await patiently(partial(many, [entry.bodies[0] for entry in batch]))
+        return
+    for body in first.bodies:
+        await patiently(partial(client.restore_episode if first.whole else client.import_episode, body))
+
+
+async def upload(
+    client: AsyncClient, entries: Iterator[Entry], report: Report, progress: Progress | None = None
+) -> None:
+    """Send them all. ``report`` counts what went in and names what was refused."""
+    batches = together(entries)
+
+    async def work() -> None:
+        for batch in batches:  # shared by all workers: each takes the next
+            share = batch[-1].share
+            await send(client, batch, report)
+            if progress is not None:
+                progress.update("import", share, 1.0, episodes=report.episodes)
+
+    workers = [asyncio.create_task(work()) for _ in range(AT_ONCE)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""The demo: an agent gets better while it runs."""

@@ -1,0 +1,1 @@
+"""``slipstream doctor``: what is wrong here, with a fix for each finding."""

@@ -1,0 +1,186 @@
+"""The doctor's look at a running proxy: is everything recorded, and does what is recorded make steps?"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+from slipstream.client import Client
+from slipstream.contract import Episode, Funnel, JudgingStatus, Status
+from slipstream.contract.funnel import Stage
+from slipstream.engines.engine import NoAdapters
+from slipstream.engines.findings import Finding, fail, ok, warn
+from slipstream.errors import ApiError
+
+SKEW_SECONDS = 5
+MANY_CALLS = 200
+"""Calls in one episode that look like an id used for ever."""
+AGAIN = 5
+"""Episodes in a row named ``id~2``, ``id~3``, … by one id."""
+LAG_SECONDS = 60
+MANY_FAILURES = 5
+"""Groups on which a judge failed before the doctor calls it broken."""
+MANY_EPISODES = 1_000_000
+"""In one DuckDB file: beyond it scans of the columns are what routes wait for (docs/operations.md, *Sizing*)."""
+UNSEEN = "what the proxy recorded, and why there is no step, can't be looked at"
+OWN_CHECKS = {("calls", "lost"), ("store", "behind")}
+"""Lines of the funnel that ``check_recording`` speaks of."""
+PROGRESS = {
+    ("episodes", "open"), ("groups", "forming"), ("ready", "too_few"), ("ready", "none"), ("step", "slots"),
+    ("gate", "undecided"), ("gate", "manual"),
+}  # fmt: skip
+"""States of a healthy stack on its way to the next step."""
+PARTS = ("untrainable", "reward")
+"""Where some of what comes teaches nothing in every healthy stack: a warning only if nothing else comes."""
+WHY: dict[tuple[Stage, str], str] = {
+    ("engine", ""): "what is trained is not served until the engine takes it",
+    ("engine", "ended"): "an engine that ended once ends again: calls fail meanwhile",
+    ("store", ""): "nothing is shown or trained on until the store takes it",
+    ("calls", ""): "no step comes without calls of the trained model",
+    ("calls", "refused"): "what was refused is not in the store: their senders have to send it again",
+    ("calls", "orphan_rewards"): "a reward of a run that made no call trains nothing, and is dropped in the end",
+    ("calls", "orphan_marks"): "the run that was meant goes on, and ends by the clock",
+    ("episodes", ""): "episodes that are in no group of training are not learned from",
+    ("episodes", "lone"): "each turn is taken for a run of its own, so that the reward reaches only the last one",
+    ("groups", ""): "a step compares the runs of a group",
+    ("judge", ""): "groups wait for its scores, and are lost when they are too old",
+    ("reward", ""): "a step needs rewards that tell good runs from bad ones",
+    ("untrainable", ""): "most calls are of this kind, and nothing is learned from them",
+    ("lost", ""): "these runs were made and judged, and nothing is learned from them",
+    ("ready", ""): "a step needs groups that are complete and scored",
+    ("trainer", ""): "no step comes while the trainer does not work",
+    ("trainer", "skipped"): "nothing was learned from that batch",
+    ("step", ""): "steps that hardly change the policy improve nothing",
+    ("step", "engine_gap"): "the gradient is that of tokens which the model would not have said",
+    ("gate", ""): "no newer version is served until the gate decides",
+}
+"""Why a line of the funnel matters; no cause: for all others of its stage."""
+
+
+def check_proxy(url: str | None, key: str | None, busy: str | None = None) -> Iterator[Finding]:
+    """``busy``: what the engine of a running `up` is busy with; its proxy starts after it."""
+    with Client(url, key, timeout=10.0) as client:
+        try:
+            date = client.http.get("/healthz").headers.get("date")
+            status = client.status()
+        except (ApiError, httpx.HTTPError) as e:
+            if busy:
+                yield warn("the proxy is not there yet", UNSEEN, "wait: it starts once the engine answers")
+                return
+            yield warn(
+                f"no proxy at {client.url}: {e}", UNSEEN, "start it with `slipstream up`, or give --url and --key"
+            )
+            return
+        try:
+            latest = client.episodes(limit=50).episodes
+        except ApiError as e:
+            latest = []
+            fix = "`slipstream keys add me --scopes viewer`, and give its secret as --key"
+            yield warn(f"the proxy does not list episodes: {e}", "ids that are used for ever are not found", fix)
+    yield ok(f"the proxy at {client.url} answers; {status.calls} calls recorded")
+    yield from check_clock(date)
+    yield from check_recording(status, busy)
+    yield from check_ids(status, latest)
+    yield from check_judging(status.judging)
+    yield from check_funnel(status.funnel)
+
+
+def check_judging(judging: JudgingStatus) -> Iterator[Finding]:
+    """Judges whose latest group failed, and those that fail more often than they score."""
+    for judge in judging.judges:
+        if judge.by_chance and not judge.last_error:
+            agreement = judge.between_votes
+            yield fail(
+                f"the judge {judge.worker} scores by chance: its votes on the same runs in another order agree by "
+                f"{agreement.value or 0:.2f} over {agreement.pairs} groups (1 is full agreement, 0 is chance)",
+                "its scores are not used, so nothing is trained on them",
+                "choose a larger judge.model, or post rewards; `slipstream judge eval` measures a judge",
+            )
+        if judge.waits_for is None and (
+            judge.last_error or (judge.failed >= MANY_FAILURES and judge.failed > judge.scored)
+        ):
+            yield fail(
+                f"the judge {judge.worker} failed on {judge.failed + judge.postponed} groups and scored {judge.scored}"
+                + (f": {judge.last_error}" if judge.last_error else ""),
+                "groups without scores are not trained on, and are lost when they are too old",
+                "correct judge.model or its API; then `slipstream judge retry` hands parked groups out again",
+            )
+
+
+def check_clock(date: str | None) -> Iterator[Finding]:
+    """Against the proxy's ``Date``. Leases, groups and idle episodes go by the clock."""
+    if not date:
+        return
+    skew = abs(parsedate_to_datetime(date).timestamp() - time.time())
+    if skew > SKEW_SECONDS:
+        yield warn(
+            f"the proxy's clock differs from this machine's by {skew:.0f} s, more than {SKEW_SECONDS} s",
+            "leases, groups and the ends of idle episodes go by the clock",
+            "run an NTP client on both (`timedatectl set-ntp true`)",
+        )
+    else:
+        yield ok("this machine's clock and the proxy's agree")
+
+
+def check_recording(status: Status, busy: str | None = None) -> Iterator[Finding]:
+    if status.capture_lost:
+        yield fail(
+            f"{status.capture_lost} calls were served but not recorded",
+            "nothing is learned from them, and nobody can look at them",
+            "free the spool's disk (`df -h`); see docs/operations.md, SlipstreamCaptureLost",
+        )
+    if status.ingest_lag_seconds > LAG_SECONDS:
+        yield warn(
+            f"the store is {status.ingest_lag_seconds:.0f} s behind the spool",
+            "newer calls and rewards are not shown or trained on yet, and the spool grows",
+            "see docs/operations.md, SlipstreamSpoolGrowing",
+        )
+    stored = sum(status.episodes.values())
+    if status.store == "duckdb" and stored > MANY_EPISODES:
+        yield warn(
+            f"{stored:,} episodes are in one DuckDB file, more than {MANY_EPISODES:,}",
+            "status, the page and leases wait longer for scans of that file",
+            "move to PostgreSQL (docs/store.md, From DuckDB to PostgreSQL), or drop old days with store.keep_days",
+        )
+    for engine in status.engines:
+        if not engine.get("ok") and not busy:
+            yield fail(
+                f"the proxy says that engine {engine.get('url')} is down: {engine.get('error') or 'no reason given'}",
+                "its calls go to other engines, or fail if there is none",
+                "see its log; docs/operations.md, SlipstreamEngineDown",
+            )
+
+
+def check_funnel(funnel: Funnel) -> Iterator[Finding]:
+    """Why there is no step yet, in the words of `slipstream status`. What somebody should mend is a warning."""
+    for line in funnel.lines:
+        at = (line.stage, line.cause)
+        if at in OWN_CHECKS or (line.stage == "engine" and line.cause not in {*NoAdapters, "ended"}):
+            continue
+        if at not in PROGRESS and (
+            line.blocks or (line.fix and not line.fix.startswith("nothing") and at[0] not in PARTS)
+        ):
+            fix = line.fix or f"see the lines `{line.stage} |` of `slipstream up`, and `slipstream status` in a minute"
+            yield warn(line.text, WHY.get(at) or WHY[line.stage, ""], fix)
+        else:
+            yield ok(f"the next step: {line.sentence}")
+
+
+def check_ids(status: Status, latest: list[Episode]) -> Iterator[Finding]:
+    """One constant id used for ever: an episode that never ends, or one that starts again as ``id~2``, ``id~3``, …"""
+    why = "runs are compared with each other: one episode for all of them has one reward, and no other run beside it"
+    fix = "give each run of the agent its own x-slipstream-episode"
+    total = sum(status.episodes.values())
+    long = max(latest, key=lambda e: e.calls, default=None)
+    stems = Counter(re.sub(r"~\d+$", "", e.id) for e in latest if re.search(r"~\d+$", e.id))
+    if stems and (most := stems.most_common(1)[0])[1] >= AGAIN and 2 * most[1] > len(latest):
+        yield warn(f"{most[1]} of the latest {len(latest)} episodes are called {most[0]}", why, fix)
+    elif status.calls > MANY_CALLS and total <= 1:
+        yield warn(f"all {status.calls} calls are one episode", why, fix)
+    elif long is not None and long.calls > MANY_CALLS and 2 * long.calls > status.calls:
+        yield warn(f"{long.calls} of {status.calls} calls are one episode ({long.id})", why, fix)

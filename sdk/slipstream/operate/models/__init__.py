@@ -1,0 +1,1 @@
+"""Models on this machine, and what their engine needs to be told."""

@@ -1,0 +1,1 @@
+"""Processes of this machine: started, watched, found again."""

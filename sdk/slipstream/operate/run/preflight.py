@@ -1,0 +1,135 @@
+"""What ``slipstream up`` checks before it starts anything. Each mistake that can never work is a line with its fix."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+from pathlib import Path
+
+import httpx
+
+from slipstream.config import Config
+from slipstream.engines import detect, started
+from slipstream.engines.engine import NO_IDS, EngineAway, ask_now, ask_over
+from slipstream.errors import StartError
+from slipstream.shared.functions import need
+from slipstream.shared.hub import fetch_description, model_config
+from slipstream.shared.machine import installed
+
+
+def wants_trainer(config: Config) -> bool:
+    return config.trainer.enabled and (config.trainer.model or config.engine.model) is not None
+
+
+def wants_judge(config: Config) -> bool:
+    return (config.judge.model or config.judge.function) is not None
+
+
+def preflight(config: Config) -> Config:
+    """Raises ``StartError`` for what can never work.
+
+    Returns the configuration, with the engine's model name where none was given.
+    """
+    if config.engine.model is None and not config.engine.urls:
+        raise StartError("no model: give --model PATH_OR_NAME, or --engine URL of an engine that already runs")
+    check_keys(config)
+    check_port(config.proxy.host, config.proxy.port)
+    check_installed(config)
+    if config.engine.urls:
+        config = check_name(config)
+    elif config.engine.model:
+        fetch_description(config.engine.model)
+        started(config).check_model(config.engine.model)
+    if wants_trainer(config) and config.trainer.model:
+        model_config(config.trainer.model, "trainer.model")
+    if wants_judge(config):
+        check_judge(config)
+    return config
+
+
+def check_port(host: str, port: int) -> None:
+    """Somebody listens there: found before a minute is spent on starting the engine."""
+    if port == 0:
+        return
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind((host, port))
+        except OSError as e:
+            raise StartError(
+                f"proxy.port: {host}:{port} can't be bound ({e.strerror}); set proxy.port or end what uses it"
+            ) from e
+
+
+def check_keys(config: Config) -> None:
+    keys = need("slipstream_proxy.keys", "proxy").Keys(config.keys_file)
+    need("slipstream_proxy.process.parent", "proxy").check_bind(config, keyed=bool(len(keys)))
+
+
+def check_installed(config: Config) -> None:
+    """The parts that will run. For each that is missing: the line to paste."""
+    if not config.engine.urls:
+        started(config).check_installed()
+    if wants_trainer(config) and not all(map(installed, ("torch", "trl", "peft"))):
+        raise StartError(
+            "the trainer's packages are not installed: pip install 'slipstream[trainer]' (or --set "
+            "trainer.enabled=false)"
+        )
+    if config.judge.model and not installed("litellm"):
+        raise StartError("LiteLLM, which the judge uses, is not installed: pip install 'slipstream[judge]'")
+
+
+def check_name(config: Config) -> Config:
+    """The engines serve the model that is asked for.
+
+    Where no name is given and an engine serves one model, that one is meant.
+    """
+    served: set[str] = set()
+    headers = {"authorization": f"Bearer {config.engine.api_key}"} if config.engine.api_key else {}
+    for url in config.engine.urls:
+        try:
+            reply = httpx.get(f"{url}/v1/models", headers=headers, timeout=5.0, trust_env=False).raise_for_status()
+            # an adapter has a parent; what a client asks for is a base model
+            served |= {str(m["id"]) for m in reply.json()["data"] if not m.get("parent")}
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
+            return config  # one that is down may come: the proxy waits for it
+    asked = config.engine.name or (config.model_name if config.engine.model else None)
+    if asked is None and len(served) == 1:
+        return config.model_copy(update={"engine": config.engine.model_copy(update={"name": served.pop()})})
+    if asked not in served:
+        named = f"no model called {asked}" if asked else "several models"
+        raise StartError(f"the engine serves {named}: give --name, one of {', '.join(sorted(served)) or '(none)'}")
+    return config
+
+
+def untrainable(config: Config) -> str | None:
+    """Why no trainer is started. None: nothing is known against it."""
+    headers = {"authorization": f"Bearer {config.engine.api_key}"} if config.engine.api_key else {}
+    for url in config.engine.urls:
+        with httpx.Client(base_url=url, headers=headers, trust_env=False) as http:
+            try:
+                engine, title = ask_now(
+                    detect(config.engine.kind, config.model_name), lambda asked: ask_over(http, asked)
+                )
+            except EngineAway:
+                continue  # one that is down may come
+        if not engine.gives_ids:
+            return (
+                f"the engine {url} ({title}) gives no token ids: calls are recorded as text, and no trainer is "
+                f"started; {engine.fixes.get(NO_IDS, '')}"
+            )
+    return None
+
+
+def check_judge(config: Config) -> None:
+    judge = config.judge
+    if judge.api_key_env and judge.api_key_env not in os.environ:
+        raise StartError(f"judge.api_key_env names {judge.api_key_env}, which is not set: export {judge.api_key_env}=…")
+    if judge.function:
+        module, colon, name = judge.function.partition(":")
+        if not (colon and module and name):
+            raise StartError(f"judge.function = {judge.function!r}: write module:function")
+        top = module.partition(".")[0]
+        if importlib.util.find_spec(top) is None and not any((Path.cwd() / n).exists() for n in (top, f"{top}.py")):
+            raise StartError(f"judge.function = {judge.function!r}: there is no module {top} here")

@@ -1,0 +1,35 @@
+"""Which proxy runs on a data folder: the proxy's parent writes ``proxy.json``, everybody else reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from slipstream.errors import StartError
+from slipstream.operate.run.process import is_alive
+
+FILE = "proxy.json"
+
+
+def announce_proxy(root: Path, url: str) -> None:
+    temp = root / f"{FILE}.tmp"
+    temp.write_text(json.dumps({"url": url, "pid": os.getpid()}))
+    temp.replace(root / FILE)
+
+
+def running_proxy(root: Path, pid: int | None = None) -> str | None:
+    """URL of the proxy that runs on ``root``, without ``/v1``. ``pid``: only if it is this process.
+
+    Raises ``StartError`` for a folder of another user.
+    """
+    try:
+        found = json.loads((root / FILE).read_bytes())
+        url, owner = str(found["url"]), int(found["pid"])
+    except PermissionError as e:
+        raise StartError(f"data_dir {root} is another user's: run this as that user, or give --url") from e
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if pid is not None:
+        return url if owner == pid else None
+    return url if is_alive(owner) else None

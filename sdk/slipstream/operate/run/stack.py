@@ -1,0 +1,174 @@
+"""Everything on one machine: engine, then proxy, then trainer and judge, each as soon as what it needs answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from slipstream.config import Config
+from slipstream.engines import started
+from slipstream.errors import StartError
+from slipstream.operate.models.remedies import remedy
+from slipstream.operate.run.health import answers
+from slipstream.operate.run.preflight import preflight, untrainable, wants_judge, wants_trainer
+from slipstream.operate.run.proxy_file import FILE, running_proxy
+from slipstream.operate.run.supervisor import NO_PROGRAM, Child, ChildState, Supervisor
+from slipstream.settings.judge import is_own
+from slipstream.shared.backoff import rest
+from slipstream.shared.functions import need
+from slipstream.shared.machine import has_gpu
+
+CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
+"""The effective configuration, as it is handed to children."""
+PROXY_TIMEOUT_SECONDS = 120.0
+SIDECAR_FAILURES = 10
+"""Failed starts in a row, over two minutes or more, after which trainer or judge stays down."""
+
+
+@dataclass(slots=True)
+class Stack:
+    url: str
+    """The proxy's, without ``/v1``."""
+    config: Config
+    """With the engine's URL in it."""
+    engine: Child | None
+    proxy: Child
+    trainer: Child | None
+    judge: Child | None
+
+
+def _self(command: str, config: Config, *args: str) -> Child:
+    argv = [sys.executable, "-m", "slipstream.cli", command, *args]
+    return Child(command, argv, {CONFIG_ENV: config.model_dump_json(), "PYTHONUNBUFFERED": "1"})
+
+
+async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[str], None]) -> tuple[Child, str]:
+    """The engine, up and answering. Raises ``StartError`` with its last words when it ends before."""
+    engine = started(config)
+    command, health = engine.command(config), engine.health
+    say(f"starting {engine.title} with {config.engine.model} (a minute or so)")
+    for line in command.says:
+        say(line)
+    # kept for ever, whatever its exit code: vLLM's server ends with 0 when its engine core is killed
+    child = Child("engine", command.argv, command.env, max_failures=None, hopeless=(), slow_start=True)
+    child.restart = False  # until it has answered once: a second start does not fix a wrong flag or model
+    supervisor.start(child)
+    if not await supervisor.until(child, lambda: answers(command.url + health), config.engine.start_timeout):
+        if supervisor.stopping.is_set():
+            return child, command.url
+        words = child.last_words()
+        fix = remedy(words) or remedy("\n".join(child.tail))
+        raise StartError(f"the engine did not start: {words}" + (f"\n{fix}" if fix else ""))
+    child.restart = True
+    supervisor.answered(child)
+    supervisor.watch(_end_when_hung(child, command.url + health, config, supervisor))
+    return child, command.url
+
+
+async def _end_when_hung(child: Child, health: str, config: Config, supervisor: Supervisor) -> None:
+    """A server can hang, or outlive its engine core. End it if it is silent for long: the supervisor restarts it."""
+    answered, starts, last = True, child.starts, time.monotonic()
+    while True:
+        await asyncio.sleep(config.engine.health_interval)
+        running = child.exit_code is None
+        if child.starts != starts or not running or await answers(health):
+            answered = running and (child.starts == starts)
+            if answered:
+                supervisor.answered(child)
+            starts, last = child.starts, time.monotonic()
+            continue
+        limit = config.engine.hang_timeout if answered else config.engine.start_timeout
+        if time.monotonic() - last > limit:
+            supervisor.echo(child.name, f"has not answered {health} for {limit:g} s: it is ended and restarted")
+            await supervisor.end(child)
+
+
+async def _start_proxy(config: Config, supervisor: Supervisor) -> tuple[Child, str]:
+    child = supervisor.start(_self("proxy", config))
+    found: dict[str, str] = {}
+
+    async def ready() -> bool:
+        url = running_proxy(config.root, child.process.pid) if child.process else None
+        if url is None:
+            return False  # not there yet, or of a run before
+        found["url"] = url
+        return await answers(f"{url}/readyz")
+
+    if not await supervisor.until(child, ready, PROXY_TIMEOUT_SECONDS) and not (
+        supervisor.stopping.is_set() and not child.gave_up
+    ):
+        raise StartError(f"the proxy did not start: {child.last_words()}")
+    return child, found.get("url", "")
+
+
+def _own_key(config: Config) -> dict[str, str]:
+    """Where keys are in force, judge and trainer get one that lives as long as this stack's data folder needs it."""
+    if not config.keys_file.is_file():
+        return {}
+    keys = need("slipstream_proxy.keys", "proxy").Keys(config.keys_file)
+    if not keys.list():
+        return {}
+    for old in [k for k in keys.list() if k.name.startswith("up-")]:
+        keys.revoke(old.id)
+    scopes = ["judge", "trainer", "reward", *(["inference"] if is_own(config.judge.model) else [])]
+    _, secret = keys.add(f"up-{uuid.uuid4().hex[:8]}", scopes)
+    return {"SLIPSTREAM_API_KEY": secret}
+
+
+async def hand_over_key(config: Config, supervisor: Supervisor, sidecars: Sequence[Child], pause: float = 2.0) -> None:
+    """The first API key closes a proxy that was open. Judge and trainer are then restarted with a key of their own."""
+    while not (key := await asyncio.to_thread(_own_key, config)):
+        if await rest(pause, supervisor.stopping):
+            return
+    for child in sidecars:
+        if child.state in (ChildState.ENDED, ChildState.DOWN):
+            continue
+        starts = child.starts
+        child.env |= key
+        child.may_end = False  # this end is not one that it chose
+        await supervisor.end(child)
+        while child.starts == starts and not child.gave_up and not supervisor.stopping.is_set():
+            await asyncio.sleep(0.05)
+        child.may_end = True
+
+
+async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str], None]) -> Stack:
+    """Start what the configuration asks for. The supervisor's ``stop`` ends it. Raises ``StartError``."""
+    config = preflight(config)
+    if wants_trainer(config) and (why := untrainable(config)) is not None:
+        say(why)
+        config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"enabled": False})})
+    engine = None
+    key = _own_key(config)
+    # its imports take as long as a good part of the engine's start: it makes them meanwhile, and touches no GPU
+    if running_proxy(config.root) is None:  # of one that is no more, whose process id may come again
+        with contextlib.suppress(OSError):  # the proxy says what is wrong with the folder
+            (config.root / FILE).unlink()
+    trainer = supervisor.start(_sidecar("trainer", config, key, "--wait")) if wants_trainer(config) else None
+    if not config.engine.urls:
+        engine, url = await start_engine(config, supervisor, say)
+        known = {"urls": [url], "kind": started(config).kind, "name": config.model_name, "cpu": not has_gpu()}
+        config = config.model_copy(update={"engine": config.engine.model_copy(update=known)})
+    proxy, url = await _start_proxy(config, supervisor)
+    judge = None
+    if trainer is not None:
+        supervisor.ends_first(trainer)
+    if wants_judge(config) and not supervisor.stopping.is_set():
+        judge = supervisor.start(_sidecar("judge", config, key, "--url", url))
+    if not key and (sidecars := [c for c in (trainer, judge) if c is not None]):
+        supervisor.watch(hand_over_key(config, supervisor, sidecars))
+    return Stack(url, config, engine, proxy, trainer, judge)
+
+
+def _sidecar(command: str, config: Config, key: dict[str, str], *args: str) -> Child:
+    """Agents are served without it. It is restarted; after many failures in a row it stays down."""
+    child = _self(command, config, *args)
+    child.env |= key
+    child.essential, child.may_end = False, True
+    child.max_failures, child.hopeless = SIDECAR_FAILURES, (NO_PROGRAM,)
+    return child

@@ -1,0 +1,132 @@
+"""What happens while it runs, a line each: steps, verdicts, what is in the way, and the held-out curve.
+
+``slipstream up`` shows it in place of its children's logs, ``slipstream watch`` beside a proxy that runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from slipstream import contract as c
+from slipstream.client import AsyncClient
+from slipstream.errors import ApiError, Unavailable
+
+PERIOD = 2.0
+"""Seconds between two looks."""
+BARS = "▁▂▃▄▅▆▇█"
+MOST_BARS = 40
+LOUD = (
+    " warning ",
+    " error ",
+    " critical ",
+    "WARNING ",
+    "ERROR ",
+    "CRITICAL ",
+    '"level": "warning"',
+    '"level": "error"',
+)
+"""In a line of a child's log: a person should see it."""
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """From the lowest to the highest value; the latest ones."""
+    shown = list(values)[-MOST_BARS:]
+    low, high = min(shown, default=0.0), max(shown, default=0.0)
+    return "".join(BARS[round((v - low) / (high - low or 1.0) * (len(BARS) - 1))] for v in shown)
+
+
+def told(event: c.Event) -> str:
+    """An event in a line."""
+    data = event.data
+    number = data.get("step")
+    words = [event.kind.replace("_", " ") + (f" {number}" if number is not None else "")]
+    words += [
+        str(data[name]) for name in ("adapter", "batch") if data.get(name) and (name == "adapter" or number is None)
+    ]
+    figures = [f"{name} {value:.3g}" for name in ("reward", "kl") if isinstance(value := data.get(name), int | float)]
+    why = str(data.get("reason") or data.get("text") or ", ".join(figures))
+    return " ".join(words) + (f": {why}" if why else "")
+
+
+def is_loud(line: str) -> bool:
+    return any(mark in line[:80] for mark in LOUD)
+
+
+class Quiet:
+    """Which lines of the children's logs ``slipstream up`` leaves out: all but warnings and errors, with what belongs
+    to them.
+    """
+
+    def __init__(self) -> None:
+        self._goes_on: set[str] = set()
+
+    def __call__(self, name: str, line: str) -> bool:
+        if is_loud(line) or line.startswith("Traceback") or (name in self._goes_on and line.startswith((" ", "\t"))):
+            self._goes_on.add(name)
+            return False
+        self._goes_on.discard(name)
+        return True
+
+
+class Watch:
+    """``say`` gets each line that is new."""
+
+    def __init__(self, client: AsyncClient, say: Callable[[str], None]) -> None:
+        self.client, self.say = client, say
+        self._seen: set[str] = set()
+        self._headlines: dict[str, str] = {}
+        self._after: int | None = None
+        self._lost = False
+
+    async def look(self) -> None:
+        """What has come since the last look. Raises ``ApiError`` where the proxy refuses."""
+        try:
+            status = await self.client.status()
+            events = await self._events()
+            curve = await self.client.learning(by="adapter", split="eval") if events is None or events else None
+        except Unavailable as e:
+            if not self._lost:
+                self.say(f"! the proxy does not answer: {e}")
+            self._lost = True
+            return
+        if self._lost:
+            self.say("the proxy answers again")
+        self._lost = False
+        for event in events or ():
+            self.say(f"{time.strftime('%H:%M:%S', time.localtime(event.at))} {told(event)}")
+        blocks = {f"{line.stage} {line.cause}": line.sentence for line in status.funnel.lines if line.blocks}
+        for key in blocks.keys() - self._seen:
+            self.say(f"! {blocks[key]}")
+        self._seen = set(blocks)
+        if curve is not None and status.headlines != self._headlines:
+            means = [p.mean for p in sorted(curve.points, key=lambda p: p.version or 0)]
+            for text in status.headlines.values():
+                self.say(f"{sparkline(means)} {text}".strip())
+            self._headlines = status.headlines
+
+    async def _events(self) -> list[c.Event] | None:
+        """New ones; None at the first look, which only finds out what was before."""
+        first = self._after is None
+        events = await self.client.events(self._after or 0)
+        self._after = events[-1].id if events else (self._after or 0)
+        return None if first else events
+
+
+async def watch(client: AsyncClient, say: Callable[[str], None]) -> None:
+    """For ever. Raises ``ApiError`` where the proxy refuses at the first look."""
+    seen = Watch(client, say)
+    await seen.look()
+    while True:
+        await asyncio.sleep(PERIOD)
+        try:
+            await seen.look()
+        except ApiError as e:
+            say(f"! {e}")
+
+
+def to_stdout(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

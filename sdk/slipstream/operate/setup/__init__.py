@@ -1,0 +1,1 @@
+"""What connects an agent, and what a first configuration says."""

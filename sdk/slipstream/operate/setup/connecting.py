@@ -1,0 +1,164 @@
+"""What ``slipstream connect`` does: an agent's own file written and put back, its lines, its command for one run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import httpx
+
+from slipstream.errors import ConfigError, StartError
+from slipstream.operate.setup.agents import CodingAgent
+
+STATE = Path(".config/slipstream/connect.json")
+"""Below the home: what ``connect`` wrote, so that ``--undo`` can take it back."""
+
+
+class AgentAddress(NamedTuple):
+    """Where an agent's calls go. ``episode`` and ``task`` stand in the address, so that no agent has to send them."""
+
+    root: str
+    """The proxy's URL, without ``/v1``."""
+    model: str
+    key: str = "none"
+    episode: str | None = None
+    task: str | None = None
+
+    def filled(self, text: str, folder: str = "{dir}") -> str:
+        tags = (f"/t/{self.task}" if self.task else "") + (f"/e/{self.episode}" if self.episode else "")
+        root = self.root + tags
+        address = urlsplit(f"{root}/v1")
+        host, path = f"{address.scheme}://{address.netloc}", address.path.removeprefix("/")
+        return text.format(
+            root=root, url=f"{root}/v1", host=host, path=path, model=self.model, key=self.key, dir=folder
+        )
+
+
+def trouble_of(place: AgentAddress) -> str | None:
+    """Why an agent's call would fail there, and what to do; None: it would be taken.
+
+    The proxy is asked as an agent asks, with the agent's key, for the names that it serves: no token is made.
+    """
+    headers = {"authorization": f"Bearer {place.key}"} if place.key != "none" else {}
+    try:
+        reply = httpx.get(place.filled("{url}/models"), headers=headers, timeout=10.0, trust_env=False)
+    except (httpx.HTTPError, httpx.InvalidURL) as e:
+        why = str(e) or type(e).__name__
+        return f"no proxy answers at {place.root} ({why}): start `slipstream up`, or give its address with --url"
+    if reply.status_code in {401, 403}:
+        fix = "give one with the scope inference: --key, or SLIPSTREAM_API_KEY (`slipstream keys add NAME`)"
+        return f"the proxy at {place.root} refuses the key {'that you gave' if headers else '(none)'}: {fix}"
+    if reply.status_code == 503:
+        return f"the proxy at {place.root} has no engine that is up: `slipstream status` says why"
+    try:
+        names = [str(card["id"]) for card in reply.raise_for_status().json()["data"]]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return f"{place.root} is no Slipstream proxy (GET {urlsplit(str(reply.url)).path}: {reply.status_code})"
+    if place.model not in names:
+        fix = "give one of them with --model, unless a pattern of [models] has it"
+        return f"the proxy lists no model {place.model}, but {', '.join(names)}: {fix}"
+    return None
+
+
+def lines_of(agent: CodingAgent, place: AgentAddress) -> list[str]:
+    """What to paste: the file with its path, or lines for a shell, and what is left to do."""
+    if agent.refused:
+        raise ConfigError(f"{agent.title}: {agent.refused}")
+    lines = []
+    if agent.file is not None:
+        lines = [f"# ~/{agent.file.path}", *place.filled(agent.file.text).rstrip().split("\n")]
+    elif agent.env:
+        lines = [f"export {name}={place.filled(value)}" for name, value in agent.env.items()]
+    return [*lines, *([f"# {place.filled(agent.then)}"] if agent.then else [])]
+
+
+def run_of(
+    agent: CodingAgent, place: AgentAddress, command: list[str], folder: Path
+) -> tuple[list[str], dict[str, str]]:
+    """The command for one run, and what its environment has beside ours. Files go into ``folder``."""
+    if agent.refused:
+        raise ConfigError(f"{agent.title}: {agent.refused}")
+    if agent.file is not None and agent.run_file is not None:
+        (folder / agent.run_file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / agent.run_file).write_text(place.filled(agent.file.text))
+    args = [place.filled(arg, str(folder)) for arg in agent.args]
+    env = {name: place.filled(value, str(folder)) for name, value in agent.env.items()}
+    return [command[0], *args, *command[1:]], env
+
+
+def _write(path: Path, text: str) -> None:
+    """The whole file or nothing of it."""
+    made = path.with_name(f".{path.name}.slipstream")
+    made.write_text(text)
+    if path.exists():
+        made.chmod(path.stat().st_mode)
+    made.replace(path)
+
+
+def _state(home: Path) -> dict[str, Any]:
+    try:
+        read = json.loads((home / STATE).read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as e:
+        raise StartError(f"{home / STATE}: {e}") from e
+    return read if isinstance(read, dict) else {}
+
+
+def _keep(home: Path, state: dict[str, Any]) -> None:
+    (home / STATE).parent.mkdir(parents=True, exist_ok=True)
+    _write(home / STATE, json.dumps(state, indent=2) + "\n")
+
+
+def _merged(before: Any, more: Any) -> Any:
+    if isinstance(before, dict) and isinstance(more, dict):
+        return {**before, **{name: _merged(before.get(name), value) for name, value in more.items()}}
+    return more
+
+
+def connect(agent: CodingAgent, place: AgentAddress, home: Path) -> Path | None:
+    """Write the agent's file. None: it has none, and ``lines_of`` are to be exported. Raises ``ConfigError`` where a
+    file is there that cannot be merged.
+    """
+    if agent.refused or agent.file is None:
+        lines_of(agent, place)
+        return None
+    path, text, state = home / agent.file.path, place.filled(agent.file.text), _state(home)
+    before = path.read_text() if path.exists() else None
+    told = state.get(agent.name)
+    if told is not None and before == told["after"]:
+        before = told["before"]
+    if before is not None:
+        if path.suffix != ".json":
+            raise ConfigError(f"{path} is there already: `slipstream connect {agent.name} --print` says what to add")
+        try:
+            text = json.dumps(_merged(json.loads(before), json.loads(text)), indent=2) + "\n"
+        except ValueError as e:
+            raise ConfigError(
+                f"{path} is no plain JSON ({e}): `slipstream connect {agent.name} --print` says what to add"
+            ) from e
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _keep(home, {**state, agent.name: {"path": str(path), "before": before, "after": text}})
+    _write(path, text)
+    return path
+
+
+def undo(agent: CodingAgent, home: Path) -> Path | None:
+    """Put the file back as it was. None: nothing was written. Raises ``ConfigError`` where it was changed since."""
+    state = _state(home)
+    told = state.pop(agent.name, None)
+    if told is None:
+        return None
+    path = Path(told["path"])
+    if (path.read_text() if path.exists() else None) != told["after"]:
+        raise ConfigError(
+            f"{path} was changed since: take out by hand what `slipstream connect {agent.name} --print` says"
+        )
+    if told["before"] is None:
+        path.unlink()
+    else:
+        _write(path, told["before"])
+    _keep(home, state)
+    return path

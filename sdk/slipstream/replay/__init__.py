@@ -1,0 +1,1 @@
+"""Replay: the steps of recorded episodes, asked of two sides and compared."""

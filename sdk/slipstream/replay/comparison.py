@@ -1,0 +1,283 @@
+"""Two sides' replies to the same prompts as scores from 0 to 1, and what the gate's test says of their differences."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+from typing import Any, Literal, Protocol
+
+from slipstream.contract import CallRecord
+from slipstream.errors import ConfigError
+from slipstream.replay.steps import ReplayCase, ReplayStep, Reply
+
+Score = Callable[[CallRecord, Reply], float]
+"""(the recorded call, a reply's message) → from 0 to 1."""
+Verdict = Literal["worse", "better", "undecided"]
+KNOWN = 1e-9
+"""The tested arm's share in the gate's bets: the reference is a half, and is known."""
+
+
+class Detector(Protocol):
+    """The gate's test (``BettingDetector``)."""
+
+    wealth: float
+
+    def see(self, x: float, expected: float, tested: bool, share: float) -> None: ...
+
+
+class Detect(Protocol):
+    """The gate's test of "the candidate is worse" (``sign`` 1) or "better" (-1), with a wealth of 1.
+
+    ``margin``: by more than that, on a scale from 0 to 1.
+    """
+
+    def __call__(self, sign: int, /, *, margin: float) -> Detector: ...
+
+
+def calls_of(message: object) -> list[tuple[str, object]] | None:
+    """Name and arguments of a message's tool calls; None: some arguments are not JSON."""
+    found = []
+    for call in (message.get("tool_calls") or []) if isinstance(message, dict) else []:
+        function = call.get("function") or {}
+        try:
+            found.append((str(function.get("name")), json.loads(function.get("arguments") or "{}")))
+        except ValueError:
+            return None
+    return found
+
+
+def guard(reply: Reply) -> str | None:
+    """Why a reply is of no use, whatever it was to say: error, parse, length, refusal, empty. None: it is."""
+    message = reply["message"]
+    if reply.get("finish_reason") == "error":
+        return "error"
+    calls = calls_of(message)
+    if calls is None:
+        return "parse"
+    if reply.get("finish_reason") == "length":
+        return "length"
+    if message.get("refusal") or reply.get("finish_reason") == "content_filter":
+        return "refusal"
+    return None if calls or message.get("content") else "empty"
+
+
+def by_tools(call: CallRecord, message: Reply) -> float:
+    """1: the tools and arguments that the record has. 0.5: the same tools with other arguments. 0: other tools."""
+    wanted, given = calls_of(call.reply[0]), calls_of(message)
+    if wanted is None or given is None:
+        return 0.0
+    if wanted == given:
+        return 1.0
+    return 0.5 if sorted(n for n, _ in wanted) == sorted(n for n, _ in given) else 0.0
+
+
+def checked(function: Callable[..., Any], name: str) -> Score:
+    """A user's function. Its result must be a number from 0 to 1 (``ConfigError``)."""
+
+    def score(call: CallRecord, message: Reply) -> float:
+        value = function(call, message)
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise ConfigError(f"{name} returned {value!r}: it is to return a number from 0 to 1")
+        return float(value)
+
+    return score
+
+
+@dataclass(slots=True)
+class CasePair:
+    """A case's mean scores over its steps and samples."""
+
+    name: str
+    candidate: float
+    control: float
+    step: int
+    """The number of the call where the candidate lost most."""
+    case: ReplayCase | None = None
+    """None: it was compared before a restart."""
+
+    @property
+    def difference(self) -> float:
+        return self.candidate - self.control
+
+
+class PairedTest:
+    """What the pairs of one question say, at an error level of ``alpha``, whenever the replay stops.
+
+    A case is one pair: its steps are not independent of each other. Under "not worse" the mean of (1 + difference) / 2
+    is at least a half, so the wealth of bets against that passes 1 / ``alpha`` with probability ``alpha`` at most.
+    """
+
+    def __init__(self, question: str, alpha: float, detect: Detect, margin: float = 0.0) -> None:
+        """``margin``: a loss that is let pass, in scores."""
+        self.question, self.alpha, self.margin = question, alpha, margin
+        self.pairs: list[CasePair] = []
+        self.verdict: Verdict = "undecided"
+        self._worse, self._better = detect(1, margin=margin / 2), detect(-1, margin=margin / 2)
+
+    def see(self, pair: CasePair) -> None:
+        """The next case. Their order may not depend on what was answered."""
+        self.pairs.append(pair)
+        for one in (self._worse, self._better):
+            one.see((1 + pair.difference) / 2, 0.5, True, KNOWN)
+        worse, better = self._worse.wealth, self._better.wealth
+        if self.verdict == "undecided" and max(worse, better) >= 1 / self.alpha:
+            self.verdict = "worse" if worse > better else "better"
+
+    @property
+    def evidence(self) -> float:
+        """That the candidate is worse; at 1 / ``alpha`` it is shown."""
+        return self._worse.wealth
+
+    @property
+    def difference(self) -> float:
+        """Mean score of the candidate less the control's."""
+        return fmean(p.difference for p in self.pairs)
+
+    @property
+    def visible(self) -> float:
+        """About the smallest loss that so many pairs, which differ so much, would have shown."""
+        spread = max(pstdev(p.difference for p in self.pairs), 0.05)
+        return min(1.0, spread * math.sqrt(2 * (math.log(1 / self.alpha) + 1.25) / len(self.pairs)))
+
+    def worst(self, count: int) -> list[CasePair]:
+        """The cases where the candidate lost most."""
+        return sorted((p for p in self.pairs if p.difference < 0), key=lambda p: p.difference)[:count]
+
+
+def compare(
+    question: str, cases: Sequence[ReplayCase], score: Callable[[CallRecord, Reply], float],
+    detect: Detect, alpha: float,
+) -> PairedTest:  # fmt: skip
+    test = PairedTest(question, alpha, detect)
+    for case in cases:
+        test.see(pair_of(case, lambda step: _scores(step, score)))
+    return test
+
+
+def _scores(step: ReplayStep, score: Callable[[CallRecord, Reply], float]) -> tuple[list[float], list[float]]:
+    return [score(step.call, r) for r in step.candidate], [score(step.call, r) for r in step.control]
+
+
+def _at_least(reward: float | None, middle: float) -> bool:
+    return reward is not None and reward >= middle
+
+
+def _won(step: ReplayStep) -> tuple[list[float], list[float]]:
+    """The shares of pairs, a reply of each side, that the judge says each side wins. A judge's scores are relative, so
+    only which is higher counts.
+    """
+    pairs = [(a > b) + 0.5 * (a == b) for part in step.judged for a in part[0] for b in part[1]]
+    return [fmean(pairs)], [1.0 - fmean(pairs)]
+
+
+JUDGE = "judge"
+GUARDS, TOOLS = "guards", "tool calls"
+GROUP_PART = 0.2
+"""Of a question's error level, for all groups of cases together."""
+GROUPS, GROUP_CASES = 16, 15
+"""Most groups, and the fewest cases of one."""
+MARGIN = 0.1
+"""What a group may lose: a candidate that gains on the whole may lose a little somewhere."""
+
+
+def groups_of(tags: Mapping[str, str], task: str | None) -> list[str]:
+    """The groups of a case: the values of its tags, and its task."""
+    return [f"tag.{name}={value}" for name, value in sorted(tags.items())] + ([f"task={task}"] if task else [])
+
+
+class Questions:
+    """What is asked about a candidate over one set of cases, and what is known so far. Two questions share ``alpha``.
+
+    ``by``: ``judge`` (its scores stand in the steps), or the name of ``score``; None: tool calls are compared with
+    those of the cases whose reward is at least ``middle``, the mean. Each question is also asked of groups of cases,
+    of which there are ``GROUP_CASES`` at least: a loss for one customer of five hides behind gains elsewhere.
+    """
+
+    def __init__(
+        self, detect: Detect, alpha: float, by: str | None, score: Score | None = None, rewards: Sequence[float] = (),
+        groups: Iterable[Sequence[str]] = (),
+    ) -> None:  # fmt: skip
+        """``rewards``: of the cases that have one. ``groups``: of each case, as ``groups_of`` names them."""
+        self.by, self._score = by, score
+        self.middle = fmean(rewards) if rewards else math.inf
+        of_cases = [set(one) for one in groups]
+        counts = Counter(name for one in of_cases for name in one)
+        several = [(-n, name) for name, n in counts.items() if GROUP_CASES <= n < len(of_cases)]
+        self.groups = [name for _, name in sorted(several)[:GROUPS]]
+        part = GROUP_PART if self.groups else 0.0
+        self.tests = {q: PairedTest(q, alpha / 2 * (1 - part), detect) for q in (GUARDS, by or TOOLS)}
+        for question in list(self.tests):
+            for name in self.groups:
+                level = alpha / 2 * part / len(self.groups)
+                self.tests[_in(question, name)] = PairedTest(_in(question, name), level, detect, MARGIN)
+
+    def see(self, case: ReplayCase) -> dict[str, CasePair]:
+        """The next case, which was answered. → What it says to each question that it is about."""
+        found = {GUARDS: pair_of(case, lambda s: _scores(s, lambda _, r: float(guard(r) is None)))}
+        if self.by == JUDGE:
+            found[JUDGE] = pair_of(case, _won)
+        elif self._score is not None:
+            score = self._score
+            found[str(self.by)] = pair_of(case, lambda s: _scores(s, lambda c, r: score(c, r["message"])))
+        elif _at_least(case.episode.reward, self.middle) and any(calls_of(s.call.reply[0]) for s in case.steps):
+            found[TOOLS] = pair_of(case, lambda s: _scores(s, lambda c, r: by_tools(c, r["message"])))
+        held = set(groups_of(case.episode.tags, case.episode.task))
+        found |= {_in(q, name): pair for q, pair in found.items() for name in self.groups if name in held}
+        for name, pair in found.items():
+            self.tests[name].see(pair)
+        return found
+
+    @property
+    def asked(self) -> list[PairedTest]:
+        """The questions that some case was about. Those of groups only where they say something."""
+        return [t for t in self.tests.values() if t.pairs and (not t.margin or t.verdict == "worse")]
+
+    @property
+    def worse(self) -> bool:
+        return any(t.verdict == "worse" for t in self.tests.values())
+
+    def note(self) -> str | None:
+        """What tool calls were compared with."""
+        if self.by is not None:
+            return None
+        if count := len(self.tests[TOOLS].pairs):
+            return f"Tool calls are compared with those of the {count} cases whose reward is at least the mean."
+        return "Only guards are compared: no case has a reward and a tool call. Score replies by a function or a judge."
+
+    def short(self, missing: int, detect: Detect) -> str | None:
+        """Why the cases are too few for a verdict. ``missing``: those without an answer."""
+        answered = len(self.tests[GUARDS].pairs)
+        if missing > MISSING * (missing + answered):
+            return f"{missing} of {missing + answered} cases have no answer"
+        needed = least(detect, self.tests[GUARDS].alpha)
+        fewest = min((len(t.pairs) for t in self.asked if not t.margin), default=0)
+        return f"{fewest} cases cannot show even a total loss, {needed} can" if fewest < needed else None
+
+
+def _in(question: str, group: str) -> str:
+    return f"{question} for {group}"
+
+
+MISSING = 0.1
+"""Share of the cases that may lack an answer; with more there is no verdict."""
+
+
+def least(detect: Detect, alpha: float) -> int:
+    """How many cases the test needs at least: so many total losses are evidence."""
+    worse = detect(1, margin=0.0)
+    count = 0
+    while worse.wealth < 1 / alpha:
+        worse.see(0.0, 0.5, True, KNOWN)
+        count += 1
+    return count
+
+
+def pair_of(case: ReplayCase, scores: Callable[[ReplayStep], tuple[list[float], list[float]]]) -> CasePair:
+    means = [tuple(fmean(side) for side in scores(step)) for step in case.steps]
+    lost = min(range(len(means)), key=lambda i: means[i][0] - means[i][1])
+    mean_a, mean_b = (fmean(m[side] for m in means) for side in (0, 1))
+    return CasePair(case.episode.id, mean_a, mean_b, case.steps[lost].call.number, case)

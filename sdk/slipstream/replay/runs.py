@@ -1,0 +1,341 @@
+"""Replay of whole runs: the user's agent plays a case's task again, against a base URL that serves one side alone.
+
+Its calls go through a server on this machine, which gives them the side's model, prompt and sampling, and the run's
+name. Through a proxy they are stored in the split ``eval``. Tools may answer from the record: where a call repeats, its
+recorded result stands; where it does not, the run stops and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import json
+import os
+import tempfile
+import threading
+import uuid
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from statistics import fmean
+
+import httpx
+
+from slipstream.contract import CallRecord, EpisodeDetail, Headers
+from slipstream.errors import ConfigError
+from slipstream.replay.comparison import CasePair
+from slipstream.replay.steps import JsonObject, ReplayBudget, ReplayCase, Reply, Side
+from slipstream.shared.prefixes import whole_calls
+
+RUN_LIMITS = (
+    "Each task was played again in your environment. Where tools answered from the record, only runs that repeat its "
+    "calls were compared."
+)
+TIMEOUT = 600.0
+"""Seconds for one call of a run."""
+TURNS = 50
+"""Calls of a run whose tools are the record's."""
+
+
+class RunStopped(Exception):
+    """The record has no result for a tool call. The text is the reason."""
+
+
+class RecordedTools:
+    """What the tools of a recorded run answered. A call that repeats several times gets the results one by one."""
+
+    def __init__(self, episode: EpisodeDetail) -> None:
+        names: dict[str, tuple[str, str]] = {}
+        self._results: dict[tuple[str, str], list[object]] = defaultdict(list)
+        told: set[str] = set()
+        for call in whole_calls(episode.call_list):
+            for message in [*call.messages, *call.reply[:1]]:
+                if not isinstance(message, dict):
+                    continue
+                for tool in message.get("tool_calls") or []:
+                    function = tool.get("function") or {}
+                    names[str(tool.get("id"))] = _place(str(function.get("name")), function.get("arguments"))
+                asked = str(message.get("tool_call_id"))
+                if message.get("role") == "tool" and asked in names and asked not in told:
+                    told.add(asked)
+                    self._results[names[asked]].append(message.get("content"))
+        self._given: dict[tuple[str, str], int] = defaultdict(int)
+
+    def result(self, name: str, arguments: object) -> object:
+        """``arguments``: an object, or its JSON. Raises ``RunStopped``."""
+        place = _place(name, arguments)
+        results = self._results.get(place)
+        if not results:
+            known = any(n == name for n, _ in self._results)
+            other = "with these arguments" if known else "at all"
+            raise RunStopped(f"the record has no call of the tool {name} {other}")
+        at = min(self._given[place], len(results) - 1)
+        self._given[place] += 1
+        return results[at]
+
+
+def _place(name: str, arguments: object) -> tuple[str, str]:
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError):
+            arguments = json.loads(arguments or "{}")
+    return name, json.dumps(arguments if arguments is not None else {}, sort_keys=True)
+
+
+@dataclass(slots=True)
+class PlayedRun:
+    """One run of one side. ``value``: from 0 to 1; None: it was stopped or failed."""
+
+    side: Side
+    episode: EpisodeDetail
+    name: str
+    tools: RecordedTools
+    budget: ReplayBudget
+    value: float | None = None
+    stopped: str | None = None
+    failed: str | None = None
+
+    def body(self, body: JsonObject) -> JsonObject:
+        """A request of the agent as the side gets it."""
+        call = self.episode.call_list[0]
+        if "messages" in body and self.side.system is not None:
+            bare = call.model_copy(update={"messages": body["messages"], "tools": [], "sampling": {}})
+            body = body | {"messages": self.side.body(bare, 1)["messages"]}
+        return body | self.side.sampling | {"model": self.side.model or call.trained or call.model}
+
+
+Play = Callable[[EpisodeDetail, str, RecordedTools], Awaitable[float]]
+"""(the recorded episode, a base URL that ends in /v1, its tools) → from 0 to 1. Raises ``RunStopped``."""
+
+
+class RunServer:
+    """Sides on this machine: ``{url}/{run}/v1`` is one run's, and ``{url}/{run}/tools`` its recorded tools."""
+
+    def __init__(self, key: str | None) -> None:
+        self.runs: dict[str, PlayedRun] = {}
+        self.key = key
+        self.http = httpx.Client(timeout=TIMEOUT, trust_env=False)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[RunServer]:
+        thread = threading.Thread(target=self._server.serve_forever, name="runs", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._server.shutdown()
+            self._server.server_close()
+            self.http.close()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        server = self
+
+        class RunHandler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Nothing: a report is what people read."""
+
+            def do_GET(self) -> None:
+                self._answer(b"")
+
+            def do_POST(self) -> None:
+                self._answer(self.rfile.read(int(self.headers.get("content-length") or 0)))
+
+            def _answer(self, body: bytes) -> None:
+                _, name, rest = self.path.split("/", 2) if self.path.count("/") > 1 else ("", "", "")
+                run = server.runs.get(name)
+                try:
+                    if run is None:
+                        self._send(404, {"error": {"message": "no such run"}})
+                    elif rest == "tools":
+                        asked = json.loads(body)
+                        self._send(200, {"result": run.tools.result(asked["name"], asked.get("arguments"))})
+                    else:
+                        server.forward(self, run, rest.removeprefix("v1/"), body)
+                except RunStopped as e:
+                    assert run is not None
+                    run.stopped = str(e)
+                    self._send(409, {"stopped": str(e)})
+                except (ValueError, LookupError, TypeError) as e:
+                    self._send(400, {"error": {"message": f"this cannot be read: {e!r}"}})
+                except httpx.HTTPError as e:
+                    self._send(502, {"error": {"message": f"{type(e).__name__}: {e}"}})
+
+            def _send(self, status: int, body: JsonObject) -> None:
+                data = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+        return RunHandler
+
+    def forward(self, client: BaseHTTPRequestHandler, run: PlayedRun, path: str, body: bytes) -> None:
+        """A call of the agent, and what the side answers as it comes."""
+        headers = {Headers.SPLIT: "eval", Headers.EPISODE: run.name, "x-slipstream-tag-replay": run.side.name[:100]}
+        headers |= {Headers.TASK: run.episode.task} if run.episode.task else {}
+        headers |= {"authorization": f"Bearer {self.key}"} if self.key else {}
+        sent = json.dumps(run.body(json.loads(body))).encode() if body else None
+        headers |= {"content-type": "application/json"} if sent else {}
+        url = f"{run.side.base}/{path}"
+        with self.http.stream(client.command, url, content=sent, headers=headers) as answer:
+            client.send_response(answer.status_code)
+            client.send_header("content-type", answer.headers.get("content-type", "application/json"))
+            client.send_header("transfer-encoding", "chunked")
+            client.end_headers()
+            whole = b""
+            for part in answer.iter_bytes():
+                whole += part if len(whole) < 2**20 else b""
+                client.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+            client.wfile.write(b"0\r\n\r\n")
+        with contextlib.suppress(ValueError, TypeError, AttributeError):
+            run.budget.spent += int((json.loads(whole).get("usage") or {}).get("total_tokens") or 0)
+
+
+class RunReplayer:
+    """Plays each case's task on both sides, ``samples`` times."""
+
+    def __init__(
+        self, candidate: Side, control: Side, play: Play, *, samples: int, concurrency: int, budget: ReplayBudget,
+        key: str | None = None,
+    ) -> None:  # fmt: skip
+        self.candidate, self.control, self.play = candidate, control, play
+        self.samples, self.budget, self.key = samples, budget, key
+        self.stopped: str | None = None
+        self._gate = asyncio.Semaphore(concurrency)
+        self._concurrency = concurrency
+        self._run = uuid.uuid4().hex[:12]
+
+    async def run(self, cases: Sequence[ReplayCase]) -> list[tuple[ReplayCase, CasePair | None]]:
+        """→ Those that were begun, in their order. Where nothing can be compared, the case's error says why."""
+        found: dict[int, CasePair | None] = {}
+        with RunServer(self.key).serving() as server:
+
+            async def play(case: ReplayCase) -> None:
+                found[id(case)] = await self._case(server, case)
+
+            try:
+                begun, self.stopped = await self.budget.begin(cases, self._concurrency, play)
+            except* ConfigError as wrong:
+                raise wrong.exceptions[0] from None
+        return [(case, found[id(case)]) for case in begun]
+
+    async def _case(self, server: RunServer, case: ReplayCase) -> CasePair | None:
+        runs = [
+            [self._run_of(side, case, f"{mark}{n}") for n in range(self.samples)]
+            for mark, side in (("a", self.candidate), ("b", self.control))
+        ]
+        await asyncio.gather(*(self._played(server, run) for side in runs for run in side))
+        values: list[tuple[float, float]] = []
+        for candidate, control in zip(*runs, strict=True):
+            bad = candidate.stopped or control.stopped or control.failed
+            if bad is not None or control.value is None:
+                case.error = case.error or bad
+                continue
+            # a run that only the candidate breaks is its failure
+            values.append((candidate.value or 0.0, control.value))
+        if not values:
+            return None
+        case.error = None
+        return CasePair(case.episode.id, fmean(a for a, _ in values), fmean(b for _, b in values), 0)
+
+    def _run_of(self, side: Side, case: ReplayCase, mark: str) -> PlayedRun:
+        name = f"replay-{self._run}-{mark}-{uuid.uuid4().hex[:12]}"
+        return PlayedRun(side, case.episode, name, RecordedTools(case.episode), self.budget)
+
+    async def _played(self, server: RunServer, run: PlayedRun) -> None:
+        server.runs[run.name] = run
+        try:
+            async with self._gate:
+                value = await self.play(run.episode, f"{server.url}/{run.name}/v1", run.tools)
+            if not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise ConfigError(f"a run gave {value!r}: it is to give a number from 0 to 1")
+            run.value = float(value)
+        except RunStopped as e:
+            run.stopped = str(e)
+        except ConfigError:
+            raise
+        except Exception as e:
+            run.failed = f"a run failed: {type(e).__name__}: {e}"[:200]
+        finally:
+            del server.runs[run.name]
+
+
+def by_function(function: Callable[..., object]) -> Play:
+    """A user's ``function(episode, base_url)`` or ``function(episode, base_url, tools)``, a coroutine or not."""
+    count = len(inspect.signature(function).parameters)
+
+    async def play(episode: EpisodeDetail, base_url: str, tools: RecordedTools) -> float:
+        given = (episode, base_url, tools)[:count]
+        if inspect.iscoroutinefunction(function):
+            return await function(*given)  # type: ignore[no-any-return]
+        return await asyncio.to_thread(function, *given)  # type: ignore[arg-type]
+
+    return play
+
+
+def by_command(command: str, seconds: float = TIMEOUT) -> Play:
+    """A shell command. Its last line is a number, or an object with ``reward``."""
+
+    async def play(episode: EpisodeDetail, base_url: str, tools: RecordedTools) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "task.json"
+            file.write_text(json.dumps(episode.model_dump(mode="json"), ensure_ascii=True))
+            url = base_url.removesuffix("/v1")
+            env = {
+                "OPENAI_BASE_URL": base_url,
+                "SLIPSTREAM_RUN_TASK": str(file),
+                "SLIPSTREAM_TOOLS_URL": f"{url}/tools",
+            }
+            env |= {"OPENAI_API_KEY": os.environ.get("OPENAI_API_KEY") or "replay"}
+            process = await asyncio.create_subprocess_shell(
+                command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **env}
+            )
+            try:
+                out, err = await asyncio.wait_for(process.communicate(), seconds)
+            except TimeoutError:
+                process.kill()
+                raise RuntimeError(f"it took more than {seconds:g} s") from None
+        if process.returncode:
+            raise RuntimeError(f"exit status {process.returncode}: {err.decode(errors='replace')[-150:].strip()}")
+        last = json.loads(out.decode().strip().splitlines()[-1])
+        return last.get("reward") if isinstance(last, dict) else last  # type: ignore[return-value]
+
+    return play
+
+
+def by_record(score: Callable[[CallRecord, Reply], float]) -> Play:
+    """The run from its first prompt on, with the recorded tools, until the model calls none. ``score``: of its last
+    message, beside the recorded run's last call.
+    """
+
+    async def play(episode: EpisodeDetail, base_url: str, tools: RecordedTools) -> float:
+        first, last = episode.call_list[0], episode.call_list[-1]
+        messages = list(first.messages)
+        # on this machine and without TLS: certificates take longer to read than a call does
+        async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=False, verify=False) as http:  # noqa: S501
+            for _ in range(TURNS):
+                body: JsonObject = {"messages": messages} | ({"tools": first.tools} if first.tools else {})
+                sampling = {
+                    k: v for k, v in first.sampling.items() if k in ("temperature", "top_p", "max_tokens") and v
+                }
+                answer = await http.post(f"{base_url}/chat/completions", json=body | sampling)
+                answer.raise_for_status()
+                message: JsonObject = answer.json()["choices"][0]["message"]
+                if not (calls := message.get("tool_calls")):
+                    return score(last, message)
+                messages.append(message)
+                for call in calls:
+                    result = tools.result(call["function"]["name"], call["function"].get("arguments"))
+                    messages.append({"role": "tool", "tool_call_id": call.get("id"), "content": result})
+        raise RunStopped(f"it did not end after {TURNS} calls")
+
+    return play

@@ -1,0 +1,1 @@
+"""What all packages use: files, times, names, tables, waiting."""

@@ -1,0 +1,58 @@
+"""What is found by its name: functions of users (``module:function``), and modules in a package's rooms."""
+
+from __future__ import annotations
+
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from slipstream.errors import ConfigError, StartError
+
+
+def load_object(setting: str, spec: str) -> object:
+    """Import ``module:name``, with the working directory on the path. Raises ``ConfigError`` that names the setting."""
+    module, colon, name = spec.partition(":")
+    if not (colon and module and name):
+        raise ConfigError(f"{setting} = {spec!r}: write module:function")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return pkgutil.resolve_name(spec)
+    except (ImportError, AttributeError, ValueError) as e:
+        raise ConfigError(f"{setting} = {spec!r}: {e}") from e
+
+
+def load_function(setting: str, spec: str) -> Callable[..., Any]:
+    """The same of a function."""
+    found = load_object(setting, spec)
+    if not callable(found):
+        raise ConfigError(f"{setting} = {spec!r} is no function")
+    return found
+
+
+def module_in(package: str, rooms: Sequence[str], name: str) -> str:
+    """The dotted name of the module ``name``, in whatever room of the package it lies."""
+    names = (f"{package}.{room}.{name}" for room in rooms)
+    return next(name for name in names if importlib.util.find_spec(name) is not None)
+
+
+def need(module: str, extra: str) -> ModuleType:
+    """Import a part of the distribution whose extra may not be installed."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as e:
+        raise StartError(other_system(e) or f"{e.name} is not installed: pip install 'slipstream[{extra}]'") from e
+
+
+def other_system(e: ModuleNotFoundError) -> str | None:
+    """What to do where Python itself lacks a module, as on Windows. None: a package is not installed."""
+    if e.name not in sys.stdlib_module_names:
+        return None
+    return (
+        f"this part runs on Linux ({sys.platform} has no {e.name}): run it there, or in a container or WSL. Commands "
+        "that ask a running proxy work here: give its --url"
+    )

@@ -1,0 +1,82 @@
+"""Where a model's files lie on this machine: in its folder, or in the hub's cache."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+from slipstream.errors import StartError
+
+log = logging.getLogger(__name__)
+DESCRIBING = ("*.json", "*.jinja", "tokenizer.model", "tokenizer*")
+"""Files that say what a model is. Its weights are none of them."""
+
+
+def cache_folder() -> Path:
+    """The hub's cache, as huggingface_hub finds it."""
+    home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+
+
+def is_hub_name(model: str) -> bool:
+    return model.count("/") == 1 and not model.startswith((".", "/", "~"))
+
+
+def model_folder(model: str | None) -> Path | None:
+    """The folder with the model's ``config.json``: ``model`` itself, or the newest snapshot of that hub name in the
+    cache. None: it is not here.
+    """
+    if not model:
+        return None
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if not is_hub_name(model):
+        return None
+    cached = cache_folder() / f"models--{model.replace('/', '--')}"
+    try:
+        found = cached / "snapshots" / (cached / "refs" / "main").read_text().strip()
+        return found if (found / "config.json").is_file() else None
+    except OSError:
+        return None
+
+
+def fetch_description(model: str) -> Path | None:
+    """Bring a hub model's small files into the cache, where vLLM looks for them too: its parsers and limits follow from
+    them. → Its folder; None: the hub does not give them, or is not to be asked.
+    """
+    found = model_folder(model)
+    if found is not None or not is_hub_name(model) or os.environ.get("HF_HUB_OFFLINE") == "1":
+        return found
+    try:
+        from huggingface_hub import snapshot_download
+
+        snapshot_download(model, allow_patterns=list(DESCRIBING), ignore_patterns=["*.safetensors.index.json"])
+    except Exception as e:  # vLLM says what is wrong with the model or with the way to the hub
+        log.warning(
+            "the files of %s cannot be fetched yet: %s", model, str(e).splitlines()[0] if str(e) else type(e).__name__
+        )
+    return model_folder(model)
+
+
+def model_config(model: str, setting: str = "--model") -> dict[str, object]:
+    """The model's ``config.json`` where it is a folder. Raises ``StartError`` when no such model can exist."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        file = path / "config.json"
+        if not file.is_file():
+            raise StartError(f"{setting} {model}: the folder has no config.json, so it is no model")
+        try:
+            config = json.loads(file.read_text())
+        except (OSError, ValueError) as e:
+            raise StartError(f"{setting} {model}: its config.json can't be read: {e}") from e
+        return config if isinstance(config, dict) else {}
+    if (cached := model_folder(model)) is not None:
+        return model_config(str(cached), setting)
+    looks_local = model.startswith((".", "/", "~")) or model.count("/") != 1
+    if looks_local or os.environ.get("HF_HUB_OFFLINE") == "1":
+        why = "" if looks_local else " and not in the hub's cache (HF_HUB_OFFLINE=1, so no hub is asked)"
+        raise StartError(f"{setting} {model}: no such folder{why}; give a folder or a hub name like Qwen/Qwen3-4B")
+    return {}

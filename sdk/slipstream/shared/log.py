@@ -1,0 +1,181 @@
+"""Logs: one line each, for a person (console) or a machine (``SLIPSTREAM_LOG_FORMAT=json``). Never a secret, never a
+message's text.
+
+A call's lines carry its id as ``request_id``. Level debug is for our own packages alone: an HTTP client's debug lines
+hold whole requests.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from types import TracebackType
+
+from slipstream.errors import ConfigError, SlipstreamError
+
+_PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+OURS = ("slipstream", "slipstream_proxy", "slipstream_judge", "slipstream_trainer")
+NOISY = (
+    "httpx",
+    "httpcore",
+    "asyncio",
+    "urllib3",
+    "LiteLLM",
+    "LiteLLM Router",
+    "LiteLLM Proxy",
+    "aiohttp",
+    "matplotlib",
+    "filelock",
+    "openai",
+    "anthropic",
+    "botocore",
+    "boto3",
+    "s3transfer",
+    "opentelemetry",
+)
+TOLD = frozenset(
+    {
+        "OperationalError",
+        "IOException",
+        "InterfaceError",
+        "PoolTimeout",
+        "StoreError",
+        "OutOfMemoryException",
+        "ImportError",
+    }
+)
+"""More exceptions whose words are about machines. Others may quote what they read: type and place are logged."""
+MOST_LINES, SPAN = 20, 60.0
+"""Warnings and errors of one cause that are logged in so many seconds."""
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    """What was passed as ``extra=``."""
+    return {k: v for k, v in vars(record).items() if k not in _PLAIN}
+
+
+def _told(error: BaseException) -> bool:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, OSError | SlipstreamError) or bool(names & TOLD)
+
+
+def describe(error: BaseException | None) -> str:
+    """Type and places of an exception and its causes, innermost first. Its words only where they quote no message."""
+    parts: list[str] = []
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        words = f": {error}" if _told(error) else ""
+        frames = traceback.extract_tb(error.__traceback__)
+        places = "".join(f'\n  File "{f.filename}", line {f.lineno}, in {f.name}' for f in frames)
+        parts.append(f"{type(error).__name__}{words}{places}")
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\nwhile handling it: ".join(reversed(parts))
+
+
+class _Lines(logging.Formatter):
+    def formatException(self, ei: ExcInfo) -> str:  # noqa: N802 - logging's name
+        return describe(ei[1])
+
+
+class _Json(_Lines):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "at": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "part": record.name,
+        }
+        line |= {"message": record.getMessage()} | _fields(record)
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""In a line for a person: what steers a terminal, ends a line in some viewers, or cannot be written."""
+
+
+def _readable(text: str) -> str:
+    return _STEERING.sub(lambda m: ascii(m[0])[1:-1], text)
+
+
+class _Console(_Lines):
+    def format(self, record: logging.LogRecord) -> str:
+        extra = "".join(f" {k}={_one_line(v)}" for k, v in _fields(record).items())
+        text = _readable(record.getMessage()).replace("\n", "\n    ")
+        line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {record.levelname.lower():7} {text}{extra}"
+        return line + ("\n" + _readable(self.formatException(record.exc_info)) if record.exc_info else "")
+
+
+def _one_line(value: object) -> str:
+    """A field that could end its line, or look like two, is quoted."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text else json.dumps(text)
+
+
+def brief(why: object) -> str:
+    """A failure's reason for a log: what stands before the first colon or quote. A transcript may follow it. An
+    apostrophe within a word is no quote.
+    """
+    return re.split(r"[:\n\"`({\[]|(?<!\w)'|'(?!\w)", str(why), maxsplit=1)[0].strip()[:200]
+
+
+class FloodFilter(logging.Filter):
+    """Lets ``MOST_LINES`` warnings and errors of one cause through in ``SPAN`` seconds, then says how many more came.
+    Their cause is the place in the code and the text before its values.
+    """
+
+    def __init__(self, handler: logging.Handler) -> None:
+        super().__init__()
+        self._handler = handler
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[str, int, str], int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        cause = (record.name, record.lineno, str(record.msg)[:200])
+        with self._lock:
+            count = self._seen.get(cause, 0) + 1
+            self._seen[cause] = count
+        if count == 1:
+            timer = threading.Timer(SPAN, self._end, (cause, record.levelno))
+            timer.daemon = True
+            timer.start()
+        return count <= MOST_LINES
+
+    def _end(self, cause: tuple[str, int, str], level: int) -> None:
+        with self._lock:
+            hidden = self._seen.pop(cause) - MOST_LINES
+        if hidden > 0:
+            text = f"{hidden} more lines of this kind in {SPAN:g} s: {cause[2]}"
+            fields = {"name": cause[0], "levelno": level, "levelname": logging.getLevelName(level), "msg": text}
+            self._handler.emit(logging.makeLogRecord(fields))
+
+
+def setup_logging(level: str | None = None) -> None:
+    """``SLIPSTREAM_LOG_LEVEL`` (info), ``SLIPSTREAM_LOG_FORMAT`` (console, json). Raises ``ConfigError``."""
+    form = os.environ.get("SLIPSTREAM_LOG_FORMAT") or "console"
+    if form not in {"console", "json"}:
+        raise ConfigError(f"SLIPSTREAM_LOG_FORMAT={form}: there are console and json")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Console())
+    handler.addFilter(FloodFilter(handler))
+    wanted = level or os.environ.get("SLIPSTREAM_LOG_LEVEL") or "info"
+    number = logging.getLevelNamesMapping().get(wanted.upper())
+    if number is None or not number:
+        raise ConfigError(f"SLIPSTREAM_LOG_LEVEL={wanted}: there are debug, info, warning, error and critical")
+    root = logging.getLogger()
+    root.setLevel(max(number, logging.INFO))
+    root.handlers[:] = [handler]
+    for name in OURS:
+        logging.getLogger(name).setLevel(number)
+    for name in NOISY:
+        logging.getLogger(name).setLevel(max(number, logging.WARNING))

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.trial import play, warm
+
+from slipstream_proxy.assignment import LIVE, assign
+from slipstream_proxy.control.gate.report import report_of, verdict_reason
+from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
+from slipstream_proxy.control.gate.side_bets import ENOUGH, LUMP, RATE, REMEMBERED, SLOTS, GroupWatch
+from slipstream_proxy.control.gate.trial import GateTrial
+
+NAMES = {0: "tiny", 1: "tiny@1"}
+BAD, GOOD = "tag.customer=acme", "tag.customer=others"
+
+
+def one_customer_of_five(by_group: bool = True) -> tuple[GateTrial, Decision]:
+    """Every reward of one customer falls from 0.8 to 0, and the others' rise from 0.8 to 1.0: net 0."""
+    trial, coin = GateTrial(TrialSettings(by_group=by_group, shifts=False)), random.Random(0)
+    for i in range(400):
+        run = outcome_of(0, LIVE, "", "", float(coin.random() < 0.8))
+        run.groups = (BAD if i % 5 == 0 else GOOD,)
+        trial.observe(run)
+    trial.serve(1)
+    for i in range(3000):
+        got = assign(str(trial.live), [(str(v), a, s) for v, a, s in trial.arms()], "k", None, f"e{i}")
+        group = BAD if coin.random() < 0.2 else GOOD
+        reward = float(group == GOOD) if got.adapter == "1" else float(coin.random() < 0.8)
+        run = outcome_of(int(got.adapter), got.arm, got.chances, "", reward, trial.tried)
+        run.groups = (group,)
+        if (decision := trial.observe(run)) is not Decision.UNDECIDED:
+            return trial, decision
+    return trial, Decision.UNDECIDED
+
+
+def test_what_fails_for_one_customer_of_five_is_taken_back_and_the_reason_names_it():
+    trial, decision = one_customer_of_five()
+    assert decision is Decision.ROLLBACK
+    assert f"worse than tiny for {BAD}: -0.8" in verdict_reason(trial, NAMES, decision)
+    report = report_of(trial, NAMES, decision)
+    assert report.groups[0].name == BAD and report.groups[0].trial_episodes < 200
+    assert report.evidence >= report.threshold > report.groups[-1].evidence
+
+
+def test_where_a_group_takes_nothing_back_the_verdict_says_what_it_is_worse_for():
+    trial, decision = one_customer_of_five(by_group=False)
+    assert decision is Decision.ACCEPT
+    assert f"but it is worse for {BAD}: -0.8" in verdict_reason(trial, NAMES, decision)
+
+
+def test_a_loss_below_the_margin_takes_nothing_back():
+    """Rewards of one group fall by 0.05 of the range without any chance, all others' rise."""
+    trial = GateTrial(TrialSettings(shifts=False, reward_range=(0.0, 1.0)))
+    for i in range(400):
+        run = outcome_of(0, LIVE, "", "", 0.5 + 0.5 * (i % 2))
+        run.groups = (BAD if i % 3 else GOOD,)
+        trial.observe(run)
+    trial.serve(1)
+    for i in range(2000):
+        got = assign(str(trial.live), [(str(v), a, s) for v, a, s in trial.arms()], "k", None, f"e{i}")
+        loss = (0.025 if i % 3 else -0.1) if got.adapter == "1" else 0.0
+        run = outcome_of(int(got.adapter), got.arm, got.chances, "", 0.75 - loss, trial.tried)
+        run.groups = (BAD if i % 3 else GOOD,)
+        trial.observe(run)
+    assert trial.groups.suspicion(best=False) < 1.0
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000), names=st.integers(1, 200), starts=st.integers(1, 50))
+def test_all_groups_together_put_in_no_more_than_their_part_of_the_error_level(seed, names, starts):
+    """Whatever groups come and go: what was put in is what the promise allows for so many runs."""
+    watch, coin, put = GroupWatch(), random.Random(seed), 0.0
+    for i in range(3000):
+        name = f"tag.x={min(coin.randrange(names), coin.randrange(names)) + (names if i > 2000 else 0)}"
+        watch.count((name,))
+        watch.see((name,), 0.5, 0.5, coin.random() < 0.9, 0.9, best=False)
+        if i % starts == 0:
+            watch.start()
+        put = max(put, sum(slot.detectors[0].put + slot.detectors[0].credit for slot in watch.slots.values()))
+        assert len(watch.slots) <= SLOTS
+    assert put <= LUMP + RATE * 3000 + 1e-12
+
+
+def test_only_groups_with_enough_of_the_traffic_are_looked_at_and_names_of_single_runs_are_forgotten():
+    watch = GroupWatch()
+    for i in range(10 * REMEMBERED):
+        watch.count(("tag.env=prod", f"tag.run={i}", f"task={i % 100}"))
+    assert list(watch.slots) == ["tag.env=prod"]
+    assert len(watch.counts) <= 2 * REMEMBERED
+
+
+def test_a_group_that_is_gone_makes_room():
+    watch = GroupWatch()
+    for day in range(8):
+        for i in range(2 * REMEMBERED):
+            watch.count((f"tag.day={day}-{i % 10}",))
+    assert {f"tag.day=7-{i}" for i in range(10)} <= set(watch.slots)
+
+
+def test_what_it_keeps_goes_on_where_it_was():
+    trial, _ = one_customer_of_five(by_group=False)
+    again = GateTrial(trial.settings)
+    again.load(json.loads(json.dumps(trial.dump())))
+    assert again.groups.dump() == trial.groups.dump()
+    assert again.groups.suspicion(best=True) == trial.groups.suspicion(best=True) > 2.0
+
+
+def test_what_a_program_kept_that_looked_at_no_groups_can_be_read():
+    kept = warm().dump()
+    del kept["groups"]
+    again = GateTrial(TrialSettings())
+    again.load(json.loads(json.dumps(kept)))
+    assert not again.groups.slots
+    with pytest.raises(TypeError):
+        again.load(json.loads(json.dumps({**kept, "groups": {**GroupWatch().dump(), "slots": [["a", 1]]}})))
+
+
+def test_too_few_runs_say_nothing_of_a_group():
+    watch = GroupWatch()
+    for _ in range(ENOUGH - 1):
+        watch.count((BAD,))
+    assert not watch.slots and watch.worst(best=False) is None and watch.suspicion(best=True) == 1.0
+
+
+def test_without_groups_nothing_is_looked_at():
+    trial = warm()
+    trial.serve(1)
+    play(trial, 60, lambda *_: 1.0)
+    assert not trial.groups.slots and report_of(trial, NAMES).groups == []

@@ -1,0 +1,158 @@
+"""Runs are counted in the order of their assignment, and time out where no reward comes."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream_proxy.control.gate import line as lines
+from slipstream_proxy.control.gate.line import MANY, AssignmentLine, Deadline
+from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
+from slipstream_proxy.control.gate.trial import GateTrial
+
+CHANCES = "live=0.7 control=0.3"
+
+
+def outcome(version: int, reward: float = 0.0, tried: int | None = 1, chances: str = CHANCES):
+    return outcome_of(version, "live" if version else "control", chances, "", reward, tried)
+
+
+def known(seconds: float = 10.0) -> Deadline:
+    deadline = Deadline()
+    for _ in range(20):
+        deadline.see(seconds, 0, tested=False)
+    return deadline
+
+
+@given(st.lists(st.floats(0.1, 49.0), min_size=1, max_size=30), st.randoms())
+def test_whatever_the_order_of_the_ends_they_are_counted_in_that_of_the_assignments(durations, coin):
+    line = AssignmentLine(known())
+    events = [(i * 1.0, 0, i) for i in range(len(durations))]
+    events += [(i + d, 1, i) for i, d in enumerate(durations)]
+    taken = []
+    for at, kind, i in sorted(events):
+        if kind:
+            line.end(100 + i, f"e{i}", at, outcome(i % 2, float(i)), compared=True)
+        else:
+            line.assign(i, f"e{i}", at, outcome(i % 2), compared=True)
+        while (run := line.take(at, -1)) is not None:
+            taken.append(run)
+    assert [o.reward for o in taken] == list(range(len(durations))) and all(o.finished for o in taken)
+    assert [o.seconds for o in taken] == pytest.approx(durations) and not line.waiting
+
+
+def test_a_run_past_the_deadline_is_not_finished_however_late_its_end_is_read():
+    for early in (True, False):
+        line = AssignmentLine(known(10.0))  # five times ten seconds
+        line.assign(1, "a", 0.0, outcome(1), compared=True)
+        line.assign(2, "b", 1.0, outcome(0), compared=True)
+        line.end(3, "b", 9.0, outcome(0, 1.0), compared=True)
+        assert line.take(50.0, -1) is None
+        if early:
+            first = line.take(50.1, -1)
+        else:
+            line.end(4, "a", 50.2, outcome(1, 1.0), compared=True)
+            first = line.take(60.0, -1)
+        assert first and (first.finished, first.seconds, first.version) == (False, None, 1)
+        line.end(5, "a", 70.0, outcome(1, 1.0), compared=True)
+        second = line.take(70.0, -1)
+        assert second and (second.finished, second.seconds) == (True, 8.0)
+        assert line.take(1e9, -1) is None, "what was counted counts no second time"
+
+
+def test_the_deadline_grows_with_a_version_that_thinks_longer_and_stays_where_nothing_ends():
+    slow, hangs = known(), known()
+    for _ in range(20):
+        slow.see(40.0, 1, tested=True)
+        hangs.see(None, 1, tested=True)
+    assert (slow.seconds(1), slow.seconds(2)) == (100.0, 200.0)
+    assert (hangs.seconds(1), hangs.seconds(2)) == (lines.LEAST, 50.0)
+    assert Deadline().seconds(1) == lines.UNKNOWN and Deadline(7.0).seconds(1) == 7.0
+
+
+def test_what_is_decided_holds_nobody_up_and_what_moved_is_no_evidence():
+    line = AssignmentLine(known())
+    line.assign(1, "hangs", 0.0, outcome(1), compared=True)
+    line.assign(2, "moves", 0.0, outcome(2, tried=2), compared=True)
+    line.assign(3, "b", 0.0, outcome(2, tried=2), compared=True)
+    line.end(4, "moves", 2.0, outcome(0, 1.0, tried=2), compared=True)
+    line.end(5, "b", 3.0, outcome(2, 0.5, tried=2), compared=True)
+    taken = line.take(3.0, 1)
+    assert taken and (taken.reward, line.cursor) == (0.5, 3)
+
+
+def test_a_version_of_which_nothing_ends_gets_few_runs_until_one_does():
+    trial = GateTrial(TrialSettings())
+    line = AssignmentLine(known())
+    trial.serve(1)
+    for i in range(MANY - 1):
+        line.assign(i, f"e{i}", 0.0, outcome(1), compared=True)
+    assert not line.is_silent(1, 99.0)  # where runs are rare, these are the evidence
+    line.assign(99, "e99", 30.0, outcome(1), compared=True)
+    assert not line.is_silent(1, 30.0) and line.is_silent(1, 30.1) and not line.is_silent(2, 99.0)
+    trial.silent = line.is_silent(1, 31.0)
+    assert trial.shares() == (0.9, 0.0)
+    late = outcome(1)
+    late.finished = False
+    trial.observe(late)
+    assert trial.shares() == (0.5, 0.0)  # the first ones count: an even share decides soonest
+    line.end(99, "e2", 32.0, outcome(1, 1.0), compared=True)
+    assert not line.is_silent(1, 33.0)
+
+
+def test_the_line_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lines, "MOST", 3)
+    line = AssignmentLine(known())
+    for i in range(9):
+        line.assign(i, f"e{i}", 0.0, outcome(1), compared=True)
+        line.assign(i, f"p{i}", 0.0, outcome(1, chances=""), compared=False)
+    assert (len(line.waiting), len(line.running)) == (3, 3)
+
+
+def play(slower: float, quality: float, rewarded: float = 1.0, runs: int = 3000) -> tuple[GateTrial, Decision]:
+    """Ten runs a second, of about thirty seconds each; the version on trial takes ``slower`` times as long."""
+    coin, trial = random.Random(3), GateTrial(TrialSettings(shifts=False))
+    line = AssignmentLine(trial.deadline)
+    for i in range(200):
+        line.assign(i, f"w{i}", 0.0, outcome(0, chances=""), compared=False)
+        line.end(i, f"w{i}", coin.uniform(20.0, 40.0), outcome(0, float(coin.random() < 0.6), None, ""), compared=False)
+    while (run := line.take(40.0, 0)) is not None:
+        trial.observe(run)
+    trial.serve(1)
+    events: list[tuple[float, int, int, float]] = []
+    for i in range(runs):
+        begin = 100.0 + i / 10.0
+        version = int(coin.random() < 0.7)
+        good = float(coin.random() < (quality if version else 0.6))
+        events.append((begin, 0, i, version))
+        if coin.random() < rewarded:
+            events.append((begin + coin.uniform(20.0, 40.0) * (slower if version else 1.0), 1, i, good + 2 * version))
+    for at, kind, i, value in sorted(e for e in events if e[0] < math.inf):
+        if kind:
+            line.end(10_000 + i, f"e{i}", at, outcome(int(value) // 2, value % 2), compared=True)
+        else:
+            line.assign(1000 + i, f"e{i}", at, outcome(int(value)), compared=True)
+        while (run := line.take(at, 0)) is not None:
+            if (decision := trial.observe(run)) is not Decision.UNDECIDED:
+                return trial, decision
+    return trial, Decision.UNDECIDED
+
+
+@pytest.mark.parametrize("slower", [1.2, 2.0, 4.0])
+def test_a_better_version_that_thinks_longer_is_accepted(slower):
+    trial, decision = play(slower, 0.8)
+    assert decision is Decision.ACCEPT and not trial.late
+
+
+def test_a_version_that_hangs_is_taken_back_for_its_timeouts_alone():
+    trial, decision = play(math.inf, 0.8)
+    assert decision is Decision.ROLLBACK and trial.late > 0.9 * trial.since > 0
+
+
+def test_where_few_runs_have_a_reward_lacking_one_says_nothing():
+    trial, _ = play(math.inf, 0.8, rewarded=0.1)
+    assert trial.deadline.sparse and trial.worse.wealth < 100.0

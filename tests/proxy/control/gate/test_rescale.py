@@ -1,0 +1,102 @@
+"""A change of the rewards' scale is noticed, and nothing is decided across it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+
+import pytest
+from tests.support.trial import play, success, warm
+
+from slipstream_proxy.control.gate.report import report_of
+from slipstream_proxy.control.gate.rules import Decision, TrialSettings
+from slipstream_proxy.control.gate.scale import ScaleWatch
+
+Draw = Callable[[random.Random], float]
+
+
+def binary(coin: random.Random) -> float:
+    return float(coin.random() < 0.7)
+
+
+def points(coin: random.Random) -> float:
+    return coin.random()
+
+
+def rounded(coin: random.Random) -> float:
+    return round(coin.random(), 1)
+
+
+def noticed(before: Draw, after: Draw, seed: int, runs: int = 60) -> int | None:
+    """→ After how many rewards of the reference arm on the new scale."""
+    coin, watch = random.Random(seed), ScaleWatch()
+    for i in range(600):
+        assert watch.see(before(coin), f"t{i}") is None
+    for i in range(runs):
+        if watch.see(after(coin), f"n{i}") is not None:
+            return i + 1
+    return None
+
+
+@pytest.mark.parametrize("before", [binary, points, rounded])
+@pytest.mark.parametrize("factor", [0.01, 0.1, 10.0, 100.0])
+def test_another_scale_is_noticed_within_a_few_rewards(before, factor):
+    assert all((noticed(before, lambda c: factor * before(c), seed) or 99) <= 30 for seed in range(10))
+
+
+def test_passes_that_become_points_and_a_shift_are_noticed():
+    assert all((noticed(binary, points, s) or 99) <= 10 for s in range(10))
+    assert all((noticed(binary, lambda c: binary(c) + 5.0, s) or 99) <= 10 for s in range(10))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (binary, lambda c: float(c.random() < 0.1)),
+        (binary, lambda _: 0.0),
+        (points, lambda c: c.random() ** 2),
+        (lambda c: c.lognormvariate(0.0, 2.0), lambda c: c.lognormvariate(0.0, 2.0)),
+        (lambda c: -100.0 if c.random() < 0.01 else c.random(), points),
+    ],
+)
+def test_other_tasks_and_rare_rewards_are_no_other_scale(before, after):
+    assert [noticed(before, after, seed, 400) for seed in range(10)] == [None] * 10
+
+
+def test_other_arms_say_nothing_of_the_scale_and_it_is_kept_over_a_restart():
+    coin, watch = random.Random(1), ScaleWatch()
+    for i in range(200):
+        watch.see(binary(coin), f"t{i}")
+    for _ in range(200):
+        assert watch.see(-10.0, None) is None
+    again = ScaleWatch()
+    again.load(json.loads(json.dumps(watch.dump())))
+    assert again.dump() == watch.dump() and (again.counts, again.single) == (watch.counts, watch.single)
+
+
+def test_total_failure_on_a_new_scale_is_taken_back_and_not_accepted():
+    """Rewards of 0 and 100 become rewards of 0 and 1 with a version that always fails."""
+    trial = warm(TrialSettings(shifts=False), reward=100.0)
+    coin = random.Random(2)
+    play(trial, 400, lambda *_: 100.0 * binary(coin))
+    trial.serve(1)
+    decision, _ = play(trial, 60, success({0: 0.7, 1: 0.0}))
+    assert trial.rescaled == 1 and trial.scale.high <= 1.0
+    report = report_of(trial, {0: "tiny", 1: "tiny@1"}, decision)
+    if decision is Decision.UNDECIDED and trial.unsettled:
+        assert "the scale of rewards has changed" in report.reason
+    if decision is Decision.UNDECIDED:
+        decision, _ = play(trial, 400, success({0: 0.7, 1: 0.0}), seed=1)
+    assert decision is Decision.ROLLBACK
+
+
+def test_while_it_is_not_clear_there_is_no_verdict():
+    trial = warm(TrialSettings(shifts=False), reward=1.0)
+    coin = random.Random(2)
+    play(trial, 200, lambda *_: binary(coin))
+    trial.serve(1)
+    trial.watch.doubt = True
+    trial.worse.wealth = 1e6
+    assert trial.verdict() is Decision.UNDECIDED
+    assert "unlike all before" in report_of(trial, {}).reason

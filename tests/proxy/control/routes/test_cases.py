@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+async def filled(plane, count: int = 6) -> None:
+    for n in range(count):
+        await plane.call(f"e{n}", task=f"t{n % 3}", tags={"kind": "rare" if n == 0 else "usual", "user": f"u{n}"})
+        await plane.seen(f"e{n}")
+        await plane.ask("POST", f"/episodes/e{n}/rewards", {"value": n / 10})
+
+
+async def members(plane, name: str = "s", **params) -> dict[str, float | None]:
+    status, page = await plane.ask("GET", f"/cases/{name}", params=params)
+    assert status == 200, page
+    return {c["episode"]: c["reward"] for c in page["cases"]}
+
+
+async def test_by_hand_by_filter_and_by_sample(plane):
+    await filled(plane)
+    status, body = await plane.ask("POST", "/cases/s", {"episodes": ["e1", "nobody"]})
+    assert (status, body["set"]["version"], body["changed"], body["unknown"]) == (200, 1, 1, ["nobody"])
+    _, body = await plane.ask("POST", "/cases/s", {}, params={"reward_min": 0.4, "tag": "kind:usual"})
+    assert (body["set"]["cases"], body["changed"], body["found"], body["more"]) == (3, 2, 2, False)
+    assert await members(plane) == {"e1": 0.1, "e4": 0.4, "e5": 0.5}
+    assert await members(plane, version=1) == {"e1": 0.1}
+    _, body = await plane.ask("POST", "/cases/rare", {"sample": 2, "by": "kind"})
+    assert body["found"] == 6 and "e0" in await members(plane, "rare")  # one of each stratum
+    _, again = await plane.ask("POST", "/cases/rare", {"sample": 2, "by": "kind"})
+    assert again["set"] == body["set"]  # the same episodes: nothing is another
+    _, body = await plane.ask("GET", "/cases")
+    assert [(s["name"], s["cases"]) for s in body["sets"]] == [("rare", 2), ("s", 3)]
+
+
+async def test_a_set_moves_to_another_store_and_is_trained_on_by_nobody(plane):
+    await filled(plane, 2)
+    await plane.ask("POST", "/cases/s", {"episodes": ["e0", "e1"]})
+    _, page = await plane.ask("GET", "/cases/s", params={"whole": "1"})
+    lines = [c["detail"] | {"id": f"from-there-{n}"} for n, c in enumerate(page["cases"])]
+    for line in lines:
+        line["call_list"] = [call | {"episode": line["id"]} for call in line["call_list"]]
+    status, body = await plane.ask("POST", "/cases/moved/import", {"episodes": lines})
+    assert (status, body["set"]["cases"]) == (200, 2)
+    _, moved = await plane.ask("GET", "/cases/moved", params={"whole": "1"})
+    assert [c["detail"]["call_list"][0]["prompt_ids"] for c in moved["cases"]] == [[1, 2, 3]] * 2
+    assert {e["id"] for e in (await plane.ask("GET", "/episodes"))[1]["episodes"]} == {"e0", "e1"}
+
+
+async def test_forgetting_reaches_every_copy(plane):
+    await filled(plane, 3)
+    await plane.ask("POST", "/cases/s", {"episodes": ["e0", "e1"]})
+    line = (await plane.ask("GET", "/cases/s", params={"whole": "1"}))[1]["cases"][0]["detail"]
+    line |= {"id": "only-a-case", "call_list": [], "tags": {"user": "ann"}}
+    await plane.ask("POST", "/cases/s/import", {"episodes": [line]})
+    _, gone = await plane.ask("POST", "/forget", {"user": "ann"})
+    assert gone["forgotten"] == 1 and gone["cases"] == ["s"] and set(await members(plane)) == {"e0", "e1"}
+    assert (await plane.ask("DELETE", "/episodes/e0"))[0] == 200
+    assert set(await members(plane)) == set(await members(plane, version=1)) == {"e1"}
+    status, refused = await plane.ask("POST", "/cases/s/import", {"episodes": [line]})
+    assert (status, refused["error"]["field"]) == (409, "body.episodes.0.id")
+    await plane.again()
+    assert set(await members(plane)) == {"e1"}
+
+
+async def test_removing_and_deleting(plane):
+    await filled(plane, 2)
+    await plane.ask("POST", "/cases/s", {"episodes": ["e0", "e1"]})
+    _, body = await plane.ask("POST", "/cases/s/remove", {"episodes": ["e0", "e9"]})
+    assert (body["set"]["cases"], body["unknown"]) == (1, ["e9"])
+    assert set(await members(plane, version=1)) == {"e0", "e1"}
+    assert (await plane.ask("DELETE", "/cases/s"))[0] == 200
+    for method, path, body in (
+        ("GET", "/cases/s", None),
+        ("DELETE", "/cases/s", None),
+        ("POST", "/cases/s/remove", {"episodes": ["e1"]}),
+    ):
+        assert (await plane.ask(method, path, body))[0] == 404
+    assert (await plane.seen("e0"))["reward"] == 0.0
+
+
+async def test_an_episode_whose_calls_are_dropped_does_not_replace_its_copy(plane):
+    await filled(plane, 1)
+    await plane.ask("POST", "/cases/s", {"episodes": ["e0"]})
+    archive = plane.deps.store.archive
+    for day in archive.days():
+        archive.drop(day)
+    _, body = await plane.ask("POST", "/cases/s", {"episodes": ["e0"]})
+    assert (body["changed"], body["dropped"], body["set"]["version"]) == (0, ["e0"], 1)
+    _, page = await plane.ask("GET", "/cases/s", params={"whole": "1"})
+    assert len(page["cases"][0]["detail"]["call_list"]) == 1
+
+
+@pytest.mark.parametrize("scopes", [["inference"], ["reward", "judge"], ["viewer"]])
+async def test_who_may(plane, scopes):
+    await filled(plane, 1)
+    status, said = await plane.ask("POST", "/cases/s", {"episodes": ["e0"]}, scopes=scopes)
+    assert status == 403, said
+    await plane.ask("POST", "/cases/s", {"episodes": ["e0"]})
+    assert (await plane.ask("GET", "/cases/s", scopes=scopes))[0] == (200 if "viewer" in scopes else 403)
+    _, entries = await plane.ask("GET", "/audit")
+    assert ("cases add", "s") in {(e["action"], e["target"]) for e in entries["entries"]}
+
+
+async def test_what_names_nothing_is_refused(plane):
+    status, said = await plane.ask("POST", "/cases/s", {})
+    assert (status, said["error"]["fix"]) == (422, "give episodes, a filter in the query, or sample")
+    assert json.dumps((await plane.ask("GET", "/cases"))[1]) == '{"sets": []}'

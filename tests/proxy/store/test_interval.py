@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from slipstream_proxy.store.read.curves import difference, mean_interval, wilson
+
+
+@pytest.mark.parametrize("n", [3, 11, 40, 400])
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.98])
+@pytest.mark.parametrize("kind", ["success", "steps", "fine"])
+def test_an_interval_holds_the_true_mean_about_as_often_as_it_says(n, share, kind):
+    rng = np.random.default_rng(7)
+    shape = (2000, n)
+    runs = {
+        "success": lambda: (rng.random(shape) < share).astype(float),
+        "steps": lambda: rng.binomial(4, share, shape) / 4,
+        "fine": lambda: rng.beta(8 * share, 8 * (1 - share), shape),
+    }[kind]()
+    held = 0
+    for mean, std in zip(runs.mean(axis=1), runs.std(axis=1, ddof=1), strict=True):
+        low, high = mean_interval(float(mean), float(std), n, 0.0, 1.0)
+        held += low <= share <= high
+    assert held / len(runs) >= 0.9
+
+
+def test_runs_that_are_all_equal_are_no_certainty():
+    low, high = mean_interval(1.0, 0.0, 11, 0.0, 1.0)
+    assert high == 1.0 and 0.7 < low < 0.8
+    assert mean_interval(-3.0, 0.0, 4, -10.0, 0.0)[0] < -3.5
+    assert wilson(0.0, 1)[1] < 1.0 and wilson(1.0, 1)[0] > 0.0
+
+
+def test_a_difference_is_as_unsure_as_both():
+    d, low, high = difference((0.25, *wilson(0.25, 40)), (0.9, *wilson(0.9, 40)))
+    assert d == pytest.approx(0.65) and 0.4 < low < d < high < 0.85
+    assert difference((0.5, *wilson(0.5, 6)), (0.8, *wilson(0.8, 5)))[1] < 0

@@ -1,0 +1,25 @@
+"""`slipstream connect NAME --run`: one run of an agent."""
+
+from __future__ import annotations
+
+import sys
+
+from slipstream.cli import main
+from slipstream.operate.setup.agents import AGENTS
+
+
+def test_a_run_has_its_own_episode_and_its_own_exit_code(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    show = "import os, sys; print(os.environ['OPENAI_API_BASE']); sys.exit(3)"
+    named = ["connect", "aider", "--url", "http://proxy:1", "--model", "m", "--task", "Fix it"]
+    command = ["--run", "--", sys.executable, "-c", show]
+    # the agent's own arguments go first: Python takes none of them
+    monkeypatch.setitem(AGENTS, "aider", AGENTS["aider"]._replace(args=()))
+    assert main([*named, *command]) == 3 and main([*named, *command]) == 3
+    first, second = capfd.readouterr().out.split()
+    assert first != second and first.startswith("http://proxy:1/t/Fix-it-") and first.endswith("/v1") and "/e/" in first
+    assert main([*named, "--print"]) == 0
+    assert "export OPENAI_API_BASE=http://proxy:1/t/Fix-it-" in capfd.readouterr().out
+    assert main(["connect", "gemini-cli"]) == 2 and "v1beta" in capfd.readouterr().err
+    assert main(["connect", "aider", "--run", "--", "no-such-program"]) == 2

@@ -1,0 +1,90 @@
+"""A repository's own check of a changed prompt, against an upstream that obeys its system prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from tests.support.replayed import recorded, tool_message
+from tests.support.server import Reply, Seen, Server
+
+from slipstream.cli import main
+from slipstream.replay.cases import json_line
+
+SPOILED = ("e3", "e7", "e11")
+CHAT = ("POST", "/v1/chat/completions")
+
+
+def upstream(seen: Seen) -> Reply:
+    """Under the prompt "Answer in words." it uses no tool; for three tasks another one in place of it."""
+    system, user = (m["content"] for m in seen.json["messages"])
+    episode = user.removeprefix("task ")
+    message: dict[str, Any] = tool_message("find", name=episode)
+    if system == "Answer in words.":
+        message = tool_message("drop", name=episode) if episode in SPOILED else tool_message("find", name="guess")
+    choice = {"message": message, "finish_reason": "tool_calls"}
+    return Reply({"choices": [choice] * seen.json["n"], "usage": {"total_tokens": 9}})
+
+
+@pytest.fixture
+def cases(server: Server) -> list[str]:
+    server.routes[CHAT] = upstream
+    Path("cases.jsonl").write_text("".join(json_line(recorded(f"e{n}")) + "\n" for n in range(40)))
+    Path("worse.txt").write_text("Answer in words.")
+    Path("same.txt").write_text("Use the tool. Thank you.")
+    return ["replay", "cases.jsonl", "--url", server.url, "--against"]
+
+
+def test_a_worse_prompt_fails_and_the_report_names_its_worst_cases(
+    cases: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*cases, "worse.txt", "--junit", "r.xml", "--markdown", "r.md"]) == 1
+    suite = ET.fromstring(Path("r.xml").read_text())  # noqa: S314 - our own
+    (failure,) = suite.iter("failure")
+    text = Path("r.md").read_text()
+    assert all(
+        f"{e}, call 0" in (failure.text or "") and f"### {e}, call 0: 0.00 against 1.00" in text for e in SPOILED
+    )
+    assert text.startswith("# Replay: worse") and "is not known, so this says nothing of whole runs" in text.replace(
+        "\n", " "
+    )
+    assert capsys.readouterr().out == text + "\n"
+
+
+def test_a_prompt_that_is_no_worse_passes(cases: list[str], server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*cases, "same.txt", "--samples", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"] == "not shown to be worse" and found["tokens"] == 9 * 80
+    assert [(t["question"], t["difference"]) for t in found["tests"]] == [("guards", 0.0), ("tool calls", 0.0)]
+    asked = [s.json for s in server.seen if s.method == "POST"]
+    assert len(asked) == 80 and {b["n"] for b in asked} == {2} and not any("kv_transfer_params" in b for b in asked)
+
+
+def test_a_users_own_function(cases: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.py").write_text("def score(call, message):\n    return float('find' in str(message))\n")
+    assert main([*cases, "worse.txt", "--by", "mine:score", "--json", "--control", "recorded"]) == 0
+    (_, mine) = json.loads(capsys.readouterr().out)["tests"]
+    assert {w["episode"] for w in mine["worst"]} == set(SPOILED) and mine["question"] == "mine:score"
+
+
+def test_no_verdict_is_no_success(cases: list[str], server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*cases, "same.txt", "--tokens", "100", "--concurrency", "1"]) == 2
+    said = capsys.readouterr().out
+    assert "No verdict: 6 cases cannot show even a total loss" in said and "34 cases were not begun" in said
+    server.routes[CHAT] = lambda _: Reply({"error": "no such model"}, 404)
+    assert main([*cases, "m9"]) == 2
+    assert "No verdict: 40 of 40 cases have no answer" in capsys.readouterr().out
+    assert main(["replay", "nobodys", "--url", server.url, "--against", "m9"]) == 2  # the proxy has no such set
+    assert "slipstream replay: nobodys" in capsys.readouterr().err
+
+
+def test_a_set_of_the_store(cases: list[str], server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    case = {"key": "-", "episode": "e", "task": "t", "tags": {}, "reward": 1.0, "calls": 1, "since": 1, "added": 1.0}
+    kept = {"name": "s1", "version": 2, "cases": 40, "changed": 1.0}
+    details = [case | {"episode": f"e{n}", "detail": json.loads(json_line(recorded(f"e{n}")))} for n in range(40)]
+    server.on("GET", "/cases/s1", {"set": kept, "version": 2, "cases": details, "next": None})
+    assert main(["replay", "s1", "--url", server.url, "--against", "worse.txt", "--samples", "1"]) == 1
+    assert "# Replay: worse" in capsys.readouterr().out

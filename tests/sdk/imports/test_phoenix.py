@@ -1,0 +1,42 @@
+"""Phoenix's spans, with OpenInference's attributes."""
+
+from __future__ import annotations
+
+from tests.support.logs import read, replied
+
+from slipstream.imports.forms.traces.phoenix import is_one
+
+ROW = {
+    "name": "ChatCompletion",
+    "span_kind": "LLM",
+    "parent_id": "p",
+    "context.trace_id": "t",
+    "attributes.llm.input_messages": [{"message.role": "user", "message.content": "hi"}],
+    "attributes.llm.output_messages": [{"message.role": "assistant", "message.content": "done"}],
+}
+ROOT = {"name": "travel", "span_kind": "CHAIN", "parent_id": None, "context.trace_id": "t"}
+
+
+def test_its_rows_are_told_from_others():
+    assert is_one(ROW) and is_one({"attributes": {"openinference.span.kind": "LLM"}})
+    assert not is_one({"traceId": "t", "type": "SPAN"})
+
+
+def test_the_root_names_the_task_and_holds_scores(tmp_path):
+    scored = {**ROOT, "annotations": [{"name": "helpful", "result": {"score": 0.5}}, {"name": "tone", "result": {}}]}
+    (body,), report = read(tmp_path, scored, ROW)
+    assert (body["id"], body["task"], body["metrics"]) == ("phoenix-t", "travel", {"helpful": 0.5})
+    assert report.calls == 1
+    assert ("annotation tone", "it has a label and no score") in report.dropped
+
+
+def test_a_chain_is_no_call(tmp_path):
+    bodies, report = read(tmp_path, ROOT)
+    assert not bodies and "no model call" in report.refused[0]
+
+
+def test_json_that_was_said_stays_as_it_was_spelt(tmp_path):
+    said = '{ "b": 1,  "a": [2] }'
+    out = [{"message.role": "assistant", "message.content": said}]
+    (body,), _ = read(tmp_path, {**ROW, "attributes.llm.output_messages": out})
+    assert replied(body)[0]["content"] == said

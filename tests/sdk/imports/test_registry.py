@@ -1,0 +1,34 @@
+"""The registry, and what guards it from broken rows."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from tests.support.logs import ASK, END
+
+from slipstream.imports.registry import FORMS, detected, form_of, guarded
+from slipstream.imports.report import Place, Report
+
+
+def test_each_line_is_a_module_with_what_a_form_has():
+    for name in FORMS:
+        form = form_of(name)
+        assert isinstance(form.GATHERS, bool) and callable(form.is_one) and callable(form.runs)
+        assert not form.is_one({})
+    assert detected({"messages": [ASK, END]}) == "openai" and detected({}) is None
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), RecursionError(), TypeError("no"), ValueError("no")])
+def test_a_row_that_breaks_its_form_is_told(error):
+    report = Report()
+    with guarded(Place(report, "f:1")):
+        raise error
+    assert len(report.refused) == 1 and report.refused[0].startswith("f:1: it")
+
+
+def test_forms_are_loaded_only_for_an_import():
+    import subprocess
+
+    code = "import sys, slipstream.cli as c; c.parser() if hasattr(c, 'parser') else None; print([m for m in sys.modules if 'imports' in m])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

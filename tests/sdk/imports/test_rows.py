@@ -1,0 +1,80 @@
+"""Rows of lists, of lines, of values over several lines, and of frames."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.support.logs import written
+
+from slipstream.errors import SlipstreamError
+from slipstream.imports.report import Report
+from slipstream.imports.rows import read_rows
+
+ROW = {"messages": [{"role": "user", "content": "ü ☔"}]}
+
+
+def values(path, report=None):
+    return [row.value for row in read_rows(path, report or Report())]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("told", [[ROW, ROW], {"data": [ROW, ROW]}, {"meta": {}, "traces": [ROW, ROW]}])
+def test_frames_and_lists(tmp_path, told, indent):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(told, indent=indent))
+    assert values(path) == [ROW, ROW]
+
+
+def test_values_that_follow_each_other(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text("\n".join(json.dumps(ROW, indent=1) for _ in range(3)))
+    assert values(path) == [ROW] * 3
+
+
+def test_a_list_of_messages_is_one_conversation(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(ROW["messages"] * 2))
+    assert values(path) == [{"messages": ROW["messages"] * 2}]
+    assert values(written(tmp_path, ROW["messages"], ROW["messages"])) == [ROW, ROW]
+
+
+def test_deep_brackets_in_a_list_are_told_and_skipped(tmp_path):
+    path = tmp_path / "a.json"
+    deep = '{"a": "]", "b": ' + "[" * 200_000 + "]" * 200_000 + "}"
+    path.write_text("[" + ",\n".join([json.dumps(ROW), deep, json.dumps(ROW)]) + "]")
+    report = Report()
+    assert values(path, report) == [ROW, ROW]
+    assert report.refused == [f"{path}:2: its brackets are nested too deeply"]
+
+
+def test_a_list_larger_than_a_chunk_and_its_line_numbers(tmp_path):
+    path = tmp_path / "a.json"
+    rows = [{"messages": [{"role": "user", "content": "ü" * 40_000}], "n": n} for n in range(60)]
+    path.write_text("[\n" + ",\n".join(json.dumps(r, ensure_ascii=False) for r in rows) + "\n]")
+    found = list(read_rows(path, Report()))
+    assert [row.value["n"] for row in found] == list(range(60))
+    assert found[-1].where == f"{path}:61"
+
+
+def test_what_is_broken_in_a_list_is_told_with_its_line(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text("[\n" + json.dumps(ROW) + ",\n{oops}\n, " + "1" * 100 + "]")
+    report = Report()
+    assert values(path, report) == [ROW]
+    assert report.refused[0].startswith(f"{path}:3: not JSON")
+
+
+def test_parquet_rows_and_what_is_no_parquet(tmp_path):
+    pq.write_table(pa.table({"messages": [json.dumps(ROW["messages"])] * 4}), tmp_path / "a.parquet")
+    assert [row.share for row in read_rows(tmp_path / "a.parquet", Report())] == [0.25, 0.5, 0.75, 1.0]
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(SlipstreamError, match="not Parquet"):
+        values(tmp_path / "b.parquet")
+
+
+def test_an_empty_file_has_no_rows(tmp_path):
+    (tmp_path / "a.json").write_text("\n ")
+    assert values(tmp_path / "a.json") == []

@@ -1,0 +1,103 @@
+"""Many at once, again while the proxy is away; what is refused is told, and the rest goes in."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.server import Reply, Seen, Server
+
+from slipstream.client import AsyncClient
+from slipstream.errors import ApiError
+from slipstream.imports import upload as module
+from slipstream.imports.report import Report
+from slipstream.imports.upload import Entry, upload
+
+
+def entries(count: int, *, whole: bool = False) -> list[Entry]:
+    return [
+        Entry(f"f:{i}", i / count, [{"id": f"e{i}"}, {"id": f"e{i}", "more": 1}], whole=whole) for i in range(count)
+    ]
+
+
+async def test_all_of_them_each_in_its_order(server: Server) -> None:
+    server.on("POST", "/import", {})
+    async with AsyncClient(server.url) as client:
+        await upload(client, iter(entries(50)), report := Report())
+        assert report.episodes == 50
+    seen = [s.json for s in server.asked("POST", "/slipstream/v1/import")]
+    assert len(seen) == 100
+    for i in range(50):
+        assert ["more" in body for body in seen if body["id"] == f"e{i}"] == [False, True]
+
+
+async def test_a_proxy_that_is_away_for_a_moment(server: Server) -> None:
+    tries: dict[str, int] = {}
+
+    def answer(seen: Seen) -> Reply:
+        name = seen.json["episodes"][0]["id"]
+        tries[name] = tries.get(name, 0) + 1
+        return Reply({"error": {"type": "x", "message": "away"}}, 503) if tries[name] == 1 else Reply({})
+
+    server.routes["POST", "/import/episodes"] = answer
+    async with AsyncClient(server.url) as client:
+        await upload(client, iter(entries(5, whole=True)), report := Report())
+        assert report.episodes == 5
+
+
+async def test_one_that_stays_away_ends_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.3)
+    server.on("POST", "/import", {"error": {"type": "x", "message": "away"}}, 503)
+    async with AsyncClient(server.url) as client:
+        with pytest.raises(ApiError, match="away"):
+            await upload(client, iter(entries(5)), Report())
+
+
+async def test_exported_episodes_go_in_batches(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BATCH", 4)
+    monkeypatch.setattr(module, "BATCH_BYTES", 1_000)
+    server.on("POST", "/import/episodes", {})
+    server.on("POST", "/import/episode", {})
+    server.on("POST", "/import", {})
+    heavy = Entry("f:9", 0.9, [{"id": "heavy", "text": "x" * 2_000}], whole=True)
+    mixed = [*entries(6, whole=True), heavy, *entries(2)]
+    async with AsyncClient(server.url) as client:
+        await upload(client, iter(mixed), report := Report())
+        assert report.episodes == 9
+    sent = sorted(len(s.json["episodes"]) for s in server.asked("POST", "/slipstream/v1/import/episodes"))
+    assert sent == [2, 4]
+    assert [s.json["id"] for s in server.asked("POST", "/slipstream/v1/import/episode")] == ["heavy"]
+    assert len(server.asked("POST", "/slipstream/v1/import")) == 4
+
+
+async def test_conversations_go_in_batches_too(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has several histories goes by itself, each after the other."""
+    monkeypatch.setattr(module, "BATCH", 4)
+    server.on("POST", "/import/conversations", {})
+    server.on("POST", "/import", {})
+    plain = [Entry(f"f:{i}", i / 9, [{"id": f"p{i}"}]) for i in range(6)]
+    async with AsyncClient(server.url) as client:
+        await upload(client, iter([*plain, *entries(1)]), report := Report())
+        assert report.episodes == 7
+    sent = sorted(len(s.json["conversations"]) for s in server.asked("POST", "/slipstream/v1/import/conversations"))
+    assert sent == [2, 4]
+    assert [s.json["id"] for s in server.asked("POST", "/slipstream/v1/import")] == ["e0", "e0"]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_refusal_names_its_line_and_the_rest_goes_in(server: Server, whole: bool) -> None:
+    name = "episodes" if whole else "conversations"
+    taken: list[str] = []
+
+    def answer(seen: Seen) -> Reply:
+        ids = [one["id"] for one in seen.json[name]]
+        if "e3" in ids:
+            field = f"body.{name}.{ids.index('e3')}.id"
+            return Reply({"error": {"type": "conflict", "message": "forgotten", "field": field}}, 409)
+        taken.extend(ids)
+        return Reply({})
+
+    server.routes["POST", f"/import/{name}"] = answer
+    made = [Entry(f"f:{i}", i / 5, [{"id": f"e{i}"}], whole=whole) for i in range(5)]
+    async with AsyncClient(server.url) as client:
+        await upload(client, iter(made), report := Report())
+    assert (report.episodes, report.refused) == (4, ["f:3: forgotten"])
+    assert taken == ["e0", "e1", "e2", "e4"]

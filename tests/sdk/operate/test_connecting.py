@@ -1,0 +1,92 @@
+"""What coding agents need to work through the proxy, and how it is taken back."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import pytest
+import yaml
+from aiohttp import web
+from tests.support.served import Served
+
+from slipstream.errors import ConfigError
+from slipstream.operate.setup.agents import AGENTS
+from slipstream.operate.setup.connecting import AgentAddress, connect, lines_of, run_of, trouble_of, undo
+
+PLACE = AgentAddress("http://127.0.0.1:8100", "my-model")
+RUN = PLACE._replace(episode="run1", task="fix")
+CONNECTED = [a for a in AGENTS.values() if not a.refused]
+
+
+@pytest.mark.parametrize("agent", CONNECTED, ids=lambda a: a.name)
+def test_the_lines_hold_address_and_model(agent, tmp_path):
+    text = "\n".join(lines_of(agent, PLACE))
+    assert "http://127.0.0.1:8100" in text and "my-model" in text and "{" not in text.replace("{\n", "").replace("{ ", "").replace("{}", "").replace('{"', "").replace('{ name', "")  # fmt: skip
+    words, env = run_of(agent, RUN, [agent.command, "go"], tmp_path)
+    files = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    told = " ".join(words) + " ".join(env.values()) + files
+    assert "t/fix/e/run1/v1" in told or (agent.name == "claude-code" and told.count("/t/fix/e/run1") == 1)
+    assert (words[0], words[-1]) == (agent.command, "go")
+
+
+@pytest.mark.parametrize("agent", [a for a in CONNECTED if a.file], ids=lambda a: a.name)
+def test_a_file_is_written_and_taken_back(agent, tmp_path):
+    path = connect(agent, PLACE, tmp_path)
+    assert path is not None
+    read = {".json": json.loads, ".toml": tomllib.loads, ".yaml": yaml.safe_load}[path.suffix](path.read_text())
+    assert "my-model" in json.dumps(read)
+    assert connect(agent, PLACE._replace(model="other"), tmp_path) == path  # again, with another model
+    assert undo(agent, tmp_path) == path and not path.exists() and undo(agent, tmp_path) is None
+
+
+def test_what_is_there_is_kept(tmp_path):
+    agent, mine = AGENTS["claude-code"], '{"theme": "dark", "env": {"A": "1"}}'
+    path = tmp_path / ".claude/settings.json"
+    path.parent.mkdir()
+    path.write_text(mine)
+    connect(agent, PLACE, tmp_path)
+    read = json.loads(path.read_text())
+    assert read["theme"] == "dark" and read["env"]["A"] == "1" and read["env"]["ANTHROPIC_MODEL"] == "my-model"
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(ConfigError, match="changed since"):
+        undo(agent, tmp_path)
+    path.write_text(path.read_text()[:-1])
+    assert undo(agent, tmp_path) == path and path.read_text() == mine
+    path.write_text("// mine\n{}")
+    with pytest.raises(ConfigError, match="--print"):
+        connect(agent, PLACE, tmp_path)
+    codex = tmp_path / ".codex/config.toml"
+    codex.parent.mkdir()
+    codex.write_text('model = "x"\n')
+    with pytest.raises(ConfigError, match="--print"):
+        connect(AGENTS["codex"], PLACE, tmp_path)
+    assert codex.read_text() == 'model = "x"\n'
+
+
+def test_it_asks_the_proxy_as_the_agent_would_and_says_what_is_wrong():
+    answers: list[web.Response] = []
+    heard: list[tuple[str, str | None]] = []
+
+    async def models(request: web.Request) -> web.Response:
+        heard.append((request.path, request.headers.get("authorization")))
+        return answers.pop()
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", models)
+    listed = {"object": "list", "data": [{"id": "my-model"}, {"id": "other"}]}
+    cases = [
+        (web.json_response(listed), "my-model", None),
+        (web.json_response(listed), "m", "lists no model m, but my-model, other"),
+        (web.json_response({}, status=401), "m", "scope inference"),
+        (web.json_response({}, status=503), "m", "no engine that is up"),
+        (web.json_response({}, status=404), "m", "is no Slipstream proxy (GET /t/fix/e/run1/v1/models: 404)"),
+        (web.Response(text="<html>"), "m", "is no Slipstream proxy"),
+    ]
+    with Served(app) as url:
+        for answer, model, wanted in cases:
+            answers.append(answer)
+            found = trouble_of(RUN._replace(root=url, model=model, key="sk-1"))
+            assert (found is None) if wanted is None else wanted in (found or ""), found
+    assert set(heard) == {("/t/fix/e/run1/v1/models", "Bearer sk-1")}
+    assert "start `slipstream up`" in (trouble_of(PLACE._replace(root="http://127.0.0.1:9")) or "")

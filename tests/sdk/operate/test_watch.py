@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+
+from tests.support.server import Server
+
+from slipstream.client import AsyncClient
+from slipstream.operate.run.watch import Quiet, Watch, sparkline
+
+STATUS = {"version": "1", "started": 1.0, "models": {"m": "m@1"}}
+BLOCK = {
+    "stage": "trainer",
+    "cause": "paused",
+    "count": 1,
+    "text": "training is paused by ann",
+    "fix": "slipstream resume",
+    "blocks": True,
+}
+
+
+def point(version: int, mean: float) -> dict[str, object]:
+    fields = {
+        "adapter": f"m@{version}",
+        "version": version,
+        "start": 1.0,
+        "end": 2.0,
+        "n": 9,
+        "mean": mean,
+        "low": 0.0,
+        "high": 1.0,
+    }
+    return {**fields, "success": mean, "success_low": 0.0, "success_high": 1.0}
+
+
+async def test_what_is_new_is_said_once(server: Server) -> None:
+    said: list[str] = []
+    event = {
+        "id": 4,
+        "at": 1e9,
+        "kind": "step",
+        "data": {"step": 3, "adapter": "m@3", "batch": "b", "reward": 0.5, "kl": 0.002},
+    }
+    server.on(
+        "GET",
+        "/learning",
+        {"points": [point(1, 0.9), point(0, 0.2)], "success_from": 0.5, "left_out": 0, "bucket": None},
+    )
+    server.on("GET", "/training/events", "")
+    server.on("GET", "/status", {**STATUS, "funnel": {"lines": [BLOCK]}, "headlines": {"m": "held-out 0.20 → 0.90"}})
+    async with AsyncClient(server.url) as client:
+        watch = Watch(client, said.append)
+        for _ in range(2):
+            await watch.look()
+        assert said == ["! training is paused by ann → slipstream resume", "▁█ held-out 0.20 → 0.90"]
+        server.on("GET", "/training/events", json.dumps(event) + "\n")
+        await watch.look()
+        assert said[2][9:] == "step 3 m@3: reward 0.5, kl 0.002"
+        server.on("GET", "/training/events", "")
+        await watch.look()
+        assert server.asked("GET", "/slipstream/v1/training/events")[-1].query == {"after": ["4"]}
+        assert len(said) == 3
+
+
+async def test_a_proxy_that_goes_away_is_said_once() -> None:
+    said: list[str] = []
+    async with AsyncClient("http://127.0.0.1:9") as client:
+        watch = Watch(client, said.append)
+        await watch.look()
+        await watch.look()
+    assert len(said) == 1 and said[0].startswith("! the proxy does not answer")
+
+
+def test_a_quiet_log_holds_what_a_person_should_see() -> None:
+    quiet = Quiet()
+    lines = (
+        'INFO:     127.0.0.1:5 - "GET /health HTTP/1.1" 200 OK', "12:00:00 info    loaded m@1", "(EngineCore) INFO 11-25 12:00:00 [core.py:1] ready",
+        "12:00:01 error   the store is away", "Traceback (most recent call last):", '  File "x.py", line 1, in f', "12:00:02 info    again",
+        "  not of an error", "WARNING 11-25 12:00:00 [lora.py:1] slow",
+    )  # fmt: skip
+    seen = [line for line in lines if not quiet("engine", line)]
+    assert [s.split()[0] for s in seen] == ["12:00:01", "Traceback", "File", "WARNING"]
+
+
+def test_a_curve_in_a_line() -> None:
+    assert sparkline([0.0, 0.5, 1.0]) == "▁▅█" and sparkline([]) == "" and sparkline([0.3, 0.3]) == "▁▁"

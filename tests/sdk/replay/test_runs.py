@@ -1,0 +1,122 @@
+"""Whole runs, played again against a server that obeys its system prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.replayed import recorded, tool_message
+from tests.support.server import Reply, Seen, Server
+
+from slipstream.cli import main
+from slipstream.replay.cases import json_line
+from slipstream.replay.runs import RecordedTools, RunStopped
+
+TOOLS = [{"type": "function", "function": {"name": "find", "parameters": {}}}]
+
+
+def run_of(name: str) -> Any:
+    """Two calls: the tool ``find`` with the run's name, and the answer that it gave."""
+    episode = recorded(name)
+    first = episode.call_list[0]
+    first.tools = TOOLS
+    result = {"role": "tool", "tool_call_id": "t", "content": f"it is {name}"}
+    said = {"role": "assistant", "content": f"it is {name}"}
+    second = first.model_copy(
+        update={"id": f"d-{name}", "number": 1, "messages": [*first.messages, *first.reply, result], "reply": [said]}
+    )
+    episode.call_list.append(second)
+    return episode
+
+
+def model(seen: Seen) -> Reply:
+    """It finds, then says what it found. Under "Guess." it says something else; under "Wander." it uses another tool."""
+    messages = seen.json["messages"]
+    system, name = messages[0]["content"], messages[1]["content"].removeprefix("task ")
+    if messages[-1]["role"] == "tool":
+        message: dict[str, Any] = {"role": "assistant", "content": messages[-1]["content"]}
+    elif system == "Guess.":
+        message = {"role": "assistant", "content": "a guess"}
+    else:
+        message = tool_message("wander" if system == "Wander." else "find", name=name)
+    return Reply({"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"total_tokens": 5}})
+
+
+@pytest.fixture
+def argv(server: Server) -> list[str]:
+    server.routes["POST", "/v1/chat/completions"] = model
+    Path("cases.jsonl").write_text("".join(json_line(run_of(f"e{n}")) + "\n" for n in range(14)))
+    for name in ("Guess.", "Wander.", "Find."):
+        Path(f"{name}txt").write_text(name)
+    score = "def score(call, message):\n    return float(message.get('content') == call.reply[0]['content'])\n"
+    Path("run_score.py").write_text(score)
+    return ["replay", "cases.jsonl", "--url", server.url, "--samples", "1", "--json", "--by", "run_score:score"]
+
+
+def test_recorded_tools_answer_where_a_call_repeats() -> None:
+    tools = RecordedTools(run_of("e1"))
+    assert tools.result("find", {"name": "e1"}) == tools.result("find", '{"name": "e1"}') == "it is e1"
+    with pytest.raises(RunStopped, match="no call of the tool find with these arguments"):
+        tools.result("find", {"name": "e2"})
+    with pytest.raises(RunStopped, match="no call of the tool drop at all"):
+        tools.result("drop", {})
+
+
+def test_with_the_tools_of_the_record(argv: list[str], server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*argv, "--run", "recorded", "--against", "Find.txt"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(t["question"], t["cases"], t["difference"]) for t in found["tests"]] == [("runs", 14, 0.0)]
+    assert found["tokens"] == 14 * 2 * 2 * 5 and "Each task was played again" in found["remarks"][-1]
+    calls = [s for s in server.seen if s.method == "POST"]
+    assert {s.headers["x-slipstream-split"] for s in calls} == {"eval"}
+    assert len({s.headers["x-slipstream-episode"] for s in calls}) == 28  # a run of its own each
+    assert main([*argv, "--run", "recorded", "--against", "Guess.txt"]) == 1
+    assert json.loads(capsys.readouterr().out)["tests"][0]["difference"] == -1.0
+    assert main([*argv, "--run", "recorded", "--against", "Wander.txt"]) == 2  # the world after it is not known
+    said = json.loads(capsys.readouterr().out)["remarks"]
+    assert "14 cases are not compared: the record has no call of the tool wander at all" in said
+
+
+def test_a_users_own_agent(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run_agent.py").write_text(
+        """import httpx
+def play(episode, base_url, tools):
+    messages = episode.call_list[0].messages
+    said = httpx.post(base_url + "/chat/completions", verify=False, json={"model": "whatever", "messages": messages}).json()
+    message = said["choices"][0]["message"]
+    if "tool_calls" not in message:
+        raise RuntimeError("the agent breaks")
+    return float(tools.result("find", message["tool_calls"][0]["function"]["arguments"]) == "it is " + episode.id)
+"""
+    )
+    assert main([*argv, "--run", "run_agent:play", "--against", "Find.txt"]) == 0
+    assert (
+        main([*argv, "--run", "run_agent:play", "--against", "Guess.txt"]) == 1
+    )  # what breaks it alone is its failure
+    capsys.readouterr()
+    Path("run_bad.py").write_text("def play(episode, base_url):\n    return 'good'\n")
+    assert main([*argv, "--run", "run_bad:play", "--against", "Find.txt"]) == 2
+
+
+def test_a_command(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("agent.py").write_text(
+        """import json, os, urllib.request
+def post(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    return json.load(urllib.request.urlopen(request))
+task = json.load(open(os.environ["SLIPSTREAM_RUN_TASK"]))
+said = post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", {"messages": task["call_list"][0]["messages"]})
+call = said["choices"][0]["message"]["tool_calls"][0]["function"]
+result = post(os.environ["SLIPSTREAM_TOOLS_URL"], {"name": call["name"], "arguments": call["arguments"]})["result"]
+print(json.dumps({"reward": float(result == "it is " + task["id"])}))
+"""
+    )
+    lines = Path("cases.jsonl").read_text().splitlines(keepends=True)
+    Path("cases.jsonl").write_text("".join(lines[:2]))
+    assert main([*argv, "--run", "python agent.py", "--against", "Find.txt"]) == 2  # too few for a verdict
+    found = json.loads(capsys.readouterr().out)
+    assert (found["tests"][0]["cases"], found["tests"][0]["difference"]) == (2, 0.0)
+    assert main([*argv, "--run", "python agent.py", "--against", "Wander.txt"]) == 2
+    assert "no call of the tool wander" in capsys.readouterr().out

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tests.support.tiny import adapter_state, make_config, make_trainer
+
+from slipstream.contract import AdapterTrial
+from slipstream.errors import ConfigError
+from slipstream_trainer.model.policy import load_adapter, load_policy
+from slipstream_trainer.run.trial import try_adapter
+
+
+def proxy(config, answer: AdapterTrial, seen: list):
+    """A publisher whose proxy looks at the folder while it is there."""
+
+    def ask(wanted) -> AdapterTrial:
+        model, _ = load_policy(config)
+        load_adapter(model, config.adapters_dir / wanted.path)
+        seen.append(adapter_state(model))
+        return answer
+
+    return SimpleNamespace(client=SimpleNamespace(try_adapter=ask), patiently=lambda f: f())
+
+
+@pytest.mark.parametrize("tried", [True, False])
+def test_the_trial_is_no_zero_adapter_and_leaves_nothing_behind(tiny, tmp_path, tried: bool) -> None:
+    config = make_config(tiny, tmp_path)
+    trainer, seen = make_trainer(config, warm=False), []
+    before = adapter_state(trainer.model)
+    assert try_adapter(config, trainer.model, proxy(config, AdapterTrial(tried=tried), seen)) is tried
+    assert all(float(w.abs().max()) > 0 for w in seen[0].values())
+    assert all(torch.equal(w, before[n]) for n, w in adapter_state(trainer.model).items())
+    assert list(config.adapters_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "fix"),
+    [
+        ("expected target modules in {'q_proj'} but received ['m.0.up_proj', 'm.0.gate_proj']",
+         '"down_proj", "k_proj", "o_proj", "q_proj", "v_proj"'),
+        ("it has no effect", "to linear layers"),
+    ],
+)  # fmt: skip
+def test_what_the_engine_refuses_ends_the_trainer_with_the_line_to_set(tiny, tmp_path, reason, fix) -> None:
+    config = make_config(tiny, tmp_path)
+    trainer = make_trainer(config)
+    with pytest.raises(ConfigError, match="can be served") as e:
+        try_adapter(config, trainer.model, proxy(config, AdapterTrial(tried=True, reason=reason), []))
+    assert fix in str(e.value)
+    assert reason in str(e.value)
