@@ -36,6 +36,8 @@ PINS_SHARE, PINS_CHEAP, PINS_REST = 0.005, 0.003, 2.0
 """Counting the open episodes' pins takes at most this share of the time, unless a count takes fewer seconds than
 ``PINS_CHEAP``; the rest after one is at most ``PINS_REST`` seconds, fewer than ``GRACE``."""
 FIRST_CHECK = 5.0
+MOVES = ("slot", "taken_back", "refused")
+"""Causes for which a running episode leaves its adapter. All are counted from the start: an alert asks for them."""
 S = AdapterState
 
 
@@ -64,7 +66,7 @@ class Swapper:
         self.draining: dict[str, float] = {}
         self.superseded: dict[str, float] = {}
         """Adapter that only running episodes have → since when (monotonic)."""
-        self.moves: Counter[str] = Counter()
+        self.moves = Counter(dict.fromkeys(MOVES, 0))
         """Cause → running episodes that changed their adapter."""
         self.failing: dict[str, float] = {}
         """Adapter → since when the engine answers 5xx for it (monotonic)."""

@@ -130,8 +130,6 @@ class RewardMetrics:
 
 
 NAMES = 30
-MOVES = ("slot", "taken_back", "refused")
-"""Causes for which a running episode leaves its adapter (`adapters/swapper.py`)."""
 STEP_NUMBERS = {
     "loss": "Loss of the last training step.",
     "kl": "KL to the adapter before, nats a token, of the last training step.",
@@ -217,8 +215,6 @@ class ControlMetrics:
             "Running episodes whose adapter left the engines: its slot was needed, it was taken_back, or refused.",
             ["cause"],
         )
-        for cause in MOVES:
-            self.moves.labels(cause)  # an alert asks for each before the first move
         self.engine_up = gauge("slipstream_engine_up", "1 when the engine answers and has its adapters.", ["engine"])
         self.engine_takes_adapters = gauge(
             "slipstream_engine_takes_adapters",

@@ -210,7 +210,7 @@ async def status_of(deps: Deps) -> c.Status:
         ingest_lag_seconds=stats.lag_seconds if stats else 0.0,
         steps=int(counts.get("batches", {}).get("trained", 0)),
         last_step=deps.last_step or newest,
-        moved_episodes=dict(deps.swapper.moves),
+        moved_episodes=dict(+deps.swapper.moves),
         untrainable=counts.get("untrainable", {}),
         waiting=[line.sentence for line in funnel.lines],
         funnel=funnel,
