@@ -14,7 +14,7 @@ import pytest
 from tests.support import vllm
 from tests.support.adapters import make_adapter
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 CALLS = 32
 ASKED: dict[str, Any] = {"prompt": "when is the visa for dana", "max_tokens": 6, "temperature": 0}
 

@@ -16,7 +16,7 @@ from slipstream.client import Client
 from slipstream.contract import AdapterIn
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
-SWAPS = 10
+SWAPS = 5
 
 
 def likeliest(url: str, model: str, prompt: str) -> dict[str, float]:
@@ -30,13 +30,13 @@ def best(top: dict[str, float]) -> tuple[str, float]:
     return max(top.items(), key=lambda item: item[1])
 
 
-def test_ten_swaps_under_32_streams(engine, start_proxy, tmp_path: Path) -> None:
+def test_swaps_under_32_streams(engine, start_proxy, tmp_path: Path) -> None:
     proxy = start_proxy(engine.url, adapters={"keep": 30})
     folder = proxy.data_dir / "adapters"
     folder.mkdir(parents=True, exist_ok=True)
     load = Load()
 
-    async def swap_ten() -> list[str]:
+    async def swap_all() -> list[str]:
         stop = asyncio.Event()
         running = asyncio.create_task(streams(load, proxy.url, 32, stop))
         names = []
@@ -55,9 +55,9 @@ def test_ten_swaps_under_32_streams(engine, start_proxy, tmp_path: Path) -> None
         await running
         return names
 
-    names = asyncio.run(swap_ten())
+    names = asyncio.run(swap_all())
     assert load.errors == []
-    assert len(load.answered) > 200
+    assert len(load.answered) > 100
     assert {len(adapters) for adapters in load.adapters.values()} == {1}, "an episode was served by two adapters"
     served = set().union(*load.adapters.values())
     assert len(served & set(names)) >= SWAPS - 2, "swapped in, but hardly served"

@@ -27,7 +27,8 @@ def engine_core(root: int) -> psutil.Process:
     )
 
 
-def test_up_survives_the_engines_death_and_ends_clean(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dies", ["server", pytest.param("core", marks=pytest.mark.slow)])
+def test_up_survives_the_engines_death_and_ends_clean(tmp_path: Path, dies: str) -> None:
     data = tmp_path / "data"
     tree = {
         "data_dir": str(data), "proxy": {"port": 0}, "trainer": {"enabled": False},
@@ -43,27 +44,12 @@ def test_up_survives_the_engines_death_and_ends_clean(tmp_path: Path) -> None:
             return base if httpx.get(f"{base}/readyz", timeout=5, trust_env=False).is_success else ""
 
         base = wait_for(url, 420, 0.5, "up is ready")
-        with httpx.stream(
-            "POST",
-            f"{base}/v1/chat/completions",
-            json=body(True, max_tokens=400, ignore_eos=True),
-            timeout=120,
-            trust_env=False,
-        ) as reply:
-            assert reply.status_code == 200
-            lines = reply.iter_lines()
-            assert next(lines).startswith("data:")
-            os.kill(engine_process(p.pid).pid, signal.SIGKILL)
-            try:
-                rest = list(lines)
-            except httpx.TransportError:
-                rest = []
-        assert "data: [DONE]" not in rest, "the stream pretended to have ended well"
-        wait_for(lambda: answers(base), 420, 1.0, f"the engine is back: {log.read_text()[-2000:]}")
-        # the engine core alone: vLLM's server then ends with exit code 0
-        os.kill(engine_core(p.pid).pid, signal.SIGKILL)
-        wait_for(lambda: log.read_text().count("restarted in") == 2, 120, 0.5, "its end is seen")
-        assert "ended with exit code 0; restarted in" in log.read_text()
+        if dies == "server":
+            the_server_dies_in_mid_stream(base, p.pid)
+        else:  # vLLM's server then ends with exit code 0
+            os.kill(engine_core(p.pid).pid, signal.SIGKILL)
+            wait_for(lambda: "restarted in" in log.read_text(), 120, 0.5, "its end is seen")
+            assert "ended with exit code 0; restarted in" in log.read_text()
         wait_for(lambda: answers(base), 420, 1.0, f"the engine is back: {log.read_text()[-2000:]}")
         tree_pids = [c.pid for c in psutil.Process(p.pid).children(recursive=True)]
         p.send_signal(signal.SIGINT)
@@ -75,6 +61,20 @@ def test_up_survives_the_engines_death_and_ends_clean(tmp_path: Path) -> None:
             "all children are gone",
         )
     assert "engine   | " in log.read_text()
+
+
+def the_server_dies_in_mid_stream(base: str, up: int) -> None:
+    asked = body(True, max_tokens=400, ignore_eos=True)
+    with httpx.stream("POST", f"{base}/v1/chat/completions", json=asked, timeout=120, trust_env=False) as reply:
+        assert reply.status_code == 200
+        lines = reply.iter_lines()
+        assert next(lines).startswith("data:")
+        os.kill(engine_process(up).pid, signal.SIGKILL)
+        try:
+            rest = list(lines)
+        except httpx.TransportError:
+            rest = []
+    assert "data: [DONE]" not in rest, "the stream pretended to have ended well"
 
 
 def alive(pid: int) -> bool:
