@@ -2,7 +2,8 @@
 
     python benchmarks/peers/peers.py --model FOLDER --tasks TASKS.json --task products --seed 0 --out DIR
 
-The same pretrained model, tasks, rewards and GPU, one after the other; 64 runs at once on both sides. Slipstream has its
+The same pretrained model, tasks, rewards and GPU, one after the other; 64 runs at once on both sides. Each side begins
+with compilers' caches of its own, which are empty, and with its libraries' files read once before. Slipstream has its
 defaults, and TRL the settings of ``trl_run.py``. A run's reward counts when the run ends, before anything is trained on
 it. ``tasks.py`` makes TASKS.json.
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -29,6 +31,7 @@ import threading
 import time
 import urllib.error
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +106,23 @@ def work(url: str, todo: Any, began: float, stop: Any) -> tuple[Curve, list[str]
 
     asyncio.run(run())
     return found, failed
+
+
+@contextlib.contextmanager
+def empty_caches() -> Iterator[None]:
+    """What one side's compilers keep is of no use to the other."""
+    names = ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE")
+    before = {name: os.environ.get(name) for name in names}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.environ.update({name: str(Path(folder) / name.lower()) for name in names})
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
 
 
 def status(stack: Stack) -> dict[str, Any]:
@@ -266,9 +286,12 @@ def main() -> int:
     for task in args.task.split(","):
         name = f"peers-{task}-{args.seed}"
         items = json.loads(args.tasks.read_text())[task]
-        mine = ours(args, name, items)
+        subprocess.run([sys.executable, "-c", "import vllm, peft, datasets, trl.trainer.grpo_trainer"], check=False)
+        with empty_caches():
+            theirs = trl(args, name, task)
+        with empty_caches():
+            mine = ours(args, name, items)
         print(json.dumps({k: v for k, v in mine.items() if k not in ("curve", "steps", "status")}), flush=True)
-        theirs = trl(args, name, task)
         said[task] = figures(mine, theirs)
         whole = {
             "task": task,
