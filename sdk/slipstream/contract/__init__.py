@@ -41,7 +41,20 @@ from slipstream.contract.audit import (
     Paused,
     PauseIn,
 )
-from slipstream.contract.base import API, ID_PATTERN, TAG, TAG_PATTERN, Error, Finite, Headers, Id, Model, Split, Tag
+from slipstream.contract.base import (
+    API,
+    EXPLORE_TAG,
+    ID_PATTERN,
+    TAG,
+    TAG_PATTERN,
+    Error,
+    Finite,
+    Headers,
+    Id,
+    Model,
+    Split,
+    Tag,
+)
 from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchGaps, BatchLeaseIn, ChoiceGaps
 from slipstream.contract.cases import (
     CASES_MOST,
@@ -122,6 +135,7 @@ __all__ = [
     "API",
     "BATCH_COLUMNS",
     "CASES_MOST",
+    "EXPLORE_TAG",
     "FORGET_MOST",
     "ID_PATTERN",
     "IN_A_URL",

@@ -23,6 +23,10 @@ RewardValue = Annotated[float, Field(allow_inf_nan=False, ge=-1e12, le=1e12)]
 API = "/slipstream/v1"
 
 
+EXPLORE_TAG = "explore"
+"""The tag of an episode that was sampled otherwise than its agent asked. Its value says how."""
+
+
 class Headers:
     """Header names of the data plane. None of the ``x-slipstream-*`` ever reaches the engine."""
 

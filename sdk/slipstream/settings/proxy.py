@@ -112,6 +112,19 @@ class ModelRoute(Section):
         None, description="Likewise. Training wants 1.0."
     )
 
+    explore: Literal["temperature"] | None = Field(
+        None,
+        description="For agents whose sampling cannot be trained on (greedy ones, top_p). temperature: a share of "
+        "their episodes is sampled at explore_temperature.",
+    )
+    explore_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.25, description="Share of the episodes that explore changes."
+    )
+    explore_temperature: Annotated[float, Field(gt=0, le=2)] = Field(
+        1.0,
+        description="Temperature of explored episodes; top_p, top_k, min_p and penalties are then neutral.",
+    )
+
     def override(self) -> dict[str, float]:
         """The sampling that replaces the client's, by field."""
         asked = {name: getattr(self, name) for name in OVERRIDES}
@@ -120,6 +133,9 @@ class ModelRoute(Section):
     @model_validator(mode="after")
     def _one(self) -> Self:
         named = sum(x is not None for x in (self.trained, self.base, self.upstream))
-        if named > 1 or (named == 0 and not self.override() and self.sampling == "strict"):
+        changes = self.override() or self.sampling != "strict" or self.explore is not None
+        if named > 1 or (named == 0 and not changes):
             raise ValueError("name exactly one of trained, base, upstream")
+        if self.explore is not None and (self.base is not None or self.upstream is not None):
+            raise ValueError("explore is for a trained model: leave base and upstream out, or explore")
         return self

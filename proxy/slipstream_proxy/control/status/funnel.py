@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.store.read.status import AdapterReward
 
 TRUST = 'or set models."<name>".sampling = "trust" to train on such calls all the same'
+EXPLORE = 'set models."<name>".explore = "temperature" for a share of the runs'
 OVERRIDE = 'set models."<name>".{0} = {1}, which replaces what the client asks'
 FORCED = (
     "let the model choose: the grammar or the choice is the engine's, not the policy's (docs, Your framework); " + TRUST
@@ -44,7 +45,8 @@ ROUTE = "the engine's own route answered, which gives no token ids: "
 UNTRAINABLE = (
     {
         "temperature 0": "greedy runs have nothing to compare: ask 1.0 in training, or "
-        + OVERRIDE.format("temperature", "1.0"),
+        + OVERRIDE.format("temperature", "1.0")
+        + f", or {EXPLORE}",
         "penalties": "do not send presence_, frequency_ or repetition_penalty in training, or set them in "
         f'models."<name>" to 0, 0 and 1, which replaces what the client asks, {TRUST}',
         "forced tool: tool_choice": ROUTE + 'send tool_choice "auto"',
@@ -601,6 +603,10 @@ def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
         text = f"{plural(count, 'call', 'calls')} can't be trained on: {reason}"
         own = around.sampling.values if around.sampling else {}
         fix, stuck = fix_untrainable(reason, own, around.config.model_name), 0 < counts.trained_calls <= total
+        explores = next((r for r in around.config.models.values() if r.explore == "temperature"), None)
+        if explores is not None and reason in _FIELDS:
+            share = f"{explores.explore_share:.0%}"
+            fix = f"nothing to do where explore is set: {share} of such runs are sampled at a temperature, and train"
         yield FunnelLine(stage="untrainable", cause=reason[:80], count=count, text=text, fix=fix, blocks=stuck)
 
 

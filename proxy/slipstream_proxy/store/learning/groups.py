@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
+from slipstream.contract import EXPLORE_TAG
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.rows import EPISODE_COLUMNS, EpisodeRow, GroupRow, dump, load
 from slipstream_proxy.store.tables.schema import DayTables
@@ -344,12 +345,15 @@ class Line(NamedTuple):
 
 def line_of(ep: EpisodeRow, *, recurs: bool = False) -> Line:
     """``recurs``: an untagged episode whose first message keeps coming back counts as a run of one task."""
+    parts: tuple[str, ...]
     if ep.grouped:
         kind, parts = "task", ("task", ep.key, ep.model, ep.task or "", ep.split)
     elif recurs:
         kind, parts = "task", ("same", ep.key, ep.model, ep.alike, ep.split)
     else:
         kind, parts = "like", ("like", ep.key, ep.model, likeness_of(ep.alike), ep.split)
+    if f'"{EXPLORE_TAG}"' in ep.tags and (how := load(ep.tags, {}).get(EXPLORE_TAG)):
+        parts = (*parts, how)  # greedy runs are no measure of these, and none of them trains
     return Line(blake2b("\0".join(parts).encode(), digest_size=8).hexdigest(), kind)
 
 
