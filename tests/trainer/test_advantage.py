@@ -67,6 +67,15 @@ def test_groups_are_their_own_baseline() -> None:
     assert found.reward_mean == pytest.approx(17 / 6)
 
 
+def test_what_runs_were_compared_with_is_told_and_siblings_are_no_runs() -> None:
+    samples = [sample(f"e{i}", [3], [4], group="g", reward=r) for i, r in enumerate((0, 1))]
+    samples += [sample(f"c~0~{i}", [3], [4], group="s", reward=r) for i, r in enumerate((7, 8, 9))]
+    samples += [sample(f"u{i}", [3], [4], group=f"u{i}", kind="like", reward=r) for i, r in enumerate((0, 1))]
+    found = assign(samples, "mean")
+    assert found.baselines == {"group": 2, "step": 3, "batch": 2}
+    assert found.reward_mean == 0.5 and found.episodes["c~0~2"] == 1.0
+
+
 def test_an_episode_counts_once_however_many_calls_it_has() -> None:
     samples = [sample("a", [3], [4], number=n, reward=1.0) for n in range(9)] + [sample("b", [3], [4], reward=0.0)]
     assign(samples, "mean")

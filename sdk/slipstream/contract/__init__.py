@@ -45,6 +45,8 @@ from slipstream.contract.base import (
     API,
     EXPLORE_TAG,
     ID_PATTERN,
+    SIBLING_TAG,
+    SIBLINGS_TAG,
     TAG,
     TAG_PATTERN,
     Error,
@@ -116,7 +118,18 @@ from slipstream.contract.judging import (
     ScoresIn,
 )
 from slipstream.contract.learning import Learning, LearningPoint, TaskRuns, TaskStanding, TaskTable, WorstRun
-from slipstream.contract.names import IN_A_URL, Asked, Named, NamedEpisode, TagText, id_of, name_of, tag_text
+from slipstream.contract.names import (
+    IN_A_URL,
+    Asked,
+    Named,
+    NamedEpisode,
+    TagText,
+    id_of,
+    is_sibling,
+    name_of,
+    sibling_of,
+    tag_text,
+)
 from slipstream.contract.status import (
     EngineReleased,
     EngineReleaseIn,
@@ -140,6 +153,8 @@ __all__ = [
     "ID_PATTERN",
     "IN_A_URL",
     "MAX_LORA_RANKS",
+    "SIBLINGS_TAG",
+    "SIBLING_TAG",
     "TAG",
     "TAG_PATTERN",
     "WHOLE_CALLS",
@@ -256,6 +271,8 @@ __all__ = [
     "descendants",
     "fallen",
     "id_of",
+    "is_sibling",
     "name_of",
+    "sibling_of",
     "tag_text",
 ]

@@ -112,17 +112,23 @@ class ModelRoute(Section):
         None, description="Likewise. Training wants 1.0."
     )
 
-    explore: Literal["temperature"] | None = Field(
+    explore: Literal["temperature", "siblings"] | None = Field(
         None,
         description="For agents whose sampling cannot be trained on (greedy ones, top_p). temperature: a share of "
-        "their episodes is sampled at explore_temperature.",
+        "their episodes is sampled at explore_temperature. siblings: the engine is asked for more samples of a share "
+        "of their steps in its idle time, and a judge compares them.",
     )
     explore_share: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.25, description="Share of the episodes that explore changes."
+        0.25, description="Share of the episodes that explore changes, or of the calls that get siblings."
     )
     explore_temperature: Annotated[float, Field(gt=0, le=2)] = Field(
         1.0,
         description="Temperature of explored episodes; top_p, top_k, min_p and penalties are then neutral.",
+    )
+
+    explore_samples: Annotated[int, Field(ge=2, le=64)] = Field(4, description="Siblings of a step.")
+    explore_tokens: Annotated[int, Field(ge=1)] = Field(
+        1_000_000, description="Tokens that siblings of this model may sample in a day (UTC)."
     )
 
     def override(self) -> dict[str, float]:

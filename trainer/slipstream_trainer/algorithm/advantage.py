@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.contract import is_sibling
 from slipstream.errors import ConfigError
 from slipstream.settings.trainer import ADVANTAGES
 from slipstream.shared.functions import load_function
@@ -80,9 +81,12 @@ class Advantages:
     """``Sample.run`` → advantage."""
     groups: int = 0
     dropped: int = 0
+    baselines: dict[str, int] = field(default_factory=dict)
+    """What runs were compared with → how many: ``group`` (runs of their task), ``step`` (samples of one step),
+    ``batch`` (all untagged runs of the batch), ``call`` (their group's runs, by rewards of single calls)."""
     reward_mean: float = 0.0
     reward_std: float = 0.0
-    """Mean and spread count kept and dropped runs."""
+    """Mean and spread count kept and dropped runs of agents."""
 
 
 def assign(samples: Sequence[Sample], kind: str) -> Advantages:
@@ -103,7 +107,9 @@ def assign(samples: Sequence[Sample], kind: str) -> Advantages:
     everything: dict[str, float] = {}
     for members in groups.values():
         rewards = {s.run: float(s.reward) for s in members}
-        everything |= rewards
+        step = is_sibling(members[0].episode)
+        if not step:  # a judge's word on a single step is no measure of how runs go
+            everything |= rewards
         values = np.array(list(rewards.values()))
         by_call = any(s.call_reward is not None for s in members)
         if (len(values) < 2 or np.ptp(values) < SAME) and not by_call:
@@ -114,6 +120,8 @@ def assign(samples: Sequence[Sample], kind: str) -> Advantages:
             continue
         advantages = dict(zip(rewards, centered(values, kind).tolist(), strict=True))
         out.episodes |= advantages
+        name = "call" if by_call else "step" if step else "group" if members[0].kind == "task" else "batch"
+        out.baselines[name] = out.baselines.get(name, 0) + len(rewards)
         for s in members:
             s.advantage = advantages[s.run]
         if by_call:

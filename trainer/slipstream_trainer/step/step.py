@@ -129,6 +129,7 @@ def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: StepPac
     figures: dict[str, JsonValue] = {
         "groups": advantages.groups,
         "groups_dropped": advantages.dropped,
+        "baselines": dict(advantages.baselines),
         "episodes": len({s.run for s in samples}),
         "calls": len({(s.run, s.call) for s in samples if s.call}),
         "reward": advantages.reward_mean,

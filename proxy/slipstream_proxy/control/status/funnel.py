@@ -406,6 +406,10 @@ class Surroundings:
     judge_error: str | None = None
     judge_chance: JudgeAgreement | None = None
     """Why the judge scored nothing of late, if it failed."""
+    sibling_steps: int = 0
+    """Steps that wait for an idle engine, to be sampled once more."""
+    sibling_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Model → tokens that siblings sampled today."""
     sidecars: Sequence[tuple[str, str, str]] = ()
     """The children of `slipstream up` that are in trouble: (trainer or judge, its state, what is wrong)."""
     paused: str | None = None
@@ -434,7 +438,7 @@ def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:
     """``counts`` None: the store does not answer."""
     lines = [*engine_lines(around), *_store(counts, around), *_losses(around)]
     rewards = (unweighted_lines, reward_lines, flat_lines)
-    stages = (_calls, _episodes, _groups, _judge, *rewards, _untrainable, _lost, _ready, _trainer, _steps)
+    stages = (_calls, _episodes, _groups, _siblings, _judge, *rewards, _untrainable, _lost, _ready, _trainer, _steps)
     for stage in stages:
         lines += stage(counts, around) if counts is not None else ()
     lines += _slots(around)
@@ -603,11 +607,36 @@ def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
         text = f"{plural(count, 'call', 'calls')} can't be trained on: {reason}"
         own = around.sampling.values if around.sampling else {}
         fix, stuck = fix_untrainable(reason, own, around.config.model_name), 0 < counts.trained_calls <= total
-        explores = next((r for r in around.config.models.values() if r.explore == "temperature"), None)
-        if explores is not None and reason in _FIELDS:
-            share = f"{explores.explore_share:.0%}"
-            fix = f"nothing to do where explore is set: {share} of such runs are sampled at a temperature, and train"
+        explores = next((r for r in around.config.models.values() if r.explore is not None), None)
+        if explores is not None and (reason in _FIELDS or explores.explore == "siblings"):
+            share, siblings = f"{explores.explore_share:.0%}", explores.explore == "siblings"
+            how = "calls get siblings, which train" if siblings else "runs are sampled at a temperature, and train"
+            fix, stuck = f"nothing to do where explore is set: {share} of such {how}", False
         yield FunnelLine(stage="untrainable", cause=reason[:80], count=count, text=text, fix=fix, blocks=stuck)
+
+
+def _siblings(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    """Steps of agents that are sampled once more."""
+    routes = [r for r in around.config.models.values() if r.explore == "siblings"]
+    if not routes:
+        return
+    if not around.judge_expected:
+        text = "siblings of agents' steps train nothing: no judge compares them"
+        needed = "set judge.model or judge.function"
+        yield FunnelLine(stage="judge", cause="siblings", count=counts.siblings, text=text, fix=needed)
+        return
+    spent, most = sum(around.sibling_tokens.values()), sum(r.explore_tokens for r in routes)
+    text = f"{plural(counts.siblings, 'sibling', 'siblings')} of agents' steps so far, {spent} of {most} tokens today"
+    fix: str | None = None
+    if around.sibling_steps:
+        text += (
+            f"; {plural(around.sibling_steps, 'step waits', 'steps wait')} until no agent's call has run for a second"
+        )
+    elif counts.calls and not counts.siblings:
+        fix = "wait for calls; only chat completions with recorded token ids have siblings"
+    if spent >= most:
+        fix = 'wait for tomorrow (UTC), or raise models."<name>".explore_tokens'
+    yield FunnelLine(stage="groups", cause="siblings", count=counts.siblings, text=text, fix=fix)
 
 
 def _lost(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:

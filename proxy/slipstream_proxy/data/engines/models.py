@@ -75,7 +75,7 @@ class ModelMap:
                 "upstream", entry.model or name, trust, entry.upstream, entry.api_key_env, sampling=sampling
             )
         model, explored = entry.trained or self.default, None
-        if entry.explore is not None:
+        if entry.explore == "temperature":
             free = tuple((NEUTRAL | {"temperature": entry.explore_temperature}).items())
             explored = ModelTarget("trained", model, sampling=free, shown=f"{_shown(free[:1])}; explore", explores=True)
         return ModelTarget(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from slipstream.contract import GroupKind
+from slipstream.contract import GroupKind, Split
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import IMPORTED
 from slipstream_proxy.store.learning.groups import Agent, Pace
@@ -24,10 +24,12 @@ from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.memory import ExactFigure, PacedFigure
 from slipstream_proxy.store.tables.rows import load
 from slipstream_proxy.store.tables.schema import day_of, table_of
-from slipstream_proxy.store.tables.tallies import STALE_RUNS, KeptCount, Tallied, TallyTable, get_meta
+from slipstream_proxy.store.tables.tallies import OWN_RUNS, STALE_RUNS, KeptCount, Tallied, TallyTable, get_meta
 from slipstream_proxy.store.values import Rules
 
+SIBLING = Split.SIBLING
 K = TypeVar("K")
+SIBLING = Split.SIBLING
 LOST = ("stale", "dropped", "skipped")
 """States of groups from which nothing was learnt."""
 
@@ -165,9 +167,10 @@ def counts(found: StoreCounts, missing: dict[str, int], orphans: int, now: float
     return {
         "groups": found.groups.states(),
         "batches": {state: batch.n for state, batch in found.batches.items()},
-        "episodes": totals((state, tally.n) for (state, *_), tally in kept.episodes.items()),
+        "episodes": totals((state, tally.n) for (state, split, _), tally in kept.episodes.items() if split != SIBLING),
+        "siblings": count_siblings(kept),
         "rewards": {source: tally.n for (source,), tally in kept.rewards.items()},
-        "calls": int(sum(tally.x for tally in kept.episodes.values())),
+        "calls": int(sum(tally.x for (_, split, _), tally in kept.episodes.items() if split != SIBLING)),
         "untrainable": untrainable_calls(kept),
         "missing": missing,
         "orphans": orphans,
@@ -192,6 +195,11 @@ def untrainable_calls(kept: Tallied) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
+def count_siblings(kept: Tallied) -> int:
+    """Further samples of agents' steps."""
+    return sum(t.n for (state, split, _), t in kept.episodes.items() if (state, split) == ("done", SIBLING))
+
+
 def waiting_groups(tx: Tx) -> list[str]:
     """Complete groups in which an episode lacks its reward."""
     return [group for (group,) in tx.all("SELECT id FROM t_groups WHERE state = 'waiting_reward'")]
@@ -201,7 +209,7 @@ def missing_rewards(tx: Tx, rules: Rules, groups: list[str]) -> dict[str, int]:
     """Weighted reward name → episodes of these groups that wait for it."""
     found = {}
     for name in rules.weights if groups else ():
-        sql = f"""SELECT count(*) FROM t_episodes e WHERE e.reward IS NULL AND e.grp {IN}
+        sql = f"""SELECT count(*) FROM t_episodes e WHERE e.reward IS NULL AND {OWN_RUNS} AND e.grp {IN}
             AND NOT EXISTS (SELECT 1 FROM t_rewards r WHERE r.eid = e.eid AND r.name = ?)"""
         if count := tx.all(sql, (groups, name))[0][0]:
             found[name] = count
@@ -213,7 +221,7 @@ def unweighted_rewards(tx: Tx, rules: Rules, groups: list[str]) -> dict[str, int
     if not groups:
         return {}
     sql = f"""SELECT r.name, count(DISTINCT r.eid) FROM t_rewards r JOIN t_episodes e ON e.eid = r.eid
-        WHERE e.reward IS NULL AND e.grp {IN} GROUP BY 1 ORDER BY 2 DESC, 1"""
+        WHERE e.reward IS NULL AND {OWN_RUNS} AND e.grp {IN} GROUP BY 1 ORDER BY 2 DESC, 1"""
     return {name: int(count) for name, count in tx.all(sql, (groups,)) if name not in rules.weights}
 
 
@@ -378,6 +386,8 @@ class FunnelCounts(NamedTuple):
     engine_gap: float | None
     """Nats a token between the engine's log-probabilities and the trainer's of the same weights, when last known."""
     untrainable: dict[str, int]
+    siblings: int
+    """Further samples of agents' steps."""
     orphans: Orphans
 
 
@@ -419,7 +429,7 @@ def judged(tx: Tx, kept: Tallied, now: float) -> int:
 
 
 def _outcomes(tx: Tx) -> list[GroupOutcome]:
-    sql = f"""SELECT id FROM t_groups WHERE split = 'train' AND kind <> 'window'
+    sql = f"""SELECT id FROM t_groups WHERE split <> 'eval' AND kind <> 'window'
         AND state IN ('ready', 'leased', 'trained', 'skipped') ORDER BY completed DESC LIMIT {RECENT}"""
     groups = [group for (group,) in tx.all(sql)]
     if not groups:
@@ -430,7 +440,7 @@ def _outcomes(tx: Tx) -> list[GroupOutcome]:
 
 def _teaching(tx: Tx) -> int:
     """Groups that are ready and whose runs differ in reward. Where runs share a baseline over groups, all count."""
-    sql = "SELECT id, kind FROM t_groups WHERE state = 'ready' AND split = 'train'"
+    sql = "SELECT id, kind FROM t_groups WHERE state = 'ready' AND split <> 'eval'"
     kinds: dict[str, str] = dict(tx.all(sql))
     if not kinds:
         return 0
@@ -474,7 +484,7 @@ def funnel_counts(
 ) -> FunnelCounts:
     """``dear``: what was looked up before, as it costs more."""
     kept, states = found.kept, found.groups.states()
-    there = {parts: tally for parts, tally in kept.episodes.items() if parts[0] != "deleted"}
+    there = {p: tally for p, tally in kept.episodes.items() if p[0] != "deleted" and p[1] != SIBLING}
     trained = found.batches.get("trained")
     return FunnelCounts(
         calls=int(sum(t.x for t in there.values())),
@@ -499,6 +509,7 @@ def funnel_counts(
         kls=figures.kls,
         engine_gap=figures.engine_gap,
         untrainable=untrainable_calls(kept),
+        siblings=count_siblings(kept),
         orphans=orphans,
         **dear._asdict(),
     )

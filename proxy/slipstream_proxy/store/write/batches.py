@@ -232,7 +232,7 @@ class BatchQueue:
             if model is None:
                 return None
             sql = f"""SELECT {", ".join(ReadyGroup._fields)} FROM t_groups
-                WHERE state = 'ready' AND split = 'train' AND model = ? ORDER BY ready_at, created,
+                WHERE state = 'ready' AND split <> 'eval' AND model = ? ORDER BY ready_at, created,
                     id LIMIT ?{self.db.lock_rows}"""
             ready = [ReadyGroup(*r) for r in tx.all(sql, (model, 4 * wanted.max_groups + 64))]
             members = self.groups.members(tx, [g.id for g in ready])
@@ -273,7 +273,7 @@ class BatchQueue:
 
     def _fullest(self, tx: Tx) -> str | None:
         """The model with the most ready groups."""
-        sql = """SELECT model FROM t_groups WHERE state = 'ready' AND split = 'train'
+        sql = """SELECT model FROM t_groups WHERE state = 'ready' AND split <> 'eval'
             GROUP BY model ORDER BY count(*) DESC, model LIMIT 1"""
         found = tx.all(sql)
         return found[0][0] if found else None
@@ -418,7 +418,7 @@ class BatchQueue:
     def drop_adapter(self, adapter: str) -> int:
         """Groups with episodes sampled from an adapter that was taken back never train. → Groups dropped."""
         with self.db.write() as tx:
-            sql = """UPDATE t_groups SET state = 'dropped', cause = ? WHERE split = 'train'
+            sql = """UPDATE t_groups SET state = 'dropped', cause = ? WHERE split <> 'eval'
                 AND state IN ('forming', 'waiting_reward', 'ready', 'leased')
                 AND id IN (SELECT grp FROM t_episodes WHERE grp IS NOT NULL AND strpos(adapters, ?) > 0)"""
             return tx.run(sql, (ROLLED_BACK, f'"{adapter}"'))

@@ -32,7 +32,7 @@ class GroupsQuery(PageQuery):
     key: KeyId | None = Field(None, description="Another key's (admin, viewer).")
     task: c.Asked | None = None
     model: Label | None = None
-    split: Literal["train", "eval"] | None = None
+    split: Literal["train", "eval", "sibling"] | None = None
     state: GroupState | None = None
     kind: Literal["task", "like", "window"] | None = None
     batch: c.Id | None = Field(None, description="Groups that were in this batch.")
