@@ -201,7 +201,7 @@ class SiblingSampler:
                 self.metrics.siblings.labels("budget").inc()
                 continue
             adapter = self.registry.live(model)
-            able = [e for e in self.engines.takers() if adapter in e.loaded or adapter == self.registry.base]
+            able = [e for e in self.engines.healthy() if adapter in e.loaded or adapter == self.registry.base]
             if not able:
                 return
             self._engine = engine = self._engine if self._engine in able else able[-1]

@@ -183,6 +183,12 @@ LOST = {
 """(state, cause) → why, and what to do."""
 
 
+SHAPE_LEAST = 32
+"""Rewarded runs with which something is said of how their rewards are spread."""
+LENGTH_ALONE = 0.98
+"""Correlation of reward and length from which nothing else shows in the reward."""
+CEILING = 0.95
+"""Share of runs with the best reward from which there is little to learn."""
 FLAT_STEPS = 10
 """Steps after which reward should have moved."""
 FLAT_EPISODES, FLAT_LEAST = 100, 20
@@ -231,8 +237,10 @@ def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
             fix = f"post it to /slipstream/v1/episodes/<id>/rewards as {name!r}, or change reward.weights"
         cause, stuck = f"missing_{name}"[:80], not counts.ready and not counts.leased
         yield FunnelLine(stage="reward", cause=cause, count=count, text=text, fix=fix, blocks=stuck)
+    shape = list(shape_lines(counts))
+    yield from shape
     equal = [o for o in counts.outcomes if o.low == o.high]
-    if not equal:
+    if not equal or any(found.blocks for found in shape):
         return
     recent = len(counts.outcomes)
     if len(equal) == recent >= LEARNED_GROUPS and all(o.high == counts.best for o in equal):
@@ -247,6 +255,31 @@ def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
     fix = "give partial credit in the reward, mix easier and harder tasks, or sample at temperature 1.0"
     stuck = len(equal) == recent
     yield FunnelLine(stage="reward", cause="equal", count=len(equal), text=text, fix=fix, blocks=stuck)
+
+
+def shape_lines(counts: FunnelCounts) -> Iterator[FunnelLine]:
+    """A reward that says the same of every run, or only how long a run was, or nothing more of nearly all of them."""
+    shape = counts.shape
+    if shape is None or shape.n < SHAPE_LEAST:
+        return
+    if counts.best == counts.worst:
+        text = f"all {shape.n} rewards of the newest runs are {shape.high:g}, and no run ever got another"
+        fix = "try the reward or the judge on a run that you know is good and on one that is bad: both must differ"
+        yield FunnelLine(stage="reward", cause="constant", count=shape.n, text=text, fix=fix, blocks=True)
+    elif shape.length is not None and abs(shape.length) >= LENGTH_ALONE:
+        which = "longer" if shape.length > 0 else "shorter"
+        text = (
+            f"rewards follow the number of sampled tokens alone (correlation {shape.length:+.2f} over the newest "
+            f"{shape.n} runs): training makes runs {which}"
+        )
+        fix = "let the reward or the rubric say what a good result is; a length may cost a little beside it"
+        yield FunnelLine(stage="reward", cause="length", count=shape.n, text=text, fix=fix)
+    elif CEILING * shape.n <= shape.at_best < shape.n:
+        text = (
+            f"{shape.at_best} of the newest {shape.n} runs have the best reward ever, {shape.high:g}: few groups teach"
+        )
+        fix = "give the agent harder tasks, or let the reward tell good runs from better ones"
+        yield FunnelLine(stage="reward", cause="ceiling", count=shape.at_best, text=text, fix=fix)
 
 
 def flat_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:

@@ -12,6 +12,7 @@ What the page, the metrics and the gate compare: rewards by adapter, arm and sou
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import isfinite
 from typing import NamedTuple, TypeVar
 
 from slipstream.contract import GroupKind, Split
@@ -229,6 +230,10 @@ NEAR_ZERO, SMALL_KL = 0.01, 1e-4
 """Share of its target below which a step's KL is near zero; the same in nats a token, for a step without a target."""
 RECENT = 16
 """Groups, and steps, that count as recent."""
+SHAPED = 256
+"""Newest rewarded runs that say how rewards are spread."""
+DIFFERENT = 5
+"""Values of reward and of length that must occur before one is said to follow the other."""
 LONE = 4
 """Untagged runs of one call that are told about."""
 RATE_SECONDS = 600.0
@@ -261,6 +266,18 @@ class AdapterReward(NamedTuple):
     """Of one reward."""
 
 
+class RewardShape(NamedTuple):
+    """Training rewards of the newest rewarded runs, at most ``SHAPED``."""
+
+    n: int
+    low: float
+    high: float
+    at_best: int
+    """Runs with the highest reward ever."""
+    length: float | None
+    """Correlation of reward and sampled tokens. None: one of them does not vary, or hardly."""
+
+
 class DearFigures(NamedTuple):
     """Figures that cost a look at every group that waits, or at every episode."""
 
@@ -269,6 +286,8 @@ class DearFigures(NamedTuple):
     to_judge: int
     oldest_to_judge: float | None
     best: float | None
+    worst: float | None
+    shape: RewardShape | None
     live: bool
     lone: int
 
@@ -310,15 +329,30 @@ def standing(kept: Tallied) -> list[AdapterReward]:
 def dear_figures(tx: Tx, rules: Rules, judge_name: str) -> DearFigures:
     """``judge_name``: the reward name that the judge writes."""
     waiting = waiting_groups(tx)
-    sql = "SELECT max(reward) FROM t_episodes WHERE split = 'train' AND state <> 'deleted'"
+    sql = "SELECT max(reward), min(reward) FROM t_episodes WHERE split = 'train' AND state <> 'deleted'"
+    ((best, worst),) = tx.all(sql)
     return DearFigures(
         missing_rewards(tx, rules, waiting),
         unweighted_rewards(tx, rules, waiting),
         *to_judge(tx, judge_name),
-        best=tx.all(sql)[0][0],
+        best=best,
+        worst=worst,
+        shape=None if best is None else _shape(tx, best),
         live=_live(tx),
         lone=_lone(tx),
     )
+
+
+def _shape(tx: Tx, best: float) -> RewardShape | None:
+    sql = f"""SELECT count(*), min(reward), max(reward), sum(CASE WHEN reward >= ? THEN 1 ELSE 0 END),
+        corr(reward, CAST(completion_tokens AS FLOAT8)), count(DISTINCT completion_tokens), count(DISTINCT reward)
+        FROM (SELECT reward, completion_tokens FROM t_episodes WHERE split = 'train' AND state = 'done'
+        AND reward IS NOT NULL ORDER BY ended DESC, eid LIMIT {SHAPED}) q"""
+    ((n, low, high, at_best, length, lengths, rewards),) = tx.all(sql, (best,))
+    if not n:
+        return None
+    known = length is not None and isfinite(length) and min(lengths, rewards) >= DIFFERENT
+    return RewardShape(int(n), low, high, int(at_best), float(length) if known else None)
 
 
 def _lone(tx: Tx) -> int:
@@ -375,6 +409,8 @@ class FunnelCounts(NamedTuple):
     """Outcomes of the ``RECENT`` latest complete groups that have all rewards."""
     best: float | None
     """The highest training reward ever."""
+    worst: float | None
+    shape: RewardShape | None
     standing: list[AdapterReward]
     """By version, oldest first."""
     trained: int
