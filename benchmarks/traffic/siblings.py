@@ -135,7 +135,11 @@ async def idle(url: str, longest: float) -> dict[str, Any]:
     until, quiet = time.monotonic() + longest, 0
     async with httpx.AsyncClient(timeout=30) as http:
         while True:
-            status: dict[str, Any] = (await http.get(f"{url}/slipstream/v1/status")).raise_for_status().json()
+            answer = await http.get(f"{url}/slipstream/v1/status")
+            if answer.status_code == 503:  # the machine is busy
+                await asyncio.sleep(0.5)
+                continue
+            status: dict[str, Any] = answer.raise_for_status().json()
             waits = any("until no agent's call" in line for line in status["waiting"])
             busy = waits or any(status["groups"].get(s) for s in ("waiting_reward", "leased"))
             busy = busy or status["groups"].get("ready", 0) >= 4

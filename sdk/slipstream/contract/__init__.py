@@ -57,7 +57,7 @@ from slipstream.contract.base import (
     Split,
     Tag,
 )
-from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchGaps, BatchLeaseIn, ChoiceGaps
+from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchGaps, BatchLeaseIn, ChoiceGaps, filter_of
 from slipstream.contract.cases import (
     CASES_MOST,
     Case,
@@ -270,6 +270,7 @@ __all__ = [
     "check_lora_rank",
     "descendants",
     "fallen",
+    "filter_of",
     "id_of",
     "is_sibling",
     "name_of",

@@ -197,7 +197,7 @@ async def test_nothing_left_to_learn(make_plane):
     ("sampling", "cause", "fix"),
     [
         ({"temperature": 0}, "temperature 0", "1.0"),
-        ({"top_p": 0.5}, "top_p", "top_p"),
+        ({"presence_penalty": 1}, "penalties", "presence_"),
         ({"tool_choice": "required"}, "forced tool", '"auto"'),
         ({"response_format": {"type": "json_object"}}, "structured output", "trust"),
     ],

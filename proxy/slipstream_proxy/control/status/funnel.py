@@ -103,10 +103,9 @@ UNTRAINABLE = (
         "the engine refused it": ROUTE + "its log says what it does not take of the chat request",
         "logprobs refused": "send logprobs: true with top_logprobs, or leave both out",
     }
-    | {
-        name: f"do not send {name} in training, or {OVERRIDE.format(name, value)}, {TRUST}"
-        for name, value in {"top_p": "1.0", "top_k": "0", "min_p": "0"}.items()
-    }
+    | dict.fromkeys(
+        ("top_p", "top_k", "min_p"), "nothing to do: an earlier release recorded them, and calls of now are trained on"
+    )
     | {name: f"do not send {name} in training, {TRUST}" for name in ("min_tokens", "ignore_eos", "logit_bias")}
     | {reason: fix for engine in ENGINES.values() for reason, fix in engine.fixes.items()}
 )
@@ -116,7 +115,6 @@ UNTRAINABLE = (
 _FIELDS = {
     "temperature 0": ("temperature",),
     "penalties": ("presence_penalty", "frequency_penalty", "repetition_penalty"),
-    **{name: (name,) for name in ("top_p", "top_k", "min_p")},
 }
 """Reason → the fields that it is about."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
-from slipstream.contract import EXPLORE_TAG
+from slipstream.contract import EXPLORE_TAG, filter_of
 from slipstream.engines.engine import NEUTRAL, NO_IDS
 from slipstream_proxy.data.call.step import CallStep
 from slipstream_proxy.data.episode.prompts import asking
@@ -113,7 +113,9 @@ class Capture(CallStep):
                 body[name] = value
         if not live.sampling_known and not trust and any(body.get(name) is None for name in NEUTRAL):
             return UNKNOWN_SAMPLING
-        return RAW_LOGPROBS if live.raw and body.get("temperature") not in _AS_THE_MODEL else None
+        if not live.raw:
+            return None
+        return RAW_LOGPROBS if filter_of(body) is not None or body.get("temperature") not in _AS_THE_MODEL else None
 
     def _inject(self, dialect: Dialect, payload: JsonObject) -> Injected:
         hides = dialect.name == "chat" and payload.get("include_reasoning") is False
