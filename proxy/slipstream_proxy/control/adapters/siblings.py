@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from slipstream.contract import EXPLORE_TAG, SIBLING_TAG, SIBLINGS_TAG, Split, is_sibling, sibling_of
+from slipstream.contract import EXPLORE_TAG, SIBLING_TAG, SIBLINGS_TAG, Split, sibling_of
 from slipstream.engines.engine import EngineAway
 from slipstream.settings import ModelRoute
 from slipstream.shared.backoff import rest
@@ -48,6 +48,8 @@ TOGETHER = 4
 """Steps that are sampled at once."""
 PATIENCE = 300.0
 """Seconds for one sample."""
+RECENT = 3600.0
+"""Seconds after which a step is not sampled any more."""
 AGAIN = 10.0
 """Seconds until the next look, where nothing can be sampled now."""
 DAY = 86_400.0
@@ -154,7 +156,9 @@ class SiblingSampler:
     def _step(self, call: RecordedCall) -> LiveStep | None:
         head, parsed = call.head, call.parsed
         route = route_of(self.access.config, head.model)
-        if route is None or head.trained is None or head.split != Split.TRAIN or is_sibling(head.episode):
+        if route is None or head.trained is None or head.split != Split.TRAIN:
+            return None
+        if head.at < self.access.now() - RECENT:  # the store is filled again
             return None
         as_chat = head.dialect == "chat" or head.extra.get("route") == "chat"
         whole = head.outcome == "ok" and head.status == 200 and not head.note and not has_media(parsed.messages)
@@ -176,9 +180,9 @@ class SiblingSampler:
                 continue
             try:
                 await self._session()
-            except Problem as e:
-                log.warning("no steps are sampled now: %s", e.message)
-            except Exception:
+            except* Problem:
+                log.warning("no steps are sampled while the store does not answer")
+            except* Exception:
                 log.exception("sampling steps failed; it goes on with others")
 
     async def _session(self) -> None:
@@ -186,7 +190,9 @@ class SiblingSampler:
         self._turns = turns = IdleTurns(self._load, self.engines.awake)
         watch = asyncio.create_task(turns.watch(), name="idle time for siblings")
         try:
-            await asyncio.gather(*(self._work(turns) for _ in range(TOGETHER)))
+            async with asyncio.TaskGroup() as group:
+                for _ in range(TOGETHER):
+                    group.create_task(self._work(turns))
         finally:
             await end([watch])
             self._turns = self._engine = None
@@ -200,6 +206,9 @@ class SiblingSampler:
             if self.spent[model] >= step.route.explore_tokens:
                 self.metrics.siblings.labels("budget").inc()
                 continue
+            first = sibling_of(step.head.id, 1)
+            if await self.access.ask(self.access.store.episodes.known, step.head.key, [first]):
+                continue  # before the store was filled again
             adapter = self.registry.live(model)
             able = [e for e in self.engines.healthy() if adapter in e.loaded or adapter == self.registry.base]
             if not able:
@@ -261,6 +270,8 @@ class SiblingSampler:
                 split=Split.SIBLING,
                 tags=head.tags | own,
                 adapter=one.adapter,
+                arm="live",
+                chances="",
                 pin="sole",
                 dialect="chat",
                 stream=False,
