@@ -105,7 +105,8 @@ class Runs:
                     return
                 try:
                     how = {"temperature": 0.0, "tagged": False} if greedy else {"temperature": 1.0}
-                    calls += (await self.play(task, "train", **how)).calls
+                    played = await self.play(task, "train", **how)
+                    calls += played.calls
                 except Exception as error:
                     self.failed += 1
                     say(f"an episode failed: {error!r}"[:300])

@@ -122,7 +122,11 @@ def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
 def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: StepPace, applied: int) -> Result:
     """A GRPO step (``inner_steps`` of them) on leased samples. ``applied``: steps taken so far, for the warm-up."""
     t, began = trainer.config.trainer, time.perf_counter()
-    advantages = Advantages(groups=len({s.group for s in samples})) if trainer.sft else assign(samples, t.advantage)
+    advantages = (
+        Advantages(groups=len({s.group for s in samples}))
+        if trainer.sft
+        else assign(samples, t.advantage, trainer.config.reward.discount)
+    )
     if trainer.sft:
         choose(samples)
     exact, later = exact_continuations(samples)
