@@ -64,8 +64,8 @@ def episode(
     key: str | None = None,
 ) -> Iterator[Run]:
     """A new episode. ``task`` groups its runs; ``id`` None: a new one. Raises ``ConfigError`` for bad names."""
-    if split not in set(Split):
-        raise ConfigError(f"episode(split={split!r}): one of {', '.join(Split)}")
+    if split not in (Split.TRAIN, Split.EVAL, Split.OFF):
+        raise ConfigError(f"episode(split={split!r}): one of train, eval, off")
     for name, value in (tags or {}).items():
         if not TAG.fullmatch(name) or not (value.isascii() and value.isprintable()):
             raise ConfigError(f"episode(tags={{{name!r}: {value!r}}}): no header can carry that")

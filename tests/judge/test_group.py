@@ -6,9 +6,9 @@ import pytest
 from tests.support.groups import calls_tool, episode, group, quality_group, result, run, said
 
 from slipstream.client import AsyncClient
-from slipstream.contract import GroupKind, Reward
+from slipstream.contract import GroupKind, Reward, Split
 from slipstream.settings import JudgeConfig
-from slipstream_judge.compare.group import GroupJudge
+from slipstream_judge.compare.group import NEXT_STEP, GroupJudge
 from slipstream_judge.compare.rubric import DEFAULT, Rubrics, rubric_hash
 from slipstream_judge.compare.ruler import Ruler
 from slipstream_judge.model.budget import Budget
@@ -48,6 +48,12 @@ async def test_a_group_is_scored_by_one_call_and_everything_is_stored(ruled):
     assert meta["votes"] == 1 and meta["mode"] == "group" and meta["cached"] is False and meta["parts"] == 1
     assert meta["tokens"] == meta["prompt_tokens"] + meta["completion_tokens"] > 0
     assert meta["cost"] > 0 and meta["latency"] > 0
+
+
+async def test_siblings_are_judged_as_next_steps(ruled):
+    found = quality_group("g", [0.1, 0.9])
+    await score(make(ruled), found.model_copy(update={"split": Split.SIBLING}))
+    assert NEXT_STEP in ruled.requests[0]["messages"][-1]["content"]
 
 
 async def test_identical_episodes_are_judged_once(ruled):

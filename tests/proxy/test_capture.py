@@ -86,15 +86,15 @@ async def test_what_the_engine_samples_with_by_itself_is_recorded(start, fake, c
     proxy = await start()
     await eventually(lambda: proxy.plane.live.connected)
     silent = await recorded(proxy, ASK)
-    assert (silent.sampling["temperature"], silent.sampling["top_k"]) == (0.7, 20) and silent.untrainable == "top_k"
+    assert (silent.sampling["temperature"], silent.sampling["top_k"]) == (0.7, 20) and silent.untrainable is None
     assert {n: fake.seen[0][0][n] for n in QWEN} == QWEN
     own = await recorded(proxy, {**ASK, "top_k": 0, "temperature": None}, 2)
     assert (own.sampling["temperature"], own.sampling["top_k"]) == (0.7, 0) and own.untrainable is None
     message = {"model": "tiny", "max_tokens": 9, "messages": ASK["messages"]}
-    assert (await recorded(proxy, message, 3, path="/v1/messages")).untrainable == "top_k"
+    assert (await recorded(proxy, message, 3, path="/v1/messages")).sampling["top_k"] == 20
     _, _, reply = await post(proxy.url, {"model": "tiny", "input": "hi", "store": False}, "/v1/responses")
     assert json.loads(reply)["temperature"] == 0.7
-    assert parsed((await proxy.record(4))[3])[1].untrainable == "top_k"
+    assert parsed((await proxy.record(4))[3])[1].sampling["top_k"] == 20
 
 
 async def test_what_the_engine_does_not_tell_trains_nothing(start, control):

@@ -55,3 +55,40 @@ def test_the_base_model_can_be_asked_for_whatever_adapter_is_live():
         assert models.of(name) == ModelTarget("base", "policy"), "nothing replaces its sampling either"
     assert models.of("big@base") == ModelTarget("upstream", "big", upstream="http://big/v1", key_env="KEY")
     assert models.of("policy").kind == "trained"
+
+
+async def test_a_share_of_greedy_episodes_explores_and_all_their_calls_do(start, fake):
+    proxy = await start(models={"tiny": {"explore": "temperature", "explore_share": 0.5}})
+    hot = {}
+    for n in range(40):
+        for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses"):
+            ask = {**ASK, "input": "hi", "temperature": 0, "top_p": 0.9, "max_tokens": 5}
+            ask = {
+                k: v for k, v in ask.items() if k not in (("messages", "max_tokens") if "resp" in path else ("input",))
+            }
+            _, headers, _ = await post(proxy.url, ask, path, {"x-slipstream-episode": f"e{n}"})
+            explored = headers.get("x-slipstream-sampling") == "temperature=1.0; explore"
+            assert headers["x-slipstream-trainable"] == ("yes" if explored else "no; temperature 0")
+            seen = fake.seen[-1][0]
+            assert (seen["temperature"], seen["top_p"]) == ((1.0, 1.0) if explored else (0, 0.9))
+            assert hot.setdefault(n, explored) is explored, "an episode explores as a whole"
+    assert 8 < sum(hot.values()) < 32
+    recorded = [parsed(frame) for frame in await proxy.record(120)]
+    assert {h.episode for h, p in recorded if p.untrainable is None} == {f"e{n}" for n in hot if hot[n]}
+    assert all(h.tags == ({"explore": "temperature"} if hot[int(h.episode[1:])] else {}) for h, _ in recorded)
+    assert proxy.plane.metrics.values["slipstream_explored_calls_total", ""] == 3 * sum(hot.values())
+
+
+async def test_what_trains_as_it_is_asked_or_never_does_is_left_alone(start, fake):
+    proxy = await start(models={"tiny": {"explore": "temperature", "explore_share": 1.0, "explore_temperature": 0.8}})
+    greedy = {**ASK, "temperature": 0}
+    for ask, headers in (
+        ({**ASK, "temperature": 0.7}, {}),
+        ({**greedy, "response_format": {"type": "json_object"}}, {}),
+        (greedy, {"x-slipstream-split": "eval"}),
+        ({**greedy, "model": "tiny@base"}, {}),
+    ):
+        _, got, _ = await post(proxy.url, ask, headers=headers)
+        assert "x-slipstream-sampling" not in got and fake.seen[-1][0]["temperature"] == ask["temperature"]
+    _, got, _ = await post(proxy.url, greedy)
+    assert got["x-slipstream-sampling"] == "temperature=0.8; explore" and fake.seen[-1][0]["temperature"] == 0.8

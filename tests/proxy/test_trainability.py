@@ -15,7 +15,7 @@ CASES = [
     ({"tools": [TOOL], "tool_choice": "auto"}, "yes"),
     ({"temperature": 0}, "no; temperature 0"),
     ({"temperature": 0, "stream": True}, "no; temperature 0"),
-    ({"top_p": 0.9}, "no; top_p"),
+    ({"top_p": 0.9}, "yes"),
     ({"tools": [TOOL], "tool_choice": "required"}, "no; forced tool"),
     ({"tools": [TOOL], "tool_choice": FORCED}, "no; forced tool"),
     ({"response_format": {"type": "json_object"}}, "no; structured output"),

@@ -88,6 +88,8 @@ def test_a_flag_names_a_model_with_dots_in_quotes() -> None:
         ("[trainer]\nmin_groups = 64", "trainer.min_groups is above trainer.max_groups"),
         ("[trainer]\nlora_targets = 3", "trainer.lora_targets: "),
         ("[models.x]\ntrained='a'\nbase='b'", "models.x: name exactly one of trained, base, upstream"),
+        ("[models.x]\nbase='b'\nexplore='siblings'", "models.x: explore is for a trained model"),
+        ("[reward]\ndiscount=0.9", 'reward: discount is for rewards of calls: set credit = "call"'),
         ("[reward.weights]\nreward = nan", "reward.weights.reward: Input should be a finite number (got nan)"),
         ("proxy = 3", "proxy: "),
     ],

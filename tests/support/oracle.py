@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -49,3 +50,21 @@ def flat_loss(
     if kind in ("grpo", "gspo", "sapo"):
         return mean_of_unit(term).mean()
     return term.sum() / (len(count) * length if kind == "dr_grpo" else len(lp))
+
+
+def filtered_logprob(logits_V: list[float], target: int, min_p: float, top_k: int, top_p: float) -> float:
+    """A sampled token's log-probability among those that vLLM leaves: min_p, then top_k, then top_p. In fp64, one by
+    one.
+    """
+    weights = {v: math.exp(x - max(logits_V)) for v, x in enumerate(logits_V)}
+    left = {v: w for v, w in weights.items() if w >= min_p * max(weights.values())}
+    if top_k:
+        least = sorted(left.values(), reverse=True)[:top_k][-1]
+        left = {v: w for v, w in left.items() if w >= least}
+    total, above, chosen = sum(left.values()), 0.0, {}
+    for v, w in sorted(left.items(), key=lambda item: -item[1]):
+        if above / total < top_p or not chosen:
+            chosen[v] = w
+        above += w
+    chosen[target] = weights[target]  # it was drawn
+    return math.log(weights[target] / sum(chosen.values()))

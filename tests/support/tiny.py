@@ -143,6 +143,7 @@ def table(samples: list[Sample]) -> Any:
     columns |= {"task": pa.array([s.group for s in samples]), "temperature": column("temperature", pa.float32())}
     columns |= {"trainable": column("trainable", pa.bool_()), "untrainable_reason": column("reason", pa.string())}
     columns |= {"reward": column("reward", pa.float64()), "call_reward": column("call_reward", pa.float64())}
+    columns |= {"filter": column("filter", pa.list_(pa.float32()))}
     return pa.table(columns)
 
 

@@ -5,7 +5,7 @@ import pytest
 from tests.support.tiny import sample
 
 from slipstream.errors import ConfigError
-from slipstream_trainer.algorithm.advantage import assign, centered, check_advantage
+from slipstream_trainer.algorithm.advantage import assign, centered, check_advantage, returns_of
 from slipstream_trainer.batch.layout import make_plan
 from slipstream_trainer.batch.rows import exact_continuations
 
@@ -65,6 +65,15 @@ def test_groups_are_their_own_baseline() -> None:
     assert [s.reason for s in samples] == [None, None, "zero_variance", "zero_variance", None, None]
     assert found.episodes == {"e0": -0.5, "e1": 0.5, "e2": 0.0, "e3": 0.0, "e4": -1.0, "e5": 1.0}
     assert found.reward_mean == pytest.approx(17 / 6)
+
+
+def test_what_runs_were_compared_with_is_told_and_siblings_are_no_runs() -> None:
+    samples = [sample(f"e{i}", [3], [4], group="g", reward=r) for i, r in enumerate((0, 1))]
+    samples += [sample(f"c~0~{i}", [3], [4], group="s", reward=r) for i, r in enumerate((7, 8, 9))]
+    samples += [sample(f"u{i}", [3], [4], group=f"u{i}", kind="like", reward=r) for i, r in enumerate((0, 1))]
+    found = assign(samples, "mean")
+    assert found.baselines == {"group": 2, "step": 3, "batch": 2}
+    assert found.reward_mean == 0.5 and found.episodes["c~0~2"] == 1.0
 
 
 def test_an_episode_counts_once_however_many_calls_it_has() -> None:
@@ -127,3 +136,21 @@ def test_two_keys_with_the_same_episode_id_are_two_episodes() -> None:
     scored = make_plan(samples).scored
     assert (scored.units, scored.unit_T.tolist()) == (2, [0, 1, 1])
     assert exact_continuations(samples) == (0, 1)
+
+
+def test_a_call_counts_by_what_comes_after_it_against_the_same_turn() -> None:
+    assert returns_of({0: 1.0, 3: 0.0, 7: 2.0}, 4.0, 0.5) == {7: 6.0, 3: 3.0, 0: 2.5}
+    given = {"a": (1.0, 0.0, 0.0), "b": (0.0, 2.0), "c": (0.0, 0.0)}
+    samples = [
+        sample(run, [3], [4], call=f"{run}{n}", number=2 * n, reward=0.0, call_reward=reward)
+        for run, rewards in given.items()
+        for n, reward in enumerate(rewards)
+    ]
+    found = assign(samples, "mean", 0.5)
+    # returns: a 1, 0, 0; b 1, 2; c 0, 0. The first turn's mean is 2/3, the second one's 2/3. Only a came to the third.
+    expected = [1 / 3, -2 / 3, -4 / 7, 1 / 3, 4 / 3, -2 / 3, -2 / 3]
+    assert [s.advantage for s in samples] == pytest.approx(expected)
+    assert found.baselines == {"call": 3}
+    same = [sample(run, [3], [4], call=run, reward=0.0, call_reward=1.0) for run in ("a", "b")]
+    assign(same, "mean", 0.9)
+    assert {s.reason for s in same} == {"zero_variance"}

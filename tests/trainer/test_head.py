@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.oracle import filtered_logprob
 from tests.support.tiny import make_config, make_trainer
 
 from slipstream_trainer.algorithm.guards import Snapshot
@@ -62,3 +63,37 @@ def test_two_policies_are_compared_over_the_whole_vocabulary(trainer, monkeypatc
 
 def test_without_score_the_forward_is_what_it_was(trainer) -> None:
     assert trainer.model(input_ids=torch.tensor([[3, 4]])).logits.shape == (1, 2, trainer.vocab)
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_what_a_filter_cuts_off_is_cut_off_here_as_well(trainer, monkeypatch, small: bool) -> None:
+    if not small:
+        monkeypatch.setattr(head, "DIRECT_LIMIT", 0)
+    torch.manual_seed(1)
+    filters = [
+        (0, 0, 1),
+        (0.3, 0, 1),
+        (0, 3, 1),
+        (0, 0, 0.4),
+        (0.1, 20, 0.7),
+        (0, 1, 1),
+        (0, 0, 0.01),
+        (0.9, 500, 0.999),
+    ]
+    ids = torch.randint(3, 60, (1, 40))
+    source = torch.arange(32)
+    cut = torch.tensor([filters[i % len(filters)] for i in range(32)])
+    cold = torch.linspace(0.5, 8.0, 32)
+    logits = (trainer.model(input_ids=ids).logits[0, source] * cold[:, None]).detach()
+    # every third token is one that the filter cuts: the sampler drew it all the same
+    drawn = (
+        logits.masked_fill(~head.kept(logits, cut, logits.argmax(-1)), float("-inf")).softmax(-1).multinomial(1)[:, 0]
+    )
+    target = torch.where(source % 3 == 0, logits.argmin(-1), drawn)
+    found, entropy = trainer.model(input_ids=ids, score=ScoredPositions(source, target, cold, filter_S3=cut))
+    for i, (min_p, top_k, top_p) in enumerate(cut.double().tolist()):
+        wanted = filtered_logprob(logits[i].double().tolist(), int(target[i]), min_p, int(top_k), top_p)
+        assert float(found[i]) == pytest.approx(wanted, abs=2e-4), (i, filters[i % len(filters)])
+    assert torch.isfinite(entropy).all() and found[5].item() == 0.0, "nothing else is left"
+    (gradient,) = torch.autograd.grad(found.sum(), [trainer.trained[0]])
+    assert torch.isfinite(gradient).all() and gradient.abs().sum() > 0

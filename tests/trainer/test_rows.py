@@ -18,7 +18,9 @@ def test_a_leased_table_comes_back_as_samples() -> None:
         assert a.logprobs_C.tolist() == b.logprobs_C.tolist()
         assert (a.group, a.episode, a.call, a.number, a.reward) == (b.group, b.episode, b.call, b.number, b.reward)
         assert b.trainable
-        assert b.temperature == pytest.approx(a.temperature)
+        assert b.temperature == pytest.approx(a.temperature) and b.filter is None
+    (cut,) = read_samples(table([sample("a", [3], [4], filter=(0.5, 3.0, 0.25))]), VOCAB, 4)
+    assert cut.filter == (0.5, 3.0, 0.25)
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,19 @@ def test_branches_of_an_episode_each_token_once_under_its_own_prefix(trainer) ->
             assert lp2[call] == pytest.approx(logprobs, abs=1e-4)
 
 
+def test_filtered_calls_are_computed_alike_in_each_layout(trainer) -> None:
+    samples = ready(conversation(8))
+    _, _, whole = computed(trainer, samples, layout="tree")
+    for i, s in enumerate(samples):
+        s.filter = ((0.0, 5.0, 1.0), None, (0.1, 0.0, 0.8))[i % 3]
+    _, expected, lp = computed(trainer, samples, layout="per_call")
+    _, found, lp2 = computed(trainer, samples, layout="tree")
+    assert apart(found, expected) < 1e-5
+    for call in lp:
+        assert lp2[call] == pytest.approx(lp[call], abs=1e-4)
+    assert sum(sum(lp[call]) for call in lp) > sum(sum(whole[call]) for call in whole), "less is left to draw from"
+
+
 def test_nothing_but_sampled_tokens_has_a_gradient(trainer) -> None:
     """Each scored log-probability pulls by its advantage and by its way from the reference; prompts, tool results and untrainable calls pull not at all."""
     samples = ready(conversation(5))

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from slipstream.contract import Group, GroupKind, Score
+from slipstream.contract import Group, GroupKind, Score, Split
 from slipstream.settings import JudgeConfig
 from slipstream_judge.compare.rubric import Rubrics, rubric_hash
 from slipstream_judge.compare.ruler import Question, Ruler, Vote, VoteTally, gather, orders, tally
@@ -23,6 +23,11 @@ from slipstream_judge.text.prompt import PROMPT_VERSION, Mode
 from slipstream_judge.text.transcript import Transcript, of_episode
 
 log = logging.getLogger(__name__)
+NEXT_STEP = (
+    "Each run ends with one next step after the same beginning, and nobody knows how it went on. Judge these steps: "
+    "which is the best thing to do here, and does it bring the task's goal nearer?"
+)
+"""Behind the rubric, where a step was sampled several times (``explore = "siblings"``)."""
 
 
 @dataclass(slots=True)
@@ -87,6 +92,8 @@ class GroupJudge:
             return Judged([], [], {}, "absolute")
         context, known = self._context(group, transcripts)
         rubric, mode = self.rubrics.of(group.task), self._mode(group, transcripts, known)
+        if group.split == Split.SIBLING:
+            rubric = f"{rubric}\n\n{NEXT_STEP}"
         work = _Work(transcripts, context, known, rubric, mode, deadline)
         if mode == "absolute":
             alone = [_Work({d: t}, {}, {}, rubric, mode, deadline) for d, t in transcripts.items()]

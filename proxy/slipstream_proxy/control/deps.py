@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
     from slipstream_proxy.control.adapters.registry import AdapterRegistry
     from slipstream_proxy.control.adapters.replays import ReplayGate
+    from slipstream_proxy.control.adapters.siblings import SiblingSampler
     from slipstream_proxy.control.adapters.swapper import Swapper
     from slipstream_proxy.control.adapters.trials import GateTrials
     from slipstream_proxy.control.engines.engine_lease import EngineLease
@@ -54,6 +55,7 @@ class Deps(StoreAccess):
     pins: PinQueue
     cases: CaseKeeper
     replays: ReplayGate
+    siblings: SiblingSampler
     audit: AuditTrail = field(init=False)
     switch: TrainingSwitch = field(default_factory=TrainingSwitch)
     feed: Feed = field(default_factory=Feed)

@@ -123,7 +123,7 @@ class Plane:
                 SessionNames(self.config.identity.headers, self.config.identity.fields),
                 traceparent=self.config.identity.traceparent,
             ),
-            Capture(self.models, self.live, self.prompts),
+            Capture(self.models, self.live, self.prompts, self.metrics),
             Replays(),
             AdapterChoice(self.live, self.holding, self.pins),
             Renaming(),

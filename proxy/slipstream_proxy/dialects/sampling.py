@@ -6,6 +6,7 @@ What a recorded request leaves out had vLLM's neutral defaults: the proxy writes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 from slipstream.engines.engine import NEUTRAL
 from slipstream_proxy.json_types import Json, JsonObject
@@ -53,7 +54,9 @@ BUDGET = "thinking budget"
 UNKNOWN_SAMPLING = "the engine's own sampling"
 """Why a call cannot be trained on that leaves to the engine what the engine does not tell."""
 RAW_LOGPROBS = "log-probabilities before temperature"
-"""Why a call at a temperature cannot be trained on whose log-probabilities are of another one."""
+"""Why a call at a temperature, or with a filter, cannot be trained on whose log-probabilities are without it."""
+FILTERS = ("top_p", "top_k", "min_p")
+"""What cuts tokens off. The trainer cuts its own logits alike, so such calls are trained on."""
 LEAST_TEMPERATURE = 0.01
 """vLLM samples with this where less is asked (and with the greatest logit at 0)."""
 
@@ -140,12 +143,8 @@ def untrainable(body: JsonObject, *, trust: bool) -> str | None:
     try:
         if not float(found["temperature"]) > 0:
             return "temperature 0"
-        if float(found["top_p"]) < 1:
-            return "top_p"
-        if float(found["top_k"]) > 0:
-            return "top_k"
-        if float(found["min_p"]) > 0:
-            return "min_p"
+        if not all(isfinite(float(found[name])) for name in FILTERS):
+            return "unreadable sampling parameters"
         if any(
             float(found[name]) != NEUTRAL[name]
             for name in ("presence_penalty", "frequency_penalty", "repetition_penalty")

@@ -50,6 +50,8 @@ class Rules:
     """Versions behind the live one that are still trained on (``trainer.max_staleness``)."""
     untrained_kinds: frozenset[str] = frozenset({"title"})
     """Kinds of calls that are not trained on (``kinds``)."""
+    judged: tuple[str, ...] = ("judge",)
+    """Names of the rewards that judges give."""
     min_groups: int = 4
     """What ``counts`` names as needed for a step (``trainer.min_groups``)."""
 

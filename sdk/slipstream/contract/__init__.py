@@ -41,8 +41,23 @@ from slipstream.contract.audit import (
     Paused,
     PauseIn,
 )
-from slipstream.contract.base import API, ID_PATTERN, TAG, TAG_PATTERN, Error, Finite, Headers, Id, Model, Split, Tag
-from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchGaps, BatchLeaseIn, ChoiceGaps
+from slipstream.contract.base import (
+    API,
+    EXPLORE_TAG,
+    ID_PATTERN,
+    SIBLING_TAG,
+    SIBLINGS_TAG,
+    TAG,
+    TAG_PATTERN,
+    Error,
+    Finite,
+    Headers,
+    Id,
+    Model,
+    Split,
+    Tag,
+)
+from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchGaps, BatchLeaseIn, ChoiceGaps, filter_of
 from slipstream.contract.cases import (
     CASES_MOST,
     Case,
@@ -103,7 +118,18 @@ from slipstream.contract.judging import (
     ScoresIn,
 )
 from slipstream.contract.learning import Learning, LearningPoint, TaskRuns, TaskStanding, TaskTable, WorstRun
-from slipstream.contract.names import IN_A_URL, Asked, Named, NamedEpisode, TagText, id_of, name_of, tag_text
+from slipstream.contract.names import (
+    IN_A_URL,
+    Asked,
+    Named,
+    NamedEpisode,
+    TagText,
+    id_of,
+    is_sibling,
+    name_of,
+    sibling_of,
+    tag_text,
+)
 from slipstream.contract.status import (
     EngineReleased,
     EngineReleaseIn,
@@ -122,10 +148,13 @@ __all__ = [
     "API",
     "BATCH_COLUMNS",
     "CASES_MOST",
+    "EXPLORE_TAG",
     "FORGET_MOST",
     "ID_PATTERN",
     "IN_A_URL",
     "MAX_LORA_RANKS",
+    "SIBLINGS_TAG",
+    "SIBLING_TAG",
     "TAG",
     "TAG_PATTERN",
     "WHOLE_CALLS",
@@ -241,7 +270,10 @@ __all__ = [
     "check_lora_rank",
     "descendants",
     "fallen",
+    "filter_of",
     "id_of",
+    "is_sibling",
     "name_of",
+    "sibling_of",
     "tag_text",
 ]

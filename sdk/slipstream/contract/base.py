@@ -23,6 +23,13 @@ RewardValue = Annotated[float, Field(allow_inf_nan=False, ge=-1e12, le=1e12)]
 API = "/slipstream/v1"
 
 
+EXPLORE_TAG = "explore"
+"""The tag of an episode that was sampled otherwise than its agent asked. Its value says how."""
+
+SIBLINGS_TAG, SIBLING_TAG = "siblings", "sibling-of"
+"""Tags of a step that was sampled once more: how many samples its group has, and the episode that it is a step of."""
+
+
 class Headers:
     """Header names of the data plane. None of the ``x-slipstream-*`` ever reaches the engine."""
 
@@ -42,6 +49,8 @@ class Split(StrEnum):
     EVAL = "eval"
     OFF = "off"
     """Relay, store nothing."""
+    SIBLING = "sibling"
+    """A step of somebody's run, sampled once more (``explore = "siblings"``): no run of an agent."""
 
 
 class Model(BaseModel):

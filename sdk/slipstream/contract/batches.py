@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from slipstream.contract.base import Finite, Id, Model, Tag
 
@@ -52,9 +53,21 @@ BATCH_COLUMNS = (
     "reward",  # float64: the episode's training reward, frozen at lease
     "call_reward",  # float64 | null
     "key",  # str: the API key's id; with it, an episode's id is unique
+    "filter",  # list<float32> | null: min_p, top_k and top_p, where one of them cut tokens off
     "prefix_row",  # int32 | null: an earlier row that the prompt begins with; prompt_ids holds what comes after
     "prefix_tokens",  # int32: how much of that row's prompt and completion; 0 without a prefix_row
 )
+
+
+def filter_of(sampling: Mapping[str, JsonValue]) -> tuple[float, float, float] | None:
+    """A call's min_p, top_k (0: all) and top_p; None where none of them cuts a token off."""
+    names = {"min_p": 0.0, "top_k": 0.0, "top_p": 1.0}
+    try:
+        found = [float(sampling.get(n, x)) for n, x in names.items()]  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # unreadable: such a call is not trained on
+        return None
+    min_p, top_k, top_p = max(found[0], 0.0), max(found[1], 0.0), min(found[2], 1.0)
+    return None if (min_p, top_k, top_p) == (0.0, 0.0, 1.0) else (min_p, top_k, top_p)
 
 
 class BatchAck(Model):

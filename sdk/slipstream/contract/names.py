@@ -17,6 +17,8 @@ LONGEST = 100
 """Characters of a text that its name keeps."""
 _STORED = re.compile(r"[A-Za-z0-9._-]{1,128}(?:~[0-9]{1,12}){1,2}\Z")
 """An id that was made of a name: its second run, ``~2``."""
+_SIBLING = re.compile(r"~0~[0-9]+\Z")
+"""At the end of an id. No run is the 0th of its name."""
 _LINE_END = re.compile(r"[\t-\r\x85\u2028\u2029]")
 _UNPRINTED = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """What steers a terminal, or is no character. In a stored tag ``\ufffd`` stands for it, and a space for a
@@ -24,6 +26,16 @@ line's end.
 """
 LONGEST_TAG = 2048
 """Characters of a tag that are kept."""
+
+
+def sibling_of(call: str, number: int) -> str:
+    """The episode of a call's step that was sampled once more."""
+    return f"{call}~0~{number}"
+
+
+def is_sibling(episode: str) -> bool:
+    """Whether it is no run of an agent, but a step of one that was sampled once more."""
+    return _SIBLING.search(episode) is not None
 
 
 def name_of(text: str) -> str:

@@ -118,6 +118,8 @@ class Status(Model):
     store: Literal["duckdb", "postgresql"] | None = None
     """Which database it is."""
     episodes: dict[str, int] = Field(default_factory=dict)
+    siblings: int = 0
+    """Further samples of agents' steps (``explore``). They are among no other count of episodes or calls."""
     groups: dict[str, int] = Field(default_factory=dict)
     calls: int = 0
     capture_lost: int = 0

@@ -152,8 +152,8 @@ class EngineSampling:
 
     @property
     def cuts(self) -> bool:
-        """Whether tokens are sampled otherwise than by the model's own likelihoods at some temperature."""
-        return not self.known or bool(self.values.keys() - {"temperature"})
+        """Whether tokens are sampled in a way that the trainer cannot compute again: penalties, or nobody knows."""
+        return not self.known or bool(self.values.keys() - {"temperature", "top_p", "top_k", "min_p"})
 
     def said(self) -> str:
         """``temperature 0.7, top_k 20``."""

@@ -112,6 +112,25 @@ class ModelRoute(Section):
         None, description="Likewise. Training wants 1.0."
     )
 
+    explore: Literal["temperature", "siblings"] | None = Field(
+        None,
+        description="For agents whose sampling cannot be trained on (greedy ones, top_p). temperature: a share of "
+        "their episodes is sampled at explore_temperature. siblings: the engine is asked for more samples of a share "
+        "of their steps in its idle time, and a judge compares them.",
+    )
+    explore_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.25, description="Share of the episodes that explore changes, or of the calls that get siblings."
+    )
+    explore_temperature: Annotated[float, Field(gt=0, le=2)] = Field(
+        1.0,
+        description="Temperature of explored episodes; top_p, top_k, min_p and penalties are then neutral.",
+    )
+
+    explore_samples: Annotated[int, Field(ge=2, le=64)] = Field(4, description="Siblings of a step.")
+    explore_tokens: Annotated[int, Field(ge=1)] = Field(
+        1_000_000, description="Tokens that siblings of this model may sample in a day (UTC)."
+    )
+
     def override(self) -> dict[str, float]:
         """The sampling that replaces the client's, by field."""
         asked = {name: getattr(self, name) for name in OVERRIDES}
@@ -120,6 +139,9 @@ class ModelRoute(Section):
     @model_validator(mode="after")
     def _one(self) -> Self:
         named = sum(x is not None for x in (self.trained, self.base, self.upstream))
-        if named > 1 or (named == 0 and not self.override() and self.sampling == "strict"):
+        changes = self.override() or self.sampling != "strict" or self.explore is not None
+        if named > 1 or (named == 0 and not changes):
             raise ValueError("name exactly one of trained, base, upstream")
+        if self.explore is not None and (self.base is not None or self.upstream is not None):
+            raise ValueError("explore is for a trained model: leave base and upstream out, or explore")
         return self

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from slipstream.settings.base import Positive, Section
 
@@ -72,4 +72,15 @@ class RewardConfig(Section):
     credit: Literal["episode", "call"] = Field(
         "episode", description="call: a call's own reward counts for that call alone."
     )
+    discount: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None,
+        description="With credit = call: a call counts by its own reward and those after it, each times this for each "
+        "call between, and is compared with the same turn of the group's other runs. None: by its own reward alone.",
+    )
     orphan_ttl: Positive = Field(3600.0, description="Seconds that a reward waits for its episode's first call.")
+
+    @model_validator(mode="after")
+    def _discounts_calls(self) -> Self:
+        if self.discount is not None and self.credit != "call":
+            raise ValueError('discount is for rewards of calls: set credit = "call", or leave discount out')
+        return self

@@ -197,7 +197,7 @@ async def test_nothing_left_to_learn(make_plane):
     ("sampling", "cause", "fix"),
     [
         ({"temperature": 0}, "temperature 0", "1.0"),
-        ({"top_p": 0.5}, "top_p", "top_p"),
+        ({"presence_penalty": 1}, "penalties", "presence_"),
         ({"tool_choice": "required"}, "forced tool", '"auto"'),
         ({"response_format": {"type": "json_object"}}, "structured output", "trust"),
     ],
@@ -363,3 +363,11 @@ async def test_untagged_runs_of_one_call_each_are_told_where_they_go_on(plane):
         await plane.seen(f"part{n}")
     found = await line(plane, "episodes", "lone")
     assert found.count == 8 and "x-slipstream-episode" in found.fix and not found.blocks
+
+
+async def test_greedy_calls_and_what_explores(make_plane):
+    plane = await make_plane(models={"tiny": {"explore": "temperature", "explore_share": 0.1}})
+    await plane.call("e1", request={"messages": [{"role": "user", "content": "hi"}], "temperature": 0})
+    await plane.seen("e1")
+    found = await line(plane, "untrainable", "temperature 0")
+    assert "10% of such runs are sampled at a temperature" in found.fix

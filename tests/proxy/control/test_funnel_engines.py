@@ -62,18 +62,18 @@ def test_an_engine_that_samples_by_a_generation_config_is_said_once():
         found = sampling_of(engines, config.model_copy(update={"models": Config(models=models).models}))
         return list(engine_lines(Surroundings(config, NOW, engines=[(A, True, None)], sampling=found)))
 
-    own = EngineSampling({"temperature": 0.7, "top_k": 20})
+    own = EngineSampling({"temperature": 0.7, "repetition_penalty": 1.05})
     (line,) = said(own, own)
     assert (line.cause, line.blocks) == ("generation_config", False)
-    assert "temperature 0.7, top_k 20" in line.text
+    assert "temperature 0.7, repetition_penalty 1.05" in line.text
     assert "--generation-config vllm" in line.fix
     written = re.search(r'"\] with (.*) into', line.fix)
     assert written
     ours = tomllib.loads("\n".join(written[1].split(", ")))
     assert not said(own, mine=ours)
     assert not said(own, mine={"sampling": "trust"})
-    assert not said(own, mine={"top_k": 0}), "temperature is corrected for"
-    assert not said(EngineSampling({"temperature": 0.7}))
+    assert not said(own, mine={"repetition_penalty": 1.0}), "temperature is corrected for"
+    assert not said(EngineSampling({"temperature": 0.7, "top_k": 20, "top_p": 0.9, "min_p": 0.1})), "and so are filters"
     assert "does not tell" in said(EngineSampling(known=False))[0].text
-    assert fix_untrainable("top_k", own.values) != fix_untrainable("top_k", {}) == fix_untrainable("top_k")
+    assert fix_untrainable("penalties", own.values) != fix_untrainable("penalties", {})
     assert "--generation-config" in fix_untrainable("the engine's own sampling")

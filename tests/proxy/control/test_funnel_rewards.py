@@ -8,8 +8,8 @@ import pytest
 from tests.support.plane import until
 
 from slipstream.contract import FunnelLine
-from slipstream_proxy.control.status.funnel import flat_lines
-from slipstream_proxy.store.read.status import AdapterReward
+from slipstream_proxy.control.status.funnel import flat_lines, shape_lines
+from slipstream_proxy.store.read.status import AdapterReward, RewardShape
 
 SMALL = {"groups": {"size": 2}, "trainer": {"min_groups": 2}}
 
@@ -103,3 +103,29 @@ def test_reward_that_is_flat_after_many_steps_is_told() -> None:
     assert flat(17, standing((0, 186, 0.212), (14, 5, 0.2))) == []  # too few to tell
     assert flat(17, standing((14, 100, 0.2))) == []
     assert flat(17, standing((0, 50, 1.0), (14, 100, 1.0))) == []  # nothing is left to learn
+
+
+def shaped(shape: RewardShape | None, best: float = 1.0, worst: float = 0.0) -> list[str]:
+    return [x.cause for x in shape_lines(SimpleNamespace(shape=shape, best=best, worst=worst))]  # type: ignore[arg-type]
+
+
+def test_a_reward_that_says_nothing_or_only_the_length_is_told() -> None:
+    usual = RewardShape(64, 0.0, 1.0, 20, 0.4)
+    assert shaped(None) == shaped(usual) == shaped(usual._replace(length=None)) == []
+    assert shaped(usual._replace(low=0.3, high=0.3, at_best=64), 0.3, 0.3) == ["constant"]
+    assert shaped(usual._replace(length=-0.99)) == ["length"]
+    assert shaped(usual._replace(at_best=63)) == ["ceiling"]
+    assert shaped(usual._replace(at_best=64)) == [], "that training has nothing left to learn is another line"
+    assert shaped(usual._replace(n=31, length=-0.99)) == []
+
+
+async def test_how_rewards_are_spread_is_read_from_the_newest_runs(make_plane) -> None:
+    plane = await make_plane(**SMALL)
+    for n in range(32):
+        await plane.call(f"r{n}", task="t", done=True)
+    for n in range(32):
+        await plane.seen(f"r{n}")
+        assert (await plane.ask("POST", f"/episodes/r{n}/rewards", {"value": 0.3}))[0] == 200
+    found = await line(plane, "constant")
+    assert found.blocks and "32 rewards of the newest runs are 0.3" in found.text
+    assert not {"equal", "learned"} & set(await causes(plane))

@@ -14,6 +14,13 @@ def ack(batch, outcome="trained", **kw):
     return BatchAck(lease=batch.lease, outcome=outcome, **kw)
 
 
+def test_a_batch_says_what_filters_left(store):
+    sampling = {"temperature": 0.5, "top_p": 0.75, "top_k": -1, "min_p": 0.0}
+    store.ingest([call("a", done=True, sampling=sampling), call("b", done=True), reward("a", 1), reward("b", 0)], {})
+    got = store.batches.lease(want(), {"m": 0}, 0, NOW + 9).table.to_pylist()
+    assert {r["episode"]: (r["temperature"], r["filter"]) for r in got} == {"a": (0.5, [0, 0, 0.75]), "b": (1.0, None)}
+
+
 def test_a_batch_has_the_sampled_tokens_of_each_choice(store):
     two = [
         ({"role": "assistant", "content": "a"}, [4], [-0.5]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.support.records import NOW, call, done, group, reward, want
 
 
@@ -26,9 +28,10 @@ def test_one_batch_may_fill_several_groups(store):
 
 
 def test_what_keeps_episodes_apart(store):
-    kinds = [{}, {"key": "k2"}, {"trained": "other"}, {"task": "t2"}, {"split": "eval"}]
-    store.ingest([call(f"e{i}", done=True, **kw) for i, kw in enumerate(kinds)], {})  # type: ignore[arg-type]
-    assert store.statistics.counts(NOW)["groups"] == {"forming": 5}
+    kinds: list[dict[str, Any]] = [{"tags": {"explore": "temperature"}}]
+    kinds += [{}, {"key": "k2"}, {"trained": "other"}, {"task": "t2"}, {"split": "eval"}]
+    store.ingest([call(f"e{i}", done=True, **kw) for i, kw in enumerate(kinds)], {})
+    assert store.statistics.counts(NOW)["groups"] == {"forming": 6}
 
 
 def test_only_done_episodes_with_a_trained_models_call(store):

@@ -62,4 +62,4 @@ def test_every_header_is_one_of_ours() -> None:
 
 
 def test_splits() -> None:
-    assert [Split(s) for s in ("train", "eval", "off")] == list(Split)
+    assert [Split(s) for s in ("train", "eval", "off", "sibling")] == list(Split)

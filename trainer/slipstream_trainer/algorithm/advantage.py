@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.contract import is_sibling
 from slipstream.errors import ConfigError
 from slipstream.settings.trainer import ADVANTAGES
 from slipstream.shared.functions import load_function
@@ -80,17 +81,20 @@ class Advantages:
     """``Sample.run`` → advantage."""
     groups: int = 0
     dropped: int = 0
+    baselines: dict[str, int] = field(default_factory=dict)
+    """What runs were compared with → how many: ``group`` (runs of their task), ``step`` (samples of one step),
+    ``batch`` (all untagged runs of the batch), ``call`` (their group's runs, by rewards of single calls)."""
     reward_mean: float = 0.0
     reward_std: float = 0.0
-    """Mean and spread count kept and dropped runs."""
+    """Mean and spread count kept and dropped runs of agents."""
 
 
-def assign(samples: Sequence[Sample], kind: str) -> Advantages:
+def assign(samples: Sequence[Sample], kind: str, discount: float | None = None) -> Advantages:
     """Set each sample's ``advantage``; samples of dropped groups become untrainable (``zero_variance``).
 
     Groups of kind ``task`` are their own baseline. Ungrouped traffic (``like``, ``window``) shares one over the
     batch. A sample whose call has its own reward (``call_reward``) is compared with the rewards of its group's
-    episodes by that.
+    episodes by that. ``discount``: by what comes after the call, too (``reward.discount``).
 
     What cannot be trained on (stale, forced, too long) is in the baseline all the same: its reward is as good as
     the others'.
@@ -103,7 +107,9 @@ def assign(samples: Sequence[Sample], kind: str) -> Advantages:
     everything: dict[str, float] = {}
     for members in groups.values():
         rewards = {s.run: float(s.reward) for s in members}
-        everything |= rewards
+        step = is_sibling(members[0].episode)
+        if not step:  # a judge's word on a single step is no measure of how runs go
+            everything |= rewards
         values = np.array(list(rewards.values()))
         by_call = any(s.call_reward is not None for s in members)
         if (len(values) < 2 or np.ptp(values) < SAME) and not by_call:
@@ -114,9 +120,13 @@ def assign(samples: Sequence[Sample], kind: str) -> Advantages:
             continue
         advantages = dict(zip(rewards, centered(values, kind).tolist(), strict=True))
         out.episodes |= advantages
+        name = "call" if by_call else "step" if step else "group" if members[0].kind == "task" else "batch"
+        out.baselines[name] = out.baselines.get(name, 0) + len(rewards)
         for s in members:
             s.advantage = advantages[s.run]
-        if by_call:
+        if by_call and discount is not None:
+            _by_turn(members, kind, discount)
+        elif by_call:
             _by_call(members, kind)
     if everything:
         found = np.array(list(everything.values()))
@@ -138,3 +148,55 @@ def _by_call(members: Sequence[Sample], kind: str) -> None:
         return
     for s, advantage in zip(members, centered(values, kind).tolist(), strict=True):
         s.advantage = advantage
+
+
+def returns_of(calls: Mapping[int, float], last: float, discount: float) -> dict[int, float]:
+    """Call's number → its own reward and those of the later calls, each discounted once for each call between.
+    ``last``: the episode's own reward, which comes with its last call.
+    """
+    found: dict[int, float] = {}
+    after = 0.0
+    for place, number in enumerate(sorted(calls, reverse=True)):
+        after = calls[number] + (discount * after if place else last)
+        found[number] = after
+    return found
+
+
+def _by_turn(members: Sequence[Sample], kind: str, discount: float) -> None:
+    """Each call by its return, against the calls that came as its runs' turn of the same place. A turn that one run
+    alone came to is compared with all calls of the group.
+    """
+    rewards: dict[str, dict[int, float]] = {}
+    own: dict[str, float] = {}
+    for s in members:
+        rewards.setdefault(s.run, {})[s.number] = s.call_reward or 0.0
+        own[s.run] = s.reward
+    returns = {run: returns_of(calls, own[run], discount) for run, calls in rewards.items()}
+    turns: dict[int, dict[str, float]] = {}
+    for run, found in returns.items():
+        for turn, number in enumerate(sorted(found)):
+            turns.setdefault(turn, {})[run] = found[number]
+    everything = [(run, turn, value) for turn, at in turns.items() for run, value in at.items()]
+    overall = {
+        (run, turn): a
+        for (run, turn, _), a in zip(everything, _centered_or_zero([v for *_, v in everything], kind), strict=True)
+    }
+    advantages = dict(overall)
+    for turn, at in turns.items():
+        if len(at) > 1:
+            advantages |= {
+                (run, turn): a for run, a in zip(at, _centered_or_zero(list(at.values()), kind), strict=True)
+            }
+    place = {run: {number: turn for turn, number in enumerate(sorted(calls))} for run, calls in rewards.items()}
+    for s in members:
+        s.advantage = advantages[s.run, place[s.run][s.number]]
+    if not any(s.advantage for s in members):
+        for s in members:
+            _drop(s)
+
+
+def _centered_or_zero(values: Sequence[float], kind: str) -> list[float]:
+    array = np.array(values, dtype=np.float64)
+    if len(array) < 2 or not np.isfinite(array).all() or np.ptp(array) < SAME:
+        return [0.0] * len(array)
+    return [float(x) for x in centered(array, kind)]

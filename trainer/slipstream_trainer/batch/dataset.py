@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from slipstream.contract import filter_of
 from slipstream.errors import StartError
 from slipstream.shared.tables import PackedPrompts
 from slipstream_trainer.batch.rows import Ints, Sample, fault
@@ -103,6 +104,7 @@ def _captured(row: dict[str, Any], *, imitate: bool) -> Iterator[Sample]:
                 trainable=ok,
                 reason=None if ok else call.get("untrainable_reason") or "untrainable",
                 key=str(row.get("key") or ""),
+                filter=None if imitate else filter_of(call.get("sampling") or {}),
             )
 
 

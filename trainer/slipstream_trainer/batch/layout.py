@@ -24,7 +24,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream_trainer.batch.rows import Chain, Ints, Sample, merge_chains
+from slipstream_trainer.batch.rows import NO_FILTER, Chain, Ints, Sample, merge_chains
 
 Index = NDArray[np.int64]
 
@@ -214,6 +214,8 @@ class Scored:
     unit_T: Index
     column_T: Index
     units: int
+    filter_T3: NDArray[np.float32] | None = None
+    """min_p, top_k and top_p. None: all are neutral."""
 
     @property
     def tokens(self) -> int:
@@ -248,6 +250,7 @@ def score(samples: Sequence[Sample]) -> tuple[Scored, list[int]]:
     filled: dict[int, int] = {}
     starts, total = [0] * len(samples), 0
     parts: list[tuple[Any, ...]] = []
+    filters: list[tuple[float, float, float]] = []
     for i, s in enumerate(samples):
         starts[i] = total
         if not s.trainable:
@@ -257,6 +260,7 @@ def score(samples: Sequence[Sample]) -> tuple[Scored, list[int]]:
         column = filled.get(unit, 0)
         filled[unit] = column + n
         total += n
+        filters.append(s.filter or NO_FILTER)
         parts.append((i, s.completion_C, s.logprobs_C, s.temperature, s.advantage, unit, np.arange(column, column + n)))
     lengths = [len(p[1]) for p in parts]
 
@@ -276,6 +280,7 @@ def score(samples: Sequence[Sample]) -> tuple[Scored, list[int]]:
         each(5, np.int64),
         join(6, np.int64),
         len(units),
+        np.repeat(np.array(filters, np.float32), lengths, axis=0) if set(filters) - {NO_FILTER} else None,
     )
     return scored, starts
 

@@ -29,6 +29,10 @@ MISSING_LOGPROB = -9000.0
 """vLLM says -9999 for a log-probability that it does not have."""
 
 
+NO_FILTER = (0.0, 0.0, 1.0)
+"""min_p, top_k and top_p that cut nothing off."""
+
+
 @dataclass(slots=True, eq=False)
 class Sample:
     """One sampled choice of one call (``contract.BATCH_COLUMNS``)."""
@@ -54,6 +58,9 @@ class Sample:
     advantage: float = 0.0
     key: str = ""
     """The API key's id: two keys may use the same episode id."""
+    filter: tuple[float, float, float] | None = None
+    """min_p, top_k (0: all) and top_p that it was sampled with, if one of them cuts something off. Its recorded
+    log-probabilities are of what was left."""
     own: bool = False
     """The weights that are trained sampled it: no step was taken since."""
 
@@ -127,6 +134,7 @@ def read_samples(table: pa.Table, vocab: int | None = None, max_staleness: int |
             "reward",
             "call_reward",
             "key",
+            "filter",
         )
     }
     samples = []
@@ -151,6 +159,7 @@ def read_samples(table: pa.Table, vocab: int | None = None, max_staleness: int |
             bool(p["trainable"]),
             p["untrainable_reason"],
             key=p["key"] or "",
+            filter=tuple(p["filter"]) if p["filter"] else None,
         )
         if s.trainable and (why := fault(s, vocab, max_staleness)):
             s.trainable, s.reason = False, why

@@ -26,6 +26,7 @@ class Work:
     plan: Plan
     behavior_logprobs_T: torch.Tensor
     inverse_temperature_T: torch.Tensor | None
+    filter_T3: torch.Tensor | None
     advantage_T: torch.Tensor
     sample_T: torch.Tensor
     unit_T: torch.Tensor
@@ -66,6 +67,7 @@ class Work:
             plan,
             engine,
             cold,
+            None if s.filter_T3 is None else torch.from_numpy(s.filter_T3).to(device),
             advantage,
             sample,
             unit,

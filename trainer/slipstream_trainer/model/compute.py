@@ -240,6 +240,18 @@ class ScoredPositions:
     """Hidden states there. The forward fills it. If it is filled already, the forward compares with it instead."""
     kl_P: torch.Tensor | None = None
     """KL from the policy with those hidden states to this one, over the whole vocabulary. The forward fills it."""
+    filter_S3: torch.Tensor | None = None
+    """min_p, top_k (0: all) and top_p under which each token was sampled. None: all are neutral."""
+
+    def part(self, chosen: torch.Tensor) -> ScoredPositions:
+        """Some of the positions, to be scored alone."""
+        cold, cut = self.inverse_temperature_S, self.filter_S3
+        return ScoredPositions(
+            self.source_S[chosen],
+            self.target_S[chosen],
+            None if cold is None else cold[chosen],
+            filter_S3=None if cut is None else cut[chosen],
+        )
 
 
 def _scales(model: PreTrainedModel) -> tuple[float, float | None]:
@@ -269,7 +281,28 @@ def _logprobs(
         logits = cap * torch.tanh(logits / cap)
     if score.inverse_temperature_S is not None:
         logits = logits * score.inverse_temperature_S[:, None]
+    if score.filter_S3 is not None:
+        logits = logits.masked_fill(~kept(logits.detach(), score.filter_S3, score.target_S), float("-inf"))
     return torch.log_softmax(logits, dim=-1)
+
+
+def kept(logits_SV: torch.Tensor, filter_S3: torch.Tensor, target_S: torch.Tensor) -> torch.Tensor:
+    """Which tokens the sampler could draw, by vLLM's rules in its order: min_p, top_k, top_p. (S, V)
+
+    A sampled token counts as kept, also where this policy's own filter would cut it: the sampler did draw it.
+    """
+    min_p, top_k, top_p = filter_S3.to(logits_SV.dtype).unbind(1)
+    probs = torch.softmax(logits_SV, -1)
+    found = probs >= probs.amax(-1, keepdim=True) * min_p[:, None]
+    ascending, places = logits_SV.masked_fill(~found, float("-inf")).sort(-1)
+    size = logits_SV.shape[1]
+    wanted = torch.where(top_k > 0, top_k, size).long().clamp(max=size)
+    cut = ascending < ascending.gather(1, size - wanted[:, None])
+    ascending = ascending.masked_fill(cut, float("-inf"))
+    cut |= torch.softmax(ascending, -1).cumsum(-1) <= 1 - top_p[:, None]
+    cut[:, -1] = False
+    found &= ~torch.zeros_like(cut).scatter(1, places, cut)
+    return found.scatter(1, target_S[:, None], True)
 
 
 def _direct(
@@ -287,8 +320,8 @@ def _chunked(
     """TRL's tiled kernel. It knows one temperature; for a plain linear head, dividing the hidden state is the same."""
     from trl.kernels import ChunkedLogProbFunction
 
-    if score.inverse_temperature_S is not None:
-        if head.bias is not None or cap is not None:
+    if score.inverse_temperature_S is not None or score.filter_S3 is not None:
+        if head.bias is not None or cap is not None or score.filter_S3 is not None:
             pieces = torch.split(
                 torch.arange(len(hidden_SH), device=hidden_SH.device), max(1, DIRECT_LIMIT // head.weight.shape[0])
             )
@@ -297,7 +330,7 @@ def _chunked(
                     _direct,
                     hidden_SH[p],
                     head,
-                    ScoredPositions(score.source_S[p], score.target_S[p], score.inverse_temperature_S[p]),
+                    score.part(p),
                     factor,
                     cap,
                     use_reentrant=False,
@@ -305,6 +338,7 @@ def _chunked(
                 for p in pieces
             ]
             return torch.cat([o[0] for o in out]), torch.cat([o[1] for o in out])
+        assert score.inverse_temperature_S is not None
         hidden_SH = (hidden_SH * score.inverse_temperature_S[:, None]).to(hidden_SH.dtype)
     found = ChunkedLogProbFunction.apply(
         hidden_SH, head.weight, head.bias, score.target_S, 1.0, 32_768, cap, factor, ("log_probs", "entropy")

@@ -122,13 +122,18 @@ def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
 def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: StepPace, applied: int) -> Result:
     """A GRPO step (``inner_steps`` of them) on leased samples. ``applied``: steps taken so far, for the warm-up."""
     t, began = trainer.config.trainer, time.perf_counter()
-    advantages = Advantages(groups=len({s.group for s in samples})) if trainer.sft else assign(samples, t.advantage)
+    advantages = (
+        Advantages(groups=len({s.group for s in samples}))
+        if trainer.sft
+        else assign(samples, t.advantage, trainer.config.reward.discount)
+    )
     if trainer.sft:
         choose(samples)
     exact, later = exact_continuations(samples)
     figures: dict[str, JsonValue] = {
         "groups": advantages.groups,
         "groups_dropped": advantages.dropped,
+        "baselines": dict(advantages.baselines),
         "episodes": len({s.run for s in samples}),
         "calls": len({(s.run, s.call) for s in samples if s.call}),
         "reward": advantages.reward_mean,

@@ -178,6 +178,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
             None if work.inverse_temperature_T is None else work.inverse_temperature_T[token],
             places_P,
             old_PH,
+            filter_S3=None if work.filter_T3 is None else work.filter_T3[token],
         )
         before = self.checkpointing.allocated()
         with self.accelerator.autocast():

@@ -19,6 +19,7 @@ from pathlib import Path
 from aiohttp import web
 
 from slipstream.config import Config
+from slipstream.contract import Split
 from slipstream.errors import StartError
 from slipstream.shared.log import setup_logging
 from slipstream_proxy.control.adapters.fleet import AdapterRegistrar, Fleet
@@ -27,6 +28,7 @@ from slipstream_proxy.control.adapters.journal import AdapterJournal, LivePublis
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.replays import ReplayGate
+from slipstream_proxy.control.adapters.siblings import SiblingSampler
 from slipstream_proxy.control.adapters.swapper import Swapper
 from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.api.app import REQUEST_LINE, make_app
@@ -118,6 +120,7 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         pins=PinQueue(stores),
         cases=cases,
         replays=replays,
+        siblings=SiblingSampler(access, writer, registry, engines, replays, metrics),
     )
 
 
@@ -153,6 +156,7 @@ class ControlPlane:
         self.deps.gatekeeper.start()
         self.deps.gatekeeper.notify()
         self.deps.replays.start()
+        self.deps.siblings.start()
         self.sweeper.start()
         self.deps.audit.start()
         self.deps.forgetter.start()
@@ -204,6 +208,7 @@ class ControlPlane:
             await self.runner.cleanup()
             if _identity(self.config.socket) == self._socket:
                 self.config.socket.unlink(missing_ok=True)
+        await self.deps.siblings.stop()
         await self.deps.replays.stop()
         await self.deps.gatekeeper.stop()
         await self.deps.swapper.stop()
@@ -214,6 +219,8 @@ class ControlPlane:
     def _committed(self, items: Sequence[Item]) -> None:
         deps = self.deps
         deps.notify()
+        deps.siblings.saw(items)
+        items = [item for item in items if not _is_sibling(item)]
         deps.feed.committed(items)
         if deps.ingester:
             deps.metrics.commit.observe(deps.ingester.stats.commit_seconds)
@@ -244,6 +251,11 @@ async def own(root: Path) -> int:
                 os.close(fd)
                 raise StartError(f"another control plane runs on {root}: this one does not start") from e
         await asyncio.sleep(0.05)
+
+
+def _is_sibling(item: Item) -> bool:
+    """Whether it is no call of an agent."""
+    return isinstance(item, RecordedCall) and item.head.split == Split.SIBLING
 
 
 def _may_score(item: Item) -> bool:

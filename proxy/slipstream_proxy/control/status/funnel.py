@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.store.read.status import AdapterReward
 
 TRUST = 'or set models."<name>".sampling = "trust" to train on such calls all the same'
+EXPLORE = 'set models."<name>".explore = "temperature" for a share of the runs'
 OVERRIDE = 'set models."<name>".{0} = {1}, which replaces what the client asks'
 FORCED = (
     "let the model choose: the grammar or the choice is the engine's, not the policy's (docs, Your framework); " + TRUST
@@ -44,7 +45,8 @@ ROUTE = "the engine's own route answered, which gives no token ids: "
 UNTRAINABLE = (
     {
         "temperature 0": "greedy runs have nothing to compare: ask 1.0 in training, or "
-        + OVERRIDE.format("temperature", "1.0"),
+        + OVERRIDE.format("temperature", "1.0")
+        + f", or {EXPLORE}",
         "penalties": "do not send presence_, frequency_ or repetition_penalty in training, or set them in "
         f'models."<name>" to 0, 0 and 1, which replaces what the client asks, {TRUST}',
         "forced tool: tool_choice": ROUTE + 'send tool_choice "auto"',
@@ -101,10 +103,9 @@ UNTRAINABLE = (
         "the engine refused it": ROUTE + "its log says what it does not take of the chat request",
         "logprobs refused": "send logprobs: true with top_logprobs, or leave both out",
     }
-    | {
-        name: f"do not send {name} in training, or {OVERRIDE.format(name, value)}, {TRUST}"
-        for name, value in {"top_p": "1.0", "top_k": "0", "min_p": "0"}.items()
-    }
+    | dict.fromkeys(
+        ("top_p", "top_k", "min_p"), "nothing to do: an earlier release recorded them, and calls of now are trained on"
+    )
     | {name: f"do not send {name} in training, {TRUST}" for name in ("min_tokens", "ignore_eos", "logit_bias")}
     | {reason: fix for engine in ENGINES.values() for reason, fix in engine.fixes.items()}
 )
@@ -114,7 +115,6 @@ UNTRAINABLE = (
 _FIELDS = {
     "temperature 0": ("temperature",),
     "penalties": ("presence_penalty", "frequency_penalty", "repetition_penalty"),
-    **{name: (name,) for name in ("top_p", "top_k", "min_p")},
 }
 """Reason → the fields that it is about."""
 
@@ -181,6 +181,12 @@ LOST = {
 """(state, cause) → why, and what to do."""
 
 
+SHAPE_LEAST = 32
+"""Rewarded runs with which something is said of how their rewards are spread."""
+LENGTH_ALONE = 0.98
+"""Correlation of reward and length from which nothing else shows in the reward."""
+CEILING = 0.95
+"""Share of runs with the best reward from which there is little to learn."""
 FLAT_STEPS = 10
 """Steps after which reward should have moved."""
 FLAT_EPISODES, FLAT_LEAST = 100, 20
@@ -229,8 +235,10 @@ def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
             fix = f"post it to /slipstream/v1/episodes/<id>/rewards as {name!r}, or change reward.weights"
         cause, stuck = f"missing_{name}"[:80], not counts.ready and not counts.leased
         yield FunnelLine(stage="reward", cause=cause, count=count, text=text, fix=fix, blocks=stuck)
+    shape = list(shape_lines(counts))
+    yield from shape
     equal = [o for o in counts.outcomes if o.low == o.high]
-    if not equal:
+    if not equal or any(found.blocks for found in shape):
         return
     recent = len(counts.outcomes)
     if len(equal) == recent >= LEARNED_GROUPS and all(o.high == counts.best for o in equal):
@@ -245,6 +253,31 @@ def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
     fix = "give partial credit in the reward, mix easier and harder tasks, or sample at temperature 1.0"
     stuck = len(equal) == recent
     yield FunnelLine(stage="reward", cause="equal", count=len(equal), text=text, fix=fix, blocks=stuck)
+
+
+def shape_lines(counts: FunnelCounts) -> Iterator[FunnelLine]:
+    """A reward that says the same of every run, or only how long a run was, or nothing more of nearly all of them."""
+    shape = counts.shape
+    if shape is None or shape.n < SHAPE_LEAST:
+        return
+    if counts.best == counts.worst:
+        text = f"all {shape.n} rewards of the newest runs are {shape.high:g}, and no run ever got another"
+        fix = "try the reward or the judge on a run that you know is good and on one that is bad: both must differ"
+        yield FunnelLine(stage="reward", cause="constant", count=shape.n, text=text, fix=fix, blocks=True)
+    elif shape.length is not None and abs(shape.length) >= LENGTH_ALONE:
+        which = "longer" if shape.length > 0 else "shorter"
+        text = (
+            f"rewards follow the number of sampled tokens alone (correlation {shape.length:+.2f} over the newest "
+            f"{shape.n} runs): training makes runs {which}"
+        )
+        fix = "let the reward or the rubric say what a good result is; a length may cost a little beside it"
+        yield FunnelLine(stage="reward", cause="length", count=shape.n, text=text, fix=fix)
+    elif CEILING * shape.n <= shape.at_best < shape.n:
+        text = (
+            f"{shape.at_best} of the newest {shape.n} runs have the best reward ever, {shape.high:g}: few groups teach"
+        )
+        fix = "give the agent harder tasks, or let the reward tell good runs from better ones"
+        yield FunnelLine(stage="reward", cause="ceiling", count=shape.at_best, text=text, fix=fix)
 
 
 def flat_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
@@ -404,6 +437,10 @@ class Surroundings:
     judge_error: str | None = None
     judge_chance: JudgeAgreement | None = None
     """Why the judge scored nothing of late, if it failed."""
+    sibling_steps: int = 0
+    """Steps that wait for an idle engine, to be sampled once more."""
+    sibling_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Model → tokens that siblings sampled today."""
     sidecars: Sequence[tuple[str, str, str]] = ()
     """The children of `slipstream up` that are in trouble: (trainer or judge, its state, what is wrong)."""
     paused: str | None = None
@@ -432,7 +469,7 @@ def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:
     """``counts`` None: the store does not answer."""
     lines = [*engine_lines(around), *_store(counts, around), *_losses(around)]
     rewards = (unweighted_lines, reward_lines, flat_lines)
-    stages = (_calls, _episodes, _groups, _judge, *rewards, _untrainable, _lost, _ready, _trainer, _steps)
+    stages = (_calls, _episodes, _groups, _siblings, _judge, *rewards, _untrainable, _lost, _ready, _trainer, _steps)
     for stage in stages:
         lines += stage(counts, around) if counts is not None else ()
     lines += _slots(around)
@@ -601,7 +638,36 @@ def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
         text = f"{plural(count, 'call', 'calls')} can't be trained on: {reason}"
         own = around.sampling.values if around.sampling else {}
         fix, stuck = fix_untrainable(reason, own, around.config.model_name), 0 < counts.trained_calls <= total
+        explores = next((r for r in around.config.models.values() if r.explore is not None), None)
+        if explores is not None and (reason in _FIELDS or explores.explore == "siblings"):
+            share, siblings = f"{explores.explore_share:.0%}", explores.explore == "siblings"
+            how = "calls get siblings, which train" if siblings else "runs are sampled at a temperature, and train"
+            fix, stuck = f"nothing to do where explore is set: {share} of such {how}", False
         yield FunnelLine(stage="untrainable", cause=reason[:80], count=count, text=text, fix=fix, blocks=stuck)
+
+
+def _siblings(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
+    """Steps of agents that are sampled once more."""
+    routes = [r for r in around.config.models.values() if r.explore == "siblings"]
+    if not routes:
+        return
+    if not around.judge_expected:
+        text = "siblings of agents' steps train nothing: no judge compares them"
+        needed = "set judge.model or judge.function"
+        yield FunnelLine(stage="judge", cause="siblings", count=counts.siblings, text=text, fix=needed)
+        return
+    spent, most = sum(around.sibling_tokens.values()), sum(r.explore_tokens for r in routes)
+    text = f"{plural(counts.siblings, 'sibling', 'siblings')} of agents' steps so far, {spent} of {most} tokens today"
+    fix: str | None = None
+    if around.sibling_steps:
+        text += (
+            f"; {plural(around.sibling_steps, 'step waits', 'steps wait')} until no agent's call has run for a second"
+        )
+    elif counts.calls and not counts.siblings:
+        fix = "wait for calls; only chat completions with recorded token ids have siblings"
+    if spent >= most:
+        fix = 'wait for tomorrow (UTC), or raise models."<name>".explore_tokens'
+    yield FunnelLine(stage="groups", cause="siblings", count=counts.siblings, text=text, fix=fix)
 
 
 def _lost(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:

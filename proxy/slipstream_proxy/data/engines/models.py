@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from slipstream.config import Config
+from slipstream.engines.engine import NEUTRAL
 from slipstream.settings import ModelRoute
 
 BASE = "@base"
@@ -23,6 +24,13 @@ class ModelTarget:
     key_env: str | None = None
     sampling: tuple[tuple[str, float], ...] = ()
     """Fields that replace the client's."""
+    shown: str = ""
+    """What ``x-slipstream-sampling`` says."""
+    share: float = 0.0
+    """Share of the episodes that have ``explored`` instead, where their own sampling cannot be trained on."""
+    explored: ModelTarget | None = None
+    explores: bool = False
+    """It is another's ``explored``: its ``sampling`` has all fields."""
 
 
 class ModelMap:
@@ -61,9 +69,25 @@ class ModelMap:
     def _route(self, entry: ModelRoute, name: str) -> ModelTarget:
         trust, sampling = entry.sampling == "trust", tuple(entry.override().items())
         if entry.base is not None:
-            return ModelTarget("base", entry.base, trust, sampling=sampling)
+            return ModelTarget("base", entry.base, trust, sampling=sampling, shown=_shown(sampling))
         if entry.upstream is not None:
             return ModelTarget(
                 "upstream", entry.model or name, trust, entry.upstream, entry.api_key_env, sampling=sampling
             )
-        return ModelTarget("trained", entry.trained or self.default, trust, sampling=sampling)
+        model, explored = entry.trained or self.default, None
+        if entry.explore == "temperature":
+            free = tuple((NEUTRAL | {"temperature": entry.explore_temperature}).items())
+            explored = ModelTarget("trained", model, sampling=free, shown=f"{_shown(free[:1])}; explore", explores=True)
+        return ModelTarget(
+            "trained",
+            model,
+            trust,
+            sampling=sampling,
+            shown=_shown(sampling),
+            share=entry.explore_share,
+            explored=explored,
+        )
+
+
+def _shown(sampling: tuple[tuple[str, float], ...]) -> str:
+    return ", ".join([f"{name}={value}" for name, value in sampling])

@@ -53,6 +53,11 @@ FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Calls that were relayed and not recorded, by the header that asked for it (capture, split), or judge.",
         ("by",),
     ),
+    "slipstream_explored_calls_total": (
+        "counter",
+        "Calls that were sampled otherwise than asked, so that they can be trained on (explore).",
+        (),
+    ),
     "slipstream_requests_refused_total": ("counter", "Requests refused by the proxy itself, by status.", ("status",)),
     "slipstream_upstream_retries_total": ("counter", "Calls sent again to another connection or engine.", ()),
     "slipstream_pins_total": (

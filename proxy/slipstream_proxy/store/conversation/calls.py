@@ -154,7 +154,7 @@ class KnownCalls:
         self._size = 0
 
 
-TEXT_COLUMNS = ("messages", "tools", "reply", "sampling", "extra", "error")
+TEXT_COLUMNS = ("messages", "tools", "reply", "extra", "error")
 TOKEN_COLUMNS = ", ".join(f"NULL AS {c}" if c in TEXT_COLUMNS else c for c in CallRow._fields)
 """``CALL_COLUMNS`` without the text."""
 Pending = Mapping[str, list[CallRow]]

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
+from slipstream.contract import EXPLORE_TAG, SIBLINGS_TAG, Split
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.rows import EPISODE_COLUMNS, EpisodeRow, GroupRow, dump, load
 from slipstream_proxy.store.tables.schema import DayTables
@@ -344,12 +345,17 @@ class Line(NamedTuple):
 
 def line_of(ep: EpisodeRow, *, recurs: bool = False) -> Line:
     """``recurs``: an untagged episode whose first message keeps coming back counts as a run of one task."""
-    if ep.grouped:
+    parts: tuple[str, ...]
+    if ep.split == Split.SIBLING:
+        kind, parts = "task", ("step", ep.key, ep.model, ep.id.partition("~")[0])
+    elif ep.grouped:
         kind, parts = "task", ("task", ep.key, ep.model, ep.task or "", ep.split)
     elif recurs:
         kind, parts = "task", ("same", ep.key, ep.model, ep.alike, ep.split)
     else:
         kind, parts = "like", ("like", ep.key, ep.model, likeness_of(ep.alike), ep.split)
+    if ep.split != Split.SIBLING and f'"{EXPLORE_TAG}"' in ep.tags and (how := load(ep.tags, {}).get(EXPLORE_TAG)):
+        parts = (*parts, how)  # greedy runs are no measure of these, and none of them trains
     return Line(blake2b("\0".join(parts).encode(), digest_size=8).hexdigest(), kind)
 
 
@@ -419,8 +425,10 @@ class GroupTable:
         last = self._last(tx, [line.bucket for line in lines])
         new: dict[str, GroupRow] = {}
         sizes: dict[str, int] = {}
+        full: list[str] = []
         for line, eps in lines.items():
             ordinal, group, size = last.get(line.bucket, _LastGroup(-1, None, 0))
+            most = self._size(eps[0])
             n = size or 0
             for ep in eps:
                 if group is None:
@@ -430,11 +438,17 @@ class GroupTable:
                     new[group] = row
                 ep.grp = group
                 n = sizes[group] = n + 1
-                if n >= self.rules.group_size:
+                if n >= most:
+                    full.append(group)
                     group = None
         tx.insert("t_groups", [row._replace(n=sizes[group]) for group, row in new.items()])
         tx.update("t_groups", ("id",), ("n",), [item for item in sizes.items() if item[0] not in new])
-        return [group for group, n in sizes.items() if n >= self.rules.group_size]
+        return full
+
+    def _size(self, ep: EpisodeRow) -> int:
+        """Episodes that complete its group. A step's samples say how many they are."""
+        said = load(ep.tags, {}).get(SIBLINGS_TAG, "") if ep.split == Split.SIBLING else ""
+        return int(said) if said.isdecimal() else self.rules.group_size
 
     def changed(self, groups: Collection[str]) -> None:
         """They may have become complete, or their episodes may lack other rewards than before."""
@@ -455,7 +469,7 @@ class GroupTable:
         """Forming groups are complete. Groups of split ``eval`` are for the judge alone."""
         if groups:
             self.changed(groups)
-            sql = f"""UPDATE t_groups SET state = CASE WHEN split = 'train' THEN 'waiting_reward' ELSE 'eval' END,
+            sql = f"""UPDATE t_groups SET state = CASE WHEN split = 'eval' THEN 'eval' ELSE 'waiting_reward' END,
                 completed = ?
                 WHERE state = 'forming' AND id {IN}"""
             tx.run(sql, (now, list(groups)))

@@ -20,11 +20,12 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from pydantic import JsonValue
 
-from slipstream.contract import Reward, RewardAck
+from slipstream.contract import Reward, RewardAck, is_sibling
 from slipstream_proxy.log.spool import BOOT
 from slipstream_proxy.store.conversation.tree import Stamp, StoreClock, place
 from slipstream_proxy.store.learning.groups import likeness_of
@@ -198,7 +199,15 @@ class RewardTable:
     def combined(self, tx: Tx, eids: Collection[str]) -> dict[str, float | None]:
         """Episode → the number that trains; None while a weighted name is missing."""
         latest = self.latest(tx, eids)
-        return {eid: combine(self.rules, latest[eid]) if eid in latest else None for eid in eids}
+        return {eid: combine(self._rules(eid), latest[eid]) if eid in latest else None for eid in eids}
+
+    def _rules(self, eid: str) -> Rules:
+        """No agent rewards a step that it did not see: of such a one only what judges give counts."""
+        if not is_sibling(eid):
+            return self.rules
+        judged = self.rules.judged
+        weights = {name: w for name, w in self.rules.weights.items() if name in judged and w}
+        return replace(self.rules, weights=weights or dict.fromkeys(judged, 1.0))
 
     def orphans(self, tx: Tx) -> set[str]:
         """Episodes with rewards and no calls."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
-from slipstream.contract import CallRecord, EpisodeDetail, EpisodePage, Form, Lineage
+from slipstream.contract import SIBLING_TAG, CallRecord, EpisodeDetail, EpisodePage, Form, Lineage
 from slipstream_proxy.store.conversation.call_rows import EVERY_CALL, CallList, CallPage, is_whole
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.conversation.kinds import MAIN
@@ -38,6 +38,7 @@ from slipstream_proxy.store.tables.rows import (
     with_tombs,
 )
 from slipstream_proxy.store.tables.schema import DayTables
+from slipstream_proxy.store.tables.tallies import OWN_RUNS
 from slipstream_proxy.store.values import EpisodeFilter, Name
 
 FIRST, MOST = 256, 16_384
@@ -280,6 +281,8 @@ def where_of(wanted: EpisodeFilter) -> tuple[str, list[object]]:
     )
     if wanted.state is None:
         tests.append("state <> 'deleted'")
+    if wanted.split is None:
+        tests.append(OWN_RUNS)
     if wanted.adapter is not None:
         tests.append("(adapter = ? OR strpos(adapters, ?) > 0)")
         params += [wanted.adapter, dump(wanted.adapter)]
@@ -381,6 +384,23 @@ class EpisodeTable:
         where, params = where_of(replace(wanted, cursor=None))
         with self.db.read() as tx:
             return [(key, name) for key, name in tx.all(f"SELECT key, id FROM t_episodes WHERE {where}", params)]
+
+    def siblings(self, names: Collection[Name]) -> list[Name]:
+        """Samples of these episodes' steps beside those that they saw."""
+        sql = "SELECT key, id FROM t_episodes WHERE split = 'sibling' AND state <> 'deleted' AND key = ?"
+        said = [(key, dump({SIBLING_TAG: episode})[1:-1]) for key, episode in names]
+        with self.db.read() as tx:
+            if not tx.all("SELECT 1 FROM t_episodes WHERE split = 'sibling' LIMIT 1"):
+                return []
+            found = (tx.all(f"{sql} AND strpos(tags, ?) > 0", (key, pair)) for key, pair in said)
+            return [(key, episode) for rows in found for key, episode in rows]
+
+    def sampled(self, model: str, since: float) -> int:
+        """Tokens of steps that were sampled once more since then. What the agent saw (number 0) is not among them."""
+        sql = """SELECT coalesce(sum(completion_tokens), 0) FROM t_episodes WHERE split = 'sibling' AND model = ?
+            AND started >= ? AND id NOT LIKE '%~0~0'"""
+        with self.db.read() as tx:
+            return int(tx.all(sql, (model, since))[0][0])
 
     def owners(self, episode: str, most: int = 2) -> list[str]:
         """Keys that have an episode of this id, deleted ones apart, at most ``most`` of them."""

@@ -49,6 +49,7 @@ from slipstream_proxy.store.tables.rows import (
     load,
     parse_cursor,
 )
+from slipstream_proxy.store.tables.tallies import OWN_RUNS
 
 LOOKED_AT = 2000
 """Finished episodes, the newest, among which the most uncertain are looked for."""
@@ -118,7 +119,7 @@ class LabelQueue:
     ) -> LabelCases:
         """The most uncertain of the newest finished episodes that no person has labelled."""
         tests, params = given(("key = ?", key), ("task = ?", task), ("split = ?", split), ("adapter = ?", adapter))
-        tests += ["state = 'done'", "calls > 0", UNLABELLED]
+        tests += ["state = 'done'", "calls > 0", UNLABELLED, *([] if split else [OWN_RUNS])]
         sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {" AND ".join(tests)}
             ORDER BY started DESC, eid DESC LIMIT ?"""
         with self.db.read() as tx:
@@ -469,7 +470,8 @@ class TaskReport:
     def read(self, *, key: str | None = None, split: str | None = None, model: str | None = None) -> TaskTable:
         """``key``: whose runs; None: all. Runs of control arms are left out: they are no runs of now."""
         tests, params = given(("key = ?", key), ("split = ?", split), ("model = ?", model))
-        where = " AND ".join(["reward IS NOT NULL", "task IS NOT NULL", "state <> 'deleted'", *tests])
+        own = [] if split else [OWN_RUNS]
+        where = " AND ".join(["reward IS NOT NULL", "task IS NOT NULL", "state <> 'deleted'", *own, *tests])
         runs = f"""SELECT * FROM (SELECT task, model, key, id, tags, started, reward, calls, completion_tokens,
             strpos(adapter, '@') > 0 AS made, row_number() OVER (PARTITION BY task, model, strpos(adapter, '@') > 0
             ORDER BY started DESC) AS age FROM t_episodes WHERE {where} AND adapter IS NOT NULL

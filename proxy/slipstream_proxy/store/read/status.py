@@ -12,9 +12,10 @@ What the page, the metrics and the gate compare: rewards by adapter, arm and sou
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import isfinite
 from typing import NamedTuple, TypeVar
 
-from slipstream.contract import GroupKind
+from slipstream.contract import GroupKind, Split
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import IMPORTED
 from slipstream_proxy.store.learning.groups import Agent, Pace
@@ -24,10 +25,12 @@ from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.memory import ExactFigure, PacedFigure
 from slipstream_proxy.store.tables.rows import load
 from slipstream_proxy.store.tables.schema import day_of, table_of
-from slipstream_proxy.store.tables.tallies import STALE_RUNS, KeptCount, Tallied, TallyTable, get_meta
+from slipstream_proxy.store.tables.tallies import OWN_RUNS, STALE_RUNS, KeptCount, Tallied, TallyTable, get_meta
 from slipstream_proxy.store.values import Rules
 
+SIBLING = Split.SIBLING
 K = TypeVar("K")
+SIBLING = Split.SIBLING
 LOST = ("stale", "dropped", "skipped")
 """States of groups from which nothing was learnt."""
 
@@ -165,9 +168,10 @@ def counts(found: StoreCounts, missing: dict[str, int], orphans: int, now: float
     return {
         "groups": found.groups.states(),
         "batches": {state: batch.n for state, batch in found.batches.items()},
-        "episodes": totals((state, tally.n) for (state, *_), tally in kept.episodes.items()),
+        "episodes": totals((state, tally.n) for (state, split, _), tally in kept.episodes.items() if split != SIBLING),
+        "siblings": count_siblings(kept),
         "rewards": {source: tally.n for (source,), tally in kept.rewards.items()},
-        "calls": int(sum(tally.x for tally in kept.episodes.values())),
+        "calls": int(sum(tally.x for (_, split, _), tally in kept.episodes.items() if split != SIBLING)),
         "untrainable": untrainable_calls(kept),
         "missing": missing,
         "orphans": orphans,
@@ -192,6 +196,11 @@ def untrainable_calls(kept: Tallied) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
+def count_siblings(kept: Tallied) -> int:
+    """Further samples of agents' steps."""
+    return sum(t.n for (state, split, _), t in kept.episodes.items() if (state, split) == ("done", SIBLING))
+
+
 def waiting_groups(tx: Tx) -> list[str]:
     """Complete groups in which an episode lacks its reward."""
     return [group for (group,) in tx.all("SELECT id FROM t_groups WHERE state = 'waiting_reward'")]
@@ -201,7 +210,7 @@ def missing_rewards(tx: Tx, rules: Rules, groups: list[str]) -> dict[str, int]:
     """Weighted reward name → episodes of these groups that wait for it."""
     found = {}
     for name in rules.weights if groups else ():
-        sql = f"""SELECT count(*) FROM t_episodes e WHERE e.reward IS NULL AND e.grp {IN}
+        sql = f"""SELECT count(*) FROM t_episodes e WHERE e.reward IS NULL AND {OWN_RUNS} AND e.grp {IN}
             AND NOT EXISTS (SELECT 1 FROM t_rewards r WHERE r.eid = e.eid AND r.name = ?)"""
         if count := tx.all(sql, (groups, name))[0][0]:
             found[name] = count
@@ -213,7 +222,7 @@ def unweighted_rewards(tx: Tx, rules: Rules, groups: list[str]) -> dict[str, int
     if not groups:
         return {}
     sql = f"""SELECT r.name, count(DISTINCT r.eid) FROM t_rewards r JOIN t_episodes e ON e.eid = r.eid
-        WHERE e.reward IS NULL AND e.grp {IN} GROUP BY 1 ORDER BY 2 DESC, 1"""
+        WHERE e.reward IS NULL AND {OWN_RUNS} AND e.grp {IN} GROUP BY 1 ORDER BY 2 DESC, 1"""
     return {name: int(count) for name, count in tx.all(sql, (groups,)) if name not in rules.weights}
 
 
@@ -221,6 +230,10 @@ NEAR_ZERO, SMALL_KL = 0.01, 1e-4
 """Share of its target below which a step's KL is near zero; the same in nats a token, for a step without a target."""
 RECENT = 16
 """Groups, and steps, that count as recent."""
+SHAPED = 256
+"""Newest rewarded runs that say how rewards are spread."""
+DIFFERENT = 5
+"""Values of reward and of length that must occur before one is said to follow the other."""
 LONE = 4
 """Untagged runs of one call that are told about."""
 RATE_SECONDS = 600.0
@@ -253,6 +266,18 @@ class AdapterReward(NamedTuple):
     """Of one reward."""
 
 
+class RewardShape(NamedTuple):
+    """Training rewards of the newest rewarded runs, at most ``SHAPED``."""
+
+    n: int
+    low: float
+    high: float
+    at_best: int
+    """Runs with the highest reward ever."""
+    length: float | None
+    """Correlation of reward and sampled tokens. None: one of them does not vary, or hardly."""
+
+
 class DearFigures(NamedTuple):
     """Figures that cost a look at every group that waits, or at every episode."""
 
@@ -261,6 +286,8 @@ class DearFigures(NamedTuple):
     to_judge: int
     oldest_to_judge: float | None
     best: float | None
+    worst: float | None
+    shape: RewardShape | None
     live: bool
     lone: int
 
@@ -302,15 +329,30 @@ def standing(kept: Tallied) -> list[AdapterReward]:
 def dear_figures(tx: Tx, rules: Rules, judge_name: str) -> DearFigures:
     """``judge_name``: the reward name that the judge writes."""
     waiting = waiting_groups(tx)
-    sql = "SELECT max(reward) FROM t_episodes WHERE split = 'train' AND state <> 'deleted'"
+    sql = "SELECT max(reward), min(reward) FROM t_episodes WHERE split = 'train' AND state <> 'deleted'"
+    ((best, worst),) = tx.all(sql)
     return DearFigures(
         missing_rewards(tx, rules, waiting),
         unweighted_rewards(tx, rules, waiting),
         *to_judge(tx, judge_name),
-        best=tx.all(sql)[0][0],
+        best=best,
+        worst=worst,
+        shape=None if best is None else _shape(tx, best),
         live=_live(tx),
         lone=_lone(tx),
     )
+
+
+def _shape(tx: Tx, best: float) -> RewardShape | None:
+    sql = f"""SELECT count(*), min(reward), max(reward), sum(CASE WHEN reward >= ? THEN 1 ELSE 0 END),
+        corr(reward, CAST(completion_tokens AS FLOAT8)), count(DISTINCT completion_tokens), count(DISTINCT reward)
+        FROM (SELECT reward, completion_tokens FROM t_episodes WHERE split = 'train' AND state = 'done'
+        AND reward IS NOT NULL ORDER BY ended DESC, eid LIMIT {SHAPED}) q"""
+    ((n, low, high, at_best, length, lengths, rewards),) = tx.all(sql, (best,))
+    if not n:
+        return None
+    known = length is not None and isfinite(length) and min(lengths, rewards) >= DIFFERENT
+    return RewardShape(int(n), low, high, int(at_best), float(length) if known else None)
 
 
 def _lone(tx: Tx) -> int:
@@ -367,6 +409,8 @@ class FunnelCounts(NamedTuple):
     """Outcomes of the ``RECENT`` latest complete groups that have all rewards."""
     best: float | None
     """The highest training reward ever."""
+    worst: float | None
+    shape: RewardShape | None
     standing: list[AdapterReward]
     """By version, oldest first."""
     trained: int
@@ -378,6 +422,8 @@ class FunnelCounts(NamedTuple):
     engine_gap: float | None
     """Nats a token between the engine's log-probabilities and the trainer's of the same weights, when last known."""
     untrainable: dict[str, int]
+    siblings: int
+    """Further samples of agents' steps."""
     orphans: Orphans
 
 
@@ -419,7 +465,7 @@ def judged(tx: Tx, kept: Tallied, now: float) -> int:
 
 
 def _outcomes(tx: Tx) -> list[GroupOutcome]:
-    sql = f"""SELECT id FROM t_groups WHERE split = 'train' AND kind <> 'window'
+    sql = f"""SELECT id FROM t_groups WHERE split <> 'eval' AND kind <> 'window'
         AND state IN ('ready', 'leased', 'trained', 'skipped') ORDER BY completed DESC LIMIT {RECENT}"""
     groups = [group for (group,) in tx.all(sql)]
     if not groups:
@@ -430,7 +476,7 @@ def _outcomes(tx: Tx) -> list[GroupOutcome]:
 
 def _teaching(tx: Tx) -> int:
     """Groups that are ready and whose runs differ in reward. Where runs share a baseline over groups, all count."""
-    sql = "SELECT id, kind FROM t_groups WHERE state = 'ready' AND split = 'train'"
+    sql = "SELECT id, kind FROM t_groups WHERE state = 'ready' AND split <> 'eval'"
     kinds: dict[str, str] = dict(tx.all(sql))
     if not kinds:
         return 0
@@ -474,7 +520,7 @@ def funnel_counts(
 ) -> FunnelCounts:
     """``dear``: what was looked up before, as it costs more."""
     kept, states = found.kept, found.groups.states()
-    there = {parts: tally for parts, tally in kept.episodes.items() if parts[0] != "deleted"}
+    there = {p: tally for p, tally in kept.episodes.items() if p[0] != "deleted" and p[1] != SIBLING}
     trained = found.batches.get("trained")
     return FunnelCounts(
         calls=int(sum(t.x for t in there.values())),
@@ -499,6 +545,7 @@ def funnel_counts(
         kls=figures.kls,
         engine_gap=figures.engine_gap,
         untrainable=untrainable_calls(kept),
+        siblings=count_siblings(kept),
         orphans=orphans,
         **dear._asdict(),
     )

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from math import fsum
 from typing import NamedTuple, Protocol
 
+from slipstream.contract import Split, is_sibling
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 
 STALE_RUNS = "stale runs"
@@ -43,17 +44,21 @@ KEPT = "tallies"
 SQUARE = "CASE WHEN abs({0}) < 1e-100 THEN 0 ELSE {0} * {0} END"
 """PostgreSQL fails at a product that is too small for a float."""
 
+OWN_RUNS = "split <> 'sibling'"
+"""Of episodes: agents' runs. The others are steps that were sampled once more, and count by themselves."""
 EPISODES = """SELECT 'episodes', state || chr(31) || split || chr(31) ||
     CASE WHEN state = 'done' AND NOT grouped AND trained_calls > 0 THEN 'alone' ELSE '' END, count(*),
     coalesce(sum(calls), 0), coalesce(sum(trained_calls), 0), NULL, NULL FROM t_episodes WHERE {which} GROUP BY 2"""
 SUCCESS = f"""SELECT 'success', model || chr(31) || adapter || chr(31) || split || chr(31) || arm, count(*),
     sum(reward), sum({SQUARE.format("reward")}), min(started), max(started) FROM t_episodes
-    WHERE reward IS NOT NULL AND state <> 'deleted' AND adapter IS NOT NULL AND {{which}} GROUP BY 2"""
-REWARDS = "SELECT 'rewards', source, count(*), 0, 0, NULL, NULL FROM t_rewards WHERE {which} GROUP BY 2"
+    WHERE reward IS NOT NULL AND state <> 'deleted' AND adapter IS NOT NULL AND {OWN_RUNS} AND {{which}} GROUP BY 2"""
+REWARDS = """SELECT 'rewards', source, count(*), 0, 0, NULL, NULL FROM t_rewards
+    WHERE eid NOT LIKE '%~0~%' AND {which} GROUP BY 2"""
 SOURCES = f"""SELECT 'sources', r.source || chr(31) || e.adapter || chr(31) || e.split, count(*), sum(r.value),
     sum({SQUARE.format("r.value")}), NULL, NULL FROM (SELECT DISTINCT ON (eid, call, name, source) eid, source, value
     FROM t_rewards WHERE {{which}} ORDER BY eid, call, name, source, seq DESC) r
-    JOIN (SELECT eid, adapter, split FROM t_episodes WHERE {{which}} AND state <> 'deleted' AND adapter IS NOT NULL) e
+    JOIN (SELECT eid, adapter, split FROM t_episodes WHERE {{which}} AND state <> 'deleted' AND adapter IS NOT NULL
+    AND {OWN_RUNS}) e
     ON e.eid = r.eid GROUP BY 2"""
 COUNTS = f"{EPISODES} UNION ALL {SUCCESS} UNION ALL {REWARDS} UNION ALL {SOURCES}"
 UNTRAINABLE = """SELECT coalesce(reason, 'unknown'), count(*) FROM {table}
@@ -241,12 +246,14 @@ def count_rows(episodes: Sequence[CountedEpisode], rewards: Iterable[CountedRewa
         alone = "alone" if ep.state == "done" and not ep.grouped and (ep.trained_calls or 0) > 0 else ""
         label = SEPARATOR.join((ep.state, ep.split, alone))
         found["episodes", label].append((ep.calls or 0, ep.trained_calls or 0, None))
-        if ep.reward is not None and ep.adapter is not None and ep.state != "deleted":
+        if ep.reward is not None and ep.adapter is not None and ep.state != "deleted" and ep.split != Split.SIBLING:
             label = SEPARATOR.join((ep.model, ep.adapter, ep.split, ep.arm))
             found["success", label].append((ep.reward, square(ep.reward), ep.started))
     latest: dict[tuple[str, str | None, str, str], CountedReward] = {}
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for reward in rewards:
+        if is_sibling(reward.eid):
+            continue
         counts["rewards", reward.source] += reward.n
         which = reward[:4]
         if which not in latest or latest[which].seq < reward.seq:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from slipstream.contract import BATCH_COLUMNS, BatchAck, BatchLeaseIn, Form, GroupKind
+from slipstream.contract import BATCH_COLUMNS, BatchAck, BatchLeaseIn, Form, GroupKind, filter_of
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.conversation.call_rows import CallList, choices_of, is_whole
 from slipstream_proxy.store.conversation.calls import TOKEN_COLUMNS, CallTable
@@ -35,7 +35,7 @@ from slipstream_proxy.store.learning.groups import (
 )
 from slipstream_proxy.store.learning.rewards import RewardTable, combine_calls
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
-from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, MemberRow
+from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, MemberRow, load
 from slipstream_proxy.store.tables.tallies import STALE_RUNS, get_meta, set_meta
 from slipstream_proxy.store.values import ArrowBatch, Rules
 
@@ -59,6 +59,7 @@ SCHEMA = pa.schema(
         "reward": pa.float64(),
         "call_reward": pa.float64(),
         "key": pa.string(),
+        "filter": pa.list_(pa.float32()),
         "prefix_row": pa.int32(),
         "prefix_tokens": pa.int32(),
     }
@@ -107,7 +108,7 @@ def batch_table(episodes: Sequence[BatchEpisode], fresh: Freshness, form: Form =
     columns = list(zip(*rows, strict=True)) or [()] * len(BATCH_COLUMNS)
     arrays = []
     for column, values in zip(SCHEMA, columns, strict=True):
-        if pa.types.is_list(column.type):
+        if pa.types.is_list(column.type) and column.name != "filter":
             dtype = "<f4" if column.name == "logprobs" else "<i4"
             arrays.append(_lists(values, column.type.value_type, dtype))
         else:
@@ -129,6 +130,7 @@ def _choices(
         staleness, stale = fresh.staleness(call.adapter), call.trainable and not fresh.trainable(call.adapter)
         found, ids = run.anchored_ids(call, (lambda _: False) if whole else (lambda base: base.id in placed))
         before, keep = (placed[found.base.id], found.keep) if found.base is not None and found.keep else (None, 0)
+        cut = filter_of(load(call.sampling, {})) if call.trainable else None
         for choice, (sampled, logprobs) in enumerate(choices_of(call)):
             rows.append(
                 (
@@ -150,6 +152,7 @@ def _choices(
                     member.ep.reward,
                     member.call_rewards.get(call.id),
                     member.ep.key,
+                    cut,
                     before,
                     keep,
                 )
@@ -163,7 +166,7 @@ def _choices(
 def _reward_alone(member: BatchEpisode, reason: str) -> tuple[object, ...]:
     ep, ids, logprobs = member.ep, np.empty(0, np.int32), np.empty(0, np.float32)
     plain = (member.group, member.kind, ep.id, member.task, "", 0, 0, None, 0, None, False, reason)
-    return (*plain, ids, ids, logprobs, ep.reward, None, ep.key, None, 0)
+    return (*plain, ids, ids, logprobs, ep.reward, None, ep.key, None, None, 0)
 
 
 OUTCOMES = ("trained", "skipped", "released")
@@ -232,7 +235,7 @@ class BatchQueue:
             if model is None:
                 return None
             sql = f"""SELECT {", ".join(ReadyGroup._fields)} FROM t_groups
-                WHERE state = 'ready' AND split = 'train' AND model = ? ORDER BY ready_at, created,
+                WHERE state = 'ready' AND split <> 'eval' AND model = ? ORDER BY ready_at, created,
                     id LIMIT ?{self.db.lock_rows}"""
             ready = [ReadyGroup(*r) for r in tx.all(sql, (model, 4 * wanted.max_groups + 64))]
             members = self.groups.members(tx, [g.id for g in ready])
@@ -273,7 +276,7 @@ class BatchQueue:
 
     def _fullest(self, tx: Tx) -> str | None:
         """The model with the most ready groups."""
-        sql = """SELECT model FROM t_groups WHERE state = 'ready' AND split = 'train'
+        sql = """SELECT model FROM t_groups WHERE state = 'ready' AND split <> 'eval'
             GROUP BY model ORDER BY count(*) DESC, model LIMIT 1"""
         found = tx.all(sql)
         return found[0][0] if found else None
@@ -418,7 +421,7 @@ class BatchQueue:
     def drop_adapter(self, adapter: str) -> int:
         """Groups with episodes sampled from an adapter that was taken back never train. → Groups dropped."""
         with self.db.write() as tx:
-            sql = """UPDATE t_groups SET state = 'dropped', cause = ? WHERE split = 'train'
+            sql = """UPDATE t_groups SET state = 'dropped', cause = ? WHERE split <> 'eval'
                 AND state IN ('forming', 'waiting_reward', 'ready', 'leased')
                 AND id IN (SELECT grp FROM t_episodes WHERE grp IS NOT NULL AND strpos(adapters, ?) > 0)"""
             return tx.run(sql, (ROLLED_BACK, f'"{adapter}"'))

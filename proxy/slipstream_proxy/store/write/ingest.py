@@ -20,7 +20,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from slipstream_proxy.log.records import Mutation
+from slipstream.contract import SIBLING_TAG, Split
+from slipstream_proxy.log.records import CallHead, Mutation
 from slipstream_proxy.store.conversation.call_rows import kind_of, left_out_reason, untrainable_reason
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.learning.adapters import PinTable
@@ -254,6 +255,7 @@ class Ingest:
             return
         changes = Changes()
         touched = {eid_of(c.head.key, c.head.episode) for c in calls.values()}
+        touched |= {origin for c in calls.values() if (origin := _origin(c.head)) is not None}
         touched |= {eid_of(m.data["key"], m.data["episode"]) for m in mutations.values() if m.op in NAMED}
         changes.eps = self.recall.known(tx, touched)
         self.mutations.prepare(tx, changes, mutations.values())
@@ -275,7 +277,9 @@ class Ingest:
         head = call.head
         eid = eid_of(head.key, head.episode)
         ep = changes.eps.get(eid)
-        if (ep is not None and ep.state == "deleted") or eid in changes.gone:
+        origin = changes.eps.get(_origin(head) or "")
+        gone = _origin(head) in changes.gone or (origin is not None and origin.state == "deleted")
+        if gone or (ep is not None and ep.state == "deleted") or eid in changes.gone:
             return
         if ep is None:
             ep = changes.eps[eid] = _first_row(eid, call)
@@ -303,7 +307,7 @@ class Ingest:
             changes.retried.add(eid)
         if head.done:
             changes.done[eid] = None
-        if head.adapter and (head.pin == "moved" or eid in changes.new):
+        if head.adapter and (head.pin == "moved" or eid in changes.new) and head.split != Split.SIBLING:
             pin = PinRow(eid, _model_of(call), head.adapter, head.arm, head.at, chances=head.chances)
             changes.pins[eid] = pin
             if eid in changes.new and not head.chances:
@@ -386,6 +390,12 @@ class Ingest:
         if early:
             known = {eid for (eid,) in tx.all(f"SELECT eid FROM t_early WHERE eid {IN}", (list(early),))}
             tx.insert("t_early", [(eid, at) for eid, at in early.items() if eid not in known])
+
+
+def _origin(head: CallHead) -> str | None:
+    """The run of whose step this is one more sample: what is forgotten of the one is forgotten of the other."""
+    named = head.tags.get(SIBLING_TAG) if head.split == Split.SIBLING else None
+    return eid_of(head.key, named) if named else None
 
 
 def _model_of(call: RecordedCall) -> str:

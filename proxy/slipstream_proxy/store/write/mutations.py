@@ -435,7 +435,7 @@ class EpisodeRestore:
         elif "skipped" in outcomes and state != "trained":
             state = "skipped"
         elif state == "forming" and n >= self.rules.group_size:
-            state = "waiting_reward" if ep.split == "train" else "eval"
+            state = "eval" if ep.split == "eval" else "waiting_reward"
         if row is None:
             lineage.join(group_of(ep, line, int(ordinal), state, now)._replace(id=group, n=1))
         else:

@@ -36,7 +36,7 @@ Cursor = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[\x21-\x
 class FilterQuery(Query):
     key: KeyId | None = Field(None, description="Another key's episodes (admin).")
     task: c.Asked | None = Field(None, description="Any text, as the calls were tagged with it.")
-    split: Literal["train", "eval"] | None = None
+    split: Literal["train", "eval", "sibling"] | None = None
     adapter: Label | None = None
     state: c.EpisodeState | None = None
     model: Label | None = None
@@ -221,7 +221,7 @@ async def forget_episodes(ctx: Ctx) -> web.StreamResponse:
     gone = await _forget(ctx, names[: c.FORGET_MOST])
     return reply(
         c.ForgetOut(
-            forgotten=len(gone.names),
+            forgotten=sum(not c.is_sibling(episode) for _, episode in gone.names),
             adapters=gone.adapters,
             made_from=c.descendants(ctx.deps.registry.items, gone.adapters),
             exports=gone.exports,
@@ -241,6 +241,7 @@ async def _named(ctx: Ctx, key: str | None, ids: Sequence[str]) -> list[Name]:
 
 async def _forget(ctx: Ctx, names: Sequence[Name]) -> Forgotten:
     deps, parts = ctx.deps, []
+    names = [*names, *await deps.ask(deps.store.episodes.siblings, names)]
     for at in range(0, len(names), TOGETHER):
         some = names[at : at + TOGETHER]
         # into the spool first: should the store be rebuilt from it, they are forgotten again

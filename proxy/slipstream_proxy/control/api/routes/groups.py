@@ -32,7 +32,7 @@ class GroupsQuery(PageQuery):
     key: KeyId | None = Field(None, description="Another key's (admin, viewer).")
     task: c.Asked | None = None
     model: Label | None = None
-    split: Literal["train", "eval"] | None = None
+    split: Literal["train", "eval", "sibling"] | None = None
     state: GroupState | None = None
     kind: Literal["task", "like", "window"] | None = None
     batch: c.Id | None = Field(None, description="Groups that were in this batch.")
@@ -94,7 +94,7 @@ def why_masked(stored: StoredTokens) -> str | None:
     """Why no sampled token of this call counts in a loss; None: they do, or will."""
     if not stored.call.trainable:
         return stored.call.reason or "not trainable"
-    if stored.ep.split != "train":
+    if stored.ep.split == "eval":
         return "split eval: compared, never trained on"
     if stored.trained is None and stored.group_state in ("stale", "dropped", "skipped"):
         return f"its group is {stored.group_state}: {stored.group_cause or 'no cause was told'}"

@@ -76,6 +76,7 @@ def add(app: web.Application, deps: Deps) -> None:
 async def pins_of(deps: Deps, asked: Sequence[PinIn]) -> list[PinOut | None]:
     """Each episode's adapter and arm: the stored one while it is served, else by share. None: no trained model."""
     deps.replays.agents_came()
+    deps.siblings.agents_came()
     decided = [_decide(deps, ask) if ask.model in deps.registry.models else None for ask in asked]
     wanted = [ask for ask in decided if ask is not None]
     kept = await _keep(deps, wanted) if wanted and deps.store_answers else None

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
+from slipstream.contract import EXPLORE_TAG, filter_of
 from slipstream.engines.engine import NEUTRAL, NO_IDS
 from slipstream_proxy.data.call.step import CallStep
 from slipstream_proxy.data.episode.prompts import asking
 from slipstream_proxy.data.wire.errors import RequestRefused
-from slipstream_proxy.dialects.sampling import RAW_LOGPROBS, UNKNOWN_SAMPLING
+from slipstream_proxy.dialects.sampling import RAW_LOGPROBS, UNKNOWN_SAMPLING, untrainable
 from slipstream_proxy.dialects.token_arrays import ASKED, cut, cut_event
 from slipstream_proxy.parse_weight import too_heavy
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.call.parts import Call
     from slipstream_proxy.data.engines.live import LiveView
-    from slipstream_proxy.data.engines.models import ModelMap
+    from slipstream_proxy.data.engines.models import ModelMap, ModelTarget
     from slipstream_proxy.data.episode.prompts import PromptMemory
+    from slipstream_proxy.data.episode.running import RunningEpisode
+    from slipstream_proxy.data.observe.metrics import WorkerMetrics
     from slipstream_proxy.dialects.base import Dialect, Injected
     from slipstream_proxy.json_types import JsonObject
 
@@ -27,16 +31,19 @@ _AS_THE_MODEL: Final = (None, 1, 0)
 class Capture(CallStep):
     """Maps the model, asks for token ids and log-probabilities, and hides them from a client that did not ask."""
 
-    def __init__(self, models: ModelMap, live: LiveView, prompts: PromptMemory) -> None:
+    def __init__(self, models: ModelMap, live: LiveView, prompts: PromptMemory, metrics: WorkerMetrics) -> None:
         self._models = models
         self._live = live
         self._prompts = prompts
+        self._metrics = metrics
 
     def request(self, call: Call) -> bool:
         payload, live = call.asked.payload, self._live
         asked = payload.get("model") if payload is not None else None
         model = asked if isinstance(asked, str) and asked else self._models.default
         target = self._models.of(model)
+        if target.explored is not None and payload is not None and call.asked.split == "train" and live.gives_ids:
+            target = self._explored(target, payload, call.asked.episode)
         call.asked.mean(model, target)
         call.route.name(target.model)
         if payload is None or (asked is not None and not isinstance(asked, str)):
@@ -48,15 +55,36 @@ class Capture(CallStep):
             self._ask_for_text(call, payload)
         return False
 
+    def _explored(self, target: ModelTarget, payload: JsonObject, episode: RunningEpisode | None) -> ModelTarget:
+        """The target, or the one of explored episodes: where the call cannot be trained on as it is sampled, and can be
+        when it is sampled so. Each worker decides alike for all calls of an episode.
+        """
+        explored = target.explored
+        if explored is None or episode is None or not in_share(episode, target):
+            return target
+        asked = dict(self._live.sampling) | {name: value for name, value in payload.items() if value is not None}
+        asked.update(target.sampling)
+        unknown = not self._live.sampling_known and any(name not in asked for name in NEUTRAL)
+        if not unknown and untrainable(asked, trust=False) is None:
+            return target
+        if untrainable(asked | dict(explored.sampling), trust=False) is not None:
+            return target
+        if EXPLORE_TAG not in episode.tags:
+            episode.tags = {**episode.tags, EXPLORE_TAG: "temperature"}
+        self._metrics.add("slipstream_explored_calls_total")
+        return explored
+
     def _ask_for_ids(self, call: Call, payload: JsonObject) -> None:
         target, dialect, episode = call.asked.target, call.asked.dialect, call.asked.episode
-        if target.sampling:
+        if target.explores:  # other fields are written below: a format may have no such member
+            payload.update((name, value) for name, value in target.sampling if name in payload or name == "temperature")
+        else:
             payload.update(target.sampling)
         if dialect.name == "responses":  # its reply tells the caller what was sampled with
-            self._say_sampling(payload)
+            self._say_sampling(payload, target)
         injected = self._inject(dialect, payload)
         if injected.note is None:
-            injected.note = self._say_sampling(injected.body, trust=target.trust)
+            injected.note = self._say_sampling(injected.body, target, trust=target.trust)
         prefixes = None
         if injected.hide.packed and episode is not None:
             prefixes = self._prompts.of(episode)
@@ -75,17 +103,19 @@ class Capture(CallStep):
             payload, back = asked.body, asked.back
         call.route.ask(payload, NO_IDS, back=back)
 
-    def _say_sampling(self, body: JsonObject, *, trust: bool = False) -> str | None:
+    def _say_sampling(self, body: JsonObject, target: ModelTarget, *, trust: bool = False) -> str | None:
         """Put the engine's own values where the caller sent none: the reply is the same, and the record says how it was
         sampled. → Why the call cannot be trained on all the same.
         """
         live = self._live
-        for name, value in live.sampling:
+        for name, value in target.sampling if target.explores else live.sampling:
             if body.get(name) is None:
                 body[name] = value
         if not live.sampling_known and not trust and any(body.get(name) is None for name in NEUTRAL):
             return UNKNOWN_SAMPLING
-        return RAW_LOGPROBS if live.raw and body.get("temperature") not in _AS_THE_MODEL else None
+        if not live.raw:
+            return None
+        return RAW_LOGPROBS if filter_of(body) is not None or body.get("temperature") not in _AS_THE_MODEL else None
 
     def _inject(self, dialect: Dialect, payload: JsonObject) -> Injected:
         hides = dialect.name == "chat" and payload.get("include_reasoning") is False
@@ -107,3 +137,10 @@ class Capture(CallStep):
         if hide is None or call.route.back is not None or status != 200:
             return body
         return cut(body) if hide.packed else call.asked.dialect.whole(body, hide)
+
+
+def in_share(episode: RunningEpisode, target: ModelTarget) -> bool:
+    """Whether the episode is one of those that explore. It follows from its name alone."""
+    said = f"{episode.name[0]}\0{target.model}\0{episode.id}".encode("utf-8", "replace")
+    digest = blake2b(said, digest_size=6, person=b"explore").digest()
+    return int.from_bytes(digest, "big") < target.share * 2.0**48

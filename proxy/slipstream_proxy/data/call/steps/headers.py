@@ -55,7 +55,6 @@ class ProxyHeaders(CallStep):
             fields = b"%bx-slipstream-episode: %b\r\nx-slipstream-call: %b\r\n" % (fields, episode, own)
         if call.route.adapter and not (call.reply.head is not None and call.reply.head.status == NOT_FOUND):
             fields += _adapter_lines.get(call.route.adapter) or adapter_line(call.route.adapter)
-        if call.asked.target.sampling and call.asked.target.kind != "upstream":
-            shown = ", ".join([f"{name}={value}" for name, value in call.asked.target.sampling])
-            fields += b"x-slipstream-sampling: %b\r\n" % shown.encode()
+        if call.asked.target.shown:
+            fields += b"x-slipstream-sampling: %b\r\n" % call.asked.target.shown.encode()
         return fields

@@ -1,0 +1,298 @@
+"""More samples of steps that agents took, in the engine's idle time (``explore = "siblings"``).
+
+The agent has had its answer and sees no other one. A step's samples have one prompt, the recorded token ids. Each is
+written to the log as an episode of one call, in a split of its own. They are a group, which a judge scores and the
+trainer learns from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from slipstream.contract import EXPLORE_TAG, SIBLING_TAG, SIBLINGS_TAG, Split, sibling_of
+from slipstream.engines.engine import EngineAway
+from slipstream.settings import ModelRoute
+from slipstream.shared.backoff import rest
+from slipstream_proxy.control.adapters.registry import AdapterRegistry
+from slipstream_proxy.control.adapters.replays import IdleTurns, ReplayGate
+from slipstream_proxy.control.engines.pool import EnginePool, EngineReplica
+from slipstream_proxy.control.observe.metrics import ControlMetrics
+from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.control.shared.threads import end
+from slipstream_proxy.control.storage.access import StoreAccess
+from slipstream_proxy.control.storage.spool_reader import Item
+from slipstream_proxy.dialects.base import dumps
+from slipstream_proxy.dialects.sampling import has_media
+from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.log.ids import new_id
+from slipstream_proxy.log.records import CallHead, Kind, Parsed
+from slipstream_proxy.log.spool import SpoolWriter
+from slipstream_proxy.store.conversation.kinds import EpisodeKinds, Opening
+from slipstream_proxy.store.values import RecordedCall
+
+if TYPE_CHECKING:
+    from slipstream.config import Config
+
+log = logging.getLogger(__name__)
+
+WAITING = 256
+"""Newest steps that wait for the engine."""
+TOGETHER = 4
+"""Steps that are sampled at once."""
+PATIENCE = 300.0
+"""Seconds for one sample."""
+RECENT = 3600.0
+"""Seconds after which a step is not sampled any more."""
+AGAIN = 10.0
+"""Seconds until the next look, where nothing can be sampled now."""
+DAY = 86_400.0
+KEPT = ("stop", "stop_token_ids", "max_tokens", "max_completion_tokens")
+"""Of the step's own settings: where a reply ends. Everything else is the policy's own."""
+
+
+@dataclass(slots=True, frozen=True)
+class LiveStep:
+    head: CallHead
+    parsed: Parsed
+    route: ModelRoute
+
+    def body(self) -> JsonObject:
+        """The request of one more sample, without its model. A grammar, and what else shaped the reply, is left out."""
+        parsed = self.parsed
+        asked = {name: value for name, value in parsed.sampling.items() if name in KEPT}
+        tools = {"tools": parsed.tools} if parsed.tools else {}
+        return {
+            "messages": parsed.messages,
+            **tools,
+            **asked,
+            "temperature": 1.0,
+            "logprobs": True,
+            "return_token_ids": True,
+        }
+
+    def live(self) -> tuple[JsonObject, JsonObject] | None:
+        """The answer that the agent had, as a request and its reply. None: it is not the policy's own sample."""
+        parsed, choice = self.parsed, self.parsed.choices[0]
+        if parsed.untrainable is not None or not choice.completion_ids:
+            return None
+        asked = {name: value for name, value in parsed.sampling.items() if name in (*KEPT, "temperature")}
+        content = [{"token": "", "logprob": x} for x in choice.logprobs]
+        made = {"index": 0, "message": choice.message, "finish_reason": choice.finish_reason}
+        made |= {"token_ids": choice.completion_ids, "logprobs": {"content": content}}
+        reply: JsonObject = {"choices": [made], "prompt_token_ids": parsed.prompt_ids}
+        tools = {"tools": parsed.tools} if parsed.tools else {}
+        return {"messages": parsed.messages, **tools, **asked}, reply
+
+
+@dataclass(slots=True, frozen=True)
+class SiblingReply:
+    adapter: str
+    upstream: str
+    request: JsonObject
+    reply: JsonObject
+    at: float
+    seconds: float
+
+
+def route_of(config: Config, model: str) -> ModelRoute | None:
+    """What a client's name stands for, if its steps are sampled again."""
+    found = config.models.get(model)
+    if found is None:
+        found = next((r for pattern, r in config.models.items() if fnmatchcase(model, pattern)), None)
+    return found if found is not None and found.explore == "siblings" else None
+
+
+class SiblingSampler:
+    def __init__(
+        self,
+        access: StoreAccess,
+        writer: SpoolWriter,
+        registry: AdapterRegistry,
+        engines: EnginePool,
+        replays: ReplayGate,
+        metrics: ControlMetrics,
+    ) -> None:
+        self.access, self.writer, self.registry, self.engines = access, writer, registry, engines
+        self.replays, self.metrics = replays, metrics
+        self.waiting: deque[LiveStep] = deque(maxlen=WAITING)
+        self.spent: dict[str, int] = {}
+        """Model → tokens that were sampled today, as of the last look."""
+        self.busy = 0
+        """Steps that are being sampled."""
+        self._routes = any(r.explore == "siblings" for r in access.config.models.values())
+        self._untrained = frozenset(access.config.identity.untrained_kinds)
+        self._turns: IdleTurns | None = None
+        self._engine: EngineReplica | None = None
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        if self._routes:
+            self._tasks = [asyncio.create_task(self._run(), name="siblings")]
+
+    async def stop(self) -> None:
+        await end(self._tasks)
+
+    def agents_came(self) -> None:
+        if self._turns is not None:
+            self._turns.agents_came()
+
+    def saw(self, items: Sequence[Item]) -> None:
+        """The store has these. The newest steps come first, and the oldest are given up."""
+        if not self._routes:
+            return
+        for item in items:
+            if isinstance(item, RecordedCall) and (step := self._step(item)) is not None:
+                self.waiting.append(step)
+                self._wake.set()
+
+    def _step(self, call: RecordedCall) -> LiveStep | None:
+        head, parsed = call.head, call.parsed
+        route = route_of(self.access.config, head.model)
+        if route is None or head.trained is None or head.split != Split.TRAIN:
+            return None
+        if head.at < self.access.now() - RECENT:  # the store is filled again
+            return None
+        as_chat = head.dialect == "chat" or head.extra.get("route") == "chat"
+        whole = head.outcome == "ok" and head.status == 200 and not head.note and not has_media(parsed.messages)
+        if not (as_chat and whole and parsed.prompt_ids and parsed.choices):
+            return None
+        opening = Opening.of(parsed.messages, tools=bool(parsed.tools))
+        if EpisodeKinds().of(opening, None, head.kind) in self._untrained:
+            return None
+        share = int.from_bytes(blake2b(head.id.encode(), digest_size=6, person=b"siblings").digest(), "big") / 2.0**48
+        return LiveStep(head, parsed, route) if share < route.explore_share else None
+
+    # the task
+
+    async def _run(self) -> None:
+        while True:
+            await rest(AGAIN, self._wake)
+            self._wake.clear()
+            if not self.waiting or self.replays.running is not None:
+                continue
+            try:
+                await self._session()
+            except* Problem:
+                log.warning("no steps are sampled while the store does not answer")
+            except* Exception:
+                log.exception("sampling steps failed; it goes on with others")
+
+    async def _session(self) -> None:
+        """While steps wait and may be sampled."""
+        self._turns = turns = IdleTurns(self._load, self.engines.awake)
+        watch = asyncio.create_task(turns.watch(), name="idle time for siblings")
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(TOGETHER):
+                    group.create_task(self._work(turns))
+        finally:
+            await end([watch])
+            self._turns = self._engine = None
+
+    async def _work(self, turns: IdleTurns) -> None:
+        while self.waiting and self.replays.running is None:
+            step = self.waiting.pop()
+            model = str(step.head.trained)
+            since = self.access.now() // DAY * DAY
+            self.spent[model] = await self.access.ask(self.access.store.episodes.sampled, model, since)
+            if self.spent[model] >= step.route.explore_tokens:
+                self.metrics.siblings.labels("budget").inc()
+                continue
+            first = sibling_of(step.head.id, 1)
+            if await self.access.ask(self.access.store.episodes.known, step.head.key, [first]):
+                continue  # before the store was filled again
+            adapter = self.registry.live(model)
+            able = [e for e in self.engines.healthy() if adapter in e.loaded or adapter == self.registry.base]
+            if not able:
+                return
+            self._engine = engine = self._engine if self._engine in able else able[-1]
+            asked = [self._sample(step, adapter, engine, turns) for _ in range(step.route.explore_samples)]
+            self.busy += 1
+            try:
+                found = await asyncio.gather(*asked)
+            finally:
+                self.busy -= 1
+            await self._record(step, [one for one in found if one is not None])
+
+    async def _sample(
+        self, step: LiveStep, adapter: str, engine: EngineReplica, turns: IdleTurns
+    ) -> SiblingReply | None:
+        """One more sample. It gives way to agents, and is then asked for again."""
+        request = {"model": adapter, **step.body()}
+        ids = step.parsed.prompt_ids
+        # an older engine leaves the ids and makes them of the messages: its answer tells which they were
+        body = request | {"kv_transfer_params": {"prompt_token_ids": ids}}
+        while self.replays.running is None:
+            at = self.access.now()
+            try:
+                async with turns.turn():
+                    url = f"{engine.url}/v1/chat/completions"
+                    status, answer, _ = await self.engines.ask("POST", url, body, PATIENCE)
+                break
+            except TimeoutError:
+                continue  # an agent's call goes first
+            except EngineAway:
+                status, answer = 0, None
+                break
+        else:
+            return None
+        good = status == 200 and isinstance(answer, dict) and answer.get("choices")
+        outcome = "failed" if not good else "sampled" if answer.get("prompt_token_ids") == ids else "other_prompt"
+        self.metrics.siblings.labels(outcome).inc()
+        return (
+            SiblingReply(adapter, engine.url, request, answer, at, self.access.now() - at)
+            if outcome == "sampled"
+            else None
+        )
+
+    async def _record(self, step: LiveStep, found: Sequence[SiblingReply]) -> None:
+        """Into the log, each with how many they are."""
+        live, head = step.live(), step.head
+        made = list(enumerate(found, 1))
+        if live is not None:
+            made.append((0, SiblingReply(str(head.adapter), head.upstream, *live, head.at, head.seconds)))
+        if len(made) < 2:
+            return
+        own = {EXPLORE_TAG: "siblings", SIBLING_TAG: head.episode, SIBLINGS_TAG: str(len(made))}
+        for number, one in made:
+            record = replace(
+                head,
+                id=new_id(),
+                episode=sibling_of(head.id, number),
+                split=Split.SIBLING,
+                tags=head.tags | own,
+                adapter=one.adapter,
+                arm="live",
+                chances="",
+                pin="sole",
+                dialect="chat",
+                stream=False,
+                at=one.at,
+                seconds=one.seconds,
+                upstream=one.upstream,
+                origin="header",
+                grouped=True,
+                done=True,
+                attempt=0,
+                idempotency_key=None,
+                trust_sampling=False,
+                kind="sibling",
+                extra={},
+            )
+            await self.writer.put(Kind.CALL, record, dumps(one.request), dumps(one.reply))
+        if self.access.ingester is not None:
+            self.access.ingester.wake()
+
+    async def _load(self) -> tuple[float, float] | None:
+        if self._engine is None:
+            return 0.0, 1.0  # nothing is known yet of the one that will be asked
+        status, _, text = await self.engines.ask("GET", f"{self._engine.url}/metrics")
+        return self._engine.server.open_requests(text) if status == 200 else None

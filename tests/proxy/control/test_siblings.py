@@ -1,0 +1,189 @@
+"""More samples of agents' steps, in the engine's idle time (``explore = "siblings"``)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tests.support.fake_engine import LoraEngine, dump
+from tests.support.plane import until
+
+from slipstream.contract import BatchLeaseIn, GroupLeaseIn, Score, ScoresIn, is_sibling
+from slipstream_proxy.control.adapters import replays
+
+JUDGED = {"judge": {"function": "somewhere:score"}, "trainer": {"min_groups": 1}}
+GREEDY = {"temperature": 0, "tools": [{"type": "function", "function": {"name": "find"}}]}
+
+
+class SamplingEngine(LoraEngine):
+    """Each reply has other tokens. ``agents``: calls of agents that it says are running."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.agents = self.waiting = 0
+        self.exact = True
+        self.asked: list[dict[str, Any]] = []
+        self.numbers = itertools.count(10)
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        body: Any = await self._body(request)
+        if isinstance(body, web.Response):
+            return body
+        if self.hold:
+            await self.hold.wait()
+        ids = body["kv_transfer_params"]["prompt_token_ids"]
+        self.asked.append(body)
+        token = next(self.numbers)
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": f"reply {token}"},
+            "finish_reason": "stop",
+            "token_ids": [token],
+            "logprobs": {"content": [{"token": "x", "logprob": -token / 10, "bytes": [120], "top_logprobs": []}]},
+        }
+        return web.json_response({"choices": [choice], "prompt_token_ids": ids if self.exact else [9]}, dumps=dump)
+
+    def add_more(self, app: web.Application) -> None:
+        super().add_more(app)
+        app.router.add_get("/metrics", self.metrics)
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        told = ("running", self.agents), ("waiting", self.waiting)
+        return web.Response(text="".join(f'vllm:num_requests_{name}{{engine="0"}} {n}.0\n' for name, n in told))
+
+
+@pytest.fixture
+async def engine(monkeypatch):
+    monkeypatch.setattr(replays, "QUIET", 0.02)
+    monkeypatch.setattr(replays, "SLOW_LOOK", 0.02)
+    fake = await SamplingEngine().start()
+    yield fake
+    await fake.stop()
+
+
+async def exploring(make_plane, **route):
+    models = {"gpt-4o": {"trained": "tiny", "explore": "siblings", "explore_share": 1.0, "explore_samples": 3} | route}
+    return await make_plane(models=models, **JUDGED)
+
+
+async def siblings(plane, count: int = 1):
+    """The siblings there are, once they are so many."""
+
+    async def look():
+        found = (await plane.ask("GET", "/episodes?split=sibling"))[1]["episodes"]
+        return found if len(found) >= count else None
+
+    return await until(look)
+
+
+async def line(plane, stage: str):
+    lines = (await plane.ask("GET", "/status"))[1]["funnel"]["lines"]
+    return next(x for x in lines if (x["stage"], x["cause"]) == (stage, "siblings"))
+
+
+def count(plane, outcome: str) -> float:
+    return plane.deps.metrics.siblings.labels(outcome)._value.get()
+
+
+async def test_a_greedy_step_is_sampled_judged_and_trained_on_and_is_no_run_of_the_agents(make_plane, engine):
+    plane = await exploring(make_plane)
+    call = await plane.call("run", request=GREEDY, done=True, tags={"user": "ann"})
+    found = await siblings(plane, 3)
+    assert {e["id"] for e in found} == {f"{call}~0~{n}" for n in (1, 2, 3)}, "the greedy answer is none of them"
+    assert {(e["split"], e["tags"]["user"], e["tags"]["sibling-of"], e["task"]) for e in found} == {
+        ("sibling", "ann", "run", "t1")
+    }
+    asked = engine.asked[-1]
+    assert (asked["temperature"], asked["tools"]) == (1.0, GREEDY["tools"])
+    assert asked["kv_transfer_params"]["prompt_token_ids"] == [1, 2, 3], "the recorded prompt"
+
+    store, now = plane.deps.store, plane.deps.now
+    lease = await until(lambda: store.judging.lease(GroupLeaseIn(names=["judge"], worker="j"), now()))
+    (group,) = lease.groups
+    assert (group.kind, group.split, len(group.episodes)) == ("task", "sibling", 3)
+    scores = [Score(episode=e.episode.id, name="judge", value=n / 2) for n, e in enumerate(group.episodes)]
+    body = ScoresIn(lease=lease.lease, scores=scores).model_dump(mode="json")
+    assert (await plane.ask("POST", f"/groups/{group.id}/scores", body))[0] == 200
+    wanted = BatchLeaseIn(worker="t", model="tiny", min_groups=1, max_groups=4, max_wait=0)
+    batch = await until(lambda: store.batches.lease(wanted, {"tiny": 0}, 0, now()))
+    rows = batch.table.to_pylist()
+    assert [(r["trainable"], r["prompt_ids"], r["temperature"]) for r in rows] == [(True, [1, 2, 3], 1.0)] * 3
+    assert all(r["logprobs"] == pytest.approx([-r["completion_ids"][0] / 10]) for r in rows), "as they were sampled"
+    assert sorted(r["reward"] for r in rows) == [0, 0.5, 1]
+
+    status = (await plane.ask("GET", "/status"))[1]
+    assert (status["episodes"], status["calls"], status["siblings"]) == ({"done": 1}, 1, 3)
+    assert [e["id"] for e in (await plane.ask("GET", "/episodes"))[1]["episodes"]] == ["run"]
+    assert len((await plane.ask("GET", "/episodes?split=sibling"))[1]["episodes"]) == 3
+    assert store.statistics.success_by_adapter() == [] and store.statistics.rewards_by_source() == []
+    assert {o.eid for o in store.outcomes.since("tiny", 0)} == {"-/run"}, "what the gate reads"
+    assert (await plane.ask("GET", "/learning"))[1]["points"] == []
+
+
+async def test_what_the_agent_saw_is_a_sample_if_it_was_one(make_plane, engine):
+    plane = await exploring(make_plane, explore_samples=2)
+    call = await plane.call("run", reply="seen", done=True)
+    found = {e["id"]: e for e in await siblings(plane, 3)}
+    detail = (await plane.ask("GET", f"/episodes/{call}~0~0?tokens=true"))[1]
+    (own,) = detail["call_list"]
+    assert own["reply"][0]["content"] == "seen" and own["trainable"] and own["kind"] == "sibling"
+    assert (own["completion_ids"], own["logprobs"]) == ([[4, 5]], [[-0.5, -0.25]])
+    assert len(found) == 3 and len({e["group"] for e in found.values()}) == 1
+
+
+async def test_agents_go_first_and_a_days_tokens_are_the_end(make_plane, engine):
+    plane = await exploring(make_plane, explore_tokens=3)
+    engine.agents = 1
+    await plane.call("one", request=GREEDY)
+    await asyncio.sleep(0.3)
+    assert not engine.asked, "an agent's call runs"
+    engine.agents = 0
+    await siblings(plane, 3)
+    for n in range(3):
+        await plane.call(f"more{n}", request=GREEDY)
+    await until(lambda: count(plane, "budget") == 3)
+    assert count(plane, "sampled") == 3
+    plane = await plane.again()
+    await plane.call("later", request=GREEDY)
+    await until(lambda: count(plane, "budget") == 1)
+
+
+async def test_another_prompt_is_never_taken_for_it(make_plane, engine):
+    plane = await exploring(make_plane)
+    engine.exact = False
+    await plane.call("run", request=GREEDY)
+    await until(lambda: count(plane, "other_prompt") == 3)
+    await plane.call("held out", request=GREEDY, split="eval")
+    await plane.call("another model", request=GREEDY, model="other")
+    await asyncio.sleep(0.2)
+    assert len(engine.asked) == 3
+    assert (await plane.ask("GET", "/episodes?split=sibling"))[1]["episodes"] == []
+
+
+async def test_who_forgets_a_run_forgets_its_siblings(make_plane, engine):
+    plane = await exploring(make_plane)
+    await plane.call("run", request=GREEDY, done=True)
+    await plane.call("other", request=GREEDY, done=True)
+    await siblings(plane, 6)
+    status, body = await plane.ask("POST", "/forget", {"episodes": ["run"]})
+    assert status == 200 and body["forgotten"] == 1
+    left = (await plane.ask("GET", "/episodes?split=sibling"))[1]["episodes"]
+    assert {e["tags"]["sibling-of"] for e in left} == {"other"} and all(is_sibling(e["id"]) for e in left)
+
+
+async def test_status_says_how_far_it_is_and_what_is_missing(make_plane, engine):
+    plane = await exploring(make_plane, explore_tokens=3)
+    await plane.call("run", request=GREEDY)
+    await siblings(plane, 3)
+
+    found = await line(plane, "groups")
+    assert found["count"] == 3 and found["text"].startswith("3 siblings of agents' steps so far")
+
+
+async def test_siblings_without_a_judge_are_reported(make_plane, engine):
+    plane = await make_plane(models={"gpt-4o": {"trained": "tiny", "explore": "siblings"}})
+    found = await line(plane, "judge")
+    assert "no judge compares them" in found["text"] and found["fix"] == "set judge.model or judge.function"
