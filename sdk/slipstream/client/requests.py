@@ -160,6 +160,11 @@ def post_scores(group: str, scores: c.ScoresIn) -> Ask[None]:
     return Ask("POST", f"/groups/{part(group)}/scores", nothing, scores)
 
 
+def begin_rerun(rerun: c.RerunIn) -> Ask[None]:
+    """Stored groups are about to be scored again: for the audit log."""
+    return Ask("POST", "/judge/reruns", nothing, rerun)
+
+
 def report_judge(report: c.JudgeReport) -> Ask[c.JudgeBacklog]:
     """How a copy of the judge stands. → The judge's queue."""
     return Ask("POST", "/judge/report", model(c.JudgeBacklog), report)

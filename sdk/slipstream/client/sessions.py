@@ -123,6 +123,7 @@ class Methods:
     drop_cases = Method(requests.drop_cases)
     lease_groups = Method(requests.lease_groups)
     post_scores = Method(requests.post_scores)
+    begin_rerun = Method(requests.begin_rerun)
     report_judge = Method(requests.report_judge)
     parked = Method(requests.parked)
     retry_group = Method(requests.retry_group)

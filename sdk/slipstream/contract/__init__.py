@@ -99,6 +99,7 @@ from slipstream.contract.judging import (
     JudgeSpent,
     JudgeStatus,
     JudgingStatus,
+    RerunIn,
     Score,
     ScoresIn,
 )
@@ -219,6 +220,7 @@ __all__ = [
     "ReplaySet",
     "ReplayShown",
     "ReplayVerdict",
+    "RerunIn",
     "Reward",
     "RewardAck",
     "RewardIn",

@@ -52,7 +52,7 @@ ROUTES = Routes()
 async def lease_groups(ctx: Ctx) -> web.StreamResponse:
     """Groups to score; 204: none."""
     ctx.deps.activity.seen("judge")
-    lease = ctx.deps.replays.judging.lease(ctx.body, ctx.deps.now())
+    lease = None if ctx.body.groups else ctx.deps.replays.judging.lease(ctx.body, ctx.deps.now())
     if lease is None:
         lease = await ctx.deps.ask(ctx.deps.store.judging.lease, ctx.body, ctx.deps.now())
     return web.Response(status=204) if lease is None else reply(lease)
@@ -74,6 +74,13 @@ async def post_scores(ctx: Ctx) -> web.StreamResponse:
     if held.last != body.lease:
         # whose group it is goes with it: a store that is filled again from the spool may know no group of before
         await deps.mutate("scores", {"group": group, "key": held.key, "scores": body.model_dump(mode="json")})
+    return reply(Stored())
+
+
+@ROUTES.add("POST", "/judge/reruns", (JUDGE,), body=c.RerunIn, result=Stored, audit="judge rerun")
+async def begin_rerun(ctx: Ctx) -> web.StreamResponse:
+    """Write into the audit log that stored groups are about to be scored again."""
+    ctx.target = ctx.body.id
     return reply(Stored())
 
 
