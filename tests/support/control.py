@@ -67,6 +67,8 @@ class FakeControl:
     batches: dict[str, pa.Table] = field(default_factory=dict)
     """Not leased yet, by batch id. A leased one comes back when its worker releases it."""
     leased: dict[str, tuple[str, str]] = field(default_factory=dict)
+    stored: set[str] = field(default_factory=set)
+    """Batches of groups that somebody asked to train on again."""
     all: dict[str, pa.Table] = field(default_factory=dict)
     acks: list[tuple[str, Json]] = field(default_factory=list)
     gaps: dict[str, Json] = field(default_factory=dict)
@@ -243,9 +245,9 @@ class FakeControl:
 
     async def lease_batch(self, request: web.Request) -> web.Response:
         wanted = await request.json()
-        if not self.batches:
+        batch = next((b for b in self.batches if not wanted["stored"] or b in self.stored), None)
+        if batch is None:
             return web.Response(status=204)
-        batch = next(iter(self.batches))
         table = self.batches.pop(batch)
         lease = f"lease{len(self.released)}-{batch}"
         self.leased[batch] = (lease, wanted["worker"])

@@ -212,5 +212,7 @@ def main(
             return await rerun(config, client, start, rubric=rubric, task=task, name=name, filters=filters)
 
     result = asyncio.run(go())
+    if result["scored"]:
+        print("the new scores train if you ask for it: slipstream train --from-store", file=sys.stderr)
     print(json.dumps(result))
     return 1 if result["failed"] else 0

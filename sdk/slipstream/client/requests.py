@@ -201,6 +201,15 @@ def lease_batch(wanted: c.BatchLeaseIn) -> Ask[LeasedBatch | None]:
     return Ask("POST", "/batches/lease", _batch, wanted)
 
 
+def train_again(again: c.TrainAgainIn, **filters: Any) -> Ask[c.TrainAgain]:
+    """Groups with such a run are trained on again. ``filters``: those of ``episodes``."""
+    return Ask("POST", "/training/again", model(c.TrainAgain), again, params=query(filters))
+
+
+def stop_training_again() -> Ask[c.TrainAgainStopped]:
+    return Ask("DELETE", "/training/again", model(c.TrainAgainStopped))
+
+
 def ack_batch(batch: str, ack: c.BatchAck) -> Ask[None]:
     return Ask("POST", f"/batches/{part(batch)}/ack", nothing, ack)
 

@@ -130,6 +130,8 @@ class Methods:
     cache_get = Method(requests.cache_get)
     cache_put = Method(requests.cache_put)
     lease_batch = Method(requests.lease_batch)
+    train_again = Method(requests.train_again)
+    stop_training_again = Method(requests.stop_training_again)
     ack_batch = Method(requests.ack_batch)
     tell_gaps = Method(requests.tell_gaps)
     release = Method(requests.release)

@@ -42,7 +42,16 @@ from slipstream.contract.audit import (
     PauseIn,
 )
 from slipstream.contract.base import API, ID_PATTERN, TAG, TAG_PATTERN, Error, Finite, Headers, Id, Model, Split, Tag
-from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchGaps, BatchLeaseIn, ChoiceGaps
+from slipstream.contract.batches import (
+    BATCH_COLUMNS,
+    BatchAck,
+    BatchGaps,
+    BatchLeaseIn,
+    ChoiceGaps,
+    TrainAgain,
+    TrainAgainIn,
+    TrainAgainStopped,
+)
 from slipstream.contract.cases import (
     CASES_MOST,
     Case,
@@ -239,6 +248,9 @@ __all__ = [
     "TaskStanding",
     "TaskTable",
     "Token",
+    "TrainAgain",
+    "TrainAgainIn",
+    "TrainAgainStopped",
     "WorstRun",
     "check_lora_rank",
     "descendants",

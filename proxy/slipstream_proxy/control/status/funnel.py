@@ -609,6 +609,7 @@ def _lost(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         why, fix = LOST.get((state, cause)) or LOST[state, "unknown"]
         if cause == "judge" and "lost" in counts.failures:
             why, fix = f"{why}, which failed: {counts.failures['lost']}", RIGHT_JUDGE
+        fix += "; `slipstream train --from-store` trains on them all the same" if state == "stale" else ""
         text = f"{plural(count, 'group was', 'groups were')} lost: {why}"
         yield FunnelLine(stage="lost", cause=f"{state}_{cause}"[:80], count=count, text=text, fix=fix)
 
@@ -628,9 +629,30 @@ def _ready(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         if flat := counts.ready - counts.teaching:
             text += f"; {plural(flat, 'more has', 'more have')} runs that do not differ in reward, which teach nothing"
         yield FunnelLine(stage="ready", cause="ready", count=counts.teaching, text=text)
-    elif not counts.leased:
+    elif not counts.leased and not counts.again.left:
         text = f"0 groups complete and scored, {need} needed for a step"
         yield FunnelLine(stage="ready", cause="none", count=0, text=text)
+    yield from _stored(counts)
+
+
+def _stored(counts: FunnelCounts) -> Iterator[FunnelLine]:
+    """What is trained on again, and what could be."""
+    again = counts.again
+    if again.left:
+        done = f"{again.passes - again.left} of {plural(again.passes, 'pass is', 'passes are')} done"
+        text = f"training on stored groups: {done}, {plural(again.groups, 'group waits', 'groups wait')}"
+        text += "; newer groups go first" if counts.ready else ""
+        fix = "wait; `slipstream train --from-store --stop` ends it"
+        yield FunnelLine(stage="ready", cause="again", count=again.left, text=text, fix=fix)
+    if counts.corrected:
+        have = plural(counts.corrected, "group has", "groups have")
+        text = (
+            f"{have} other rewards by now than it was trained with"
+            if counts.corrected == 1
+            else (f"{have} other rewards by now than they were trained with")
+        )
+        fix = "`slipstream train --from-store` trains on them with the new ones"
+        yield FunnelLine(stage="ready", cause="corrected", count=counts.corrected, text=text, fix=fix)
 
 
 def _in_trouble(name: str, around: Surroundings) -> bool:

@@ -156,7 +156,8 @@ class JudgeCandidates:
     def _worthwhile(self, tx: Tx, found: dict[str, str]) -> list[str]:
         """The groups that a trainer may still use. The others are settled here, each with its cause."""
         fresh = {model: freshness_of(tx, model, self.rules.max_staleness) for model in set(found.values())}
-        sql = f"SELECT id FROM t_groups WHERE split = 'train' AND state IN ('waiting_reward', 'ready') AND id {IN}"
+        sql = f"""SELECT id FROM t_groups WHERE split = 'train' AND state IN ('waiting_reward', 'ready')
+            AND again = 0 AND NOT kept AND id {IN}"""
         training = [g for (g,) in tx.all(sql, (list(found),))] if found else []
         members = self.groups.members(tx, training)
         losses = {

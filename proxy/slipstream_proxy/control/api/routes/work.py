@@ -11,8 +11,8 @@ import pyarrow as pa
 from aiohttp import web
 
 from slipstream import contract as c
-from slipstream_proxy.control.api.http import JUDGE, TRAINER, VIEWER, Ctx, Routes, check_source, reply
-from slipstream_proxy.control.api.routes.episodes import Stored
+from slipstream_proxy.control.api.http import ADMIN, JUDGE, TRAINER, VIEWER, Ctx, Routes, check_source, reply
+from slipstream_proxy.control.api.routes.episodes import FilterQuery, Stored, wanted
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.json_types import JsonObject
@@ -21,6 +21,8 @@ from slipstream_proxy.store.values import ArrowBatch
 ARROW = "application/vnd.apache.arrow.stream"
 ID = "[A-Za-z0-9._~-]{1,160}"
 GROUP = "/groups/{group:" + ID + "}"
+TOGETHER = 500
+"""Groups that one change asks to train on again."""
 LOST = "the lease has run out or is another's"
 
 
@@ -148,15 +150,43 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
         return web.Response(status=204)
     # the most groups of a batch are enough for one
     least = min(body.min_groups, body.max_groups)
-    wanted = body.model_copy(update={"model": body.model or deps.config.model_name, "min_groups": least})
-    versions, live = deps.registry.versions(str(wanted.model))
+    asked = body.model_copy(update={"model": body.model or deps.config.model_name, "min_groups": least})
+    versions, live = deps.registry.versions(str(asked.model))
     async with deps.leasing:
-        leased: ArrowBatch | None = await deps.ask(deps.store.batches.lease, wanted, versions, live, deps.now())
+        leased: ArrowBatch | None = await deps.ask(deps.store.batches.lease, asked, versions, live, deps.now())
     if leased is None:
         return web.Response(status=204)
     told = {"batch": leased.id, "lease": leased.lease, "until": repr(leased.until)}
     headers = {f"x-slipstream-{name}": text for name, text in told.items()}
     return web.Response(body=await in_thread(arrow_bytes, leased.table), content_type=ARROW, headers=headers)
+
+
+@ROUTES.add("POST", "/training/again", (TRAINER, ADMIN), FilterQuery, c.TrainAgainIn, tags=True, result=c.TrainAgain)
+async def train_again(ctx: Ctx) -> web.StreamResponse:
+    """Train on stored groups with such a run again, until each was trained on ``epochs`` times with its rewards."""
+    deps, q = ctx.deps, ctx.query
+    body: c.TrainAgainIn = ctx.body
+    if asked := next((name for name in ("q", "outcome", "trainable", "kind") if getattr(q, name) is not None), None):
+        text = f"query.{asked} looks into calls, and groups are found by their runs"
+        raise Problem(422, text, field=f"query.{asked}", fix="leave it out")
+    names = await deps.ask(deps.store.episodes.names, wanted(ctx, q))
+    groups, plan = await deps.ask(deps.store.batches.plan_again, names, body.epochs)
+    if groups and not body.dry_run:
+        for first in range(0, len(groups), TOGETHER):
+            await deps.mutate("again", {"groups": groups[first : first + TOGETHER], "epochs": body.epochs})
+        said = q.model_dump(exclude_none=True) | {f"tag.{name}": value for name, value in ctx.tags.items()}
+        detail = {"epochs": body.epochs, "groups": plan.groups, "passes": plan.passes, "filters": said}
+        await deps.audit.note(ctx.caller.key, "train again", "training", detail)
+    return reply(plan)
+
+
+@ROUTES.add("DELETE", "/training/again", (TRAINER, ADMIN), result=c.TrainAgainStopped, audit="train again, stop")
+async def stop_training_again(ctx: Ctx) -> web.StreamResponse:
+    """Train on no stored group again. What is leased goes on."""
+    left = (await ctx.deps.ask(ctx.deps.store.batches.again)).groups
+    if left:
+        await ctx.deps.mutate("again", {"groups": [], "epochs": 0})
+    return reply(c.TrainAgainStopped(groups=left))
 
 
 @ROUTES.add("POST", "/batches/{batch:" + ID + "}/ack", (TRAINER,), body=c.BatchAck, result=Stored, errors=(409,))
