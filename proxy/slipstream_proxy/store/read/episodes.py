@@ -378,8 +378,12 @@ class EpisodeTable:
 
     def names(self, wanted: EpisodeFilter) -> list[Name]:
         """(key, id) of every episode that the filter wants, its ``limit`` apart."""
-        where, params = where_of(replace(wanted, cursor=None))
+        wanted = replace(wanted, cursor=None)
+        where, params = where_of(wanted)
         with self.db.read() as tx:
+            if needs_calls(wanted):
+                found = (eid.partition("/") for eid in self.search.all(tx, wanted, where_of))
+                return [(key, name) for key, _, name in found]
             return [(key, name) for key, name in tx.all(f"SELECT key, id FROM t_episodes WHERE {where}", params)]
 
     def owners(self, episode: str, most: int = 2) -> list[str]:

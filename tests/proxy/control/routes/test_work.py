@@ -59,7 +59,8 @@ async def test_stored_groups_are_trained_on_again_when_asked(make_plane):
     assert (await plane.ask("GET", "/audit"))[1]["entries"][0]["detail"]["filters"] == {"task": "t"}
     assert (await plane.ask("DELETE", "/training/again"))[1] == {"groups": 1}
     assert (await lease(plane)).status == 204
-    assert (await plane.ask("POST", "/training/again?q=hello", {}))[0] == 422
+    for q, groups in (("hello", 1), ("nobody-said-this", 0)):
+        assert (await plane.ask("POST", f"/training/again?q={q}", dry))[1]["groups"] == groups
     assert (await plane.ask("POST", "/training/again", {}, scopes=["inference"]))[0] == 403
 
 

@@ -166,9 +166,6 @@ async def train_again(ctx: Ctx) -> web.StreamResponse:
     """Train on stored groups with such a run again, until each was trained on ``epochs`` times with its rewards."""
     deps, q = ctx.deps, ctx.query
     body: c.TrainAgainIn = ctx.body
-    if asked := next((name for name in ("q", "outcome", "trainable", "kind") if getattr(q, name) is not None), None):
-        text = f"query.{asked} looks into calls, and groups are found by their runs"
-        raise Problem(422, text, field=f"query.{asked}", fix="leave it out")
     names = await deps.ask(deps.store.episodes.names, wanted(ctx, q))
     groups, plan = await deps.ask(deps.store.batches.plan_again, names, body.epochs)
     if groups and not body.dry_run:
