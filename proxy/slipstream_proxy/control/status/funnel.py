@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -28,6 +29,7 @@ from slipstream.engines import ENGINES, OWN
 from slipstream.engines.engine import NEUTRAL, EngineSampling, NoAdapters
 from slipstream.operate.models.remedies import remedy
 from slipstream_proxy.control.engines.pool import AdapterOutage
+from slipstream_proxy.control.observe.boards import ScheduleState
 from slipstream_proxy.data.observe.losses import Losses
 from slipstream_proxy.dialects.sampling import UNKNOWN_SAMPLING
 from slipstream_proxy.store.read.status import RATE_SECONDS, FunnelCounts, plural, span
@@ -408,6 +410,8 @@ class Surroundings:
     """The children of `slipstream up` that are in trouble: (trainer or judge, its state, what is wrong)."""
     paused: str | None = None
     """Who paused training, and why."""
+    schedule: ScheduleState = field(default_factory=ScheduleState)
+    """Whether the trainer's schedule is open."""
     engine_busy: str | None = None
     """What `slipstream up` says of its engine, while that does not answer."""
     engine_ended: str | None = None
@@ -671,6 +675,13 @@ def _trainer(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]
     if around.paused is not None:
         text = f"training is paused by {around.paused}"
         yield FunnelLine(stage="trainer", cause="paused", count=1, text=text, fix="slipstream resume", blocks=True)
+    elif not around.schedule.open:
+        wait = max(1.0, around.schedule.at - around.now)
+        at = time.strftime("%a %H:%M", time.localtime(around.schedule.at)) if wait > SOON else f"in {span(wait)}"
+        text = f"the trainer's schedule is closed: {around.schedule.why}. It goes on {at}"
+        text += " at the earliest" if around.config.trainer.schedule.idle is not None else ""
+        fix = "wait: groups are kept until then, however old they become; or change trainer.schedule"
+        yield FunnelLine(stage="trainer", cause="schedule", count=round(wait), text=text, fix=fix, blocks=True)
     if counts.leased:
         text = f"{plural(counts.leased, 'group is', 'groups are')} being trained on"
         yield FunnelLine(stage="trainer", cause="training", count=counts.leased, text=text)

@@ -515,6 +515,14 @@ class BatchQueue:
         with self.db.read() as tx:
             return training_again(tx)
 
+    def keep_waiting(self) -> int:
+        """What waits has waited for the trainer's schedule: its runs are not too old. → Groups."""
+        with self.db.write() as tx:
+            return tx.run(
+                """UPDATE t_groups SET kept = TRUE WHERE state IN ('forming', 'waiting_reward', 'ready')
+                AND split = 'train' AND NOT kept AND again = 0"""
+            )
+
     def drop_adapter(self, adapter: str) -> int:
         """Groups with episodes sampled from an adapter that was taken back never train. → Groups dropped."""
         with self.db.write() as tx:

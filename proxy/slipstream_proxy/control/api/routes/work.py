@@ -142,11 +142,11 @@ def arrow_bytes(table: pa.Table) -> bytes:
 
 @ROUTES.add("POST", "/batches/lease", (TRAINER,), body=c.BatchLeaseIn, responses={200: ARROW, 204: None})
 async def lease_batch(ctx: Ctx) -> web.StreamResponse:
-    """A batch to train on, as an Arrow IPC stream; 204: not enough groups, or training is paused."""
+    """A batch to train on, as an Arrow IPC stream; 204: not enough groups, or it is paused or out of its hours."""
     deps = ctx.deps
     body: c.BatchLeaseIn = ctx.body
     deps.activity.seen("trainer")
-    if (await deps.switch.state(deps)).paused:
+    if (await deps.switch.state(deps)).paused or not await deps.schedule.admits(deps):
         return web.Response(status=204)
     # the most groups of a batch are enough for one
     least = min(body.min_groups, body.max_groups)
