@@ -84,6 +84,17 @@ def test_a_corrected_reward_marks_its_group_for_it(store):
     assert waits(store)[3] == 0, "the rewards of the first time: trained on"
 
 
+def test_another_reward_changes_nothing_of_why_a_group_taught_nothing(store):
+    runs = [x for n in range(2) for x in (call(f"a{n}", done=True, task="t1"), reward(f"a{n}", 1.0))]
+    store.ingest(runs, {})
+    train(store, NOW + 6, max_staleness=99)
+    assert store.statistics.counts(NOW)["lost"] == {"equal_rewards": 1}
+    store.ingest([reward("a0", 3.0, name="style")], {})
+    assert store.statistics.counts(NOW)["lost"] == {"equal_rewards": 1} and waits(store)[3] == 0
+    store.ingest([reward("a0", 0.0)], {})
+    assert store.statistics.counts(NOW)["lost"] == {} and waits(store)[3] == 1
+
+
 def test_newer_groups_go_first_and_epochs_go_round(store):
     store.ingest([*group("t1"), *group("t2", start=NOW + 2)], {})
     train(store, NOW + 9)

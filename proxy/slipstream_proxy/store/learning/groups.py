@@ -545,8 +545,10 @@ class GroupTable:
         trained = [group for (group,) in tx.all(sql, (list(groups),))] if groups else []
         if trained:
             times = trained_times(tx, trained)
-            causes = [(group, None if times.get(group) else CORRECTED) for group in trained]
-            tx.update("t_groups", ("id",), ("cause",), causes)
+            changed = [group for group in trained if not times.get(group)]
+            tx.run(f"UPDATE t_groups SET cause = ? WHERE id {IN}", (CORRECTED, changed))
+            sql = f"UPDATE t_groups SET cause = NULL WHERE cause = ? AND id {IN}"
+            tx.run(sql, (CORRECTED, [group for group in trained if times.get(group)]))
 
     def hold(self, tx: Tx, group: str) -> bool:
         """An episode of the group goes on, and the group waits for it. False: it is too late for that."""
